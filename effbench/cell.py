@@ -1,0 +1,202 @@
+"""The core types: what is measured (`Cell`), where (`Environment`), and what came of it (`Trial`, `Status`).
+
+Standard library only. Imported by everyone, imports no one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Status(StrEnum):
+    """How a trial or a result ended. Exactly one, never silent."""
+
+    OK = "ok"
+    DEGRADED = "degraded"  # it ran, but not as its name says
+    INCORRECT = "incorrect"  # output outside tolerance against eager
+    OOM = "oom"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"  # the process died
+    UNSUPPORTED = "unsupported"  # cannot run here: a reason, not a failure
+    NOISY = "noisy"  # throttled or disturbed on every try
+
+    @property
+    def is_failure(self) -> bool:
+        """True for what makes a sweep exit with 1."""
+        return self in FAILURES
+
+    @property
+    def is_measured(self) -> bool:
+        """True where the trial carries figures (a speedup is still only shown for `ok`)."""
+        return self in (Status.OK, Status.DEGRADED, Status.NOISY)
+
+
+FAILURES = frozenset({Status.ERROR, Status.CRASHED, Status.TIMEOUT, Status.INCORRECT})
+
+#: Worst first: a result takes the worst status of its trials.
+SEVERITY = (
+    Status.INCORRECT,
+    Status.CRASHED,
+    Status.TIMEOUT,
+    Status.ERROR,
+    Status.OOM,
+    Status.UNSUPPORTED,
+    Status.DEGRADED,
+    Status.NOISY,
+    Status.OK,
+)
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of the canonical JSON, in hex."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of the matrix: everything that defines the work, nothing of how it is measured.
+
+    `model` holds `name`, `module` (`_target_` and arguments), `inputs`, `tolerance`, `allow_nonfinite`;
+    `mode` holds `name`, `_target_` and its own settings; `numerics` and `env` are flat. All values are plain JSON and
+    resolved: `dtype` and `device` are never `auto`.
+    """
+
+    model: dict[str, Any]
+    bs: int
+    mode: dict[str, Any]
+    dtype: str
+    phase: str
+    device: str
+    numerics: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """SHA-256 of the canonical JSON of the cell."""
+        return digest(self.params())
+
+    @property
+    def model_name(self) -> str:
+        return self.model["name"]
+
+    @property
+    def mode_name(self) -> str:
+        return self.mode["name"]
+
+    def params(self) -> dict[str, Any]:
+        """Every resolved parameter as plain JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_params(cls, params: dict[str, Any]) -> Cell:
+        return cls(**params)
+
+    def __str__(self) -> str:
+        return f"{self.model_name} bs={self.bs} {self.mode_name} {self.dtype}"
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Fingerprint of hardware and software. Two machines alike in all of this share an id."""
+
+    gpu_name: str | None
+    gpu_memory_bytes: int | None
+    driver_version: str | None
+    cuda_version: str | None
+    torch_version: str
+    triton_version: str | None
+    python: str
+    cpu_name: str
+    platform: str
+    flags: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """First 16 hex digits of the fingerprint's SHA-256."""
+        return digest(dataclasses.asdict(self))[:16]
+
+
+@dataclass
+class Trial:
+    """The record of one cell run once in one fresh process. A quantity that does not apply is None, never 0.
+
+    `samples` maps a timer (`latency_ms`, `period_ms`, `warmup_ms`) to its raw values in order.
+    """
+
+    cell_key: str
+    round: int
+    status: Status
+    reason: str | None = None
+    attempt: int = 0
+    phase: str | None = None  # the last phase entered: where it failed, if it did
+    started_at: str | None = None  # ISO 8601, UTC
+    gpu_index: int | None = None
+    gpu_uuid: str | None = None
+    pid: int | None = None
+    # seconds by part; wall_s is seen from outside, overhead_s is what of it is none of the parts
+    wall_s: float | None = None
+    overhead_s: float | None = None
+    build_s: float | None = None
+    prepare_s: float | None = None
+    first_call_s: float | None = None
+    compile_s: float | None = None
+    compile_cache: str | None = None  # "cold", "warm", or None where nothing compiles
+    check_s: float | None = None
+    warmup_s: float | None = None
+    timing_s: float | None = None
+    # time
+    warmup_calls: int | None = None
+    steady: bool | None = None
+    latency_ms: float | None = None
+    latency_min_ms: float | None = None
+    latency_p95_ms: float | None = None
+    latency_median_low_ms: float | None = None
+    latency_median_high_ms: float | None = None
+    latency_samples: int | None = None
+    period_ms: float | None = None
+    period_samples: int | None = None
+    calls_per_block: int | None = None
+    input_copy_ms: float | None = None
+    # memory
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    prepare_peak_allocated_bytes: int | None = None
+    graph_pool_bytes: int | None = None
+    process_gpu_bytes: int | None = None
+    peak_host_bytes: int | None = None
+    # correctness and Dynamo's counters
+    rel_error: float | None = None
+    graph_breaks: int | None = None
+    recompiles: int | None = None
+    cudagraph_skips: int | None = None
+    # the device around the timed part
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    energy_mj: float | None = None
+    clocks_event_reasons: str | None = None
+    foreign_processes: int | None = None
+    samples: dict[str, list[float]] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Trial:
+        return cls(**{**data, "status": Status(data["status"])})

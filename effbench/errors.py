@@ -1,0 +1,52 @@
+"""Everything effbench raises on purpose.
+
+    EffbenchError                exit code 2 unless said otherwise
+    ├── UsageError               a command line that cannot be understood
+    │   ├── ConfigError          an override, group or value that is not allowed
+    │   └── ResumeError          a sweep that cannot be gone on with as asked
+    ├── StoreError               a database that cannot be opened, read or written
+    │   └── SchemaError          a database of an older or newer schema
+    ├── WorkerError              the fork server cannot start or be understood
+    └── NothingFoundError        exit code 3: no sweep, no result, nothing comparable
+
+A failure *inside* a cell is never an exception here: it becomes that trial's status with a reason.
+Messages are one or two lines: what was wrong, what is allowed, how to mend it.
+"""
+
+from __future__ import annotations
+
+
+class EffbenchError(Exception):
+    """Base of all errors that effbench raises on purpose; printed without a traceback."""
+
+    exit_code = 2
+
+
+class UsageError(EffbenchError):
+    """The command line asks for something that does not exist or does not fit together."""
+
+
+class ConfigError(UsageError):
+    """An override, a configuration group or a value is not allowed."""
+
+
+class ResumeError(UsageError):
+    """The sweep to be resumed does not exist, or its plan differs from the one asked for."""
+
+
+class StoreError(EffbenchError):
+    """The database cannot be opened, read or written."""
+
+
+class SchemaError(StoreError):
+    """The database has another schema than this version of effbench."""
+
+
+class WorkerError(EffbenchError):
+    """The fork server did not start, or said something that is not a message."""
+
+
+class NothingFoundError(EffbenchError):
+    """The database holds nothing that answers the question."""
+
+    exit_code = 3
