@@ -1,0 +1,112 @@
+"""The structured configuration: every setting of a sweep, with type, default and unit.
+
+`register()` puts the schema into Hydra's ConfigStore. A model's `module` and `inputs` and a mode's own settings are
+open (a user adds keys without `+`); everything else is closed, so that a misspelt key is an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
+PHASES = ("inference",)
+ISOLATIONS = ("fork", "spawn")
+ON_FAILURE = ("fail", "ignore")
+MATMUL_PRECISIONS = ("highest", "high", "medium")
+
+
+@dataclass
+class Model:
+    """A workload: an nn.Module and its inputs; `module` and `inputs` are described in docs/models.md."""
+
+    name: str | None = None  # label in results; null: last part of module._target_
+    description: str = ""
+    module: Any = field(default_factory=dict)
+    inputs: Any = field(default_factory=dict)
+    tolerance: float | None = None  # relative; null: by dtype
+    allow_nonfinite: bool = False
+
+
+@dataclass
+class Numerics:
+    """Numeric flags, set before anything runs in a trial; part of the cell."""
+
+    tf32: bool = False  # TF32 in matrix products and convolutions of float32 tensors
+    matmul_precision: str = "highest"  # highest, high, medium (torch.set_float32_matmul_precision)
+    cudnn_benchmark: bool = False
+    deterministic: bool = False
+    seed: int = 0
+
+
+@dataclass
+class SweepSettings:
+    name: str | None = None
+    label: str | None = None  # null: git description of the working directory
+    seed: int = 0  # of the random order within each round
+
+
+@dataclass
+class Protocol:
+    """How a cell is measured (docs/measuring.md); not part of the cell."""
+
+    name: str = "standard"
+    rounds: int = 5  # trials of each cell, each in a process of its own
+    budget_s: float = 5.0  # most seconds of timing in a trial, latency and period together
+    min_time_s: float = 0.5  # least seconds of each timer
+    min_samples: int = 30  # least samples of each timer
+    target_interval: float = 0.005  # stop when the median's 95 % interval is this narrow, relative
+    max_samples: int = 100_000  # most samples of each timer
+    warmup_calls: int = 10  # least calls before timing
+    warmup_s: float = 0.2  # least seconds before timing
+    max_warmup_calls: int = 300
+    min_block_ms: float = 1.0  # least length of a block of back-to-back calls
+    input_sets: int = 3  # inputs rotate over so many sets
+
+
+@dataclass
+class Executor:
+    name: str = "local"
+    gpus: Any = "auto"  # auto: all visible; or a list of indices, e.g. [0,1]
+    lock_timeout_s: float = 3600.0  # longest wait for a GPU that another effbench process uses
+    cache_dir: str | None = None  # compile caches; null: effbench/compile below the user's cache folder
+    keep_cache: bool = False  # keep the compile caches of a finished sweep
+
+
+@dataclass
+class Config:
+    model: Model = field(default_factory=Model)
+    bs: int = 1
+    mode: Any = field(default_factory=dict)
+    dtype: str = "auto"  # auto: bfloat16 on CUDA, float32 on CPU
+    phase: str = "inference"
+    device: str = "auto"  # auto: cuda if there is one, else cpu
+    numerics: Numerics = field(default_factory=Numerics)
+    env: Any = field(default_factory=dict)  # environment variables of the cell's process; forces isolation=spawn
+    sweep: SweepSettings = field(default_factory=SweepSettings)
+    protocol: Protocol = field(default_factory=Protocol)
+    executor: Executor = field(default_factory=Executor)
+    isolation: str = "fork"  # fork: from a server with torch preloaded; spawn: a fresh interpreter each
+    timeout_s: float = 900.0  # longest wall time of a trial
+    baseline_mode: str = "eager"
+    resume: str | None = None  # a sweep's id, name or `last`: go on where it stopped
+    on_failure: str = "fail"  # fail: exit 1 when cells failed; ignore: exit 0
+    db: str = "results/effbench.db"  # a path or any SQLAlchemy URL
+
+
+def schema() -> DictConfig:
+    """The typed configuration, with the nodes that users may extend left open."""
+    node = OmegaConf.structured(Config)
+    OmegaConf.set_struct(node, True)
+    for open_node in (node.model.module, node.model.inputs, node.env, node.mode):
+        OmegaConf.set_struct(open_node, False)
+    return node
+
+
+def register() -> None:
+    """Put the schema into Hydra's ConfigStore under the name `schema`."""
+    from hydra.core.config_store import ConfigStore
+
+    ConfigStore.instance().store(name="schema", node=schema(), provider="effbench")

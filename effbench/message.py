@@ -1,0 +1,67 @@
+"""What crosses the process border between a sweep and its fork server: versioned, plain JSON lines.
+
+Sweep to server:   {"v", "op": "run", "id", "task", "payload", "env"}   task: probe, preload or trial
+                   {"v", "op": "kill", "id"}
+Server to sweep:   {"v", "event": "ready", "pid", "seconds"}
+                   {"v", "event": "phase", "id", "phase"}
+                   {"v", "event": "ended", "id", "pid", "result" | null, "exit", "signal", "log", "oom_killed", "seconds"}
+
+Standard library only: both sides import it, and nothing else of each other.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+VERSION = 1
+
+
+class MessageError(ValueError):
+    """A line that is not a message of this version."""
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    """One line, newline included. NaN and infinities travel as Python's JSON writes them."""
+    return json.dumps({"v": VERSION, **message}, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes | str) -> dict[str, Any]:
+    """Raises MessageError on anything but a JSON object of this version."""
+    try:
+        message = json.loads(line)
+    except ValueError as error:
+        raise MessageError(f"not JSON: {line[:200]!r}") from error
+    if not isinstance(message, dict) or message.get("v") != VERSION:
+        found = message.get("v") if isinstance(message, dict) else message
+        raise MessageError(f"message version {found!r}, expected {VERSION}")
+    return message
+
+
+@dataclass
+class TrialRequest:
+    """One trial: the cell (its params), the protocol's settings, and where to run it."""
+
+    cell: dict[str, Any]
+    protocol: dict[str, Any]
+    round: int = 0
+    attempt: int = 0
+    gpu_index: int | None = None
+    gpu_uuid: str | None = None
+    cache_dir: str | None = None  # the compile caches of this cell in this sweep and environment
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass
+class ProbeRequest:
+    """Which targets must be importable; the answer carries the environment as well."""
+
+    modules: list[str] = field(default_factory=list)
+    modes: list[dict[str, Any]] = field(default_factory=list)
+    device: str = "auto"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
