@@ -1,0 +1,54 @@
+"""Example inputs of a model, made from its specification and a seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from effbench.models.spec import AUTO, InputSpec, parse_inputs
+
+__all__ = ["InputSpec", "make_inputs", "parse_inputs"]
+
+#: Up to this many elements an input is made on the CPU, so that its values are the same on every device.
+HOST_ELEMENTS = 16 * 2**20
+
+
+def make_inputs(
+    specs: Mapping[str, InputSpec], bs: int, dtype: torch.dtype, device: torch.device | str, seed: int
+) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """Positional and keyword arguments for `forward`.
+
+    The same seed gives the same values on every device (up to `HOST_ELEMENTS` elements; beyond, on the same device) and
+    in every floating dtype, up to its rounding: a float drawn uniformly from [low, high) may round to `high`.
+    """
+    device = torch.device(device)
+    args: list[Tensor] = []
+    kwargs: dict[str, Tensor] = {}
+    for index, (name, spec) in enumerate(specs.items()):
+        tensor = _make(spec, spec.full_shape(bs), dtype, device, seed + index * 1_000_003)
+        if spec.keyword:
+            kwargs[name] = tensor
+        else:
+            args.append(tensor)
+    return tuple(args), kwargs
+
+
+def _make(spec: InputSpec, shape: tuple[int, ...], cell_dtype: torch.dtype, device: torch.device, seed: int) -> Tensor:
+    dtype = cell_dtype if spec.dtype == AUTO else getattr(torch, spec.dtype)
+    if spec.value is not None:
+        return torch.full(shape, spec.value, dtype=dtype, device=device)
+    where = torch.device("cpu") if math.prod(shape) <= HOST_ELEMENTS else device
+    generator = torch.Generator(where).manual_seed(seed)
+    if dtype == torch.bool:
+        values = torch.randint(0, 2, shape, generator=generator, device=where)
+    elif spec.is_integer:
+        values = torch.randint(int(spec.low), int(spec.high), shape, generator=generator, dtype=dtype, device=where)
+    elif spec.low is not None:
+        values = torch.rand(shape, generator=generator, dtype=torch.float32, device=where)
+        values = spec.low + (spec.high - spec.low) * values
+    else:
+        values = torch.randn(shape, generator=generator, dtype=torch.float32, device=where)
+    return values.to(device=device, dtype=dtype)

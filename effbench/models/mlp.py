@@ -1,0 +1,52 @@
+"""Stacks of linear layers: bound by launches at a small batch and by matrix products at a large one.
+
+B batch, D width, F features of a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import Tensor, nn
+
+
+def linear(in_features: int, out_features: int) -> nn.Linear:
+    """A linear layer that keeps the variance of a signal that comes out of a ReLU.
+
+    PyTorch's default shrinks it to a sixth at each layer: after eight layers only the biases are left in the output,
+    and a comparison of outputs would no longer see the inputs.
+    """
+    layer = nn.Linear(in_features, out_features)
+    nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
+    return layer
+
+
+class MLP(nn.Module):
+    """`depth` linear layers of one width with ReLU between them."""
+
+    def __init__(self, width: int = 1024, depth: int = 8):
+        super().__init__()
+        layers: list[nn.Module] = [linear(width, width)]
+        for _ in range(depth - 1):
+            layers += [nn.ReLU(), linear(width, width)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # x [B, D] -> [B, D]
+        return self.layers(x)
+
+
+class LinearStack(nn.Module):
+    """Linear layers from each of `sizes` to the next, ReLU after every one."""
+
+    def __init__(self, sizes: Sequence[int] = (1000, 5000, 10000, 10000)):
+        super().__init__()
+        layers: list[nn.Module] = []
+        for in_features, out_features in pairwise(sizes):
+            layers += [linear(in_features, out_features), nn.ReLU()]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # x [B, F_first] -> [B, F_last]
+        return self.layers(x)
