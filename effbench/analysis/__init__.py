@@ -1,0 +1,1 @@
+"""Pure functions over measured values: statistics, summaries, comparisons. No database, no torch."""

@@ -1,0 +1,7 @@
+"""The results database. `Store` is the door; the view `results` is the public face for SQL."""
+
+from effbench.store.schema import HEAD_REVISION, RESULT_COLUMNS
+from effbench.store.store import Store
+from effbench.store.sweeps import SweepInfo
+
+__all__ = ["HEAD_REVISION", "RESULT_COLUMNS", "Store", "SweepInfo"]

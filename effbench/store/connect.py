@@ -1,0 +1,248 @@
+"""From a URL to an engine: what can go wrong on the way is told in one or two lines.
+
+SQLite connections are made here and not by SQLAlchemy's URL, so that a reader never creates a file, a database in a
+read-only folder can be read, and Python's own transaction handling stays out of the way.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import urllib.parse
+from contextlib import closing
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy import event, exc
+from sqlalchemy.pool import QueuePool
+
+from effbench.errors import SchemaError, StoreError
+from effbench.store.schema import HEAD_REVISION, REVISIONS
+from effbench.store.values import dump_json
+
+BUSY_TIMEOUT_S = 30.0
+WRITE_OPTION = "effbench_write"
+
+
+def parse_url(url: str | os.PathLike[str]) -> sa.URL:
+    """`url` as SQLAlchemy's type; a plain path is a SQLite file. Raises StoreError for what cannot be used."""
+    given = os.fspath(url)
+    if not given:
+        raise StoreError("the database has no name; give a path (results/effbench.db) or a URL (sqlite:///PATH)")
+    if "://" not in given:
+        return sa.URL.create("sqlite", database=given)
+    try:
+        parsed = sa.make_url(given)
+    except (exc.ArgumentError, ValueError) as error:
+        raise StoreError(
+            f"not a database URL: {_masked(given)}; give a path, sqlite:///PATH or postgresql://USER@HOST/NAME"
+        ) from error
+    backend, _, driver = parsed.drivername.partition("+")
+    if backend == "sqlite" and driver in ("", "pysqlite"):
+        if parsed.query or parsed.host:
+            raise StoreError(f"{_masked(given)}: a SQLite URL is sqlite:///PATH (four slashes for an absolute path)")
+        if parsed.database in (None, "", ":memory:"):
+            raise StoreError("a database in memory ends with this process; give a file: sqlite:///results/effbench.db")
+        return parsed
+    if backend in ("postgresql", "postgres"):
+        # psycopg 3 is the driver of the extra; SQLAlchemy's default would be another
+        return parsed.set(drivername=f"postgresql+{driver or 'psycopg'}")
+    raise StoreError(
+        f"unknown database {parsed.drivername!r} in {_masked(given)}; effbench keeps results in SQLite or PostgreSQL "
+        "(postgresql://…)"
+    )
+
+
+def describe(url: sa.URL) -> str:
+    """The database for a person: the path, or the URL without its password."""
+    if url.get_backend_name() == "sqlite":
+        return url.database or ""
+    return url.set(drivername="postgresql").render_as_string(hide_password=True)
+
+
+def connect(url: sa.URL, *, write: bool, create: bool = False) -> sa.Engine:
+    """An engine of which one connection has been tried. `create` makes a missing SQLite file and its folder."""
+    engine = _sqlite_engine(url, write, create) if url.get_backend_name() == "sqlite" else _server_engine(url, write)
+    return engine
+
+
+def revision(connection: sa.Connection) -> str | None:
+    """The revision of the database, None where it is empty. Raises StoreError for someone else's database."""
+    tables = set(sa.inspect(connection).get_table_names())
+    if not tables:
+        return None
+    name = describe(connection.engine.url) if connection.dialect.name != "sqlite" else _file_of(connection)
+    found = (
+        connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalars().all()
+        if ("alembic_version" in tables)
+        else []
+    )
+    if not found and tables == {"alembic_version"}:
+        return None
+    if len(found) != 1 or "sweep_cell" not in tables:
+        raise StoreError(f"{name} is a database of another program ({', '.join(sorted(tables)[:3])} …); name another")
+    return found[0]
+
+
+def require_head(current: str, name: str) -> None:
+    """Raise SchemaError unless the database has this version's schema."""
+    if current == HEAD_REVISION:
+        return
+    if current in REVISIONS:
+        raise SchemaError(
+            f"{name} has the schema of an older effbench ({current}, now {HEAD_REVISION}).\n"
+            f"Run `effbench db upgrade --db {name}`."
+        )
+    raise SchemaError(
+        f"{name} was made by a newer effbench (schema {current}, known {HEAD_REVISION}); upgrade effbench"
+    )
+
+
+def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError:
+    """A database's error as one of ours."""
+    cause = getattr(error, "orig", None) or error
+    said = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+    lowered = said.lower()
+    if "not a database" in lowered or "malformed" in lowered or "file is encrypted" in lowered:
+        return StoreError(f"{name} is not a database, or is damaged ({said}); restore a copy or name another file")
+    if "readonly" in lowered or "read-only" in lowered:
+        return StoreError(f"{name} cannot be written ({said}); check its permissions or name another with db=URL")
+    if "locked" in lowered:
+        return StoreError(f"{name} stayed locked by another process for {BUSY_TIMEOUT_S:.0f} s ({said})")
+    if "unable to open" in lowered:
+        return StoreError(f"{name} cannot be opened ({said}); check the permissions of the file and its folder")
+    if "disk is full" in lowered or "disk i/o" in lowered:
+        return StoreError(f"{name} cannot be written: {said}")
+    return StoreError(f"{name}: {said}")
+
+
+def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
+    name = describe(url)
+    try:
+        engine = sa.create_engine(url, json_serializer=dump_json, pool_pre_ping=True, connect_args=_connect_args(url))
+    except (exc.NoSuchModuleError, ImportError) as error:
+        raise StoreError(
+            f"{name} needs a PostgreSQL driver that is not installed; pip install 'effbench[postgres]'"
+        ) from error
+    if not write:
+        engine = engine.execution_options(postgresql_readonly=True)
+    try:
+        with engine.connect():
+            pass
+    except exc.OperationalError as error:
+        engine.dispose()
+        said = (str(error.orig).strip().splitlines() or ["no answer"])[0]
+        raise StoreError(f"{name} cannot be reached: {said}") from error
+    except exc.SQLAlchemyError as error:
+        engine.dispose()
+        raise explain(error, name) from error
+    return engine
+
+
+def _connect_args(url: sa.URL) -> dict[str, object]:
+    if url.get_driver_name() != "psycopg" or "connect_timeout" in url.query:
+        return {}
+    return {"connect_timeout": 10}
+
+
+def _sqlite_engine(url: sa.URL, write: bool, create: bool) -> sa.Engine:
+    path = Path(url.database or "")
+    _check_path(path, write=write, create=create)
+    # absolute: a later change of the working directory must not lead to another file
+    file = path.absolute()
+    flags = "mode=rwc" if create else "mode=rw"
+    try:
+        with closing(_dbapi_connect(file, flags, write)):
+            pass
+    except sqlite3.Error as error:
+        if write or not _can_be_immutable(file, error):
+            raise explain(error, str(path)) from error
+        flags = "mode=ro&immutable=1"
+        try:
+            with closing(_dbapi_connect(file, flags, write)):
+                pass
+        except sqlite3.Error as again:
+            raise explain(again, str(path)) from again
+    engine = sa.create_engine(
+        url,
+        creator=lambda: _dbapi_connect(file, flags, write),
+        poolclass=QueuePool,
+        pool_size=5,
+        max_overflow=-1,
+        json_serializer=dump_json,
+    )
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        # IMMEDIATE takes the write lock at once and waits for it; a deferred one that turns writer fails instead
+        writes = connection.get_execution_options().get(WRITE_OPTION, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _dbapi_connect(file: Path, flags: str, write: bool) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"file:{urllib.parse.quote(str(file))}?{flags}",
+        uri=True,
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,  # transactions are begun by us
+        check_same_thread=False,
+    )
+    try:
+        connection.execute("PRAGMA foreign_keys = ON")
+        if write:
+            connection.execute("PRAGMA synchronous = NORMAL")
+        else:
+            connection.execute("PRAGMA query_only = ON")
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_path(path: Path, *, write: bool, create: bool) -> None:
+    try:
+        if path.is_dir():
+            raise StoreError(f"{path} is a folder; name a file in it, such as {path / 'effbench.db'}")
+        if path.exists():
+            if write and not os.access(path, os.W_OK):
+                raise StoreError(f"{path} cannot be written; check its permissions or name another with db=URL")
+            if not os.access(path, os.R_OK):
+                raise StoreError(f"{path} cannot be read; check its permissions")
+            return
+        if not create:
+            raise StoreError(
+                f"no database at {path}; `effbench -m model=mlp bs=1,8 mode=eager,default db={path}` makes one"
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(path.parent, os.W_OK):
+            raise StoreError(f"{path} cannot be made: its folder is not writable; name another with db=URL")
+    except OSError as error:
+        raise StoreError(f"{path} cannot be used: {error.strerror or error}; name another with db=URL") from error
+
+
+def _can_be_immutable(file: Path, error: sqlite3.Error) -> bool:
+    """A WAL database that nobody can write to, in a folder that we cannot write to: nothing in it can change.
+
+    Not with a log that still holds transactions: an immutable database ignores it, and would look older than it is.
+    """
+    said = str(error).lower()
+    if "unable to open" not in said and "readonly" not in said and "read-only" not in said:
+        return False
+    log = file.with_name(file.name + "-wal")
+    return not (log.exists() and log.stat().st_size)
+
+
+def _file_of(connection: sa.Connection) -> str:
+    return connection.engine.url.database or ""
+
+
+def _masked(url: str) -> str:
+    """`url` without a password, also where it is too broken to be parsed."""
+    scheme, separator, rest = url.partition("://")
+    credentials, at, host = rest.rpartition("@")
+    if not at:
+        return url
+    return f"{scheme}{separator}{credentials.partition(':')[0]}:***@{host}" if ":" in credentials else url

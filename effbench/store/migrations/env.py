@@ -1,0 +1,9 @@
+"""Alembic's entry point. The connection and its transaction come from `effbench.store.migrate`."""
+
+from alembic import context
+
+from effbench.store.schema import Base
+
+context.configure(connection=context.config.attributes["connection"], target_metadata=Base.metadata)
+with context.begin_transaction():
+    context.run_migrations()

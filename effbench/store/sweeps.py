@@ -1,0 +1,115 @@
+"""Sweeps as they are seen from outside: `SweepInfo`, and how a reference finds one."""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from effbench.errors import NothingFoundError
+from effbench.store.schema import ResultRow, SweepCellRow, SweepRow, TrialRow
+
+SWEEP, PLANNED, TRIAL, RESULT = (row.__table__ for row in (SweepRow, SweepCellRow, TrialRow, ResultRow))
+
+STATES = ("running", "completed", "interrupted", "failed")
+
+
+@dataclass(frozen=True)
+class SweepInfo:
+    """A sweep with its counts. Times are aware UTC; `state` is one of running, completed, interrupted, failed.
+
+    `cells` were planned, `trials` are recorded (all attempts), `statuses` counts results (cell × environment) by
+    status.
+    """
+
+    id: str
+    name: str | None
+    label: str | None
+    state: str
+    started_at: dt.datetime
+    finished_at: dt.datetime | None
+    command: list[str]
+    overrides: list[str]
+    protocol: dict[str, Any]
+    baseline_mode: str
+    seed: int
+    rounds: int
+    git_revision: str | None
+    host: dict[str, Any]
+    cells: int = 0
+    trials: int = 0
+    statuses: dict[str, int] = field(default_factory=dict)
+
+
+def all_sweeps(connection: sa.Connection, sweep_id: str | None = None) -> list[SweepInfo]:
+    """Every sweep (or the one with this id), newest first."""
+    query = sa.select(SWEEP).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
+    cells = sa.select(PLANNED.c.sweep_id, sa.func.count()).group_by(PLANNED.c.sweep_id)
+    trials = sa.select(TRIAL.c.sweep_id, sa.func.count()).group_by(TRIAL.c.sweep_id)
+    statuses = sa.select(RESULT.c.sweep_id, RESULT.c.status, sa.func.count()).group_by(
+        RESULT.c.sweep_id, RESULT.c.status
+    )
+    if sweep_id is not None:
+        query = query.where(SWEEP.c.id == sweep_id)
+        cells = cells.where(PLANNED.c.sweep_id == sweep_id)
+        trials = trials.where(TRIAL.c.sweep_id == sweep_id)
+        statuses = statuses.where(RESULT.c.sweep_id == sweep_id)
+    planned = dict(connection.execute(cells).tuples().all())
+    recorded = dict(connection.execute(trials).tuples().all())
+    by_status: dict[str, dict[str, int]] = {}
+    for found, status, count in connection.execute(statuses):
+        by_status.setdefault(found, {})[status] = count
+    return [
+        SweepInfo(
+            **row,
+            cells=planned.get(row["id"], 0),
+            trials=recorded.get(row["id"], 0),
+            statuses=by_status.get(row["id"], {}),
+        )
+        for row in connection.execute(query).mappings()
+    ]
+
+
+def find(connection: sa.Connection, ref: str, database: str) -> SweepInfo:
+    """The sweep that `ref` means: `last`, an id, a name (its newest), or the unique start of an id.
+
+    Raises NothingFoundError that names what exists.
+    """
+    known = connection.execute(
+        sa.select(SWEEP.c.id, SWEEP.c.name).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
+    ).all()
+    if not known:
+        raise NothingFoundError(f"{database} holds no sweep yet; `effbench -m model=mlp mode=eager,default` runs one")
+    found = _resolve(ref, [(row.id, row.name) for row in known], database)
+    return all_sweeps(connection, found)[0]
+
+
+def _resolve(ref: str, known: list[tuple[str, str | None]], database: str) -> str:
+    if ref == "last":
+        return known[0][0]
+    ids = [sweep_id for sweep_id, _ in known]
+    if ref in ids:
+        return ref
+    for sweep_id, name in known:
+        if name == ref:
+            return sweep_id
+    starting = [sweep_id for sweep_id in ids if ref and sweep_id.startswith(ref)]
+    if len(starting) == 1:
+        return starting[0]
+    if starting:
+        raise NothingFoundError(
+            f"{ref!r} is the start of {len(starting)} sweeps: {_some(starting)}; give more of the id"
+        )
+    names = list(dict.fromkeys(name for _, name in known if name))
+    near = difflib.get_close_matches(ref, names + ids, n=3, cutoff=0.5)
+    if near:
+        raise NothingFoundError(f"no sweep {ref!r} in {database}; nearest: {_some(near)}")
+    there = _some([f"{sweep_id} ({name})" if name else sweep_id for sweep_id, name in known])
+    raise NothingFoundError(f"no sweep {ref!r} in {database}; there are {there}, and `last`")
+
+
+def _some(items: list[str], most: int = 4) -> str:
+    return ", ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")
