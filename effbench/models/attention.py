@@ -1,0 +1,64 @@
+"""One transformer block, the unit that long sequences are studied with.
+
+B batch, T sequence, D width, H heads, K width of a head (D / H).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention over whole sequences, through `scaled_dot_product_attention`."""
+
+    def __init__(self, width: int, heads: int, causal: bool):
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"width {width} is not a multiple of heads {heads}")
+        self.heads = heads
+        self.causal = causal
+        self.qkv = nn.Linear(width, 3 * width)
+        self.project = nn.Linear(width, width)
+        # Attention as sharp as a trained one's. PyTorch's default gives nearly uniform weights: their mean over many
+        # tokens would vanish beside the residual, and a comparison of outputs would no longer see the attention.
+        for layer in (self.qkv, self.project):
+            nn.init.normal_(layer.weight, std=1.25 / math.sqrt(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        # x [B, T, D] -> [B, T, D]
+        batch, length, width = x.shape
+        qkv = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # [B, H, T, K] each
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        return self.project(y.transpose(1, 2).reshape(batch, length, width))
+
+
+class AttentionBlock(nn.Module):
+    """Pre-norm block: attention, and an MLP of `mlp_ratio` times the width (0: none), each with its residual.
+
+    `seq` is the sequence length that the input's shape in the YAML refers to; the weights do not depend on it.
+    """
+
+    def __init__(self, seq: int = 512, width: int = 1024, heads: int = 16, mlp_ratio: int = 0, causal: bool = False):
+        super().__init__()
+        self.seq = seq
+        self.norm = nn.LayerNorm(width)
+        self.attention = Attention(width, heads, causal)
+        self.mlp = None
+        if mlp_ratio:
+            self.mlp = nn.Sequential(
+                nn.LayerNorm(width),
+                nn.Linear(width, mlp_ratio * width),
+                nn.GELU(),
+                nn.Linear(mlp_ratio * width, width),
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        # x [B, T, D] -> [B, T, D]
+        x = x + self.attention(self.norm(x))
+        if self.mlp is not None:
+            x = x + self.mlp(x)
+        return x

@@ -1,0 +1,44 @@
+"""BERT from transformers, with random weights: an encoder over padded sequences.
+
+B batch, T sequence, D width.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from transformers.models.bert.configuration_bert import BertConfig
+from transformers.models.bert.modeling_bert import BertModel
+
+
+class Bert(nn.Module):
+    """`BertModel` with plain tensors for its output. `seq` is the length that the inputs' shapes in the YAML refer to.
+
+    In eager mode transformers looks at the mask (a synchronisation with the device) and drops it when nothing is
+    masked; under torch.compile and in a CUDA graph it cannot look, and the attention is masked.
+    """
+
+    def __init__(
+        self,
+        seq: int = 128,
+        layers: int = 12,
+        width: int = 768,
+        heads: int = 12,
+        vocab: int = 30522,
+        attention: str = "sdpa",
+    ):
+        super().__init__()
+        config = BertConfig(
+            vocab_size=vocab,
+            hidden_size=width,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            intermediate_size=4 * width,
+            max_position_embeddings=max(512, seq),
+            attn_implementation=attention,
+        )
+        self.bert = BertModel(config)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        # input_ids [B, T], attention_mask [B, T] -> last hidden state [B, T, D], pooled [B, D]
+        output = self.bert(input_ids=input_ids, attention_mask=attention_mask)
+        return output.last_hidden_state, output.pooler_output

@@ -1,0 +1,172 @@
+"""From a model's YAML to its module: find the `_target_`, seed, construct, move."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from effbench.errors import ConfigError
+
+KEY = "_target_"
+#: Packages that come with the extra `models`.
+EXTRA = frozenset({"torchvision", "transformers"})
+
+
+def build_module(module: Mapping[str, Any], dtype: torch.dtype, device: torch.device | str, seed: int) -> nn.Module:
+    """The module in eval mode, its floating-point weights and buffers in `dtype`, on `device`.
+
+    `module` holds `_target_` and the constructor's keyword arguments; mappings among those that have a `_target_` are
+    built first. Weights are drawn on the CPU, so that a seed gives the same ones for every device. What the constructor
+    raises passes through.
+    """
+    if module.get(KEY) in (None, "", "???"):
+        raise ConfigError(
+            f"model.module.{KEY} is missing; give an import path (my_pkg.Net) or a file (path/net.py:Net)"
+        )
+    torch.manual_seed(seed)
+    built = _instantiate(module)
+    if not isinstance(built, nn.Module):
+        kind = type(built).__name__
+        raise ConfigError(f"model.module.{KEY}={module[KEY]} returned a {kind}; allowed: what gives a torch.nn.Module")
+    return built.to(device=device, dtype=dtype).eval()
+
+
+def resolve_target(target: str) -> Callable[..., Any]:
+    """What `target` names: `package.module.Name`, or `path/to/file.py:Name` relative to the working directory.
+
+    Raises `ConfigError` that says which part cannot be found or imported.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    is_file = ":" in target or target.endswith(".py")
+    found = _from_file(target) if is_file else _from_path(target)
+    if not callable(found):
+        kind = type(found).__name__
+        raise ConfigError(f"{_named(target)} is a {kind}, not callable; allowed: a torch.nn.Module class or a factory")
+    return found
+
+
+def _instantiate(node: Any) -> Any:
+    """Plain values as they are; mappings with a `_target_` as what it makes of the other keys."""
+    if isinstance(node, Mapping):
+        values = {key: _instantiate(value) for key, value in node.items() if key != KEY}
+        return resolve_target(str(node[KEY]))(**values) if KEY in node else values
+    if isinstance(node, list | tuple):
+        return [_instantiate(value) for value in node]
+    return node
+
+
+def _named(target: str) -> str:
+    return f"{KEY}={target}"
+
+
+def _from_path(target: str) -> Any:
+    parts = target.split(".")
+    if not all(part.isidentifier() for part in parts):
+        raise ConfigError(f"{_named(target)} is no import path; allowed: my_pkg.Net or path/to/file.py:Net")
+    if len(parts) == 1:
+        raise ConfigError(f"{_named(target)} names no module; allowed: my_pkg.Net or path/to/file.py:Net")
+    found: Any = _import(target, parts[0])
+    path = parts[0]
+    for part in parts[1:]:
+        inner = f"{path}.{part}"
+        if not _has(target, found, part):
+            if not isinstance(found, ModuleType) or not _is_submodule(target, found, inner):
+                raise _no_attribute(target, found, path, part)
+            _import(target, inner)
+        found = getattr(found, part)
+        path = inner
+    return found
+
+
+def _from_file(target: str) -> Any:
+    file, _, name = target.rpartition(":")
+    if not file.endswith(".py") or not name:
+        raise ConfigError(f"{_named(target)} is no file and name; allowed: path/to/file.py:Net or my_pkg.Net")
+    path = Path(file).resolve()
+    if not path.is_file():
+        raise ConfigError(f"{_named(target)}: no file {file} below the working directory {Path.cwd()}")
+    found: Any = _load(target, path)
+    where = file
+    for part in name.split("."):
+        if not _has(target, found, part):
+            raise _no_attribute(target, found, where, part)
+        found = getattr(found, part)
+        where = f"{where}:{part}"
+    return found
+
+
+def _load(target: str, path: Path) -> ModuleType:
+    """Run a file as a module, once a process; the files beside it are importable from it."""
+    name = f"effbench_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{_named(target)}: {path} cannot be loaded as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise _not_imported(target, str(path), error) from error
+    return module
+
+
+def _import(target: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise _not_imported(target, name, error) from error
+
+
+def _is_submodule(target: str, parent: ModuleType, name: str) -> bool:
+    if not hasattr(parent, "__path__"):
+        return False
+    try:
+        return importlib.util.find_spec(name) is not None
+    except Exception as error:
+        raise _not_imported(target, name, error) from error
+
+
+def _has(target: str, found: Any, name: str) -> bool:
+    """`hasattr`, where reading an attribute may import (packages that load lazily)."""
+    try:
+        return hasattr(found, name)
+    except Exception as error:
+        raise _not_imported(target, name, error) from error
+
+
+def _not_imported(target: str, name: str, error: Exception) -> ConfigError:
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        first = (str(error).strip() or "no message").splitlines()[0]
+        return ConfigError(f"{_named(target)}: importing {name} raised {type(error).__name__}: {first}")
+    missing = error.name
+    if missing.partition(".")[0] in EXTRA:
+        package = missing.partition(".")[0]
+        return ConfigError(f'{_named(target)} needs {package}, not installed; mend: pip install "effbench[models]"')
+    if missing == name:
+        return ConfigError(f"{_named(target)}: no module named {missing} in the working directory or the environment")
+    return ConfigError(f"{_named(target)}: {name} imports {missing}, which is not installed")
+
+
+def _no_attribute(target: str, found: Any, where: str, name: str) -> ConfigError:
+    public = [key for key in dir(found) if not key.startswith("_")]
+    near = difflib.get_close_matches(name, public, n=3)
+    hint = f"nearest: {', '.join(near)}" if near else f"it has: {', '.join(public[:8]) or 'nothing public'}"
+    return ConfigError(f"{_named(target)}: {where} has no {name}; {hint}")

@@ -1,0 +1,120 @@
+"""GPT-2 decoding one token with a static key-value cache: many small kernels, the workload of token generation.
+
+B batch, S slots of the cache, D width, H heads, K width of a head (D / H), V vocabulary, L layers.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class CachedAttention(nn.Module):
+    """Attention of one new token over a cache of fixed shape.
+
+    The cache is two buffers of the module, so that their addresses are static for Dynamo and a CUDA graph: writing to
+    them in place does not keep `reduce-overhead` from capturing, as writing to an input would.
+    """
+
+    def __init__(self, width: int, heads: int, max_batch: int, max_seq: int, context: int):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.project = nn.Linear(width, width)
+        for name in ("keys", "values"):
+            cache = filled_cache(max_batch, heads, max_seq, width // heads, context)
+            self.register_buffer(name, cache, persistent=False)
+
+    def forward(self, x: Tensor, position: Tensor, mask: Tensor) -> Tensor:
+        # x [B, 1, D], position [1], mask [1, S] -> [B, 1, D]
+        batch, _, width = x.shape
+        qkv = self.qkv(x).view(batch, 1, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # [B, H, 1, K] each
+        keys = self.keys[:batch].index_copy_(2, position, k)  # [B, H, S, K]
+        values = self.values[:batch].index_copy_(2, position, v)  # [B, H, S, K]
+        y = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)  # [B, H, 1, K]
+        return self.project(y.transpose(1, 2).reshape(batch, 1, width))
+
+
+def filled_cache(batch: int, heads: int, slots: int, head_width: int, context: int) -> Tensor:
+    """A cache [B, H, S, K] whose first `context` slots hold normal values and the others zero.
+
+    The rows of the batch are windows into one random tensor, each a slot further: they all differ, and a large batch
+    costs copies, not random numbers.
+    """
+    noise = torch.randn(heads, context + batch, head_width)
+    cache = torch.zeros(batch, heads, slots, head_width)
+    for row in range(batch):
+        cache[row, :, :context] = noise[:, row : row + context]
+    return cache
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block with a cached attention."""
+
+    def __init__(self, width: int, attention: CachedAttention):
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(width)
+        self.attention = attention
+        self.mlp_norm = nn.LayerNorm(width)
+        self.expand = nn.Linear(width, 4 * width)
+        self.contract = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor, position: Tensor, mask: Tensor) -> Tensor:
+        # x [B, 1, D], position [1], mask [1, S] -> [B, 1, D]
+        x = x + self.attention(self.attention_norm(x), position, mask)
+        return x + self.contract(F.gelu(self.expand(self.mlp_norm(x)), approximate="tanh"))
+
+
+class GPT2Decoder(nn.Module):
+    """One decode step: the token's key and value are written at `position`, then it attends to the slots up to it.
+
+    Every shape is static: all `max_seq` slots are read under a mask. A call with the same token and position writes the
+    same values again, so it gives the same output however often it runs. The first `context` slots are filled already.
+    """
+
+    def __init__(
+        self,
+        max_batch: int,
+        max_seq: int = 1024,
+        context: int = 512,
+        layers: int = 12,
+        width: int = 768,
+        heads: int = 12,
+        vocab: int = 50257,
+    ):
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"width {width} is not a multiple of heads {heads}")
+        if not 0 <= context < max_seq:
+            raise ValueError(f"context {context} leaves no slot for the new token; allowed: 0 to {max_seq - 1}")
+        self.tokens = nn.Embedding(vocab, width)
+        self.positions = nn.Embedding(max_seq, width)
+        self.blocks = nn.ModuleList(
+            Block(width, CachedAttention(width, heads, max_batch, max_seq, context)) for _ in range(layers)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.register_buffer("slots", torch.arange(max_seq), persistent=False)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """GPT-2's: normal of 0.02, what adds to the residual stream scaled down by the number of such sums."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=0.02)
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
+        for block in self.blocks:
+            for layer in (block.attention.project, block.contract):
+                nn.init.normal_(layer.weight, std=0.02 / math.sqrt(2 * len(self.blocks)))
+
+    def forward(self, token: Tensor, position: Tensor) -> Tensor:
+        # token [B, 1], position [1] -> logits [B, 1, V]
+        mask = (self.slots <= position).unsqueeze(0)  # [1, S]
+        x = self.tokens(token) + self.positions(position)  # [B, 1, D]
+        for block in self.blocks:
+            x = block(x, position, mask)
+        return F.linear(self.norm(x), self.tokens.weight)
