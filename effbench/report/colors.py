@@ -1,0 +1,81 @@
+"""How a mode looks, everywhere and always the same: a colour, a marker and a dash; and the colours of both themes.
+
+The seven fixed colours keep a CIELAB distance of at least 27 from each other in normal vision and under simulated
+protanopia, deuteranopia and tritanopia, and a contrast of about 3:1 or more with both page backgrounds, so one colour
+serves both themes. Marker and dash say the same again without colour.
+"""
+
+from __future__ import annotations
+
+import colorsys
+import hashlib
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ModeStyle:
+    """`symbol` and `dash` are Plotly's names; `glyph` is the nearest character, for HTML."""
+
+    color: str
+    symbol: str
+    dash: str
+    glyph: str
+
+
+STYLES: dict[str, ModeStyle] = {
+    "eager": ModeStyle("#7d8590", "circle", "solid", "●"),
+    "default": ModeStyle("#009fff", "square", "solid", "■"),
+    "reduce-overhead": ModeStyle("#7f00ff", "diamond", "dash", "◆"),
+    "max-autotune": ModeStyle("#bf8969", "triangle-up", "solid", "▲"),
+    "max-autotune-no-cudagraphs": ModeStyle("#983aa5", "triangle-down", "dot", "▼"),
+    "cuda-graph": ModeStyle("#f27900", "cross", "dash", "✚"),
+    "compile+graph": ModeStyle("#bf1700", "x", "solid", "✖"),
+}
+
+_SYMBOLS = (("star", "★"), ("hexagon", "⬢"), ("pentagon", "⬟"), ("triangle-left", "◀"), ("triangle-right", "▶"))
+_DASHES = ("dashdot", "longdash", "longdashdot")
+
+#: CSS variables of the page and colours of the figures, by theme.
+THEMES: dict[str, dict[str, str]] = {
+    "light": {
+        "paper": "#ffffff",
+        "panel": "#f6f7f9",
+        "ink": "#1b2027",
+        "muted": "#59636e",
+        "line": "#d5dae1",
+        "accent": "#0b5cad",
+        "good": "#0b5cad",
+        "bad": "#a3330c",
+        "mark": "#e4effb",
+        "alert": "#fdf1e7",
+    },
+    "dark": {
+        "paper": "#0f1318",
+        "panel": "#171d24",
+        "ink": "#e6eaef",
+        "muted": "#9aa5b1",
+        "line": "#2d3640",
+        "accent": "#7cb8f5",
+        "good": "#7cb8f5",
+        "bad": "#f0a27a",
+        "mark": "#16304b",
+        "alert": "#33241a",
+    },
+}
+
+#: Slower (orange) – neutral – faster (blue), symmetrical; told apart in every common colour vision.
+DIVERGING: dict[str, list[tuple[float, str]]] = {
+    "light": [(0.0, "#b35806"), (0.25, "#f1a340"), (0.5, "#f2f3f5"), (0.75, "#67a9cf"), (1.0, "#1c5f9c")],
+    "dark": [(0.0, "#f2994a"), (0.25, "#8f5416"), (0.5, "#262d36"), (0.75, "#245f92"), (1.0, "#74b7ee")],
+}
+
+
+def style_of(mode: str) -> ModeStyle:
+    """The style of `mode`; one that is not among the fixed ones gets its own from a hash of its name."""
+    if mode in STYLES:
+        return STYLES[mode]
+    seed = hashlib.sha256(mode.encode("utf-8", "replace")).digest()
+    red, green, blue = colorsys.hls_to_rgb(seed[0] / 256, 0.46, 0.35 + seed[1] / 256 * 0.3)
+    symbol, glyph = _SYMBOLS[seed[2] % len(_SYMBOLS)]
+    color = f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
+    return ModeStyle(color, symbol, _DASHES[seed[3] % len(_DASHES)], glyph)

@@ -1,0 +1,101 @@
+"""What every figure shares: its declaration, escaping of text that Plotly would interpret, and plain layouts."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A section of the page.
+
+    `data` takes the frame of `prepare` and gives a plain DataFrame (empty: the page says `absent` instead of drawing);
+    `draw` takes it, or with `small_multiples` the part of one `case`. `numbers` names the columns of the table of
+    numbers: column → heading with its unit; a column named as a metric is formatted as that metric.
+    """
+
+    name: str
+    title: str
+    order: int
+    caption: str
+    absent: str
+    data: Callable[[pd.DataFrame], pd.DataFrame]
+    draw: Callable[[pd.DataFrame], go.Figure]
+    numbers: dict[str, str]
+    small_multiples: bool = False
+    min_width: int = 0  # pixels; narrower screens scroll the figure inside its box
+
+
+def safe(text: Any) -> str:
+    """`text` as Plotly must be given it: it reads `<b>`, `<a href>`, `<br>` and entities in any text."""
+    return html.escape(" ".join(str(text).split()), quote=False)
+
+
+def short(text: str, limit: int) -> str:
+    """At most `limit` characters, cut in the middle, so that heads and tails stay told apart."""
+    if len(text) <= limit:
+        return text
+    head = (limit - 1) * 2 // 3
+    return f"{text[:head]}…{text[-(limit - 1 - head) :]}"
+
+
+def hover(*lines: str) -> str:
+    """Lines of hover text; give user strings through `safe`."""
+    return "<br>".join(line for line in lines if line)
+
+
+def layout(height: int, **more: Any) -> go.Layout:
+    """A bare layout; colours of text, grid and background come from the page's theme."""
+    settings: dict[str, Any] = {
+        "template": go.layout.Template(),
+        "height": height,
+        "autosize": True,
+        "dragmode": False,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": FONT, "size": 12},
+        "margin": {"l": 8, "r": 12, "t": 10, "b": 8},
+        "showlegend": False,
+        "hoverlabel": {"align": "left"},
+    }
+    return go.Layout(settings | more)
+
+
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    return {"title": {"text": title, "standoff": 8}, "automargin": True, "zeroline": False} | more
+
+
+def log_axis(title: str, values: pd.Series, **more: Any) -> dict[str, Any]:
+    """A logarithmic axis with round 1–2–5 ticks over positive `values` and a little room on both sides."""
+    present = [float(value) for value in values if value > 0]
+    low, high = math.log10(min(present)), math.log10(max(present))
+    pad = max(0.06 * (high - low), 0.08)
+    low, high = low - pad, high + pad
+    steps = (1, 2, 5) if high - low < 2.2 else (1, 3) if high - low < 3.2 else (1,)
+    if high - low < 0.5:
+        steps = (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9)
+    exponents = range(math.floor(low), math.ceil(high) + 1)
+    ticks = [step * 10.0**power for power in exponents for step in steps if low <= math.log10(step) + power <= high]
+    if len(ticks) < 2:
+        return axis(title, type="log", range=[low, high], nticks=5, tickformat=".3~s", **more)
+    texts = [f"{tick:.3g}" if 1e-4 <= tick < 1e6 else f"{tick:.0e}" for tick in ticks]
+    return axis(title, type="log", range=[low, high], tickvals=ticks, ticktext=texts, **more)
+
+
+def bs_axis(values: pd.Series) -> dict[str, Any]:
+    """A logarithmic axis whose ticks are the batch sizes themselves, thinned to eight at most."""
+    sizes = sorted({int(value) for value in values})
+    ticks = sizes[:: math.ceil(len(sizes) / 8)]
+    pad = max(0.05 * math.log10(sizes[-1] / sizes[0]), 0.08)
+    low, high = math.log10(sizes[0]) - pad, math.log10(sizes[-1]) + pad
+    texts = [str(tick) for tick in ticks]
+    return axis("batch size (samples)", type="log", range=[low, high], tickvals=ticks, ticktext=texts)

@@ -1,0 +1,77 @@
+"""What a mode costs before its first useful call: compile seconds with a cold and with a warm cache."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from effbench.metrics import METRICS
+from effbench.report.colors import style_of
+from effbench.report.figures.base import Figure, axis, hover, layout, log_axis, safe, short
+
+_CACHES = (("compile_cold_s", "cold cache", ""), ("compile_warm_s", "warm cache", "-open"))
+
+
+def data(frame: pd.DataFrame) -> pd.DataFrame:
+    """Columns: case, bs, series, series_rank, status, compile_cold_s, compile_warm_s, first_call_s, break_even_calls.
+
+    Every result that compiled, degraded and failed ones too: their seconds were spent all the same.
+    """
+    columns = ["compile_cold_s", "compile_warm_s", "first_call_s", "break_even_calls"]
+    out = frame[["case", "bs", "series", "series_rank", "status", *columns]]
+    return out.dropna(subset=["compile_cold_s", "compile_warm_s"], how="all").reset_index(drop=True)
+
+
+def draw(table: pd.DataFrame) -> go.Figure:
+    """One row a mode, one dot a batch size: filled with a cold cache, open with a warm one."""
+    names = table.sort_values("series_rank")["series"].unique().tolist()
+    seconds = pd.concat([table["compile_cold_s"], table["compile_warm_s"]]).dropna()
+    figure = go.Figure(layout=layout(90 + 30 * len(names)))
+    if not (seconds > 0).any():
+        return figure
+    ticks = [safe(short(name, 18)) for name in names]
+    figure.update_layout(
+        xaxis=log_axis("compile time (s)", seconds),
+        yaxis=axis("", tickvals=list(range(len(names))), ticktext=ticks, range=[len(names) - 0.5, -0.5]),
+    )
+    for rank, name in enumerate(names):
+        style = style_of(name)
+        for column, cache, suffix in _CACHES:
+            part = table[(table["series"] == name) & (table[column] > 0)]
+            if part.empty:
+                continue
+            offset = -0.14 if column == "compile_cold_s" else 0.14
+            texts = [
+                hover(
+                    f"<b>{METRICS[column].format(seconds)}</b> · {safe(name)}, {cache}",
+                    f"{safe(case)} · bs {bs}",
+                    "" if status == "ok" else f"status {safe(status)}",
+                )
+                for seconds, case, bs, status in zip(
+                    part[column], part["case"], part["bs"], part["status"], strict=True
+                )
+            ]
+            marker = {"symbol": f"{style.symbol}{suffix}", "size": 9, "color": style.color, "line": {"width": 1.6}}
+            figure.add_trace(
+                go.Scatter(
+                    x=part[column].tolist(), y=[rank + offset] * len(part), mode="markers", name=safe(name),
+                    marker=marker, hovertext=texts, hoverinfo="text", meta={"mode": name},
+                )
+            )  # fmt: skip
+    return figure
+
+
+FIGURE = Figure(
+    name="compile",
+    title="Compile time",
+    order=50,
+    caption="Seconds from handing the module over to the last preparing call, imports excluded; a dot a batch size, "
+    "filled with an empty compile cache, open with the cell's own cache filled.",
+    absent="Nothing in this sweep was compiled, or no compile time was recorded.",
+    data=data,
+    draw=draw,
+    numbers={"case": "model", "bs": "bs (samples)", "series": "mode", "status": "status",
+             "compile_cold_s": "cold (s)", "compile_warm_s": "warm (s)", "first_call_s": "first output (s)",
+             "break_even_calls": "break-even (calls)"},
+    small_multiples=True,
+)  # fmt: skip

@@ -1,0 +1,39 @@
+"""The frame that figures are drawn from: the view `results`, clean, labelled and in reading order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from effbench.metrics import METRICS
+from effbench.report.swept import mode_order, plain_rows, swept_rows
+
+INTERVALS = ("latency_ci_low_ms", "latency_ci_high_ms", "speedup_ci_low", "speedup_ci_high")
+NUMBERS = (*METRICS, *INTERVALS, "trials")
+TEXTS = ("model", "mode", "dtype", "phase", "device", "status", "reason", "environment_id", "cell_key")
+
+
+def prepare(frame: pd.DataFrame) -> pd.DataFrame:
+    """The view's rows with three more columns and a fresh index, sorted by model, labels, bs and mode.
+
+    `case` is the model with whatever else was swept (one line), `series` is the mode with its swept settings, and
+    `series_rank` its place in canonical order. Columns that the frame lacks are added as missing.
+    """
+    labelled = swept_rows(plain_rows(frame))
+    order = {name: rank for rank, name in enumerate(mode_order((row.mode, row.base_mode) for row in labelled))}
+    records: list[dict[str, Any]] = [
+        row.source | {"case": row.case, "series": row.mode, "series_rank": order[row.mode], "bs": row.labels["bs"]}
+        for row in labelled
+    ]
+    tidy = pd.DataFrame.from_records(records, columns=_columns(frame))
+    for name in NUMBERS:
+        tidy[name] = pd.to_numeric(tidy[name], errors="coerce").astype("float64")
+    tidy["case_rank"] = pd.factorize(tidy["case"])[0]
+    return tidy.sort_values(["case_rank", "bs", "series_rank"], kind="stable", ignore_index=True)
+
+
+def _columns(frame: pd.DataFrame) -> list[str]:
+    known = [str(name) for name in frame.columns]
+    added = ["case", "series", "series_rank"]
+    return known + [name for name in (*TEXTS, "bs", *NUMBERS, *added) if name not in known]

@@ -1,0 +1,181 @@
+"""The speedup table as plain data: rows model × bs (and whatever else was swept) × one column a mode.
+
+Standard library only, so that a terminal command starts quickly. `render` gives Markdown, CSV and JSON; the page and
+the terminal draw the same structure in their own way.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from effbench.errors import UsageError
+from effbench.metrics import METRICS, Better, Metric
+from effbench.report.swept import SweptRow, mode_order, plain_rows, swept_rows
+
+#: Follows a speedup whose interval contains 1: it cannot be told from no speedup.
+NOT_SIGNIFICANT = "n.s."
+NOT_RUN = "not run"
+NO_BASELINE = "no baseline"
+FORMATS = ("markdown", "csv", "json")
+
+#: Columns of the view that bound a metric.
+_INTERVALS = {
+    "speedup": ("speedup_ci_low", "speedup_ci_high"),
+    "latency_ms": ("latency_ci_low_ms", "latency_ci_high_ms"),
+}
+
+
+@dataclass
+class Entry:
+    """One cell of the table.
+
+    `value`, `low` and `high` are in the metric's unit and None unless `status` is `ok`; `status` is None where nothing
+    was run. `significant` is None without an interval and for metrics other than speedup. `tone` is `plain`, `best`,
+    `unsure` (not significant) or `status`, for whoever colours it.
+    """
+
+    text: str
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    status: str | None = None
+    reason: str | None = None
+    best: bool = False
+    trials: int | None = None
+    significant: bool | None = None
+    baseline: bool = False
+
+    @property
+    def tone(self) -> str:
+        if self.status != "ok":
+            return "status"
+        if self.best:
+            return "best"
+        return "unsure" if self.significant is False else "plain"
+
+
+@dataclass
+class Row:
+    """`labels`: model, further swept parameters, bs, in reading order; `cells`: an entry for every mode."""
+
+    labels: dict[str, Any]
+    cells: dict[str, Entry]
+
+
+@dataclass
+class SpeedupTable:
+    rows: list[Row] = field(default_factory=list)
+    modes: list[str] = field(default_factory=list)
+    metric: str = "speedup"
+    baseline_mode: str = "eager"
+
+    @property
+    def label_names(self) -> list[str]:
+        return list(self.rows[0].labels) if self.rows else ["model", "bs"]
+
+    def render(self, fmt: str) -> str:
+        """The table as `markdown` (as read), `csv` (one line an entry, exact numbers) or `json` (all there is)."""
+        if fmt == "markdown":
+            return self._markdown()
+        if fmt == "csv":
+            return self._csv()
+        if fmt == "json":
+            return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False, allow_nan=False)
+        raise UsageError(f"unknown table format {fmt!r}; choose from {', '.join(FORMATS)}")
+
+    def _markdown(self) -> str:
+        head = [*self.label_names, *self.modes]
+        lines = [_markdown_line(head), _markdown_line(["---"] * len(self.label_names) + ["---:"] * len(self.modes))]
+        for row in self.rows:
+            entries = [
+                f"**{_markdown_text(entry.text)}**" if entry.best else _markdown_text(entry.text)
+                for entry in (row.cells[mode] for mode in self.modes)
+            ]
+            lines.append(_markdown_line([*(_markdown_text(value) for value in row.labels.values()), *entries]))
+        return "\n".join(lines) + "\n"
+
+    def _csv(self) -> str:
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        facts = ("value", "low", "high", "status", "reason", "best", "significant", "trials")
+        writer.writerow([*self.label_names, "mode", "metric", *facts])
+        for row in self.rows:
+            for mode, entry in row.cells.items():
+                values = [getattr(entry, name) for name in facts]
+                flags = [str(value).lower() if isinstance(value, bool) else value for value in values]
+                writer.writerow([*row.labels.values(), mode, self.metric, *flags])
+        return out.getvalue()
+
+
+def speedup_table(frame_or_rows: Any, metric: str = "speedup", baseline_mode: str = "eager") -> SpeedupTable:
+    """Pivot rows of the view `results` (a DataFrame or a list of dicts) into a table of `metric`.
+
+    With `speedup`, the baseline's column shows its latency, so that the absolute level can be seen, while its value
+    stays the speedup 1. Only `ok` entries carry a value and can be best of their row.
+    """
+    if metric not in METRICS:
+        raise UsageError(f"unknown metric {metric!r}; choose from {', '.join(METRICS)}")
+    labelled = swept_rows(plain_rows(frame_or_rows))
+    modes = mode_order((row.mode, row.base_mode) for row in labelled)
+    rows: dict[tuple, Row] = {}
+    for source in labelled:
+        row = rows.setdefault(tuple(source.labels.values()), Row(source.labels, {}))
+        row.cells[source.mode] = _entry(source, METRICS[metric], baseline_mode)
+    for row in rows.values():
+        row.cells = {mode: row.cells.get(mode) or Entry(NOT_RUN) for mode in modes}
+        _mark_best(row, METRICS[metric])
+    return SpeedupTable(list(rows.values()), modes, metric, baseline_mode)
+
+
+def _entry(row: SweptRow, metric: Metric, baseline_mode: str) -> Entry:
+    source = row.source
+    status = str(source.get("status"))
+    entry = Entry(status, status=status, reason=source.get("reason"), trials=source.get("trials"))
+    entry.baseline = row.base_mode == baseline_mode
+    if status != "ok":
+        return entry
+    entry.value = source.get(metric.name)
+    low, high = _INTERVALS.get(metric.name, ("", ""))
+    entry.low, entry.high = source.get(low), source.get(high)
+    if metric.name == "speedup" and entry.baseline:
+        entry.text = METRICS["latency_ms"].format(source.get("latency_ms"))
+    elif entry.value is None and metric.name == "speedup":
+        entry.text = NO_BASELINE
+        entry.reason = entry.reason or f"{baseline_mode} has no ok result to compare with"
+    else:
+        if metric.name == "speedup" and entry.low is not None and entry.high is not None:
+            entry.significant = not entry.low <= 1 <= entry.high
+        entry.text = _text(entry, metric)
+    return entry
+
+
+def _text(entry: Entry, metric: Metric) -> str:
+    text = metric.format(entry.value)
+    if entry.low is not None and entry.high is not None:
+        low, high = metric.format(entry.low), metric.format(entry.high)
+        for suffix in (metric.unit, f" {metric.unit}"):
+            low, high = low.removesuffix(suffix).rstrip(), high.removesuffix(suffix).rstrip()
+        text += f" ({low}–{high})"
+    return f"{text} {NOT_SIGNIFICANT}" if entry.significant is False else text
+
+
+def _mark_best(row: Row, metric: Metric) -> None:
+    scored = [entry for entry in row.cells.values() if entry.status == "ok" and entry.value is not None]
+    if len(row.cells) < 2 or not scored or metric.better is Better.NEITHER:
+        return
+    pick = max if metric.better is Better.HIGHER else min
+    pick(scored, key=lambda entry: entry.value).best = True
+
+
+def _markdown_line(values: list[str]) -> str:
+    return f"| {' | '.join(values)} |"
+
+
+def _markdown_text(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")

@@ -1,0 +1,114 @@
+"""The answer first: how many results are good, which mode is fastest where, and how each mode does over all models."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pandas as pd
+
+from effbench.cell import SEVERITY, Status
+from effbench.report.swept import ABSENT
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Results by outcome; `by_status` worst first. `other` are answers that are no failures: oom, unsupported, …"""
+
+    total: int
+    ok: int
+    failed: int
+    other: int
+    by_status: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Fastest:
+    """The fastest ok mode of one case and bs. `tied`: other modes whose latency interval overlaps with its own.
+
+    `significant` is None where the speedup has no interval (or there is no baseline to speak of).
+    """
+
+    case: str
+    bs: int
+    series: str
+    speedup: float | None
+    latency_ms: float
+    significant: bool | None
+    tied: tuple[str, ...]
+
+
+def counts(frame: pd.DataFrame) -> Counts:
+    found = frame["status"].value_counts().to_dict()
+    by_status = {str(status): int(found.pop(str(status))) for status in SEVERITY if str(status) in found}
+    by_status |= {str(status): int(number) for status, number in found.items()}
+    failed = sum(number for name, number in by_status.items() if name in list(Status) and Status(name).is_failure)
+    ok = by_status.get(Status.OK, 0)
+    return Counts(len(frame), ok, failed, len(frame) - ok - failed, by_status)
+
+
+def fastest(frame: pd.DataFrame) -> dict[str, dict[int, Fastest | None]]:
+    """case → bs → the fastest ok mode, None where none is ok; both in the frame's order."""
+    out: dict[str, dict[int, Fastest | None]] = {}
+    for (case, bs), group in frame.groupby(["case", "bs"], sort=False):
+        ok = group[(group["status"] == Status.OK) & group["latency_ms"].notna()]
+        out.setdefault(str(case), {})[int(bs)] = _fastest(str(case), int(bs), ok) if len(ok) else None
+    return out
+
+
+def _fastest(case: str, bs: int, ok: pd.DataFrame) -> Fastest:
+    best = ok.loc[ok["latency_ms"].idxmin()]
+    others = ok.drop(best.name)
+    overlap = (others["latency_ci_low_ms"] <= best["latency_ci_high_ms"]) & (
+        others["latency_ci_high_ms"] >= best["latency_ci_low_ms"]
+    )
+    low, high = best["speedup_ci_low"], best["speedup_ci_high"]
+    significant = None if math.isnan(low) or math.isnan(high) else not low <= 1 <= high
+    speedup = None if math.isnan(best["speedup"]) else float(best["speedup"])
+    tied = tuple(str(name) for name in others.loc[overlap, "series"])
+    return Fastest(case, bs, str(best["series"]), speedup, float(best["latency_ms"]), significant, tied)
+
+
+def by_mode(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row a mode, in canonical order, over all its results (model × bs and whatever else was swept).
+
+    Columns: series, results, ok, pass_rate (ok ÷ results), speedup (geometric mean over the `speedup_results` ok ones
+    that have one), memory_ratio (geometric mean), compile_cold_s (median), not_ok (text: what the others are).
+    """
+    rows = []
+    for series, group in frame.sort_values("series_rank", kind="stable").groupby("series", sort=False):
+        ok = group[group["status"] == Status.OK]
+        bad = counts(group[group["status"] != Status.OK]).by_status
+        rows.append(
+            {
+                "series": str(series),
+                "results": len(group),
+                "ok": len(ok),
+                "pass_rate": len(ok) / len(group),
+                "speedup": geometric_mean(ok["speedup"]),
+                "speedup_results": int(ok["speedup"].notna().sum()),
+                "memory_ratio": geometric_mean(ok["memory_ratio"]),
+                "compile_cold_s": ok["compile_cold_s"].median(),
+                "not_ok": ", ".join(f"{number} {status}" for status, number in bad.items()) or ABSENT,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def geometric_mean(values: pd.Series) -> float:
+    """Of the positive values that are there; NaN of none."""
+    logs = [math.log(value) for value in values if value > 0]
+    return math.exp(sum(logs) / len(logs)) if logs else math.nan
+
+
+def headline(best: dict[str, dict[int, Fastest | None]], modes: pd.DataFrame) -> tuple[str, int, int]:
+    """The mode that is fastest most often, in how many points, and how many points have an ok result."""
+    wins: dict[str, int] = {}
+    points = [item for row in best.values() for item in row.values() if item is not None]
+    for item in points:
+        wins[item.series] = wins.get(item.series, 0) + 1
+    if not wins:
+        return "", 0, 0
+    speedup = dict(zip(modes["series"], modes["speedup"].fillna(0), strict=True))
+    name = max(wins, key=lambda series: (wins[series], speedup[series]))
+    return name, wins[name], len(points)

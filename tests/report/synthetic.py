@@ -1,0 +1,133 @@
+"""A synthetic view `results`: the figures of a made-up GPU with a known law, so that every number can be foreseen."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pandas as pd
+
+from effbench.report.swept import MODES
+
+#: Speedup of a mode over eager at bs 1; it halves towards 1 with every eightfold batch size.
+GAIN = dict(zip(MODES, (1.0, 1.3, 2.4, 1.35, 1.6, 2.5, 2.8), strict=True))
+COMPILE_S = dict(zip(MODES, (None, 2.1, 2.6, 48.0, 41.0, None, 3.0), strict=True))
+
+
+def row(model: str = "mlp", bs: int = 1, mode: str = "eager", **more: Any) -> dict[str, Any]:
+    """One ok row with a 4 % interval on its latency; keyword arguments replace columns."""
+    gain = 1 + (GAIN.get(mode, 1.5) - 1) / max(1, bs / 8)
+    latency = more.get("latency_ms", (0.12 if model == "mlp" else 2.4) * (1 + bs / 24) / gain)
+    speedup = more.get("speedup", gain)
+    graph = mode in ("reduce-overhead", "max-autotune", "cuda-graph", "compile+graph")
+    reserved = (40 if model == "mlp" else 420) * 2**20 * (1 + bs / 16)
+    compiled = COMPILE_S.get(mode, 5.0)
+    dtype = more.get("dtype", "bfloat16")
+    params = {
+        "model": {
+            "name": model,
+            "module": {"_target_": f"nets.{model}", "width": 512},
+            "inputs": {"x": {"shape": [64]}},
+        },
+        "mode": {"name": mode, "_target_": "modes.Any"},
+        "bs": bs,
+        "dtype": dtype,
+        "phase": "inference",
+        "device": "cuda",
+        "numerics": {"tf32": True},
+        "env": {},
+    }
+    values = {
+        "sweep_id": 1, "sweep_name": "h200 standard", "label": "4f2c9d1", "started_at": "2026-03-01T09:30:00+00:00",
+        "model": model, "bs": bs, "mode": mode, "dtype": dtype, "phase": "inference", "device": "cuda",
+        "status": "ok", "reason": None, "trials": 5,
+        "latency_ms": latency, "latency_ci_low_ms": latency * 0.96, "latency_ci_high_ms": latency * 1.04,
+        "latency_min_ms": latency * 0.9, "latency_p95_ms": latency * 1.3, "period_ms": latency * 0.8,
+        "throughput_per_s": bs / latency * 1250,
+        "speedup": speedup, "speedup_ci_low": None if mode == "eager" else speedup * 0.95,
+        "speedup_ci_high": None if mode == "eager" else speedup * 1.05,
+        "gpu_busy_ms": latency * 0.5, "kernels": 12, "gpu_idle_fraction": 0.375,
+        "compile_cold_s": compiled, "compile_warm_s": compiled and compiled * 0.3, "first_call_s": (compiled or 0) + 0.2,
+        "break_even_calls": None if mode == "eager" else 9000,
+        "peak_allocated_bytes": int(reserved * 0.8), "peak_reserved_bytes": int(reserved * (1.2 if graph else 1)),
+        "graph_pool_bytes": int(reserved * 0.3) if graph else None, "process_gpu_bytes": int(reserved * 1.5),
+        "memory_ratio": 1 / 1.2 if graph else 1.0,
+        "energy_mj": 30.0, "rel_error": 1e-3, "graph_breaks": 0, "recompiles": 0, "cudagraph_skips": 0,
+        "flops": 1e9, "min_bytes": 1e6, "roofline_fraction": 0.4,
+        "gpu_name": "NVIDIA H200", "torch_version": "2.13.0", "python": "3.12.4",
+        "environment_id": "0123456789abcdef", "cell_key": f"{model}-{bs}-{mode}-{dtype}", "params": json.dumps(params),
+    }  # fmt: skip
+    return values | more
+
+
+def failed(model: str, bs: int, mode: str, status: str, reason: str, **more: Any) -> dict[str, Any]:
+    """A row without figures."""
+    known = {"model", "bs", "mode", "status", "reason", "trials", "dtype", "phase", "device", "gpu_name", "params"}
+    known |= {"sweep_id", "sweep_name", "label", "started_at", "torch_version", "python", "environment_id", "cell_key"}
+    values = row(model, bs, mode, status=status, reason=reason, **more)
+    return {name: value if name in known | more.keys() else None for name, value in values.items()}
+
+
+def rows(models=("mlp", "resnet50", "transformer"), sizes=(1, 8, 64), modes=MODES) -> list[dict[str, Any]]:
+    """Every model × bs × mode, all ok."""
+    return [row(model, bs, mode) for model in models for bs in sizes for mode in modes]
+
+
+def sample(**more: Any) -> pd.DataFrame:
+    """The frame of a plausible sweep in which a few results are not ok and one is slower than eager."""
+    bad = {
+        ("transformer", 64, "max-autotune"): ("oom", "CUDA out of memory: tried to allocate 12.5 GiB"),
+        ("transformer", 64, "eager"): ("timeout", "no answer within 600 s in phase timing"),
+        ("resnet50", 8, "max-autotune-no-cudagraphs"): ("incorrect", "rmse 3.1e-2 against fp64 exceeds 2 × 4.0e-3"),
+        ("transformer", 1, "cuda-graph"): ("unsupported", "the forward synchronises: .item() at model.py:41"),
+        ("resnet50", 1, "reduce-overhead"): ("degraded", "CUDA graphs skipped: mutated inputs (1 of 2 graphs)"),
+    }
+    out = []
+    for item in rows(**more):
+        key = (item["model"], item["bs"], item["mode"])
+        if key in bad:
+            item = failed(*key, *bad[key])
+        elif key[:2] == ("transformer", 64):
+            item |= {"speedup": None, "speedup_ci_low": None, "speedup_ci_high": None}
+        elif key == ("resnet50", 64, "default"):
+            item |= {"speedup": 0.71, "speedup_ci_low": 0.52, "speedup_ci_high": 0.97, "latency_ms": 12.4}
+            item |= {"latency_ci_low_ms": 9.1, "latency_ci_high_ms": 16.9}
+        out.append(item)
+    return pd.DataFrame(out)
+
+
+def cpu_quick() -> pd.DataFrame:
+    """One trial each on a CPU: no interval, no period, no device memory."""
+    absent = {
+        "latency_ci_low_ms", "latency_ci_high_ms", "speedup_ci_low", "speedup_ci_high", "period_ms", "gpu_busy_ms",
+        "kernels", "gpu_idle_fraction", "peak_allocated_bytes", "peak_reserved_bytes", "graph_pool_bytes",
+        "process_gpu_bytes", "memory_ratio", "energy_mj", "gpu_name",
+    }  # fmt: skip
+    out = [row("mlp", 1, mode, device="cpu", dtype="float32", trials=1) for mode in ("eager", "default")]
+    out += [failed("mlp", 1, "cuda-graph", "unsupported", "needs CUDA", device="cpu", dtype="float32", gpu_name=None)]
+    return pd.DataFrame([item | dict.fromkeys(absent) for item in out])
+
+
+SWEEP: dict[str, Any] = {
+    "id": 1,
+    "name": "h200 standard",
+    "label": "4f2c9d1",
+    "started_at": "2026-03-01T09:30:00+00:00",
+    "finished_at": "2026-03-01T11:02:00+00:00",
+    "state": "finished",
+    "command": [
+        "-m",
+        "model=mlp,resnet50,transformer",
+        "bs=1,8,64",
+        "mode=eager,default",
+        "sweep.name='h200 standard'",
+    ],
+    "protocol": {"name": "standard", "rounds": 5},
+    "git_revision": "4f2c9d1",
+    "baseline_mode": "eager",
+}
+ENVIRONMENT: dict[str, Any] = {
+    "id": "0123456789abcdef", "gpu_name": "NVIDIA H200", "gpu_memory_bytes": 150_000_000_000, "driver_version": "570.1",
+    "cuda_version": "12.8", "torch_version": "2.13.0", "triton_version": "3.5", "python": "3.12.4",
+    "cpu_name": "Xeon", "platform": "Linux-6.8", "flags": {"TORCH_WARM_POOL": "0"}, "details": {"persistence": True},
+}  # fmt: skip
