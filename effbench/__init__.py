@@ -1,0 +1,38 @@
+"""effbench: benchmark matrices of PyTorch models, isolated, recorded, compared.
+
+    effbench.sweep(["model=mlp", "bs=1,8", "mode=eager,cuda-graph"]) -> Sweep
+    effbench.results(db="results/effbench.db", sweep="last") -> DataFrame, the view `results`
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "sweep": "effbench.api",
+    "results": "effbench.api",
+    "Sweep": "effbench.api",
+    "Cell": "effbench.cell",
+    "Environment": "effbench.cell",
+    "Status": "effbench.cell",
+    "Trial": "effbench.cell",
+    "EffbenchError": "effbench.errors",
+    "UsageError": "effbench.errors",
+    "ConfigError": "effbench.errors",
+    "ResumeError": "effbench.errors",
+    "StoreError": "effbench.errors",
+    "SchemaError": "effbench.errors",
+    "WorkerError": "effbench.errors",
+    "NothingFoundError": "effbench.errors",
+}
+__all__ = ["__version__", *_PUBLIC]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is asked for: `import effbench` costs nothing."""
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module 'effbench' has no attribute {name!r}")

@@ -11,7 +11,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+DEFAULT_DB = "results/effbench.db"
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
+DEVICES = ("auto", "cuda", "cpu")
 PHASES = ("inference",)
 ISOLATIONS = ("fork", "spawn")
 ON_FAILURE = ("fail", "ignore")
@@ -93,7 +95,7 @@ class Config:
     baseline_mode: str = "eager"
     resume: str | None = None  # a sweep's id, name or `last`: go on where it stopped
     on_failure: str = "fail"  # fail: exit 1 when cells failed; ignore: exit 0
-    db: str = "results/effbench.db"  # a path or any SQLAlchemy URL
+    db: str = DEFAULT_DB  # a path or any SQLAlchemy URL
 
 
 def schema() -> DictConfig:

@@ -243,8 +243,8 @@ class Server:
 
     def kill_leftovers(self, child: Child) -> None:
         """End what the task left behind: its session, and orphans that now hang below this server."""
-        processes.kill_tree(child.pid)
         table = processes.process_table()
+        processes.kill(processes.descendants(child.pid, table))  # not the pid itself: it is free for reuse
         running = {other.pid for other in self.children.values()}
         orphans = {
             pid

@@ -1,0 +1,5 @@
+"""`python -m effbench` is `effbench`."""
+
+from effbench.cli import main
+
+main()

@@ -1,0 +1,131 @@
+"""The command line: a bare word is a subcommand, anything else goes to Hydra as overrides of a sweep."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from effbench.errors import EffbenchError, UsageError
+
+#: Subcommand -> module under effbench.commands; each has `HELP`, `add_arguments(parser)` and `run(args) -> exit code`.
+COMMANDS = {
+    "show": "show",
+    "ls": "ls",
+    "report": "report",
+    "export": "export",
+    "doctor": "doctor",
+    "db": "db",
+}
+NOTHING = (
+    "effbench: nothing to do. Say what to sweep, for example: effbench -m mode=eager,default bs=1,8\n"
+    f"or a command: {', '.join(COMMANDS)}; effbench --help shows all settings."
+)
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point; exits with the codes of docs/commands.md."""
+    sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
+
+
+def run(argv: list[str]) -> int:
+    """Do what `argv` says and return the exit code. Errors go to stderr in one or two lines."""
+    try:
+        if not argv:
+            raise UsageError(NOTHING.removeprefix("effbench: "))
+        if is_bare_word(argv[0]):
+            return run_command(argv[0], argv[1:])
+        return run_sweep(argv)
+    except EffbenchError as error:
+        return report_error(error, error.exit_code)
+    except KeyboardInterrupt:
+        print("effbench: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has left, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def report_error(error: BaseException, code: int) -> int:
+    if os.environ.get("EFFBENCH_DEBUG") == "1":
+        raise error
+    print(f"effbench: {error}", file=sys.stderr)
+    return code
+
+
+def is_bare_word(argument: str) -> bool:
+    return re.fullmatch(r"[A-Za-z][\w-]*", argument) is not None
+
+
+def run_command(name: str, rest: list[str]) -> int:
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean `effbench {near[0]}`?" if near else f"commands: {', '.join(COMMANDS)}"
+        raise UsageError(f"unknown command {name!r}; {hint}")
+    import argparse
+
+    module = importlib.import_module(f"effbench.commands.{COMMANDS[name]}")
+    parser = argparse.ArgumentParser(prog=f"effbench {name}", description=module.HELP)
+    module.add_arguments(parser)
+    return module.run(parser.parse_args(rest))
+
+
+def config_folder() -> Path:
+    """In the wheel conf/ lies inside the package, in a checkout beside it."""
+    package = Path(__file__).resolve().parent
+    return package / "conf" if (package / "conf").is_dir() else package.parent / "conf"
+
+
+def run_sweep(argv: list[str]) -> int:
+    """A sweep (or Hydra's own --help, --cfg, --info …) with live progress; ends with the table of its results."""
+    outcome = hydra_sweep(argv)
+    if outcome is None:  # --help and its like
+        return 0
+    from effbench.commands.show import end_of_sweep
+
+    return end_of_sweep(outcome)
+
+
+def hydra_sweep(argv: list[str], quiet: bool = False):
+    """Hand `argv` to Hydra. Returns the sweep's Outcome, None where Hydra only printed something.
+
+    Raises EffbenchError for all that is wrong with the configuration.
+    """
+    # its own error printing exits with 1 and shows tracebacks; this makes Hydra raise instead
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    import hydra
+
+    from effbench import config
+    from effbench.sweeping import hydra_errors, hydra_plugin, resume
+    from effbench.sweeping.conduct import Command
+    from effbench.sweeping.progress import Progress
+
+    argv, overrides = resume.expand(argv)
+    config.register()
+    hydra_plugin.register()
+
+    @hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")
+    def task(_: object) -> None:
+        raise UsageError("effbench runs cells through its own launcher: leave hydra/launcher as it is")
+
+    before = sys.argv
+    sys.argv = ["effbench", *argv]
+    try:
+        with hydra_plugin.Session(Command(argv, overrides), Progress(quiet=quiet)) as session:
+            task()
+            return session.outcome
+    except (EffbenchError, KeyboardInterrupt):
+        raise
+    except SystemExit as end:
+        if end.code not in (0, None):
+            raise UsageError("Hydra could not read this command line (see above); effbench --help") from end
+        return session.outcome
+    except Exception as error:
+        raise hydra_errors.explain(error, argv) from error
+    finally:
+        sys.argv = before

@@ -1,0 +1,82 @@
+"""`effbench ls`: the sweeps of a database, the cells of one, or what failed."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from effbench.cell import Status
+from effbench.commands import options
+from effbench.metrics import METRICS
+from effbench.store.store import Store
+
+HELP = "Sweeps in the database; with --cells the planned cells of one, with --failures what did not end ok."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_db(parser)
+    options.add_sweep(parser)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--cells", action="store_true", help="every planned cell of a sweep, measured or not")
+    which.add_argument("--failures", action="store_true", help="every result of a sweep that is not ok, with its reason")
+
+
+def run(args: argparse.Namespace) -> int:
+    with Store.open(args.db, mode="read") as store:
+        if args.cells:
+            print_table(cells_table(store, args.sweep))
+        elif args.failures:
+            print_table(failures_table(store, args.sweep))
+        else:
+            print_table(sweeps_table(store))
+    return 0
+
+
+def print_table(table: Table) -> None:
+    console = Console()
+    if not console.is_terminal:  # whole lines for grep and awk, whatever the width
+        console = Console(width=400)
+    console.print(table)
+
+
+def table_of(*columns: str) -> Table:
+    table = Table(header_style="bold", pad_edge=False, box=None)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def sweeps_table(store: Store) -> Table:
+    table = table_of("sweep", "name", "started (UTC)", "state", "protocol", "cells", "trials", "statuses", "label")
+    for sweep in store.sweeps():
+        statuses = ", ".join(f"{number} {status}" for status, number in sweep.statuses.items())
+        started = str(sweep.started_at)[:19]
+        table.add_row(sweep.id, escape(sweep.name or ""), started, sweep.state, str(sweep.protocol.get("name", "")),
+                      str(sweep.cells), str(sweep.trials), statuses, escape(sweep.label or ""))  # fmt: skip
+    return table
+
+
+def cells_table(store: Store, reference: str) -> Table:
+    sweep = store.find_sweep(reference)
+    results = {row["cell_key"]: row for row in store.results(sweep.id)}
+    table = table_of("cell key", "model", "bs", "mode", "dtype", "device", "status", "trials", "latency")
+    for cell in store.planned(sweep.id):
+        row = results.get(cell.key)
+        status, trials, latency = ("not run yet", "0", "") if row is None else (
+            row["status"], str(row["trials"]), METRICS["latency_ms"].format(row["latency_ms"]))  # fmt: skip
+        table.add_row(cell.key[:12], escape(cell.model_name), str(cell.bs), escape(cell.mode_name), cell.dtype,
+                      cell.device, status, trials, latency)  # fmt: skip
+    return table
+
+
+def failures_table(store: Store, reference: str) -> Table:
+    sweep = store.find_sweep(reference)
+    table = table_of("status", "model", "bs", "mode", "dtype", "reason")
+    for row in store.results(sweep.id):
+        if row["status"] != Status.OK:
+            table.add_row(row["status"], escape(row["model"]), str(row["bs"]), escape(row["mode"]), row["dtype"],
+                          escape(row["reason"] or ""))  # fmt: skip
+    return table

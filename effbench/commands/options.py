@@ -1,0 +1,34 @@
+"""Arguments that several subcommands share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from effbench.config import DEFAULT_DB
+
+
+def add_db(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--db", default=DEFAULT_DB, metavar="URL",
+                        help="database: a path or any SQLAlchemy URL (default: %(default)s)")  # fmt: skip
+
+
+def add_sweep(parser: argparse.ArgumentParser, default: str | None = "last") -> None:
+    parser.add_argument("--sweep", default=default, metavar="ID|NAME|last",
+                        help="which sweep: its id, a unique part of it from the left, its name, or last "
+                        f"(default: {default or 'all'})")  # fmt: skip
+
+
+def add_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", metavar="FILE", help="write to this file instead of standard output")
+
+
+def write(text: str, out: str | None) -> None:
+    """To standard output, or to a file whose folder is made."""
+    if out is None:
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        return
+    path = Path(out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)

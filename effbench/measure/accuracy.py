@@ -1,0 +1,115 @@
+"""Is an output right? Compared with eager, and where that is too strict for the dtype, with a float64 reference."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+
+#: Relative tolerance by dtype; the absolute one is this times the reference's root mean square.
+TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
+HALF = (torch.bfloat16, torch.float16)
+
+
+@dataclass
+class Verdict:
+    """`error`: ‖output - reference‖ ÷ ‖reference‖, the worst of all outputs; None where there is no float output."""
+
+    correct: bool
+    error: float | None = None
+    reason: str | None = None
+
+
+def clone(output: Any) -> Any:
+    """A copy that the next call cannot overwrite."""
+    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, output)
+
+
+def leaves(output: Any) -> list[tuple[str, torch.Tensor]]:
+    """The tensors of an output in order, each with a name for messages."""
+    if isinstance(output, torch.Tensor):
+        return [("output", output)]
+    if not isinstance(output, (tuple, list, dict)) and hasattr(output, "to_tuple"):
+        output = output.to_tuple()
+    flat, _ = tree_flatten(output)
+    return [(f"output {i}", leaf) for i, leaf in enumerate(flat) if isinstance(leaf, torch.Tensor)]
+
+
+def not_finite(output: Any) -> str | None:
+    """Which output of eager is not finite, or None."""
+    for name, leaf in leaves(output):
+        if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
+            return f"eager {name} not finite"
+    return None
+
+
+def relative_error(output: torch.Tensor, reference: torch.Tensor) -> float:
+    """‖output - reference‖ ÷ ‖reference‖ in float64; 0 where both are zero; non-finite values that agree count as right."""
+    out, ref = output.double(), reference.double()
+    same = (out == ref) | (out.isnan() & ref.isnan())
+    difference = torch.where(same, 0.0, out - ref).norm().item()
+    scale = torch.where(ref.isfinite(), ref, 0.0).norm().item()
+    if difference == 0:
+        return 0.0
+    return difference / scale if scale else float("inf")
+
+
+def compare(output: Any, reference: Any, tolerance: float | None = None) -> Verdict:
+    """Structure, shape, dtype and values against eager. `tolerance` is relative, None: by dtype."""
+    outs, refs = leaves(output), leaves(reference)
+    if len(outs) != len(refs):
+        return Verdict(False, reason=f"{len(outs)} output tensors where eager has {len(refs)}")
+    worst: float | None = None
+    reason = None
+    for (name, out), (_, ref) in zip(outs, refs, strict=True):
+        if out.shape != ref.shape or out.dtype != ref.dtype:
+            found, wanted = f"{tuple(out.shape)} {out.dtype}", f"{tuple(ref.shape)} {ref.dtype}"
+            return Verdict(False, worst, f"{name} is {found} where eager's is {wanted}")
+        if not (ref.is_floating_point() or ref.is_complex()):
+            if not torch.equal(out, ref):
+                reason = reason or f"{name} differs from eager in {int((out != ref).sum())} of {ref.numel()} values"
+            continue
+        error = relative_error(out, ref)
+        worst = error if worst is None else max(worst, error)
+        limit = tolerance if tolerance is not None else TOLERANCES.get(ref.dtype, 1e-4)
+        finite = ref[ref.isfinite()].float()
+        scale = finite.square().mean().sqrt().item() if finite.numel() else 0.0
+        if not torch.allclose(out, ref, rtol=limit, atol=limit * scale, equal_nan=True):
+            reason = reason or f"{name} differs from eager: relative error {error:.2g}, tolerance {limit:g}"
+    return Verdict(reason is None, worst, reason)
+
+
+def rmse(a: torch.Tensor, b: torch.Tensor) -> float:
+    return (a.double() - b.double()).square().mean().sqrt().item()
+
+
+def compare_with_float64(output: Any, reference: Any, exact: Any, tolerance: float | None = None) -> str | None:
+    """None where `output` is as near to the float64 result as eager is, else what is wrong.
+
+    rmse(output, exact) <= k × rmse(eager, exact) + tolerance ÷ 10 × rms(exact), with k = 2, or 3 for half types:
+    the rule of PyTorch's own Dynamo benchmarks, with the tolerance taken relative.
+    """
+    for (name, out), (_, ref), (_, true) in zip(leaves(output), leaves(reference), leaves(exact), strict=True):
+        if not ref.is_floating_point():
+            continue
+        limit = tolerance if tolerance is not None else TOLERANCES.get(ref.dtype, 1e-4)
+        factor = 3 if ref.dtype in HALF else 2
+        scale = true.double().square().mean().sqrt().item()
+        ours, eagers = rmse(out, true), rmse(ref, true)
+        if not ours <= factor * eagers + limit / 10 * scale:
+            return f"{name}: error {ours:.2g} against float64, eager's is {eagers:.2g}"
+    return None
+
+
+def float64_twin(module: torch.nn.Module) -> Callable[..., Any]:
+    """The module with the same (rounded) weights, computing in float64; float inputs are cast."""
+    twin = copy.deepcopy(module).double()
+
+    def cast(value: Any) -> Any:
+        return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+    return lambda *args, **kwargs: twin(*map(cast, args), **{name: cast(value) for name, value in kwargs.items()})

@@ -1,0 +1,101 @@
+"""Dynamo's and Inductor's own counters, and the reasons that they only log."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch._dynamo.utils as dynamo
+
+
+@dataclass(frozen=True)
+class Counters:
+    """A reading since the process began."""
+
+    graphs: int
+    graph_breaks: int
+    recompiles: int
+    cudagraph_skips: int
+    cache_hits: int
+    cache_misses: int
+    break_reasons: dict[str, int] = field(default_factory=dict)
+
+
+def read() -> Counters:
+    counters = dynamo.counters
+    inductor, aot = counters["inductor"], counters["aot_autograd"]
+    breaks = {str(reason).split("\n")[0]: int(count) for reason, count in counters["graph_break"].items()}
+    return Counters(
+        graphs=int(counters["stats"]["unique_graphs"]),
+        graph_breaks=sum(breaks.values()),
+        recompiles=sum(1 for metric in dynamo.get_compilation_metrics() if metric.recompile_reason),
+        cudagraph_skips=int(inductor["cudagraph_skips"]),
+        # a hit in AOTAutograd's cache never asks the FX graph cache below it, hence the sum
+        cache_hits=int(inductor["fxgraph_cache_hit"] + aot["autograd_cache_hit"]),
+        cache_misses=int(inductor["fxgraph_cache_miss"] + inductor["fxgraph_cache_bypass"]),
+        break_reasons=breaks,
+    )
+
+
+def cache_state(counters: Counters) -> str | None:
+    """`cold` if anything had to be compiled, `warm` if all came from the cache, None if nothing was compiled."""
+    if counters.cache_misses:
+        return "cold"
+    return "warm" if counters.cache_hits else None
+
+
+class LogReasons(logging.Handler):
+    """Collects what torch says only in its log: why CUDA graphs were skipped, why Dynamo gave up.
+
+    Use as a context manager around preparation and calls.
+    """
+
+    LOGGERS = (
+        "torch._inductor.cudagraph_utils.__cudagraphs",  # torch >= 2.12
+        "torch._inductor.cudagraph_utils.__perf_hints",  # torch 2.11
+        "torch._dynamo.convert_frame",
+    )
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.cudagraph_skips: list[str] = []
+        self.fallbacks: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage().split("\n")[0].strip()
+        if "cudagraph" in message and message not in self.cudagraph_skips:
+            self.cudagraph_skips.append(message)
+        elif "recompile_limit" in message and message not in self.fallbacks:
+            self.fallbacks.append(message)
+
+    def __enter__(self) -> LogReasons:
+        import torch._inductor.cudagraph_utils  # noqa: F401 - creates its loggers
+
+        self.undo: list[Any] = []
+        for name in self.LOGGERS:
+            logger = logging.getLogger(name)
+            self.undo.append((logger, logger.level))
+            # an artifact logger that nobody enabled may sit above WARNING
+            if logger.getEffectiveLevel() > logging.WARNING:
+                logger.setLevel(logging.WARNING)
+            logger.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for logger, level in self.undo:
+            logger.removeHandler(self)
+            logger.setLevel(level)
+
+
+def degraded_reason(counters: Counters, reasons: LogReasons, compiles: bool, device: torch.device) -> str | None:
+    """Why a mode that ran is not what its name says, or None."""
+    if compiles and counters.graphs == 0:
+        return "Dynamo compiled no graph: the module ran in eager"
+    if reasons.fallbacks:
+        return reasons.fallbacks[0]
+    if counters.cudagraph_skips and device.type == "cuda":
+        why = "; ".join(reasons.cudagraph_skips) or "Inductor gave no reason"
+        return f"{counters.cudagraph_skips} graph(s) ran without a CUDA graph: {why}"
+    return None

@@ -1,0 +1,40 @@
+"""Memory of this process: torch's allocator by phase, private (graph) pools, the host's peak."""
+
+from __future__ import annotations
+
+import gc
+import resource
+
+import torch
+
+
+def reset_peaks(device: torch.device) -> None:
+    """Give back what is unused and begin a new phase."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peaks(device: torch.device) -> tuple[int | None, int | None]:
+    """Peak allocated and peak reserved bytes since the last reset; None without CUDA."""
+    if device.type != "cuda":
+        return None, None
+    return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+
+
+def graph_pool_bytes(device: torch.device) -> int | None:
+    """Bytes of all segments in private pools: what CUDA graphs hold on to. None without CUDA or without such a pool.
+
+    memory_allocated() misses them: after capture a graph's pool looks free to the allocator.
+    """
+    if device.type != "cuda":
+        return None
+    segments = torch.cuda.memory_snapshot()
+    total = sum(segment["total_size"] for segment in segments if tuple(segment["segment_pool_id"]) != (0, 0))
+    return total or None
+
+
+def host_peak_bytes() -> int:
+    """Peak resident size of this process (Linux reports KiB)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,153 @@
+"""The GPU as NVML sees it: clocks, temperature, power, energy, clocks-event reasons, processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+#: Bits of nvmlClocksEventReasons, by the names that NVIDIA documents.
+CLOCKS_EVENTS = {
+    0x0000000000000001: "gpu_idle",
+    0x0000000000000002: "applications_clocks_setting",
+    0x0000000000000004: "sw_power_cap",
+    0x0000000000000008: "hw_slowdown",
+    0x0000000000000010: "sync_boost",
+    0x0000000000000020: "sw_thermal_slowdown",
+    0x0000000000000040: "hw_thermal_slowdown",
+    0x0000000000000080: "hw_power_brake_slowdown",
+    0x0000000000000100: "display_clock_setting",
+}
+POLL_S = 0.02  # a poll idles the GPU for some tens of microseconds
+MIN_ENERGY_S = 0.3
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One look at the GPU. None where the driver does not say."""
+
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    clocks_event_reasons: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.__dict__, "clocks_event_reasons": list(self.clocks_event_reasons)}
+
+
+@dataclass
+class EnergyMark:
+    """The energy counter at the moment that it was seen to change."""
+
+    energy_mj: int
+    calls: int
+    time: float
+
+
+@dataclass
+class Telemetry:
+    """Readings around and during a timed part. All methods are harmless where NVML is missing."""
+
+    handle: Any = None
+    readings: list[Reading] = field(default_factory=list)
+    marks: list[EnergyMark] = field(default_factory=list)
+    next_poll: float = 0.0
+    next_reading: float = 0.0
+
+    @classmethod
+    def open(cls, uuid: str | None) -> Telemetry:
+        """The GPU with this UUID (with or without the prefix `GPU-`); an empty one without a UUID or without NVML."""
+        if uuid is None:
+            return cls()
+        import pynvml
+
+        try:
+            pynvml.nvmlInit()
+            name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+            return cls(pynvml.nvmlDeviceGetHandleByUUID(name))
+        except pynvml.NVMLError:
+            return cls()
+
+    def ask(self, function: str, *args: Any) -> Any:
+        """An NVML query of this GPU, or None where the driver does not support it."""
+        if self.handle is None:
+            return None
+        import pynvml
+
+        try:
+            return getattr(pynvml, function)(self.handle, *args)
+        except (pynvml.NVMLError, AttributeError):
+            return None
+
+    def read(self) -> Reading:
+        """A look at the GPU now."""
+        power = self.ask("nvmlDeviceGetPowerUsage")
+        bits = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:  # the name before driver 535
+            bits = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return Reading(
+            sm_clock_mhz=self.ask("nvmlDeviceGetClockInfo", 1),
+            memory_clock_mhz=self.ask("nvmlDeviceGetClockInfo", 2),
+            temperature_c=self.ask("nvmlDeviceGetTemperature", 0),
+            power_w=None if power is None else power / 1000,
+            clocks_event_reasons=tuple(name for bit, name in CLOCKS_EVENTS.items() if (bits or 0) & bit),
+        )
+
+    def poll(self, calls: int) -> None:
+        """To be called between timed blocks: notes changes of the energy counter, and the state while busy."""
+        now = time.perf_counter()
+        if self.handle is None or now < self.next_poll:
+            return
+        self.next_poll = now + POLL_S
+        energy = self.ask("nvmlDeviceGetTotalEnergyConsumption")
+        if energy is not None and (not self.marks or energy != self.marks[-1].energy_mj):
+            self.marks.append(EnergyMark(energy, calls, now))
+        if now >= self.next_reading:
+            self.next_reading = now + 10 * POLL_S
+            self.readings.append(self.read())
+
+    def energy_per_call_mj(self) -> float | None:
+        """From the first to the last change of the counter; None where the run was too short to tell.
+
+        The first mark is left out: it is where polling began, not where the counter changed.
+        """
+        marks = self.marks[1:]
+        if len(marks) < 3 or marks[-1].time - marks[0].time < MIN_ENERGY_S:
+            return None
+        return (marks[-1].energy_mj - marks[0].energy_mj) / (marks[-1].calls - marks[0].calls)
+
+    def busy(self) -> Reading:
+        """Medians of the readings taken while busy."""
+        if not self.readings:
+            return Reading()
+
+        def middle(name: str) -> Any:
+            values = [value for reading in self.readings if (value := getattr(reading, name)) is not None]
+            return median(values) if values else None
+
+        clock, memory, temperature = (middle(n) for n in ("sm_clock_mhz", "memory_clock_mhz", "temperature_c"))
+        reasons = dict.fromkeys(name for reading in self.readings for name in reading.clocks_event_reasons)
+        return Reading(
+            None if clock is None else int(clock),
+            None if memory is None else int(memory),
+            None if temperature is None else int(temperature),
+            middle("power_w"),
+            tuple(reasons),
+        )
+
+    def process_bytes(self) -> int | None:
+        """Device memory of this process, context included; None where NVML cannot tell (another PID namespace)."""
+        for process in self.ask("nvmlDeviceGetComputeRunningProcesses") or ():
+            if process.pid == os.getpid():
+                return process.usedGpuMemory
+        return None
+
+    def foreign_processes(self) -> int | None:
+        """How many other processes compute on this GPU; None where NVML does not list even this one."""
+        processes = self.ask("nvmlDeviceGetComputeRunningProcesses")
+        if processes is None or all(process.pid != os.getpid() for process in processes):
+            return None
+        return len(processes) - 1

@@ -1,0 +1,211 @@
+"""Warm-up and timing of a step. Raw samples in order; summaries are made elsewhere.
+
+latency: synchronise, host clock, call, synchronise: what one request sees.
+period: CUDA events around N back-to-back calls, divided by N: what a saturated stream sees.
+Inputs rotate over the sets, so that no call finds its own input warm in a cache by accident.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from effbench.analysis.statistics import median_interval
+
+Inputs = tuple[tuple, dict[str, Any]]
+STEADY = 0.05  # the second half of the warm-up window is at most this much slower or faster than the first
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When warm-up and timing stop; the fields are those of the protocol's configuration."""
+
+    budget_s: float
+    min_time_s: float
+    min_samples: int
+    target_interval: float
+    max_samples: int
+    warmup_calls: int
+    warmup_s: float
+    max_warmup_calls: int
+    min_block_ms: float
+
+
+@dataclass
+class WarmUp:
+    calls: int
+    seconds: float
+    steady: bool
+    samples_ms: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Timing:
+    """`samples_ms`: one value a call (latency) or a block's mean (period); `calls` counts all calls."""
+
+    samples_ms: list[float]
+    calls: int
+    seconds: float
+    calls_per_block: int = 1
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """A collection costs milliseconds and would land in some sample."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def synchronizer(device: torch.device) -> Callable[[], None]:
+    return torch.cuda.synchronize if device.type == "cuda" else lambda: None
+
+
+def warm_up(step: Callable, inputs: Sequence[Inputs], device: torch.device, rules: Rules) -> WarmUp:
+    """Call until steady: at least `warmup_calls` calls and `warmup_s` seconds, at most `max_warmup_calls` calls.
+
+    Steady: the medians of the two halves of the newest ten or more calls agree within 5 %.
+    """
+    synchronize = synchronizer(device)
+    samples: list[float] = []
+    began = time.perf_counter()
+    steady = False
+    for args, kwargs in itertools.cycle(inputs):
+        samples.append(one_call(step, args, kwargs, synchronize))
+        seconds = time.perf_counter() - began
+        # a call of seconds needs no ten of them: twice the time is enough
+        enough = len(samples) >= rules.warmup_calls or (len(samples) >= 3 and seconds > 10 * rules.warmup_s)
+        if enough and seconds >= rules.warmup_s:
+            steady = is_steady(samples)
+            if steady or len(samples) >= rules.max_warmup_calls or seconds >= rules.budget_s:
+                return WarmUp(len(samples), seconds, steady, samples)
+    raise AssertionError("unreachable: inputs are never empty")
+
+
+def is_steady(samples: Sequence[float]) -> bool:
+    """First half against second half of the newest half of the samples (at least ten, where there are so many)."""
+    window = samples[-max(10, len(samples) // 2) :]
+    half = len(window) // 2
+    if half == 0:
+        return False
+    first, second = statistics.median(window[:half]), statistics.median(window[half:])
+    return abs(second - first) <= STEADY * first
+
+
+def one_call(step: Callable, args: tuple, kwargs: dict[str, Any], synchronize: Callable[[], None]) -> float:
+    """Milliseconds of one synchronised call."""
+    synchronize()
+    start = time.perf_counter_ns()
+    step(*args, **kwargs)
+    synchronize()
+    return (time.perf_counter_ns() - start) / 1e6
+
+
+def time_latency(step: Callable, inputs: Sequence[Inputs], device: torch.device, rules: Rules, budget_s: float) -> Timing:
+    """Synchronised calls until the median is known well enough or the budget is spent."""
+    synchronize = synchronizer(device)
+    clock = time.perf_counter_ns
+    rotation = itertools.cycle(inputs)
+    samples: list[float] = []
+    began = time.perf_counter()
+    stop = Stop(rules, budget_s)
+    while not stop.reached(samples, time.perf_counter() - began):
+        for _ in range(stop.next_batch):
+            args, kwargs = next(rotation)
+            synchronize()
+            start = clock()
+            step(*args, **kwargs)
+            synchronize()
+            samples.append((clock() - start) / 1e6)
+    return Timing(samples, len(samples), time.perf_counter() - began)
+
+
+def time_period(
+    step: Callable,
+    inputs: Sequence[Inputs],
+    rules: Rules,
+    budget_s: float,
+    between_blocks: Callable[[int], None] = lambda calls: None,
+) -> Timing:
+    """Blocks of back-to-back calls between CUDA events. `between_blocks` gets the calls so far and must be quick."""
+    calls_per_block = choose_block(step, inputs, rules.min_block_ms, budget_s)
+    sets = list(itertools.islice(itertools.cycle(inputs), calls_per_block + len(inputs)))
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    samples: list[float] = []
+    offset = 0
+    began = time.perf_counter()
+    stop = Stop(rules, budget_s)
+    while not stop.reached(samples, time.perf_counter() - began):
+        for _ in range(stop.next_batch):
+            block = sets[offset : offset + calls_per_block]
+            offset = (offset + calls_per_block) % len(inputs)
+            start.record()
+            for args, kwargs in block:
+                step(*args, **kwargs)
+            end.record()
+            end.synchronize()
+            samples.append(start.elapsed_time(end) / calls_per_block)
+            between_blocks(len(samples) * calls_per_block)
+    return Timing(samples, len(samples) * calls_per_block, time.perf_counter() - began, calls_per_block)
+
+
+def choose_block(step: Callable, inputs: Sequence[Inputs], min_block_ms: float, budget_s: float) -> int:
+    """Calls a block: it lasts at least `min_block_ms` and, where one call allows it, at most a tenth of the budget."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    calls = 1
+    while True:
+        torch.cuda.synchronize()
+        start.record()
+        for args, kwargs in itertools.islice(itertools.cycle(inputs), calls):
+            step(*args, **kwargs)
+        end.record()
+        end.synchronize()
+        elapsed = start.elapsed_time(end)
+        if elapsed >= min_block_ms or calls >= 1 << 16:
+            break
+        calls *= 2
+    longest = max(1, int(budget_s * 100 / (elapsed / calls)))
+    return min(max(1, math.ceil(min_block_ms * 1.2 / (elapsed / calls))), longest)
+
+
+class Stop:
+    """Adaptive stopping: least samples and least time reached and the median's 95 % interval narrow, or budget spent."""
+
+    def __init__(self, rules: Rules, budget_s: float) -> None:
+        self.rules = rules
+        self.budget_s = budget_s
+        self.next_batch = 1
+
+    def reached(self, samples: list[float], seconds: float) -> bool:
+        """Also plans `next_batch`, so that the interval is looked at a few dozen times in a run, not at each call."""
+        if not samples:
+            return False
+        rules = self.rules
+        if seconds >= self.budget_s or len(samples) >= rules.max_samples:
+            return True
+        a_call = seconds / len(samples)
+        if len(samples) >= rules.min_samples and seconds >= rules.min_time_s:
+            interval = median_interval(samples)
+            if interval.low is not None and interval.high - interval.low <= 2 * rules.target_interval * interval.value:
+                return True
+            wanted = len(samples) // 5
+        else:
+            # what is missing to the least samples and the least time, but no more than a tenth of the budget at once
+            wanted = int(max(rules.min_samples - len(samples), (rules.min_time_s - seconds) / a_call))
+        most = min(self.budget_s / 10, self.budget_s - seconds) / a_call
+        self.next_batch = max(1, min(wanted, int(most), rules.max_samples - len(samples)))
+        return False

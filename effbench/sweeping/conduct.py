@@ -1,0 +1,208 @@
+"""One sweep from its configurations to its last trial: probe, plan, record, resume, end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from effbench.cell import Cell, Environment
+from effbench.errors import ConfigError, ResumeError
+from effbench.message import ProbeRequest
+from effbench.store.store import Store
+from effbench.sweeping import host, plan
+from effbench.sweeping.progress import Progress
+from effbench.sweeping.schedule import Schedule, Slot, jobs_of
+from effbench.sweeping.workers import ForkServer
+
+PROBE_TIMEOUT_S = 300.0
+OWN_MODELS = "effbench.models."
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a sweep ended. `state`: completed or interrupted. `latencies`: median latency in ms by the configuration's
+    position, None where it has none."""
+
+    sweep_id: str
+    environment_id: str
+    db: str
+    state: str
+    on_failure: str
+    latencies: list[float | None]
+
+
+@dataclass
+class Command:
+    """What the user typed: all of it, and the overrides among it."""
+
+    argv: list[str]
+    overrides: list[str]
+
+
+def conduct(
+    configs: Sequence[dict[str, Any]],
+    command: Command,
+    server: ForkServer,
+    progress: Progress,
+    stop: threading.Event,
+    extend: Outcome | None = None,
+) -> Outcome:
+    """Run (or resume) the sweep of these configurations.
+
+    `extend`: an earlier outcome of the same invocation, whose sweep goes on with these cells (sweepers that choose the
+    next cells by the results of the last). Raises EffbenchError for anything that is wrong before the first trial;
+    nothing is recorded then.
+    """
+    parts, settings = plan.split(configs)
+    store = Store.open(settings.db, mode="write")
+    try:
+        answer = probe(server, parts)
+        cells = plan.resolve(parts, has_cuda=bool(answer["gpus"]))
+        environment = Environment(**answer["environment"])
+        slots = slots_of(answer["gpus"], cells, settings.executor["gpus"])
+        environment_id = store.add_environment(environment, answer["details"])
+        if extend is None:
+            sweep_id = begin(store, settings, command, cells)
+        else:
+            sweep_id = extend.sweep_id
+            store.extend_sweep(sweep_id, cells)
+        jobs = jobs_of(
+            cells, settings.protocol["rounds"], settings.sweep["seed"], store.recorded(sweep_id, environment_id)
+        )
+        preload(server, cells)
+        cache_root = cache_folder(settings.executor["cache_dir"]) / sweep_id / environment_id
+        schedule = Schedule(
+            server=server,
+            slots=slots,
+            protocol=settings.protocol,
+            timeout_s=settings.timeout_s,
+            isolation=settings.isolation,
+            lock_timeout_s=settings.executor["lock_timeout_s"],
+            cache_root=cache_root,
+            record=lambda trial: store.record(sweep_id, environment_id, trial),
+            observer=progress,
+            stop=stop,
+        )
+        state = "failed"
+        try:
+            with progress.showing(sweep_id, settings, cells, jobs, slots), stop_on_ctrl_c(stop):
+                schedule.run(jobs)
+            state = "interrupted" if stop.is_set() else "completed"
+        finally:
+            store.finish_sweep(sweep_id, state)
+            if state == "completed" and not settings.executor["keep_cache"]:
+                shutil.rmtree(cache_root.parent, ignore_errors=True)
+        found = {row["cell_key"]: row["latency_ms"] for row in store.results(sweep_id)}
+        keys = [plan.resolve([part], has_cuda=bool(answer["gpus"]))[0].key for part in parts]
+        latencies = [found.get(key) for key in keys]
+        return Outcome(sweep_id, environment_id, settings.db, state, settings.on_failure, latencies)
+    finally:
+        store.close()
+
+
+def probe(server: ForkServer, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Import every target once, in a child; learn the environment. Raises ConfigError for what cannot be imported."""
+    modules = dict.fromkeys(part["model"]["module"]["_target_"] for part in parts)
+    modes = {str(part["mode"]): part["mode"] for part in parts}
+    device = "cpu" if all(part["device"] == "cpu" for part in parts) else "auto"
+    answer = server.call("probe", ProbeRequest(list(modules), list(modes.values()), device).to_json(), PROBE_TIMEOUT_S)
+    if answer["errors"]:
+        raise ConfigError("\n".join(answer["errors"]))
+    return answer
+
+
+def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
+    """Have the server import effbench's own model modules (and so torchvision, transformers) once for all trials.
+
+    A user's modules are imported in each trial: what they do on import must not touch the server.
+    """
+    targets = {cell.model["module"]["_target_"] for cell in cells if not cell.env}
+    own = sorted({target.rpartition(".")[0] for target in targets if target.startswith(OWN_MODELS)})
+    if own:
+        server.call("preload", {"modules": own}, PROBE_TIMEOUT_S)
+
+
+def slots_of(gpus: list[dict[str, Any]], cells: Sequence[Cell], wanted: Any) -> list[Slot]:
+    """The GPUs to use, and the CPU where a cell asks for it or there is no GPU."""
+    if wanted != "auto":
+        known = {gpu["index"]: gpu for gpu in gpus}
+        if missing := [index for index in wanted if index not in known]:
+            raise ConfigError(f"executor.gpus names {missing}; visible here: {sorted(known) or 'no GPU'}")
+        gpus = [known[index] for index in wanted]
+    devices = {cell.device for cell in cells}
+    slots = [Slot(f"GPU {gpu['index']}", "cuda", gpu) for gpu in gpus] if "cuda" in devices else []
+    if "cpu" in devices or not slots:
+        slots.append(Slot("CPU", "cpu"))
+    return slots
+
+
+def begin(store: Store, settings: plan.Settings, command: Command, cells: list[Cell]) -> str:
+    """The id of a new sweep, or of the one to be resumed after its plan was found to be the same."""
+    if settings.resume is None:
+        here = Path.cwd()
+        return store.begin_sweep(
+            name=settings.sweep["name"],
+            label=settings.sweep["label"] or host.git_description(here),
+            command=command.argv,
+            overrides=command.overrides,
+            protocol=settings.protocol,
+            baseline_mode=settings.baseline_mode,
+            seed=settings.sweep["seed"],
+            git_revision=host.git_revision(here),
+            host=host.facts(),
+            plan=cells,
+            rounds=settings.protocol["rounds"],
+        )
+    info = store.find_sweep(settings.resume)
+    check_same_plan(info, store.planned(info.id), cells, settings)
+    store.finish_sweep(info.id, "running")
+    return info.id
+
+
+def check_same_plan(info: Any, planned: list[Cell], cells: list[Cell], settings: plan.Settings) -> None:
+    """Raises ResumeError that names the first difference."""
+    before, now = {cell.key: cell for cell in planned}, {cell.key: cell for cell in cells}
+    gone = [cell for key, cell in before.items() if key not in now]
+    new = [cell for key, cell in now.items() if key not in before]
+    how = "resume without overrides, or start a new sweep without resume="
+    if gone or new:
+        parts = [f"{len(found)} {what} (first: {found[0]} on {found[0].device})"
+                 for found, what in ((gone, "cells missing"), (new, "cells more")) if found]  # fmt: skip
+        raise ResumeError(f"sweep {info.id} was planned otherwise: {', '.join(parts)}; {how}")
+    for key, value in settings.protocol.items():
+        if key in info.protocol and info.protocol[key] != value:
+            raise ResumeError(f"sweep {info.id} has protocol.{key}={info.protocol[key]}, not {value}; {how}")
+
+
+def cache_folder(configured: str | None) -> Path:
+    """Where compile caches live while a sweep runs."""
+    if configured:
+        return Path(configured).expanduser().resolve()
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "effbench" / "compile"
+
+
+@contextmanager
+def stop_on_ctrl_c(stop: threading.Event) -> Iterator[None]:
+    """The first Ctrl-C (or SIGTERM) asks the sweep to stop; a second Ctrl-C is Python's usual one."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handler(number: int, frame: Any) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

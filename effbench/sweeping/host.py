@@ -1,0 +1,34 @@
+"""Facts about where a sweep was started that do not define its environment: git, host, user's command."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import effbench
+
+
+def facts() -> dict[str, Any]:
+    return {"hostname": platform.node(), "kernel": platform.release(), "cpu_count": os.cpu_count(),
+            "effbench": effbench.__version__}  # fmt: skip
+
+
+def git_revision(folder: Path) -> str | None:
+    """The commit of the repository that holds `folder`, or None."""
+    return _git(folder, "rev-parse", "HEAD")
+
+
+def git_description(folder: Path) -> str | None:
+    """`git describe` with tags, `-dirty` where the working tree was changed, or None."""
+    return _git(folder, "describe", "--always", "--tags", "--dirty")
+
+
+def _git(folder: Path, *args: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *args], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):  # no git here: a sweep does not need one
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None

@@ -1,0 +1,134 @@
+"""From configurations to cells: validated, resolved for this machine, each once, in the order of the matrix."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from effbench import config as schema
+from effbench.cell import Cell
+from effbench.errors import ConfigError
+from effbench.models.spec import parse_inputs
+
+#: Top-level keys that define a cell; all others are settings of the whole sweep.
+CELL_KEYS = ("model", "bs", "mode", "dtype", "phase", "device", "numerics", "env")
+#: What may differ when a sweep is resumed: where and how patiently, never what or how it is measured.
+RESUMABLE = ("executor", "isolation", "timeout_s", "on_failure", "db", "resume")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What holds for the whole sweep, as plain values of the configuration."""
+
+    sweep: dict[str, Any]
+    protocol: dict[str, Any]
+    executor: dict[str, Any]
+    isolation: str
+    timeout_s: float
+    baseline_mode: str
+    resume: str | None
+    on_failure: str
+    db: str
+
+
+def split(configs: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], Settings]:
+    """The cells' part of each configuration, and the settings that all of them share.
+
+    Raises ConfigError for an invalid value, and for a setting of the sweep that was itself swept.
+    """
+    cells, settings = [], None
+    for config in configs:
+        validate(config)
+        cells.append({key: config[key] for key in CELL_KEYS})
+        found = {key: value for key, value in config.items() if key not in CELL_KEYS}
+        if settings is None:
+            settings = found
+        elif settings != found:
+            key = next(key for key in found if found[key] != settings[key])
+            raise ConfigError(f"{key} holds for a whole sweep and cannot be swept: choose one value, or run two sweeps")
+    if settings is None:
+        raise ConfigError("the sweep is empty: no cell is left of these overrides")
+    return cells, Settings(**settings)
+
+
+def validate(config: dict[str, Any]) -> None:
+    """Everything that types alone do not say. Raises ConfigError."""
+    check_keys(config)
+    one_of("dtype", config["dtype"], schema.DTYPES)
+    one_of("phase", config["phase"], schema.PHASES)
+    one_of("device", config["device"], schema.DEVICES)
+    one_of("isolation", config["isolation"], schema.ISOLATIONS)
+    one_of("on_failure", config["on_failure"], schema.ON_FAILURE)
+    one_of("numerics.matmul_precision", config["numerics"]["matmul_precision"], schema.MATMUL_PRECISIONS)
+    at_least("bs", config["bs"], 1)
+    at_least("protocol.rounds", config["protocol"]["rounds"], 1)
+    at_least("protocol.input_sets", config["protocol"]["input_sets"], 1)
+    at_least("protocol.min_samples", config["protocol"]["min_samples"], 2)
+    for key in ("budget_s", "min_time_s", "target_interval", "warmup_s", "min_block_ms"):
+        at_least(f"protocol.{key}", config["protocol"][key], 0)
+    if config["timeout_s"] <= 0:
+        raise ConfigError(f"timeout_s must be above 0 seconds, got {config['timeout_s']:g}")
+    gpus = config["executor"]["gpus"]
+    if gpus != "auto" and not (isinstance(gpus, list) and gpus and all(isinstance(gpu, int) for gpu in gpus)):
+        raise ConfigError(f"executor.gpus is {gpus!r}: use auto or a list of indices such as [0,1]")
+    module = config["model"]["module"]
+    if not isinstance(module, dict) or not isinstance(module.get("_target_"), str):
+        raise ConfigError("model.module._target_ names the nn.Module to build, for example my_pkg.Net or nets/mine.py:Net")
+    mode = config["mode"]
+    if not isinstance(mode, dict) or not isinstance(mode.get("_target_"), str) or not isinstance(mode.get("name"), str):
+        raise ConfigError("a mode's YAML needs name and _target_ (docs/extending.md)")
+    if not config["model"]["inputs"]:
+        raise ConfigError("the model has no inputs: describe them, for example 'model.inputs.x.shape=[16]'")
+    parse_inputs(config["model"]["inputs"])
+
+
+def check_keys(config: dict[str, Any]) -> None:
+    """An added key (`+protocol.round=3`) would otherwise be taken silently."""
+    nodes = {"": schema.Config, "model": schema.Model, "protocol": schema.Protocol, "executor": schema.Executor,
+             "numerics": schema.Numerics, "sweep": schema.SweepSettings}  # fmt: skip
+    for node, kind in nodes.items():
+        known = [f.name for f in dataclasses.fields(kind)]
+        for key in config[node] if node else config:
+            if key not in known:
+                raise ConfigError(f"unknown setting {node + '.' if node else ''}{key}; allowed: {', '.join(known)}")
+
+
+def one_of(name: str, value: Any, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name}={value} is not allowed; choose one of {', '.join(allowed)}")
+
+
+def at_least(name: str, value: float, least: float) -> None:
+    if value < least:
+        raise ConfigError(f"{name} must be at least {least}, got {value}")
+
+
+def resolve(cells: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
+    """Cells for this machine: `auto` decided, names given, duplicates dropped, order kept."""
+    found: dict[str, Cell] = {}
+    names: dict[str, str] = {}
+    for cell in cells:
+        device = ("cuda" if has_cuda else "cpu") if cell["device"] == "auto" else cell["device"]
+        dtype = cell["dtype"]
+        if dtype == "auto":
+            dtype = "bfloat16" if device == "cuda" else "float32"
+        model = {key: value for key, value in cell["model"].items() if key != "description"}
+        target = model["module"]["_target_"]
+        model["name"] = model["name"] or target.replace(":", ".").rpartition(".")[2]
+        mode = {key: value for key, value in cell["mode"].items() if key != "description"}
+        if names.setdefault(model["name"], target) != target:
+            raise ConfigError(f"two modules share the name {model['name']}: give one of them another with model.name=")
+        env = {key: str(value) for key, value in cell["env"].items()}
+        done = Cell(model, cell["bs"], mode, dtype, cell["phase"], device, cell["numerics"], env)
+        found.setdefault(done.key, done)
+    return list(found.values())
+
+
+def round_order(cells: Sequence[Cell], seed: int, round: int) -> list[Cell]:
+    """All cells in this round's random order: drift of the machine then hits every mode alike."""
+    order = list(cells)
+    random.Random(f"{seed}/{round}").shuffle(order)
+    return order

@@ -1,0 +1,271 @@
+"""Runs the trials of a plan: one at a time on a GPU, all GPUs in parallel, rounds in random order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import filelock
+
+from effbench.cell import Cell, Status, Trial
+from effbench.errors import WorkerError
+from effbench.message import TrialRequest
+from effbench.sweeping.plan import round_order
+from effbench.sweeping.workers import ForkServer, Task
+
+POLL_S = 0.2
+PARTS = ("build", "prepare", "check", "warmup", "timing")  # what of a trial's wall time is not overhead
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place where one trial at a time may run: a GPU, or the CPU."""
+
+    name: str
+    device: str
+    gpu: dict[str, Any] | None = None
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"CUDA_VISIBLE_DEVICES": self.gpu["visible"] if self.gpu else ""}
+
+    @property
+    def lock_path(self) -> Path:
+        """One lock file a device and machine, whoever the user."""
+        folder = Path(tempfile.gettempdir()) / "effbench-locks"
+        folder.mkdir(mode=0o777, exist_ok=True)
+        if folder.stat().st_uid == os.getuid():
+            folder.chmod(0o777)
+        return folder / f"{self.gpu['uuid'] if self.gpu else 'cpu'}.lock"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A trial to be run."""
+
+    cell: Cell
+    round: int
+
+
+class Observer(Protocol):
+    """Who wants to know how the sweep goes. Called from several threads."""
+
+    def started(self, slot: Slot, job: Job) -> None: ...
+    def phase(self, slot: Slot, phase: str) -> None: ...
+    def waiting(self, slot: Slot, job: Job) -> None: ...
+    def ended(self, slot: Slot, job: Job, trial: Trial) -> None: ...
+    def dropped(self, jobs: Collection[Job]) -> None: ...
+
+
+@dataclass
+class Queue:
+    """The jobs that are left. A cell never runs twice at once: its compile cache has one writer."""
+
+    jobs: list[Job]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    running: set[str] = field(default_factory=set)
+
+    def take(self, slot: Slot, devices: Collection[str]) -> Job | None:
+        """The next job for this slot. `devices`: those that have slots; a job for another goes to any slot, where its
+        trial says what is missing."""
+        with self.lock:
+            for index, job in enumerate(self.jobs):
+                fits = job.cell.device == slot.device or job.cell.device not in devices
+                if fits and job.cell.key not in self.running:
+                    self.running.add(job.cell.key)
+                    return self.jobs.pop(index)
+            return None
+
+    def finished(self, job: Job, drop_rest: bool) -> list[Job]:
+        """Free the cell; the jobs that are dropped because the cell needs no further rounds."""
+        with self.lock:
+            self.running.discard(job.cell.key)
+            dropped = [other for other in self.jobs if drop_rest and other.cell.key == job.cell.key]
+            self.jobs = [other for other in self.jobs if other not in dropped]
+            return dropped
+
+    def is_empty(self) -> bool:
+        with self.lock:
+            return not self.jobs and not self.running
+
+
+@dataclass
+class Schedule:
+    """One run over a queue. `record` stores a trial; an exception from it stops the sweep and is raised by run()."""
+
+    server: ForkServer
+    slots: list[Slot]
+    protocol: dict[str, Any]
+    timeout_s: float
+    isolation: str
+    lock_timeout_s: float
+    cache_root: Path
+    record: Callable[[Trial], None]
+    observer: Observer
+    stop: threading.Event = field(default_factory=threading.Event)
+    error: BaseException | None = None
+    server_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, jobs: list[Job]) -> None:
+        """Run all jobs. Returns early, with the trials in flight ended and not recorded, once `stop` is set."""
+        queue = Queue(list(jobs))
+        threads = [
+            threading.Thread(target=self.work, args=(slot, queue), name=f"effbench-{slot.name}") for slot in self.slots
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():  # in short steps: a signal handler only runs between them
+                thread.join(POLL_S)
+        if self.error:
+            raise self.error
+
+    def work(self, slot: Slot, queue: Queue) -> None:
+        devices = {other.device for other in self.slots}
+        try:
+            while not self.stop.is_set() and not queue.is_empty():
+                job = queue.take(slot, devices)
+                if job is None:  # what is left runs elsewhere, or is for another device
+                    self.stop.wait(POLL_S)
+                    continue
+                trial = self.run_locked(slot, job)
+                if trial is None:
+                    return
+                self.record(trial)
+                # a cell that failed once cannot become ok again: the worst status counts
+                dropped = queue.finished(job, drop_rest=not trial.status.is_measured)
+                self.observer.ended(slot, job, trial)
+                if dropped:
+                    self.observer.dropped(dropped)
+        except BaseException as error:
+            self.error = self.error or error
+            self.stop.set()
+
+    def run_locked(self, slot: Slot, job: Job) -> Trial | None:
+        """The trial under the device's lock; None if the sweep was stopped meanwhile."""
+        lock = filelock.FileLock(slot.lock_path, mode=0o666)
+        deadline = time.monotonic() + self.lock_timeout_s
+        announced = False
+        while True:
+            try:
+                lock.acquire(timeout=0 if not announced else POLL_S)
+                break
+            except filelock.Timeout:
+                if self.stop.is_set():
+                    return None
+                if not announced:
+                    self.observer.waiting(slot, job)
+                    announced = True
+                if time.monotonic() > deadline:
+                    raise WorkerError(
+                        f"{slot.name} was in use by another effbench for {self.lock_timeout_s:.0f} s "
+                        "(executor.lock_timeout_s); go on later with resume=last"
+                    ) from None
+        try:
+            self.observer.started(slot, job)
+            return self.run_trial(slot, job)
+        finally:
+            lock.release()
+
+    def run_trial(self, slot: Slot, job: Job) -> Trial | None:
+        request = TrialRequest(
+            cell=job.cell.params(),
+            protocol=self.protocol,
+            round=job.round,
+            gpu_index=slot.gpu["index"] if slot.gpu else None,
+            gpu_uuid=slot.gpu["uuid"] if slot.gpu else None,
+            cache_dir=str(self.cache_root / job.cell.key[:32]),
+        )
+        started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        # variables may be read when torch is imported: such a cell needs a fresh interpreter
+        spawn = self.isolation == "spawn" or bool(job.cell.env)
+        if spawn:
+            server = ForkServer(preload=False)
+            server.wait_ready()
+        else:
+            server = self.live_server()
+        start = time.monotonic()
+        try:
+            task = server.submit(
+                "trial",
+                request.to_json(),
+                {**slot.env, **job.cell.env},
+                lambda phase: self.observer.phase(slot, phase),
+            )
+            timed_out = False
+            while not task.done.wait(POLL_S):
+                if self.stop.is_set():
+                    server.kill(task)
+                    return None
+                if time.monotonic() - start > self.timeout_s:
+                    timed_out = True
+                    server.kill(task)
+                    break
+        finally:
+            if spawn:
+                server.close()
+        trial = self.trial_of(task, job, timed_out)
+        trial.started_at = started_at
+        trial.wall_s = time.monotonic() - start
+        trial.gpu_index, trial.gpu_uuid = request.gpu_index, request.gpu_uuid
+        parts = trial.extra.get("phase_seconds")
+        if parts:
+            trial.overhead_s = trial.wall_s - sum(parts.get(name, 0.0) for name in PARTS)
+        return trial
+
+    def live_server(self) -> ForkServer:
+        """The fork server, replaced if it died."""
+        with self.server_lock:
+            if self.server.dead:
+                self.server = ForkServer()
+                self.server.wait_ready()
+            return self.server
+
+    def trial_of(self, task: Task, job: Job, timed_out: bool) -> Trial:
+        """The trial's own record, or one that says how its process ended."""
+        outcome = task.outcome
+        if outcome.get("result") is not None and not timed_out:
+            return Trial.from_json(outcome["result"])
+        where = f"in {task.phase}" if task.phase else "before it began"
+        if timed_out:
+            status, reason = Status.TIMEOUT, f"not done after {self.timeout_s:g} s ({where})"
+        elif "died" in outcome:
+            status, reason = Status.CRASHED, f"{outcome['died']} ({where})"
+        elif outcome["oom_killed"]:
+            status, reason = Status.OOM, f"ended by the kernel: host memory ran out ({where})"
+        elif outcome["signal"]:
+            status, reason = Status.CRASHED, f"killed by {signal_name(outcome['signal'])} ({where})"
+        else:
+            status, reason = Status.CRASHED, f"the process exited with code {outcome['exit']} ({where})"
+        trial = Trial(job.cell.key, job.round, status, reason, phase=task.phase, pid=outcome.get("pid"))
+        if outcome.get("log"):
+            trial.extra["log"] = outcome["log"]
+        return trial
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def jobs_of(
+    cells: list[Cell], rounds: int, seed: int, recorded: dict[tuple[str, int], Status], first_round: int = 0
+) -> list[Job]:
+    """All trials still to be run: rounds one after the other, without those recorded and without cells that failed."""
+    given_up = {key for (key, _), status in recorded.items() if not status.is_measured}
+    return [
+        Job(cell, round)
+        for round in range(first_round, rounds)
+        for cell in round_order(cells, seed, round)
+        if (cell.key, round) not in recorded and cell.key not in given_up
+    ]

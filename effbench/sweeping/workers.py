@@ -1,0 +1,163 @@
+"""The sweep's end of the fork server: starts it, sends tasks, hands their outcomes back."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from effbench.errors import WorkerError
+from effbench.message import MessageError, decode, encode
+
+#: Without these two a forked child hangs: a pool of compile workers, and a CUDA check that starts CUDA.
+SERVER_ENVIRONMENT = {"TORCH_WARM_POOL": "0", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+READY_TIMEOUT_S = 180.0
+KILL_TIMEOUT_S = 15.0
+
+
+@dataclass
+class Task:
+    """Something that runs in a child of the server. `outcome` is the message `ended`, or {"died": reason}."""
+
+    id: str
+    on_phase: Callable[[str], None]
+    done: threading.Event = field(default_factory=threading.Event)
+    outcome: dict[str, Any] = field(default_factory=dict)
+    phase: str | None = None
+
+    def end(self, outcome: dict[str, Any]) -> None:
+        self.outcome = outcome
+        self.done.set()
+
+
+class ForkServer:
+    """One per interpreter. Thread-safe; starts on construction and is ready some seconds later."""
+
+    _ids = itertools.count(1)
+
+    def __init__(self, python: str = sys.executable, preload: bool = True) -> None:
+        package_root = str(Path(__file__).resolve().parents[2])
+        search_path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
+        command = [python, "-P", "-m", "effbench.worker.server"] + ([] if preload else ["--no-preload"])
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **SERVER_ENVIRONMENT, "PYTHONPATH": search_path},
+            start_new_session=True,
+        )
+        self.lock = threading.Lock()
+        self.tasks: dict[str, Task] = {}
+        self.ready = threading.Event()
+        self.dead: str | None = None
+        self.stderr: list[str] = []
+        for target in (self.read_messages, self.read_stderr):
+            threading.Thread(target=target, daemon=True, name=f"effbench-{target.__name__}").start()
+
+    def wait_ready(self) -> None:
+        """Raises WorkerError with what the server said if it does not come up."""
+        if not self.ready.wait(READY_TIMEOUT_S):
+            self.close()
+            raise WorkerError(f"the fork server was not ready within {READY_TIMEOUT_S:.0f} s{self.last_words()}")
+        if self.dead:
+            raise WorkerError(f"the fork server ended while starting{self.last_words()}")
+
+    def submit(
+        self,
+        task: str,
+        payload: dict[str, Any],
+        env: dict[str, str] | None = None,
+        on_phase: Callable[[str], None] = lambda phase: None,
+    ) -> Task:
+        """Start a task; never blocks on it. A dead server ends the task at once."""
+        entry = Task(f"{os.getpid()}-{next(self._ids)}", on_phase)
+        with self.lock:
+            if self.dead:
+                entry.end({"died": self.dead})
+                return entry
+            self.tasks[entry.id] = entry
+        self.send({"op": "run", "id": entry.id, "task": task, "payload": payload, "env": env or {}})
+        return entry
+
+    def kill(self, task: Task) -> None:
+        """End the task's whole process tree and wait for the server's word on it; a silent server is ended too."""
+        self.send({"op": "kill", "id": task.id})
+        if not task.done.wait(KILL_TIMEOUT_S):
+            self.process.kill()
+            task.done.wait(KILL_TIMEOUT_S)
+
+    def call(self, task: str, payload: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Run a task of the harness itself to its end. Raises WorkerError if it fails or takes too long."""
+        self.wait_ready()
+        entry = self.submit(task, payload)
+        if not entry.done.wait(timeout_s):
+            self.kill(entry)
+            raise WorkerError(f"{task} took longer than {timeout_s:.0f} s (in {entry.phase})")
+        result = entry.outcome.get("result")
+        if result is None:
+            log = (entry.outcome.get("log") or entry.outcome.get("died") or "").strip()
+            raise WorkerError(f"{task} failed in {entry.phase}: {log.splitlines()[-1] if log else 'no output'}")
+        return result
+
+    def send(self, message: dict[str, Any]) -> None:
+        with self.lock, contextlib.suppress(BrokenPipeError, ValueError):  # read_messages() sees the end
+            self.process.stdin.write(encode(message))
+            self.process.stdin.flush()
+
+    def close(self) -> None:
+        """Close its input: the server ends every child and exits."""
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(KILL_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def read_messages(self) -> None:
+        for line in self.process.stdout:
+            try:
+                self.handle(decode(line))
+            except MessageError as error:
+                self.stderr.append(f"not understood: {error}")
+        code = self.process.wait()
+        time.sleep(0.05)  # let read_stderr() take the last words in
+        with self.lock:
+            self.dead = f"the fork server ended (code {code})"
+            tasks, self.tasks = self.tasks, {}
+        for task in tasks.values():
+            task.end({"died": self.dead + self.last_words()})
+        self.ready.set()
+
+    def handle(self, message: dict[str, Any]) -> None:
+        match message.get("event"):
+            case "ready":
+                self.ready.set()
+            case "refused":
+                self.stderr.append(f"refused: {message['reason']}")
+            case "phase":
+                if task := self.tasks.get(message["id"]):
+                    task.phase = message["phase"]
+                    task.on_phase(task.phase)
+            case "ended":
+                with self.lock:
+                    task = self.tasks.pop(message["id"], None)
+                if task:
+                    task.end(message)
+
+    def read_stderr(self) -> None:
+        for line in self.process.stderr:
+            self.stderr.append(line.decode(errors="replace").rstrip())
+            del self.stderr[:-50]
+
+    def last_words(self) -> str:
+        return f": {self.stderr[-1]}" if self.stderr else ""

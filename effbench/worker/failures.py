@@ -1,0 +1,57 @@
+"""From an exception inside a trial to its status and a reason in one line."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+
+import torch
+
+from effbench.cell import Status
+
+OOM_TEXTS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
+#: What a machine lacks, with what brings it.
+MISSING = {
+    "InvalidCxxCompiler": "Inductor found no working C++ compiler: install g++ (Debian: apt-get install g++)",
+    "Failed to find C compiler": "Triton found no C compiler: install gcc (Debian: apt-get install gcc)",
+    "Cannot find a working triton installation": "Inductor found no Triton: pip install triton",
+    "TritonMissing": "Inductor found no Triton: pip install triton",
+    "GPUTooOldForTriton": "this GPU is too old for Triton",
+}
+TRACEBACK_CHARACTERS = 6000
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """The exception and what it came from."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def classify(error: Exception, phase: str | None) -> tuple[Status, str]:
+    """The status and the reason: phase, type and first line."""
+    where = f"in {phase}: " if phase else ""
+    for link in chain(error):
+        text = str(link)
+        is_oom = isinstance(link, (MemoryError, torch.OutOfMemoryError)) or (
+            isinstance(link, RuntimeError) and any(known in text.lower() for known in OOM_TEXTS)
+        )
+        if is_oom:
+            return Status.OOM, f"{where}{first_line(text) or type(link).__name__}"
+        for known, advice in MISSING.items():
+            if known == type(link).__name__ or known in text:
+                return Status.UNSUPPORTED, advice
+    return Status.ERROR, f"{where}{type(error).__name__}: {first_line(str(error))}".rstrip(": ")
+
+
+def first_line(text: str, limit: int = 300) -> str:
+    """The first line that says something, cut to `limit` characters."""
+    line = next((stripped for line in text.splitlines() if (stripped := line.strip())), "")
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def traceback_tail(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]

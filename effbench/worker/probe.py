@@ -1,0 +1,141 @@
+"""The task `probe`: which targets can be imported here, and what this machine and its software are."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from effbench.cell import Environment
+from effbench.errors import ConfigError
+from effbench.message import ProbeRequest
+from effbench.models.build import resolve_target
+from effbench.worker.trial import mode_settings
+
+PACKAGES = ("numpy", "torchvision", "transformers", "timm", "hydra-core", "sqlalchemy", "nvidia-ml-py", "effbench")
+#: What a user may have set that changes how torch runs; it belongs to the environment.
+FLAG_PREFIXES = ("TORCH", "PYTORCH_", "TRITON_", "CUDA_LAUNCH", "CUDA_DEVICE_MAX", "CUBLAS_", "OMP_", "MKL_", "NVIDIA_TF32")
+NOT_FLAGS = ("TORCH_WARM_POOL", "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_HOME")
+
+
+def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
+    """Answers {"errors": [...], "environment": {...}, "details": {...}, "gpus": [...]}."""
+    request = ProbeRequest(**payload)
+    errors = []
+    for target in request.modules:
+        say_phase(f"import {target}")
+        errors += problem(target)
+    for mode in request.modes:
+        say_phase(f"import {mode['_target_']}")
+        errors += problem(mode["_target_"]) or unknown_settings(mode)
+    say_phase("environment")
+    gpus = [] if request.device == "cpu" else visible_gpus()
+    return {"errors": errors, "gpus": gpus, "environment": asdict(environment(gpus)), "details": details()}
+
+
+def problem(target: str) -> list[str]:
+    try:
+        resolve_target(target)
+    except ConfigError as error:
+        return [str(error)]
+    return []
+
+
+def unknown_settings(mode: dict[str, Any]) -> list[str]:
+    """Settings that the mode's constructor does not have."""
+    parameters = inspect.signature(resolve_target(mode["_target_"])).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return []
+    return [
+        f"mode {mode['name']} has no setting {name!r}; it has: {', '.join(parameters) or 'none'}"
+        for name in mode_settings(mode)
+        if name not in parameters
+    ]
+
+
+def visible_gpus() -> list[dict[str, Any]]:
+    """The GPUs that torch may use here, with what CUDA_VISIBLE_DEVICES must be for each."""
+    if not torch.cuda.is_available():
+        return []
+    named = [item.strip() for item in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if item.strip()]
+    gpus = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        uuid = f"GPU-{properties.uuid}"
+        gpus.append(
+            {
+                "index": index,
+                "uuid": uuid,
+                "visible": named[index] if index < len(named) else uuid,
+                "name": properties.name,
+                "memory_bytes": properties.total_memory,
+            }
+        )
+    return gpus
+
+
+def environment(gpus: list[dict[str, Any]]) -> Environment:
+    """The fingerprint. Several GPUs of one kind are one environment; which one ran is the trial's."""
+    names = sorted({gpu["name"] for gpu in gpus})
+    return Environment(
+        gpu_name=" + ".join(names) or None,
+        gpu_memory_bytes=max((gpu["memory_bytes"] for gpu in gpus), default=None),
+        driver_version=driver_version() if gpus else None,
+        cuda_version=torch.version.cuda,
+        torch_version=torch.__version__,
+        triton_version=version("triton"),
+        python=platform.python_version(),
+        cpu_name=cpu_name(),
+        platform=f"{platform.system()} {platform.machine()}",
+        flags={
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name.startswith(FLAG_PREFIXES) and name not in NOT_FLAGS
+        },
+    )
+
+
+def details() -> dict[str, Any]:
+    """What describes the machine but does not define the environment."""
+    return {
+        "packages": {name: found for name in PACKAGES if (found := version(name))},
+        "cudnn": torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None,
+        "cpu_count": os.cpu_count(),
+        "cpu_usable": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "kernel": platform.release(),
+        "compilers": {name: bool(shutil.which(name)) for name in ("gcc", "g++", "clang", "nvcc")},
+        "torch_threads": torch.get_num_threads(),
+    }
+
+
+def driver_version() -> str | None:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return pynvml.nvmlSystemGetDriverVersion()
+    except pynvml.NVMLError:
+        return None
+
+
+def version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,255 @@
+"""ONE trial, in a process of its own: build, reference, prepare, check, warm up, time. Runs in a child of the server."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import torch
+
+from effbench.analysis.statistics import median_interval
+from effbench.cell import Cell, Status, Trial
+from effbench.measure import accuracy, counters, memory, telemetry, timing
+from effbench.message import TrialRequest
+from effbench.models.build import build_module, resolve_target
+from effbench.models.inputs import make_inputs
+from effbench.models.spec import parse_inputs
+from effbench.worker import failures
+
+
+class Ended(Exception):
+    """The trial has its status before its end."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+@dataclass
+class Run:
+    """What the parts of a trial share."""
+
+    request: TrialRequest
+    cell: Cell
+    device: torch.device
+    dtype: torch.dtype
+    rules: timing.Rules
+    trial: Trial
+    say_phase: Callable[[str], None]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str):
+        """Announces the phase (so that a crash is known to be in it) and adds its seconds up."""
+        self.trial.phase = name
+        self.say_phase(name)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
+    """Entry point of the task `trial`: a TrialRequest as JSON in, a Trial as JSON out."""
+    request = TrialRequest(**payload)
+    cell = Cell.from_params(request.cell)
+    trial = Trial(
+        cell.key, request.round, Status.OK, attempt=request.attempt,
+        gpu_index=request.gpu_index, gpu_uuid=request.gpu_uuid, pid=os.getpid(),
+    )  # fmt: skip
+    names = {f.name for f in fields(timing.Rules)}
+    rules = timing.Rules(**{name: value for name, value in request.protocol.items() if name in names})
+    if request.cache_dir:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(request.cache_dir, "inductor")
+        os.environ["TRITON_CACHE_DIR"] = os.path.join(request.cache_dir, "triton")
+    state = Run(request, cell, torch.device(cell.device), getattr(torch, cell.dtype), rules, trial, say_phase)
+    try:
+        measure(state)
+    except Ended as ended:
+        trial.status, trial.reason = ended.status, ended.reason
+    except Exception as error:
+        trial.status, trial.reason = failures.classify(error, trial.phase)
+        trial.extra["traceback"] = failures.traceback_tail(error)
+    for name in ("build", "check", "warmup", "timing"):
+        if name in state.seconds:
+            setattr(trial, f"{name}_s", state.seconds[name])
+    trial.extra["phase_seconds"] = {name: round(value, 6) for name, value in state.seconds.items()}
+    return trial.to_json()
+
+
+def set_numerics(numerics: dict[str, Any]) -> None:
+    """The flags that torch keeps globally; a fresh process has them at torch's defaults."""
+    torch.set_float32_matmul_precision(numerics.get("matmul_precision", "highest"))
+    if numerics.get("tf32"):
+        torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.allow_tf32 = bool(numerics.get("tf32"))
+    torch.backends.cudnn.benchmark = bool(numerics.get("cudnn_benchmark"))
+    if numerics.get("deterministic"):
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    torch.manual_seed(numerics.get("seed", 0))
+
+
+def measure(run: Run) -> None:
+    """The whole trial in order; fills `run.trial`."""
+    cell, trial, device = run.cell, run.trial, run.device
+    with run.phase("setup"):
+        set_numerics(cell.numerics)
+        mode = resolve_target(cell.mode["_target_"])(**mode_settings(cell.mode))
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise Ended(Status.UNSUPPORTED, "device=cuda, and torch sees no CUDA device here")
+        if reason := mode.missing(device):
+            raise Ended(Status.UNSUPPORTED, reason)
+        if device.type == "cuda":
+            torch.cuda.init()
+            torch.empty(1, device=device)  # the context
+        gpu = telemetry.Telemetry.open(run.request.gpu_uuid if device.type == "cuda" else None)
+    with run.phase("build"):  # outside inference mode: its tensors cannot be parameters like any other
+        seed = cell.numerics.get("seed", 0)
+        module = build_module(cell.model["module"], run.dtype, device, seed)
+        specs = parse_inputs(cell.model["inputs"])
+        sets = run.request.protocol.get("input_sets", 3)
+        inputs = [make_inputs(specs, cell.bs, run.dtype, device, seed + 7919 * (i + 1)) for i in range(sets)]
+        timing.synchronizer(device)()
+    with torch.inference_mode(), counters.LogReasons() as reasons:
+        with run.phase("check"):
+            references = reference_outputs(run, module, inputs)
+        step, prepared = prepare(run, mode, module, inputs, references)
+        read = counters.read()
+        trial.compile_cache = counters.cache_state(read) if mode.compiles else None
+        del references
+        memory.reset_peaks(device)
+        with run.phase("warmup"):
+            warmup = timing.warm_up(step, inputs, device, run.rules)
+        trial.warmup_calls, trial.steady = warmup.calls, warmup.steady
+        trial.samples["warmup_ms"] = warmup.samples_ms
+        before = counters.read()
+        with run.phase("timing"):
+            time_step(run, step, inputs, gpu)
+        with run.phase("facts"):
+            after = counters.read()
+            record_counters(trial, mode, after, reasons)
+            trial.peak_allocated_bytes, trial.peak_reserved_bytes = memory.peaks(device)
+            trial.graph_pool_bytes = memory.graph_pool_bytes(device)
+            trial.process_gpu_bytes = gpu.process_bytes()
+            trial.peak_host_bytes = memory.host_peak_bytes()
+            trial.foreign_processes = gpu.foreign_processes()
+            if prepared.copy_inputs is not None:
+                copies = timing.time_period(prepared.copy_inputs, inputs, run.rules, 0.02)
+                trial.input_copy_ms = statistics.median(copies.samples_ms)
+    trial.extra["facts"] = prepared.facts
+    if after.graphs > before.graphs or after.recompiles > before.recompiles:
+        raise Ended(Status.NOISY, "a graph was compiled while timing: these figures hold compile time")
+    if reason := prepared.degraded or counters.degraded_reason(after, reasons, mode.compiles, device):
+        raise Ended(Status.DEGRADED, reason)
+
+
+def mode_settings(mode: dict[str, Any]) -> dict[str, Any]:
+    """The constructor's keyword arguments: all but what describes the mode."""
+    return {key: value for key, value in mode.items() if key not in ("name", "description", "_target_")}
+
+
+def reference_outputs(run: Run, module: torch.nn.Module, inputs: list[timing.Inputs]) -> list[Any]:
+    """Eager's outputs for all input sets, cloned."""
+    references = [accuracy.clone(module(*args, **kwargs)) for args, kwargs in inputs]
+    timing.synchronizer(run.device)()
+    if not run.cell.model.get("allow_nonfinite"):
+        for reference in references:
+            if reason := accuracy.not_finite(reference):
+                raise Ended(Status.INCORRECT, reason)
+    return references
+
+
+def prepare(run: Run, mode: Any, module: torch.nn.Module, inputs: list[timing.Inputs], references: list[Any]) -> Any:
+    """Prepare the mode (timed), make its settling calls (timed), and check every input set against eager."""
+    trial, synchronize = run.trial, timing.synchronizer(run.device)
+    memory.reset_peaks(run.device)
+    with run.phase("prepare"):
+        start = time.perf_counter()
+        args, kwargs = inputs[0]
+        prepared = mode.prepare(module, args, kwargs)
+        synchronize()
+        ready = time.perf_counter()
+        step = prepared.step
+        step(*args, **kwargs)
+        synchronize()
+        first = time.perf_counter()
+        for args, kwargs in (inputs[i % len(inputs)] for i in range(1, mode.settling_calls)):
+            step(*args, **kwargs)
+        synchronize()
+        settled = time.perf_counter()
+    trial.prepare_s = ready - start
+    trial.first_call_s = first - start
+    trial.compile_s = settled - start if mode.compiles else None
+    trial.prepare_peak_allocated_bytes, _ = memory.peaks(run.device)
+    with run.phase("check"):
+        tolerance = run.cell.model.get("tolerance")
+        twin = None
+        for (args, kwargs), reference in zip(inputs, references, strict=True):
+            output = accuracy.clone(step(*args, **kwargs))
+            synchronize()
+            verdict = accuracy.compare(output, reference, tolerance)
+            if verdict.error is not None:
+                trial.rel_error = max(trial.rel_error or 0.0, verdict.error)
+            if verdict.correct:
+                continue
+            # too strict for this dtype? Then float64 is the judge
+            twin = twin or accuracy.float64_twin(module)
+            reason = accuracy.compare_with_float64(output, reference, twin(*args, **kwargs), tolerance)
+            trial.extra["judged_by_float64"] = True
+            if reason or verdict.error is None:
+                raise Ended(Status.INCORRECT, f"{verdict.reason}; {reason}" if reason else str(verdict.reason))
+    return step, prepared
+
+
+def time_step(run: Run, step: Callable, inputs: list[timing.Inputs], gpu: telemetry.Telemetry) -> None:
+    """Latency, and on CUDA the period with the GPU watched."""
+    trial, rules = run.trial, run.rules
+    on_cuda = run.device.type == "cuda"
+    with timing.no_garbage_collection():
+        readings = [gpu.read()]
+        latency = timing.time_latency(step, inputs, run.device, rules, rules.budget_s / 2 if on_cuda else rules.budget_s)
+        if on_cuda:
+            period = timing.time_period(step, inputs, rules, rules.budget_s / 2, gpu.poll)
+        readings.append(gpu.read())
+    trial.samples["latency_ms"] = latency.samples_ms
+    interval = median_interval(latency.samples_ms)
+    trial.latency_ms, trial.latency_median_low_ms, trial.latency_median_high_ms = interval.value, interval.low, interval.high
+    trial.latency_min_ms = min(latency.samples_ms)
+    trial.latency_p95_ms = float(np.quantile(latency.samples_ms, 0.95))
+    trial.latency_samples = len(latency.samples_ms)
+    if not on_cuda:
+        return
+    trial.samples["period_ms"] = period.samples_ms
+    trial.period_ms = statistics.median(period.samples_ms)
+    trial.period_samples = len(period.samples_ms)
+    trial.calls_per_block = period.calls_per_block
+    busy = gpu.busy()
+    trial.sm_clock_mhz, trial.memory_clock_mhz = busy.sm_clock_mhz, busy.memory_clock_mhz
+    trial.temperature_c, trial.power_w = busy.temperature_c, busy.power_w
+    trial.clocks_event_reasons = ",".join(busy.clocks_event_reasons) or None
+    trial.energy_mj = gpu.energy_per_call_mj()
+    trial.extra["gpu_before"], trial.extra["gpu_after"] = (reading.to_json() for reading in readings)
+
+
+def record_counters(trial: Trial, mode: Any, read: counters.Counters, reasons: counters.LogReasons) -> None:
+    """Dynamo's counters apply only to what Dynamo compiled."""
+    if not mode.compiles:
+        return
+    trial.graph_breaks = read.graph_breaks
+    trial.recompiles = read.recompiles
+    trial.cudagraph_skips = read.cudagraph_skips
+    trial.extra["graphs"] = read.graphs
+    trial.extra["cache"] = {"hits": read.cache_hits, "misses": read.cache_misses}
+    if read.break_reasons:
+        trial.extra["graph_break_reasons"] = read.break_reasons
+    if reasons.cudagraph_skips:
+        trial.extra["cudagraph_skip_reasons"] = reasons.cudagraph_skips
