@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 import urllib.parse
 from contextlib import closing
 from pathlib import Path
@@ -30,7 +31,7 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
     if not given:
         raise StoreError("the database has no name; give a path (results/effbench.db) or a URL (sqlite:///PATH)")
     if "://" not in given:
-        return sa.URL.create("sqlite", database=given)
+        return sa.URL.create("sqlite", database=os.path.expanduser(given))  # noqa: PTH111 - keeps "./" and the like
     try:
         parsed = sa.make_url(given)
     except (exc.ArgumentError, ValueError) as error:
@@ -45,7 +46,11 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
             raise StoreError("a database in memory ends with this process; give a file: sqlite:///results/effbench.db")
         return parsed
     if backend in ("postgresql", "postgres"):
-        # psycopg 3 is the driver of the extra; SQLAlchemy's default would be another
+        if driver not in ("", "psycopg", "psycopg2", "pg8000"):
+            raise StoreError(
+                f"unknown PostgreSQL driver {driver!r}; allowed are psycopg (the default), psycopg2, pg8000"
+            )
+        # psycopg 3 is the driver of the extra; SQLAlchemy's default has been another
         return parsed.set(drivername=f"postgresql+{driver or 'psycopg'}")
     raise StoreError(
         f"unknown database {parsed.drivername!r} in {_masked(given)}; effbench keeps results in SQLite or PostgreSQL "
@@ -64,6 +69,21 @@ def connect(url: sa.URL, *, write: bool, create: bool = False) -> sa.Engine:
     """An engine of which one connection has been tried. `create` makes a missing SQLite file and its folder."""
     engine = _sqlite_engine(url, write, create) if url.get_backend_name() == "sqlite" else _server_engine(url, write)
     return engine
+
+
+def use_wal(engine: sa.Engine) -> None:
+    """Switch to write-ahead logging, once in a database's life; SQLite itself does not wait for the lock it needs."""
+    with engine.connect() as connection:
+        cursor = connection.connection.cursor()
+        for _ in range(100):
+            try:
+                if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                    cursor.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error):
+                    raise
+                time.sleep(0.05)
 
 
 def revision(connection: sa.Connection) -> str | None:
@@ -155,7 +175,12 @@ def _sqlite_engine(url: sa.URL, write: bool, create: bool) -> sa.Engine:
         with closing(_dbapi_connect(file, flags, write)):
             pass
     except sqlite3.Error as error:
-        if write or not _can_be_immutable(file, error):
+        if not write and _cannot_open(error) and _unfinished(file):
+            raise StoreError(
+                f"{path} was not closed by its last writer and its folder is read-only; "
+                "copy it with its -wal file to a folder that can be written"
+            ) from error
+        if write or not _cannot_open(error):
             raise explain(error, str(path)) from error
         flags = "mode=ro&immutable=1"
         try:
@@ -223,16 +248,19 @@ def _check_path(path: Path, *, write: bool, create: bool) -> None:
         raise StoreError(f"{path} cannot be used: {error.strerror or error}; name another with db=URL") from error
 
 
-def _can_be_immutable(file: Path, error: sqlite3.Error) -> bool:
-    """A WAL database that nobody can write to, in a folder that we cannot write to: nothing in it can change.
-
-    Not with a log that still holds transactions: an immutable database ignores it, and would look older than it is.
-    """
+def _cannot_open(error: sqlite3.Error) -> bool:
+    """A WAL database in a folder that we cannot write to: nobody else has it open, or its index would be there."""
     said = str(error).lower()
-    if "unable to open" not in said and "readonly" not in said and "read-only" not in said:
-        return False
+    return "unable to open" in said or "readonly" in said or "read-only" in said
+
+
+def _unfinished(file: Path) -> bool:
+    """A log that still holds transactions: read as immutable, the database would look older than it is."""
     log = file.with_name(file.name + "-wal")
-    return not (log.exists() and log.stat().st_size)
+    try:
+        return log.stat().st_size > 0
+    except OSError:
+        return False
 
 
 def _file_of(connection: sa.Connection) -> str:

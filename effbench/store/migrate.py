@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -21,6 +22,8 @@ def config() -> Config:
 
 def migrate(connection: sa.Connection, revision: str = "head") -> None:
     """Upgrade to `revision` inside the connection's open transaction: all of it or nothing."""
+    # its progress is of no interest to whoever only wants to store results
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     made = config()
     made.attributes["connection"] = connection
     command.upgrade(made, revision)

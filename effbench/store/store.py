@@ -6,7 +6,6 @@ import os
 import secrets
 import sqlite3
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -91,7 +90,8 @@ class Store:
             current = self._create()
         connect.require_head(current, self.name)
         if write and self._engine.dialect.name == "sqlite":
-            self._use_wal()
+            with self._translated():
+                connect.use_wal(self._engine)
 
     def _create(self) -> str:
         from effbench.store.migrate import migrate
@@ -105,21 +105,6 @@ class Store:
             current = connect.revision(connection)
         assert current is not None
         return current
-
-    def _use_wal(self) -> None:
-        """Switch to write-ahead logging, once in a database's life; SQLite does not wait for the lock it needs."""
-        with self._translated(), self._engine.connect() as connection:
-            cursor = connection.connection.cursor()
-            for _ in range(100):
-                try:
-                    if cursor.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
-                        return
-                    cursor.execute("PRAGMA journal_mode = WAL")
-                    return
-                except sqlite3.OperationalError as error:
-                    if "locked" not in str(error):
-                        raise
-                    time.sleep(0.05)
 
     def close(self) -> None:
         """Close every connection. The Store cannot be used afterwards."""
@@ -233,7 +218,7 @@ class Store:
                         sa.insert(TRIAL).values(sweep_id=sweep_id, environment_id=environment_id, **row)
                     )
             except exc.IntegrityError as error:
-                raise self._refused(connection, sweep_id, environment_id, trial) from error
+                raise self._refused(connection, sweep_id, environment_id, trial, error) from error
             trial_id = inserted.inserted_primary_key[0]
             for blob in blobs:
                 stored, data = blob.pop("encoded")
@@ -244,16 +229,21 @@ class Store:
             )
         return trial_id
 
-    def _refused(self, connection: sa.Connection, sweep_id: str, environment_id: str, trial: Trial) -> StoreError:
+    def _refused(
+        self, connection: sa.Connection, sweep_id: str, environment_id: str, trial: Trial, error: exc.IntegrityError
+    ) -> StoreError:
+        def missing(table: sa.Table, **values: Any) -> bool:
+            same = (table.c[name] == value for name, value in values.items())
+            return connection.execute(sa.select(sa.literal(1)).select_from(table).where(*same)).first() is None
+
         what = f"round {trial.round}, attempt {trial.attempt} of cell {trial.cell_key[:12]}"
-        planned = sa.select(PLANNED.c.position).where(
-            PLANNED.c.sweep_id == sweep_id, PLANNED.c.cell_key == trial.cell_key
-        )
-        if connection.execute(planned).first() is None:
+        cell = {"sweep_id": sweep_id, "cell_key": trial.cell_key}
+        if missing(PLANNED, **cell):
             return StoreError(f"{what}: the cell is not planned in sweep {sweep_id}")
-        known = sa.select(ENVIRONMENT.c.id).where(ENVIRONMENT.c.id == environment_id)
-        if connection.execute(known).first() is None:
+        if missing(ENVIRONMENT, id=environment_id):
             return StoreError(f"{what}: unknown environment {environment_id}")
+        if missing(TRIAL, **cell, environment_id=environment_id, round=trial.round, attempt=trial.attempt):
+            return connect.explain(error, self.name)
         return StoreError(f"{what} is recorded already in sweep {sweep_id}")
 
     def finish_sweep(self, sweep_id: str, state: str) -> None:

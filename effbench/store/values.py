@@ -59,6 +59,8 @@ def scalar(value: Any) -> Any:
         return value if -_INT64 <= value < _INT64 else None
     if isinstance(value, str):
         return text(str(value))
+    if hasattr(value, "item"):  # numpy's
+        return scalar(value.item())
     return value
 
 
