@@ -82,7 +82,7 @@ def _from_path(target: str) -> Any:
     path = parts[0]
     for part in parts[1:]:
         inner = f"{path}.{part}"
-        if not _has(target, found, part):
+        if not _has(target, found, path, part):
             if not isinstance(found, ModuleType) or not _is_submodule(target, found, inner):
                 raise _no_attribute(target, found, path, part)
             _import(target, inner)
@@ -101,7 +101,7 @@ def _from_file(target: str) -> Any:
     found: Any = _load(target, path)
     where = file
     for part in name.split("."):
-        if not _has(target, found, part):
+        if not _has(target, found, where, part):
             raise _no_attribute(target, found, where, part)
         found = getattr(found, part)
         where = f"{where}:{part}"
@@ -144,12 +144,12 @@ def _is_submodule(target: str, parent: ModuleType, name: str) -> bool:
         raise _not_imported(target, name, error) from error
 
 
-def _has(target: str, found: Any, name: str) -> bool:
+def _has(target: str, found: Any, where: str, name: str) -> bool:
     """`hasattr`, where reading an attribute may import (packages that load lazily)."""
     try:
         return hasattr(found, name)
     except Exception as error:
-        raise _not_imported(target, name, error) from error
+        raise _not_imported(target, where, error) from error
 
 
 def _not_imported(target: str, name: str, error: Exception) -> ConfigError:

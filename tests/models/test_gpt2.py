@@ -1,0 +1,131 @@
+"""The decode step against attention written out by hand over the same keys and values."""
+
+import math
+
+import pytest
+import torch
+
+from effbench.models.gpt2 import GPT2Decoder, filled_cache
+
+B, S, L, D, H, V, CONTEXT = 3, 24, 2, 32, 4, 53, 9
+K = D // H
+
+
+def decoder(seed=0, context=CONTEXT):
+    torch.manual_seed(seed)
+    return GPT2Decoder(max_batch=B, max_seq=S, context=context, layers=L, width=D, heads=H, vocab=V).double().eval()
+
+
+def normalised(x, norm):
+    mean = x.mean(-1, keepdim=True)
+    variance = ((x - mean) ** 2).mean(-1, keepdim=True)
+    return (x - mean) / (variance + norm.eps).sqrt() * norm.weight + norm.bias
+
+
+def gelu(x):
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def reference(model, token, position):
+    """One row and one head at a time; the new key and value follow those of the slots before, nothing is masked."""
+    rows = []
+    for b in range(token.shape[0]):
+        x = model.tokens.weight[token[b, 0]] + model.positions.weight[position]
+        for block in model.blocks:
+            attention = block.attention
+            qkv = attention.qkv.weight @ normalised(x, block.attention_norm) + attention.qkv.bias
+            q, k, v = qkv[:D], qkv[D : 2 * D], qkv[2 * D :]
+            heads = []
+            for h in range(H):
+                part = slice(h * K, (h + 1) * K)
+                keys = torch.cat([attention.keys[b, h, :position], k[None, part]])
+                values = torch.cat([attention.values[b, h, :position], v[None, part]])
+                weights = torch.exp(keys @ q[part] / math.sqrt(K))
+                heads.append((weights / weights.sum()) @ values)
+            x = x + attention.project.weight @ torch.cat(heads) + attention.project.bias
+            hidden = gelu(block.expand.weight @ normalised(x, block.mlp_norm) + block.expand.bias)
+            x = x + block.contract.weight @ hidden + block.contract.bias
+        rows.append(model.tokens.weight @ normalised(x, model.norm))
+    return torch.stack(rows)[:, None]
+
+
+@pytest.mark.parametrize("position", [0, 5, CONTEXT])
+@torch.inference_mode()
+def test_equals_the_reference(position):
+    model = decoder()
+    token = torch.tensor([[3], [52], [7]])
+    expected = reference(model, token, position)
+    torch.testing.assert_close(model(token, torch.tensor([position])), expected, rtol=1e-9, atol=1e-12)
+
+
+@torch.inference_mode()
+def test_a_second_step_sees_the_first():
+    model = decoder()
+    token = torch.tensor([[3], [52], [7]])
+    model(token, torch.tensor([CONTEXT]))
+    expected = reference(model, token, CONTEXT + 1)
+    torch.testing.assert_close(model(token, torch.tensor([CONTEXT + 1])), expected, rtol=1e-9, atol=1e-12)
+
+
+@torch.inference_mode()
+def test_same_call_same_output_and_cache():
+    model = decoder()
+    token, position = torch.tensor([[3], [52], [7]]), torch.tensor([CONTEXT])
+    first = model(token, position).clone()
+    cache = [buffer.clone() for buffer in model.buffers()]
+    other = model((token + 1) % V, position)
+    assert not torch.equal(other, first)
+    assert torch.equal(model(token, position), first)
+    assert all(torch.equal(a, b) for a, b in zip(cache, model.buffers(), strict=True))
+
+
+@torch.inference_mode()
+def test_only_one_slot_is_written():
+    model = decoder()
+    before = [block.attention.keys.clone() for block in model.blocks]
+    model(torch.tensor([[3], [52], [7]]), torch.tensor([CONTEXT]))
+    for block, old in zip(model.blocks, before, strict=True):
+        changed = (block.attention.keys != old).any(-1).all(1)  # [B, S]
+        assert changed.nonzero()[:, 1].unique().tolist() == [CONTEXT]
+
+
+@torch.inference_mode()
+def test_smaller_batch_than_the_cache():
+    model = decoder()
+    token = torch.tensor([[3], [52]])
+    torch.testing.assert_close(model(token, torch.tensor([4])), reference(model, token, 4), rtol=1e-9, atol=1e-12)
+
+
+@torch.inference_mode()
+def test_the_cache_matters():
+    """A wrong cache shows in the logits far beyond the rounding of bfloat16."""
+    torch.manual_seed(0)
+    model = GPT2Decoder(max_batch=1, max_seq=256, context=128, layers=4, width=256, heads=4, vocab=512)
+    token, position = torch.tensor([[3]]), torch.tensor([128])
+    right = model(token, position).clone()
+    for block in model.blocks:
+        block.attention.values.zero_()
+    assert float((model(token, position) - right).norm() / right.norm()) > 0.1
+
+
+def test_cache_is_seeded_and_its_rows_differ():
+    torch.manual_seed(0)
+    cache = filled_cache(3, 2, 16, 8, 10)
+    torch.manual_seed(0)
+    assert torch.equal(cache, filled_cache(3, 2, 16, 8, 10))
+    assert torch.equal(cache[:, :, 10:], torch.zeros(3, 2, 6, 8))
+    assert (cache[:, :, :10] != 0).all()
+    assert not (cache[0, :, :10] == cache[1, :, :10]).any()
+    assert abs(float(cache[:, :, :10].std()) - 1) < 0.2
+
+
+def test_the_cache_is_no_part_of_the_weights():
+    model = decoder()
+    assert not any("keys" in name or "values" in name for name in model.state_dict())
+    assert sum("keys" in name for name, _ in model.named_buffers()) == L
+
+
+@pytest.mark.parametrize("context", [-1, S])
+def test_context_must_leave_a_slot(context):
+    with pytest.raises(ValueError, match=f"context {context} leaves no slot.*0 to {S - 1}"):
+        decoder(context=context)

@@ -1,0 +1,173 @@
+"""Targets: what is found, what is refused and what is said."""
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from effbench.errors import ConfigError
+from effbench.models.build import build_module, resolve_target
+
+NET = """
+from torch import nn
+import torch
+
+class Net(nn.Module):
+    def __init__(self, width=4, act=None):
+        super().__init__()
+        self.layer = nn.Linear(width, width)
+        self.act = act
+        self.register_buffer("steps", torch.arange(3))
+    class Inner(nn.Linear):
+        pass
+
+def make(width):
+    return Net(width)
+
+def nothing():
+    return 3
+
+value = 3
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory; import paths and modules are put back afterwards."""
+    before = set(sys.modules)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != ""])
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if name.startswith("effbench_file_") or name.startswith("my_"):
+            del sys.modules[name]
+
+
+def build(target, dtype=torch.float32, seed=0, **kwargs):
+    return build_module({"_target_": target, **kwargs}, dtype, "cpu", seed)
+
+
+def test_import_paths():
+    assert resolve_target("torch.nn.Linear") is nn.Linear
+    assert resolve_target("torch.nn.modules.linear.Linear") is nn.Linear
+    assert resolve_target("torch.nn.Module.half") is nn.Module.half
+
+
+def test_submodule_that_nobody_imported_yet(here):
+    (here / "my_pkg").mkdir()
+    (here / "my_pkg" / "__init__.py").write_text("")
+    (here / "my_pkg" / "net.py").write_text(NET)
+    assert resolve_target("my_pkg.net.Net").__name__ == "Net"
+    assert resolve_target("my_pkg.net.Net.Inner").__name__ == "Inner"
+
+
+def test_module_of_the_working_directory(here):
+    (here / "my_net.py").write_text(NET)
+    assert isinstance(build("my_net.make", width=3).layer, nn.Linear)
+
+
+def test_file_and_name(here):
+    (here / "sub").mkdir()
+    (here / "sub" / "net.py").write_text("from my_beside import width\n" + NET)
+    (here / "sub" / "my_beside.py").write_text("width = 5")
+    net = resolve_target("sub/net.py:Net")
+    assert net.__name__ == "Net"
+    assert resolve_target(f"{here}/sub/net.py:Net") is net
+    assert resolve_target("sub/net.py:Net.Inner").__name__ == "Inner"
+    assert build("sub/net.py:make", width=7).layer.in_features == 7
+
+
+def test_nested_targets_are_built():
+    layers = [{"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 3}, {"_target_": "torch.nn.ReLU"}]
+    module = build("torch.nn.ModuleList", modules=layers)
+    assert [type(layer) for layer in module] == [nn.Linear, nn.ReLU]
+
+
+def test_seed_dtype_and_mode(here):
+    (here / "net.py").write_text(NET)
+    a, b, c = build("net.py:Net", seed=1), build("net.py:Net", seed=1), build("net.py:Net", seed=2)
+    assert torch.equal(a.layer.weight, b.layer.weight)
+    assert not torch.equal(a.layer.weight, c.layer.weight)
+    half = build("net.py:Net", dtype=torch.bfloat16, seed=1)
+    assert half.layer.weight.dtype == torch.bfloat16
+    assert torch.equal(half.layer.weight, a.layer.weight.bfloat16())
+    assert half.steps.dtype == torch.int64
+    assert not half.training
+    assert half.layer.weight.requires_grad
+
+
+def test_what_the_constructor_raises_passes_through():
+    with pytest.raises(TypeError, match="bogus"):
+        build("torch.nn.Linear", in_features=1, out_features=1, bogus=2)
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("my_missing.Net", ["_target_=my_missing.Net", "no module named my_missing", "working directory"]),
+        ("torch.nn.Linera", ["torch.nn has no Linera", "nearest: Linear"]),
+        ("torch.nn.Linear.zzz", ["torch.nn.Linear has no zzz"]),
+        ("my_net.value", ["_target_=my_net.value is a int, not callable", "torch.nn.Module"]),
+        ("my_net.Ner", ["my_net has no Ner", "nearest: Net"]),
+        ("my_broken.Net", ["importing my_broken raised ValueError: at import"]),
+        ("my_needs.Net", ["my_needs imports my_absent, which is not installed"]),
+        ("my_lazy.Net", ["importing my_lazy raised RuntimeError: too lazy"]),
+        ("my_syntax.Net", ["importing my_syntax raised SyntaxError"]),
+        ("Net", ["_target_=Net names no module", "my_pkg.Net or path/to/file.py:Net"]),
+        ("my net.Net", ["is no import path"]),
+        ("net.py", ["_target_=net.py is no file and name", "path/to/file.py:Net"]),
+        ("net.txt:Net", ["is no file and name"]),
+        ("net.py:", ["is no file and name"]),
+        ("absent.py:Net", ["no file absent.py below the working directory"]),
+        ("my_net.py:Ner", ["my_net.py has no Ner", "nearest: Net"]),
+        ("my_net.py:value", ["is a int, not callable"]),
+        ("my_broken.py:Net", ["raised ValueError: at import"]),
+        ("my_needs.py:Net", ["imports my_absent, which is not installed"]),
+    ],
+)
+def test_bad_target(here, target, words):
+    (here / "my_net.py").write_text(NET)
+    (here / "my_broken.py").write_text("raise ValueError('at import\\nsecond line')")
+    (here / "my_needs.py").write_text("import my_absent")
+    (here / "my_lazy.py").write_text("def __getattr__(name):\n    raise RuntimeError('too lazy')")
+    (here / "my_syntax.py").write_text("def (")
+    with pytest.raises(ConfigError) as caught:
+        resolve_target(target)
+    for word in words:
+        assert word in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("module", [{}, {"_target_": None}, {"_target_": "???"}])
+def test_missing_target(module):
+    with pytest.raises(ConfigError, match=r"model\.module\._target_ is missing; give an import path"):
+        build_module(module, torch.float32, "cpu", 0)
+
+
+def test_a_factory_must_give_a_module(here):
+    (here / "my_net.py").write_text(NET)
+    with pytest.raises(ConfigError, match=r"my_net\.nothing returned a int"):
+        build("my_net.nothing")
+
+
+@pytest.mark.parametrize(
+    ("package", "target"),
+    [
+        ("torchvision", "effbench.models.vision.torchvision_model"),
+        ("torchvision", "torchvision.models.resnet50"),
+        ("transformers", "effbench.models.bert.Bert"),
+        ("transformers", "transformers.BertModel"),
+    ],
+)
+def test_missing_extra(monkeypatch, package, target):
+    for name in list(sys.modules):
+        if name == package or name.startswith((f"{package}.", "effbench.models.vision", "effbench.models.bert")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("effbench.models.vision", raising=False)
+    monkeypatch.delattr("effbench.models.bert", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError) as caught:
+        resolve_target(target)
+    message = f'_target_={target} needs {package}, not installed; mend: pip install "effbench[models]"'
+    assert str(caught.value) == message

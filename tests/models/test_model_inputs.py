@@ -1,0 +1,102 @@
+"""The values of example inputs."""
+
+import pytest
+import torch
+
+from effbench.models import inputs
+from effbench.models.inputs import make_inputs, parse_inputs
+
+
+def make(seed=0, bs=4, dtype=torch.float32, **nodes):
+    return make_inputs(parse_inputs(nodes), bs, dtype, "cpu", seed)
+
+
+def test_a_seed_gives_the_same_values():
+    nodes = {"x": {"shape": [64]}, "y": {"shape": [64]}, "i": {"shape": [64], "dtype": "int64", "low": 0, "high": 9}}
+    first, again, other = make(seed=1, **nodes)[0], make(seed=1, **nodes)[0], make(seed=2, **nodes)[0]
+    for a, b, c in zip(first, again, other, strict=True):
+        assert torch.equal(a, b)
+        assert not torch.equal(a, c)
+    assert not torch.equal(first[0], first[1])
+
+
+def test_neighbouring_seeds_share_nothing():
+    nodes = {"x": {"shape": [64]}, "y": {"shape": [64]}}
+    assert not torch.equal(make(seed=0, **nodes)[0][1], make(seed=1, **nodes)[0][0])
+
+
+def test_the_global_generator_is_left_alone():
+    before = torch.get_rng_state()
+    make(x={"shape": [64]})
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_normal_in_the_cells_dtype():
+    (x,), _ = make(bs=1000, x={"shape": [100]})
+    (half,), _ = make(bs=1000, dtype=torch.bfloat16, x={"shape": [100]})
+    (double,), _ = make(bs=1000, dtype=torch.float64, x={"shape": [100]})
+    assert x.dtype == torch.float32
+    assert half.dtype == torch.bfloat16
+    assert abs(float(x.mean())) < 0.02
+    assert abs(float(x.std()) - 1) < 0.02
+    assert torch.equal(half, x.bfloat16())
+    assert torch.equal(double, x.double())
+
+
+def test_uniform():
+    (x,), _ = make(bs=1000, x={"shape": [100], "low": -2, "high": 6})
+    assert -2 <= float(x.min()) < -1.9
+    assert 5.9 < float(x.max()) <= 6
+    assert abs(float(x.mean()) - 2) < 0.1
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8"])
+def test_integers_cover_their_range(dtype):
+    (x,), _ = make(bs=100, x={"shape": [10], "dtype": dtype, "low": 3, "high": 6})
+    assert x.dtype == getattr(torch, dtype)
+    assert set(x.flatten().tolist()) == {3, 4, 5}
+
+
+def test_whole_range_of_a_small_integer():
+    (x,), _ = make(bs=100, x={"shape": [100], "dtype": "uint8", "low": 0, "high": 256})
+    assert set(x.flatten().tolist()) == set(range(256))
+
+
+def test_bool():
+    (x,), _ = make(bs=100, x={"shape": [10], "dtype": "bool"})
+    assert x.dtype == torch.bool
+    assert 300 < int(x.sum()) < 700
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("int64", 512), ("auto", 0.5), ("bool", True), ("float64", -1)])
+def test_constant(dtype, value):
+    (x,), _ = make(x={"shape": [3], "dtype": dtype, "value": value})
+    assert x.tolist() == [[value] * 3] * 4
+
+
+def test_float_dtype_of_its_own():
+    (x,), _ = make(dtype=torch.bfloat16, x={"shape": [3], "dtype": "float32"})
+    assert x.dtype == torch.float32
+
+
+def test_batch_dim_and_keywords():
+    args, kwargs = make(
+        mask={"shape": [2], "keyword": True},
+        x={"shape": [2, 3], "batch_dim": 1},
+        y={"shape": [2, 3], "batch_dim": None},
+        z={"shape": []},
+    )
+    assert [tuple(a.shape) for a in args] == [(2, 4, 3), (2, 3), (4,)]
+    assert list(kwargs) == ["mask"]
+    assert tuple(kwargs["mask"].shape) == (4, 2)
+
+
+def test_large_inputs_are_made_on_the_device(monkeypatch):
+    monkeypatch.setattr(inputs, "HOST_ELEMENTS", 8)
+    made = []
+    generator = torch.Generator
+    monkeypatch.setattr(torch, "Generator", lambda device: made.append(device.type) or generator("cpu"))
+    monkeypatch.setattr(torch, "randn", lambda shape, **kwargs: torch.zeros(shape))
+    make_inputs(parse_inputs({"x": {"shape": [2]}}), 4, torch.float32, "meta", 0)
+    make_inputs(parse_inputs({"x": {"shape": [2]}}), 5, torch.float32, "meta", 0)
+    assert made == ["cpu", "meta"]
