@@ -57,8 +57,8 @@ def all_sweeps(connection: sa.Connection, sweep_id: str | None = None) -> list[S
         cells = cells.where(PLANNED.c.sweep_id == sweep_id)
         trials = trials.where(TRIAL.c.sweep_id == sweep_id)
         statuses = statuses.where(RESULT.c.sweep_id == sweep_id)
-    planned = dict(connection.execute(cells).tuples().all())
-    recorded = dict(connection.execute(trials).tuples().all())
+    planned = {row[0]: row[1] for row in connection.execute(cells)}
+    recorded = {row[0]: row[1] for row in connection.execute(trials)}
     by_status: dict[str, dict[str, int]] = {}
     for found, status, count in connection.execute(statuses):
         by_status.setdefault(found, {})[status] = count

@@ -1,0 +1,166 @@
+"""What the trials of a cell say together."""
+
+import dataclasses
+import math
+
+import pytest
+
+from effbench.analysis.summary import Summary, break_even_calls, counted, last_attempts, summarise
+from effbench.cell import SEVERITY, Status, Trial
+
+OK, NOISY, ERROR = Status.OK, Status.NOISY, Status.ERROR
+
+
+def trial(round=0, status=OK, **values):
+    if status.is_measured:
+        values.setdefault("latency_ms", 2.0)
+    return Trial("k", round, status, **values)
+
+
+def test_the_last_attempt_of_a_round_counts():
+    trials = [trial(0, attempt=1), trial(0, ERROR, attempt=0), trial(1, ERROR, attempt=2), trial(1, attempt=1)]
+    assert [(t.round, t.attempt) for t in last_attempts(trials)] == [(0, 1), (1, 2)]
+    assert summarise(trials[:2], bs=1).status is OK
+    assert summarise(trials, bs=1).status is ERROR
+
+
+@pytest.mark.parametrize("worse", range(len(SEVERITY) - 1))
+def test_the_worst_status_wins_in_the_order_of_severity(worse):
+    pair = [trial(0, SEVERITY[worse + 1], reason="milder"), trial(1, SEVERITY[worse], reason="worst")]
+    found = summarise(pair, bs=1)
+    assert (found.status, found.reason, found.trials) == (SEVERITY[worse], "worst", 2)
+
+
+def test_the_reason_is_the_first_of_the_worst_that_has_one():
+    trials = [trial(0, ERROR), trial(1, ERROR, reason="b"), trial(2, ERROR, reason="c"), trial(3, reason="fine")]
+    assert summarise(trials, bs=1).reason == "b"
+
+
+def test_noisy_rounds_are_set_aside_while_three_ok_ones_remain():
+    three = [trial(r) for r in range(3)]
+    noisy = [trial(r, NOISY, latency_ms=50.0, reason="throttled") for r in (3, 4)]
+    found = summarise(three + noisy, bs=1)
+    assert (found.status, found.reason, found.trials) == (OK, None, 3)
+    assert found.latency_ms == pytest.approx(2.0)
+    found = summarise(three[:2] + noisy, bs=1, is_baseline=True)
+    assert (found.status, found.reason, found.trials, found.speedup) == (NOISY, "throttled", 4, None)
+    assert found.latency_ms == pytest.approx(10.0)
+    assert len(counted(three + noisy)) == 3
+
+
+def test_noisy_rounds_do_not_hide_a_failure():
+    found = summarise([*(trial(r) for r in range(3)), trial(3, NOISY), trial(4, Status.CRASHED)], bs=1)
+    assert found.status is Status.CRASHED
+
+
+def test_figures():
+    trials = [
+        trial(0, latency_ms=1.0, latency_min_ms=0.9, latency_p95_ms=2.0, period_ms=0.5, compile_s=40.0,
+              compile_cache="cold", first_call_s=41.0, peak_allocated_bytes=10, peak_reserved_bytes=20,
+              graph_pool_bytes=5, process_gpu_bytes=50, energy_mj=4.0, rel_error=1e-3, graph_breaks=1, recompiles=0,
+              cudagraph_skips=2),
+        trial(1, latency_ms=4.0, latency_min_ms=0.8, latency_p95_ms=8.0, period_ms=2.0, compile_s=3.0,
+              compile_cache="warm", first_call_s=3.5, peak_allocated_bytes=12, peak_reserved_bytes=18,
+              process_gpu_bytes=60, energy_mj=9.0, rel_error=2e-3, graph_breaks=0, recompiles=3),
+        trial(2, latency_ms=2.0, compile_s=12.0, compile_cache="warm"),
+    ]  # fmt: skip
+    found = summarise(trials, bs=8)
+    assert found.latency_ms == pytest.approx(2.0)
+    assert found.latency_ci_low_ms < 2.0 < found.latency_ci_high_ms
+    assert (found.latency_min_ms, found.latency_p95_ms) == (0.8, pytest.approx(4.0))
+    assert (found.period_ms, found.throughput_per_s) == (pytest.approx(1.0), pytest.approx(8000.0))
+    assert (found.compile_cold_s, found.compile_warm_s) == (pytest.approx(40.0), pytest.approx(6.0))
+    assert found.first_call_s == 41.0
+    assert (found.peak_allocated_bytes, found.peak_reserved_bytes) == (12, 20)
+    assert (found.graph_pool_bytes, found.process_gpu_bytes) == (5, 60)
+    assert (found.energy_mj, found.rel_error) == (pytest.approx(6.0), 2e-3)
+    assert (found.graph_breaks, found.recompiles, found.cudagraph_skips) == (1, 3, 2)
+    # no baseline
+    assert (found.speedup, found.memory_ratio, found.break_even_calls) == (None, None, None)
+
+
+def test_throughput_falls_back_on_latency():
+    assert summarise([trial(latency_ms=4.0)], bs=2).throughput_per_s == pytest.approx(500.0)
+
+
+def test_what_does_not_apply_is_none():
+    found = summarise([trial()], bs=1)
+    given = {"status", "reason", "trials", "latency_ms", "throughput_per_s"}
+    rest = {f.name: getattr(found, f.name) for f in dataclasses.fields(Summary) if f.name not in given}
+    assert rest == dict.fromkeys(rest)
+
+
+def test_speedup_with_an_interval():
+    baseline = [trial(r, latency_ms=value) for r, value in enumerate((4.0, 4.2, 3.8))]
+    own = [trial(r, latency_ms=value) for r, value in enumerate((2.0, 2.1, 1.9))]
+    found = summarise(own, bs=1, baseline=baseline)
+    assert found.speedup == pytest.approx(2.0)
+    assert found.speedup_ci_low < 2.0 < found.speedup_ci_high
+    assert summarise(own[:1], bs=1, baseline=baseline).speedup_ci_low is None
+
+
+def test_the_baseline_is_one_by_definition():
+    found = summarise([trial(0, latency_ms=1.0), trial(1, latency_ms=3.0)], bs=1, is_baseline=True)
+    assert (found.speedup, found.speedup_ci_low, found.speedup_ci_high) == (1.0, 1.0, 1.0)
+    prepared = summarise([trial(prepare_s=3.0, peak_reserved_bytes=4)], bs=1, is_baseline=True)
+    assert (prepared.break_even_calls, prepared.memory_ratio) == (None, 1.0)
+
+
+@pytest.mark.parametrize("status", [Status.DEGRADED, NOISY])
+def test_measured_but_not_ok_keeps_its_figures_without_a_speedup(status):
+    baseline = [trial(latency_ms=4.0, peak_reserved_bytes=10)]
+    found = summarise([trial(0, status, peak_reserved_bytes=5, compile_s=1.0, compile_cache="cold")], bs=1,
+                      baseline=baseline)  # fmt: skip
+    assert found.latency_ms == pytest.approx(2.0)
+    assert (found.speedup, found.break_even_calls) == (None, None)
+    assert found.memory_ratio == 2.0
+
+
+@pytest.mark.parametrize("status", [s for s in Status if s is not OK])
+def test_no_speedup_against_a_baseline_that_is_not_ok(status):
+    assert summarise([trial()], bs=1, baseline=[trial(0, status, latency_ms=4.0)]).speedup is None
+
+
+@pytest.mark.parametrize("status", [s for s in Status if not s.is_measured])
+def test_a_failure_has_no_figures_but_those_that_explain_it(status):
+    trials = [trial(0, peak_reserved_bytes=4, compile_s=2.0), trial(1, status, rel_error=0.5, recompiles=9, reason="r")]
+    found = summarise(trials, bs=1, baseline=[trial()])
+    assert (found.status, found.reason, found.rel_error, found.recompiles, found.trials) == (status, "r", 0.5, 9, 2)
+    kept = {"status", "reason", "trials", "rel_error", "recompiles"}
+    rest = {f.name: getattr(found, f.name) for f in dataclasses.fields(Summary) if f.name not in kept}
+    assert rest == dict.fromkeys(rest)
+
+
+def test_break_even():
+    baseline = [trial(latency_ms=4.0)]
+
+    def calls(*trials):
+        return summarise(trials, bs=1, baseline=baseline).break_even_calls
+
+    assert calls(trial(latency_ms=1.0, compile_s=6.0, compile_cache="cold", prepare_s=100.0)) == 2000
+    assert calls(trial(latency_ms=1.0, prepare_s=0.0031)) == 2  # 1.03 calls: the second one pays
+    assert calls(trial(latency_ms=4.0, compile_s=6.0, compile_cache="cold")) is None
+    assert calls(trial(latency_ms=5.0, compile_s=6.0, compile_cache="cold")) is None
+    assert calls(trial(latency_ms=1.0, compile_s=6.0, compile_cache="warm", prepare_s=1.0)) is None
+    assert calls(trial(latency_ms=1.0)) is None
+    assert break_even_calls(1e9, 1.0 + 1e-15, 1.0) is None
+
+
+def test_memory_ratio_needs_both_sides():
+    baseline = [trial(peak_reserved_bytes=12)]
+    assert summarise([trial(peak_reserved_bytes=4)], bs=1, baseline=baseline).memory_ratio == 3.0
+    assert summarise([trial()], bs=1, baseline=baseline).memory_ratio is None
+    assert summarise([trial(peak_reserved_bytes=4)], bs=1, baseline=[trial()]).memory_ratio is None
+
+
+def test_values_that_are_no_numbers_never_crash():
+    bad = trial(0, latency_ms=math.nan, latency_min_ms=math.inf, latency_p95_ms=0.0, period_ms=-1.0, rel_error=math.inf,
+                energy_mj=0.0, compile_s=math.nan, compile_cache="cold")  # fmt: skip
+    found = summarise([bad], bs=1, baseline=[trial()])
+    assert (found.latency_ms, found.rel_error, found.energy_mj, found.speedup) == (None, None, None, None)
+    assert summarise([bad, trial(1)], bs=1, baseline=[bad]).latency_ms == pytest.approx(2.0)
+
+
+def test_no_trials_are_refused():
+    with pytest.raises(ValueError, match="at least one"):
+        summarise([], bs=1)

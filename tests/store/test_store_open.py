@@ -1,0 +1,280 @@
+"""Opening: what is made, what is refused and in which words, what a reader may do without writing."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from effbench.cell import Status, Trial
+from effbench.errors import SchemaError, StoreError
+from effbench.store import Store
+from effbench.store.connect import parse_url
+
+
+def refused(url, mode="read", kind=StoreError):
+    with pytest.raises(kind) as caught:
+        Store.open(url, mode=mode).close()
+    message = str(caught.value)
+    assert len(message.splitlines()) <= 2
+    assert "Traceback" not in message
+    assert "sqlalche.me" not in message
+    return message
+
+
+@pytest.mark.parametrize("form", ["{}", "sqlite:///{}", "sqlite+pysqlite:///{}"])
+def test_write_makes_file_folder_and_schema(tmp_path, form):
+    path = tmp_path / "a" / "b c%20ü?#" / "x.db"
+    if "://" in form:
+        path = tmp_path / "a" / "b" / "x.db"
+    with Store.open(form.format(path), mode="write") as store:
+        assert store.results() == []
+        assert store.name == str(path)
+    assert path.is_file()
+    assert [entry.name for entry in path.parent.iterdir()] == ["x.db"]
+    with Store.open(form.format(path)) as store:
+        assert store.sweeps() == []
+
+
+def test_a_relative_path_stays_where_it_was(tmp_path, monkeypatch, cell, begin):
+    monkeypatch.chdir(tmp_path)
+    with Store.open("results/x.db", mode="write") as store:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        begin(store, [cell()])
+    assert (tmp_path / "results" / "x.db").is_file()
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_home_is_expanded(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert parse_url("~/x.db").database == str(tmp_path / "x.db")
+
+
+def test_read_of_a_missing_database_names_it_and_how_to_make_one(path):
+    message = refused(path)
+    assert str(path) in message
+    assert "effbench -m" in message
+    assert not path.parent.exists()
+
+
+def test_an_unknown_mode_is_a_programming_error(path):
+    with pytest.raises(ValueError, match="mode"):
+        Store.open(path, mode="append")
+
+
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_a_folder(tmp_path, mode):
+    assert "is a folder" in refused(tmp_path, mode)
+
+
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_a_file_in_the_place_of_a_folder(tmp_path, mode):
+    (tmp_path / "file").write_text("")
+    assert str(tmp_path / "file" / "x.db") in refused(tmp_path / "file" / "x.db", mode)
+
+
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_not_a_database(tmp_path, mode):
+    path = tmp_path / "x.db"
+    path.write_bytes(b"latency_ms,period_ms\n" * 400)
+    assert "not a database" in refused(path, mode)
+    assert path.read_bytes().startswith(b"latency_ms")
+
+
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_a_damaged_database(path, store, cell, begin, mode):
+    begin(store, [cell(bs=n) for n in range(1, 200)])
+    store.close()
+    data = bytearray(path.read_bytes())
+    data[100:4096] = b"\xff" * 3996
+    path.write_bytes(data)
+    assert "damaged" in refused(path, mode)
+
+
+def test_an_empty_file_is_filled_by_a_writer_only(tmp_path):
+    path = tmp_path / "x.db"
+    path.write_bytes(b"")
+    assert "is empty" in refused(path)
+    Store.open(path, mode="write").close()
+    Store.open(path).close()
+
+
+@pytest.mark.parametrize("mode", ["read", "write"])
+@pytest.mark.parametrize("versioned", [False, True])
+def test_a_database_of_another_program(tmp_path, mode, versioned):
+    path = tmp_path / "x.db"
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("CREATE TABLE bookmarks (url TEXT)")
+        if versioned:
+            raw.execute("CREATE TABLE alembic_version (version_num TEXT)")
+            raw.execute("INSERT INTO alembic_version VALUES ('0001')")
+        raw.commit()
+    before = path.read_bytes()
+    message = refused(path, mode)
+    assert "another program" in message
+    assert "bookmarks" in message
+    assert path.read_bytes() == before
+
+
+def set_revision(path, revision):
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("UPDATE alembic_version SET version_num = ?", [revision])
+        raw.commit()
+
+
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_an_older_schema_names_the_command(path, mode, monkeypatch):
+    Store.open(path, mode="write").close()
+    monkeypatch.setattr("effbench.store.connect.REVISIONS", ("0000", "0001"))
+    set_revision(path, "0000")
+    assert f"effbench db upgrade --db {path}" in refused(path, mode, SchemaError)
+
+
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_a_newer_schema(path, mode):
+    Store.open(path, mode="write").close()
+    set_revision(path, "9999")
+    assert "newer effbench" in refused(path, mode, SchemaError)
+    with pytest.raises(SchemaError, match="newer effbench"):
+        Store.upgrade(path)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("mysql://u:secret@h/db", "SQLite or PostgreSQL"),
+        ("nonsense://x", "SQLite or PostgreSQL"),
+        ("postgresql+asyncpg://u:secret@h/db", "unknown PostgreSQL driver"),
+        ("sqlite://", "in memory"),
+        ("sqlite:///:memory:", "in memory"),
+        ("sqlite:///x.db?mode=ro", "sqlite:///PATH"),
+        ("sqlite://x.db", "sqlite:///PATH"),
+        ("postgresql://u:secret@h:port/db", "not a database URL"),
+        ("://", "not a database URL"),
+        ("", "no name"),
+    ],
+)
+def test_urls_that_cannot_be(url, said):
+    message = refused(url, "write")
+    assert said in message
+    assert "secret" not in message
+
+
+def test_a_missing_driver_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    message = refused("postgresql://user:secret@localhost/db")
+    assert "effbench[postgres]" in message
+    assert "secret" not in message
+
+
+def test_an_unreachable_server():
+    pytest.importorskip("psycopg")
+    message = refused("postgresql://user:secret@127.0.0.1:1/db")
+    assert "cannot be reached" in message
+    assert "secret" not in message
+
+
+@pytest.fixture
+def unprivileged():
+    """Without the rights of root, also where the tests themselves run as root: everything is writable for it."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.setresgid(65534, 65534, 0)
+    os.setresuid(65534, 65534, 0)
+    yield
+    os.setresuid(0, 0, 0)
+    os.setresgid(0, 0, 0)
+
+
+@pytest.fixture
+def public():
+    """A folder that every user may read."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def read_only(public, cell, environment, begin):
+    path = public / "x.db"
+    with Store.open(path, mode="write") as store:
+        one = cell()
+        sweep = begin(store, [one])
+        store.record(sweep, store.add_environment(environment(), {}), Trial(one.key, 0, Status.OK, latency_ms=1.0))
+    path.chmod(0o444)
+    public.chmod(0o555)
+    return path
+
+
+@pytest.fixture
+def unfinished(public, read_only):
+    public.chmod(0o755)
+    log = public / "x.db-wal"
+    log.write_bytes(b"\0" * 4152)
+    log.chmod(0o444)
+    public.chmod(0o555)
+    return read_only
+
+
+def test_a_read_only_folder_can_be_read(read_only, unprivileged):
+    with Store.open(read_only) as store:
+        assert [sweep.trials for sweep in store.sweeps()] == [1]
+        assert len(store.results()) == 1
+    assert Store.check(read_only) == []
+    assert [entry.name for entry in read_only.parent.iterdir()] == ["x.db"]
+
+
+def test_a_read_only_folder_cannot_be_written(read_only, unprivileged):
+    assert "cannot be written" in refused(read_only, "write")
+    assert "not writable" in refused(read_only.with_name("new.db"), "write")
+
+
+def test_an_unfinished_log_in_a_read_only_folder_is_not_passed_over(unfinished, unprivileged):
+    assert "-wal" in refused(unfinished)
+
+
+def test_a_reader_does_not_write(path, store, cell, begin):
+    sweep = begin(store, [cell()])
+    with Store.open(path) as reader:
+        assert reader.find_sweep("last").id == sweep
+        with pytest.raises(StoreError, match="reading only"):
+            reader.finish_sweep(sweep, "completed")
+
+
+def test_reading_is_quick_and_imports_little(path, store, cell, environment, begin):
+    cells = [cell(mode, bs=bs) for bs in range(1, 251) for mode in ("eager", "default", "cuda-graph", "max-autotune")]
+    sweep = begin(store, cells)
+    here = store.add_environment(environment(), {})
+    for one in cells:
+        store.record(sweep, here, Trial(one.key, 0, Status.OK, latency_ms=1.0))
+    program = (
+        "import sys, time; from effbench.store import Store; start = time.perf_counter()\n"
+        f"with Store.open({str(path)!r}) as store: print(len(store.results()))\n"
+        "print(time.perf_counter() - start)\n"
+        "print([m for m in ('alembic', 'pandas', 'numpy', 'scipy', 'torch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    count, seconds, imported = done.stdout.splitlines()
+    assert (count, imported) == ("1000", "[]")
+    assert float(seconds) < 0.4
+
+
+def test_the_lock_is_waited_for_and_then_named(path, store, cell, begin, monkeypatch):
+    monkeypatch.setattr("effbench.store.connect.BUSY_TIMEOUT_S", 0.1)
+    with Store.open(path, mode="write") as impatient, closing(sqlite3.connect(path, isolation_level=None)) as raw:
+        raw.execute("BEGIN IMMEDIATE")
+        start = time.monotonic()
+        with pytest.raises(StoreError, match="locked by another process"):
+            begin(impatient, [cell()])
+        assert time.monotonic() - start < 5
+        assert impatient.sweeps() == []  # readers do not wait for writers
