@@ -65,8 +65,8 @@ THEMES: dict[str, dict[str, str]] = {
 
 #: Slower (orange) – neutral – faster (blue), symmetrical; told apart in every common colour vision.
 DIVERGING: dict[str, list[tuple[float, str]]] = {
-    "light": [(0.0, "#b35806"), (0.25, "#f1a340"), (0.5, "#f2f3f5"), (0.75, "#67a9cf"), (1.0, "#1c5f9c")],
-    "dark": [(0.0, "#f2994a"), (0.25, "#8f5416"), (0.5, "#262d36"), (0.75, "#245f92"), (1.0, "#74b7ee")],
+    "light": [(0.0, "#b35806"), (0.25, "#f5b865"), (0.5, "#f2f3f5"), (0.75, "#8cc0e0"), (1.0, "#1c5f9c")],
+    "dark": [(0.0, "#c06a1c"), (0.25, "#7a4716"), (0.5, "#262d36"), (0.75, "#235584"), (1.0, "#2f7ec6")],
 }
 
 

@@ -34,8 +34,6 @@ def without_password(text: str) -> str:
 def command_line(arguments: list[str]) -> str:
     """Arguments as one line for a shell; the program's path becomes its bare name."""
     words = [str(word) for word in arguments]
-    if words and PurePath(words[0]).name in ("effbench", "effbench.exe"):
-        words = words[1:]
-    elif words and PurePath(words[0]).parts[-2:] == ("effbench", "__main__.py"):
+    if words and (PurePath(words[0]).name == "effbench" or words[0].endswith("effbench/__main__.py")):
         words = words[1:]
     return without_password(shlex.join(["effbench", *words]))

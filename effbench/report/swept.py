@@ -7,6 +7,7 @@ Standard library only. A figure or table that shows model × bs × mode would me
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
@@ -50,12 +51,12 @@ class SweptRow:
 
 
 def plain(value: Any) -> Any:
-    """`value` as a built-in type; NaN, NaT and NA become None."""
+    """`value` as a built-in type; NaN, infinities, NaT and NA become None."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return None
     if hasattr(value, "item") and not isinstance(value, (list, dict, str)):
         value = value.item()
-    return None if isinstance(value, float) and value != value else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def plain_rows(frame_or_rows: Any) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,12 @@ def short(text: str, limit: int) -> str:
     return f"{text[:head]}…{text[-(limit - 1 - head) :]}"
 
 
+def wrapped(text: str, width: int = 14) -> str:
+    """`text`, escaped, on up to three lines, broken at spaces and after hyphens."""
+    lines = textwrap.wrap(text, width, break_long_words=True, break_on_hyphens=True) or [""]
+    return "<br>".join(safe(line) for line in (lines if len(lines) <= 3 else [*lines[:2], "…"]))
+
+
 def hover(*lines: str) -> str:
     """Lines of hover text; give user strings through `safe`."""
     return "<br>".join(line for line in lines if line)
@@ -63,7 +70,7 @@ def layout(height: int, **more: Any) -> go.Layout:
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": FONT, "size": 12},
-        "margin": {"l": 8, "r": 12, "t": 10, "b": 8},
+        "margin": {"l": 12, "r": 14, "t": 10, "b": 8},
         "showlegend": False,
         "hoverlabel": {"align": "left"},
     }

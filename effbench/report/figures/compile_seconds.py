@@ -51,7 +51,12 @@ def draw(table: pd.DataFrame) -> go.Figure:
                     part[column], part["case"], part["bs"], part["status"], strict=True
                 )
             ]
-            marker = {"symbol": f"{style.symbol}{suffix}", "size": 9, "color": style.color, "line": {"width": 1.6}}
+            marker = {
+                "symbol": f"{style.symbol}{suffix}",
+                "size": 9,
+                "color": style.color,
+                "line": {"width": 1.6, "color": style.color},
+            }
             figure.add_trace(
                 go.Scatter(
                     x=part[column].tolist(), y=[rank + offset] * len(part), mode="markers", name=safe(name),

@@ -46,8 +46,9 @@ def draw(table: pd.DataFrame) -> go.Figure:
     for series, part in table.sort_values("series_rank", kind="stable").groupby("series", sort=False):
         style = style_of(str(series))
         x = [x_of[bs] for bs in part["bs"]]
+        group = f"mode {part['series_rank'].iloc[0]}"
         common = {
-            "x": x, "name": safe(series), "offsetgroup": f"mode {part['series_rank'].iloc[0]}", "alignmentgroup": "all", "hoverinfo": "text",
+            "x": x, "name": safe(series), "offsetgroup": group, "alignmentgroup": "all", "hoverinfo": "text",
             "hovertext": [_hover(item) for item in part.itertuples()], "meta": {"mode": str(series)},
         }  # fmt: skip
         figure.add_trace(

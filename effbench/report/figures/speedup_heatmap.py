@@ -1,4 +1,4 @@
-"""Speedup of every mode at every model and batch size: colour for the eye, text for the figure, hatching for no figure."""
+"""Speedup of every mode at every model and batch size; hatched where there is none, with the status."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from effbench.metrics import METRICS
 from effbench.report.colors import DIVERGING
-from effbench.report.figures.base import Figure, axis, hover, layout, safe, short
+from effbench.report.figures.base import Figure, axis, hover, layout, safe, short, wrapped
 
 ROW_PX = 30
 
@@ -73,15 +73,15 @@ def _hover(item) -> str:
 
 
 def _layout(names: list[str], rows: list[tuple[str, int]], limit: float) -> go.Layout:
-    ticks_x = [safe(short(name, 28)) for name in names]
-    ticks_y = [safe(f"{short(case, 30)} · {bs}") for case, bs in rows]
+    ticks_x = [wrapped(name) for name in names]
+    ticks_y = [safe(f"{short(case, 30)} · bs {bs}") for case, bs in rows]
     box = {"showgrid": False, "showline": False, "ticks": "", "fixedrange": True}
     return layout(
-        ROW_PX * len(rows) + 190,
-        xaxis=axis("mode", tickvals=list(range(len(names))), ticktext=ticks_x, side="top", tickangle=-30,
-                   range=[-0.5, len(names) - 0.5], **box),
-        yaxis=axis("model · batch size (samples)", tickvals=list(range(len(rows))), ticktext=ticks_y,
-                   range=[len(rows) - 0.5, -0.5], **box),
+        ROW_PX * len(rows) + 150,
+        xaxis=axis("", tickvals=list(range(len(names))), ticktext=ticks_x, side="top", tickangle=0,
+                   range=[-0.5, len(names) - 0.5], tickfont={"size": 11}, **box),
+        yaxis=axis("model · batch size (samples)" if len(rows) > 5 else "", tickvals=list(range(len(rows))),
+                   ticktext=ticks_y, range=[len(rows) - 0.5, -0.5], **box),
         meta={"diverging": True},
     )  # fmt: skip
 
@@ -118,12 +118,13 @@ FIGURE = Figure(
     name="speedup-heatmap",
     title="Speedup at a glance",
     order=10,
-    caption="Baseline latency ÷ latency. Blue is faster than the baseline, orange slower; the scale is logarithmic and "
-    "centred at 1×. Hatched cells have no speedup and say why.",
+    caption="Baseline latency ÷ latency, a column a mode, a row a model and batch size (bs, samples). "
+    "Blue is faster than the baseline, orange slower; the scale "
+    "is logarithmic and centred at 1×. Hatched cells have no speedup and say why.",
     absent="No result of this sweep has a speedup: the baseline has no ok result, or nothing ran beside it.",
     data=data,
     draw=draw,
     numbers={"case": "model", "bs": "bs (samples)", "series": "mode", "status": "status", "speedup": "speedup (×)",
              "speedup_ci_low": "95 % low (×)", "speedup_ci_high": "95 % high (×)", "trials": "trials"},
-    min_width=620,
+    min_width=720,
 )  # fmt: skip

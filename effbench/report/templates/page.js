@@ -37,7 +37,7 @@
     const { data, layout } = themed(specs.get(chart), chart.closest("section"));
     drawn.add(chart);
     return Plotly.react(chart, data, layout, {
-      responsive: true, displaylogo: false, topojsonURL: "",
+      responsive: true, displaylogo: false,
       modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
     });
   }

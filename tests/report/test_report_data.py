@@ -1,0 +1,161 @@
+"""What figures and the summary say, by numbers and without a browser; and colours that stay."""
+
+import itertools
+import math
+
+import pandas as pd
+import pytest
+import synthetic as make
+
+from effbench.report import summary
+from effbench.report.colors import STYLES, THEMES, style_of
+from effbench.report.figures import all_figures, base, compile_seconds, latency, memory, speedup_heatmap
+from effbench.report.frame import prepare
+from effbench.report.swept import MODES
+
+
+@pytest.fixture(scope="module")
+def tidy():
+    return prepare(make.sample())
+
+
+def test_prepare_orders_rows_and_adds_what_is_missing():
+    frame = prepare(pd.DataFrame([make.row("b", 8, "default"), make.row("b", 8), make.row("b", 1), make.row("a", 2)]))
+    assert list(zip(frame["case"], frame["bs"], frame["series"], strict=True)) == [
+        ("b", 1, "eager"), ("b", 8, "eager"), ("b", 8, "default"), ("a", 2, "eager"),
+    ]  # fmt: skip
+    few = prepare(pd.DataFrame([{"model": "m", "bs": 1, "mode": "eager", "status": "ok", "latency_ms": 1.0}]))
+    assert math.isnan(few["peak_reserved_bytes"].iloc[0])
+
+
+def test_heatmap_has_a_logarithm_only_where_ok(tidy):
+    table = speedup_heatmap.data(tidy)
+    assert len(table) == 63
+    graph = table.query("case == 'mlp' and bs == 1 and series == 'cuda-graph'").iloc[0]
+    assert graph["log2"] == pytest.approx(math.log2(2.5))
+    assert table.query("status != 'ok'")["log2"].isna().all()
+    figure = speedup_heatmap.draw(table)
+    assert figure.data[0].zmin == -figure.data[0].zmax
+    assert sorted(figure.data[2].text)[0] == "<b>degraded</b>" and len(figure.data[2].text) == 3 + 7
+
+
+def test_heatmap_without_any_speedup_is_empty():
+    assert speedup_heatmap.data(prepare(pd.DataFrame([make.row(speedup=None)]))).empty
+
+
+def test_latency_lines_break_where_a_result_is_not_ok(tidy):
+    table = latency.data(tidy)
+    part = table[table["case"] == "transformer"]
+    figure = latency.draw(part)
+    eager = next(trace for trace in figure.data if trace.meta["mode"] == "eager")
+    assert eager.x == (1, 8, 64)
+    assert eager.y[2] is None and eager.y[0] == pytest.approx(2.5)
+    assert eager.error_y.array[0] == pytest.approx(0.1) and eager.error_y.arrayminus[0] == pytest.approx(0.1)
+    assert figure.layout.yaxis.title.text == "latency (ms)"
+
+
+def test_latency_of_one_batch_size_is_a_row_of_dots():
+    figure = latency.draw(latency.data(prepare(make.cpu_quick())))
+    assert [trace.mode for trace in figure.data] == ["markers"] * 3
+    assert figure.layout.xaxis.title.text == "latency at batch size 1 (ms)"
+    assert not figure.data[0].error_x.visible
+
+
+def test_memory_in_binary_units_with_the_pool_inside(tidy):
+    table = memory.data(tidy)
+    figure = memory.draw(table[table["case"] == "mlp"])
+    bars = {(trace.meta["mode"], trace.marker.pattern.shape): trace.y for trace in figure.data}
+    assert bars["eager", None][0] == pytest.approx(42.5)
+    assert bars["cuda-graph", None][0] == pytest.approx(51.0)
+    assert bars["cuda-graph", "/"][0] == pytest.approx(42.5 * 0.3)
+    assert ("eager", "/") not in bars
+    assert figure.layout.yaxis.title.text == "device memory (MiB)"
+    assert memory.unit_of(3 * 2**30) == ("GiB", 2**30) and memory.unit_of(10) == ("B", 1)
+
+
+def test_memory_of_a_cpu_sweep_is_empty():
+    assert memory.data(prepare(make.cpu_quick())).empty
+
+
+def test_compile_seconds_cold_and_warm(tidy):
+    table = compile_seconds.data(tidy)
+    assert set(table["series"]) == set(MODES) - {"eager", "cuda-graph"}
+    figure = compile_seconds.draw(table[table["case"] == "mlp"])
+    cold, warm = (trace for trace in figure.data if trace.meta["mode"] == "max-autotune")
+    assert cold.x == (48.0,) * 3 and warm.x == pytest.approx((14.4,) * 3)
+    assert warm.marker.symbol.endswith("-open") and not cold.marker.symbol.endswith("-open")
+
+
+@pytest.mark.parametrize("figure", all_figures(), ids=lambda figure: figure.name)
+def test_every_figure_has_its_numbers_and_units(figure, tidy):
+    data = figure.data(tidy)
+    assert set(figure.numbers) <= set(data.columns)
+    drawn = figure.draw(data[data["case"] == "mlp"])
+    assert len(drawn.data) > 0
+    titles = [axis.title.text for axis in (drawn.layout.xaxis, drawn.layout.yaxis) if axis.title.text]
+    assert all("(" in title for title in titles)
+    assert figure.caption and figure.absent and figure.data(tidy.iloc[:0]).empty
+
+
+def test_counts_tell_failures_from_answers(tidy):
+    found = summary.counts(tidy)
+    assert (found.total, found.ok, found.failed, found.other) == (63, 58, 2, 3)
+    assert list(found.by_status) == ["incorrect", "timeout", "oom", "unsupported", "degraded", "ok"]
+
+
+def test_fastest_names_the_mode_and_what_it_cannot_be_told_from(tidy):
+    best = summary.fastest(tidy)
+    first, tied = best["mlp"][1], best["mlp"][64]
+    assert (first.series, first.speedup, first.significant, first.tied) == ("compile+graph", 2.8, True, ())
+    assert tied.tied == ("reduce-overhead", "cuda-graph")
+    alone = summary.fastest(prepare(pd.DataFrame([make.failed("mlp", 1, "eager", "oom", "full")])))
+    assert alone == {"mlp": {1: None}}
+
+
+def test_geometric_mean_stands_beside_its_pass_rate():
+    rows = [make.row(), make.row(bs=8), make.row(mode="default", speedup=2.0), make.row("b", 1, "default", speedup=8.0)]
+    rows.append(make.failed("c", 1, "default", "oom", "full"))
+    modes = summary.by_mode(prepare(pd.DataFrame(rows))).set_index("series")
+    default = modes.loc["default"]
+    assert default["speedup"] == pytest.approx(4.0)
+    assert default["pass_rate"] == pytest.approx(2 / 3)
+    assert (default["speedup_results"], default["results"], default["not_ok"]) == (2, 3, "1 oom")
+    assert math.isnan(summary.geometric_mean(pd.Series([], dtype=float)))
+
+
+def test_headline(tidy):
+    assert summary.headline(summary.fastest(tidy), summary.by_mode(tidy)) == ("compile+graph", 9, 9)
+
+
+def test_log_axis_has_ticks_inside_its_range():
+    for low, high in ((1, 1), (0.03, 0.05), (0.1, 80), (1e-3, 1e4)):
+        axis = base.log_axis("t (s)", pd.Series([low, high]))
+        assert axis["range"][0] < math.log10(low) and axis["range"][1] > math.log10(high)
+        assert "tickvals" not in axis or len(axis["tickvals"]) >= 2
+
+
+def test_short_and_wrapped_text():
+    assert base.short("max-autotune-no-cudagraphs", 18) == "max-autotun…graphs"
+    assert base.wrapped("max-autotune-no-cudagraphs") == "max-autotune-<br>no-cudagraphs"
+    assert base.safe("<b>&amp;\n%{x}") == "&lt;b&gt;&amp;amp; %{x}"
+
+
+def luminance(color):
+    parts = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_every_mode_has_its_own_look_with_contrast_in_both_themes():
+    assert tuple(STYLES) == MODES
+    for a, b in itertools.combinations(STYLES.values(), 2):
+        assert a.color != b.color and a.symbol != b.symbol and a.glyph != b.glyph
+    for style in STYLES.values():
+        for theme in THEMES.values():
+            light, dark = sorted((luminance(style.color), luminance(theme["paper"])), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) > 2.75
+
+
+def test_an_unknown_mode_keeps_its_look():
+    assert style_of("torchscript") == style_of("torchscript") != style_of("onnx")
+    assert style_of("torchscript").color not in {style.color for style in STYLES.values()}
