@@ -1,0 +1,86 @@
+"""Several processes on one database, and processes that die."""
+
+import signal
+import subprocess
+import sys
+import time
+
+from effbench.store import Store
+
+WRITER = """
+import sys
+from effbench.cell import Cell, Environment, Status, Trial
+from effbench.store import Store
+
+url, sweep, here, modes, rounds = sys.argv[1:]
+with Store.open(url, mode="write") as store:
+    cells = [cell for cell in store.planned(sweep) if cell.mode_name in modes.split(",")]
+    print("ready", flush=True)
+    for number in range(int(rounds)):
+        for cell in cells:
+            latency = 4.0 if cell.mode_name == "eager" else 1.0
+            trial = Trial(cell.key, number, Status.OK, latency_ms=latency, samples={"latency_ms": [latency] * 500})
+            store.record(sweep, here, trial)
+            print(cell.key, number, flush=True)
+"""
+
+MAKER = "import sys; from effbench.store import Store; Store.open(sys.argv[1], mode='write').close()"
+
+
+def start(program, *arguments):
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_two_processes_write_to_one_database(path, store, cell, environment, begin):
+    cells = [cell(mode, bs=bs) for bs in range(1, 6) for mode in ("eager", "default", "graph")]
+    sweep, here = begin(store, cells), store.add_environment(environment(), {})
+    writers = [start(WRITER, path, sweep, here, modes, 20) for modes in ("eager", "default,graph")]
+    with Store.open(path) as reader:
+        while any(writer.poll() is None for writer in writers):
+            for row in reader.results(sweep):
+                assert row["speedup"] in (None, 1.0) or abs(row["speedup"] - 4.0) < 1e-9
+            time.sleep(0.01)
+    for writer in writers:
+        said, errors = writer.communicate()
+        assert (writer.returncode, errors) == (0, "")
+        assert said.startswith("ready")
+    assert store.find_sweep(sweep).trials == 300
+    assert {row["trials"] for row in store.results()} == {20}
+    assert {row["mode"]: round(row["speedup"], 9) for row in store.results()} == {"eager": 1, "default": 4, "graph": 4}
+    assert Store.check(path) == []
+
+
+def test_many_processes_may_make_the_same_database(path):
+    makers = [start(MAKER, path) for _ in range(4)]
+    for maker in makers:
+        _, errors = maker.communicate()
+        assert (maker.returncode, errors) == (0, "")
+    assert Store.check(path) == []
+
+
+def test_a_killed_writer_loses_only_the_trial_in_flight(path, store, cell, environment, begin):
+    cells = [cell(mode, bs=bs) for bs in range(1, 6) for mode in ("eager", "default")]
+    sweep, here = begin(store, cells), store.add_environment(environment(), {})
+    store.close()  # no one else holds the log open: recovery is the next one's
+    for delay in (0.0, 0.03, 0.11):
+        writer = start(WRITER, path, sweep, here, "eager,default", 10_000)
+        assert writer.stdout.readline() == "ready\n"
+        first = writer.stdout.readline()
+        time.sleep(delay)
+        writer.send_signal(signal.SIGKILL)
+        said, _ = writer.communicate()
+        promised = {
+            (key, int(number)) for key, number in (line.split() for line in (first + said).splitlines() if " " in line)
+        }
+        assert Store.check(path) == []
+        with Store.open(path, mode="write") as after:
+            recorded = after.recorded(sweep, here)
+            assert promised <= recorded.keys()
+            assert len(recorded) - len(promised) <= 1  # committed, but killed before it could say so
+            assert all(len(after.samples(row["id"])["latency_ms"]) == 500 for row in after.trials(sweep))
+            sweep = begin(after, cells)  # the next writer's, on the same database

@@ -1,0 +1,256 @@
+"""Recording trials: what is stored, and what the results then say."""
+
+import dataclasses
+import datetime as dt
+import math
+import threading
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from effbench.cell import Status, Trial
+from effbench.errors import StoreError
+from effbench.store import RESULT_COLUMNS, samples
+
+OK = Status.OK
+
+
+@pytest.fixture
+def here(store, environment):
+    return store.add_environment(environment(), {})
+
+
+def by_mode(store, sweep):
+    return {row["mode"]: row for row in store.results(sweep)}
+
+
+def test_every_field_of_a_trial_comes_back(store, cell, begin, here):
+    one = cell()
+    sweep = begin(store, [one])
+    values = {}
+    for number, field in enumerate(dataclasses.fields(Trial), start=1):
+        kind = str(field.type)
+        values[field.name] = f"t{number}" if "str" in kind else number + 0.5 if "float" in kind else number
+    values |= {"cell_key": one.key, "status": OK, "steady": True, "started_at": "2026-11-21T14:30:52.5+02:00"}
+    values |= {"samples": {"latency_ms": [1.0, 2.0]}, "extra": {"deep": [1, {"a": None}]}}
+    values["peak_host_bytes"] = 2**40
+    trial_id = store.record(sweep, here, Trial(**values))
+    (row,) = store.trials(sweep)
+    assert row["started_at"] == dt.datetime(2026, 11, 21, 12, 30, 52, 500_000, tzinfo=dt.UTC)
+    assert (row["id"], row["sweep_id"], row["environment_id"]) == (trial_id, sweep, here)
+    for name in values.keys() - {"samples", "started_at"}:
+        assert row[name] == values[name], name
+
+
+def test_values_that_are_no_numbers_become_null(store, cell, begin, here):
+    one = cell()
+    sweep = begin(store, [one])
+    trial = Trial(one.key, 0, OK, latency_ms=math.nan, rel_error=math.inf, peak_host_bytes=2**70,
+                  latency_min_ms=np.float32(1.5), graph_breaks=np.int64(3), started_at="yesterday",
+                  samples={"latency_ms": [1.0, math.nan, math.inf, None, 1e300]},
+                  extra={"a": math.nan, "b": [-math.inf], 3: {1, }, "c": object})  # fmt: skip
+    trial_id = store.record(sweep, here, trial)
+    (row,) = store.trials(sweep)
+    assert (row["latency_ms"], row["rel_error"], row["peak_host_bytes"], row["started_at"]) == (None,) * 4
+    assert (row["latency_min_ms"], row["graph_breaks"]) == (1.5, 3)
+    assert row["extra"] == {"a": None, "b": [None], "3": [1], "c": "<class 'object'>"}
+    found = store.samples(trial_id)["latency_ms"]
+    np.testing.assert_array_equal(found, np.array([1.0, np.nan, np.inf, np.nan, np.inf], dtype=np.float32))
+    assert store.results(sweep)[0]["latency_ms"] is None
+
+
+def test_samples_come_back_in_order(store, cell, begin, here):
+    one = cell()
+    sweep = begin(store, [one])
+    raw = np.random.default_rng(3).random(5000)
+    trial_id = store.record(
+        sweep, here, Trial(one.key, 0, OK, samples={"latency_ms": raw.tolist(), "warmup_ms": [], "period_ms": [0.5]})
+    )
+    found = store.samples(trial_id)
+    assert list(found) == ["latency_ms", "period_ms", "warmup_ms"]
+    assert found["latency_ms"].dtype == np.float32
+    np.testing.assert_array_equal(found["latency_ms"], raw.astype(np.float32))
+    assert found["warmup_ms"].size == 0
+    assert store.samples(999) == {}
+
+
+@pytest.mark.parametrize("n", [5001, 9999, 123_456])
+def test_more_samples_than_the_limit_are_thinned_evenly(n):
+    stored, data = samples.encode(list(range(n)))
+    found = samples.decode(samples.CODEC, data, stored)
+    assert stored == len(found) == samples.LIMIT
+    assert (found[0], found[-1]) == (0, n - 1)
+    steps = np.diff(found)
+    assert steps.min() >= 1
+    assert steps.max() - steps.min() <= 1
+
+
+def test_the_true_count_is_kept(store, cell, begin, here, path):
+    import sqlite3
+    from contextlib import closing
+
+    one = cell()
+    store.record(begin(store, [one]), here, Trial(one.key, 0, OK, samples={"latency_ms": [1.0] * 6000}))
+    with closing(sqlite3.connect(path)) as raw:
+        assert raw.execute("SELECT count, stored, codec FROM sample").fetchall() == [(6000, 5000, "f32le+zlib")]
+
+
+def test_damaged_samples_are_named():
+    stored, data = samples.encode([1.0, 2.0])
+    for codec, blob, count, said in (
+        ("lz4", data, stored, "upgrade"),
+        (samples.CODEC, b"nonsense", stored, "damaged"),
+        (samples.CODEC, data, 3, "2 where 3"),
+    ):
+        with pytest.raises(StoreError, match=said):
+            samples.decode(codec, blob, count)
+
+
+def test_duplicates_and_strangers_are_refused_and_change_nothing(store, cell, begin, here):
+    one, other = cell(), cell("default")
+    sweep = begin(store, [one])
+    store.record(sweep, here, Trial(one.key, 0, OK, latency_ms=1.0))
+    before = store.results(), store.trials(sweep)
+    with pytest.raises(StoreError, match="recorded already"):
+        store.record(sweep, here, Trial(one.key, 0, Status.ERROR, samples={"latency_ms": [1.0]}))
+    with pytest.raises(StoreError, match="not planned"):
+        store.record(sweep, here, Trial(other.key, 0, OK))
+    with pytest.raises(StoreError, match="unknown environment"):
+        store.record(sweep, "nowhere", Trial(one.key, 1, OK))
+    with pytest.raises(StoreError, match="NOT NULL"):
+        store.record(sweep, here, Trial(one.key, None, OK))
+    assert (store.results(), store.trials(sweep)) == before
+    store.record(sweep, here, Trial(one.key, 0, OK, attempt=1))
+
+
+def test_recorded_tells_the_last_attempt(store, cell, begin, environment, here):
+    one, two = cell(), cell("default")
+    sweep = begin(store, [one, two])
+    store.record(sweep, here, Trial(one.key, 0, OK, attempt=1))
+    store.record(sweep, here, Trial(one.key, 0, Status.CRASHED, attempt=0))
+    store.record(sweep, here, Trial(two.key, 2, Status.OOM))
+    assert store.recorded(sweep, here) == {(one.key, 0): OK, (two.key, 2): Status.OOM}
+    assert isinstance(store.recorded(sweep, here)[two.key, 2], Status)
+    assert store.recorded(sweep, "elsewhere") == {}
+
+
+def test_the_order_of_recording_does_not_matter(store, cell, begin, here, path):
+    cells = [cell("eager"), cell("default"), cell("graph"), cell("eager", bs=2), cell("default", bs=2)]
+    trials = [
+        Trial(one.key, r, OK, latency_ms=(1 + r / 10) * (i + 1), peak_reserved_bytes=100 * (i + 1))
+        for i, one in enumerate(cells)
+        for r in range(3)
+    ]
+    seen = []
+    for seed in range(3):
+        sweep = begin(store, cells)
+        for index in np.random.default_rng(seed).permutation(len(trials)):
+            store.record(sweep, here, trials[index])
+        rows = store.results(sweep)
+        seen.append([{k: v for k, v in row.items() if k not in ("sweep_id", "started_at")} for row in rows])
+        store.rebuild_results(sweep)
+        assert store.results(sweep) == rows
+    assert seen[0] == seen[1] == seen[2]
+    assert type(store).check(path) == []
+
+
+def test_a_baseline_that_comes_later_gives_the_others_their_speedup(store, cell, begin, here):
+    eager, default, other = cell("eager"), cell("default"), cell("default", bs=2)
+    sweep = begin(store, [eager, default, other])
+    for one in (default, other):
+        store.record(sweep, here, Trial(one.key, 0, OK, latency_ms=1.0))
+    assert by_mode(store, sweep)["default"]["speedup"] is None
+    store.record(sweep, here, Trial(eager.key, 0, OK, latency_ms=3.0))
+    speedups = {(row["mode"], row["bs"]): row["speedup"] for row in store.results(sweep)}
+    assert speedups == {("eager", 1): 1.0, ("default", 1): pytest.approx(3.0), ("default", 2): None}
+    store.record(sweep, here, Trial(eager.key, 1, Status.ERROR, reason="broke"))
+    found = by_mode(store, begin(store, []) and sweep)
+    assert (found["eager"]["status"], found["eager"]["latency_ms"]) == ("error", None)
+    assert {row["speedup"] for row in store.results(sweep)} == {None}
+
+
+def test_sweeps_and_environments_do_not_mix(store, cell, begin, environment, here):
+    eager, default = cell("eager"), cell("default")
+    there = store.add_environment(environment(python="3.12.1"), {})
+    first, second = begin(store, [eager, default]), begin(store, [eager, default])
+    store.record(first, here, Trial(eager.key, 0, OK, latency_ms=3.0))
+    store.record(first, there, Trial(default.key, 0, OK, latency_ms=1.0))
+    store.record(second, here, Trial(default.key, 0, OK, latency_ms=1.0))
+    assert [row["speedup"] for row in store.results()] == [1.0, None, None]
+    assert {row["python"] for row in store.results(first)} == {"3.11.9", "3.12.1"}
+
+
+def test_another_baseline_mode(store, cell, begin, here):
+    eager, default = cell("eager"), cell("default")
+    sweep = begin(store, [eager, default], baseline_mode="default")
+    store.record(sweep, here, Trial(eager.key, 0, OK, latency_ms=3.0))
+    store.record(sweep, here, Trial(default.key, 0, OK, latency_ms=1.0))
+    found = by_mode(store, sweep)
+    assert (found["default"]["speedup"], found["eager"]["speedup"]) == (1.0, pytest.approx(1 / 3))
+
+
+def test_two_variants_of_the_baseline_mode_have_one_baseline(store, cell, begin, here):
+    plain, variant, other = cell("eager"), cell("eager", channels_last=True), cell("default")
+    sweep = begin(store, [plain, variant, other])
+    for one, latency in ((variant, 2.0), (other, 1.0), (plain, 4.0)):
+        store.record(sweep, here, Trial(one.key, 0, OK, latency_ms=latency))
+    assert [row["speedup"] for row in store.results(sweep)] == [1.0, pytest.approx(2.0), pytest.approx(4.0)]
+
+
+def test_the_view_row(store, cell, begin, here):
+    one = cell("default", bs=4, depth={"a": [1, 2]})
+    sweep = begin(store, [one, cell()], name="n", label="v1")
+    store.record(sweep, here, Trial(one.key, 0, OK, latency_ms=2.0))
+    (row,) = store.results()
+    assert tuple(row) == RESULT_COLUMNS
+    assert (row["sweep_id"], row["sweep_name"], row["label"]) == (sweep, "n", "v1")
+    assert row["started_at"] == store.find_sweep(sweep).started_at
+    assert (row["model"], row["bs"], row["mode"], row["throughput_per_s"]) == ("mlp", 4, "default", 2000.0)
+    assert row["params"] == one.params()
+    assert (row["cell_key"], row["environment_id"], row["trials"]) == (one.key, here, 1)
+    never = ("gpu_busy_ms", "kernels", "gpu_idle_fraction", "flops", "min_bytes", "roofline_fraction")
+    assert {row[name] for name in never} == {None}
+
+
+def test_frames_have_the_same_shape_empty_or_not(store, cell, begin, here):
+    empty = store.results_frame()
+    one = cell()
+    sweep = begin(store, [one])
+    store.record(sweep, here, Trial(one.key, 0, OK, latency_ms=2.0, peak_reserved_bytes=2**40))
+    full = store.results_frame(sweep)
+    assert tuple(empty.columns) == tuple(full.columns) == RESULT_COLUMNS
+    assert (len(empty), len(full)) == (0, 1)
+    for frame in (empty, full):
+        assert frame["latency_ms"].dtype == frame["kernels"].dtype == frame["peak_reserved_bytes"].dtype == "float64"
+        assert frame["bs"].dtype == frame["trials"].dtype == "int64"
+        assert isinstance(frame["started_at"].dtype, pd.DatetimeTZDtype)
+    assert full["peak_reserved_bytes"][0] == 2**40
+    assert math.isnan(full["kernels"][0])
+    assert full["reason"][0] is None
+    assert full["params"][0] == one.params()
+    assert store.results_frame("no such sweep").empty
+
+
+def test_threads_may_share_a_store(store, cell, begin, here, path):
+    cells = [cell(mode, bs=bs) for bs in (1, 2) for mode in ("eager", "default", "graph", "other")]
+    sweep = begin(store, cells)
+    failed = []
+
+    def work(one):
+        try:
+            for number in range(5):
+                store.record(sweep, here, Trial(one.key, number, OK, latency_ms=1.0, samples={"latency_ms": [1.0]}))
+                store.results(sweep)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(one,)) for one in cells]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert store.find_sweep(sweep).trials == 40
+    assert {row["trials"] for row in store.results()} == {5}
+    assert type(store).check(path) == []

@@ -1,0 +1,183 @@
+"""Sweeps: planned, extended, found, finished."""
+
+import datetime as dt
+import re
+import time
+
+import pytest
+
+from effbench.cell import Status, Trial
+from effbench.errors import NothingFoundError, StoreError
+from effbench.store import Store
+
+
+def test_a_sweep_is_kept_as_it_was_given(store, cell, begin):
+    before = dt.datetime.now(dt.UTC)
+    sweep = begin(
+        store,
+        [cell(), cell("default")],
+        name="nightly",
+        label="v1",
+        command=["effbench", "-m", "bs=1"],
+        overrides=["bs=1"],
+        protocol={"name": "standard", "limit": float("inf")},
+        seed=2**40,
+        git_revision="abc",
+        rounds=5,
+    )
+    assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", sweep)
+    found = store.find_sweep(sweep)
+    assert (found.id, found.name, found.label, found.state) == (sweep, "nightly", "v1", "running")
+    assert (found.command, found.overrides) == (["effbench", "-m", "bs=1"], ["bs=1"])
+    assert found.protocol == {"name": "standard", "limit": None}
+    assert (found.seed, found.rounds, found.git_revision, found.baseline_mode) == (2**40, 5, "abc", "eager")
+    assert (found.host, found.finished_at) == ({"name": "host"}, None)
+    assert before <= found.started_at <= dt.datetime.now(dt.UTC)
+    assert (found.cells, found.trials, found.statuses) == (2, 0, {})
+
+
+def test_the_plan_keeps_cells_and_their_order(store, cell, begin):
+    plan = [cell(mode, bs=bs, model=model) for bs in (8, 1) for mode in ("graph", "eager") for model in ("b", "a")]
+    sweep = begin(store, [*plan, plan[0]])
+    assert store.planned(sweep) == plan
+    assert [one.key for one in store.planned(sweep)] == [one.key for one in plan]
+    other = begin(store, plan[:1])
+    assert store.planned(other) == plan[:1]
+
+
+def test_extending_appends_what_is_new(store, cell, begin):
+    sweep = begin(store, [cell(bs=1)])
+    store.extend_sweep(sweep, [cell(bs=2), cell(bs=1), cell(bs=3)])
+    store.extend_sweep(sweep, [cell(bs=3)])
+    assert [one.bs for one in store.planned(sweep)] == [1, 2, 3]
+    empty = begin(store, [])
+    store.extend_sweep(empty, [cell(bs=7)])
+    assert [one.bs for one in store.planned(empty)] == [7]
+
+
+def test_ten_thousand_cells_in_a_few_seconds(store, cell, begin):
+    plan = [cell(mode, bs=bs) for bs in range(1, 2501) for mode in ("eager", "default", "graph", "other")]
+    start = time.monotonic()
+    sweep = begin(store, plan)
+    assert time.monotonic() - start < 5
+    assert store.find_sweep(sweep).cells == 10_000
+
+
+def test_ids_do_not_collide(store, cell, begin, monkeypatch):
+    drawn = iter(["aaaa", "aaaa", "aaaa", "bbbb"])
+    moment = dt.datetime(2026, 11, 21, 14, 30, 52, tzinfo=dt.UTC)
+    monkeypatch.setattr("effbench.store.store.secrets.token_hex", lambda _: next(drawn))
+    monkeypatch.setattr("effbench.store.store.now", lambda: moment)
+    assert begin(store, [cell()]) == "20261121-143052-aaaa"
+    assert begin(store, [cell()]) == "20261121-143052-bbbb"
+
+
+def test_a_failing_plan_leaves_no_half_sweep(store, cell, begin):
+    def plan():
+        yield cell()
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError):
+        begin(store, plan())
+    assert store.sweeps() == []
+
+
+@pytest.mark.parametrize("state", ["completed", "interrupted", "failed"])
+def test_finishing(store, cell, begin, state):
+    sweep = begin(store, [cell()])
+    store.finish_sweep(sweep, state)
+    found = store.find_sweep(sweep)
+    assert found.state == state
+    assert found.finished_at >= found.started_at
+    store.finish_sweep(sweep, "running")
+    assert store.find_sweep(sweep).finished_at is None
+
+
+def test_finishing_with_what_is_no_state(store, cell, begin):
+    with pytest.raises(ValueError, match="completed"):
+        store.finish_sweep(begin(store, [cell()]), "done")
+
+
+def test_a_sweep_is_found_by_what_people_type(store, cell, begin):
+    first = begin(store, [cell()], name="nightly")
+    second = begin(store, [cell()], name="nightly")
+    third = begin(store, [cell()])
+    assert [sweep.id for sweep in store.sweeps()] == [third, second, first]
+    assert store.find_sweep("last").id == third
+    assert store.find_sweep("nightly").id == second
+    assert store.find_sweep(first).id == first
+    unique = next(first[:n] for n in range(1, 99) if not any(i.startswith(first[:n]) for i in (second, third)))
+    assert store.find_sweep(unique).id == first
+
+
+def test_what_is_not_found_names_what_there_is(store, cell, begin):
+    with pytest.raises(NothingFoundError, match="no sweep yet"):
+        store.find_sweep("last")
+    ids = [begin(store, [cell()], name=f"nightly-{n}") for n in range(6)]
+    with pytest.raises(NothingFoundError, match="nearest: nightly-"):
+        store.find_sweep("nigtly")
+    with pytest.raises(NothingFoundError, match=r"there are .* and 2 more, and `last`"):
+        store.find_sweep("zzz")
+    with pytest.raises(NothingFoundError, match="the start of 6 sweeps"):
+        store.find_sweep(ids[0][:4])
+    with pytest.raises(NothingFoundError):
+        store.find_sweep("")
+
+
+def test_a_sweep_that_is_not_there_cannot_be_changed(store, cell):
+    for change in (
+        lambda: store.extend_sweep("no", [cell()]),
+        lambda: store.finish_sweep("no", "completed"),
+        lambda: store.rebuild_results("no"),
+        lambda: store.record("no", "e", Trial(cell().key, 0, Status.OK)),
+    ):
+        with pytest.raises(NothingFoundError, match="no sweep 'no'"):
+            change()
+
+
+def test_counts(store, cell, environment, begin):
+    cells = [cell(bs=bs) for bs in range(1, 6)]
+    sweep = begin(store, cells)
+    here = store.add_environment(environment(), {})
+    for one, status in zip(cells, ("ok", "ok", "oom", "error"), strict=False):
+        store.record(sweep, here, Trial(one.key, 0, Status(status)))
+    store.record(sweep, here, Trial(cells[0].key, 1, Status.OK))
+    other = begin(store, cells[:1])
+    found = store.find_sweep(sweep)
+    assert (found.cells, found.trials, found.statuses) == (5, 5, {"ok": 2, "oom": 1, "error": 1})
+    assert [(s.id, s.cells, s.trials) for s in store.sweeps()] == [(other, 1, 0), (sweep, 5, 5)]
+
+
+def test_environments(store, environment):
+    first = store.add_environment(environment(flags={"a": "1"}), {"pip": ["x"]})
+    assert store.add_environment(environment(flags={"a": "1"}), {"pip": ["y"]}) == first
+    second = store.add_environment(environment(gpu_name="NVIDIA H200", gpu_memory_bytes=2**37), {})
+    assert first == environment(flags={"a": "1"}).id
+    rows = store.environments([second, first, "unknown"])
+    assert {row["id"] for row in rows} == {first, second}
+    row = store.environments([first])[0]
+    assert (row["flags"], row["details"], row["torch_version"]) == ({"a": "1"}, {"pip": ["x"]}, "2.13.0")
+    assert len(store.environments()) == 2
+    assert store.environments([]) == []
+
+
+def test_text_that_databases_refuse_is_stored_all_the_same(store, cell, environment, begin, path):
+    one = cell()
+    sweep = begin(store, [one], label="a\x00b", name="\ud800")
+    here = store.add_environment(environment(), {"log": "\x00\ud800"})
+    store.record(sweep, here, Trial(one.key, 0, Status.CRASHED, reason="core\x00dumped \ud83d"))
+    with Store.open(path) as reader:
+        assert reader.results()[0]["reason"] == "core\ufffddumped ?"
+        assert reader.find_sweep(sweep).label == "a\ufffdb"
+
+
+def test_a_closed_store_or_a_full_disk_is_no_traceback(store, cell, begin, monkeypatch):
+    sweep = begin(store, [cell()])
+    import sqlalchemy.exc
+
+    def full(*_):
+        raise sqlalchemy.exc.OperationalError("INSERT", {}, Exception("database or disk is full"))
+
+    monkeypatch.setattr(store, "_lock_sweep", full)
+    with pytest.raises(StoreError, match="cannot be written: database or disk is full"):
+        store.finish_sweep(sweep, "completed")
