@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from effbench.cell import Status
 from effbench.commands import options
+from effbench.commands.show import terminal
 from effbench.metrics import METRICS
 from effbench.store.store import Store
 
@@ -36,10 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_table(table: Table) -> None:
-    console = Console()
-    if not console.is_terminal:  # whole lines for grep and awk, whatever the width
-        console = Console(width=400)
-    console.print(table)
+    terminal().print(table)
 
 
 def table_of(*columns: str) -> Table:

@@ -8,17 +8,19 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.errors import NothingFoundError
 from effbench.metrics import METRICS
-from effbench.report.speedup_table import FORMATS, SpeedupTable, speedup_table
+from effbench.report.speedup_table import FORMATS, Entry, SpeedupTable, speedup_table
 from effbench.store.store import Store
 
 HELP = "The speedup table of a sweep: rows model × bs, columns modes."
 MARKS = "★ best of its row · n.s. not significant: the interval holds 1 · (low–high) 95 % interval over processes"
+PLAIN_WIDTH = 240
 TONES = {"best": "bold green", "unsure": "dim", "status": "yellow", "plain": ""}
 
 
@@ -43,9 +45,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.out:
         with open(args.out, "w") as file:
-            show(Console(file=file, width=160), sweep, rows, table)
+            show(Console(file=file, width=PLAIN_WIDTH), sweep, rows, table)
     else:
-        show(Console(), sweep, rows, table)
+        show(terminal(), sweep, rows, table)
     return 0
 
 
@@ -56,7 +58,7 @@ def show(console: Console, sweep: Any, rows: list[dict[str, Any]], table: Speedu
     where = ", ".join(dict.fromkeys(f"{row['gpu_name'] or 'CPU'}, torch {row['torch_version']}" for row in rows))
     state = "" if sweep.state == "completed" else f" · {sweep.state}"
     console.print(f"[bold]Sweep {sweep.id}{escape(name)}[/]{escape(label)} · {where}{state}", highlight=False)
-    console.print(rich_table(table), soft_wrap=not console.is_terminal)
+    console.print(fitting_table(console, table))
     if table.metric == "speedup":
         console.print(f"× against {table.baseline_mode} (its column shows the latency) · {MARKS}", style="dim", highlight=False)
     else:
@@ -65,11 +67,24 @@ def show(console: Console, sweep: Any, rows: list[dict[str, Any]], table: Speedu
     reasons(console, rows)
 
 
-def rich_table(table: SpeedupTable) -> Table:
-    """The pivot for a terminal; a model's name is shown once for its rows."""
-    drawn = Table(header_style="bold", pad_edge=False)
-    for name in table.label_names:
-        drawn.add_column(escape(name), justify="right" if name == "bs" else "left", no_wrap=True)
+def terminal() -> Console:
+    """Standard output; what is not a terminal has no width and must not be cut."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PLAIN_WIDTH)
+
+
+def fitting_table(console: Console, table: SpeedupTable) -> Table:
+    """On one line an entry; where that is too wide, the interval below the value; then a line for each entry."""
+    unbounded = console.options.update(max_width=10_000)
+    for drawn in (wide_table(table), wide_table(table, two_lines=True)):
+        if Measurement.get(console, unbounded, drawn).maximum <= console.width:
+            return drawn
+    return long_table(table)
+
+
+def wide_table(table: SpeedupTable, two_lines: bool = False) -> Table:
+    """A column a mode; a model's name is shown once for its rows."""
+    drawn = table_with_labels(table)
     for mode in table.modes:
         drawn.add_column(escape(mode), justify="right")
     before: list[Any] = []
@@ -77,15 +92,49 @@ def rich_table(table: SpeedupTable) -> Table:
         labels = list(row.labels.values())
         if before and labels[0] != before[0]:
             drawn.add_section()
-        shown = ["" if before and i == 0 and label == before[0] else escape(str(label)) for i, label in enumerate(labels)]
+        texts = (entry_text(row.cells[mode], "\n" if two_lines else " ") for mode in table.modes)
+        drawn.add_row(*labels_shown(labels, before), *texts)
         before = labels
-        entries = []
-        for mode in table.modes:
-            entry = row.cells[mode]
-            text = escape(entry.text) + (" ★" if entry.best else "")
-            entries.append(f"[{TONES[entry.tone]}]{text}[/]" if TONES[entry.tone] else text)
-        drawn.add_row(*shown, *entries)
     return drawn
+
+
+def long_table(table: SpeedupTable) -> Table:
+    """A line for each entry: fits where the columns do not."""
+    drawn = table_with_labels(table)
+    drawn.add_column("mode")
+    drawn.add_column(table.metric, justify="right")
+    before: list[Any] = []
+    for row in table.rows:
+        labels = list(row.labels.values())
+        if before:
+            drawn.add_section()
+        for index, mode in enumerate(table.modes):
+            shown = labels_shown(labels, before) if index == 0 else [""] * len(labels)
+            drawn.add_row(*shown, escape(mode), entry_text(row.cells[mode], " "))
+        before = labels
+    return drawn
+
+
+def table_with_labels(table: SpeedupTable) -> Table:
+    drawn = Table(header_style="bold", pad_edge=False)
+    for name in table.label_names:
+        drawn.add_column(escape(name), justify="right" if name == "bs" else "left")
+    return drawn
+
+
+def labels_shown(labels: list[Any], before: list[Any]) -> list[str]:
+    """The first label is left away where it repeats the row above."""
+    return ["" if before and i == 0 and label == before[0] else escape(str(label)) for i, label in enumerate(labels)]
+
+
+def entry_text(entry: Entry, separator: str) -> str:
+    """Markup of one entry, `separator` between the value and its interval."""
+    value, bracket, rest = entry.text.partition(" (")
+    interval, _, mark = rest.partition(")")
+    text = escape(value + mark) + (" ★" if entry.best else "")
+    if bracket:
+        text += f"{separator}({escape(interval)})"
+    return f"[{TONES[entry.tone]}]{text}[/]" if TONES[entry.tone] else text
 
 
 def reasons(console: Console, rows: list[dict[str, Any]]) -> None:
@@ -103,7 +152,7 @@ def reasons(console: Console, rows: list[dict[str, Any]]) -> None:
 
 def end_of_sweep(outcome: Any) -> int:
     """The table, what failed, where the database is and what to do next. Returns the exit code."""
-    console = Console()
+    console = terminal()
     with Store.open(outcome.db, mode="read") as store:
         sweep = store.find_sweep(outcome.sweep_id)
         rows = store.results(sweep.id)

@@ -117,6 +117,8 @@ def resolve(cells: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
             dtype = "bfloat16" if device == "cuda" else "float32"
         model = {key: value for key, value in cell["model"].items() if key != "description"}
         target = model["module"]["_target_"]
+        # a list: their order is that of forward's arguments, and JSON objects have none
+        model["inputs"] = [{"name": name, **spec} for name, spec in model["inputs"].items()]
         model["name"] = model["name"] or target.replace(":", ".").rpartition(".")[2]
         mode = {key: value for key, value in cell["mode"].items() if key != "description"}
         if names.setdefault(model["name"], target) != target:

@@ -115,7 +115,7 @@ def measure(run: Run) -> None:
     with run.phase("build"):  # outside inference mode: its tensors cannot be parameters like any other
         seed = cell.numerics.get("seed", 0)
         module = build_module(cell.model["module"], run.dtype, device, seed)
-        specs = parse_inputs(cell.model["inputs"])
+        specs = parse_inputs({spec["name"]: without_name(spec) for spec in cell.model["inputs"]})
         sets = run.request.protocol.get("input_sets", 3)
         inputs = [make_inputs(specs, cell.bs, run.dtype, device, seed + 7919 * (i + 1)) for i in range(sets)]
         timing.synchronizer(device)()
@@ -150,6 +150,10 @@ def measure(run: Run) -> None:
         raise Ended(Status.NOISY, "a graph was compiled while timing: these figures hold compile time")
     if reason := prepared.degraded or counters.degraded_reason(after, reasons, mode.compiles, device):
         raise Ended(Status.DEGRADED, reason)
+
+
+def without_name(spec: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in spec.items() if key != "name"}
 
 
 def mode_settings(mode: dict[str, Any]) -> dict[str, Any]:

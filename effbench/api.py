@@ -1,0 +1,54 @@
+"""The Python API: two functions and a handle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from effbench.config import DEFAULT_DB
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep that has run. `state` is `completed` or `interrupted`; failed cells are in its results."""
+
+    id: str
+    db: str
+    state: str
+
+    def results(self) -> pd.DataFrame:
+        """Its rows of the view `results`."""
+        return results(self.db, self.id)
+
+
+def sweep(overrides: Sequence[str], quiet: bool = True) -> Sweep:
+    """Run the sweep that `effbench -m *overrides` runs; not quiet: with its progress on standard output.
+
+    Ctrl-C is handled only in the main thread. Raises EffbenchError for whatever is wrong before the first trial; a cell
+    that fails is a row with a status, not an exception.
+    """
+    from effbench.cli import hydra_sweep
+    from effbench.errors import UsageError
+
+    if isinstance(overrides, str):
+        raise UsageError(f"sweep() takes a list of overrides, such as [{overrides!r}]")
+    outcome = hydra_sweep([*overrides], quiet=quiet)
+    if outcome is None:
+        raise UsageError("these overrides run no sweep")
+    return Sweep(outcome.sweep_id, outcome.db, outcome.state)
+
+
+def results(db: str = DEFAULT_DB, sweep: str | None = "last") -> pd.DataFrame:
+    """Rows of the view `results` as a DataFrame; units stand in the columns' names (docs/results.md).
+
+    `db`: a path or any SQLAlchemy URL. `sweep`: an id, a name, `last`, or None for all sweeps. Raises StoreError for a
+    database that cannot be read, NothingFoundError for a sweep that is not there.
+    """
+    from effbench.store import Store
+
+    with Store.open(db, mode="read") as store:
+        return store.results_frame(store.find_sweep(sweep).id if sweep is not None else None)
