@@ -24,6 +24,8 @@ from effbench.report.speedup_table import speedup_table
 from effbench.report.swept import ABSENT, plain, plain_rows
 
 TEMPLATES = Path(__file__).parent / "templates"
+#: What the page asks of a sweep; any of it may be missing.
+SWEEP_FACTS = ("id", "name", "label", "started_at", "state", "command", "protocol", "git_revision", "baseline_mode")
 #: Names of an environment's facts, in reading order.
 FACTS = {
     "gpu_name": "GPU",
@@ -84,6 +86,7 @@ def write_report(
 
 def render_page(frame: pd.DataFrame, sweep: dict[str, Any], environments: list[dict[str, Any]], database: str) -> str:
     """The page's HTML."""
+    sweep = dict.fromkeys(SWEEP_FACTS) | sweep
     tidy = prepare(frame)
     baseline = str(sweep.get("baseline_mode") or "eager")
     best = summary.fastest(tidy)
@@ -95,9 +98,9 @@ def render_page(frame: pd.DataFrame, sweep: dict[str, Any], environments: list[d
         script=Markup((TEMPLATES / "page.js").read_text(encoding="utf-8")),
         looks={"themes": THEMES, "diverging": {name: [list(stop) for stop in DIVERGING[name]] for name in DIVERGING}},
         themes=THEMES,
-        title=str(sweep.get("name") or sweep.get("label") or f"sweep {sweep.get('id', '')}").strip(),
+        title=str(sweep.get("name") or sweep.get("label") or f"sweep {sweep['id'] or ''}").strip(),
         sweep=sweep,
-        protocol=_dict(sweep.get("protocol")),
+        protocol={"name": None, "rounds": sweep.get("rounds")} | _dict(sweep["protocol"]),
         baseline=baseline,
         has_interval=bool(tidy["latency_ci_low_ms"].notna().any()) if len(tidy) else False,
         counts=summary.counts(tidy),

@@ -206,6 +206,11 @@ def test_an_unfinished_sweep_is_marked(tmp_path, pages):
     assert "did not complete" not in text_of(pages["full"])
 
 
+def test_a_sweep_of_which_little_is_known(tmp_path):
+    html = text_of(write_report(make.sample(), {"id": "k3x9"}, [], tmp_path, "results.db"))
+    assert "sweep k3x9" in html and ">effbench</pre>" in html
+
+
 def test_writing_again_replaces_the_page_and_leaves_no_draft(tmp_path):
     write(tmp_path / "a", pd.DataFrame())
     write(tmp_path / "a", make.sample())
