@@ -342,8 +342,6 @@ class Store:
         wanted = list(dict.fromkeys(ids))
         return self._rows(query.where(ENVIRONMENT.c.id.in_(wanted))) if wanted else []
 
-    # --- upkeep ------------------------------------------------------------------------------------------------------
-
     @staticmethod
     def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
         """Bring an existing database to this version's schema; returns its revision before and after."""

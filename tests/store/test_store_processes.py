@@ -68,12 +68,12 @@ def test_a_killed_writer_loses_only_the_trial_in_flight(path, store, cell, envir
     sweep, here = begin(store, cells), store.add_environment(environment(), {})
     store.close()  # no one else holds the log open: recovery is the next one's
     for delay in (0.0, 0.03, 0.11):
-        writer = start(WRITER, path, sweep, here, "eager,default", 10_000)
-        assert writer.stdout.readline() == "ready\n"
-        first = writer.stdout.readline()
-        time.sleep(delay)
-        writer.send_signal(signal.SIGKILL)
-        said, _ = writer.communicate()
+        with start(WRITER, path, sweep, here, "eager,default", 10_000) as writer:
+            assert writer.stdout.readline() == "ready\n"
+            first = writer.stdout.readline()
+            time.sleep(delay)
+            writer.send_signal(signal.SIGKILL)
+            said = writer.stdout.read()  # not communicate(): it passes over what readline() has read ahead
         promised = {
             (key, int(number)) for key, number in (line.split() for line in (first + said).splitlines() if " " in line)
         }
