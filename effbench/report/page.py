@@ -89,7 +89,7 @@ def render_page(frame: pd.DataFrame, sweep: dict[str, Any], environments: list[d
     sweep = dict.fromkeys(SWEEP_FACTS) | sweep
     tidy = prepare(frame)
     baseline = str(sweep.get("baseline_mode") or "eager")
-    best = summary.fastest(tidy)
+    best = summary.fastest(tidy, baseline)
     modes = summary.by_mode(tidy) if len(tidy) else pd.DataFrame()
     return _templates().get_template("page.html.j2").render(
         nonce=secrets.token_urlsafe(16),

@@ -26,7 +26,7 @@ class Counts:
 class Fastest:
     """The fastest ok mode of one case and bs. `tied`: other modes whose latency interval overlaps with its own.
 
-    `significant` is None where the speedup has no interval (or there is no baseline to speak of).
+    `significant` is None where the speedup has no interval, and for the baseline itself.
     """
 
     case: str
@@ -36,6 +36,7 @@ class Fastest:
     latency_ms: float
     significant: bool | None
     tied: tuple[str, ...]
+    baseline: bool = False
 
 
 def counts(frame: pd.DataFrame) -> Counts:
@@ -47,26 +48,27 @@ def counts(frame: pd.DataFrame) -> Counts:
     return Counts(len(frame), ok, failed, len(frame) - ok - failed, by_status)
 
 
-def fastest(frame: pd.DataFrame) -> dict[str, dict[int, Fastest | None]]:
+def fastest(frame: pd.DataFrame, baseline_mode: str = "eager") -> dict[str, dict[int, Fastest | None]]:
     """case → bs → the fastest ok mode, None where none is ok; both in the frame's order."""
     out: dict[str, dict[int, Fastest | None]] = {}
     for (case, bs), group in frame.groupby(["case", "bs"], sort=False):
         ok = group[(group["status"] == Status.OK) & group["latency_ms"].notna()]
-        out.setdefault(str(case), {})[int(bs)] = _fastest(str(case), int(bs), ok) if len(ok) else None
+        out.setdefault(str(case), {})[int(bs)] = _fastest(str(case), int(bs), ok, baseline_mode) if len(ok) else None
     return out
 
 
-def _fastest(case: str, bs: int, ok: pd.DataFrame) -> Fastest:
+def _fastest(case: str, bs: int, ok: pd.DataFrame, baseline_mode: str) -> Fastest:
     best = ok.loc[ok["latency_ms"].idxmin()]
     others = ok.drop(best.name)
     overlap = (others["latency_ci_low_ms"] <= best["latency_ci_high_ms"]) & (
         others["latency_ci_high_ms"] >= best["latency_ci_low_ms"]
     )
     low, high = best["speedup_ci_low"], best["speedup_ci_high"]
-    significant = None if math.isnan(low) or math.isnan(high) else not low <= 1 <= high
+    baseline = best["mode"] == baseline_mode
+    significant = None if baseline or math.isnan(low) or math.isnan(high) else not low <= 1 <= high
     speedup = None if math.isnan(best["speedup"]) else float(best["speedup"])
     tied = tuple(str(name) for name in others.loc[overlap, "series"])
-    return Fastest(case, bs, str(best["series"]), speedup, float(best["latency_ms"]), significant, tied)
+    return Fastest(case, bs, str(best["series"]), speedup, float(best["latency_ms"]), significant, tied, baseline)
 
 
 def by_mode(frame: pd.DataFrame) -> pd.DataFrame:

@@ -112,6 +112,12 @@ def test_fastest_names_the_mode_and_what_it_cannot_be_told_from(tidy):
     assert alone == {"mlp": {1: None}}
 
 
+def test_the_baseline_can_be_the_fastest_and_is_never_insignificant():
+    rows = [make.row(speedup_ci_low=1.0, speedup_ci_high=1.0), make.row(mode="default", latency_ms=9.0)]
+    item = summary.fastest(prepare(pd.DataFrame(rows)))["mlp"][1]
+    assert (item.series, item.baseline, item.significant) == ("eager", True, None)
+
+
 def test_geometric_mean_stands_beside_its_pass_rate():
     rows = [make.row(), make.row(bs=8), make.row(mode="default", speedup=2.0), make.row("b", 1, "default", speedup=8.0)]
     rows.append(make.failed("c", 1, "default", "oom", "full"))
