@@ -26,6 +26,32 @@ from effbench.message import MessageError, decode, encode
 from effbench.worker import processes
 
 PRELOAD = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "torch._functorch.aot_autograd")
+#: What a process's first compilation imports lazily (0.5 s of it), private and different from release to release: a name
+#: that is gone is left to the compilation itself.
+PRELOAD_IF_THERE = (
+    "torch._dynamo.backends.inductor",
+    "torch._dynamo.backends.cudagraphs",
+    "torch._dynamo.backends.distributed",
+    "torch._dynamo.backends.onnxrt",
+    "torch._dynamo.backends.tensorrt",
+    "torch._dynamo.backends.torchxla",
+    "torch._dynamo.backends.tvm",
+    "torch._dynamo.repro.after_dynamo",
+    "torch._inductor.codegen.cpp_wrapper_gpu",
+    "torch._inductor.codegen.cuda_combined_scheduling",
+    "torch._inductor.codegen.halide",
+    "torch._inductor.codegen.memory_planning",
+    "torch._inductor.codegen.mps",
+    "torch._inductor.codegen.wrapper_fxir",
+    "torch._inductor.compiler_bisector",
+    "torch._inductor.cudagraph_trees",
+    "torch._subclasses.schema_check_mode",
+    "torch.distributed.tensor.experimental",
+    "torch.export._trace",
+    "torch.fx.experimental.validator",
+    "torch.utils.cpp_extension",
+    "sympy.tensor.tensor",
+)
 TRIAL_VARIABLE = "EFFBENCH_TRIAL"
 LOG_TAIL = 4000
 
@@ -270,6 +296,9 @@ def main() -> None:
     if "--no-preload" not in sys.argv[1:]:
         for name in PRELOAD:
             importlib.import_module(name)
+        for name in PRELOAD_IF_THERE:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
     settle()
     server.send({"event": "ready", "pid": os.getpid(), "seconds": time.monotonic() - started})
     server.serve()

@@ -1,0 +1,40 @@
+"""Modules that misbehave on a GPU; imported by cells, not by the tests."""
+
+import torch
+from torch import nn
+
+
+class Whole(nn.Module):
+    """Right, and simple."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+
+    def forward(self, x):
+        return self.layer(x).relu()
+
+
+class TooMuch(nn.Module):
+    """Asks for more memory than any GPU has."""
+
+    def forward(self, x):
+        return torch.empty(2**42, dtype=torch.uint8, device=x.device)[: x.shape[0]] + x
+
+
+class OutOfRange(nn.Module):
+    """A device-side assert: the CUDA context is of no use afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(8, 32)
+
+    def forward(self, x):
+        return self.table(torch.full((x.shape[0],), 100, device=x.device))
+
+
+class OnTheCpu(nn.Module):
+    """Half of it runs on the CPU: Inductor cannot put that in a CUDA graph."""
+
+    def forward(self, x):
+        return x + x.cpu().sin().to(x.device)
