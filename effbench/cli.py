@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from effbench import __version__
 from effbench.errors import EffbenchError, UsageError
 
 #: Subcommand -> module under effbench.commands; each has `HELP`, `add_arguments(parser)` and `run(args) -> exit code`.
@@ -38,6 +39,9 @@ def run(argv: list[str]) -> int:
     try:
         if not argv:
             raise UsageError(NOTHING.removeprefix("effbench: "))
+        if argv == ["--version"]:
+            print(f"effbench {__version__}")
+            return 0
         if is_bare_word(argv[0]):
             return run_command(argv[0], argv[1:])
         return run_sweep(argv)
@@ -101,23 +105,28 @@ def hydra_sweep(argv: list[str], quiet: bool = False):
     import hydra
 
     from effbench import config
-    from effbench.sweeping import hydra_errors, hydra_plugin, resume
+    from effbench.sweeping import arguments, hydra_errors, hydra_plugin, resume
     from effbench.sweeping.conduct import Command
     from effbench.sweeping.progress import Progress
 
     argv, overrides = resume.expand(argv)
+    words = arguments.arrange(argv, COMMANDS)
+    bypassed = False
     config.register()
     hydra_plugin.register()
 
     @hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")
     def task(_: object) -> None:
-        raise UsageError("effbench runs cells through its own launcher: leave hydra/launcher as it is")
+        nonlocal bypassed
+        bypassed = True
 
     before = sys.argv
-    sys.argv = ["effbench", *argv]
+    sys.argv = ["effbench", *words]
     try:
         with hydra_plugin.Session(Command(argv, overrides), Progress(quiet=quiet)) as session:
             task()
+            if bypassed:
+                raise UsageError(hydra_plugin.OTHER_LAUNCHER)
             return session.outcome
     except (EffbenchError, KeyboardInterrupt):
         raise

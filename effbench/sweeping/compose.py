@@ -17,6 +17,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from effbench.errors import ConfigError
 
+#: A list would lay one option over the other.
+ONE_OPTION = ("model", "mode", "protocol", "executor")
+
 
 class Composer:
     """Composes jobs of one sweep. Not thread-safe: the composed configurations are reused in place."""
@@ -35,6 +38,9 @@ class Composer:
         Raises Hydra's and OmegaConf's errors for what cannot be composed, ConfigError for a value that does not fit.
         """
         parsed = [self.parse(text) for text in overrides]
+        for override in parsed:
+            if override.key_or_group in ONE_OPTION and isinstance(override.value(), list):
+                raise ConfigError(f"{override.input_line}: one option at a time, or several to sweep over, without brackets")
         values = [override for override in parsed if self.is_plain_value(override)]
         rest = [override.input_line for override in parsed if not self.is_plain_value(override)]
         key = (tuple(rest), tuple(override.key_or_group for override in values))

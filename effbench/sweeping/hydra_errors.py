@@ -7,8 +7,8 @@ import difflib
 import re
 from collections.abc import Iterator
 
-from hydra.errors import MissingConfigException
-from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
 
 from effbench import config
 from effbench.errors import ConfigError
@@ -27,7 +27,11 @@ def explain(error: Exception, argv: list[str]) -> ConfigError:
         return ConfigError(f"unknown setting {found[1]!r}{suggest(found[1], names)}; effbench --help lists all settings")
     if found := re.search(r"Could not append to config\. An item is already at '(.+?)'", text):
         return ConfigError(f"{found[1]} exists already: leave the + away")
-    if found := re.search(r"Error merging override (.+?)(?: Value|\n|$)", text):
+    if found := re.search(r"Ambiguous value for argument '(.+?)'", text):
+        return ConfigError(f"{found[1]} holds several values, and --cfg shows one configuration: give one of them")
+    if "Config group override must be a string or a list" in text:
+        return ConfigError("a group takes one of its options: mode=eager, for example, and not null or a number")
+    if found := re.search(r"Error merging override (\S+)", text):
         return ConfigError(f"{found[1]}: {first_line(list(chain(error))[-1])}")
     if isinstance(error, MissingMandatoryValue):
         name = re.search(r"full_key: (\S+)", text)
@@ -37,7 +41,9 @@ def explain(error: Exception, argv: list[str]) -> ConfigError:
     if type(error).__name__ == "OverrideParseException":
         return ConfigError(f"cannot read the override {getattr(error, 'override', '')!r}: {first_line(error)}\n"
                            "an override is key=value; put quotes around values with spaces, ? or =")  # fmt: skip
-    return ConfigError(f"{type(error).__name__}: {first_line(list(chain(error))[-1])}")
+    said = first_line(list(chain(error))[-1])
+    known = isinstance(error, HydraException | OmegaConfBaseException)
+    return ConfigError(said if known else f"{type(error).__name__}: {said}")
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:

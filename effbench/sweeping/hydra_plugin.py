@@ -22,12 +22,14 @@ from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from omegaconf import DictConfig
 
+from effbench.errors import UsageError
 from effbench.sweeping.compose import Composer
 from effbench.sweeping.conduct import Command, Outcome, conduct
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.workers import ForkServer
 
 MODULE = "hydra_plugins.effbench"
+OTHER_LAUNCHER = "effbench runs cells through its own launcher: leave hydra/launcher and hydra.mode as they are"
 
 
 class EffbenchSweeper(Sweeper):
@@ -41,6 +43,8 @@ class EffbenchSweeper(Sweeper):
         self.launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
+        if not isinstance(self.launcher, EffbenchLauncher):
+            raise UsageError(OTHER_LAUNCHER)
 
     def sweep(self, arguments: list[str]) -> Any:
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)

@@ -67,6 +67,10 @@ def validate(config: dict[str, Any]) -> None:
     at_least("protocol.rounds", config["protocol"]["rounds"], 1)
     at_least("protocol.input_sets", config["protocol"]["input_sets"], 1)
     at_least("protocol.min_samples", config["protocol"]["min_samples"], 2)
+    at_least("protocol.max_samples", config["protocol"]["max_samples"], 2)
+    at_least("protocol.max_warmup_calls", config["protocol"]["max_warmup_calls"], 1)
+    at_least("protocol.warmup_calls", config["protocol"]["warmup_calls"], 0)
+    at_least("executor.lock_timeout_s", config["executor"]["lock_timeout_s"], 0)
     for key in ("budget_s", "min_time_s", "target_interval", "warmup_s", "min_block_ms"):
         at_least(f"protocol.{key}", config["protocol"][key], 0)
     if config["timeout_s"] <= 0:
@@ -83,6 +87,7 @@ def validate(config: dict[str, Any]) -> None:
     if not config["model"]["inputs"]:
         raise ConfigError("the model has no inputs: describe them, for example 'model.inputs.x.shape=[16]'")
     parse_inputs(config["model"]["inputs"])
+    check_variables(config["env"])
 
 
 def check_keys(config: dict[str, Any]) -> None:
@@ -91,9 +96,27 @@ def check_keys(config: dict[str, Any]) -> None:
              "numerics": schema.Numerics, "sweep": schema.SweepSettings}  # fmt: skip
     for node, kind in nodes.items():
         known = [f.name for f in dataclasses.fields(kind)]
-        for key in config[node] if node else config:
+        found = config[node] if node else config
+        for key in found:
             if key not in known:
                 raise ConfigError(f"unknown setting {node + '.' if node else ''}{key}; allowed: {', '.join(known)}")
+        for key in known:
+            if key not in found:
+                raise ConfigError(f"{node + '.' if node else ''}{key} was taken out, and every sweep needs it")
+
+
+def check_variables(env: Any) -> None:
+    """`env` maps names to plain values; a dot in a name makes a mapping of it."""
+    if not isinstance(env, dict):
+        raise ConfigError(f"env is {env!r}; it maps environment variables to values: env.OMP_NUM_THREADS=1")
+    for name, value in env.items():
+        if not isinstance(value, str | int | float):
+            raise ConfigError(f"env.{name} is {value!r}: an environment variable takes text or a number, as env.FOO=1")
+
+
+def variable(value: Any) -> str:
+    """An environment variable's text, as it was typed: `true` is read as a boolean."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def one_of(name: str, value: Any, allowed: Sequence[str]) -> None:
@@ -123,7 +146,7 @@ def resolve(cells: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
         mode = {key: value for key, value in cell["mode"].items() if key != "description"}
         if names.setdefault(model["name"], target) != target:
             raise ConfigError(f"two modules share the name {model['name']}: give one of them another with model.name=")
-        env = {key: str(value) for key, value in cell["env"].items()}
+        env = {key: variable(value) for key, value in cell["env"].items()}
         done = Cell(model, cell["bs"], mode, dtype, cell["phase"], device, cell["numerics"], env)
         found.setdefault(done.key, done)
     return list(found.values())

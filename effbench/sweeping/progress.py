@@ -83,7 +83,7 @@ class Progress:
             yield
             return
         if not jobs:
-            self.console.print(f"{self.title}: every trial is recorded already", highlight=False)
+            self.console.print(f"{self.title}: every trial is recorded already", highlight=False, soft_wrap=True)
             yield
             return
         if not self.console.is_terminal:

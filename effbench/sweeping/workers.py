@@ -104,8 +104,7 @@ class ForkServer:
             raise WorkerError(f"{task} took longer than {timeout_s:.0f} s (in {entry.phase})")
         result = entry.outcome.get("result")
         if result is None:
-            log = (entry.outcome.get("log") or entry.outcome.get("died") or "").strip()
-            raise WorkerError(f"{task} failed in {entry.phase}: {log.splitlines()[-1] if log else 'no output'}")
+            raise WorkerError(f"{task} failed in {entry.phase}: {how_it_ended(entry.outcome)}")
         return result
 
     def send(self, message: dict[str, Any]) -> None:
@@ -114,7 +113,9 @@ class ForkServer:
             self.process.stdin.flush()
 
     def close(self) -> None:
-        """Close its input: the server ends every child and exits."""
+        """Close its input: the server ends every child and exits. One that still loads has no child yet."""
+        if not self.ready.is_set():
+            self.process.kill()
         with contextlib.suppress(BrokenPipeError, ValueError):
             self.process.stdin.close()
         try:
@@ -161,3 +162,12 @@ class ForkServer:
 
     def last_words(self) -> str:
         return f": {self.stderr[-1]}" if self.stderr else ""
+
+
+def how_it_ended(outcome: dict[str, Any]) -> str:
+    """One line: the signal or the exit code of a task without a result, with the last line that it printed."""
+    if "died" in outcome:
+        return outcome["died"]
+    how = f"killed by signal {outcome['signal']}" if outcome["signal"] else f"exited with code {outcome['exit']}"
+    log = (outcome.get("log") or "").strip()
+    return f"{how}: {log.splitlines()[-1]}" if log else how

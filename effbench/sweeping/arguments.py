@@ -1,0 +1,51 @@
+"""The words of a sweep's command line, before Hydra reads them: any order, and errors of one line."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Collection
+from typing import NoReturn
+
+from hydra._internal.utils import get_args_parser
+
+from effbench.errors import UsageError
+
+
+def arrange(argv: list[str], commands: Collection[str]) -> list[str]:
+    """The same words with options before overrides: Hydra's parser does not take `bs=1 -m mode=eager`.
+
+    `-m` beside --cfg or --info is left out, as every command is a sweep here (Hydra allows only one of them). Raises
+    UsageError for an unknown option and for a word that is no override; `commands` are those to suggest.
+    """
+    parser = get_args_parser()
+    parser.error = refuse  # type: ignore[method-assign] - argparse prints its usage and exits
+    given = parser.parse_intermixed_args(argv)
+    for word in given.overrides:
+        if "=" not in word and not word.startswith("~"):
+            raise UsageError(misplaced(word, commands))
+    if given.cfg or given.info:
+        given.multirun = given.run = False
+    options = [option for action in parser._actions if (option := as_given(action, given))]
+    return [*options, *given.overrides]
+
+
+def as_given(action: argparse.Action, given: argparse.Namespace) -> str | None:
+    """The option as one word, None where it was not given."""
+    value = getattr(given, action.dest, action.default)
+    if not action.option_strings or value == action.default:
+        return None
+    name = action.option_strings[0]
+    return name if value is True else f"{name}={value}"
+
+
+def refuse(message: str) -> NoReturn:
+    raise UsageError(f"{message}; effbench --help shows what can be set, effbench --hydra-help Hydra's options")
+
+
+def misplaced(word: str, commands: Collection[str]) -> str:
+    """What to say about a word that is no override."""
+    near = difflib.get_close_matches(word, commands, n=1)
+    if near:
+        return f"{word!r} is no override; a command comes first, with arguments of its own: effbench {near[0]} --help"
+    return f"{word!r} is no override: an override is key=value, such as bs=8; effbench --help shows all settings"
