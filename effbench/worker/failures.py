@@ -31,11 +31,11 @@ def chain(error: BaseException) -> Iterator[BaseException]:
         current = current.__cause__ or current.__context__
 
 
-def classify(error: Exception, phase: str | None) -> tuple[Status, str]:
+def classify(error: BaseException, phase: str | None) -> tuple[Status, str]:
     """The status and the reason: phase, type and first line."""
     where = f"in {phase}: " if phase else ""
     for link in chain(error):
-        text = str(link)
+        text = text_of(link)
         is_oom = isinstance(link, (MemoryError, torch.OutOfMemoryError)) or (
             isinstance(link, RuntimeError) and any(known in text.lower() for known in OOM_TEXTS)
         )
@@ -44,7 +44,20 @@ def classify(error: Exception, phase: str | None) -> tuple[Status, str]:
         for known, advice in MISSING.items():
             if known == type(link).__name__ or known in text:
                 return Status.UNSUPPORTED, advice
-    return Status.ERROR, f"{where}{type(error).__name__}: {first_line(str(error))}".rstrip(": ")
+    return Status.ERROR, f"{where}{describe(error)}"
+
+
+def describe(error: BaseException) -> str:
+    """Type and first line."""
+    return f"{type(error).__name__}: {first_line(text_of(error))}".rstrip(": ")
+
+
+def text_of(error: BaseException) -> str:
+    """`str(error)`, also where a user's exception cannot do that."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
 
 
 def first_line(text: str, limit: int = 300) -> str:

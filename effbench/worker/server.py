@@ -204,8 +204,8 @@ class Server:
 
             traceback.print_exc()
             # SystemExit of a task that meant to leave: its code is a fact worth keeping
-            if isinstance(error, SystemExit) and isinstance(error.code, int):
-                code = error.code
+            if isinstance(error, SystemExit) and isinstance(error.code, int | None):
+                code = error.code or 0
         finally:
             with contextlib.suppress(Exception):
                 sys.stdout.flush()

@@ -75,7 +75,9 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
         measure(state)
     except Ended as ended:
         trial.status, trial.reason = ended.status, ended.reason
-    except Exception as error:
+    except SystemExit:  # the module meant to end its process: it may
+        raise
+    except BaseException as error:
         trial.status, trial.reason = failures.classify(error, trial.phase)
         trial.extra["traceback"] = failures.traceback_tail(error)
     for name in ("build", "check", "warmup", "timing"):
@@ -162,9 +164,16 @@ def mode_settings(mode: dict[str, Any]) -> dict[str, Any]:
 
 
 def reference_outputs(run: Run, module: torch.nn.Module, inputs: list[timing.Inputs]) -> list[Any]:
-    """Eager's outputs for all input sets, cloned."""
-    references = [accuracy.clone(module(*args, **kwargs)) for args, kwargs in inputs]
+    """Eager's outputs for all input sets, cloned. The module gets copies: it may write into its inputs."""
+    references = []
+    for given in inputs:
+        args, kwargs = accuracy.clone(given)
+        references.append(accuracy.clone(module(*args, **kwargs)))
     timing.synchronizer(run.device)()
+    if not accuracy.leaves(references[0]):
+        kind = type(references[0]).__name__
+        advice = "return tensors, or a tuple, list or dict of them"
+        raise Ended(Status.ERROR, f"in check: the output ({kind}) holds no tensor to compare: {advice}")
     if not run.cell.model.get("allow_nonfinite"):
         for reference in references:
             if reason := accuracy.not_finite(reference):
@@ -176,9 +185,9 @@ def prepare(run: Run, mode: Any, module: torch.nn.Module, inputs: list[timing.In
     """Prepare the mode (timed), make its settling calls (timed), and check every input set against eager."""
     trial, synchronize = run.trial, timing.synchronizer(run.device)
     memory.reset_peaks(run.device)
+    args, kwargs = accuracy.clone(inputs[0])
     with run.phase("prepare"):
         start = time.perf_counter()
-        args, kwargs = inputs[0]
         prepared = mode.prepare(module, args, kwargs)
         synchronize()
         ready = time.perf_counter()
@@ -186,7 +195,8 @@ def prepare(run: Run, mode: Any, module: torch.nn.Module, inputs: list[timing.In
         step(*args, **kwargs)
         synchronize()
         first = time.perf_counter()
-        for args, kwargs in (inputs[i % len(inputs)] for i in range(1, mode.settling_calls)):
+        for i in range(1, mode.settling_calls):
+            args, kwargs = accuracy.clone(inputs[i % len(inputs)])
             step(*args, **kwargs)
         synchronize()
         settled = time.perf_counter()
@@ -196,8 +206,8 @@ def prepare(run: Run, mode: Any, module: torch.nn.Module, inputs: list[timing.In
     trial.prepare_peak_allocated_bytes, _ = memory.peaks(run.device)
     with run.phase("check"):
         tolerance = run.cell.model.get("tolerance")
-        twin = None
-        for (args, kwargs), reference in zip(inputs, references, strict=True):
+        for given, reference in zip(inputs, references, strict=True):
+            args, kwargs = accuracy.clone(given)
             output = accuracy.clone(step(*args, **kwargs))
             synchronize()
             verdict = accuracy.compare(output, reference, tolerance)
@@ -205,13 +215,24 @@ def prepare(run: Run, mode: Any, module: torch.nn.Module, inputs: list[timing.In
                 trial.rel_error = max(trial.rel_error or 0.0, verdict.error)
             if verdict.correct:
                 continue
+            if not verdict.only_values:
+                raise Ended(Status.INCORRECT, str(verdict.reason))
             # too strict for this dtype? Then float64 is the judge
-            twin = twin or accuracy.float64_twin(module)
-            reason = accuracy.compare_with_float64(output, reference, twin(*args, **kwargs), tolerance)
             trial.extra["judged_by_float64"] = True
-            if reason or verdict.error is None:
-                raise Ended(Status.INCORRECT, f"{verdict.reason}; {reason}" if reason else str(verdict.reason))
+            if reason := float64_judgement(run, module, given, output, reference):
+                raise Ended(Status.INCORRECT, f"{verdict.reason}; {reason}")
     return step, prepared
+
+
+def float64_judgement(run: Run, module: torch.nn.Module, given: timing.Inputs, output: Any, reference: Any) -> str | None:
+    """None where `output` is as near to the float64 result as eager's is. A module that cannot run in float64 has no
+    such judge."""
+    args, kwargs = accuracy.clone(given)
+    try:
+        exact = accuracy.float64_twin(module)(*args, **kwargs)
+        return accuracy.compare_with_float64(output, reference, exact, run.cell.model.get("tolerance"))
+    except Exception as error:
+        return f"no float64 reference ({failures.describe(error)})"
 
 
 def time_step(run: Run, step: Callable, inputs: list[timing.Inputs], gpu: telemetry.Telemetry) -> None:
