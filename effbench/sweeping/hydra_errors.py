@@ -7,6 +7,7 @@ import difflib
 import re
 from collections.abc import Iterator
 
+import yaml
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
 
@@ -41,6 +42,10 @@ def explain(error: Exception, argv: list[str]) -> ConfigError:
     if type(error).__name__ == "OverrideParseException":
         return ConfigError(f"cannot read the override {getattr(error, 'override', '')!r}: {first_line(error)}\n"
                            "an override is key=value; put quotes around values with spaces, ? or =")  # fmt: skip
+    if found := re.search(r"In '(.+?)': \w+ raised while composing config:\s*(.+)", text):
+        return ConfigError(f"{found[1]}.yaml: {found[2]}")
+    if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
+        return ConfigError(f"{mark.name}, line {mark.line + 1}: {error.problem}")
     said = first_line(list(chain(error))[-1])
     known = isinstance(error, HydraException | OmegaConfBaseException)
     return ConfigError(said if known else f"{type(error).__name__}: {said}")

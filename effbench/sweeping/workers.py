@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from effbench.message import MessageError, decode, encode
 SERVER_ENVIRONMENT = {"TORCH_WARM_POOL": "0", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 READY_TIMEOUT_S = 180.0
 KILL_TIMEOUT_S = 15.0
+LAST_WORDS_TIMEOUT_S = 2.0
 
 
 @dataclass
@@ -60,8 +60,12 @@ class ForkServer:
         self.ready = threading.Event()
         self.dead: str | None = None
         self.stderr: list[str] = []
-        for target in (self.read_messages, self.read_stderr):
-            threading.Thread(target=target, daemon=True, name=f"effbench-{target.__name__}").start()
+        self.stderr_reader, self.message_reader = (
+            threading.Thread(target=target, daemon=True, name=f"effbench-{target.__name__}")
+            for target in (self.read_stderr, self.read_messages)
+        )
+        self.stderr_reader.start()
+        self.message_reader.start()
 
     def wait_ready(self) -> None:
         """Raises WorkerError with what the server said if it does not come up."""
@@ -123,15 +127,17 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self.message_reader.join(LAST_WORDS_TIMEOUT_S)
 
     def read_messages(self) -> None:
-        for line in self.process.stdout:
-            try:
-                self.handle(decode(line))
-            except MessageError as error:
-                self.stderr.append(f"not understood: {error}")
+        with self.process.stdout as lines:
+            for line in lines:
+                try:
+                    self.handle(decode(line))
+                except MessageError as error:
+                    self.stderr.append(f"not understood: {error}")
         code = self.process.wait()
-        time.sleep(0.05)  # let read_stderr() take the last words in
+        self.stderr_reader.join(LAST_WORDS_TIMEOUT_S)
         with self.lock:
             self.dead = f"the fork server ended (code {code})"
             tasks, self.tasks = self.tasks, {}
@@ -156,9 +162,10 @@ class ForkServer:
                     task.end(message)
 
     def read_stderr(self) -> None:
-        for line in self.process.stderr:
-            self.stderr.append(line.decode(errors="replace").rstrip())
-            del self.stderr[:-50]
+        with self.process.stderr as lines:
+            for line in lines:
+                self.stderr.append(line.decode(errors="replace").rstrip())
+                del self.stderr[:-50]
 
     def last_words(self) -> str:
         return f": {self.stderr[-1]}" if self.stderr else ""

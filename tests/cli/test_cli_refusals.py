@@ -1,0 +1,200 @@
+"""What is wrong with a command line is said in one or two lines, exits with 2, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+
+import pytest
+
+from effbench import cli as command_line
+from effbench.store import Store
+
+CUSTOM = ("model=custom", "model.inputs.x.shape=[3]")
+
+
+def refused(done, *said: str, code: int = 2) -> None:
+    """One or two lines on stderr that hold all of `said`, nothing on stdout."""
+    lines = [line for line in done.err.splitlines() if line.strip()]
+    assert done.code == code, done
+    assert 1 <= len(lines) <= 2, done.err
+    assert lines[0].startswith("effbench: ")
+    assert "Traceback" not in done.err
+    assert done.out == ""
+    for text in said:
+        assert text in done.err
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([], ["nothing to do", "effbench -m", "show", "--help"]),
+        (["model=mpl"], ["unknown model 'mpl'", "did you mean mlp?", "resnet50"]),
+        (["-m", "mode=egaer,default"], ["unknown mode 'egaer'", "did you mean eager?", "cuda-graph"]),
+        (["protocol=quik"], ["unknown protocol 'quik'", "did you mean quick?", "rigorous"]),
+        (["executor=cloud"], ["unknown executor 'cloud'", "local"]),
+        (["dtype=float31"], ["dtype=float31", "bfloat16"]),
+        (["device=tpu"], ["device=tpu", "cuda"]),
+        (["phase=dreaming"], ["phase=dreaming", "inference"]),
+        (["isolation=thread"], ["isolation=thread", "fork", "spawn"]),
+        (["on_failure=explode"], ["on_failure=explode", "ignore"]),
+        (["numerics.matmul_precision=best"], ["numerics.matmul_precision=best", "highest"]),
+        (["bs=0"], ["bs must be at least 1", "0"]),
+        (["-m", "bs=4,-1"], ["bs must be at least 1", "-1"]),
+        (["bs=abc"], ["bs=abc", "Integer"]),
+        (["bs=1.5"], ["bs=1.5", "Integer"]),
+        (["bs="], ["bs=", "Integer"]),
+        (["timeout_s=0"], ["timeout_s must be above 0"]),
+        (["protocol.rounds=0"], ["protocol.rounds must be at least 1"]),
+        (["protocol.warmup_calls=-1"], ["protocol.warmup_calls must be at least 0"]),
+        (["protocol.budget_s=-1"], ["protocol.budget_s must be at least 0"]),
+        (["executor.gpus=[]"], ["executor.gpus", "[0,1]"]),
+        (["bss=1"], ["unknown setting 'bss'", "did you mean bs?"]),
+        (["model.nam=1"], ["unknown setting 'model.nam'", "did you mean model.name?"]),
+        (["+protocol.round=3"], ["unknown setting protocol.round", "rounds"]),
+        (["+foo=1"], ["unknown setting foo", "bs"]),
+        (["~bs"], ["bs", "taken out"]),
+        (["+bs=3"], ["bs"]),
+        (["mode=null"], ["a group takes one of its options"]),
+        (["mode=[eager,default]"], ["mode=[eager,default]", "without brackets"]),
+        (["db=null"], ["db=null"]),
+        (["env.A.B=1"], ["env.A", "text or a number"]),
+        (["env.A=null"], ["env.A", "env.FOO=1"]),
+        (["model=custom"], ["model.module._target_ must be given"]),
+        ([*CUSTOM, "model.module._target_=5"], ["model.module._target_", "my_pkg.Net"]),
+        (["model=custom", "model.module._target_=torch.nn.Identity"], ["no inputs", "model.inputs.x.shape"]),
+        (["model=tiny", "model.inputs.x.shap=[3]"], ["model.inputs.x.shap", "Did you mean shape?"]),
+        (["model=tiny", "model.inputs.x.dtype=int64"], ["model.inputs.x", "low and high"]),
+        (["model=tiny", "model.inputs.x.shape=[0]"], ["model.inputs.x.shape", "positive integers"]),
+        (["-m", "protocol=quick,standard"], ["protocol holds for a whole sweep"]),
+        (["-m", "sweep.name=a,b"], ["sweep holds for a whole sweep"]),
+        (["rport"], ["unknown command 'rport'", "effbench report"]),
+        (["bs=1", "rport"], ["'rport' is no override", "effbench report"]),
+        (["-m", "bs=1", "word"], ["'word' is no override", "key=value"]),
+        (["bs=="], ["'bs=='", "key=value"]),
+        (["bs=["], ["'bs=['", "key=value"]),
+        (["bs=1,"], ["'bs=1,'", "key=value"]),
+        (["--cfg", "job", "bs=1,2"], ["bs=1,2", "give one of them"]),
+        (["--foo"], ["--foo", "--help"]),
+        (["--config-dir"], ["--config-dir", "argument"]),
+        (["--config-dir=/nowhere/at/all"], ["/nowhere/at/all", "not found"]),
+        (["hydra/launcher=basic"], ["leave hydra/launcher"]),
+        (["hydra/launcher=basic", "hydra/sweeper=basic"], ["leave hydra/launcher"]),
+        (["hydra.mode=RUN"], ["hydra.mode"]),
+        (["resume=last"], ["no database"]),
+        (["resume=last", "db=elsewhere.db"], ["no database at elsewhere.db"]),
+    ],
+    ids=lambda value: " ".join(value) or "nothing" if isinstance(value, list) else None,
+)
+def test_refused_before_anything_starts(cli, args, said):
+    refused(cli.run(*args), *said)
+    assert not cli.db.exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("nothere.Net", ["no module named nothere"]),
+        ("good.Nett", ["good has no Nett", "Net"]),
+        ("raises.Net", ["importing raises raised RuntimeError: bad day"]),
+        ("needs.Net", ["needs imports not_installed_anywhere"]),
+        ("leaves.Net", ["leaves.Net", "exited with code 3"]),
+        ("nowhere/net.py:Net", ["no file nowhere/net.py"]),
+        ("good.py:Nett", ["good.py has no Nett", "Net"]),
+        ("good.value", ["not callable"]),
+    ],
+)
+def test_modules_that_cannot_be_imported(cli, target, said):
+    (cli.folder / "good.py").write_text("value = 3\nclass Net: pass\n")
+    (cli.folder / "raises.py").write_text("raise RuntimeError('bad day\\nand more')\n")
+    (cli.folder / "needs.py").write_text("import not_installed_anywhere\n")
+    (cli.folder / "leaves.py").write_text("import os; os._exit(3)\n")
+    refused(cli.sweep(*CUSTOM, f"model.module._target_={target}"), *said)
+    # the database exists by then; no sweep does
+    with Store.open(cli.db) as store:
+        assert store.sweeps() == []
+
+
+def test_settings_that_a_mode_does_not_have(cli):
+    refused(cli.sweep("model=tiny", "mode=eager", "mode.foo=1"), "mode eager has no setting 'foo'")
+
+
+def test_gpus_that_are_not_there(cli):
+    refused(cli.sweep("model=tiny", "executor.gpus=[97]"), "executor.gpus names [97]")
+
+
+def test_two_modules_of_one_name(cli):
+    (cli.folder / "a.py").write_text("from torch.nn import Identity as Net")
+    (cli.folder / "b.py").write_text("from torch.nn import Identity as Net")
+    refused(cli.sweep(*CUSTOM, "model.module._target_=a.Net,b.Net"), "share the name Net", "model.name=")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: [unclosed\nmodule: 3\n", ["mine.yaml, line 2"]),
+        ("name: mine\nmodul: {_target_: torch.nn.Identity}\n", ["modul"]),
+        ("name: mine\nmodule: {_target_: torch.nn.Identity}\ninputs: {x: {shape: [\"${nowhere}\"]}}\n", ["nowhere"]),
+        ("name: mine\nallow_nonfinite: perhaps\n", ["perhaps"]),
+        ("", ["model.module._target_"]),
+        ("- a\n- b\n", ["mine"]),
+    ],
+    ids=["syntax", "key", "interpolation", "type", "empty", "list"],
+)
+def test_a_yaml_of_the_user_that_is_wrong(cli, text, said):
+    folder = cli.folder / "conf" / "model"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text(text)
+    refused(cli.sweep("--config-dir", "conf", "model=mine"), *said)
+
+
+class TestDatabases:
+    """No database that cannot be written is half used. Root may write anywhere, so read-only files are feigned."""
+
+    def test_a_folder(self, cli):
+        refused(cli.sweep("model=tiny", "db=."), "is a folder")
+
+    def test_below_a_file(self, cli):
+        (cli.folder / "file").write_text("text")
+        refused(cli.sweep("model=tiny", "db=file/x.db"), "file/x.db cannot be used")
+        assert (cli.folder / "file").read_text() == "text"
+
+    def test_not_a_database(self, cli):
+        (cli.folder / "notes.db").write_text("my notes " * 1000)
+        refused(cli.sweep("model=tiny", "db=notes.db"), "notes.db is not a database")
+        assert (cli.folder / "notes.db").read_text() == "my notes " * 1000
+
+    def test_of_another_program(self, cli):
+        with sqlite3.connect(cli.folder / "other.db") as connection:
+            connection.execute("CREATE TABLE songs (title)")
+        connection.close()
+        refused(cli.sweep("model=tiny", "db=other.db"), "another program", "songs")
+
+    def test_an_unknown_kind(self, cli):
+        refused(cli.sweep("model=tiny", "db=oracle://there/x"), "unknown database 'oracle'")
+
+    @pytest.mark.parametrize("what", ["file", "folder"])
+    def test_read_only(self, tmp_path, monkeypatch, capsys, what):
+        monkeypatch.chdir(tmp_path)
+        Store.open("kept/x.db", mode="write").close()
+        before = (tmp_path / "kept" / "x.db").read_bytes()
+        locked = tmp_path / "kept" / "x.db" if what == "file" else tmp_path / "kept"
+        real = os.access
+        monkeypatch.setattr(
+            os, "access", lambda path, mode: not (mode & os.W_OK and os.fspath(path) == os.path.relpath(locked))
+            and real(path, mode),
+        )  # fmt: skip
+        name = "kept/x.db" if what == "file" else "kept/new.db"
+        assert command_line.run(["model=tiny", f"db={name}"]) == 2
+        said = capsys.readouterr().err
+        assert name in said
+        assert "name another with db=URL" in said
+        assert (tmp_path / "kept" / "x.db").read_bytes() == before
+        assert [path.name for path in (tmp_path / "kept").iterdir()] == ["x.db"]
+
+
+def test_debugging_shows_the_traceback(cli):
+    done = cli.run("bs=0", env={"EFFBENCH_DEBUG": "1"})
+    assert done.code != 0
+    assert "Traceback" in done.err
+    assert "ConfigError: bs must be at least 1" in done.err

@@ -1,0 +1,139 @@
+"""The command line as a user runs it, in a folder of its own, with locks and caches that no other effbench sees."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+#: A protocol that takes a tenth of a second a trial.
+TINY = (
+    "protocol=quick",
+    "protocol.budget_s=0.2",
+    "protocol.min_time_s=0.02",
+    "protocol.warmup_s=0.02",
+    "device=cpu",
+)
+#: What a shell may have set that would change what is tested.
+NOT_OURS = ("EFFBENCH_", "CUDA_VISIBLE_DEVICES", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "HYDRA_", "TORCH_LOGS")
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Cli:
+    """`effbench` in `folder`. Every process that it starts is in a session of its own."""
+
+    tiny = TINY
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        hidden = folder.parent / f".{folder.name}"  # beside the folder: `ls` in it shows what the user would see
+        for name in ("tmp", "cache"):
+            (hidden / name).mkdir(parents=True, exist_ok=True)
+        self.cache = hidden / "cache" / "effbench" / "compile"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(NOT_OURS)}
+        search_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        self.env = {
+            **kept,
+            "PYTHONPATH": search_path,
+            "TMPDIR": str(hidden / "tmp"),
+            "XDG_CACHE_HOME": str(hidden / "cache"),
+        }
+
+    @property
+    def db(self) -> Path:
+        return self.folder / "results" / "effbench.db"
+
+    def start(self, *args: str, env: dict[str, str] | None = None, **options: object) -> subprocess.Popen[str]:
+        settings = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        return subprocess.Popen(
+            [sys.executable, "-m", "effbench", *args],
+            cwd=self.folder,
+            env={**self.env, **(env or {})},
+            start_new_session=True,
+            text=True,
+            **settings,
+        )
+
+    def run(self, *args: str, env: dict[str, str] | None = None, timeout_s: float = 240) -> Done:
+        process = self.start(*args, env=env)
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except BaseException:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            raise
+        return Done(process.returncode, out, err)
+
+    def sweep(self, *overrides: str, env: dict[str, str] | None = None) -> Done:
+        """A sweep with a tiny protocol on the CPU."""
+        return self.run("-m", *TINY, *overrides, env=env)
+
+
+@pytest.fixture(scope="session")
+def cli_in() -> Callable[[Path], Cli]:
+    """Makes a `Cli` for a folder."""
+    return Cli
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    """`effbench` in an empty folder."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    return Cli(folder)
+
+
+def is_alive(pid: int) -> bool:
+    """False for a zombie: it runs no more."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _wait_gone(pid: int, timeout_s: float = 20.0) -> None:
+    """Wait for the end of any process, also one that is not our child; fails if it lives on."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        ended, _, _ = select.select([handle], [], [], timeout_s)
+    finally:
+        os.close(handle)
+    assert ended or not is_alive(pid), f"process {pid} is still there after {timeout_s} s"
+
+
+@pytest.fixture(scope="session")
+def wait_gone() -> Callable[..., None]:
+    return _wait_gone
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen]]:
+    """Processes to be ended with the test, whatever becomes of it."""
+    started: list[subprocess.Popen] = []
+    yield started
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream:
+                stream.close()
