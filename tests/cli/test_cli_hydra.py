@@ -1,0 +1,90 @@
+"""Hydra's own conventions keep working."""
+
+from __future__ import annotations
+
+import os
+import pty
+
+import pytest
+
+import effbench
+from effbench.store import Store
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--help"], ["effbench -m model=", "mode: ", "bs: 1", "effbench show"]),
+        (["-h", "bs=7"], ["bs: 7"]),
+        (["--cfg", "job"], ["bs: 1", "name: mlp", "rounds: 5"]),
+        (["-c", "job", "bs=3", "model=tiny"], ["bs: 3", "name: tiny"]),
+        (["-m", "--cfg", "job", "bs=3"], ["bs: 3"]),
+        (["bs=3", "--multirun", "--cfg=job", "mode=default"], ["bs: 3", "name: default"]),
+        (["--cfg", "job", "--package", "mode"], ["name: eager"]),
+        (["--cfg", "job", "--resolve", "model=tiny"], ["- 32"]),
+        (["--cfg", "hydra"], ["launcher:"]),
+        (["--info"], ["Hydra 1."]),
+        (["--info", "searchpath"], ["conf"]),
+        (["--hydra-help"], ["Hydra"]),
+        (["--version"], [f"effbench {effbench.__version__}"]),
+        (["-sc", "install=bash"], ["hydra_bash_completion"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_what_hydra_prints(cli, args, said):
+    done = cli.run(*args)
+    assert (done.code, done.err) == (0, "")
+    for text in said:
+        assert text in done.out
+    assert list(cli.folder.iterdir()) == []
+
+
+def plan_of(cli) -> list[tuple[str, int, str, int]]:
+    with Store.open(cli.db) as store:
+        (sweep,) = store.sweeps()
+        return [(c.model_name, c.bs, c.mode_name, c.model["module"]["width"]) for c in store.planned(sweep.id)]
+
+
+def test_sweeps_of_every_kind_and_words_in_any_order(cli):
+    done = cli.run(
+        "bs=range(1,4)", "-m", *cli.tiny, "model=tiny", "mode=glob(e*)", "model.module.width=choice(8,16)",
+        "model.inputs.x.shape=[${model.module.width}]",
+    )  # fmt: skip
+    assert done.code == 0, done
+    assert plan_of(cli) == [("tiny", bs, "eager", width) for bs in (1, 2, 3) for width in (8, 16)]
+
+
+def test_one_cell_needs_no_m(cli):
+    assert cli.run("model=tiny", *cli.tiny).code == 0
+    assert plan_of(cli) == [("tiny", 1, "eager", 32)]
+
+
+def test_a_cell_named_twice_runs_once(cli):
+    assert cli.sweep("model=tiny,tiny", "bs=2,2").code == 0
+    assert plan_of(cli) == [("tiny", 2, "eager", 32)]
+
+
+def test_another_sweeper(cli):
+    assert cli.sweep("hydra/sweeper=basic", "model=tiny", "bs=1,2").code == 0
+    assert [bs for _, bs, _, _ in plan_of(cli)] == [1, 2]
+
+
+def test_on_a_terminal_it_is_live_and_coloured(cli, processes):
+    terminal, end = pty.openpty()
+    process = cli.start("-m", *cli.tiny, "model=tiny", env={"TERM": "xterm"}, stdout=end, stderr=end)
+    processes.append(process)
+    os.close(end)
+    shown = b""
+    while True:
+        try:
+            data = os.read(terminal, 4096)
+        except OSError:  # the other end is closed: Linux says EIO
+            break
+        if not data:
+            break
+        shown += data
+    os.close(terminal)
+    assert process.wait() == 0
+    assert b"\x1b[" in shown
+    assert "trials done" in shown.decode()
+    assert "tiny" in shown.decode()
