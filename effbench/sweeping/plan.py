@@ -83,7 +83,7 @@ def validate(config: dict[str, Any]) -> None:
         raise ConfigError("model.module._target_ names the nn.Module to build, for example my_pkg.Net or nets/mine.py:Net")
     mode = config["mode"]
     if not isinstance(mode, dict) or not isinstance(mode.get("_target_"), str) or not isinstance(mode.get("name"), str):
-        raise ConfigError("a mode's YAML needs name and _target_ (docs/extending.md)")
+        raise ConfigError("a mode's YAML needs name and _target_, both text (docs/extending.md)")
     if not config["model"]["inputs"]:
         raise ConfigError("the model has no inputs: describe them, for example 'model.inputs.x.shape=[16]'")
     parse_inputs(config["model"]["inputs"])

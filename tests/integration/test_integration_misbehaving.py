@@ -1,0 +1,212 @@
+"""Modules and modes of users that misbehave: each costs its own trial, never the sweep."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from effbench.store import Store
+
+SOURCE = Path(__file__).parent / "misbehaving.py"
+EXPECTED = {
+    "Raises": ("error", "in check: ValueError: bad weather"),
+    "RaisesInInit": ("error", "in build: ValueError: no such weather"),
+    "CannotSay": ("error", "in check: MuteError"),
+    "Interrupts": ("error", "in check: KeyboardInterrupt"),
+    "Leaves": ("crashed", "exited with code 7 (in check)"),
+    "LeavesQuietly": ("crashed", "exited with code 0 (in check)"),
+    "LeavesAtOnce": ("crashed", "exited with code 8 (in check)"),
+    "WantsTooMuch": ("oom", "in check: "),
+    "WantsTooMuchInPython": ("oom", "in check: MemoryError"),
+    "Segfaults": ("crashed", "killed by SIGSEGV (in check)"),
+    "Aborts": ("crashed", "killed by SIGABRT (in check)"),
+    "ClosesEverything": ("crashed", "(in check)"),
+    "NotANumber": ("incorrect", "eager output not finite"),
+    "HasNothing": ("error", "holds no tensor to compare"),
+    "IsRandom": ("incorrect", "eager itself is"),
+    "Sleeps": ("timeout", "not done after 6 s (in check)"),
+    "WritesIntoItsInput": ("ok", ""),
+    "IsLoud": ("ok", ""),
+    "LeavesProcessesBehind": ("ok", ""),
+    "SeesNoGpu": ("ok", ""),
+}
+MINE = {"several": ("Several", "{image: {shape: [3, 4], batch_dim: 1}, ids: {shape: [5], dtype: int64, low: 10, high: 20},"
+        " mask: {shape: [5], dtype: bool, keyword: true}, scale: {shape: [], value: 3, batch_dim: null, keyword: true}}")}  # fmt: skip
+KINDS = ("right", "wrong", "shape", "type", "more", "raises", "missing", "degraded")
+
+
+def results(cli) -> dict[tuple[str, str], dict]:
+    """Rows of the newest sweep by (model, mode)."""
+    with Store.open(cli.db) as store:
+        return {(row["model"], row["mode"]): row for row in store.results(store.find_sweep("last").id)}
+
+
+@pytest.fixture(scope="module")
+def folder(cli_in, tmp_path_factory):
+    """A working directory with the modules, importable and as a file, and YAMLs for some of them."""
+    cli = cli_in(tmp_path_factory.mktemp("misbehaving"))
+    shutil.copy(SOURCE, cli.folder / "mischief.py")
+    (cli.folder / "nets").mkdir()
+    shutil.copy(SOURCE, cli.folder / "nets" / "mine.py")
+    for group in ("model", "mode"):
+        (cli.folder / "conf" / group).mkdir(parents=True)
+    for name, (target, inputs) in MINE.items():
+        text = f"name: {name}\nmodule:\n  _target_: nets/mine.py:{target}\ninputs: {inputs}\n"
+        (cli.folder / "conf" / "model" / f"{name}.yaml").write_text(text)
+    for kind in KINDS:
+        text = f"name: {kind}\n_target_: mischief.OwnMode\nkind: {kind}\n"
+        (cli.folder / "conf" / "mode" / f"{kind}.yaml").write_text(text)
+    return cli
+
+
+@pytest.fixture(scope="module")
+def swept(folder):
+    """One sweep over all that misbehaves."""
+    targets = ",".join(f"mischief.{name}" for name in EXPECTED)
+    folder.done = folder.sweep(
+        "model=custom", f"model.module._target_={targets}", "model.inputs.x.shape=[4]", "timeout_s=6"
+    )
+    folder.rows = results(folder)
+    with Store.open(folder.db) as store:
+        names = {cell.key: cell.model_name for cell in store.planned(store.find_sweep("last").id)}
+        folder.trials = {names[trial["cell_key"]]: trial for trial in store.trials(store.find_sweep("last").id)}
+    return folder
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_status_and_reason(swept, name):
+    status, reason = EXPECTED[name]
+    row = swept.rows[name, "eager"]
+    assert (row["status"], reason in (row["reason"] or "")) == (status, True), row["reason"]
+    assert "\n" not in (row["reason"] or "")
+    assert (row["latency_ms"] is not None) == (status == "ok")
+
+
+def test_the_sweep_goes_on_and_says_that_cells_failed(swept):
+    assert swept.done.code == 1
+    assert swept.done.err == ""
+    assert len(swept.rows) == len(EXPECTED)
+    assert f"of {len(EXPECTED)} cells" in swept.done.out
+
+
+@pytest.mark.parametrize("name", ["Raises", "RaisesInInit"])
+def test_an_error_keeps_its_traceback(swept, name):
+    assert "ValueError" in swept.trials[name]["extra"]["traceback"]
+    assert "mischief.py" in swept.trials[name]["extra"]["traceback"]
+
+
+def test_a_crash_keeps_its_log(swept):
+    assert swept.trials["LeavesAtOnce"]["extra"]["log"] == "last words\n"
+    assert len(swept.trials["IsLoud"]["extra"].get("log", "")) == 0
+
+
+@pytest.mark.parametrize(("file", "count"), [("asleep", 4), ("left", 2)])
+def test_whole_process_trees_are_gone(swept, wait_gone, file, count):
+    pids = [int(pid) for pid in (swept.folder / file).read_text().split()]
+    assert len(pids) == count
+    for pid in pids:
+        wait_gone(pid, 0)
+
+
+@pytest.fixture(scope="module")
+def own(folder):
+    """A user's own modes over a right module, with failures ignored."""
+    done = folder.sweep(
+        "--config-dir", "conf", f"mode=eager,{','.join(KINDS)}", "on_failure=ignore",
+        "model=custom", "model.module._target_=nets/mine.py:Base", "model.inputs.x.shape=[4]",
+    )  # fmt: skip
+    return done, results(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "reason"),
+    [
+        ("right", "ok", ""),
+        ("wrong", "incorrect", "relative error 0.01"),
+        ("shape", "incorrect", "output is (1, 1) torch.float32 where eager's is (1, 4)"),
+        ("type", "incorrect", "torch.float64 where eager's is (1, 4) torch.float32"),
+        ("more", "incorrect", "2 output tensors where eager has 1"),
+        ("raises", "error", "in prepare: RuntimeError: cannot be prepared"),
+        ("missing", "unsupported", "this mode is never there"),
+        ("degraded", "degraded", "it was not in the mood"),
+    ],
+)
+def test_a_mode_of_ones_own(own, kind, status, reason):
+    row = own[1]["Base", kind]
+    assert row["status"] == status
+    assert reason in (row["reason"] or "")
+    assert (row["speedup"] is not None) == (status == "ok")
+
+
+def test_failures_can_be_ignored(own):
+    assert own[0].code == 0, own[0]
+
+
+def test_several_inputs_of_several_kinds(folder):
+    done = folder.sweep("--config-dir", "conf", "model=several", "bs=2", "mode=eager,default")
+    assert done.code == 0, done
+    assert {key: row["status"] for key, row in results(folder).items()} == {
+        ("several", "eager"): "ok", ("several", "default"): "ok",
+    }  # fmt: skip
+
+
+def test_outputs_that_are_not_finite_can_be_allowed(folder):
+    done = folder.sweep("model=custom", "model.module._target_=mischief.NotANumber", "model.inputs.x.shape=[4]",
+                        "model.allow_nonfinite=true")  # fmt: skip
+    assert done.code == 0, done
+    assert results(folder)["NotANumber", "eager"]["status"] == "ok"
+
+
+def test_variables_reach_the_cell_and_force_a_fresh_interpreter(folder):
+    done = folder.sweep("model=custom", "model.module._target_=mischief.SeesItsEnvironment", "env.FOO=1",
+                        "model.inputs.x.shape=[4]", "env.BAR=true")  # fmt: skip
+    assert done.code == 0, done
+    row = results(folder)["SeesItsEnvironment", "eager"]
+    params = row["params"] if isinstance(row["params"], dict) else json.loads(row["params"])
+    assert params["env"] == {"FOO": "1", "BAR": "true"}
+
+
+def test_a_fresh_interpreter_each(folder):
+    done = folder.sweep("model=custom", "model.module._target_=mischief.ComesFromFresh,mischief.Segfaults",
+                        "model.inputs.x.shape=[4]", "isolation=spawn")  # fmt: skip
+    assert done.code == 1, done
+    found = {model: row["status"] for (model, _), row in results(folder).items()}
+    assert found == {"ComesFromFresh": "ok", "Segfaults": "crashed"}
+
+
+def test_a_shape_that_does_not_fit(folder):
+    done = folder.sweep("model=tiny", "model.inputs.x.shape=[5]")
+    assert (done.code, done.err) == (1, "")
+    row = results(folder)["tiny", "eager"]
+    assert row["status"] == "error"
+    assert "(1x5 and 32x32)" in row["reason"]
+
+
+class TestWithoutCompiler:
+    """`default` without a C++ compiler is no failure: it says what to install."""
+
+    @pytest.mark.parametrize(
+        ("variables", "said"),
+        [({"PATH": "empty"}, "g++"), ({"CXX": "/nowhere/c++"}, "/nowhere/c++"), ({"PATH": "broken"}, "g++")],
+        ids=["none", "CXX", "broken"],
+    )
+    def test_default_is_unsupported(self, cli, variables, said):
+        for name in ("empty", "broken"):
+            (cli.folder / name).mkdir()
+        fake = cli.folder / "broken" / "g++"
+        fake.write_text("#!/bin/sh\nexit 1\n")
+        fake.chmod(0o755)
+        env = {name: value if value.startswith("/") else str(cli.folder / value) for name, value in variables.items()}
+        if "PATH" in env:
+            env["PATH"] += ":/nonexistent"
+        (cli.folder / "broken" / "sh").symlink_to("/bin/sh")
+        done = cli.sweep("model=tiny", "mode=eager,default", env=env)
+        assert done.code == 0, done
+        rows = results(cli)
+        assert rows["tiny", "eager"]["status"] == "ok"
+        assert rows["tiny", "default"]["status"] == "unsupported", rows["tiny", "default"]["reason"]
+        assert said in rows["tiny", "default"]["reason"]
+        assert "install g++" in rows["tiny", "default"]["reason"]
