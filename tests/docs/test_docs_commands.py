@@ -1,0 +1,80 @@
+"""Every `effbench …` of the pages is a command that effbench understands."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+
+import pages
+import pytest
+
+from effbench import cli
+from effbench.sweeping import conduct, hydra_plugin, plan, resume
+
+
+class NoServer:
+    """In the place of the fork server: these sweeps are composed and planned, not run."""
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("docs")
+    pages.write_files(folder)
+    return folder
+
+
+@pytest.fixture
+def planned(monkeypatch, folder):
+    """Sweeps end after the plan; what was planned lies in the list."""
+    found = []
+
+    def plan_only(configs, command, server, progress, stop, extend=None):
+        parts, settings = plan.split(configs)
+        found.append(plan.resolve(parts, has_cuda=True))
+        return conduct.Outcome("id", "environment", settings.db, "completed", settings.on_failure, [None] * len(parts))
+
+    def without_resume(argv):
+        # the sweep that it names is not there
+        rest = [word for word in argv if resume.key_of(word) != "resume"]
+        return rest, [word for word in rest if resume.key_of(word)]
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(hydra_plugin, "ForkServer", NoServer)
+    monkeypatch.setattr(hydra_plugin, "conduct", plan_only)
+    monkeypatch.setattr(resume, "expand", without_resume)
+    yield found
+    # Hydra's --info has every message printed from then on
+    logging.root.setLevel(logging.WARNING)
+    for handler in [handler for handler in logging.root.handlers if type(handler) is logging.StreamHandler]:
+        logging.root.removeHandler(handler)
+
+
+def test_there_are_commands():
+    assert len(pages.commands()) > 50
+    assert {line.split()[1] for _, line in pages.commands()} >= {"-m", *cli.COMMANDS}
+
+
+@pytest.mark.parametrize("page, line", pages.commands())
+def test_commands_parse(page, line, planned, capsys):
+    words = pages.arguments(line)
+    if cli.is_bare_word(words[0]):
+        parser = argparse.ArgumentParser()
+        importlib.import_module(f"effbench.commands.{cli.COMMANDS[words[0]]}").add_arguments(parser)
+        if words[1:] != ["--help"]:
+            parser.parse_args(words[1:])
+    elif words == ["--version"]:
+        assert cli.run(words) == 0
+    else:
+        outcome = cli.hydra_sweep(words, quiet=True)
+        assert (outcome is None) != bool(planned)
+
+
+def test_a_wrong_command_would_be_seen(planned):
+    from effbench.errors import ConfigError
+
+    with pytest.raises(ConfigError):
+        cli.hydra_sweep(["model=tiny", "protocol.round=3"], quiet=True)

@@ -1,0 +1,141 @@
+"""What the pages show is really done: sweeps of own models and modes, Python, SQL, refusals, a figure, a command."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import sys
+import tempfile
+
+import pages
+import pytest
+
+import effbench
+from effbench import cli
+from effbench.report import figures
+from effbench.store import Store
+from effbench.sweeping import hydra_plugin
+from effbench.sweeping.workers import ForkServer
+
+FAST = ["protocol.budget_s=0.05", "protocol.min_time_s=0", "protocol.warmup_s=0.01", "protocol.rounds=1", "device=cpu"]
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """A folder with the files that the pages show, as the working directory, and one fork server for all sweeps."""
+    folder = tmp_path_factory.mktemp("run")
+    pages.write_files(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(tempfile, "tempdir", str(folder))  # locks: no other effbench keeps us waiting
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        server = ForkServer()
+
+        def shared():
+            return server
+
+        patch.setattr(hydra_plugin, "ForkServer", shared)
+        really_close = server.close
+        server.close = lambda: None
+        yield folder
+        really_close()
+
+
+def sweeps(page):
+    """The page's sweeps over own files, tiny or torch's modules: those that are quick on a CPU."""
+    lines = [line for found, line in pages.commands() if found == page]
+    return [line for line in lines if re.search(r"model=(tiny|score|custom)\b", line) and " -m " in line]
+
+
+def fast(line):
+    return [word for word in pages.arguments(line) if not word.startswith("protocol")] + FAST
+
+
+@pytest.mark.parametrize("line", [*sweeps("models.md"), *sweeps("extending.md")])
+def test_own_models_and_modes_run(line, here):
+    found = effbench.sweep(fast(line)).results()
+    assert len(found) >= 2
+    assert set(found["status"]) == {"ok"}, found["reason"].tolist()
+
+
+def test_facts_of_a_mode_are_stored(here):
+    effbench.sweep(["--config-dir=my_conf", "model=tiny", "mode=eager,exported", *FAST])
+    query = next(block.text for block in pages.blocks("sql") if block.page == "extending.md")
+    assert all(nodes > 3 for _, nodes in run_sql(query))
+
+
+def run_sql(query):
+    connection = sqlite3.connect("results/effbench.db")
+    try:
+        return connection.execute(query).fetchall()
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def results(here):
+    """A database with one ok and one failed result of `tiny` in the working directory."""
+    effbench.sweep(["model=tiny", "mode=eager,cuda-graph", *FAST])
+    return here
+
+
+@pytest.mark.parametrize("query", [block.text for block in pages.blocks("sql") if block.page == "results.md"])
+def test_sql(query, results):
+    assert run_sql(query)
+
+
+def snippets():
+    return [block for block in pages.blocks("python") if not pages.FILE.match(block.text)]
+
+
+@pytest.mark.parametrize("block", snippets(), ids=lambda block: block.page)
+def test_python(block, results, capsys):
+    names: dict = {}
+    exec(compile(block.text, block.page, "exec"), names)
+    assert any(len(value) for name, value in names.items() if name in ("frame", "samples"))
+
+
+@pytest.mark.parametrize("refusal", pages.refusals(), ids=lambda refusal: refusal.command)
+def test_refusals_say_what_the_page_says(refusal, here, capsys):
+    assert cli.run(pages.arguments(refusal.command)) == 2
+    assert capsys.readouterr().err == refusal.said
+
+
+def make_package_file(name, folder, monkeypatch, package):
+    """The file `name` that a page shows, as a module of effbench that is not in its folder."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(pages.files()[name], encoding="utf-8")
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(path.parent)])
+    module = f"{package.__name__}.{path.stem}"
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    return module
+
+
+def test_the_figure_is_on_the_page(results, tmp_path, monkeypatch, capsys):
+    make_package_file("effbench/report/figures/first_call.py", tmp_path, monkeypatch, figures)
+    assert cli.run(["report", "--out", str(tmp_path / "site")]) == 0
+    html = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert "Preparation and first call together." in html
+    assert "seconds to the first output" in html
+
+
+def test_the_subcommand_runs(results, tmp_path, monkeypatch, capsys):
+    import effbench.commands
+
+    make_package_file("effbench/commands/count.py", tmp_path, monkeypatch, effbench.commands)
+    page = pages.pages()["extending.md"]
+    name, module = re.search(r'`"(\w+)": "(\w+)"`', page).groups()
+    monkeypatch.setitem(cli.COMMANDS, name, module)
+    assert cli.run([name]) == 0
+    assert re.fullmatch(r"(\d+ \w+\n)+", capsys.readouterr().out)
+
+
+def test_documented_reasons_are_reasons(results):
+    rows = pages.rows("errors.md")
+    with Store.open("results/effbench.db") as store:
+        found = {row["reason"]: row["status"] for row in store.results() if row["reason"]}
+    assert found, "the sweep has an unsupported cell"
+    for reason, status in found.items():
+        assert rows[reason][0] == f"`{status}`"
