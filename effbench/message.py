@@ -3,6 +3,7 @@
 Sweep to server:   {"v", "op": "run", "id", "task", "payload", "env"}   task: probe, preload or trial
                    {"v", "op": "kill", "id"}
 Server to sweep:   {"v", "event": "ready", "pid", "seconds"}
+                   {"v", "event": "started", "id", "pid"}
                    {"v", "event": "phase", "id", "phase"}
                    {"v", "event": "ended", "id", "pid", "result" | null, "exit", "signal", "log", "oom_killed", "seconds"}
 
@@ -16,6 +17,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 VERSION = 1
+#: Set to the task's id in its process, and so in all that it starts: leftovers are known by it.
+TRIAL_VARIABLE = "EFFBENCH_TRIAL"
 
 
 class MessageError(ValueError):

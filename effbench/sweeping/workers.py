@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from effbench.errors import WorkerError
-from effbench.message import MessageError, decode, encode
+from effbench.message import TRIAL_VARIABLE, MessageError, decode, encode
 
 #: Without these two a forked child hangs: a pool of compile workers, and a CUDA check that starts CUDA.
 SERVER_ENVIRONMENT = {"TORCH_WARM_POOL": "0", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
@@ -32,6 +33,7 @@ class Task:
     done: threading.Event = field(default_factory=threading.Event)
     outcome: dict[str, Any] = field(default_factory=dict)
     phase: str | None = None
+    pid: int | None = None
 
     def end(self, outcome: dict[str, Any]) -> None:
         self.outcome = outcome
@@ -142,6 +144,7 @@ class ForkServer:
             self.dead = f"the fork server ended (code {code})"
             tasks, self.tasks = self.tasks, {}
         for task in tasks.values():
+            kill_leftovers(task)
             task.end({"died": self.dead + self.last_words()})
         self.ready.set()
 
@@ -151,6 +154,9 @@ class ForkServer:
                 self.ready.set()
             case "refused":
                 self.stderr.append(f"refused: {message['reason']}")
+            case "started":
+                if task := self.tasks.get(message["id"]):
+                    task.pid = message["pid"]
             case "phase":
                 if task := self.tasks.get(message["id"]):
                     task.phase = message["phase"]
@@ -169,6 +175,32 @@ class ForkServer:
 
     def last_words(self) -> str:
         return f": {self.stderr[-1]}" if self.stderr else ""
+
+
+def kill_leftovers(task: Task) -> None:
+    """End what a task of a dead server had started: its session, and what carries its mark in the environment.
+
+    The kernel ends the task's own process with its server, and nothing below it.
+    """
+    mark = f"{TRIAL_VARIABLE}={task.id}".encode()
+    for _ in range(5):  # until nothing new turns up
+        pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        found = [pid for pid in pids if belongs(pid, task.pid, mark)]
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not found:
+            return
+
+
+def belongs(pid: int, session: int | None, mark: bytes) -> bool:
+    """False for what has ended and waits to be reaped."""
+    try:
+        state, _, _, found = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # gone, or another user's
+        return False
+    return state != "Z" and (int(found) == session or mark in environment)
 
 
 def how_it_ended(outcome: dict[str, Any]) -> str:

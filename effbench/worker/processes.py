@@ -93,8 +93,13 @@ def kill(pids: set[int]) -> None:
 
 
 def kill_tree(root: int) -> None:
-    """End `root` and everything below it, repeated until nothing new turns up."""
+    """End `root` and everything below it."""
     kill({root})
+    kill_below(root)
+
+
+def kill_below(root: int) -> None:
+    """End everything below `root`, repeated until nothing new turns up."""
     for _ in range(5):
         rest = descendants(root)
         if not rest:

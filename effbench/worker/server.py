@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from effbench.message import MessageError, decode, encode
+from effbench.message import TRIAL_VARIABLE, MessageError, decode, encode
 from effbench.worker import processes
 
 PRELOAD = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "torch._functorch.aot_autograd")
@@ -52,7 +52,6 @@ PRELOAD_IF_THERE = (
     "torch.utils.cpp_extension",
     "sympy.tensor.tensor",
 )
-TRIAL_VARIABLE = "EFFBENCH_TRIAL"
 LOG_TAIL = 4000
 
 
@@ -112,6 +111,7 @@ class Server:
             self.reap()
         for child in self.children.values():
             processes.kill_tree(child.pid)
+        processes.kill_below(os.getpid())  # orphans of theirs that were adopted
 
     def drain_wakeups(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -169,6 +169,7 @@ class Server:
         child = Child(message["id"], pid, read_end, log, started, oom_kills)
         self.children[child.id] = child
         self.selector.register(read_end, selectors.EVENT_READ, lambda: self.read_child(child))
+        self.send({"event": "started", "id": child.id, "pid": pid})
 
     def become_child(self, message: dict[str, Any], server: int, pipe: int, log: int) -> None:
         """Never returns."""

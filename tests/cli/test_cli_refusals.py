@@ -134,7 +134,7 @@ def test_two_modules_of_one_name(cli):
     [
         ("name: [unclosed\nmodule: 3\n", ["mine.yaml, line 2"]),
         ("name: mine\nmodul: {_target_: torch.nn.Identity}\n", ["modul"]),
-        ("name: mine\nmodule: {_target_: torch.nn.Identity}\ninputs: {x: {shape: [\"${nowhere}\"]}}\n", ["nowhere"]),
+        ('name: mine\nmodule: {_target_: torch.nn.Identity}\ninputs: {x: {shape: ["${nowhere}"]}}\n', ["nowhere"]),
         ("name: mine\nallow_nonfinite: perhaps\n", ["perhaps"]),
         ("", ["model.module._target_"]),
         ("- a\n- b\n", ["mine"]),

@@ -14,6 +14,12 @@ from torch import nn
 from effbench.modes.base import Prepared
 
 
+def orphan():
+    """The pid of a process whose parent has ended, in a session of its own."""
+    subprocess.run(["setsid", "sh", "-c", "sleep 1000 & echo $! >orphan"], check=True)
+    return int(Path("orphan").read_text())
+
+
 class Base(nn.Module):
     """Twice its input, after some mischief."""
 
@@ -134,10 +140,7 @@ class Sleeps(Base):
             print(os.getpid(), file=pids)
             print(subprocess.Popen(["sleep", "1000"]).pid, file=pids)
             print(subprocess.Popen(["sleep", "1000"], start_new_session=True).pid, file=pids)
-            script = "sleep 1000 & echo $!"
-            done = subprocess.run(["setsid", "sh", "-c", script + " >orphan"], check=True, stdin=subprocess.DEVNULL)
-            assert done.returncode == 0
-            print(Path("orphan").read_text().strip(), file=pids)
+            print(orphan(), file=pids)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(1000)
 
@@ -150,7 +153,7 @@ class Waits(Base):
             return
         child = subprocess.Popen(["sleep", "1000"])
         with Path("begun").open("w") as pipe:
-            print(os.getpid(), os.getppid(), child.pid, file=pipe)
+            print(os.getpid(), os.getppid(), child.pid, orphan(), file=pipe)
         time.sleep(1000)
 
 

@@ -162,7 +162,9 @@ class TestWithoutTorch:
         assert "sound" in read("db", "check").out
         assert "already" in read("db", "upgrade").out
 
-    @pytest.mark.parametrize("args", [["--help"], ["--cfg", "job"], ["show", "--help"], ["doctor", "--help"]], ids=" ".join)
+    @pytest.mark.parametrize(
+        "args", [["--help"], ["--cfg", "job"], ["show", "--help"], ["doctor", "--help"]], ids=" ".join
+    )
     def test_help(self, read, args):
         assert read(*args).code == 0
 

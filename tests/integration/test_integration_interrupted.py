@@ -1,0 +1,185 @@
+"""Ctrl-C, kill -9 and what comes after: recorded trials are kept, nothing runs on, resume goes on where it stopped."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from effbench.store import Store
+
+SOURCE = Path(__file__).parent / "misbehaving.py"
+#: Base is quick; Waits never ends unless the file `go` is there
+MATRIX = ("model=custom", "model.module._target_=mischief.Base,mischief.Waits", "model.inputs.x.shape=[4]", "bs=1,2,3",
+          "protocol.rounds=2")  # fmt: skip
+TRIALS = 12
+
+
+@pytest.fixture
+def waiting(cli, processes):
+    """Starts the sweep and returns it once a trial waits, with the pids of that trial, its server and its child."""
+    shutil.copy(SOURCE, cli.folder / "mischief.py")
+    os.mkfifo(cli.folder / "begun")
+
+    def start(**options):
+        process = cli.start("-m", *cli.tiny, *MATRIX, **options)
+        processes.append(process)
+        with (cli.folder / "begun").open() as pipe:  # opens when the trial opens its end
+            return process, [int(pid) for pid in pipe.read().split()]
+
+    return start
+
+
+def recorded(cli) -> tuple[str, list[tuple[str, int]]]:
+    """The newest sweep's state, and (cell key, round) of its trials."""
+    with Store.open(cli.db) as store:
+        sweep = store.find_sweep("last")
+        return sweep.state, [(trial["cell_key"], trial["round"]) for trial in store.trials(sweep.id)]
+
+
+def finish(cli, before: list[tuple[str, int]], *more: str) -> None:
+    """Resume to the end: every trial once, those from before among them."""
+    (cli.folder / "go").touch()
+    done = cli.run("-m", "resume=last", *more)
+    assert done.code == 0, done
+    state, after = recorded(cli)
+    assert state == "completed"
+    assert after[: len(before)] == before
+    assert len(after) == len(set(after)) == TRIALS
+    with Store.open(cli.db) as store:
+        assert len(store.sweeps()) == 1
+        assert {row["status"] for row in store.results()} == {"ok"}
+
+
+def ctrl_c_in_a_pipe(process) -> tuple[int, str]:
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert err == ""
+    return process.returncode, out
+
+
+def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(cli, waiting, wait_gone):
+    process, pids = waiting()
+    code, out = ctrl_c_in_a_pipe(process)
+    assert code == 130
+    state, before = recorded(cli)
+    assert state == "interrupted"
+    assert len(before) < TRIALS
+    with Store.open(cli.db) as store:
+        sweep_id = store.find_sweep("last").id
+    assert f"interrupted; go on with: effbench -m resume={sweep_id}\n" in out
+    for pid in pids:
+        wait_gone(pid)
+    caches = cli.cache / sweep_id
+    caches.mkdir(parents=True, exist_ok=True)  # kept for resume, removed at the end
+    finish(cli, before)
+    assert not caches.exists()
+
+
+def test_resume_with_a_plan_beside_it(cli, waiting):
+    process, _ = waiting()
+    ctrl_c_in_a_pipe(process)
+    state, before = recorded(cli)
+    for override, said in [
+        ("bs=1,2", "cells missing"),
+        ("bs=1,2,3,4", "cells more"),
+        ("protocol.rounds=3", "protocol.rounds=2, not 3"),
+        ("dtype=float64", "planned otherwise"),
+    ]:
+        done = cli.run("-m", "resume=last", override)
+        assert (done.code, done.out) == (2, "")
+        assert said in done.err
+        assert recorded(cli) == (state, before), "a refused resume changes nothing"
+    finish(cli, before, "bs=1,2,3")  # the same plan is fine
+
+
+def test_resume_of_a_sweep_that_is_not_there(cli, waiting):
+    process, _ = waiting()
+    ctrl_c_in_a_pipe(process)
+    done = cli.run("-m", "resume=nothing-like-it")
+    assert done.code == 3
+    assert "no sweep 'nothing-like-it'" in done.err
+    assert "last" in done.err
+
+
+def test_ctrl_c_on_a_terminal(cli, waiting, wait_gone):
+    terminal, end = pty.openpty()
+    try:
+        process, pids = waiting(stdin=end, stdout=end, stderr=end, env={"TERM": "xterm"})
+        os.close(end)
+        os.killpg(process.pid, signal.SIGINT)
+        shown = b""
+        while True:
+            try:
+                shown += os.read(terminal, 4096)
+            except OSError:  # the other end is closed: Linux says EIO
+                break
+    finally:
+        os.close(terminal)
+    assert process.wait(60) == 130
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    assert "interrupted; go on with: effbench -m resume=" in text
+    assert "Traceback" not in text
+    assert shown.rfind(b"\x1b[?25h") > shown.rfind(b"\x1b[?25l"), "the cursor is back"
+    assert recorded(cli)[0] == "interrupted"
+    for pid in pids:
+        wait_gone(pid)
+
+
+def test_sigterm_ends_like_ctrl_c(cli, waiting, wait_gone):
+    process, pids = waiting()
+    process.terminate()
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "go on with" in out
+    for pid in pids:
+        wait_gone(pid)
+
+
+def test_ctrl_c_before_the_first_trial(cli, processes):
+    process = cli.start("-m", *cli.tiny, "model=tiny")
+    processes.append(process)
+    server = wait_for_child(process.pid)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert server
+
+
+def wait_for_child(pid: int) -> int:
+    """The first child of a process."""
+    while True:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        if children:
+            return int(children[0])
+
+
+def test_kill_9_leaves_no_orphan_and_can_be_resumed(cli, waiting, wait_gone):
+    process, pids = waiting()
+    process.kill()
+    process.communicate(timeout=60)
+    for pid in pids:
+        wait_gone(pid)
+    _, before = recorded(cli)
+    finish(cli, before)
+
+
+def test_kill_9_of_the_server_costs_one_trial(cli, waiting, wait_gone):
+    process, (trial, server, *children) = waiting()
+    (cli.folder / "go").touch()
+    os.kill(server, signal.SIGKILL)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (1, "")
+    wait_gone(trial)
+    assert "the fork server ended (code -9)" in out
+    with Store.open(cli.db) as store:
+        statuses = sorted(row["status"] for row in store.results())
+    assert statuses == ["crashed"] + ["ok"] * 5
+    for child in children:
+        wait_gone(child)
