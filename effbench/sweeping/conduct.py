@@ -113,8 +113,9 @@ def probe(server: ForkServer, parts: Sequence[dict[str, Any]]) -> dict[str, Any]
     modes = {str(part["mode"]): part["mode"] for part in parts}
     device = "cpu" if all(part["device"] == "cpu" for part in parts) else "auto"
     answer = server.call("probe", ProbeRequest(list(modules), list(modes.values()), device).to_json(), PROBE_TIMEOUT_S)
-    if answer["errors"]:
-        raise ConfigError("\n".join(answer["errors"]))
+    if errors := answer["errors"]:
+        more = f" (and {len(errors) - 2} more like these)" if len(errors) > 2 else ""
+        raise ConfigError("\n".join(errors[:2]) + more)
     return answer
 
 

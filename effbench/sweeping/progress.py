@@ -133,7 +133,7 @@ class Progress:
         if trial.latency_ms is not None:
             text.append(f" {METRICS['latency_ms'].format(trial.latency_ms)}")
         if trial.compile_s is not None:
-            text.append(f", compiled {trial.compile_cache or ''} in {significant(trial.compile_s, 2)} s")
+            text.append(f", compiled {trial.compile_cache + ' ' if trial.compile_cache else ''}in {significant(trial.compile_s, 2)} s")
         if trial.reason:
             text.append(f": {trial.reason}")
         text.append(f" ({trial.wall_s or 0:.1f} s)", style="dim")

@@ -1,0 +1,212 @@
+"""Which outputs count as right: by dtype, by kind, and by a float64 reference where a dtype is too coarse."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import pytest
+import torch
+from torch import nn
+
+from effbench.measure import accuracy
+
+FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+
+def reference(dtype=torch.float32, *shape):
+    return torch.randn(*(shape or (64, 32)), generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_tolerance_by_dtype(dtype):
+    ref = reference(torch.float64)
+    limit = accuracy.TOLERANCES[dtype]
+    below, above = (ref * (1 + factor * limit) for factor in (0.5, 10))
+    # compared in float64, so that the dtype's own rounding does not decide
+    assert accuracy.compare(below, ref, limit).correct
+    verdict = accuracy.compare(above, ref, limit)
+    assert not verdict.correct
+    assert verdict.only_values
+    assert verdict.error == pytest.approx(10 * limit, rel=0.01)
+    assert f"relative error {10 * limit:.2g}" in verdict.reason
+    # and by default with the dtype's own limit
+    assert accuracy.compare(ref.to(dtype), ref.to(dtype)).error == 0
+    assert accuracy.compare((ref * (1 + 0.2 * limit)).to(dtype), ref.to(dtype)).correct
+    assert not accuracy.compare((ref * (1 + 20 * limit)).to(dtype), ref.to(dtype)).correct
+
+
+def test_a_tolerance_of_ones_own():
+    ref = reference()
+    assert not accuracy.compare(ref * 1.01, ref).correct
+    assert accuracy.compare(ref * 1.01, ref, tolerance=0.05).correct
+
+
+def test_one_wrong_value_among_many_is_found():
+    ref = reference()
+    out = ref.clone()
+    out[17, 3] += 1
+    assert not accuracy.compare(out, ref).correct
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool], ids=str)
+def test_integers_must_be_equal(dtype):
+    ref = torch.tensor([0, 1, 1, 0]).to(dtype)
+    assert accuracy.compare(ref.clone(), ref) == accuracy.Verdict(True, None, None, True)
+    out = ref.clone()
+    out[2] = 0
+    verdict = accuracy.compare(out, ref)
+    assert not verdict.correct
+    assert "1 of 4 values" in verdict.reason
+
+
+def test_complex_outputs():
+    ref = torch.complex(reference(), -reference())
+    assert accuracy.compare(ref.clone(), ref).correct
+    wrong = torch.complex(ref.real, ref.imag * 1.01)
+    assert accuracy.compare(wrong, ref).error == pytest.approx(0.01 / 2**0.5, rel=0.01)
+    assert not accuracy.compare(wrong, ref).correct
+    assert accuracy.compare_with_float64(wrong, ref, ref.to(torch.complex128))
+
+
+Pair = namedtuple("Pair", "a b")
+
+
+class LikeTransformers:
+    """An output class that gives a tuple."""
+
+    def __init__(self, *items):
+        self.items = items
+
+    def to_tuple(self):
+        return self.items
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda a, b: (a, b),
+        lambda a, b: [a, b],
+        lambda a, b: {"a": a, "b": b},
+        lambda a, b: {"deep": [{"a": a}, (b, None, "text", 3)]},
+        Pair,
+        LikeTransformers,
+    ],
+    ids=["tuple", "list", "dict", "deep", "named tuple", "to_tuple"],
+)
+def test_every_tensor_of_a_structure_counts(make):
+    ref = make(reference(), torch.arange(3))
+    assert accuracy.compare(make(reference(), torch.arange(3)), ref).correct
+    wrong = accuracy.compare(make(reference(), torch.tensor([0, 1, 3])), ref)
+    assert not wrong.correct
+    assert "output 1 differs" in wrong.reason
+    assert not accuracy.compare(make(reference() + 1, torch.arange(3)), ref).correct
+
+
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        (torch.zeros(4, 1), "(4, 1) torch.float32 where eager's is (4,) torch.float32"),
+        (torch.zeros(4, dtype=torch.float64), "torch.float64"),
+        ((torch.zeros(4), torch.zeros(4)), "2 output tensors where eager has 1"),
+        (None, "0 output tensors where eager has 1"),
+    ],
+    ids=["shape", "dtype", "more", "none"],
+)
+def test_another_structure_is_wrong_and_no_case_for_float64(out, said):
+    verdict = accuracy.compare(out, torch.zeros(4))
+    assert not verdict.correct
+    assert not verdict.only_values
+    assert said in verdict.reason
+
+
+def test_a_wrong_shape_behind_a_right_tensor_is_no_case_for_float64():
+    ref = (reference(), torch.ones(4))
+    verdict = accuracy.compare((reference(), torch.ones(1, 4)), ref)
+    assert (verdict.correct, verdict.only_values) == (False, False)
+
+
+class TestNotFinite:
+    def test_which_output(self):
+        bad = {"a": torch.ones(2), "b": (torch.tensor([1.0, torch.inf]),)}
+        assert accuracy.not_finite(bad) == "eager output 1 not finite"
+        assert accuracy.not_finite(torch.complex(torch.tensor([1.0]), torch.tensor([torch.nan]))) is not None
+        assert accuracy.not_finite({"a": torch.ones(2), "n": torch.arange(3)}) is None
+
+    def test_where_it_is_allowed_the_places_must_agree(self):
+        ref = torch.tensor([1.0, torch.nan, torch.inf])
+        assert accuracy.compare(ref.clone(), ref).error == 0
+        assert accuracy.compare(ref.clone(), ref).correct
+        assert not accuracy.compare(torch.tensor([1.0, torch.inf, torch.nan]), ref).correct
+        assert not accuracy.compare(torch.tensor([1.0, 2.0, torch.inf]), ref).correct
+        assert accuracy.compare_with_float64(ref.clone(), ref, ref.double()) is None
+
+
+def test_zeros():
+    zero = torch.zeros(4)
+    assert accuracy.relative_error(zero, zero) == 0
+    assert accuracy.relative_error(zero + 1, zero) == float("inf")
+    assert accuracy.compare(zero, zero).correct
+    assert not accuracy.compare(zero + 1e-3, zero).correct
+
+
+def test_empty_outputs():
+    empty = torch.zeros(0, 4)
+    assert accuracy.compare(empty, empty).correct
+    assert accuracy.compare_with_float64(empty, empty, empty.double()) is None
+
+
+def test_a_clone_survives_the_next_call():
+    buffer = torch.zeros(2)
+    kept = accuracy.clone({"a": (buffer,)})
+    buffer += 1
+    assert kept["a"][0].tolist() == [0, 0]
+
+
+class TestFloat64:
+    """The rule of PyTorch's own harness: at most k times eager's error, k = 2, for half types 3."""
+
+    @pytest.mark.parametrize(("dtype", "factor"), [(torch.float32, 2), (torch.bfloat16, 3), (torch.float16, 3)], ids=str)
+    def test_as_near_as_eager(self, dtype, factor):
+        exact = reference(torch.float64)
+        # 5 % off: far beyond any tolerance, and exactly known
+        eager = (exact * 1.05).to(dtype)
+        near, far = ((exact * (1 - 0.05 * (factor + by))).to(dtype) for by in (-0.2, 0.3))
+        assert not accuracy.compare(near, eager).correct
+        assert accuracy.compare_with_float64(near, eager, exact) is None
+        assert "against float64, eager's is" in accuracy.compare_with_float64(far, eager, exact)
+
+    def test_wrong_stays_wrong(self):
+        exact = reference(torch.float64)
+        assert accuracy.compare_with_float64(exact.float() * 1.01, exact.float(), exact)
+
+    def test_an_eager_that_is_far_off_proves_nothing(self):
+        exact = reference(torch.float64)
+        random = [exact.float() + torch.rand(exact.shape) for _ in range(2)]
+        assert "eager itself is" in accuracy.compare_with_float64(*random, exact)
+
+    def test_integers_beside_floats(self):
+        exact = reference(torch.float64), torch.tensor([1, 2, 3])
+        eager = exact[0].float(), torch.tensor([1, 2, 3])
+        assert accuracy.compare_with_float64((eager[0], torch.tensor([1, 2, 3])), eager, exact) is None
+        assert "output 1: 1 values" in accuracy.compare_with_float64((eager[0], torch.tensor([1, 2, 4])), eager, exact)
+        # eager misses one of three itself: another may miss two, no more
+        eager = eager[0], torch.tensor([1, 2, 9])
+        assert accuracy.compare_with_float64((eager[0], torch.tensor([1, 8, 9])), eager, exact) is None
+        assert accuracy.compare_with_float64((eager[0], torch.tensor([7, 8, 9])), eager, exact)
+
+    def test_the_twin_has_the_same_weights_and_leaves_the_module_alone(self):
+        module = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).bfloat16()
+        x = reference(torch.bfloat16, 4, 8)
+        with torch.inference_mode():
+            exact = accuracy.float64_twin(module)(x)
+            weight, bias = module[0].weight.double(), module[0].bias.double()
+            torch.testing.assert_close(exact, (x.double() @ weight.T + bias).relu())
+        assert {parameter.dtype for parameter in module.parameters()} == {torch.bfloat16}
+
+    def test_the_twin_casts_floats_only(self):
+        class Net(nn.Module):
+            def forward(self, x, ids, *, scale):
+                assert (x.dtype, ids.dtype, scale.dtype) == (torch.float64, torch.int64, torch.float64)
+                return x[ids] * scale
+
+        accuracy.float64_twin(Net())(torch.ones(3), torch.arange(3), scale=torch.ones(1))

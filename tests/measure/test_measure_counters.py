@@ -1,0 +1,101 @@
+"""What Dynamo and Inductor count, and what they only log."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+import torch._dynamo
+from torch._inductor import cudagraph_utils
+
+from effbench.measure import counters
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    """Counters and compiled code of earlier tests are gone."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    torch._dynamo.utils.clear_compilation_metrics()
+    yield
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+
+def test_inductors_own_call_is_caught(caplog):
+    with counters.LogReasons() as reasons:
+        cudagraph_utils.log_cudagraph_skip_and_bump_counter("skipping cudagraphs due to cpu device (arg0)\nmore")
+        cudagraph_utils.log_cudagraph_skip_and_bump_counter("skipping cudagraphs due to cpu device (arg0)\nmore")
+    assert reasons.cudagraph_skips == ["skipping cudagraphs due to cpu device (arg0)"]
+    read = counters.read()
+    assert read.cudagraph_skips == 2
+    assert counters.degraded_reason(read, reasons, False, CUDA) == (
+        "2 graph(s) ran without a CUDA graph: skipping cudagraphs due to cpu device (arg0)"
+    )
+    assert counters.degraded_reason(read, reasons, False, CPU) is None
+
+
+def test_nothing_is_left_behind():
+    loggers = [logging.getLogger(name) for name in counters.LogReasons.LOGGERS]
+    before = [(logger.level, list(logger.handlers)) for logger in loggers]
+    with counters.LogReasons() as reasons:
+        assert all(reasons in logger.handlers for logger in loggers)
+    assert [(logger.level, list(logger.handlers)) for logger in loggers] == before
+    cudagraph_utils.log_cudagraph_skip_and_bump_counter("skipping cudagraphs later")
+    assert reasons.cudagraph_skips == []
+
+
+def compiled(function):
+    """Dynamo without Inductor: its counters need no C++ compiler."""
+    return torch.compile(function, backend="eager")
+
+
+def test_graph_breaks_and_their_reasons():
+    def broken(x):
+        x = x + 1
+        torch._dynamo.graph_break()
+        return x * 2
+
+    compiled(broken)(torch.ones(2))
+    read = counters.read()
+    assert (read.graphs, read.graph_breaks, read.recompiles) == (2, 1, 0)
+    (reason,) = read.break_reasons
+    assert "graph_break" in reason
+
+
+def test_recompiles():
+    step = compiled(lambda x: x.sum() if x.dim() == 1 else x * 2)
+    step(torch.ones(2))
+    assert counters.read().recompiles == 0
+    step(torch.ones(2, 2))
+    assert counters.read().recompiles == 1
+
+
+def test_giving_up_on_recompiling_is_a_reason():
+    def step(x, n):
+        return x * n
+
+    step = torch.compile(step, backend="eager", dynamic=False)
+    with counters.LogReasons() as reasons:
+        for n in range(torch._dynamo.config.recompile_limit + 2):
+            step(torch.ones(2), n)
+    (reason,) = reasons.fallbacks
+    assert "recompile_limit" in reason
+    assert counters.degraded_reason(counters.read(), reasons, True, CPU) == reason
+
+
+def test_a_module_that_dynamo_leaves_alone_is_degraded():
+    with torch.compiler.set_stance("force_eager"):
+        compiled(lambda x: x + 1)(torch.ones(2))
+    assert counters.degraded_reason(counters.read(), counters.LogReasons(), True, CPU) == (
+        "Dynamo compiled no graph: the module ran in eager"
+    )
+    assert counters.degraded_reason(counters.read(), counters.LogReasons(), False, CPU) is None
+
+
+@pytest.mark.parametrize(("hits", "misses", "state"), [(0, 0, None), (3, 0, "warm"), (0, 2, "cold"), (1, 1, "cold")])
+def test_cold_or_warm_by_what_the_cache_says(hits, misses, state):
+    assert counters.cache_state(counters.Counters(1, 0, 0, 0, hits, misses)) == state
