@@ -18,6 +18,7 @@ class TwoInputs(torch.nn.Module):
         return self.layer(x) * scale
 
 
+@pytest.mark.filterwarnings("default")  # Inductor's advice on TF32
 @pytest.mark.parametrize("mode", [CudaGraph(), CompiledCudaGraph(inner="default")], ids=["cuda-graph", "compile+graph"])
 def test_replays_follow_their_inputs(mode):
     module = TwoInputs().cuda().eval()
