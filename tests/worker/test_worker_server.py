@@ -1,0 +1,263 @@
+"""The fork server by its messages: tasks, kills, deaths, two at once; without torch, whose loading takes seconds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from effbench.errors import WorkerError
+from effbench.message import TRIAL_VARIABLE
+from effbench.sweeping.workers import ForkServer
+
+#: A task is a module below effbench.worker with `run`; the tests make one of their own in the search path.
+TASK = """
+import os, subprocess, sys, time
+
+def run(payload, say_phase):
+    say_phase("begun")
+    if (code := payload.get("python")) is not None:
+        scope = {"payload": payload, "say_phase": say_phase}
+        exec(code, scope)
+        return scope.get("result", {})
+    return payload
+"""
+
+
+@pytest.fixture(scope="module")
+def search_path(tmp_path_factory):
+    """effbench.worker with one more module: a package may lie in several folders."""
+    folder = tmp_path_factory.mktemp("tasks")
+    (folder / "runs.py").write_text(TASK)
+    hook = "import effbench.worker; effbench.worker.__path__.append(%r)\n" % str(folder)
+    (folder / "sitecustomize.py").write_text(hook)
+    return str(folder)
+
+
+@pytest.fixture
+def make(search_path, monkeypatch, tmp_path):
+    """Starts servers in an empty folder; all are closed at the end."""
+    monkeypatch.setenv("PYTHONPATH", search_path)
+    monkeypatch.chdir(tmp_path)
+    started = []
+
+    def start():
+        server = ForkServer(preload=False)
+        started.append(server)
+        server.wait_ready()
+        return server
+
+    yield start
+    for server in started:
+        server.close()
+
+
+@pytest.fixture
+def server(make):
+    return make()
+
+
+def submit(server, python, **options):
+    return server.submit("runs", {"python": python}, **options)
+
+
+def outcome(task, timeout_s=30):
+    assert task.done.wait(timeout_s), f"still in {task.phase}"
+    return task.outcome
+
+
+def result(server, python, **options):
+    return outcome(submit(server, python, **options))["result"]
+
+
+def test_a_payload_goes_and_comes_back_whole(server):
+    payload = {"text": "Zeile\n\u2028\x00 ümlaut", "deep": [{"a": [1, 2.5, None, True]}], "nan": [float("inf")],
+               "large": "x" * 3_000_000}  # fmt: skip
+    assert server.call("runs", payload, 30) == payload
+
+
+def test_phases_are_told_as_they_come(server):
+    seen = []
+    task = submit(server, "say_phase('one'); say_phase('two')", on_phase=seen.append)
+    assert outcome(task)["exit"] == 0
+    assert seen == ["begun", "one", "two"]
+    assert task.phase == "two"
+
+
+def test_every_task_is_a_process_and_a_session_of_its_own(server):
+    found = [result(server, "import os; result = [os.getpid(), os.getsid(0), os.getppid()]") for _ in range(2)]
+    assert found[0][0] != found[1][0]
+    for pid, session, parent in found:
+        assert pid == session
+        assert parent == server.process.pid
+
+
+def test_the_working_directory_can_be_imported(server, tmp_path):
+    (tmp_path / "beside.py").write_text("value = 3")
+    assert result(server, "import beside; result = {'value': beside.value}") == {"value": 3}
+
+
+def test_variables_of_one_task_stay_with_it(server):
+    code = "import os; result = [os.environ.get('FOO'), os.environ.get('CUDA_VISIBLE_DEVICES')]"
+    assert result(server, code, env={"FOO": "1", "CUDA_VISIBLE_DEVICES": "GPU-7"}) == ["1", "GPU-7"]
+    assert result(server, code)[0] is None
+
+
+@pytest.mark.parametrize(
+    ("python", "exit", "number"),
+    [
+        ("import os; os._exit(5)", 5, None),
+        ("import sys; sys.exit(6)", 6, None),
+        ("import sys; sys.exit()", 0, None),
+        ("import sys; sys.exit('words')", 1, None),
+        ("raise ValueError('odd')", 1, None),
+        ("import os; os.abort()", None, signal.SIGABRT),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", None, signal.SIGKILL),
+        ("import ctypes; ctypes.string_at(0)", None, signal.SIGSEGV),
+    ],
+)
+def test_how_a_task_ends(server, python, exit, number):
+    ended = outcome(submit(server, python))
+    assert (ended["result"], ended["exit"], ended["signal"]) == (None, exit, number)
+    assert ended["oom_killed"] is False
+    assert server.call("runs", {"still": "here"}, 30) == {"still": "here"}
+
+
+def test_the_log_is_kept_to_its_last_part(server):
+    ended = outcome(submit(server, "print('x' * 9000); import os; os.write(2, b'\\xff last words')"))
+    assert len(ended["log"]) <= 4000
+    assert ended["log"].endswith("\ufffd last words")
+
+
+def test_output_never_reaches_the_messages(server):
+    code = "import os; os.write(1, b'{\"v\":1,\"event\":\"ended\"}\\n'); print('not a message'); result = {'ok': 1}"
+    assert result(server, code) == {"ok": 1}
+    assert server.stderr == []
+
+
+def test_kill_ends_the_whole_tree(server, wait_gone):
+    begun = threading.Event()
+    code = """
+import os, subprocess, time
+pids = [os.getpid(), subprocess.Popen(["sleep", "1000"]).pid,
+        subprocess.Popen(["sleep", "1000"], start_new_session=True).pid]
+subprocess.run(["setsid", "sh", "-c", "sleep 1000 & echo $! >orphan"])
+pids.append(int(open("orphan").read()))
+child = os.fork()
+if child == 0:
+    os.setsid()
+    time.sleep(1000)
+say_phase(" ".join(map(str, [*pids, child])))
+time.sleep(1000)
+"""
+    task = submit(server, code, on_phase=lambda phase: phase != "begun" and begun.set())
+    assert begun.wait(30)
+    server.kill(task)
+    assert task.outcome["signal"] == signal.SIGKILL
+    for pid in map(int, task.phase.split()):
+        wait_gone(pid)
+
+
+def test_what_a_task_leaves_behind_ends_with_it_and_only_that(server, wait_gone):
+    """Two tasks at once: the end of one must not touch the processes of the other."""
+    begun = threading.Event()
+    waits = """
+import subprocess, time
+other = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+say_phase(str(other.pid))
+while other.poll() is None and not __import__("os").path.exists("go"):
+    time.sleep(0.02)
+result = {"alive": other.poll() is None}
+"""
+    other = submit(server, waits, on_phase=lambda phase: phase != "begun" and begun.set())
+    assert begun.wait(30)
+    left = result(server, "import subprocess; result = subprocess.Popen(['sleep', '1000'], start_new_session=True).pid")
+    wait_gone(left)
+    open("go", "w").close()  # noqa: PTH123, SIM115
+    assert outcome(other)["result"] == {"alive": True}
+    wait_gone(int(other.phase))
+
+
+def test_a_server_that_is_killed_takes_its_tasks_along(server, wait_gone):
+    begun = threading.Event()
+    code = """
+import os, subprocess, time
+say_phase(f"{os.getpid()} {subprocess.Popen(['sleep', '1000'], start_new_session=True).pid}")
+time.sleep(1000)
+"""
+    task = submit(server, code, on_phase=lambda phase: phase != "begun" and begun.set())
+    assert begun.wait(30)
+    server.process.kill()
+    assert "the fork server ended (code -9)" in outcome(task)["died"]
+    for pid in map(int, task.phase.split()):
+        wait_gone(pid)
+    assert "the fork server ended" in outcome(submit(server, ""))["died"], "a dead server ends a task at once"
+    with pytest.raises(WorkerError, match="the fork server ended"):
+        server.call("runs", {}, 5)
+
+
+def test_closing_ends_everything(make, wait_gone):
+    server = make()
+    begun = threading.Event()
+    task = submit(server, "say_phase(str(__import__('os').getpid())); __import__('time').sleep(1000)",
+                  on_phase=lambda phase: phase != "begun" and begun.set())  # fmt: skip
+    assert begun.wait(30)
+    server.close()
+    assert "died" in outcome(task)
+    assert server.process.returncode == 0
+    wait_gone(int(task.phase))
+
+
+def test_a_server_that_still_loads_is_ended_at_once(search_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", search_path)
+    server = ForkServer()
+    start = time.monotonic()
+    server.close()
+    assert time.monotonic() - start < 2
+    assert server.process.returncode == -signal.SIGKILL
+
+
+def test_an_interpreter_that_cannot_start_one_says_why(tmp_path):
+    fake = tmp_path / "python"
+    fake.write_text("#!/bin/sh\necho 'no effbench here' >&2\nexit 4\n")
+    fake.chmod(0o755)
+    server = ForkServer(python=str(fake))
+    with pytest.raises(WorkerError, match="ended while starting: no effbench here"):
+        server.wait_ready()
+    server.close()
+
+
+def test_a_task_that_takes_too_long_says_where(server):
+    with pytest.raises(WorkerError, match=r"runs took longer than 0 s \(in "):
+        server.call("runs", {"python": "say_phase('sleeping'); __import__('time').sleep(1000)"}, 0.3)
+
+
+def test_two_servers_at_once(make):
+    servers = [make(), make()]
+    tasks = [submit(server, "import os; result = os.getppid()") for server in servers for _ in range(4)]
+    parents = [outcome(task)["result"] for task in tasks]
+    assert parents == [server.process.pid for server in servers for _ in range(4)]
+    servers[0].close()
+    assert servers[1].call("runs", {"a": 1}, 30) == {"a": 1}
+
+
+def test_many_tasks_at_once(server):
+    tasks = [submit(server, f"result = {i}") for i in range(40)]
+    assert [outcome(task)["result"] for task in tasks] == list(range(40))
+    assert server.tasks == {}
+    assert len(os.listdir(f"/proc/{server.process.pid}/fd")) < 20, "pipes and logs are closed"  # noqa: PTH208
+
+
+def test_leftovers_carry_the_tasks_mark(server):
+    task = submit(server, f"import os; result = os.environ[{TRIAL_VARIABLE!r}]")
+    assert outcome(task)["result"] == task.id
+
+
+def test_nonsense_is_refused_and_said(server):
+    server.process.stdin.write(b"not a message\n" + b'{"v": 99, "op": "run"}\n' + b'{"v": 1, "op": "dance"}\n')
+    server.process.stdin.flush()
+    assert server.call("runs", {"a": 1}, 30) == {"a": 1}
+    assert [line.partition(":")[0] for line in server.stderr] == ["refused"] * 3
