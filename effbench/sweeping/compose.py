@@ -41,9 +41,13 @@ class Composer:
         for override in parsed:
             if override.key_or_group in ONE_OPTION and isinstance(override.value(), list):
                 raise ConfigError(f"{override.input_line}: one option at a time, or several to sweep over, without brackets")
-        values = [override for override in parsed if self.is_plain_value(override)]
-        rest = [override.input_line for override in parsed if not self.is_plain_value(override)]
-        key = (tuple(rest), tuple(override.key_or_group for override in values))
+        values: list[Override] = []
+        rest: list[Override] = []
+        for override in reversed(parsed):
+            # what a later word that is no plain value changes again must not be set after it
+            is_free = not any(overlap(override.key_or_group, later.key_or_group) for later in rest)
+            (values if is_free and self.is_plain_value(override) else rest).insert(0, override)
+        key = (tuple(override.input_line for override in rest), tuple(override.key_or_group for override in values))
         if key not in self.composed:
             self.composed[key] = self.loader.load_sweep_config(self.master, list(overrides))
             with_hydra = self.composed[key]
@@ -74,6 +78,11 @@ class Composer:
             and not self.groups[name]
             and not isinstance(override.value(), dict)
         )
+
+
+def overlap(key: str, other: str) -> bool:
+    """Whether one of two dotted names is, or lies below, the other."""
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
 
 
 def set_value(config: DictConfig, override: Override) -> None:

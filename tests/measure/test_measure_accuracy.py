@@ -165,7 +165,9 @@ def test_a_clone_survives_the_next_call():
 class TestFloat64:
     """The rule of PyTorch's own harness: at most k times eager's error, k = 2, for half types 3."""
 
-    @pytest.mark.parametrize(("dtype", "factor"), [(torch.float32, 2), (torch.bfloat16, 3), (torch.float16, 3)], ids=str)
+    @pytest.mark.parametrize(
+        ("dtype", "factor"), [(torch.float32, 2), (torch.bfloat16, 3), (torch.float16, 3)], ids=str
+    )
     def test_as_near_as_eager(self, dtype, factor):
         exact = reference(torch.float64)
         # 5 % off: far beyond any tolerance, and exactly known

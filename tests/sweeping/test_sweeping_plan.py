@@ -1,0 +1,154 @@
+"""From configurations to cells, orders and words."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from effbench.cell import Cell, Status
+from effbench.cli import COMMANDS
+from effbench.errors import ConfigError, UsageError
+from effbench.sweeping import arguments, plan, resume
+from effbench.sweeping.progress import duration
+from effbench.sweeping.schedule import jobs_of
+
+PART = {
+    "model": {"name": None, "description": "words", "module": {"_target_": "a.b.Net"}, "inputs": {"x": {"shape": [4]}},
+              "tolerance": None, "allow_nonfinite": False},
+    "bs": 1,
+    "mode": {"name": "eager", "description": "words", "_target_": "effbench.modes.eager.Eager"},
+    "dtype": "auto",
+    "phase": "inference",
+    "device": "auto",
+    "numerics": {"seed": 0},
+    "env": {},
+}  # fmt: skip
+
+
+def part(**changed):
+    return {**copy.deepcopy(PART), **changed}
+
+
+def model(**changed):
+    return {**PART["model"], **changed}
+
+
+def cells(count):
+    return [Cell({"name": "m"}, bs, {"name": "eager"}, "float32", "inference", "cpu") for bs in range(1, count + 1)]
+
+
+@pytest.mark.parametrize(("cuda", "device", "dtype"), [(True, "cuda", "bfloat16"), (False, "cpu", "float32")])
+def test_auto_is_decided_by_the_machine(cuda, device, dtype):
+    (cell,) = plan.resolve([part()], has_cuda=cuda)
+    assert (cell.device, cell.dtype) == (device, dtype)
+
+
+def test_what_is_asked_for_stays():
+    (cell,) = plan.resolve([part(device="cpu", dtype="float16")], has_cuda=True)
+    assert (cell.device, cell.dtype) == ("cpu", "float16")
+
+
+@pytest.mark.parametrize(
+    ("target", "name"), [("a.b.Net", "Net"), ("nets/mine.py:Net", "Net"), ("nets/mine.py:Net.Inner", "Inner")]
+)
+def test_a_name_is_the_last_part_of_the_target(target, name):
+    (cell,) = plan.resolve([part(model=model(module={"_target_": target}))], has_cuda=False)
+    assert cell.model_name == name
+
+
+def test_descriptions_define_nothing():
+    other = part(model=model(description="other words"))
+    assert len(plan.resolve([part(), other], has_cuda=False)) == 1
+
+
+def test_the_order_of_inputs_defines_the_cell():
+    xy, yx = (part(model=model(inputs={name: {"shape": [4]} for name in order})) for order in ("xy", "yx"))
+    assert len({cell.key for cell in plan.resolve([xy, yx], has_cuda=False)}) == 2
+
+
+def test_env_as_it_was_typed():
+    (cell,) = plan.resolve([part(env={"A": 1, "B": True, "C": "x", "D": 0.5})], has_cuda=False)
+    assert cell.env == {"A": "1", "B": "true", "C": "x", "D": "0.5"}
+
+
+def test_each_cell_once_in_the_order_of_the_matrix():
+    found = plan.resolve([part(bs=bs) for bs in (4, 1, 4, 2)], has_cuda=False)
+    assert [cell.bs for cell in found] == [4, 1, 2]
+
+
+def test_two_modules_must_not_share_a_name():
+    other = part(model=model(module={"_target_": "c.Net"}))
+    with pytest.raises(ConfigError, match="share the name Net"):
+        plan.resolve([part(), other], has_cuda=False)
+    other["model"]["name"] = "Net2"
+    assert len(plan.resolve([part(), other], has_cuda=False)) == 2
+
+
+class TestRounds:
+    def test_every_cell_once_a_round_and_rounds_in_order(self):
+        jobs = jobs_of(cells(20), 4, 0, {})
+        assert [job.round for job in jobs] == [0] * 20 + [1] * 20 + [2] * 20 + [3] * 20
+        for number in range(4):
+            assert sorted(job.cell.bs for job in jobs if job.round == number) == list(range(1, 21))
+
+    def test_the_order_is_random_seeded_and_another_in_each_round(self):
+        def orders(seed):
+            jobs = jobs_of(cells(20), 3, seed, {})
+            return [tuple(job.cell.bs for job in jobs if job.round == number) for number in range(3)]
+
+        assert orders(1) == orders(1)
+        assert len({*orders(1), *orders(2), tuple(range(1, 21))}) == 7
+
+    def test_what_is_recorded_or_has_failed_is_not_run(self):
+        one, two, three = cells(3)
+        recorded = {(one.key, 0): Status.OK, (two.key, 0): Status.OOM, (three.key, 1): Status.DEGRADED}
+        left = {(job.cell.bs, job.round) for job in jobs_of([one, two, three], 3, 0, recorded)}
+        assert left == {(1, 1), (1, 2), (3, 0), (3, 2)}
+
+
+class TestWords:
+    def arrange(self, *words):
+        return arguments.arrange(list(words), COMMANDS)
+
+    def test_options_first_overrides_in_their_order(self):
+        found = self.arrange("bs=1", "-m", "mode=eager", "--config-dir", "conf", "~env", "+a=b")
+        assert found == ["--multirun", "--config-dir=conf", "bs=1", "mode=eager", "~env", "+a=b"]
+
+    @pytest.mark.parametrize("words", [["-m", "--cfg", "job"], ["--cfg=job", "--run"], ["-m", "-i"]])
+    def test_showing_something_is_no_sweep(self, words):
+        assert not {"--multirun", "--run"} & set(self.arrange(*words))
+
+    @pytest.mark.parametrize(
+        ("word", "said"), [("shwo", "effbench show --help"), ("bs", "key=value"), ("@x", "key=value")]
+    )
+    def test_words_that_are_no_overrides(self, word, said):
+        with pytest.raises(UsageError, match=said):
+            self.arrange("bs=1", word)
+
+    def test_an_unknown_option(self):
+        with pytest.raises(UsageError, match="--nope"):
+            self.arrange("--nope")
+
+
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [("bs=1", "bs"), ("+a.b=1", "a.b"), ("++a=1", "a"), ("~a", "a"), ("-m", None), ("--cfg=job", None),
+     ("mode=compile+graph", "mode"), ("hydra/sweeper=basic", "hydra/sweeper"), ("db='a=b'", "db")],
+)  # fmt: skip
+def test_the_key_of_a_word(word, key):
+    assert resume.key_of(word) == key
+
+
+def test_without_resume_the_command_stays_as_it_is():
+    assert resume.expand(["-m", "bs=1,2", "resume=null"]) == (
+        ["-m", "bs=1,2", "resume=null"],
+        ["bs=1,2", "resume=null"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (75, "1 min 15 s"), (3600, "1 h 00 min")]
+)
+def test_durations(seconds, said):
+    assert duration(seconds) == said
