@@ -163,11 +163,18 @@ def mode_settings(mode: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in mode.items() if key not in ("name", "description", "_target_")}
 
 
+def copies(inputs: timing.Inputs) -> timing.Inputs:
+    """Copies that are tensors like those they are made of: clones made in inference mode are of another kind, for which
+    Dynamo would compile a second graph."""
+    with torch.inference_mode(False):
+        return accuracy.clone(inputs)
+
+
 def reference_outputs(run: Run, module: torch.nn.Module, inputs: list[timing.Inputs]) -> list[Any]:
     """Eager's outputs for all input sets, cloned. The module gets copies: it may write into its inputs."""
     references = []
     for given in inputs:
-        args, kwargs = accuracy.clone(given)
+        args, kwargs = copies(given)
         references.append(accuracy.clone(module(*args, **kwargs)))
     timing.synchronizer(run.device)()
     if not accuracy.leaves(references[0]):
@@ -185,7 +192,7 @@ def prepare(run: Run, mode: Any, module: torch.nn.Module, inputs: list[timing.In
     """Prepare the mode (timed), make its settling calls (timed), and check every input set against eager."""
     trial, synchronize = run.trial, timing.synchronizer(run.device)
     memory.reset_peaks(run.device)
-    args, kwargs = accuracy.clone(inputs[0])
+    args, kwargs = copies(inputs[0])
     with run.phase("prepare"):
         start = time.perf_counter()
         prepared = mode.prepare(module, args, kwargs)
@@ -196,7 +203,7 @@ def prepare(run: Run, mode: Any, module: torch.nn.Module, inputs: list[timing.In
         synchronize()
         first = time.perf_counter()
         for i in range(1, mode.settling_calls):
-            args, kwargs = accuracy.clone(inputs[i % len(inputs)])
+            args, kwargs = copies(inputs[i % len(inputs)])
             step(*args, **kwargs)
         synchronize()
         settled = time.perf_counter()
@@ -207,7 +214,7 @@ def prepare(run: Run, mode: Any, module: torch.nn.Module, inputs: list[timing.In
     with run.phase("check"):
         tolerance = run.cell.model.get("tolerance")
         for given, reference in zip(inputs, references, strict=True):
-            args, kwargs = accuracy.clone(given)
+            args, kwargs = copies(given)
             output = accuracy.clone(step(*args, **kwargs))
             synchronize()
             verdict = accuracy.compare(output, reference, tolerance)
@@ -227,7 +234,7 @@ def prepare(run: Run, mode: Any, module: torch.nn.Module, inputs: list[timing.In
 def float64_judgement(run: Run, module: torch.nn.Module, given: timing.Inputs, output: Any, reference: Any) -> str | None:
     """None where `output` is as near to the float64 result as eager's is. A module that cannot run in float64 has no
     such judge."""
-    args, kwargs = accuracy.clone(given)
+    args, kwargs = copies(given)
     try:
         exact = accuracy.float64_twin(module)(*args, **kwargs)
         return accuracy.compare_with_float64(output, reference, exact, run.cell.model.get("tolerance"))
