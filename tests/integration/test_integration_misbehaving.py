@@ -33,8 +33,16 @@ EXPECTED = {
     "LeavesProcessesBehind": ("ok", ""),
     "SeesNoGpu": ("ok", ""),
 }
-MINE = {"several": ("Several", "{image: {shape: [3, 4], batch_dim: 1}, ids: {shape: [5], dtype: int64, low: 10, high: 20},"
-        " mask: {shape: [5], dtype: bool, keyword: true}, scale: {shape: [], value: 3, batch_dim: null, keyword: true}}")}  # fmt: skip
+SEVERAL = """
+name: several
+module:
+  _target_: nets/mine.py:Several
+inputs:
+  image: {shape: [3, 4], batch_dim: 1}
+  ids: {shape: [5], dtype: int64, low: 10, high: 20}
+  mask: {shape: [5], dtype: bool, keyword: true}
+  scale: {shape: [], value: 3, batch_dim: null, keyword: true}
+"""
 KINDS = ("right", "wrong", "shape", "type", "more", "raises", "missing", "degraded")
 
 
@@ -53,9 +61,7 @@ def folder(cli_in, tmp_path_factory):
     shutil.copy(SOURCE, cli.folder / "nets" / "mine.py")
     for group in ("model", "mode"):
         (cli.folder / "conf" / group).mkdir(parents=True)
-    for name, (target, inputs) in MINE.items():
-        text = f"name: {name}\nmodule:\n  _target_: nets/mine.py:{target}\ninputs: {inputs}\n"
-        (cli.folder / "conf" / "model" / f"{name}.yaml").write_text(text)
+    (cli.folder / "conf" / "model" / "several.yaml").write_text(SEVERAL)
     for kind in KINDS:
         text = f"name: {kind}\n_target_: mischief.OwnMode\nkind: {kind}\n"
         (cli.folder / "conf" / "mode" / f"{kind}.yaml").write_text(text)

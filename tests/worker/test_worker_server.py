@@ -32,7 +32,7 @@ def search_path(tmp_path_factory):
     """effbench.worker with one more module: a package may lie in several folders."""
     folder = tmp_path_factory.mktemp("tasks")
     (folder / "runs.py").write_text(TASK)
-    hook = "import effbench.worker; effbench.worker.__path__.append(%r)\n" % str(folder)
+    hook = f"import effbench.worker; effbench.worker.__path__.append({str(folder)!r})\n"
     (folder / "sitecustomize.py").write_text(hook)
     return str(folder)
 
@@ -176,7 +176,7 @@ result = {"alive": other.poll() is None}
     assert begun.wait(30)
     left = result(server, "import subprocess; result = subprocess.Popen(['sleep', '1000'], start_new_session=True).pid")
     wait_gone(left)
-    open("go", "w").close()  # noqa: PTH123, SIM115
+    open("go", "w").close()  # noqa: PTH123
     assert outcome(other)["result"] == {"alive": True}
     wait_gone(int(other.phase))
 

@@ -1,0 +1,353 @@
+"""Who runs when, with slots and a fork server that are made up: no process, no torch."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import filelock
+import pytest
+
+from effbench.cell import Cell, Status, Trial
+from effbench.errors import StoreError, WorkerError
+from effbench.sweeping import schedule as scheduling
+from effbench.sweeping.schedule import Job, Schedule, Slot, jobs_of
+from effbench.sweeping.workers import Task
+
+
+def cells(count, device="cuda", env=None):
+    return [Cell({"name": "m"}, bs, {"name": "eager"}, "float32", "inference", device, {}, env or {})
+            for bs in range(1, count + 1)]  # fmt: skip
+
+
+def gpus(count):
+    return [Slot(f"GPU {i}", "cuda", {"index": i, "uuid": f"GPU-{i}", "visible": f"GPU-{i}"}) for i in range(count)]
+
+
+class Server:
+    """Answers every trial as `answer(request, env)` says: an outcome, or None for one that never ends."""
+
+    def __init__(self, answer=None):
+        self.answer = answer or (lambda request, env: ok(request))
+        self.pool = ThreadPoolExecutor(16)
+        self.killed: list[str] = []
+        self.dead = None
+        self.envs: list[dict] = []
+
+    def submit(self, name, payload, env=None, on_phase=lambda phase: None):
+        assert name == "trial"
+        task = Task(str(len(self.envs)), on_phase)
+        self.envs.append(env)
+
+        def work():
+            outcome = self.answer(payload, env)
+            if outcome is not None:
+                task.end(outcome)
+
+        task.phase = "check"
+        self.pool.submit(work)
+        return task
+
+    def kill(self, task):
+        self.killed.append(task.id)
+        task.end({"result": None, "exit": None, "signal": 9, "oom_killed": False, "log": "", "pid": 7})
+
+
+def ok(request, status="ok"):
+    cell = Cell.from_params(request["cell"])
+    trial = Trial(cell.key, request["round"], Status(status), latency_ms=1.0, pid=7)
+    return {"result": trial.to_json(), "exit": 0, "signal": None, "oom_killed": False, "log": ""}
+
+
+class Watcher:
+    """Observes, and knows what ran beside what."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.order: list[tuple[str, Job]] = []
+        self.running: dict[str, Job] = {}
+        self.most = 0
+        self.waited: list[str] = []
+        self.waiting_now = threading.Event()
+        self.dropped_jobs: list[Job] = []
+
+    def started(self, slot, job):
+        with self.lock:
+            assert slot.name not in self.running, "one trial at a time on a slot"
+            assert job.cell.key not in {other.cell.key for other in self.running.values()}, "a cell never twice at once"
+            self.running[slot.name] = job
+            self.order.append((slot.name, job))
+            self.most = max(self.most, len(self.running))
+
+    def phase(self, slot, phase): ...
+
+    def waiting(self, slot, job):
+        self.waited.append(slot.name)
+        self.waiting_now.set()
+
+    def ended(self, slot, job, trial):
+        with self.lock:
+            assert self.running.pop(slot.name) == job
+
+    def dropped(self, jobs):
+        self.dropped_jobs += jobs
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """A schedule in a folder of locks of its own, and what it records."""
+    monkeypatch.setattr(scheduling.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(scheduling, "POLL_S", 0.01)
+
+    def build(server=None, slots=None, **options):
+        recorded: list[Trial] = []
+        settings = {"protocol": {"rounds": 1}, "timeout_s": 30.0, "isolation": "fork", "lock_timeout_s": 30.0,
+                    "cache_root": tmp_path / "cache", "record": recorded.append, "observer": Watcher()}  # fmt: skip
+        made = Schedule(server=server or Server(), slots=slots or gpus(1), **{**settings, **options})
+        made.recorded = recorded
+        return made
+
+    return build
+
+
+def test_every_trial_once_and_in_the_planned_order_on_one_slot(make):
+    schedule = make()
+    jobs = jobs_of(cells(10), 3, 5, {})
+    schedule.run(jobs)
+    assert [job for _, job in schedule.observer.order] == jobs
+    assert [(trial.cell_key, trial.round) for trial in schedule.recorded] == [(j.cell.key, j.round) for j in jobs]
+
+
+def test_several_slots_run_in_parallel(make):
+    together = threading.Barrier(3, timeout=20)  # is only passed with three trials at the same time
+
+    def answer(request, env):
+        if request["round"] == 0:
+            together.wait()
+        return ok(request)
+
+    schedule = make(Server(answer), gpus(3))
+    schedule.run(jobs_of(cells(3), 1, 0, {}))
+    assert schedule.observer.most == 3
+    assert Counter(slot for slot, _ in schedule.observer.order) == {"GPU 0": 1, "GPU 1": 1, "GPU 2": 1}
+
+
+def test_no_cell_twice_at_once_though_slots_are_free(make):
+    schedule = make(slots=gpus(4))
+    schedule.run(jobs_of(cells(2), 30, 0, {}))  # the watcher asserts it at every start
+    assert len(schedule.recorded) == 60
+    assert schedule.observer.most <= 2
+    assert Counter(trial.cell_key for trial in schedule.recorded) == {cell.key: 30 for cell in cells(2)}
+
+
+def test_each_slot_sees_its_gpu_and_the_cpu_none(make):
+    server = Server()
+    schedule = make(server, [*gpus(2), Slot("CPU", "cpu")])
+    schedule.run(jobs_of([*cells(4), *cells(3, "cpu")], 1, 0, {}))
+    assert Counter(env["CUDA_VISIBLE_DEVICES"] for env in server.envs)[""] == 3
+    assert {env["CUDA_VISIBLE_DEVICES"] for env in server.envs} <= {"", "GPU-0", "GPU-1"}
+    for slot, job in schedule.observer.order:
+        assert (slot == "CPU") == (job.cell.device == "cpu")
+    assert {trial.gpu_uuid for trial in schedule.recorded} <= {None, "GPU-0", "GPU-1"}
+
+
+def test_a_cell_for_a_device_without_slot_says_so_itself(make):
+    schedule = make(slots=[Slot("CPU", "cpu")])
+    schedule.run(jobs_of(cells(1, "cuda"), 1, 0, {}))
+    assert len(schedule.recorded) == 1
+
+
+@pytest.mark.parametrize("status", [status for status in Status if not status.is_measured])
+def test_a_failure_drops_the_rounds_that_are_left(make, status):
+    bad = cells(2)[1].key
+
+    def answer(request, env):
+        failed = Cell.from_params(request["cell"]).key == bad and request["round"] == 1
+        return ok(request, status if failed else "ok")
+
+    schedule = make(Server(answer))
+    schedule.run(jobs_of(cells(2), 4, 0, {}))
+    assert Counter(trial.cell_key for trial in schedule.recorded)[bad] == 2
+    assert len(schedule.recorded) == 6
+    assert [(job.cell.key, job.round) for job in schedule.observer.dropped_jobs] == [(bad, 2), (bad, 3)]
+
+
+@pytest.mark.parametrize("status", [Status.NOISY, Status.DEGRADED])
+def test_measured_trials_go_on(make, status):
+    schedule = make(Server(lambda request, env: ok(request, status)))
+    schedule.run(jobs_of(cells(1), 3, 0, {}))
+    assert [trial.round for trial in schedule.recorded] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "reason"),
+    [
+        ({"signal": 11}, "crashed", "killed by SIGSEGV (in check)"),
+        ({"signal": 63}, "crashed", "killed by signal 63 (in check)"),
+        ({"exit": 3}, "crashed", "the process exited with code 3 (in check)"),
+        ({"signal": 9, "oom_killed": True}, "oom", "ended by the kernel: host memory ran out (in check)"),
+        ({"died": "the fork server ended (code -9)"}, "crashed", "the fork server ended (code -9) (in check)"),
+    ],
+)
+def test_a_process_without_a_result(make, outcome, status, reason):
+    full = outcome if "died" in outcome else {"result": None, "exit": None, "signal": None, "oom_killed": False,
+                                              "log": "its log", "pid": 7, **outcome}  # fmt: skip
+    schedule = make(Server(lambda request, env: full))
+    schedule.run(jobs_of(cells(1), 1, 0, {}))
+    (trial,) = schedule.recorded
+    assert (trial.status, trial.reason, trial.phase) == (status, reason, "check")
+    assert trial.extra.get("log") == full.get("log")
+    assert trial.wall_s is not None
+
+
+def test_a_trial_that_never_ends_is_killed_and_the_rest_goes_on(make):
+    slow = cells(2)[0].key
+    server = Server(lambda request, env: None if Cell.from_params(request["cell"]).key == slow else ok(request))
+    schedule = make(server, timeout_s=0.1)
+    schedule.run(jobs_of(cells(2), 2, 0, {}))
+    assert Counter(str(trial.status) for trial in schedule.recorded) == {"timeout": 1, "ok": 2}
+    assert len(server.killed) == 1
+    (trial,) = (trial for trial in schedule.recorded if trial.status == "timeout")
+    assert trial.reason == "not done after 0.1 s (in check)"
+
+
+def test_a_stop_ends_what_runs_and_records_none_of_it(make):
+    stop = threading.Event()
+
+    def answer(request, env):
+        if request["round"] == 1:
+            stop.set()
+            return None
+        return ok(request)
+
+    server = Server(answer)
+    schedule = make(server, stop=stop)
+    schedule.run(jobs_of(cells(3), 2, 0, {}))
+    assert [trial.round for trial in schedule.recorded] == [0, 0, 0]
+    assert len(server.killed) == 1
+
+
+def test_an_error_while_recording_stops_the_sweep_and_is_raised(make):
+    def record(trial):
+        raise StoreError("the disk is full")
+
+    schedule = make(record=record, slots=gpus(2))
+    with pytest.raises(StoreError, match="the disk is full"):
+        schedule.run(jobs_of(cells(6), 2, 0, {}))
+    assert len(schedule.observer.order) <= 2
+
+
+class TestLock:
+    def test_a_device_in_use_is_waited_for(self, make):
+        schedule = make()
+        schedule.observer.waiting_now.clear()
+        held = filelock.FileLock(schedule.slots[0].lock_path)
+        held.acquire()
+        runner = threading.Thread(target=schedule.run, args=(jobs_of(cells(2), 1, 0, {}),))
+        runner.start()
+        assert schedule.observer.waiting_now.wait(20)
+        assert schedule.observer.order == []
+        held.release()
+        runner.join(20)
+        assert len(schedule.recorded) == 2
+        assert schedule.observer.waited == ["GPU 0"], "said once"
+
+    def test_other_devices_do_not_wait(self, make):
+        schedule = make(slots=gpus(2))
+        with filelock.FileLock(schedule.slots[0].lock_path):
+            runner = threading.Thread(target=schedule.run, args=(jobs_of(cells(4), 1, 0, {}),))
+            runner.start()
+            # one job is with the slot that waits
+            while len(schedule.recorded) < 3:
+                assert runner.is_alive()
+                threading.Event().wait(0.01)
+            assert {slot for slot, _ in schedule.observer.order} == {"GPU 1"}
+        runner.join(20)
+        assert len(schedule.recorded) == 4
+
+    def test_waiting_ends_some_time(self, make):
+        schedule = make(lock_timeout_s=0.05)
+        with (
+            filelock.FileLock(schedule.slots[0].lock_path),
+            pytest.raises(WorkerError, match=r"GPU 0 was in use .*resume=last"),
+        ):
+            schedule.run(jobs_of(cells(1), 1, 0, {}))
+        assert schedule.recorded == []
+
+    def test_a_stop_ends_waiting(self, make):
+        stop = threading.Event()
+        schedule = make(stop=stop)
+        with filelock.FileLock(schedule.slots[0].lock_path):
+            runner = threading.Thread(target=schedule.run, args=(jobs_of(cells(1), 1, 0, {}),))
+            runner.start()
+            assert schedule.observer.waiting_now.wait(20)
+            stop.set()
+            runner.join(20)
+        assert not runner.is_alive()
+        assert schedule.recorded == []
+
+    def test_the_lock_is_held_while_a_trial_runs_and_not_after(self, make):
+        seen = []
+
+        def answer(request, env):
+            try:
+                filelock.FileLock(schedule.slots[0].lock_path).acquire(timeout=0)
+            except filelock.Timeout:
+                seen.append("held")
+            return ok(request)
+
+        schedule = make(Server(answer))
+        schedule.run(jobs_of(cells(2), 1, 0, {}))
+        assert seen == ["held", "held"]
+        with filelock.FileLock(schedule.slots[0].lock_path).acquire(timeout=0):
+            pass
+
+
+class Spawned(Server):
+    """What ForkServer() is replaced with."""
+
+    made: list
+
+    def __init__(self, preload=True):
+        super().__init__()
+        self.preload = preload
+        self.closed = False
+        Spawned.made.append(self)
+
+    def wait_ready(self): ...
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def spawned(monkeypatch):
+    Spawned.made = []
+    monkeypatch.setattr(scheduling, "ForkServer", Spawned)
+    return Spawned.made
+
+
+def test_spawn_takes_a_fresh_server_each_and_closes_it(make, spawned):
+    shared = Server()
+    make(shared, isolation="spawn").run(jobs_of(cells(2), 1, 0, {}))
+    assert [(server.preload, server.closed, len(server.envs)) for server in spawned] == [(False, True, 1)] * 2
+    assert shared.envs == []
+
+
+def test_a_cell_with_variables_is_spawned_with_them(make, spawned):
+    shared = Server()
+    make(shared).run(jobs_of([*cells(1), *cells(1, env={"FOO": "1"})], 1, 0, {}))
+    assert len(shared.envs) == 1
+    (server,) = spawned
+    assert server.envs == [{"CUDA_VISIBLE_DEVICES": "GPU-0", "FOO": "1"}]
+
+
+def test_a_dead_server_is_replaced(make, spawned):
+    dead = Server()
+    dead.dead = "the fork server ended"
+    schedule = make(dead)
+    schedule.run(jobs_of(cells(3), 1, 0, {}))
+    (new,) = spawned
+    assert (len(new.envs), new.preload) == (3, True)
+    assert [trial.status for trial in schedule.recorded] == ["ok"] * 3
