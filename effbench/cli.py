@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from effbench import __version__
 from effbench.errors import EffbenchError, UsageError
@@ -75,8 +76,13 @@ def run_command(name: str, rest: list[str]) -> int:
 
     module = importlib.import_module(f"effbench.commands.{COMMANDS[name]}")
     parser = argparse.ArgumentParser(prog=f"effbench {name}", description=module.HELP)
+    parser.error = lambda message: refuse(name, message)  # type: ignore[method-assign] - argparse prints its usage
     module.add_arguments(parser)
     return module.run(parser.parse_args(rest))
+
+
+def refuse(name: str, message: str) -> NoReturn:
+    raise UsageError(f"{name}: {message}; effbench {name} --help")
 
 
 def config_folder() -> Path:
@@ -109,8 +115,7 @@ def hydra_sweep(argv: list[str], quiet: bool = False):
     from effbench.sweeping.conduct import Command
     from effbench.sweeping.progress import Progress
 
-    argv, overrides = resume.expand(argv)
-    words = arguments.arrange(argv, COMMANDS)
+    words, stored = resume.expand(arguments.arrange(argv, COMMANDS))
     bypassed = False
     config.register()
     hydra_plugin.register()
@@ -123,7 +128,7 @@ def hydra_sweep(argv: list[str], quiet: bool = False):
     before = sys.argv
     sys.argv = ["effbench", *words]
     try:
-        with hydra_plugin.Session(Command(argv, overrides), Progress(quiet=quiet)) as session:
+        with hydra_plugin.Session(Command(argv, stored), Progress(quiet=quiet)) as session:
             task()
             if bypassed:
                 raise UsageError(hydra_plugin.OTHER_LAUNCHER)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from effbench.config import DEFAULT_DB
+from effbench.errors import UsageError
 
 
 def add_db(parser: argparse.ArgumentParser) -> None:
@@ -30,5 +31,8 @@ def write(text: str, out: str | None) -> None:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         return
     path = Path(out)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {out}: {error.strerror or error}") from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import io
 from collections import Counter
 from typing import Any
 
@@ -14,7 +16,7 @@ from rich.table import Table
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.errors import NothingFoundError
-from effbench.metrics import METRICS
+from effbench.metrics import METRICS, Better
 from effbench.report.speedup_table import FORMATS, Entry, SpeedupTable, speedup_table
 from effbench.store.store import Store
 
@@ -27,10 +29,17 @@ TONES = {"best": "bold green", "unsure": "dim", "status": "yellow", "plain": ""}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     options.add_sweep(parser)
-    parser.add_argument("--metric", default="speedup", choices=list(METRICS), metavar="NAME",
+    parser.add_argument("--metric", default="speedup", type=metric_name, metavar="NAME",
                         help=f"what the table shows (default: speedup); one of: {', '.join(METRICS)}")  # fmt: skip
     parser.add_argument("--format", default="table", choices=["table", *FORMATS], help="(default: table)")
     options.add_out(parser)
+
+
+def metric_name(text: str) -> str:
+    if text not in METRICS:
+        near = difflib.get_close_matches(text, METRICS, n=1)
+        raise argparse.ArgumentTypeError(f"unknown metric {text!r}" + (f": did you mean {near[0]}?" if near else ""))
+    return text
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,8 +53,9 @@ def run(args: argparse.Namespace) -> int:
         options.write(table.render(args.format), args.out)
         return 0
     if args.out:
-        with open(args.out, "w") as file:
-            show(Console(file=file, width=PLAIN_WIDTH), sweep, rows, table)
+        text = io.StringIO()
+        show(Console(file=text, width=PLAIN_WIDTH), sweep, rows, table)
+        options.write(text.getvalue(), args.out)
     else:
         show(terminal(), sweep, rows, table)
     return 0
@@ -63,7 +73,8 @@ def show(console: Console, sweep: Any, rows: list[dict[str, Any]], table: Speedu
         console.print(f"× against {table.baseline_mode} (its column shows the latency) · {MARKS}", style="dim", highlight=False)
     else:
         metric = METRICS[table.metric]
-        console.print(f"{metric.title}: {metric.help}; {metric.better} is better", style="dim", highlight=False)
+        direction = "" if metric.better is Better.NEITHER else f"; {metric.better} is better"
+        console.print(f"{metric.title}: {metric.help}{direction}", style="dim", highlight=False)
     reasons(console, rows)
 
 

@@ -84,11 +84,12 @@ def swept_rows(rows: list[dict[str, Any]]) -> list[SweptRow]:
             if _varies(params[index].get(path) for index in members):
                 (of_mode[mode] if path.startswith("mode.") else of_row).add(path)
 
+    paths_of_row = _undetermined(of_row, rows, columns, params)
     result = []
     for row, values in zip(rows, params, strict=True):
         labels: dict[str, Any] = {"model": _text(row.get("model"))}
         labels |= {name: _text(row.get(name)) for name in columns}
-        labels |= {path: _text(values.get(path)) for path in sorted(of_row)}
+        labels |= {path: _text(values.get(path)) for path in paths_of_row}
         labels["bs"] = row.get("bs") if row.get("bs") is None else int(row["bs"])
         base = _text(row.get("mode"))
         paths = sorted(of_mode[row.get("mode")] & values.keys())
@@ -105,15 +106,34 @@ def mode_order(modes: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Hashable]:
-    """Nested mappings as dotted paths; lists become their JSON text."""
+    """Nested mappings as dotted paths, lists of named things (a model's inputs) by their names; other lists become their
+    JSON text."""
     flat: dict[str, Hashable] = {}
     for key, item in value.items():
         path = f"{prefix}{key}"
         if isinstance(item, Mapping):
             flat |= flatten(item, f"{path}.")
+        elif isinstance(item, list) and item and all(isinstance(part, Mapping) and "name" in part for part in item):
+            for part in item:
+                flat |= flatten({name: inner for name, inner in part.items() if name != "name"}, f"{path}.{part['name']}.")
         else:
             flat[path] = json.dumps(item) if isinstance(item, list) else item
     return flat
+
+
+def _undetermined(
+    paths: set[str], rows: list[dict[str, Any]], columns: list[str], params: list[dict[str, Hashable]]
+) -> list[str]:
+    """The paths that tell more than the labels before them: not a cache size that follows bs, not an input's shape that
+    follows a width. Arguments of the module come first, as inputs refer to them."""
+    known = [tuple(_text(row.get(name)) for name in ("model", "bs", *columns)) for row in rows]
+    kept = []
+    for path in sorted(paths, key=lambda path: (not path.startswith("model.module."), path)):
+        values = [_text(values.get(path)) for values in params]
+        if len(set(zip(known, values, strict=True))) > len(set(known)):
+            kept.append(path)
+            known = [(*before, value) for before, value in zip(known, values, strict=True)]
+    return sorted(kept)
 
 
 def _parse(params: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from effbench.cell import Cell, Environment
+from effbench.config import Config
 from effbench.errors import ConfigError, ResumeError
 from effbench.message import ProbeRequest
 from effbench.store.store import Store
@@ -65,6 +66,7 @@ def conduct(
     try:
         answer = probe(server, parts)
         cells = plan.resolve(parts, has_cuda=bool(answer["gpus"]))
+        check_baseline(settings, cells)
         environment = Environment(**answer["environment"])
         slots = slots_of(answer["gpus"], cells, settings.executor["gpus"])
         environment_id = store.add_environment(environment, answer["details"])
@@ -73,9 +75,10 @@ def conduct(
         else:
             sweep_id = extend.sweep_id
             store.extend_sweep(sweep_id, cells)
-        jobs = jobs_of(
-            cells, settings.protocol["rounds"], settings.sweep["seed"], store.recorded(sweep_id, environment_id)
-        )
+        recorded = store.recorded(sweep_id, environment_id)
+        if settings.resume and not recorded and store.trials(sweep_id):
+            progress.note("hardware or software differs from that of the recorded trials: all cells run anew here")
+        jobs = jobs_of(cells, settings.protocol["rounds"], settings.sweep["seed"], recorded)
         preload(server, cells)
         cache_root = cache_folder(settings.executor["cache_dir"]) / sweep_id / environment_id
         schedule = Schedule(
@@ -177,9 +180,21 @@ def check_same_plan(info: Any, planned: list[Cell], cells: list[Cell], settings:
         parts = [f"{len(found)} {what} (first: {found[0]} on {found[0].device})"
                  for found, what in ((gone, "cells missing"), (new, "cells more")) if found]  # fmt: skip
         raise ResumeError(f"sweep {info.id} was planned otherwise: {', '.join(parts)}; {how}")
-    for key, value in settings.protocol.items():
-        if key in info.protocol and info.protocol[key] != value:
-            raise ResumeError(f"sweep {info.id} has protocol.{key}={info.protocol[key]}, not {value}; {how}")
+    pairs = {f"protocol.{key}": (info.protocol.get(key, value), value) for key, value in settings.protocol.items()}
+    pairs["baseline_mode"] = (info.baseline_mode, settings.baseline_mode)
+    pairs["sweep.seed"] = (info.seed, settings.sweep["seed"])
+    for key, old in (("name", info.name), ("label", info.label)):
+        pairs[f"sweep.{key}"] = (old, settings.sweep[key] or old)
+    for key, (old, new) in pairs.items():
+        if old != new:
+            raise ResumeError(f"sweep {info.id} has {key}={old}, not {new}; {how}")
+
+
+def check_baseline(settings: plan.Settings, cells: list[Cell]) -> None:
+    """A baseline that was named must be there; the default, eager, may be left out of a sweep. Raises ConfigError."""
+    modes = sorted({cell.mode_name for cell in cells})
+    if settings.baseline_mode not in (*modes, Config.baseline_mode):
+        raise ConfigError(f"baseline_mode={settings.baseline_mode} is not among the modes of this sweep: {', '.join(modes)}")
 
 
 def cache_folder(configured: str | None) -> Path:

@@ -15,8 +15,6 @@ from effbench.models.spec import parse_inputs
 
 #: Top-level keys that define a cell; all others are settings of the whole sweep.
 CELL_KEYS = ("model", "bs", "mode", "dtype", "phase", "device", "numerics", "env")
-#: What may differ when a sweep is resumed: where and how patiently, never what or how it is measured.
-RESUMABLE = ("executor", "isolation", "timeout_s", "on_failure", "db", "resume")
 
 
 @dataclass(frozen=True)
@@ -47,11 +45,19 @@ def split(configs: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], Sett
         if settings is None:
             settings = found
         elif settings != found:
-            key = next(key for key in found if found[key] != settings[key])
+            key = difference(settings, found)
             raise ConfigError(f"{key} holds for a whole sweep and cannot be swept: choose one value, or run two sweeps")
     if settings is None:
         raise ConfigError("the sweep is empty: no cell is left of these overrides")
     return cells, Settings(**settings)
+
+
+def difference(one: dict[str, Any], other: dict[str, Any]) -> str:
+    """The dotted name of the first setting that differs."""
+    key = next(key for key in one if one[key] != other[key])
+    if isinstance(one[key], dict) and one[key].keys() == other[key].keys():
+        return f"{key}.{difference(one[key], other[key])}"
+    return key
 
 
 def validate(config: dict[str, Any]) -> None:
@@ -73,6 +79,8 @@ def validate(config: dict[str, Any]) -> None:
     at_least("executor.lock_timeout_s", config["executor"]["lock_timeout_s"], 0)
     for key in ("budget_s", "min_time_s", "target_interval", "warmup_s", "min_block_ms"):
         at_least(f"protocol.{key}", config["protocol"][key], 0)
+    if config["sweep"]["name"] == "last":
+        raise ConfigError("sweep.name=last would be hidden by the newest sweep, which `last` means: choose another name")
     if config["timeout_s"] <= 0:
         raise ConfigError(f"timeout_s must be above 0 seconds, got {config['timeout_s']:g}")
     gpus = config["executor"]["gpus"]

@@ -94,6 +94,11 @@ class Progress:
             yield
         self.live = None
 
+    def note(self, text: str) -> None:
+        """A line of its own, before the trials."""
+        if not self.quiet:
+            self.console.print(text, highlight=False, soft_wrap=True)
+
     def started(self, slot: Slot, job: Job) -> None:
         with self.lock:
             self.running[slot.name] = (job, "start", time.monotonic())

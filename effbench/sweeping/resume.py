@@ -8,31 +8,38 @@ from effbench.config import Config
 from effbench.store.store import Store
 
 
-def expand(argv: list[str]) -> tuple[list[str], list[str]]:
-    """The arguments for Hydra, and the overrides among them as they are stored with the sweep.
+#: Options that decide what the overrides mean: they are stored and replayed with them.
+CONFIG_OPTIONS = ("--config-dir", "--config-path", "--config-name")
 
-    With `resume=REF` the overrides of that sweep come first, less those that are given again; REF becomes the sweep's
-    id. Without it `argv` is returned as it is.
+
+def expand(words: list[str]) -> tuple[list[str], list[str]]:
+    """The arguments for Hydra, and what of them is stored with the sweep: its overrides and CONFIG_OPTIONS.
+
+    `words` are arranged: an option is one word, options come first. With `resume=REF` the stored words of that sweep
+    are added, less those that are given again; REF becomes the sweep's id.
     """
-    given = {name: argument for argument in argv if (name := key_of(argument))}
+    given = {name: argument for argument in words if (name := key_of(argument))}
     reference = value_of(given.get("resume"))
     if reference in (None, "null"):
-        return argv, list(given.values())
+        return words, list(given.values())
     db = value_of(given.get("db")) or Config.db
     store = Store.open(db, mode="read")
     try:
         sweep = store.find_sweep(reference)
     finally:
         store.close()
-    stored = [override for override in sweep.overrides if key_of(override) not in given]
-    rest = [argument for argument in argv if key_of(argument) != "resume"]
-    return [*stored, *rest, f"resume={sweep.id}"], stored
+    replayed = [word for word in sweep.overrides if key_of(word) not in given]
+    together = [*replayed, *(word for word in words if key_of(word) != "resume"), f"resume={sweep.id}"]
+    return sorted(together, key=lambda word: not word.startswith("-")), sweep.overrides
 
 
 def key_of(argument: str) -> str | None:
-    """`model` of `model=mlp`, `model.module.width` of `+model.module.width=3`; None for options."""
+    """`model` of `model=mlp`, `model.module.width` of `+model.module.width=3`; None for options but CONFIG_OPTIONS."""
+    if argument.startswith("-"):
+        option = argument.partition("=")[0]
+        return option if option in CONFIG_OPTIONS else None
     match = re.match(r"[+~]{0,2}([\w./@:+-]+?)(=|$)", argument)
-    return match[1] if match and not argument.startswith("-") else None
+    return match[1] if match else None
 
 
 def value_of(argument: str | None) -> str | None:
