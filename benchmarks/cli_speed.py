@@ -25,16 +25,33 @@ WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from effbench.cli impo
 def fill(db: str, results: int) -> None:
     """A database with so many results of one trial each."""
     cells = [
-        Cell({"name": f"model{i // 50}", "module": {"_target_": "x.Y"}, "inputs": []}, i // 5 % 10 + 1,
-             {"name": MODES[i % 5], "_target_": "x.M"}, "bfloat16", "inference", "cuda")
+        Cell(
+            {"name": f"model{i // 50}", "module": {"_target_": "x.Y"}, "inputs": []},
+            i // 5 % 10 + 1,
+            {"name": MODES[i % 5], "_target_": "x.M"},
+            "bfloat16",
+            "inference",
+            "cuda",
+        )
         for i in range(results)
-    ]  # fmt: skip
+    ]
     with Store.open(db, mode="write") as store:
         environment = store.add_environment(
             Environment("GPU", 1, "1", "13", "2.13", "3.6", "3.12", "CPU", "Linux"), details={}
         )
-        sweep = store.begin_sweep(name=None, label=None, command=[], overrides=[], protocol={"name": "quick", "rounds": 1},
-                                  baseline_mode="eager", seed=0, git_revision=None, host={}, plan=cells, rounds=1)  # fmt: skip
+        sweep = store.begin_sweep(
+            name=None,
+            label=None,
+            command=[],
+            overrides=[],
+            protocol={"name": "quick", "rounds": 1},
+            baseline_mode="eager",
+            seed=0,
+            git_revision=None,
+            host={},
+            plan=cells,
+            rounds=1,
+        )
         for i, cell in enumerate(cells):
             store.record(sweep, environment, Trial(cell.key, 0, Status.OK, latency_ms=1.0 + i % 7, latency_min_ms=1.0))
         store.finish_sweep(sweep, "completed")
@@ -59,8 +76,10 @@ def main() -> None:
         db = str(Path(folder) / "speed.db")
         fill(db, results)
         for args in (["--help"], ["show", "--db", db], ["ls", "--db", db], ["ls", "--cells", "--db", db]):
-            print(f"effbench {' '.join(args[:-1] if args[-1] == db else args)} ({results} results, no torch): "
-                  f"{seconds(WITHOUT_TORCH, *args):.2f} s")  # fmt: skip
+            print(
+                f"effbench {' '.join(args[:-1] if args[-1] == db else args)} ({results} results, no torch): "
+                f"{seconds(WITHOUT_TORCH, *args):.2f} s"
+            )
 
 
 if __name__ == "__main__":

@@ -35,8 +35,9 @@ def spread(values: list[float]) -> str:
 
 
 def eager_overhead(db: str, rounds: int, isolation: str) -> None:
-    sweep = effbench.sweep(["model=mlp", "bs=8", "mode=eager", f"protocol.rounds={rounds}", f"isolation={isolation}",
-                            f"db={db}", *SECOND])  # fmt: skip
+    sweep = effbench.sweep(
+        ["model=mlp", "bs=8", "mode=eager", f"protocol.rounds={rounds}", f"isolation={isolation}", f"db={db}", *SECOND]
+    )
     values = [trial["overhead_s"] for trial in trials(db, sweep.id)]
     print(f"harness overhead, eager mlp bs 8, isolation={isolation}: {spread(values)}")
 
@@ -46,8 +47,10 @@ def warm_set_up(db: str, rounds: int) -> None:
     found = trials(db, sweep.id)
     for state in ("cold", "warm"):
         some = [trial for trial in found if trial["compile_cache"] == state]
-        print(f"set-up, compiled mlp bs 8, {state} cache: {spread([t['overhead_s'] + t['compile_s'] for t in some])}, "
-              f"of which compiling {spread([t['compile_s'] for t in some])}")  # fmt: skip
+        print(
+            f"set-up, compiled mlp bs 8, {state} cache: {spread([t['overhead_s'] + t['compile_s'] for t in some])}, "
+            f"of which compiling {spread([t['compile_s'] for t in some])}"
+        )
 
 
 def one_bert_cell(db: str) -> None:
@@ -56,7 +59,17 @@ def one_bert_cell(db: str) -> None:
         return
     start = time.perf_counter()
     subprocess.run(
-        [sys.executable, "-m", "effbench", "model=bert-base", "bs=1", "mode=eager", "protocol=quick", f"db={db}", *SECOND],
+        [
+            sys.executable,
+            "-m",
+            "effbench",
+            "model=bert-base",
+            "bs=1",
+            "mode=eager",
+            "protocol=quick",
+            f"db={db}",
+            *SECOND,
+        ],
         check=True,
         stdout=subprocess.DEVNULL,
     )

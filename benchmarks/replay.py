@@ -75,7 +75,9 @@ def main() -> None:
     with torch.inference_mode():
         ours, theirs = CudaGraph().prepare(module, (x,), {}).step, by_hand(module, x)
         assert torch.equal(ours(x), theirs(x))
-        print(f"mlp bs {args.bs} bfloat16 on {torch.cuda.get_device_name()}, torch {torch.__version__}, {args.pairs} pairs")
+        print(
+            f"mlp bs {args.bs} bfloat16, {torch.cuda.get_device_name()}, torch {torch.__version__}, {args.pairs} pairs"
+        )
         for name, measure in (("latency", latency_us), ("period", period_us)):
             measure(ours, x), measure(theirs, x)
             figures: dict[str, list[float]] = {"ours": [], "by hand": []}
@@ -84,8 +86,10 @@ def main() -> None:
                 for who, step in order if pair % 2 == 0 else reversed(order):
                     figures[who].append(measure(step, x))
             ratio = geometric_mean([a / b for a, b in zip(figures["ours"], figures["by hand"], strict=True)])
-            print(f"{name}: ours {median(figures['ours']):.2f} µs, by hand {median(figures['by hand']):.2f} µs, "
-                  f"ratio {ratio.value:.4f} ({ratio.low:.4f}–{ratio.high:.4f})")  # fmt: skip
+            print(
+                f"{name}: ours {median(figures['ours']):.2f} µs, by hand {median(figures['by hand']):.2f} µs, "
+                f"ratio {ratio.value:.4f} ({ratio.low:.4f}–{ratio.high:.4f})"
+            )
 
 
 if __name__ == "__main__":

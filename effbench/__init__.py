@@ -1,7 +1,7 @@
 """effbench: benchmark matrices of PyTorch models, isolated, recorded, compared.
 
-    effbench.sweep(["model=mlp", "bs=1,8", "mode=eager,cuda-graph"]) -> Sweep
-    effbench.results(db="results/effbench.db", sweep="last") -> DataFrame, the view `results`
+effbench.sweep(["model=mlp", "bs=1,8", "mode=eager,cuda-graph"]) -> Sweep
+effbench.results(db="results/effbench.db", sweep="last") -> DataFrame, the view `results`
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ def digest(value: Any) -> str:
 class Cell:
     """One point of the matrix: everything that defines the work, nothing of how it is measured.
 
-    `model` holds `name`, `module` (`_target_` and arguments), `inputs` (a list in the order of forward's arguments, each
-    with its `name`), `tolerance`, `allow_nonfinite`;
+    `model` holds `name`, `module` (`_target_` and arguments), `inputs` (a list in the order of forward's arguments,
+    each with its `name`), `tolerance`, `allow_nonfinite`;
     `mode` holds `name`, `_target_` and its own settings; `numerics` and `env` are flat. All values are plain JSON and
     resolved: `dtype` and `device` are never `auto`.
     """

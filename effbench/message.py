@@ -5,7 +5,8 @@ Sweep to server:   {"v", "op": "run", "id", "task", "payload", "env"}   task: pr
 Server to sweep:   {"v", "event": "ready", "pid", "seconds"}
                    {"v", "event": "started", "id", "pid"}
                    {"v", "event": "phase", "id", "phase"}
-                   {"v", "event": "ended", "id", "pid", "result" | null, "exit", "signal", "log", "oom_killed", "seconds"}
+                   {"v", "event": "ended", "id", "pid", "result" | null, "exit", "signal", "log", "oom_killed",
+                    "seconds"}
 
 Standard library only: both sides import it, and nothing else of each other.
 """

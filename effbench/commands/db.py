@@ -18,7 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.action == "upgrade":
         before, after = Store.upgrade(args.db)
-        print(f"{args.db}: schema {after} already" if before == after else f"{args.db}: schema {before or 'none'} -> {after}")
+        print(
+            f"{args.db}: schema {after} already"
+            if before == after
+            else f"{args.db}: schema {before or 'none'} -> {after}"
+        )
         return 0
     problems = Store.check(args.db)
     for problem in problems:

@@ -21,8 +21,12 @@ HELP = "What this machine can measure and what would disturb it; each finding wi
 MARKS = {"good": "[green]✓[/]", "note": "[blue]·[/]", "warning": "[yellow]![/]", "problem": "[red]✗[/]"}
 LEAST_FREE_BYTES = 2 * 2**30
 #: Clocks events that slow a GPU down while it works; `gpu_idle` and settings do not.
-SLOWDOWNS = {0x08: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown",
-             0x80: "power brake"}  # fmt: skip
+SLOWDOWNS = {
+    0x08: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
 
 
 @dataclass(frozen=True)
@@ -70,18 +74,28 @@ def software() -> Iterator[Finding]:
     finally:
         server.close()
     found, details = answer["environment"], answer["details"]
-    yield Finding("good", f"torch {found['torch_version']}, Python {found['python']}, Triton {found['triton_version'] or 'none'}")
+    yield Finding(
+        "good", f"torch {found['torch_version']}, Python {found['python']}, Triton {found['triton_version'] or 'none'}"
+    )
     packages = details["packages"]
     yield Finding("note", "packages: " + ", ".join(f"{name} {version}" for name, version in sorted(packages.items())))
     for gpu in answer["gpus"]:
-        yield Finding("good", f"GPU {gpu['index']}: {gpu['name']}, {gpu['memory_bytes'] / 2**30:.0f} GiB, CUDA {found['cuda_version']}")
+        yield Finding(
+            "good",
+            f"GPU {gpu['index']}: {gpu['name']}, {gpu['memory_bytes'] / 2**30:.0f} GiB, CUDA {found['cuda_version']}",
+        )
     if not answer["gpus"]:
-        yield Finding("note", "torch sees no CUDA device",
-                      "cells run on the CPU; CUDA graphs and reduce-overhead are unsupported; no period, memory or energy",
-                      "" if found["cuda_version"] else "this torch is built without CUDA: install a CUDA build")  # fmt: skip
+        yield Finding(
+            "note",
+            "torch sees no CUDA device",
+            "cells run on the CPU; CUDA graphs and reduce-overhead are unsupported; no period, memory or energy",
+            "" if found["cuda_version"] else "this torch is built without CUDA: install a CUDA build",
+        )
     compilers = details["compilers"]
     if not compilers["g++"] and not os.environ.get("CXX"):
-        yield Finding("warning", "no C++ compiler (g++)", "torch.compile modes are unsupported on the CPU", "apt-get install g++")
+        yield Finding(
+            "warning", "no C++ compiler (g++)", "torch.compile modes are unsupported on the CPU", "apt-get install g++"
+        )
     if answer["gpus"] and not (compilers["gcc"] or compilers["clang"] or os.environ.get("CC")):
         yield Finding("warning", "no C compiler", "torch.compile modes are unsupported on CUDA", "apt-get install gcc")
     if answer["gpus"] and not found["triton_version"]:
@@ -117,32 +131,49 @@ def gpu(index: int, handle: Any) -> Iterator[Finding]:
 
     name = f"GPU {index}"
     if ask("nvmlDeviceGetPersistenceMode") == 0:
-        yield Finding("note", f"{name}: persistence mode is off", "the first trial waits for the driver to start",
-                      "an administrator: nvidia-smi -pm 1")  # fmt: skip
+        yield Finding(
+            "note",
+            f"{name}: persistence mode is off",
+            "the first trial waits for the driver to start",
+            "an administrator: nvidia-smi -pm 1",
+        )
     ecc = ask("nvmlDeviceGetEccMode")
     if ecc is not None:
         yield Finding("note", f"{name}: ECC is {'on' if ecc[0] else 'off'}")
     mig = ask("nvmlDeviceGetMigMode")
     if mig is not None and mig[0]:
-        yield Finding("warning", f"{name}: MIG is on", "a cell sees a slice of the GPU; neighbours share its power",
-                      "measure on a whole GPU")  # fmt: skip
+        yield Finding(
+            "warning",
+            f"{name}: MIG is on",
+            "a cell sees a slice of the GPU; neighbours share its power",
+            "measure on a whole GPU",
+        )
     limit, default = ask("nvmlDeviceGetEnforcedPowerLimit"), ask("nvmlDeviceGetPowerManagementDefaultLimit")
     if limit and default:
         level = "note" if limit >= default else "warning"
-        yield Finding(level, f"{name}: power cap {limit / 1000:.0f} W (default {default / 1000:.0f} W)",
-                      "" if limit >= default else "GPU-bound cells run slower than this GPU can")  # fmt: skip
+        yield Finding(
+            level,
+            f"{name}: power cap {limit / 1000:.0f} W (default {default / 1000:.0f} W)",
+            "" if limit >= default else "GPU-bound cells run slower than this GPU can",
+        )
     clock, most = ask("nvmlDeviceGetClockInfo", 1), ask("nvmlDeviceGetMaxClockInfo", 1)
     temperature = ask("nvmlDeviceGetTemperature", 0)
     yield Finding("note", f"{name}: SM clock {clock} of {most} MHz, {temperature} °C")
     reasons = ask("nvmlDeviceGetCurrentClocksEventReasons") or 0
     for bit, what in SLOWDOWNS.items():
         if reasons & bit:
-            yield Finding("warning", f"{name}: {what} now", "GPU-bound cells are slower than they should be", "let it cool")
+            yield Finding(
+                "warning", f"{name}: {what} now", "GPU-bound cells are slower than they should be", "let it cool"
+            )
     others = ask("nvmlDeviceGetComputeRunningProcesses") or []
     if others:
         pids = ", ".join(str(process.pid) for process in others)
-        yield Finding("warning", f"{name}: {len(others)} processes compute on it (pid {pids})",
-                      "they share its time and memory with every trial", "end them, or sweep with executor.gpus=[…]")  # fmt: skip
+        yield Finding(
+            "warning",
+            f"{name}: {len(others)} processes compute on it (pid {pids})",
+            "they share its time and memory with every trial",
+            "end them, or sweep with executor.gpus=[…]",
+        )
 
 
 def processor() -> Iterator[Finding]:
@@ -150,14 +181,22 @@ def processor() -> Iterator[Finding]:
     usable = len(os.sched_getaffinity(0))
     load = os.getloadavg()[0]
     if load > 0.5 * usable:
-        yield Finding("warning", f"CPU load {load:.1f} on {usable} cores", "launch-bound cells spread and slow down",
-                      "wait for other work to end")  # fmt: skip
+        yield Finding(
+            "warning",
+            f"CPU load {load:.1f} on {usable} cores",
+            "launch-bound cells spread and slow down",
+            "wait for other work to end",
+        )
     else:
         yield Finding("good", f"CPU load {load:.1f} on {usable} cores")
     governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     if governor.is_file() and (name := governor.read_text().strip()) not in ("performance", "schedutil"):
-        yield Finding("warning", f"CPU frequency governor {name}", "launch-bound cells depend on the clock of the moment",
-                      "an administrator: cpupower frequency-set -g performance")  # fmt: skip
+        yield Finding(
+            "warning",
+            f"CPU frequency governor {name}",
+            "launch-bound cells depend on the clock of the moment",
+            "an administrator: cpupower frequency-set -g performance",
+        )
 
 
 def storage(db: str) -> Iterator[Finding]:
@@ -171,8 +210,12 @@ def storage(db: str) -> Iterator[Finding]:
         existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
         free = shutil.disk_usage(existing).free
         level = "good" if free >= LEAST_FREE_BYTES else "warning"
-        yield Finding(level, f"{free / 2**30:.0f} GiB free for {what} ({folder})",
-                      "" if level == "good" else "a sweep may run out of room", "")  # fmt: skip
+        yield Finding(
+            level,
+            f"{free / 2**30:.0f} GiB free for {what} ({folder})",
+            "" if level == "good" else "a sweep may run out of room",
+            "",
+        )
     if "://" not in db and not Path(db).exists():
         yield Finding("note", f"no database at {db} yet", "the first sweep makes it")
         return

@@ -33,7 +33,9 @@ def as_csv(rows: list[dict]) -> str:
     writer = csv.DictWriter(out, RESULT_COLUMNS, lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({**row, "started_at": str(row["started_at"]), "params": json.dumps(row["params"], sort_keys=True)})
+        writer.writerow(
+            {**row, "started_at": str(row["started_at"]), "params": json.dumps(row["params"], sort_keys=True)}
+        )
     return out.getvalue()
 
 

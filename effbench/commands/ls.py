@@ -21,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_sweep(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--cells", action="store_true", help="every planned cell of a sweep, measured or not")
-    which.add_argument("--failures", action="store_true", help="every result of a sweep that is not ok, with its reason")
+    which.add_argument(
+        "--failures", action="store_true", help="every result of a sweep that is not ok, with its reason"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,8 +53,17 @@ def sweeps_table(store: Store) -> Table:
     for sweep in store.sweeps():
         statuses = ", ".join(f"{number} {status}" for status, number in sweep.statuses.items())
         started = str(sweep.started_at)[:19]
-        table.add_row(sweep.id, escape(sweep.name or ""), started, sweep.state, str(sweep.protocol.get("name", "")),
-                      str(sweep.cells), str(sweep.trials), statuses, escape(sweep.label or ""))  # fmt: skip
+        table.add_row(
+            sweep.id,
+            escape(sweep.name or ""),
+            started,
+            sweep.state,
+            str(sweep.protocol.get("name", "")),
+            str(sweep.cells),
+            str(sweep.trials),
+            statuses,
+            escape(sweep.label or ""),
+        )
     return table
 
 
@@ -62,10 +73,22 @@ def cells_table(store: Store, reference: str) -> Table:
     table = table_of("cell key", "model", "bs", "mode", "dtype", "device", "status", "trials", "latency")
     for cell in store.planned(sweep.id):
         row = results.get(cell.key)
-        status, trials, latency = ("not run yet", "0", "") if row is None else (
-            row["status"], str(row["trials"]), METRICS["latency_ms"].format(row["latency_ms"]))  # fmt: skip
-        table.add_row(cell.key[:12], escape(cell.model_name), str(cell.bs), escape(cell.mode_name), cell.dtype,
-                      cell.device, status, trials, latency)  # fmt: skip
+        status, trials, latency = (
+            ("not run yet", "0", "")
+            if row is None
+            else (row["status"], str(row["trials"]), METRICS["latency_ms"].format(row["latency_ms"]))
+        )
+        table.add_row(
+            cell.key[:12],
+            escape(cell.model_name),
+            str(cell.bs),
+            escape(cell.mode_name),
+            cell.dtype,
+            cell.device,
+            status,
+            trials,
+            latency,
+        )
     return table
 
 
@@ -74,6 +97,12 @@ def failures_table(store: Store, reference: str) -> Table:
     table = table_of("status", "model", "bs", "mode", "dtype", "reason")
     for row in store.results(sweep.id):
         if row["status"] != Status.OK:
-            table.add_row(row["status"], escape(row["model"]), str(row["bs"]), escape(row["mode"]), row["dtype"],
-                          escape(row["reason"] or ""))  # fmt: skip
+            table.add_row(
+                row["status"],
+                escape(row["model"]),
+                str(row["bs"]),
+                escape(row["mode"]),
+                row["dtype"],
+                escape(row["reason"] or ""),
+            )
     return table

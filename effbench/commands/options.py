@@ -11,14 +11,18 @@ from effbench.errors import UsageError
 
 
 def add_db(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--db", default=DEFAULT_DB, metavar="URL",
-                        help="database: a path or any SQLAlchemy URL (default: %(default)s)")  # fmt: skip
+    parser.add_argument(
+        "--db", default=DEFAULT_DB, metavar="URL", help="database: a path or any SQLAlchemy URL (default: %(default)s)"
+    )
 
 
 def add_sweep(parser: argparse.ArgumentParser, default: str | None = "last") -> None:
-    parser.add_argument("--sweep", default=default, metavar="ID|NAME|last",
-                        help="which sweep: its id, a unique part of it from the left, its name, or last "
-                        f"(default: {default or 'all'})")  # fmt: skip
+    parser.add_argument(
+        "--sweep",
+        default=default,
+        metavar="ID|NAME|last",
+        help=f"which sweep: its id, a unique part of it from the left, its name, or last (default: {default or 'all'})",
+    )
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:

@@ -29,8 +29,13 @@ TONES = {"best": "bold green", "unsure": "dim", "status": "yellow", "plain": ""}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     options.add_sweep(parser)
-    parser.add_argument("--metric", default="speedup", type=metric_name, metavar="NAME",
-                        help=f"what the table shows (default: speedup); one of: {', '.join(METRICS)}")  # fmt: skip
+    parser.add_argument(
+        "--metric",
+        default="speedup",
+        type=metric_name,
+        metavar="NAME",
+        help=f"what the table shows (default: speedup); one of: {', '.join(METRICS)}",
+    )
     parser.add_argument("--format", default="table", choices=["table", *FORMATS], help="(default: table)")
     options.add_out(parser)
 
@@ -70,7 +75,9 @@ def show(console: Console, sweep: Any, rows: list[dict[str, Any]], table: Speedu
     console.print(f"[bold]Sweep {sweep.id}{escape(name)}[/]{escape(label)} · {where}{state}", highlight=False)
     console.print(fitting_table(console, table))
     if table.metric == "speedup":
-        console.print(f"× against {table.baseline_mode} (its column shows the latency) · {MARKS}", style="dim", highlight=False)
+        console.print(
+            f"× against {table.baseline_mode} (its column shows the latency) · {MARKS}", style="dim", highlight=False
+        )
     else:
         metric = METRICS[table.metric]
         direction = "" if metric.better is Better.NEITHER else f"; {metric.better} is better"
@@ -172,10 +179,18 @@ def end_of_sweep(outcome: Any) -> int:
     counts = Counter(row["status"] for row in rows)
     said = ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
     option = "" if outcome.db == options.DEFAULT_DB else f" --db '{outcome.db}'"
-    setting = "" if outcome.db == options.DEFAULT_DB else f" 'db=\"{outcome.db}\"'" if "?" in outcome.db else f" db={outcome.db}"
+    setting = (
+        ""
+        if outcome.db == options.DEFAULT_DB
+        else f" 'db=\"{outcome.db}\"'"
+        if "?" in outcome.db
+        else f" db={outcome.db}"
+    )
     console.print(f"{said} of {sweep.cells} cells · database {outcome.db}", highlight=False, soft_wrap=True)
     if outcome.state == "interrupted":
-        console.print(f"interrupted; go on with: effbench -m resume={sweep.id}{setting}", highlight=False, soft_wrap=True)
+        console.print(
+            f"interrupted; go on with: effbench -m resume={sweep.id}{setting}", highlight=False, soft_wrap=True
+        )
         return 130
     console.print(f"report: effbench report{option} --sweep {sweep.id}", highlight=False, soft_wrap=True)
     failed = any(Status(row["status"]).is_failure for row in rows)

@@ -115,7 +115,9 @@ def one_call(step: Callable, args: tuple, kwargs: dict[str, Any], synchronize: C
     return (time.perf_counter_ns() - start) / 1e6
 
 
-def time_latency(step: Callable, inputs: Sequence[Inputs], device: torch.device, rules: Rules, budget_s: float) -> Timing:
+def time_latency(
+    step: Callable, inputs: Sequence[Inputs], device: torch.device, rules: Rules, budget_s: float
+) -> Timing:
     """Synchronised calls until the median is known well enough or the budget is spent."""
     synchronize = synchronizer(device)
     clock = time.perf_counter_ns
@@ -183,7 +185,7 @@ def choose_block(step: Callable, inputs: Sequence[Inputs], min_block_ms: float, 
 
 
 class Stop:
-    """Adaptive stopping: least samples and least time reached and the median's 95 % interval narrow, or budget spent."""
+    """Adaptive stopping: least samples and time reached and the median's 95 % interval narrow, or the budget spent."""
 
     def __init__(self, rules: Rules, budget_s: float) -> None:
         self.rules = rules

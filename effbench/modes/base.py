@@ -1,7 +1,7 @@
 """What every mode is: it turns (module, example inputs) into a step, a callable with the module's meaning.
 
-A new mode is one class in one file plus its YAML under conf/mode/, whose `_target_` names the class and whose other keys
-are the constructor's keyword arguments (docs/extending.md).
+A new mode is one class in one file plus its YAML under conf/mode/, whose `_target_` names the class and whose other
+keys are the constructor's keyword arguments (docs/extending.md).
 """
 
 from __future__ import annotations
@@ -60,5 +60,6 @@ def needs_compiler(device: torch.device) -> str | None:
         return None
     compiler = os.environ.get("CXX", "g++")
     if not shutil.which(compiler):
-        return f"Inductor needs a C++ compiler and {compiler} is not found: install g++ (Debian: apt-get install g++) or set CXX"
+        advice = "install g++ (Debian: apt-get install g++) or set CXX"
+        return f"Inductor needs a C++ compiler and {compiler} is not found: {advice}"
     return None

@@ -29,7 +29,7 @@ class CudaGraph:
 
 
 class CompiledCudaGraph:
-    """A CUDA graph over the module compiled with `inner`, one of torch.compile's modes without CUDA graphs of its own."""
+    """A CUDA graph over the module compiled with `inner`, one of torch.compile's modes without CUDA graphs."""
 
     compiles = True
     settling_calls = 1
@@ -47,7 +47,8 @@ class CompiledCudaGraph:
 
     def missing(self, device: torch.device) -> str | None:
         if self.compiled.uses_cuda_graphs:
-            return f"the inner mode {self.compiled.mode} has CUDA graphs of its own: choose max-autotune-no-cudagraphs or default"
+            inner = self.compiled.mode
+            return f"the inner mode {inner} has CUDA graphs of its own: choose max-autotune-no-cudagraphs or default"
         return needs_cuda(device, "a CUDA graph") or needs_compiler(device)
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
@@ -57,7 +58,7 @@ class CompiledCudaGraph:
 def capture(function: Callable[..., Any], args: tuple, kwargs: dict[str, Any], warmups: int) -> Prepared:
     """Capture `function` and return a step that copies its inputs in and replays.
 
-    The step returns the graph's static outputs: the next call overwrites them. Inputs that are not tensors are baked in.
+    The step returns the graph's static outputs: the next call overwrites them. What is no tensor is baked in.
     """
     static_args = tuple(copy_of(value) for value in args)
     static_kwargs = {name: copy_of(value) for name, value in kwargs.items()}
@@ -79,7 +80,9 @@ def capture(function: Callable[..., Any], args: tuple, kwargs: dict[str, Any], w
         replay()
         return outputs
 
-    return Prepared(step, copy_inputs=copy_inputs, facts={"static_input_bytes": total_bytes(static_args, static_kwargs)})
+    return Prepared(
+        step, copy_inputs=copy_inputs, facts={"static_input_bytes": total_bytes(static_args, static_kwargs)}
+    )
 
 
 def input_copier(static_args: tuple, static_kwargs: dict[str, Any]) -> Callable[..., None]:

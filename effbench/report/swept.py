@@ -106,8 +106,8 @@ def mode_order(modes: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Hashable]:
-    """Nested mappings as dotted paths, lists of named things (a model's inputs) by their names; other lists become their
-    JSON text."""
+    """Nested mappings as dotted paths, lists of named things (a model's inputs) by their names; other lists become
+    their JSON text."""
     flat: dict[str, Hashable] = {}
     for key, item in value.items():
         path = f"{prefix}{key}"
@@ -115,7 +115,9 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Hashable]:
             flat |= flatten(item, f"{path}.")
         elif isinstance(item, list) and item and all(isinstance(part, Mapping) and "name" in part for part in item):
             for part in item:
-                flat |= flatten({name: inner for name, inner in part.items() if name != "name"}, f"{path}.{part['name']}.")
+                flat |= flatten(
+                    {name: inner for name, inner in part.items() if name != "name"}, f"{path}.{part['name']}."
+                )
         else:
             flat[path] = json.dumps(item) if isinstance(item, list) else item
     return flat

@@ -40,7 +40,9 @@ class Composer:
         parsed = [self.parse(text) for text in overrides]
         for override in parsed:
             if override.key_or_group in ONE_OPTION and isinstance(override.value(), list):
-                raise ConfigError(f"{override.input_line}: one option at a time, or several to sweep over, without brackets")
+                raise ConfigError(
+                    f"{override.input_line}: one option at a time, or several to sweep over, without brackets"
+                )
         values: list[Override] = []
         rest: list[Override] = []
         for override in reversed(parsed):

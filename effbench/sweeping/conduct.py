@@ -177,8 +177,11 @@ def check_same_plan(info: Any, planned: list[Cell], cells: list[Cell], settings:
     new = [cell for key, cell in now.items() if key not in before]
     how = "resume without overrides, or start a new sweep without resume="
     if gone or new:
-        parts = [f"{len(found)} {what} (first: {found[0]} on {found[0].device})"
-                 for found, what in ((gone, "cells missing"), (new, "cells more")) if found]  # fmt: skip
+        parts = [
+            f"{len(found)} {what} (first: {found[0]} on {found[0].device})"
+            for found, what in ((gone, "cells missing"), (new, "cells more"))
+            if found
+        ]
         raise ResumeError(f"sweep {info.id} was planned otherwise: {', '.join(parts)}; {how}")
     pairs = {f"protocol.{key}": (info.protocol.get(key, value), value) for key, value in settings.protocol.items()}
     pairs["baseline_mode"] = (info.baseline_mode, settings.baseline_mode)
@@ -194,7 +197,9 @@ def check_baseline(settings: plan.Settings, cells: list[Cell]) -> None:
     """A baseline that was named must be there; the default, eager, may be left out of a sweep. Raises ConfigError."""
     modes = sorted({cell.mode_name for cell in cells})
     if settings.baseline_mode not in (*modes, Config.baseline_mode):
-        raise ConfigError(f"baseline_mode={settings.baseline_mode} is not among the modes of this sweep: {', '.join(modes)}")
+        raise ConfigError(
+            f"baseline_mode={settings.baseline_mode} is not among the modes of this sweep: {', '.join(modes)}"
+        )
 
 
 def cache_folder(configured: str | None) -> Path:

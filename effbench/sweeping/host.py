@@ -12,8 +12,12 @@ import effbench
 
 
 def facts() -> dict[str, Any]:
-    return {"hostname": platform.node(), "kernel": platform.release(), "cpu_count": os.cpu_count(),
-            "effbench": effbench.__version__}  # fmt: skip
+    return {
+        "hostname": platform.node(),
+        "kernel": platform.release(),
+        "cpu_count": os.cpu_count(),
+        "effbench": effbench.__version__,
+    }
 
 
 def git_revision(folder: Path) -> str | None:

@@ -19,13 +19,19 @@ def explain(error: Exception, argv: list[str]) -> ConfigError:
     """A ConfigError that says the same for a person."""
     text = " ".join(str(link) for link in chain(error))
     if isinstance(error, MissingConfigException) and (group := re.search(r"Could not find '(.+?)/(.+?)'", str(error))):
-        options = re.findall(r"^\t(\S+)$", str(error).partition("Available options")[2].partition("Config search")[0], re.M)
-        return ConfigError(f"unknown {group[1]} {group[2]!r}{suggest(group[2], options)}\nallowed: {', '.join(options)}")
+        options = re.findall(
+            r"^\t(\S+)$", str(error).partition("Available options")[2].partition("Config search")[0], re.M
+        )
+        return ConfigError(
+            f"unknown {group[1]} {group[2]!r}{suggest(group[2], options)}\nallowed: {', '.join(options)}"
+        )
     if isinstance(error, MissingConfigException):
         return ConfigError(first_line(error))
     if found := re.search(r"Could not override '(.+?)'", text):
         names = [name for name in settings() if name.count(".") <= found[1].count(".") + 1]
-        return ConfigError(f"unknown setting {found[1]!r}{suggest(found[1], names)}; effbench --help lists all settings")
+        return ConfigError(
+            f"unknown setting {found[1]!r}{suggest(found[1], names)}; effbench --help lists all settings"
+        )
     if found := re.search(r"Could not append to config\. An item is already at '(.+?)'", text):
         return ConfigError(f"{found[1]} exists already: leave the + away")
     if found := re.search(r"Ambiguous value for argument '(.+?)'", text):
@@ -36,12 +42,16 @@ def explain(error: Exception, argv: list[str]) -> ConfigError:
         return ConfigError(f"{found[1]}: {first_line(list(chain(error))[-1])}")
     if isinstance(error, MissingMandatoryValue):
         name = re.search(r"full_key: (\S+)", text)
-        return ConfigError(f"{name[1] if name else 'a value'} must be given, for example {name[1] if name else 'key'}=…")
+        return ConfigError(
+            f"{name[1] if name else 'a value'} must be given, for example {name[1] if name else 'key'}=…"
+        )
     if isinstance(error, InterpolationResolutionError):
         return ConfigError(first_line(error))
     if type(error).__name__ == "OverrideParseException":
-        return ConfigError(f"cannot read the override {getattr(error, 'override', '')!r}: {first_line(error)}\n"
-                           "an override is key=value; put quotes around values with spaces, ? or =")  # fmt: skip
+        return ConfigError(
+            f"cannot read the override {getattr(error, 'override', '')!r}: {first_line(error)}\n"
+            "an override is key=value; put quotes around values with spaces, ? or ="
+        )
     if found := re.search(r"In '(.+?)': \w+ raised while composing config:\s*(.+)", text):
         return ConfigError(f"{found[1]}.yaml: {found[2]}")
     if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
@@ -72,7 +82,12 @@ def settings() -> list[str]:
     names = []
     for top in dataclasses.fields(config.Config):
         names.append(top.name)
-        kind = {"model": config.Model, "numerics": config.Numerics, "sweep": config.SweepSettings,
-                "protocol": config.Protocol, "executor": config.Executor}.get(top.name)  # fmt: skip
+        kind = {
+            "model": config.Model,
+            "numerics": config.Numerics,
+            "sweep": config.SweepSettings,
+            "protocol": config.Protocol,
+            "executor": config.Executor,
+        }.get(top.name)
         names += [f"{top.name}.{inner.name}" for inner in dataclasses.fields(kind)] if kind else []
     return names

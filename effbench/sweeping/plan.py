@@ -80,7 +80,9 @@ def validate(config: dict[str, Any]) -> None:
     for key in ("budget_s", "min_time_s", "target_interval", "warmup_s", "min_block_ms"):
         at_least(f"protocol.{key}", config["protocol"][key], 0)
     if config["sweep"]["name"] == "last":
-        raise ConfigError("sweep.name=last would be hidden by the newest sweep, which `last` means: choose another name")
+        raise ConfigError(
+            "sweep.name=last would be hidden by the newest sweep, which `last` means: choose another name"
+        )
     if config["timeout_s"] <= 0:
         raise ConfigError(f"timeout_s must be above 0 seconds, got {config['timeout_s']:g}")
     gpus = config["executor"]["gpus"]
@@ -88,7 +90,9 @@ def validate(config: dict[str, Any]) -> None:
         raise ConfigError(f"executor.gpus is {gpus!r}: use auto or a list of indices such as [0,1]")
     module = config["model"]["module"]
     if not isinstance(module, dict) or not isinstance(module.get("_target_"), str):
-        raise ConfigError("model.module._target_ names the nn.Module to build, for example my_pkg.Net or nets/mine.py:Net")
+        raise ConfigError(
+            "model.module._target_ names the nn.Module to build, for example my_pkg.Net or nets/mine.py:Net"
+        )
     mode = config["mode"]
     if not isinstance(mode, dict) or not isinstance(mode.get("_target_"), str) or not isinstance(mode.get("name"), str):
         raise ConfigError("a mode's YAML needs name and _target_, both text (docs/extending.md)")
@@ -100,8 +104,14 @@ def validate(config: dict[str, Any]) -> None:
 
 def check_keys(config: dict[str, Any]) -> None:
     """An added key (`+protocol.round=3`) would otherwise be taken silently."""
-    nodes = {"": schema.Config, "model": schema.Model, "protocol": schema.Protocol, "executor": schema.Executor,
-             "numerics": schema.Numerics, "sweep": schema.SweepSettings}  # fmt: skip
+    nodes = {
+        "": schema.Config,
+        "model": schema.Model,
+        "protocol": schema.Protocol,
+        "executor": schema.Executor,
+        "numerics": schema.Numerics,
+        "sweep": schema.SweepSettings,
+    }
     for node, kind in nodes.items():
         known = [f.name for f in dataclasses.fields(kind)]
         found = config[node] if node else config

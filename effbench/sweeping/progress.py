@@ -78,7 +78,9 @@ class Progress:
         self.done = 0
         self.rounds = settings.protocol["rounds"]
         where = ", ".join(slot.name for slot in slots)
-        self.title = f"sweep {sweep_id} · {len(cells)} cells × {self.rounds} rounds ({settings.protocol['name']}) on {where}"
+        self.title = (
+            f"sweep {sweep_id} · {len(cells)} cells × {self.rounds} rounds ({settings.protocol['name']}) on {where}"
+        )
         if self.quiet:
             yield
             return
@@ -138,7 +140,8 @@ class Progress:
         if trial.latency_ms is not None:
             text.append(f" {METRICS['latency_ms'].format(trial.latency_ms)}")
         if trial.compile_s is not None:
-            text.append(f", compiled {trial.compile_cache + ' ' if trial.compile_cache else ''}in {significant(trial.compile_s, 2)} s")
+            state = f"{trial.compile_cache} " if trial.compile_cache else ""
+            text.append(f", compiled {state}in {significant(trial.compile_s, 2)} s")
         if trial.reason:
             text.append(f": {trial.reason}")
         text.append(f" ({trial.wall_s or 0:.1f} s)", style="dim")
@@ -159,6 +162,8 @@ class Progress:
             for job, trial in self.last:
                 style = STYLES.get(trial.status, "red")
                 figure = "" if trial.latency_ms is None else METRICS["latency_ms"].format(trial.latency_ms)
-                rows.add_row(escape(str(job.cell)), f"[{style}]{trial.status}[/]", figure, escape(trial.reason or "")[:80])
+                rows.add_row(
+                    escape(str(job.cell)), f"[{style}]{trial.status}[/]", figure, escape(trial.reason or "")[:80]
+                )
             bar = ProgressBar(total=max(1, self.total), completed=self.done, width=48)
             return Group(head, bar, counts, now, rows)

@@ -7,7 +7,6 @@ import re
 from effbench.config import Config
 from effbench.store.store import Store
 
-
 #: Options that decide what the overrides mean: they are stored and replayed with them.
 CONFIG_OPTIONS = ("--config-dir", "--config-path", "--config-name")
 

@@ -22,8 +22,24 @@ from effbench.worker.trial import mode_settings
 
 PACKAGES = ("numpy", "torchvision", "transformers", "timm", "hydra-core", "sqlalchemy", "nvidia-ml-py", "effbench")
 #: What a user may have set that changes how torch runs; it belongs to the environment.
-FLAG_PREFIXES = ("TORCH", "PYTORCH_", "TRITON_", "CUDA_LAUNCH", "CUDA_DEVICE_MAX", "CUBLAS_", "OMP_", "MKL_", "NVIDIA_TF32")
-NOT_FLAGS = ("TORCH_WARM_POOL", "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_HOME")
+FLAG_PREFIXES = (
+    "TORCH",
+    "PYTORCH_",
+    "TRITON_",
+    "CUDA_LAUNCH",
+    "CUDA_DEVICE_MAX",
+    "CUBLAS_",
+    "OMP_",
+    "MKL_",
+    "NVIDIA_TF32",
+)
+NOT_FLAGS = (
+    "TORCH_WARM_POOL",
+    "PYTORCH_NVML_BASED_CUDA_CHECK",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+    "TORCH_HOME",
+)
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:

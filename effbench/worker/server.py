@@ -20,14 +20,15 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from effbench.message import TRIAL_VARIABLE, MessageError, decode, encode
 from effbench.worker import processes
 
 PRELOAD = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "torch._functorch.aot_autograd")
-#: What a process's first compilation imports lazily (0.5 s of it), private and different from release to release: a name
-#: that is gone is left to the compilation itself.
+#: What a process's first compilation imports lazily (0.5 s of it). Private, and different from release to release: a
+#: name that is gone is left to the compilation itself.
 PRELOAD_IF_THERE = (
     "torch._dynamo.backends.inductor",
     "torch._dynamo.backends.cudagraphs",
@@ -190,7 +191,7 @@ class Server:
             os.dup2(log, 2)
             os.environ.update(message.get("env") or {})
             os.environ[TRIAL_VARIABLE] = message["id"]
-            sys.path.insert(0, os.getcwd())
+            sys.path.insert(0, str(Path.cwd()))
 
             def say(item: dict[str, Any]) -> None:
                 data = encode(item)
@@ -261,9 +262,7 @@ class Server:
                 "exit": code if code >= 0 else None,
                 "signal": -code if code < 0 else None,
                 "log": log,
-                "oom_killed": code == -signal.SIGKILL
-                and not child.killed
-                and processes.oom_kills() > child.oom_kills,
+                "oom_killed": code == -signal.SIGKILL and not child.killed and processes.oom_kills() > child.oom_kills,
                 "seconds": time.monotonic() - child.started,
             }
         )

@@ -1,4 +1,4 @@
-"""ONE trial, in a process of its own: build, reference, prepare, check, warm up, time. Runs in a child of the server."""
+"""ONE trial, in a process of its own: build, reference, prepare, check, warm up, time; in a child of the server."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,14 +63,19 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
     request = TrialRequest(**payload)
     cell = Cell.from_params(request.cell)
     trial = Trial(
-        cell.key, request.round, Status.OK, attempt=request.attempt,
-        gpu_index=request.gpu_index, gpu_uuid=request.gpu_uuid, pid=os.getpid(),
-    )  # fmt: skip
+        cell.key,
+        request.round,
+        Status.OK,
+        attempt=request.attempt,
+        gpu_index=request.gpu_index,
+        gpu_uuid=request.gpu_uuid,
+        pid=os.getpid(),
+    )
     names = {f.name for f in fields(timing.Rules)}
     rules = timing.Rules(**{name: value for name, value in request.protocol.items() if name in names})
     if request.cache_dir:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(request.cache_dir, "inductor")
-        os.environ["TRITON_CACHE_DIR"] = os.path.join(request.cache_dir, "triton")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(request.cache_dir) / "inductor")
+        os.environ["TRITON_CACHE_DIR"] = str(Path(request.cache_dir) / "triton")
     state = Run(request, cell, torch.device(cell.device), getattr(torch, cell.dtype), rules, trial, say_phase)
     try:
         measure(state)
@@ -231,7 +237,9 @@ def prepare(run: Run, mode: Any, module: torch.nn.Module, inputs: list[timing.In
     return step, prepared
 
 
-def float64_judgement(run: Run, module: torch.nn.Module, given: timing.Inputs, output: Any, reference: Any) -> str | None:
+def float64_judgement(
+    run: Run, module: torch.nn.Module, given: timing.Inputs, output: Any, reference: Any
+) -> str | None:
     """None where `output` is as near to the float64 result as eager's is. A module that cannot run in float64 has no
     such judge."""
     args, kwargs = copies(given)
@@ -248,13 +256,19 @@ def time_step(run: Run, step: Callable, inputs: list[timing.Inputs], gpu: teleme
     on_cuda = run.device.type == "cuda"
     with timing.no_garbage_collection():
         readings = [gpu.read()]
-        latency = timing.time_latency(step, inputs, run.device, rules, rules.budget_s / 2 if on_cuda else rules.budget_s)
+        latency = timing.time_latency(
+            step, inputs, run.device, rules, rules.budget_s / 2 if on_cuda else rules.budget_s
+        )
         if on_cuda:
             period = timing.time_period(step, inputs, rules, rules.budget_s / 2, gpu.poll)
         readings.append(gpu.read())
     trial.samples["latency_ms"] = latency.samples_ms
     interval = median_interval(latency.samples_ms)
-    trial.latency_ms, trial.latency_median_low_ms, trial.latency_median_high_ms = interval.value, interval.low, interval.high
+    trial.latency_ms, trial.latency_median_low_ms, trial.latency_median_high_ms = (
+        interval.value,
+        interval.low,
+        interval.high,
+    )
     trial.latency_min_ms = min(latency.samples_ms)
     trial.latency_p95_ms = float(np.quantile(latency.samples_ms, 0.95))
     trial.latency_samples = len(latency.samples_ms)

@@ -30,7 +30,9 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def seven(folder) -> dict[str, list[dict]]:
     """Trials by mode of a small mlp in all seven modes, two rounds."""
-    sweep = effbench.sweep(["model=mlp", "model.module.width=256", "bs=4", f"mode={MODES}", *QUICK, "protocol.rounds=2"])
+    sweep = effbench.sweep(
+        ["model=mlp", "model.module.width=256", "bs=4", f"mode={MODES}", *QUICK, "protocol.rounds=2"]
+    )
     with Store.open(sweep.db) as store:
         names = {cell.key: cell.mode_name for cell in store.planned(sweep.id)}
         found: dict[str, list[dict]] = {}
@@ -72,8 +74,16 @@ def test_dynamo_counters_belong_to_compiled_modes(seven):
 
 def statuses(targets: str, mode: str) -> dict[str, tuple[str, str]]:
     """Status and reason by model of a sweep over modules of broken.py."""
-    sweep = effbench.sweep(["model=custom", f"model.module._target_={targets}", "model.inputs.x.shape=[32]", "bs=4",
-                            f"mode={mode}", *QUICK])  # fmt: skip
+    sweep = effbench.sweep(
+        [
+            "model=custom",
+            f"model.module._target_={targets}",
+            "model.inputs.x.shape=[32]",
+            "bs=4",
+            f"mode={mode}",
+            *QUICK,
+        ]
+    )
     with Store.open(sweep.db) as store:
         return {row["model"]: (row["status"], row["reason"] or "") for row in store.results(sweep.id)}
 
