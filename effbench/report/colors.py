@@ -29,10 +29,10 @@ STYLES: dict[str, ModeStyle] = {
     "max-autotune": ModeStyle("#bf8969", "triangle-up", "solid", "▲"),
     "max-autotune-no-cudagraphs": ModeStyle("#983aa5", "triangle-down", "dot", "▼"),
     "cuda-graph": ModeStyle("#f27900", "cross", "dash", "✚"),
-    "compile+graph": ModeStyle("#bf1700", "x", "solid", "✖"),
+    "compile+graph": ModeStyle("#bf1700", "hexagon", "solid", "⬢"),
 }
 
-_SYMBOLS = (("star", "★"), ("hexagon", "⬢"), ("pentagon", "⬟"), ("triangle-left", "◀"), ("triangle-right", "▶"))
+_SYMBOLS = (("star", "★"), ("pentagon", "⬟"), ("triangle-left", "◀"), ("triangle-right", "▶"))
 _DASHES = ("dashdot", "longdash", "longdashdot")
 
 #: CSS variables of the page and colours of the figures, by theme.

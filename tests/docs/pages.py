@@ -108,7 +108,12 @@ def rows(page: str) -> dict[str, list[str]]:
 
 def generator() -> ModuleType:
     """docs/generate.py as a module."""
-    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    return script("generate")
+
+
+def script(name: str) -> ModuleType:
+    """A script of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
