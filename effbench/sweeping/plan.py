@@ -53,8 +53,10 @@ def split(configs: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], Sett
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> str:
-    """The dotted name of the first setting that differs."""
+    """The dotted name of the first setting that differs; a group's own where another option of it was chosen."""
     key = next(key for key in one if one[key] != other[key])
+    if key == "protocol" and one[key]["name"] != other[key]["name"]:
+        return key
     if isinstance(one[key], dict) and one[key].keys() == other[key].keys():
         return f"{key}.{difference(one[key], other[key])}"
     return key

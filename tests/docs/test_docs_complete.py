@@ -156,7 +156,7 @@ def test_environment_variables():
 
 def test_recorded_flags():
     source = (pages.ROOT / "effbench" / "worker" / "probe.py").read_text(encoding="utf-8")
-    prefixes = re.search(r"FLAG_PREFIXES = \((.*?)\)", source)[1]
+    prefixes = re.search(r"FLAG_PREFIXES = \((.*?)\)", source, re.S)[1]
     for prefix in re.findall(r'"(\w+)"', prefixes):
         assert f"`{prefix}`" in pages.pages()["settings.md"], prefix
 
