@@ -54,6 +54,10 @@ def run(argv: list[str]) -> int:
     except BrokenPipeError:  # the reader of our output has left, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # how rich says the same
+            return 0
+        raise
 
 
 def report_error(error: BaseException, code: int) -> int:
@@ -133,7 +137,7 @@ def hydra_sweep(argv: list[str], quiet: bool = False):
             if bypassed:
                 raise UsageError(hydra_plugin.OTHER_LAUNCHER)
             return session.outcome
-    except (EffbenchError, KeyboardInterrupt):
+    except (EffbenchError, KeyboardInterrupt, BrokenPipeError):
         raise
     except SystemExit as end:
         if end.code not in (0, None):

@@ -85,11 +85,11 @@ class Progress:
             yield
             return
         if not jobs:
-            self.console.print(f"{self.title}: every trial is recorded already", highlight=False, soft_wrap=True)
+            self.say(f"{self.title}: every trial is recorded already")
             yield
             return
         if not self.console.is_terminal:
-            self.console.print(f"{self.title}: {len(jobs)} trials to run", highlight=False, soft_wrap=True)
+            self.say(f"{self.title}: {len(jobs)} trials to run")
             yield
             return
         with Live(console=self.console, get_renderable=self.render, refresh_per_second=3, transient=True) as self.live:
@@ -99,7 +99,14 @@ class Progress:
     def note(self, text: str) -> None:
         """A line of its own, before the trials."""
         if not self.quiet:
+            self.say(text)
+
+    def say(self, text: str | Text) -> None:
+        """A plain line. A reader that has left (`| head`) ends the output, never the sweep."""
+        try:
             self.console.print(text, highlight=False, soft_wrap=True)
+        except (SystemExit, OSError):  # rich turns a broken pipe into SystemExit
+            self.quiet = True
 
     def started(self, slot: Slot, job: Job) -> None:
         with self.lock:
@@ -114,7 +121,7 @@ class Progress:
         with self.lock:
             self.running[slot.name] = (job, "waits: another effbench uses this device", time.monotonic())
         if not self.quiet and self.live is None:
-            self.console.print(f"{slot.name} is in use by another effbench: waiting", highlight=False, soft_wrap=True)
+            self.say(f"{slot.name} is in use by another effbench: waiting")
 
     def ended(self, slot: Slot, job: Job, trial: Trial) -> None:
         with self.lock:
@@ -125,7 +132,7 @@ class Progress:
             self.last.append((job, trial))
             line = None if self.quiet or self.live is not None else self.line(job, trial)
         if line is not None:
-            self.console.print(line, soft_wrap=True)
+            self.say(line)
 
     def dropped(self, jobs: Collection[Job]) -> None:
         with self.lock:

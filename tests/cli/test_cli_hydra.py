@@ -69,6 +69,34 @@ def test_another_sweeper(cli):
     assert [bs for _, bs, _, _ in plan_of(cli)] == [1, 2]
 
 
+@pytest.fixture
+def leaving(cli, processes):
+    """Runs a command whose reader has left, as with `effbench show | head -1`."""
+
+    def run(*args):
+        process = cli.start(*args, env={"PYTHONUNBUFFERED": "1"})
+        processes.append(process)
+        process.stdout.close()
+        _, err = process.communicate(timeout=60)
+        return process.returncode, err
+
+    return run
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["--cfg", "job"]], ids=" ".join)
+def test_a_reader_that_leaves_early(leaving, args):
+    assert leaving(*args) == (0, "")
+
+
+def test_a_reader_that_leaves_does_not_end_a_sweep(cli, leaving):
+    assert leaving("-m", *cli.tiny, "model=tiny", "bs=1,2,3") == (0, "")
+    with Store.open(cli.db) as store:
+        (sweep,) = store.sweeps()
+    assert (sweep.state, sweep.statuses) == ("completed", {"ok": 3})
+    for command in (["show"], ["ls"], ["export"], ["ls", "--cells"]):
+        assert leaving(*command) == (0, "")
+
+
 def test_on_a_terminal_it_is_live_and_coloured(cli, processes):
     terminal, end = pty.openpty()
     process = cli.start("-m", *cli.tiny, "model=tiny", env={"TERM": "xterm"}, stdout=end, stderr=end)

@@ -65,20 +65,22 @@ def ctrl_c_in_a_pipe(process) -> tuple[int, str]:
 
 def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(cli, waiting, wait_gone):
     process, pids = waiting()
+    with Store.open(cli.db) as store:
+        sweep_id = store.find_sweep("last").id
+    compiled = cli.cache / sweep_id / "environment" / "cell" / "kernel"
+    compiled.parent.mkdir(parents=True)
+    compiled.touch()
     code, out = ctrl_c_in_a_pipe(process)
     assert code == 130
     state, before = recorded(cli)
     assert state == "interrupted"
     assert len(before) < TRIALS
-    with Store.open(cli.db) as store:
-        sweep_id = store.find_sweep("last").id
     assert f"interrupted; go on with: effbench -m resume={sweep_id}\n" in out
     for pid in pids:
         wait_gone(pid)
-    caches = cli.cache / sweep_id
-    caches.mkdir(parents=True, exist_ok=True)  # kept for resume, removed at the end
+    assert compiled.exists(), "what was compiled is kept for resume"
     finish(cli, before)
-    assert not caches.exists()
+    assert list(cli.cache.iterdir()) == []
 
 
 def test_resume_with_a_plan_beside_it(cli, waiting):

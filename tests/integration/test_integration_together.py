@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 
 from effbench.store import Store
 
@@ -26,7 +27,7 @@ def test_two_sweeps_at_once_on_one_database(cli, processes):
     assert Store.check(str(cli.db)) == []
     spans.sort()
     # the device's lock keeps them apart; times are stored to the millisecond
-    for (_, ended), (started, _) in zip(spans, spans[1:], strict=False):
+    for (_, ended), (started, _) in pairwise(spans):
         assert started >= ended - 0.05
 
 

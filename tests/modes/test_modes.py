@@ -54,7 +54,9 @@ def test_options_lie_over_those_of_the_mode():
     assert mode.options["max_autotune"] is True
 
 
-@pytest.mark.parametrize("mode", [CudaGraph(), CompiledCudaGraph(), Compiled("reduce-overhead")], ids=repr)
+@pytest.mark.parametrize(
+    "mode", [CudaGraph(), CompiledCudaGraph(), Compiled("reduce-overhead")], ids=lambda mode: type(mode).__name__
+)
 def test_cuda_graphs_need_cuda(mode):
     assert "needs CUDA, and this cell runs on cpu" in mode.missing(CPU)
 
