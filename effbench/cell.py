@@ -63,6 +63,11 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
+def mode_settings(mode: dict[str, Any]) -> dict[str, Any]:
+    """A mode's own settings, its constructor's keyword arguments: all but what describes it."""
+    return {key: value for key, value in mode.items() if key not in ("name", "description", "_target_")}
+
+
 @dataclass(frozen=True)
 class Cell:
     """One point of the matrix: everything that defines the work, nothing of how it is measured.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from effbench.cell import Cell, Environment
+from effbench.cell import Cell, Environment, mode_settings
 from effbench.config import Config
 from effbench.errors import ConfigError, ResumeError
 from effbench.message import ProbeRequest
@@ -64,7 +64,7 @@ def conduct(
     parts, settings = plan.split(configs)
     store = Store.open(settings.db, mode="write")
     try:
-        answer = probe(server, parts)
+        answer = probe(server, parts, settings.baseline_mode)
         cells = plan.resolve(parts, has_cuda=bool(answer["gpus"]))
         check_baseline(settings, cells)
         environment = Environment(**answer["environment"])
@@ -110,16 +110,37 @@ def conduct(
         store.close()
 
 
-def probe(server: ForkServer, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Import every target once, in a child; learn the environment. Raises ConfigError for what cannot be imported."""
+def probe(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str) -> dict[str, Any]:
+    """Import every target once, in a child; learn the environment; fit the modes' settings.
+
+    Raises ConfigError for what cannot be imported and for a setting that a mode does not have.
+    """
     modules = dict.fromkeys(part["model"]["module"]["_target_"] for part in parts)
     modes = {str(part["mode"]): part["mode"] for part in parts}
     device = "cpu" if all(part["device"] == "cpu" for part in parts) else "auto"
     answer = server.call("probe", ProbeRequest(list(modules), list(modes.values()), device).to_json(), PROBE_TIMEOUT_S)
-    if errors := answer["errors"]:
+    known = dict(zip(modes, answer["settings"], strict=True))
+    if errors := answer["errors"] or fit_settings(parts, known, baseline_mode):
         more = f" (and {len(errors) - 2} more like these)" if len(errors) > 2 else ""
         raise ConfigError("\n".join(errors[:2]) + more)
     return answer
+
+
+def fit_settings(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | None], baseline_mode: str) -> list[str]:
+    """Take from the baseline what only other modes have (`mode=eager,default mode.fullgraph=true`), so that it stands
+    beside them. Returns what is wrong with the settings of all others."""
+    errors = {}
+    elsewhere = {name for names in known.values() for name in names or ()}
+    for part in parts:
+        mode, names = part["mode"], known[str(part["mode"])]
+        unknown = [name for name in mode_settings(mode) if names is not None and name not in names]
+        if mode["name"] == baseline_mode and elsewhere.issuperset(unknown):
+            part["mode"] = {key: value for key, value in mode.items() if key not in unknown}
+            continue
+        for name in unknown:
+            has = ", ".join(names or ()) or "none"
+            errors[f"mode {mode['name']} has no setting {name!r}; it has: {has}"] = None
+    return list(errors)
 
 
 def preload(server: ForkServer, cells: Sequence[Cell]) -> None:

@@ -18,7 +18,6 @@ from effbench.cell import Environment
 from effbench.errors import ConfigError
 from effbench.message import ProbeRequest
 from effbench.models.build import resolve_target
-from effbench.worker.trial import mode_settings
 
 PACKAGES = ("numpy", "torchvision", "transformers", "timm", "hydra-core", "sqlalchemy", "nvidia-ml-py", "effbench")
 #: What a user may have set that changes how torch runs; it belongs to the environment.
@@ -43,18 +42,29 @@ NOT_FLAGS = (
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
-    """Answers {"errors": [...], "environment": {...}, "details": {...}, "gpus": [...]}."""
+    """Answers {"errors": [...], "settings": [...], "environment": {...}, "details": {...}, "gpus": [...]}.
+
+    `settings` has an entry a mode asked for: the names that its constructor takes, None where it takes any.
+    """
     request = ProbeRequest(**payload)
-    errors = []
+    errors: list[str] = []
+    settings: list[list[str] | None] = []
     for target in request.modules:
         say_phase(f"import {target}")
         errors += problem(target)
     for mode in request.modes:
         say_phase(f"import {mode['_target_']}")
-        errors += problem(mode["_target_"]) or unknown_settings(mode)
+        errors += problem(mode["_target_"])
+        settings.append(None if errors else settings_of(mode["_target_"]))
     say_phase("environment")
     gpus = [] if request.device == "cpu" else visible_gpus()
-    return {"errors": errors, "gpus": gpus, "environment": asdict(environment(gpus)), "details": details()}
+    return {
+        "errors": errors,
+        "settings": settings,
+        "gpus": gpus,
+        "environment": asdict(environment(gpus)),
+        "details": details(),
+    }
 
 
 def problem(target: str) -> list[str]:
@@ -65,16 +75,11 @@ def problem(target: str) -> list[str]:
     return []
 
 
-def unknown_settings(mode: dict[str, Any]) -> list[str]:
-    """Settings that the mode's constructor does not have."""
-    parameters = inspect.signature(resolve_target(mode["_target_"])).parameters
+def settings_of(target: str) -> list[str] | None:
+    parameters = inspect.signature(resolve_target(target)).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return []
-    return [
-        f"mode {mode['name']} has no setting {name!r}; it has: {', '.join(parameters) or 'none'}"
-        for name in mode_settings(mode)
-        if name not in parameters
-    ]
+        return None
+    return list(parameters)
 
 
 def visible_gpus() -> list[dict[str, Any]]:

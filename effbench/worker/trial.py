@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from effbench.analysis.statistics import median_interval
-from effbench.cell import Cell, Status, Trial
+from effbench.cell import Cell, Status, Trial, mode_settings
 from effbench.measure import accuracy, counters, memory, telemetry, timing
 from effbench.message import TrialRequest
 from effbench.models.build import build_module, resolve_target
@@ -162,11 +162,6 @@ def measure(run: Run) -> None:
 
 def without_name(spec: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in spec.items() if key != "name"}
-
-
-def mode_settings(mode: dict[str, Any]) -> dict[str, Any]:
-    """The constructor's keyword arguments: all but what describes the mode."""
-    return {key: value for key, value in mode.items() if key not in ("name", "description", "_target_")}
 
 
 def copies(inputs: timing.Inputs) -> timing.Inputs:

@@ -10,6 +10,7 @@ from effbench.cell import Cell, Status
 from effbench.cli import COMMANDS
 from effbench.errors import ConfigError, UsageError
 from effbench.sweeping import arguments, plan, resume
+from effbench.sweeping.conduct import fit_settings
 from effbench.sweeping.progress import duration
 from effbench.sweeping.schedule import jobs_of
 
@@ -152,3 +153,29 @@ def test_without_resume_the_command_stays_as_it_is():
 )
 def test_durations(seconds, said):
     assert duration(seconds) == said
+
+
+def mode_part(name: str, **settings) -> dict:
+    return {"mode": {"name": name, "_target_": f"x.{name}", **settings}}
+
+
+def test_the_baseline_leaves_out_what_only_other_modes_have():
+    parts = [mode_part("eager", fullgraph=True), mode_part("default", fullgraph=True)]
+    known = {str(parts[0]["mode"]): [], str(parts[1]["mode"]): ["fullgraph"]}
+    assert fit_settings(parts, known, "eager") == []
+    assert parts == [mode_part("eager"), mode_part("default", fullgraph=True)]
+
+
+def test_a_setting_that_no_mode_has_is_wrong_for_the_baseline_too():
+    parts = [mode_part("eager", fulgraph=True), mode_part("default", fulgraph=True)]
+    known = {str(parts[0]["mode"]): [], str(parts[1]["mode"]): ["fullgraph"]}
+    assert [error.partition(";")[0] for error in fit_settings(parts, known, "eager")] == [
+        "mode eager has no setting 'fulgraph'",
+        "mode default has no setting 'fulgraph'",
+    ]
+
+
+def test_any_other_mode_must_have_the_setting():
+    parts = [mode_part("cuda-graph", fullgraph=True), mode_part("default", fullgraph=True)]
+    known = {str(parts[0]["mode"]): ["warmups"], str(parts[1]["mode"]): ["fullgraph"]}
+    assert fit_settings(parts, known, "eager") == ["mode cuda-graph has no setting 'fullgraph'; it has: warmups"]
