@@ -126,7 +126,7 @@ _ALL = (
         "calls",
         "lower",
         "none",
-        "calls until the preparation has paid for itself against the baseline; NULL where it never does",
+        "calls until the preparation has paid for itself against the baseline; NULL where that is never or not sure",
     ),
     _m(
         "peak_allocated_bytes",

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "worker": {"models", "modes", "measure", "message", "analysis.statistics"},
     "analysis": {"metrics"},
     "store": {"analysis", "metrics"},
-    "sweeping": {"store", "message", "config", "metrics", "models.spec"},
+    "sweeping": {"store", "message", "config", "metrics", "models.spec", "analysis.swept"},
     "report": {"analysis", "metrics"},
     "commands": {"store", "report", "analysis", "config", "metrics", "message", "sweeping"},
     "cli": {"commands", "sweeping", "config"},

@@ -151,6 +151,8 @@ def _compared(summary: Summary, kept: list[Trial], reference: list[Trial], is_ba
     # a mode that compiles but was only seen warm has no cold cost to pay back; it is unknown, not its warm one
     if preparation_s is None and all(trial.compile_s is None for trial in kept):
         preparation_s = _mean(trial.prepare_s for trial in kept)
+    if ratio.low is not None and ratio.low <= 1:  # a gain that cannot be told from none pays nothing back
+        return compared
     compared["break_even_calls"] = break_even_calls(preparation_s, geometric_mean(other).value, summary.latency_ms)
     return compared
 

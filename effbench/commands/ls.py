@@ -7,6 +7,7 @@ import argparse
 from rich.markup import escape
 from rich.table import Table
 
+from effbench.analysis.swept import cell_names, row_names
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.commands.show import terminal
@@ -69,40 +70,25 @@ def sweeps_table(store: Store) -> Table:
 
 def cells_table(store: Store, reference: str) -> Table:
     sweep = store.find_sweep(reference)
+    cells = store.planned(sweep.id)
+    names = cell_names(cells)
     results = {row["cell_key"]: row for row in store.results(sweep.id)}
-    table = table_of("cell key", "model", "bs", "mode", "dtype", "device", "status", "trials", "latency")
-    for cell in store.planned(sweep.id):
+    table = table_of("cell key", "cell", "device", "status", "trials", "latency")
+    for cell in cells:
         row = results.get(cell.key)
         status, trials, latency = (
             ("not run yet", "0", "")
             if row is None
             else (row["status"], str(row["trials"]), METRICS["latency_ms"].format(row["latency_ms"]))
         )
-        table.add_row(
-            cell.key[:12],
-            escape(cell.model_name),
-            str(cell.bs),
-            escape(cell.mode_name),
-            cell.dtype,
-            cell.device,
-            status,
-            trials,
-            latency,
-        )
+        table.add_row(cell.key[:12], escape(names[cell.key]), cell.device, status, trials, latency)
     return table
 
 
 def failures_table(store: Store, reference: str) -> Table:
-    sweep = store.find_sweep(reference)
-    table = table_of("status", "model", "bs", "mode", "dtype", "reason")
-    for row in store.results(sweep.id):
+    rows = store.results(store.find_sweep(reference).id)
+    table = table_of("status", "cell", "reason")
+    for row, name in zip(rows, row_names(rows), strict=True):
         if row["status"] != Status.OK:
-            table.add_row(
-                row["status"],
-                escape(row["model"]),
-                str(row["bs"]),
-                escape(row["mode"]),
-                row["dtype"],
-                escape(row["reason"] or ""),
-            )
+            table.add_row(row["status"], escape(name), escape(row["reason"] or ""))
     return table

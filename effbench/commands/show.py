@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
+from effbench.analysis.swept import row_names
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.errors import NothingFoundError
@@ -21,7 +22,6 @@ from effbench.report.speedup_table import FORMATS, Entry, SpeedupTable, speedup_
 from effbench.store.store import Store
 
 HELP = "The speedup table of a sweep: rows model × bs, columns modes."
-MARKS = "★ best of its row · n.s. not significant: the interval holds 1 · (low–high) 95 % interval over processes"
 PLAIN_WIDTH = 240
 TONES = {"best": "bold green", "unsure": "dim", "status": "yellow", "plain": ""}
 
@@ -31,10 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_sweep(parser)
     parser.add_argument(
         "--metric",
-        default="speedup",
         type=metric_name,
         metavar="NAME",
-        help=f"what the table shows (default: speedup); one of: {', '.join(METRICS)}",
+        help="what the table shows (default: speedup, or latency_ms where nothing has a speedup); one of: "
+        + ", ".join(METRICS),
     )
     parser.add_argument("--format", default="table", choices=["table", *FORMATS], help="(default: table)")
     options.add_out(parser)
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         rows = store.results(sweep.id)
     if not rows:
         raise NothingFoundError(f"sweep {sweep.id} has no results yet; effbench ls --cells lists what it planned")
-    table = speedup_table(rows, args.metric, sweep.baseline_mode)
+    table = table_of(rows, args.metric, sweep.baseline_mode)
     if args.format != "table":
         options.write(table.render(args.format), args.out)
         return 0
@@ -66,6 +66,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def table_of(rows: list[dict[str, Any]], metric: str | None, baseline_mode: str) -> SpeedupTable:
+    """The table of a metric; of none given the speedups, or the latencies where nothing has a speedup."""
+    if metric is None:
+        metric = "speedup" if any(row["speedup"] is not None for row in rows) else "latency_ms"
+    return speedup_table(rows, metric, baseline_mode)
+
+
 def show(console: Console, sweep: Any, rows: list[dict[str, Any]], table: SpeedupTable) -> None:
     """Title, table, legend and reasons."""
     name = f" {sweep.name}" if sweep.name else ""
@@ -75,14 +82,29 @@ def show(console: Console, sweep: Any, rows: list[dict[str, Any]], table: Speedu
     console.print(f"[bold]Sweep {sweep.id}{escape(name)}[/]{escape(label)} · {where}{state}", highlight=False)
     console.print(fitting_table(console, table))
     if table.metric == "speedup":
-        console.print(
-            f"× against {table.baseline_mode} (its column shows the latency) · {MARKS}", style="dim", highlight=False
-        )
+        console.print(legend(table), style="dim", highlight=False)
     else:
         metric = METRICS[table.metric]
         direction = "" if metric.better is Better.NEITHER else f"; {metric.better} is better"
         console.print(f"{metric.title}: {metric.help}{direction}", style="dim", highlight=False)
+        if all(entry.value is None for row in table.rows for entry in row.cells.values()):
+            console.print("nothing in this sweep has this figure", style="dim", highlight=False)
     reasons(console, rows)
+
+
+def legend(table: SpeedupTable) -> str:
+    """What the marks mean that the table has."""
+    entries = [entry for row in table.rows for entry in row.cells.values()]
+    marks = [
+        (any(entry.best for entry in entries), "★ best of its row"),
+        (any(entry.significant is False for entry in entries), "n.s. not significant: the interval holds 1"),
+        (any(" (" in entry.text for entry in entries), "(low–high) 95 % interval over processes"),
+    ]
+    shown = [
+        f"× against {table.baseline_mode} (its column shows the latency)",
+        *(text for there, text in marks if there),
+    ]
+    return " · ".join(shown)
 
 
 def terminal() -> Console:
@@ -158,11 +180,9 @@ def entry_text(entry: Entry, separator: str) -> str:
 def reasons(console: Console, rows: list[dict[str, Any]]) -> None:
     """Every result that is not ok, with why; the same reason is said once with the cells it holds for."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
+    for row, name in zip(rows, row_names(rows), strict=True):
         if row["status"] != Status.OK:
-            groups.setdefault((row["status"], row["reason"] or "no reason recorded"), []).append(
-                f"{row['model']} bs={row['bs']} {row['mode']}"
-            )
+            groups.setdefault((row["status"], row["reason"] or "no reason recorded"), []).append(name)
     for (status, reason), cells in groups.items():
         named = ", ".join(cells[:3]) + (f" and {len(cells) - 3} more" if len(cells) > 3 else "")
         console.print(f"[yellow]{status}[/] {escape(named)}: {escape(reason)}", highlight=False, soft_wrap=True)
@@ -175,7 +195,7 @@ def end_of_sweep(outcome: Any) -> int:
         sweep = store.find_sweep(outcome.sweep_id)
         rows = store.results(sweep.id)
     if rows:
-        show(console, sweep, rows, speedup_table(rows, "speedup", sweep.baseline_mode))
+        show(console, sweep, rows, table_of(rows, None, sweep.baseline_mode))
     counts = Counter(row["status"] for row in rows)
     said = ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
     option = "" if outcome.db == options.DEFAULT_DB else f" --db '{outcome.db}'"

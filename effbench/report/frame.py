@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
+from effbench.analysis.swept import mode_order, plain_rows, swept_rows
 from effbench.metrics import METRICS
-from effbench.report.swept import mode_order, plain_rows, swept_rows
 
 INTERVALS = ("latency_ci_low_ms", "latency_ci_high_ms", "speedup_ci_low", "speedup_ci_high")
 NUMBERS = (*METRICS, *INTERVALS, "trials")

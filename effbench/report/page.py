@@ -13,6 +13,7 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
+from effbench.analysis.swept import ABSENT, plain, plain_rows
 from effbench.cell import SEVERITY
 from effbench.metrics import METRICS
 from effbench.report import summary
@@ -21,7 +22,6 @@ from effbench.report.embed import command_line, figure_json, plotly_js, without_
 from effbench.report.figures import Figure, all_figures
 from effbench.report.frame import prepare
 from effbench.report.speedup_table import speedup_table
-from effbench.report.swept import ABSENT, plain, plain_rows
 
 TEMPLATES = Path(__file__).parent / "templates"
 #: What the page asks of a sweep; any of it may be missing.

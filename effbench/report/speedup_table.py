@@ -13,13 +13,15 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from effbench.analysis.swept import SweptRow, mode_order, plain_rows, swept_rows
 from effbench.errors import UsageError
 from effbench.metrics import METRICS, Better, Metric
-from effbench.report.swept import SweptRow, mode_order, plain_rows, swept_rows
 
 #: Follows a speedup whose interval contains 1: it cannot be told from no speedup.
 NOT_SIGNIFICANT = "n.s."
 NOT_RUN = "not run"
+#: An interval whose ends are this many times apart says only that nothing is known.
+UNKNOWN = 100
 NO_BASELINE = "no baseline"
 FORMATS = ("markdown", "csv", "json")
 
@@ -156,7 +158,9 @@ def _entry(row: SweptRow, metric: Metric, baseline_mode: str) -> Entry:
 
 def _text(entry: Entry, metric: Metric) -> str:
     text = metric.format(entry.value)
-    if entry.low is not None and entry.high is not None:
+    if entry.low is not None and entry.high is not None and entry.high > UNKNOWN * entry.low:
+        text += " (unknown)"  # two trials far apart: the bounds are astronomical
+    elif entry.low is not None and entry.high is not None:
         low, high = metric.format(entry.low), metric.format(entry.high)
         for suffix in (metric.unit, f" {metric.unit}"):
             low, high = low.removesuffix(suffix).rstrip(), high.removesuffix(suffix).rstrip()
@@ -165,8 +169,13 @@ def _text(entry: Entry, metric: Metric) -> str:
 
 
 def _mark_best(row: Row, metric: Metric) -> None:
-    scored = [entry for entry in row.cells.values() if entry.status == "ok" and entry.value is not None]
-    if len(row.cells) < 2 or not scored or metric.better is Better.NEITHER:
+    scored = [
+        entry
+        for entry in row.cells.values()
+        if entry.status == "ok" and entry.value is not None and entry.significant is not False
+    ]
+    # one alone is the best of nothing, nor are all where they are equal
+    if len({entry.value for entry in scored}) < 2 or metric.better is Better.NEITHER:
         return
     pick = max if metric.better is Better.HIGHER else min
     pick(scored, key=lambda entry: entry.value).best = True

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from effbench.analysis.swept import ABSENT
 from effbench.cell import SEVERITY, Status
-from effbench.report.swept import ABSENT
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,10 @@ def fastest(frame: pd.DataFrame, baseline_mode: str = "eager") -> dict[str, dict
 
 
 def _fastest(case: str, bs: int, ok: pd.DataFrame, baseline_mode: str) -> Fastest:
-    best = ok.loc[ok["latency_ms"].idxmin()]
+    # a speedup that cannot be told from 1 does not make a winner: the baseline stands until it is beaten
+    unsure = (ok["mode"] != baseline_mode) & (ok["speedup_ci_low"] <= 1) & (ok["speedup_ci_high"] >= 1)
+    sure = ok[~unsure] if (~unsure).any() else ok
+    best = ok.loc[sure["latency_ms"].idxmin()]
     others = ok.drop(best.name)
     overlap = (others["latency_ci_low_ms"] <= best["latency_ci_high_ms"]) & (
         others["latency_ci_high_ms"] >= best["latency_ci_low_ms"]
@@ -105,6 +108,8 @@ def geometric_mean(values: pd.Series) -> float:
 
 def headline(best: dict[str, dict[int, Fastest | None]], modes: pd.DataFrame) -> tuple[str, int, int]:
     """The mode that is fastest most often, in how many points, and how many points have an ok result."""
+    if len(modes) < 2:  # nothing to compare
+        return "", 0, 0
     wins: dict[str, int] = {}
     points = [item for row in best.values() for item in row.values() if item is not None]
     for item in points:

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from effbench.errors import NothingFoundError
+from effbench.errors import NothingFoundError, UsageError
 from effbench.store.schema import ResultRow, SweepCellRow, SweepRow, TrialRow
 
 SWEEP, PLANNED, TRIAL, RESULT = (row.__table__ for row in (SweepRow, SweepCellRow, TrialRow, ResultRow))
@@ -100,9 +100,7 @@ def _resolve(ref: str, known: list[tuple[str, str | None]], database: str) -> st
     if len(starting) == 1:
         return starting[0]
     if starting:
-        raise NothingFoundError(
-            f"{ref!r} is the start of {len(starting)} sweeps: {_some(starting)}; give more of the id"
-        )
+        raise UsageError(f"{ref!r} is the start of {len(starting)} sweeps: {_some(starting)}; give more of the id")
     names = list(dict.fromkeys(name for _, name in known if name))
     near = difflib.get_close_matches(ref, names + ids, n=3, cutoff=0.5)
     if near:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> str:
 def validate(config: dict[str, Any]) -> None:
     """Everything that types alone do not say. Raises ConfigError."""
     check_keys(config)
+    check_finite(config)
     one_of("dtype", config["dtype"], schema.DTYPES)
     one_of("phase", config["phase"], schema.PHASES)
     one_of("device", config["device"], schema.DEVICES)
@@ -85,6 +87,8 @@ def validate(config: dict[str, Any]) -> None:
         raise ConfigError(
             "sweep.name=last would be hidden by the newest sweep, which `last` means: choose another name"
         )
+    if config["model"]["tolerance"] is not None and config["model"]["tolerance"] <= 0:
+        raise ConfigError(f"model.tolerance must be above 0, got {config['model']['tolerance']:g}")
     if config["timeout_s"] <= 0:
         raise ConfigError(f"timeout_s must be above 0 seconds, got {config['timeout_s']:g}")
     gpus = config["executor"]["gpus"]
@@ -137,6 +141,20 @@ def check_variables(env: Any) -> None:
 def variable(value: Any) -> str:
     """An environment variable's text, as it was typed: `true` is read as a boolean."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def check_finite(value: Any, name: str = "") -> None:
+    """NaN and infinities have no canonical JSON, and no setting means anything by them."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            check_finite(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list):
+        for inner in value:
+            check_finite(inner, name)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(
+            f"{name}={value} is no finite number; a word needs quotes inside quotes: '{name}=\"{value}\"'"
+        )
 
 
 def one_of(name: str, value: Any, allowed: Sequence[str]) -> None:

@@ -16,12 +16,18 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from effbench.analysis.swept import cell_names
 from effbench.cell import Cell, Status, Trial
 from effbench.metrics import METRICS, significant
 from effbench.sweeping.schedule import Job, Slot
 
 LAST_RESULTS = 8
 STYLES = {Status.OK: "green", Status.DEGRADED: "yellow", Status.NOISY: "yellow", Status.UNSUPPORTED: "dim"}
+
+
+def count(number: int, what: str) -> str:
+    """`1 cell`, `2 cells`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def duration(seconds: float) -> str:
@@ -68,19 +74,20 @@ class Progress:
         self.total = self.done = self.rounds = 0
         self.slots = 1
         self.title = ""
+        self.names: dict[str, str] = {}
         self.live: Live | None = None
 
     @contextmanager
     def showing(
         self, sweep_id: str, settings: Any, cells: Sequence[Cell], jobs: Sequence[Job], slots: Sequence[Slot]
     ) -> Iterator[None]:
+        self.names = cell_names(cells)
         self.left, self.total, self.slots = set(jobs), len(jobs), len(slots)
         self.done = 0
         self.rounds = settings.protocol["rounds"]
         where = ", ".join(slot.name for slot in slots)
-        self.title = (
-            f"sweep {sweep_id} · {len(cells)} cells × {self.rounds} rounds ({settings.protocol['name']}) on {where}"
-        )
+        size = f"{count(len(cells), 'cell')} × {count(self.rounds, 'round')} ({settings.protocol['name']})"
+        self.title = f"sweep {sweep_id} · {size} on {where}"
         if self.quiet:
             yield
             return
@@ -89,7 +96,7 @@ class Progress:
             yield
             return
         if not self.console.is_terminal:
-            self.say(f"{self.title}: {len(jobs)} trials to run")
+            self.say(f"{self.title}: {count(len(jobs), 'trial')} to run")
             yield
             return
         with Live(console=self.console, get_renderable=self.render, refresh_per_second=3, transient=True) as self.live:
@@ -142,7 +149,9 @@ class Progress:
     def line(self, job: Job, trial: Trial) -> Text:
         """One ended trial: `[ 3/21] mlp bs=8 eager float32 · round 1/5 · ok 0.123 ms (2.1 s)`."""
         width = len(str(self.total))
-        text = Text(f"[{self.done:>{width}}/{self.total}] {job.cell} · round {job.round + 1}/{self.rounds} · ")
+        text = Text(
+            f"[{self.done:>{width}}/{self.total}] {self.names[job.cell.key]} · round {job.round + 1}/{self.rounds} · "
+        )
         text.append(trial.status.value, style=STYLES.get(trial.status, "red"))
         if trial.latency_ms is not None:
             text.append(f" {METRICS['latency_ms'].format(trial.latency_ms)}")
@@ -162,7 +171,7 @@ class Progress:
             counts.append("time left unknown yet" if left is None else f"about {duration(left)} left")
             now = Table.grid(padding=(0, 2))
             for slot, (job, phase, since) in sorted(self.running.items()):
-                what = escape(str(job.cell)) if job else ""
+                what = escape(self.names[job.cell.key]) if job else ""
                 round = f"round {job.round + 1}/{self.rounds}" if job else ""
                 now.add_row(f"[bold]{slot}[/]", what, round, phase, duration(time.monotonic() - since))
             rows = Table(box=None, show_header=False, padding=(0, 2), show_edge=False)

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 import synthetic as make
 
+from effbench.analysis.swept import MODES
 from effbench.report import summary
 from effbench.report.colors import STYLES, THEMES, style_of
 from effbench.report.figures import all_figures, base, compile_seconds, latency, memory, speedup_heatmap
 from effbench.report.frame import prepare
-from effbench.report.swept import MODES
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 import synthetic as make
 
+from effbench.analysis.swept import MODES
 from effbench.errors import UsageError
 from effbench.report.speedup_table import speedup_table
-from effbench.report.swept import MODES
 
 PAIR = [
     make.row(latency_ms=0.123456),
@@ -76,10 +76,10 @@ def test_another_baseline_shows_its_latency():
     ("metric", "text", "best"),
     [
         ("latency_ms", "0.500 ms (0.480–0.520)", "default"),
-        ("peak_reserved_bytes", "42.5 MiB", "eager"),
+        ("peak_reserved_bytes", "42.5 MiB", None),  # equal: none is the best
         ("throughput_per_s", "2500 samples/s", "default"),
         ("flops", "1e+09", None),
-        ("graph_breaks", "0", "eager"),
+        ("graph_breaks", "0", None),
     ],
 )
 def test_other_metrics(metric, text, best):
@@ -163,7 +163,8 @@ def test_markdown():
     assert lines[0] == "| model | bs | eager | default | max-autotune | cuda-graph |"
     assert lines[1] == "| --- | --- | ---: | ---: | ---: | ---: |"
     assert lines[2] == "| mlp | 1 | 0.123 ms | 1.02× (0.97–1.08) n.s. | oom | **2.31× (2.25–2.38)** |"
-    assert lines[3].startswith("| a\\|b&lt;i> | 2 | **")
+    assert lines[3].startswith("| a\\|b&lt;i> | 2 | ")
+    assert "**" not in lines[3], "one alone is the best of nothing"
 
 
 def test_csv_holds_one_line_an_entry_with_exact_numbers():
@@ -194,3 +195,11 @@ def test_importing_the_table_loads_neither_pandas_nor_plotly():
     code += "print([name for name in ('pandas', 'plotly', 'numpy', 'torch') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_gain_that_is_not_significant_is_not_the_best():
+    unsure = make.row(mode="default", speedup=16.7, speedup_ci_low=0.2, speedup_ci_high=900.0)
+    sure = make.row(mode="cuda-graph", speedup=1.2, speedup_ci_low=1.1, speedup_ci_high=1.3)
+    cells = speedup_table([make.row(), unsure, sure]).rows[0].cells
+    assert [mode for mode, entry in cells.items() if entry.best] == ["cuda-graph"]
+    assert cells["default"].text == "16.70× (unknown) n.s."

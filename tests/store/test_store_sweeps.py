@@ -7,7 +7,7 @@ import time
 import pytest
 
 from effbench.cell import Status, Trial
-from effbench.errors import NothingFoundError, StoreError
+from effbench.errors import NothingFoundError, StoreError, UsageError
 from effbench.store import Store
 
 
@@ -118,7 +118,7 @@ def test_what_is_not_found_names_what_there_is(store, cell, begin):
         store.find_sweep("nigtly")
     with pytest.raises(NothingFoundError, match=r"there are .* and 2 more, and `last`"):
         store.find_sweep("zzz")
-    with pytest.raises(NothingFoundError, match="the start of 6 sweeps"):
+    with pytest.raises(UsageError, match="the start of 6 sweeps"):
         store.find_sweep(ids[0][:4])
     with pytest.raises(NothingFoundError):
         store.find_sweep("")

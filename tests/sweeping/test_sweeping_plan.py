@@ -6,6 +6,7 @@ import copy
 
 import pytest
 
+from effbench.analysis.swept import cell_names
 from effbench.cell import Cell, Status
 from effbench.cli import COMMANDS
 from effbench.errors import ConfigError, UsageError
@@ -179,3 +180,23 @@ def test_any_other_mode_must_have_the_setting():
     parts = [mode_part("cuda-graph", fullgraph=True), mode_part("default", fullgraph=True)]
     known = {str(parts[0]["mode"]): ["warmups"], str(parts[1]["mode"]): ["fullgraph"]}
     assert fit_settings(parts, known, "eager") == ["mode cuda-graph has no setting 'fullgraph'; it has: warmups"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), [1.0, float("nan")]])
+def test_what_is_no_finite_number_is_named(value):
+    with pytest.raises(ConfigError, match=r"model\.module\.how"):
+        plan.check_finite({"model": {"module": {"how": value}}})
+
+
+def test_names_tell_swept_cells_apart():
+    def cell(how, mode):
+        model = {"name": "Net", "module": {"_target_": "a.Net", "how": how}, "inputs": []}
+        return Cell(model, 2, mode, "float32", "inference", "cpu")
+
+    eager = {"name": "eager", "_target_": "e"}
+    cells = [cell("fast", eager), cell("slow", eager), cell("slow", {"name": "default", "_target_": "d"})]
+    assert list(cell_names(cells).values()) == [
+        "Net how=fast bs=2 eager float32",
+        "Net how=slow bs=2 eager float32",
+        "Net how=slow bs=2 default float32",
+    ]

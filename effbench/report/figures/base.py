@@ -93,7 +93,7 @@ def log_axis(title: str, values: pd.Series, **more: Any) -> dict[str, Any]:
     exponents = range(math.floor(low), math.ceil(high) + 1)
     ticks = [step * 10.0**power for power in exponents for step in steps if low <= math.log10(step) + power <= high]
     if len(ticks) < 2:
-        return axis(title, type="log", range=[low, high], nticks=5, tickformat=".3~s", **more)
+        return axis(title, type="log", range=[low, high], nticks=5, tickformat=".3~g", **more)
     texts = [f"{tick:.3g}" if 1e-4 <= tick < 1e6 else f"{tick:.0e}" for tick in ticks]
     return axis(title, type="log", range=[low, high], tickvals=ticks, ticktext=texts, **more)
 

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from effbench.metrics import METRICS
 from effbench.report.colors import style_of
 from effbench.report.figures.base import Figure, axis, bs_axis, hover, layout, log_axis, safe, short
+from effbench.report.speedup_table import UNKNOWN
 
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
@@ -20,6 +21,9 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
     out = frame[["case", "bs", "series", "series_rank", "status", *figures, "trials"]].copy()
     shown = (out["status"] == "ok") & (out["latency_ms"] > 0)
     out[figures] = out[figures].where(shown)
+    bounds = ["latency_ci_low_ms", "latency_ci_high_ms"]
+    unknown = out["latency_ci_high_ms"] > UNKNOWN * out["latency_ci_low_ms"]
+    out[bounds] = out[bounds].mask(unknown)  # such a bar would hide all others
     return out if shown.any() else out.iloc[:0]
 
 

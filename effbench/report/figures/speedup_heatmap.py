@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from effbench.metrics import METRICS
 from effbench.report.colors import DIVERGING
 from effbench.report.figures.base import Figure, axis, hover, layout, safe, short, wrapped
+from effbench.report.speedup_table import NOT_SIGNIFICANT
 
 ROW_PX = 30
 
@@ -43,7 +44,8 @@ def draw(table: pd.DataFrame) -> go.Figure:
         if math.isnan(item.log2):
             failed.append((x, y, item.status if item.status != "ok" else "no baseline"))
         else:
-            z[y][x], text[y][x] = item.log2, METRICS["speedup"].format(item.speedup)
+            mark = f" {NOT_SIGNIFICANT}" if item.speedup_ci_low < 1 < item.speedup_ci_high else ""
+            z[y][x], text[y][x] = item.log2, METRICS["speedup"].format(item.speedup) + mark
     limit = min(max(table["log2"].abs().max(), 1.0), 3.0)
     figure = go.Figure(layout=_layout(names, rows, limit))
     figure.add_trace(

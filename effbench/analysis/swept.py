@@ -1,6 +1,6 @@
 """What distinguishes the rows of a frame: which columns and parameters were swept beside model, bs and mode.
 
-Standard library only. A figure or table that shows model × bs × mode would merge rows that differ in anything else
+Standard library and the core types only. A figure or table of model × bs × mode would merge rows that differ in more
 (dtype, an input shape, the interpreter); here each row gets labels that keep it apart.
 """
 
@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from effbench.cell import Cell
 
 #: Canonical order of the modes; any other follows alphabetically.
 MODES = (
@@ -48,6 +50,31 @@ class SweptRow:
         """All labels but bs, as one line: what a curve over bs belongs to."""
         extra = [f"{name}={value}" for name, value in self.labels.items() if name not in ("model", "bs")]
         return " · ".join([str(self.labels["model"]), *extra])
+
+    @property
+    def name(self) -> str:
+        """All of it on one line, as progress and reasons say it: `Net how=fast bs=2 default (fullgraph=True)`."""
+        extra = [f"{name.removeprefix('model.').removeprefix('module.')}={value}"
+                 for name, value in self.labels.items() if name not in ("model", "bs", "dtype")]  # fmt: skip
+        words = [str(self.labels["model"]), *extra, f"bs={self.labels['bs']}", self.mode, str(self.source["dtype"])]
+        return " ".join(words)
+
+
+def row_names(rows: list[dict[str, Any]]) -> list[str]:
+    """A name for each row (built-in values) that tells it from all others."""
+    names = {id(swept.source): swept.name for swept in swept_rows(rows)}
+    return [names[id(row)] for row in rows]
+
+
+def cell_names(cells: Iterable[Cell]) -> dict[str, str]:
+    """The same for cells, by their keys."""
+    found = {cell.key: cell for cell in cells}
+    rows = [
+        {"model": cell.model_name, "bs": cell.bs, "mode": cell.mode_name, "dtype": cell.dtype, "phase": cell.phase,
+         "device": cell.device, "params": cell.params()}
+        for cell in found.values()
+    ]  # fmt: skip
+    return dict(zip(found, row_names(rows), strict=True))
 
 
 def plain(value: Any) -> Any:
