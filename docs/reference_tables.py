@@ -37,7 +37,7 @@ def without_intervals(table: SpeedupTable) -> SpeedupTable:
 
 def latency_and_period() -> str:
     """Microseconds of one call as a request sees it, and back to back."""
-    lines = ["| model | bs | mode | latency | period | host, at least |", "| --- | ---: | --- | ---: | ---: | ---: |"]
+    lines = ["| model | bs | mode | latency | period | latency − period |", "| --- | ---: | --- | ---: | ---: | ---: |"]
     for row in rows():
         if (row["model"], row["bs"]) in {("mlp", 8), ("lin3", 8), ("attention", 8)}:
             ms = METRICS["latency_ms"].format
