@@ -194,19 +194,14 @@ def end_of_sweep(outcome: Any) -> int:
     with Store.open(outcome.db, mode="read") as store:
         sweep = store.find_sweep(outcome.sweep_id)
         rows = store.results(sweep.id)
+        db = store.name  # without a password: this goes into logs
     if rows:
         show(console, sweep, rows, table_of(rows, None, sweep.baseline_mode))
     counts = Counter(row["status"] for row in rows)
     said = ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
-    option = "" if outcome.db == options.DEFAULT_DB else f" --db '{outcome.db}'"
-    setting = (
-        ""
-        if outcome.db == options.DEFAULT_DB
-        else f" 'db=\"{outcome.db}\"'"
-        if "?" in outcome.db
-        else f" db={outcome.db}"
-    )
-    console.print(f"{said} of {sweep.cells} cells · database {outcome.db}", highlight=False, soft_wrap=True)
+    option = "" if outcome.db == options.DEFAULT_DB else f" --db '{db}'"
+    setting = "" if outcome.db == options.DEFAULT_DB else f" 'db=\"{db}\"'" if "?" in db else f" db={db}"
+    console.print(f"{said} of {sweep.cells} cells · database {db}", highlight=False, soft_wrap=True)
     if outcome.state == "interrupted":
         console.print(
             f"interrupted; go on with: effbench -m resume={sweep.id}{setting}", highlight=False, soft_wrap=True
