@@ -6,7 +6,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 from effbench.analysis.statistics import median_interval
 from effbench.cell import Cell, Status, Trial, mode_settings
 from effbench.measure import accuracy, counters, memory, telemetry, timing
+from effbench.measure.partitions import Partitions
 from effbench.message import TrialRequest
 from effbench.models.build import build_module, resolve_target
 from effbench.models.inputs import make_inputs
@@ -127,7 +128,9 @@ def measure(run: Run) -> None:
         sets = run.request.protocol.get("input_sets", 3)
         inputs = [make_inputs(specs, cell.bs, run.dtype, device, seed + 7919 * (i + 1)) for i in range(sets)]
         timing.synchronizer(device)()
-    with torch.inference_mode(), counters.LogReasons() as reasons:
+    partitions = Partitions()
+    watched = partitions if mode.compiles else nullcontext()
+    with torch.inference_mode(), counters.LogReasons() as reasons, watched:
         with run.phase("check"):
             references = reference_outputs(run, module, inputs)
         step, prepared = prepare(run, mode, module, inputs, references)
@@ -156,7 +159,12 @@ def measure(run: Run) -> None:
     trial.extra["facts"] = prepared.facts
     if after.graphs > before.graphs or after.recompiles > before.recompiles:
         raise Ended(Status.NOISY, "a graph was compiled while timing: these figures hold compile time")
-    if reason := prepared.degraded or counters.degraded_reason(after, reasons, mode.compiles, device):
+    trial.extra |= partitions.to_json()
+    if reason := (
+        prepared.degraded
+        or counters.degraded_reason(after, reasons, mode.compiles, device)
+        or partitions.degraded_reason(reasons.cudagraph_skips)
+    ):
         raise Ended(Status.DEGRADED, reason)
 
 

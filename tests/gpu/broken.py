@@ -38,3 +38,14 @@ class ChangesItsInput(nn.Module):
 
     def forward(self, x):
         return x.clamp_(-1, 1).sin()
+
+
+class CallsTheHost(nn.Module):
+    """An operator on the CPU between two on the GPU: Inductor cuts the graph into parts and says nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+
+    def forward(self, x):
+        return self.layer(x).relu() + x.cpu().sin().to(x.device)

@@ -101,6 +101,29 @@ def test_a_skipped_cuda_graph_is_degraded_with_inductors_reason(folder):
     assert "mutated inputs" in reason
 
 
+def test_a_graph_that_inductor_cuts_is_degraded_cold_and_warm(folder):
+    sweep = effbench.sweep(
+        [
+            "model=custom",
+            "model.module._target_=broken.CallsTheHost",
+            "model.inputs.x.shape=[32]",
+            "bs=4",
+            "mode=default,reduce-overhead",
+            *QUICK,
+            "protocol.rounds=2",
+        ]
+    )
+    with Store.open(sweep.db) as store:
+        names = {cell.key: cell.mode_name for cell in store.planned(sweep.id)}
+        trials = [(names[t["cell_key"]], t["compile_cache"], t["status"], t["reason"]) for t in store.trials(sweep.id)]
+    plain = [trial for trial in trials if trial[0] == "default"]
+    assert {status for _, _, status, _ in plain} == {"ok"}
+    cut = {cache: (status, reason) for mode, cache, status, reason in trials if mode == "reduce-overhead"}
+    assert {cache: status for cache, (status, _) in cut.items()} == {"cold": "degraded", "warm": "degraded"}
+    assert all("parts ran outside a CUDA graph" in reason for _, reason in cut.values())
+    assert "cpu" in cut["cold"][1].lower()
+
+
 def test_without_visible_gpus_a_cuda_cell_is_unsupported(folder, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     sweep = effbench.sweep(["model=tiny", "device=cuda", "mode=eager", *QUICK])
