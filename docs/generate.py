@@ -191,6 +191,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "environment": table_of(schema.EnvironmentRow),
     "sample": table_of(schema.SampleRow),
     "result": result,
+    "calibration": table_of(schema.CalibrationRow),
     "baseline": table_of(schema.BaselineRow),
     "claim_verdict": table_of(schema.ClaimVerdictRow),
     "settings": settings,

@@ -173,11 +173,14 @@ class Trial:
     latency_median_low_ms: float | None = None
     latency_median_high_ms: float | None = None
     latency_samples: int | None = None
+    enqueue_ms: float | None = None  # until the call returns, before the device is done
     period_ms: float | None = None
     period_samples: int | None = None
     calls_per_block: int | None = None
     input_copy_ms: float | None = None
-    # memory
+    discarded_blocks: int | None = None  # timed parts that were thrown away because something disturbed them
+    # memory, phase by phase
+    build_peak_allocated_bytes: int | None = None
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     prepare_peak_allocated_bytes: int | None = None
@@ -189,6 +192,13 @@ class Trial:
     graph_breaks: int | None = None
     recompiles: int | None = None
     cudagraph_skips: int | None = None
+    # the profiled pass
+    gpu_busy_ms: float | None = None
+    kernels: int | None = None
+    flops: float | None = None
+    min_bytes: float | None = None
+    compute_floor_ms: float | None = None  # flops at this machine's matrix rate
+    memory_floor_ms: float | None = None  # min_bytes at its copy bandwidth
     # the device around the timed part
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None

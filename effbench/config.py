@@ -66,12 +66,17 @@ class Protocol:
     max_warmup_calls: int = 300
     min_block_ms: float = 1.0  # least length of a block of back-to-back calls
     input_sets: int = 3  # inputs rotate over so many sets
+    enough_interval: float | None = None  # a cell's rounds end early once its 95 % interval is this narrow, relative
+    attempts: int = 2  # tries of a round whose trial is noisy
+    profile: bool = True  # a profiled pass at the end of each trial, on CUDA
 
 
 @dataclass
 class Executor:
     name: str = "local"
     gpus: Any = "auto"  # auto: all visible; or a list of indices, e.g. [0,1]
+    cores: Any = "auto"  # CPU cores for trials on GPUs, shared out among them; null: no pinning; or 2-7, or [2,3]
+    foreign_wait_s: float = 30.0  # longest wait for another process to stop using a GPU
     lock_timeout_s: float = 3600.0  # longest wait for a GPU that another effbench process uses
     cache_dir: str | None = None  # compile caches; null: effbench/compile below the user's cache folder
     keep_cache: bool = False  # keep the compile caches of a finished sweep

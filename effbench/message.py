@@ -1,6 +1,6 @@
 """What crosses the process border between a sweep and its fork server: versioned, plain JSON lines.
 
-Sweep to server:   {"v", "op": "run", "id", "task", "payload", "env"}   task: probe, preload or trial
+Sweep to server:   {"v", "op": "run", "id", "task", "payload", "env"}   task: probe, preload, ceilings or trial
                    {"v", "op": "kill", "id"}
 Server to sweep:   {"v", "event": "ready", "pid", "seconds"}
                    {"v", "event": "started", "id", "pid"}
@@ -54,6 +54,10 @@ class TrialRequest:
     gpu_index: int | None = None
     gpu_uuid: str | None = None
     cache_dir: str | None = None  # the compile caches of this cell in this sweep and environment
+    cores: list[int] | None = None  # CPU cores to stay on; None: wherever the kernel puts it
+    foreign_wait_s: float = 0.0  # longest wait for another process to leave the GPU alone
+    profile: bool = False  # whether the profiled pass belongs to this trial
+    ceilings: dict[str, Any] | None = None  # of this machine, where known
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -100,9 +100,31 @@ _ALL = (
         "bs ÷ period (÷ latency where there is no period)",
     ),
     _m("speedup", "speedup", "×", "higher", "ratio", "baseline's latency ÷ this latency, same sweep and environment"),
-    _m("gpu_busy_ms", "GPU busy", "ms", "lower", "ratio", "union of kernel intervals of a profiled run, a call"),
-    _m("kernels", "kernels", "", "lower", "exact", "kernels launched by one call"),
-    _m("gpu_idle_fraction", "GPU idle fraction", "", "lower", "none", "1 - busy ÷ period"),
+    _m(
+        "gpu_busy_ms",
+        "GPU busy",
+        "ms",
+        "lower",
+        "ratio",
+        "time in which kernels, copies or fills ran (union of their intervals), a call; from a profiled pass",
+    ),
+    _m("kernels", "kernels", "", "lower", "exact", "kernels, copies and fills that one call runs on the GPU"),
+    _m(
+        "gpu_idle_fraction",
+        "GPU idle fraction",
+        "",
+        "lower",
+        "none",
+        "1 - busy ÷ period: share of a saturated stream's time in which no kernel runs",
+    ),
+    _m(
+        "enqueue_ms",
+        "enqueue time",
+        "ms",
+        "lower",
+        "none",
+        "host time until a call returns, before the GPU is done; geometric mean over trials of the median",
+    ),
     _m(
         "compile_cold_s",
         "compile, cold cache",
@@ -127,6 +149,22 @@ _ALL = (
         "lower",
         "none",
         "calls until the preparation has paid for itself against the baseline; NULL where that is never or not sure",
+    ),
+    _m(
+        "build_peak_allocated_bytes",
+        "peak allocated, building",
+        "bytes",
+        "lower",
+        "none",
+        "torch's peak of allocated device memory while the module and its inputs were made",
+    ),
+    _m(
+        "prepare_peak_allocated_bytes",
+        "peak allocated, preparing",
+        "bytes",
+        "lower",
+        "none",
+        "torch's peak of allocated device memory while the mode was prepared, settling calls included",
     ),
     _m(
         "peak_allocated_bytes",
@@ -173,16 +211,34 @@ _ALL = (
         "exact",
         "Inductor's count of graphs it ran without a CUDA graph",
     ),
-    _m("flops", "FLOPs", "", "neither", "none", "floating-point operations of one eager call"),
-    _m("min_bytes", "least bytes", "bytes", "neither", "none", "lower bound of the bytes that one call must move"),
+    _m(
+        "flops",
+        "FLOPs",
+        "",
+        "neither",
+        "none",
+        "floating-point operations of one eager call in matrix products, convolutions and attention; "
+        "operators that torch's counter does not know count as none",
+    ),
+    _m(
+        "min_bytes",
+        "least bytes",
+        "bytes",
+        "neither",
+        "none",
+        "lower bound of the bytes that one call moves: what it reads of weights, buffers and inputs once, "
+        "what it writes to them, and its outputs",
+    ),
     _m(
         "roofline_fraction",
         "roofline fraction",
         "",
         "higher",
         "none",
-        "bound by the machine's ceilings ÷ measured time",
+        "the larger of FLOPs ÷ matrix rate and least bytes ÷ copy bandwidth of this machine, ÷ period: "
+        "1 is as fast as it can; above 1 the bytes came from a cache",
     ),
+    _m("unsteady_trials", "unsteady trials", "", "lower", "none", "trials whose warm-up ended before it was steady"),
 )
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}

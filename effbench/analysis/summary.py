@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from effbench.analysis.roofline import Floors, bound, idle_fraction, roofline_fraction
 from effbench.analysis.statistics import geometric_mean, speedup
 from effbench.cell import SEVERITY, Status, Trial
 
@@ -32,14 +33,23 @@ class Summary:
     latency_min_ms: float | None = None
     latency_p95_ms: float | None = None
     period_ms: float | None = None
+    period_ci_low_ms: float | None = None
+    period_ci_high_ms: float | None = None
     throughput_per_s: float | None = None
     speedup: float | None = None
     speedup_ci_low: float | None = None
     speedup_ci_high: float | None = None
+    gpu_busy_ms: float | None = None
+    kernels: int | None = None
+    gpu_idle_fraction: float | None = None
+    enqueue_ms: float | None = None
+    bound: str | None = None
     compile_cold_s: float | None = None
     compile_warm_s: float | None = None
     first_call_s: float | None = None
     break_even_calls: int | None = None
+    build_peak_allocated_bytes: int | None = None
+    prepare_peak_allocated_bytes: int | None = None
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     graph_pool_bytes: int | None = None
@@ -50,6 +60,10 @@ class Summary:
     graph_breaks: int | None = None
     recompiles: int | None = None
     cudagraph_skips: int | None = None
+    flops: float | None = None
+    min_bytes: float | None = None
+    roofline_fraction: float | None = None
+    unsteady_trials: int | None = None
 
 
 def last_attempts(trials: Iterable[Trial]) -> list[Trial]:
@@ -111,24 +125,49 @@ def _explaining(kept: list[Trial]) -> dict:
 def _figures(kept: list[Trial], bs: int) -> dict:
     medians = _positive(trial.latency_ms for trial in kept)
     latency = geometric_mean(medians) if medians else None
-    period_ms = _mean(trial.period_ms for trial in kept)
-    call_ms = period_ms if period_ms is not None else latency and latency.value
+    periods = _positive(trial.period_ms for trial in kept)
+    period = geometric_mean(periods) if periods else None
+    call_ms = period.value if period else latency and latency.value
     return {
+        **_reasons(kept, period and period.value),
         "latency_ms": latency and latency.value,
         "latency_ci_low_ms": latency and latency.low,
         "latency_ci_high_ms": latency and latency.high,
         "latency_min_ms": min(_positive(trial.latency_min_ms for trial in kept), default=None),
         "latency_p95_ms": _mean(trial.latency_p95_ms for trial in kept),
-        "period_ms": period_ms,
+        "period_ms": period and period.value,
+        "period_ci_low_ms": period and period.low,
+        "period_ci_high_ms": period and period.high,
         "throughput_per_s": bs * 1000.0 / call_ms if call_ms else None,
         "compile_cold_s": _mean(trial.compile_s for trial in kept if trial.compile_cache == "cold"),
         "compile_warm_s": _mean(trial.compile_s for trial in kept if trial.compile_cache == "warm"),
         "first_call_s": _max(trial.first_call_s for trial in kept),
+        "build_peak_allocated_bytes": _max(trial.build_peak_allocated_bytes for trial in kept),
+        "prepare_peak_allocated_bytes": _max(trial.prepare_peak_allocated_bytes for trial in kept),
         "peak_allocated_bytes": _max(trial.peak_allocated_bytes for trial in kept),
         "peak_reserved_bytes": _max(trial.peak_reserved_bytes for trial in kept),
         "graph_pool_bytes": _max(trial.graph_pool_bytes for trial in kept),
         "process_gpu_bytes": _max(trial.process_gpu_bytes for trial in kept),
         "energy_mj": _mean(trial.energy_mj for trial in kept),
+    }
+
+
+def _reasons(kept: list[Trial], period_ms: float | None) -> dict:
+    """What explains the time: of the profiled trials, and of all for what costs nothing to know."""
+    busy_ms = _mean(trial.gpu_busy_ms for trial in kept)
+    compute_ms, memory_ms = (_mean(getattr(trial, f"{kind}_floor_ms") for trial in kept) for kind in Floors._fields)
+    floors = Floors(compute_ms, memory_ms)
+    warmed_up = [trial.steady for trial in kept if trial.steady is not None]
+    return {
+        "gpu_busy_ms": busy_ms,
+        "kernels": _max(trial.kernels for trial in kept),
+        "gpu_idle_fraction": idle_fraction(busy_ms, period_ms),
+        "enqueue_ms": _mean(trial.enqueue_ms for trial in kept),
+        "bound": bound(busy_ms, period_ms, floors),
+        "flops": _max(trial.flops for trial in kept),
+        "min_bytes": _max(trial.min_bytes for trial in kept),
+        "roofline_fraction": roofline_fraction(period_ms, floors),
+        "unsteady_trials": sum(not steady for steady in warmed_up) if warmed_up else None,
     }
 
 

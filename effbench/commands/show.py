@@ -19,6 +19,7 @@ from effbench.commands import options
 from effbench.errors import NothingFoundError
 from effbench.metrics import METRICS, Better
 from effbench.report.speedup_table import FORMATS, Entry, SpeedupTable, speedup_table
+from effbench.report.why_table import why_table
 from effbench.store.store import Store
 
 HELP = "The speedup table of a sweep: rows model × bs, columns modes."
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what the table shows (default: speedup, or latency_ms where nothing has a speedup); one of: "
         + ", ".join(METRICS),
     )
+    parser.add_argument("--why", action="store_true", help="what bounds each cell, with the figures that say so")
     parser.add_argument("--format", default="table", choices=["table", *FORMATS], help="(default: table)")
     options.add_out(parser)
 
@@ -53,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
         rows = store.results(sweep.id)
     if not rows:
         raise NothingFoundError(f"sweep {sweep.id} has no results yet; effbench ls --cells lists what it planned")
+    if args.why:
+        return explain(args, rows)
     table = table_of(rows, args.metric, sweep.baseline_mode)
     if args.format != "table":
         options.write(table.render(args.format), args.out)
@@ -63,6 +67,26 @@ def run(args: argparse.Namespace) -> int:
         options.write(text.getvalue(), args.out)
     else:
         show(terminal(), sweep, rows, table)
+    return 0
+
+
+def explain(args: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
+    """A line for each cell: its figures, and why they are what they are."""
+    table = why_table(rows)
+    if args.format != "table":
+        options.write(table.render(args.format), args.out)
+        return 0
+    drawn = Table(header_style="bold", pad_edge=False)
+    for heading, numeric in zip(table.headings, table.numeric, strict=True):
+        drawn.add_column(escape(heading), justify="right" if numeric else "left")
+    for row in table.rows:
+        drawn.add_row(*map(escape, row))
+    if args.out:
+        text = io.StringIO()
+        Console(file=text, width=PLAIN_WIDTH).print(drawn)
+        options.write(text.getvalue(), args.out)
+    else:
+        terminal().print(drawn)
     return 0
 
 

@@ -56,6 +56,7 @@ class Telemetry:
     marks: list[EnergyMark] = field(default_factory=list)
     next_poll: float = 0.0
     next_reading: float = 0.0
+    asked: int = 0
 
     @classmethod
     def open(cls, uuid: str | None) -> Telemetry:
@@ -95,6 +96,11 @@ class Telemetry:
             power_w=None if power is None else power / 1000,
             clocks_event_reasons=tuple(name for bit, name in CLOCKS_EVENTS.items() if (bits or 0) & bit),
         )
+
+    def reasons_since_last(self) -> set[str]:
+        """Clocks events now and in the readings taken since this was last asked."""
+        recent, self.asked = self.readings[self.asked :], len(self.readings)
+        return {name for reading in (*recent, self.read()) for name in reading.clocks_event_reasons}
 
     def poll(self, calls: int) -> None:
         """To be called between timed blocks: notes changes of the energy counter, and the state while busy."""
@@ -138,6 +144,20 @@ class Telemetry:
             tuple(reasons),
         )
 
+    def used_bytes(self) -> int | None:
+        """Device memory in use by all processes, without what the driver reserves for itself."""
+        if self.handle is None:
+            return None
+        import pynvml
+
+        memory = self.ask("nvmlDeviceGetMemoryInfo", getattr(pynvml, "nvmlMemory_v2", None))
+        return None if memory is None else int(memory.used)
+
+    def utilization(self) -> int | None:
+        """Percent of the driver's last sampling interval in which any kernel ran."""
+        rates = self.ask("nvmlDeviceGetUtilizationRates")
+        return None if rates is None else int(rates.gpu)
+
     def process_bytes(self) -> int | None:
         """Device memory of this process, context included; None where NVML cannot tell (another PID namespace)."""
         for process in self.ask("nvmlDeviceGetComputeRunningProcesses") or ():
@@ -145,9 +165,9 @@ class Telemetry:
                 return process.usedGpuMemory
         return None
 
-    def foreign_processes(self) -> int | None:
-        """How many other processes compute on this GPU; None where NVML does not list even this one."""
+    def foreign_pids(self) -> set[int] | None:
+        """Other processes that compute on this GPU; None where NVML does not list even this one (a container)."""
         processes = self.ask("nvmlDeviceGetComputeRunningProcesses")
         if processes is None or all(process.pid != os.getpid() for process in processes):
             return None
-        return len(processes) - 1
+        return {process.pid for process in processes} - {os.getpid()}

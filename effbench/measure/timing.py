@@ -50,12 +50,31 @@ class WarmUp:
 
 @dataclass
 class Timing:
-    """`samples_ms`: one value a call (latency) or a block's mean (period); `calls` counts all calls."""
+    """`samples_ms`: one value a call (latency) or a block's mean (period); `calls` counts all calls that were kept;
+    `enqueue_ms`: of each call, until it returned (latency only)."""
 
     samples_ms: list[float]
     calls: int
     seconds: float
     calls_per_block: int = 1
+    enqueue_ms: list[float] = field(default_factory=list)
+
+
+class Watch:
+    """Looks on while a step is timed; this one never minds anything. `measure.watch` has the one that does."""
+
+    def begin(self) -> None:
+        """Before each timer."""
+
+    def poll(self, calls: int) -> None:
+        """Between blocks of back-to-back calls, with the calls so far. Must be quick."""
+
+    def disturbed(self) -> bool:
+        """After each run of samples: must it be thrown away?"""
+        return False
+
+
+UNWATCHED = Watch()
 
 
 @contextmanager
@@ -63,10 +82,12 @@ def no_garbage_collection() -> Iterator[None]:
     """A collection costs milliseconds and would land in some sample."""
     was_enabled = gc.isenabled()
     gc.collect()
+    gc.freeze()
     gc.disable()
     try:
         yield
     finally:
+        gc.unfreeze()
         if was_enabled:
             gc.enable()
 
@@ -116,24 +137,38 @@ def one_call(step: Callable, args: tuple, kwargs: dict[str, Any], synchronize: C
 
 
 def time_latency(
-    step: Callable, inputs: Sequence[Inputs], device: torch.device, rules: Rules, budget_s: float
+    step: Callable,
+    inputs: Sequence[Inputs],
+    device: torch.device,
+    rules: Rules,
+    budget_s: float,
+    watch: Watch = UNWATCHED,
 ) -> Timing:
     """Synchronised calls until the median is known well enough or the budget is spent."""
     synchronize = synchronizer(device)
     clock = time.perf_counter_ns
     rotation = itertools.cycle(inputs)
     samples: list[float] = []
-    began = time.perf_counter()
+    enqueued: list[float] = []
+    seconds = 0.0
     stop = Stop(rules, budget_s)
-    while not stop.reached(samples, time.perf_counter() - began):
+    while not stop.reached(samples, seconds):
+        kept, began = len(samples), time.perf_counter()
         for _ in range(stop.next_batch):
             args, kwargs = next(rotation)
             synchronize()
             start = clock()
             step(*args, **kwargs)
+            returned = clock()
             synchronize()
             samples.append((clock() - start) / 1e6)
-    return Timing(samples, len(samples), time.perf_counter() - began)
+            enqueued.append((returned - start) / 1e6)
+        elapsed = time.perf_counter() - began
+        if watch.disturbed():
+            del samples[kept:], enqueued[kept:]
+        else:
+            seconds += elapsed
+    return Timing(samples, len(samples), seconds, enqueue_ms=enqueued)
 
 
 def time_period(
@@ -141,17 +176,18 @@ def time_period(
     inputs: Sequence[Inputs],
     rules: Rules,
     budget_s: float,
-    between_blocks: Callable[[int], None] = lambda calls: None,
+    watch: Watch = UNWATCHED,
 ) -> Timing:
-    """Blocks of back-to-back calls between CUDA events. `between_blocks` gets the calls so far and must be quick."""
+    """Blocks of back-to-back calls between CUDA events until their median is known or the budget is spent."""
     calls_per_block = choose_block(step, inputs, rules.min_block_ms, budget_s)
     sets = list(itertools.islice(itertools.cycle(inputs), calls_per_block + len(inputs)))
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     samples: list[float] = []
-    offset = 0
-    began = time.perf_counter()
+    offset = done = 0
+    seconds = 0.0
     stop = Stop(rules, budget_s)
-    while not stop.reached(samples, time.perf_counter() - began):
+    while not stop.reached(samples, seconds):
+        kept, began = len(samples), time.perf_counter()
         for _ in range(stop.next_batch):
             block = sets[offset : offset + calls_per_block]
             offset = (offset + calls_per_block) % len(inputs)
@@ -161,8 +197,14 @@ def time_period(
             end.record()
             end.synchronize()
             samples.append(start.elapsed_time(end) / calls_per_block)
-            between_blocks(len(samples) * calls_per_block)
-    return Timing(samples, len(samples) * calls_per_block, time.perf_counter() - began, calls_per_block)
+            done += calls_per_block
+            watch.poll(done)
+        elapsed = time.perf_counter() - began
+        if watch.disturbed():
+            del samples[kept:]
+        else:
+            seconds += elapsed
+    return Timing(samples, len(samples) * calls_per_block, seconds, calls_per_block)
 
 
 def choose_block(step: Callable, inputs: Sequence[Inputs], min_block_ms: float, budget_s: float) -> int:

@@ -22,6 +22,7 @@ from effbench.report.embed import command_line, figure_json, plotly_js, without_
 from effbench.report.figures import Figure, all_figures
 from effbench.report.frame import prepare
 from effbench.report.speedup_table import speedup_table
+from effbench.report.why_table import why_table
 
 TEMPLATES = Path(__file__).parent / "templates"
 #: What the page asks of a sweep; any of it may be missing.
@@ -110,6 +111,7 @@ def render_page(frame: pd.DataFrame, sweep: dict[str, Any], environments: list[d
         modes=modes.to_dict("records"),
         speedups=speedup_table(frame, "speedup", baseline) if len(tidy) else None,
         sections=[_section(figure, tidy) for figure in all_figures()] if len(tidy) else [],
+        why=why_table(frame) if len(tidy) else None,
         not_ok=_not_ok(tidy),
         environments=[_environment(environment) for environment in environments],
         command=command_line(_list(sweep.get("command"))),

@@ -29,6 +29,7 @@ FORMATS = ("markdown", "csv", "json")
 _INTERVALS = {
     "speedup": ("speedup_ci_low", "speedup_ci_high"),
     "latency_ms": ("latency_ci_low_ms", "latency_ci_high_ms"),
+    "period_ms": ("period_ci_low_ms", "period_ci_high_ms"),
 }
 
 

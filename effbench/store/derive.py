@@ -87,6 +87,13 @@ def write(connection: sa.Connection, rows: Iterable[dict[str, Any]]) -> None:
     connection.execute(sa.insert(RESULT), rows)
 
 
+def rewrite(connection: sa.Connection, sweep_id: str, baseline_mode: str) -> None:
+    """Derive every result of a sweep again from its trials."""
+    rows = derive(connection, sweep_id, baseline_mode)
+    connection.execute(sa.delete(RESULT).where(RESULT.c.sweep_id == sweep_id))
+    write(connection, rows)
+
+
 def _fields(summary) -> dict[str, Any]:
     values = {field.name: getattr(summary, field.name) for field in dataclasses.fields(summary)}
     return {**values, "status": summary.status.value}

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 #: every revision of the schema, oldest first; kept here so that opening a database does not import alembic
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 HEAD_REVISION = REVISIONS[-1]
 
 
@@ -46,7 +46,7 @@ class Base(DeclarativeBase):
     )
     type_annotation_map = {  # noqa: RUF012 - the name and shape that SQLAlchemy asks for
         float: sa.Double(),
-        dict[str, Any]: sa.JSON(),
+        dict[str, Any]: sa.JSON(none_as_null=True),
         list[str]: sa.JSON(),
         dt.datetime: UtcDateTime(),
     }
@@ -160,10 +160,13 @@ class TrialRow(Base):
     latency_median_low_ms: Mapped[float | None]
     latency_median_high_ms: Mapped[float | None]
     latency_samples: Mapped[int | None] = mapped_column(sa.BigInteger)
+    enqueue_ms: Mapped[float | None]
     period_ms: Mapped[float | None]
     period_samples: Mapped[int | None] = mapped_column(sa.BigInteger)
     calls_per_block: Mapped[int | None] = mapped_column(sa.BigInteger)
     input_copy_ms: Mapped[float | None]
+    discarded_blocks: Mapped[int | None]
+    build_peak_allocated_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
     peak_allocated_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
     peak_reserved_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
     prepare_peak_allocated_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
@@ -174,6 +177,12 @@ class TrialRow(Base):
     graph_breaks: Mapped[int | None] = mapped_column(sa.BigInteger)
     recompiles: Mapped[int | None] = mapped_column(sa.BigInteger)
     cudagraph_skips: Mapped[int | None] = mapped_column(sa.BigInteger)
+    gpu_busy_ms: Mapped[float | None]
+    kernels: Mapped[int | None] = mapped_column(sa.BigInteger)
+    flops: Mapped[float | None]
+    min_bytes: Mapped[float | None]
+    compute_floor_ms: Mapped[float | None]
+    memory_floor_ms: Mapped[float | None]
     sm_clock_mhz: Mapped[int | None]
     memory_clock_mhz: Mapped[int | None]
     temperature_c: Mapped[int | None]
@@ -218,14 +227,23 @@ class ResultRow(Base):
     latency_min_ms: Mapped[float | None]
     latency_p95_ms: Mapped[float | None]
     period_ms: Mapped[float | None]
+    period_ci_low_ms: Mapped[float | None]
+    period_ci_high_ms: Mapped[float | None]
     throughput_per_s: Mapped[float | None]
     speedup: Mapped[float | None]
     speedup_ci_low: Mapped[float | None]
     speedup_ci_high: Mapped[float | None]
+    gpu_busy_ms: Mapped[float | None]
+    kernels: Mapped[int | None] = mapped_column(sa.BigInteger)
+    gpu_idle_fraction: Mapped[float | None]
+    enqueue_ms: Mapped[float | None]
+    bound: Mapped[str | None]
     compile_cold_s: Mapped[float | None]
     compile_warm_s: Mapped[float | None]
     first_call_s: Mapped[float | None]
     break_even_calls: Mapped[int | None] = mapped_column(sa.BigInteger)
+    build_peak_allocated_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
+    prepare_peak_allocated_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
     peak_allocated_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
     peak_reserved_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
     graph_pool_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
@@ -236,6 +254,23 @@ class ResultRow(Base):
     graph_breaks: Mapped[int | None] = mapped_column(sa.BigInteger)
     recompiles: Mapped[int | None] = mapped_column(sa.BigInteger)
     cudagraph_skips: Mapped[int | None] = mapped_column(sa.BigInteger)
+    flops: Mapped[float | None]
+    min_bytes: Mapped[float | None]
+    roofline_fraction: Mapped[float | None]
+    unsteady_trials: Mapped[int | None]
+
+
+class CalibrationRow(Base):
+    """What a machine was measured to be capable of (`ceilings`) and how its figures spread (`noise`); newest counts."""
+
+    __tablename__ = "calibration"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    environment_id: Mapped[str] = mapped_column(sa.ForeignKey("environment.id"), index=True)
+    gpu_uuid: Mapped[str | None]
+    measured_at: Mapped[dt.datetime]
+    ceilings: Mapped[dict[str, Any] | None]
+    noise: Mapped[dict[str, Any] | None]
 
 
 class BaselineRow(Base):
@@ -289,6 +324,8 @@ RESULTS = sa.Table(
     sa.Column("latency_min_ms", sa.Double),
     sa.Column("latency_p95_ms", sa.Double),
     sa.Column("period_ms", sa.Double),
+    sa.Column("period_ci_low_ms", sa.Double),
+    sa.Column("period_ci_high_ms", sa.Double),
     sa.Column("throughput_per_s", sa.Double),
     sa.Column("speedup", sa.Double),
     sa.Column("speedup_ci_low", sa.Double),
@@ -296,10 +333,14 @@ RESULTS = sa.Table(
     sa.Column("gpu_busy_ms", sa.Double),
     sa.Column("kernels", sa.BigInteger),
     sa.Column("gpu_idle_fraction", sa.Double),
+    sa.Column("enqueue_ms", sa.Double),
+    sa.Column("bound", sa.String),
     sa.Column("compile_cold_s", sa.Double),
     sa.Column("compile_warm_s", sa.Double),
     sa.Column("first_call_s", sa.Double),
     sa.Column("break_even_calls", sa.BigInteger),
+    sa.Column("build_peak_allocated_bytes", sa.BigInteger),
+    sa.Column("prepare_peak_allocated_bytes", sa.BigInteger),
     sa.Column("peak_allocated_bytes", sa.BigInteger),
     sa.Column("peak_reserved_bytes", sa.BigInteger),
     sa.Column("graph_pool_bytes", sa.BigInteger),
@@ -313,6 +354,7 @@ RESULTS = sa.Table(
     sa.Column("flops", sa.Double),
     sa.Column("min_bytes", sa.Double),
     sa.Column("roofline_fraction", sa.Double),
+    sa.Column("unsteady_trials", sa.Integer),
     sa.Column("gpu_name", sa.String),
     sa.Column("torch_version", sa.String),
     sa.Column("python", sa.String),

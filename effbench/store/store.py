@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import sqlalchemy as sa
 from sqlalchemy import exc
 
+from effbench.analysis.summary import last_attempts
 from effbench.cell import Cell, Environment, Status, Trial
 from effbench.errors import NothingFoundError, StoreError
-from effbench.store import connect, derive, samples, sweeps
+from effbench.store import calibration, connect, derive, samples, sweeps
 from effbench.store.schema import (
     RESULTS,
     CellRow,
@@ -27,7 +28,7 @@ from effbench.store.schema import (
     TrialRow,
 )
 from effbench.store.sweeps import STATES, SweepInfo
-from effbench.store.values import cell_row, now, scalar, trial_row
+from effbench.store.values import cell_row, now, scalar, trial_of, trial_row
 
 if TYPE_CHECKING:
     import numpy as np
@@ -255,13 +256,16 @@ class Store:
             self._lock_sweep(connection, sweep_id)
             connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(state=state, finished_at=finished))
 
+    def add_calibration(self, environment_id: str, gpu_uuid: str | None, **measured: dict[str, Any] | None) -> None:
+        """Store `ceilings`, `noise` or both (docs/measuring.md) of this environment; older ones are kept."""
+        with self._writing() as connection:
+            calibration.add(connection, environment_id, gpu_uuid, **measured)
+
     def rebuild_results(self, sweep_id: str) -> None:
         """Derive every result of the sweep again from its trials."""
         with self._writing() as connection:
             baseline_mode = self._lock_sweep(connection, sweep_id)
-            rows = derive.derive(connection, sweep_id, baseline_mode)
-            connection.execute(sa.delete(RESULT).where(RESULT.c.sweep_id == sweep_id))
-            derive.write(connection, rows)
+            derive.rewrite(connection, sweep_id, baseline_mode)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -298,6 +302,19 @@ class Store:
         )
         with self._reading() as connection:
             return {(row.cell_key, row.round): Status(row.status) for row in connection.execute(query)}
+
+    def calibration(self, environment_id: str) -> dict[str, Any] | None:
+        """The environment's newest `ceilings` and `noise`, with `measured_at` and `gpu_uuid`; None without either."""
+        with self._reading() as connection:
+            return calibration.newest(connection, environment_id)
+
+    def history(self, sweep_id: str, environment_id: str) -> dict[str, list[Trial]]:
+        """Cell key -> its recorded trials (last attempts) in the sweep and environment, without samples."""
+        query = sa.select(TRIAL).where(TRIAL.c.sweep_id == sweep_id, TRIAL.c.environment_id == environment_id)
+        found: dict[str, list[Trial]] = {}
+        for row in self._rows(query.order_by(TRIAL.c.round, TRIAL.c.attempt)):
+            found.setdefault(row["cell_key"], []).append(trial_of(row))
+        return {key: last_attempts(trials) for key, trials in found.items()}
 
     def results(self, sweep_id: str | None = None) -> list[dict[str, Any]]:
         """Rows of the view `results` of one sweep or of all: oldest sweep first, then in the order of the plan.

@@ -35,6 +35,10 @@ def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
                 from effbench.store.migrate import migrate
 
                 migrate(connection)
+                if before is not None:
+                    # columns that are new say what the trials have held all along
+                    for sweep in connection.execute(sa.select(SWEEP.c.id, SWEEP.c.baseline_mode)).all():
+                        derive.rewrite(connection, *sweep)
         return before, HEAD_REVISION
     except exc.SQLAlchemyError as error:
         raise connect.explain(error, name) from error

@@ -18,6 +18,8 @@ from effbench.errors import ConfigError, ResumeError
 from effbench.message import ProbeRequest
 from effbench.store.store import Store
 from effbench.sweeping import host, plan
+from effbench.sweeping.ceilings import measure_missing
+from effbench.sweeping.cores import share_out, wanted_cores
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.schedule import Schedule, Slot, jobs_of
 from effbench.sweeping.workers import ForkServer
@@ -68,7 +70,7 @@ def conduct(
         cells = plan.resolve(parts, has_cuda=bool(answer["gpus"]))
         check_baseline(settings, cells)
         environment = Environment(**answer["environment"])
-        slots = slots_of(answer["gpus"], cells, settings.executor["gpus"])
+        slots = slots_of(answer["gpus"], cells, settings.executor)
         environment_id = store.add_environment(environment, answer["details"])
         if extend is None:
             sweep_id = begin(store, settings, command, cells)
@@ -76,10 +78,18 @@ def conduct(
             sweep_id = extend.sweep_id
             store.extend_sweep(sweep_id, cells)
         recorded = store.recorded(sweep_id, environment_id)
+        history = store.history(sweep_id, environment_id) if recorded else {}
         if settings.resume and not recorded and store.trials(sweep_id):
             progress.note("hardware or software differs from that of the recorded trials: all cells run anew here")
         jobs = jobs_of(cells, settings.protocol["rounds"], settings.sweep["seed"], recorded)
         preload(server, cells)
+        gpus = [slot.gpu for slot in slots if slot.gpu]
+        if gpus and jobs and settings.protocol["profile"]:
+            lock_timeout_s = settings.executor["lock_timeout_s"]
+            reason = measure_missing(server, store, environment_id, gpus, lock_timeout_s=lock_timeout_s)
+            if reason:
+                progress.note(f"this GPU's ceilings could not be measured: {reason}; no roofline in these results")
+        known = store.calibration(environment_id)
         cache_root = cache_folder(settings.executor["cache_dir"]) / sweep_id / environment_id
         schedule = Schedule(
             server=server,
@@ -91,6 +101,9 @@ def conduct(
             cache_root=cache_root,
             record=lambda trial: store.record(sweep_id, environment_id, trial),
             observer=progress,
+            foreign_wait_s=settings.executor["foreign_wait_s"],
+            ceilings=known and known["ceilings"],
+            history=history,
             stop=stop,
         )
         state = "failed"
@@ -154,17 +167,26 @@ def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
         server.call("preload", {"modules": own}, PROBE_TIMEOUT_S)
 
 
-def slots_of(gpus: list[dict[str, Any]], cells: Sequence[Cell], wanted: Any) -> list[Slot]:
-    """The GPUs to use, and the CPU where a cell asks for it or there is no GPU."""
+def slots_of(gpus: list[dict[str, Any]], cells: Sequence[Cell], executor: dict[str, Any]) -> list[Slot]:
+    """The GPUs to use, each with its cores, and the CPU where a cell asks for it or there is no GPU."""
+    wanted, cores = executor["gpus"], executor["cores"]
     if wanted != "auto":
         known = {gpu["index"]: gpu for gpu in gpus}
         if missing := [index for index in wanted if index not in known]:
             raise ConfigError(f"executor.gpus names {missing}; visible here: {sorted(known) or 'no GPU'}")
         gpus = [known[index] for index in wanted]
     devices = {cell.device for cell in cells}
-    slots = [Slot(f"GPU {gpu['index']}", "cuda", gpu) for gpu in gpus] if "cuda" in devices else []
+    slots = []
+    if "cuda" in devices:
+        shares = share_out(cores, gpus)
+        slots = [
+            Slot(f"GPU {gpu['index']}", "cuda", gpu, share and tuple(share))
+            for gpu, share in zip(gpus, shares, strict=True)
+        ]
     if "cpu" in devices or not slots:
-        slots.append(Slot("CPU", "cpu"))
+        # a CPU cell has all cores unless some are named: its threads are what is measured
+        own = None if cores == "auto" else wanted_cores(cores, os.sched_getaffinity(0))
+        slots.append(Slot("CPU", "cpu", cores=own and tuple(own)))
     return slots
 
 

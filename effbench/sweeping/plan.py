@@ -80,6 +80,11 @@ def validate(config: dict[str, Any]) -> None:
     at_least("protocol.max_samples", config["protocol"]["max_samples"], 2)
     at_least("protocol.max_warmup_calls", config["protocol"]["max_warmup_calls"], 1)
     at_least("protocol.warmup_calls", config["protocol"]["warmup_calls"], 0)
+    at_least("protocol.attempts", config["protocol"]["attempts"], 1)
+    enough = config["protocol"]["enough_interval"]
+    if enough is not None and enough <= 0:
+        raise ConfigError(f"protocol.enough_interval must be above 0 (or null: all rounds are run), got {enough:g}")
+    at_least("executor.foreign_wait_s", config["executor"]["foreign_wait_s"], 0)
     at_least("executor.lock_timeout_s", config["executor"]["lock_timeout_s"], 0)
     for key in ("budget_s", "min_time_s", "target_interval", "warmup_s", "min_block_ms"):
         at_least(f"protocol.{key}", config["protocol"][key], 0)

@@ -141,6 +141,11 @@ class Progress:
         if line is not None:
             self.say(line)
 
+    def added(self, job: Job) -> None:
+        with self.lock:
+            self.left.add(job)
+            self.total += 1
+
     def dropped(self, jobs: Collection[Job]) -> None:
         with self.lock:
             self.left.difference_update(jobs)
@@ -152,6 +157,8 @@ class Progress:
         text = Text(
             f"[{self.done:>{width}}/{self.total}] {self.names[job.cell.key]} · round {job.round + 1}/{self.rounds} · "
         )
+        if job.attempt:
+            text.append(f"try {job.attempt + 1} · ")
         text.append(trial.status.value, style=STYLES.get(trial.status, "red"))
         if trial.latency_ms is not None:
             text.append(f" {METRICS['latency_ms'].format(trial.latency_ms)}")

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import filelock
 
+from effbench.analysis.stopping import enough
 from effbench.cell import Cell, Status, Trial
 from effbench.errors import WorkerError
 from effbench.message import TrialRequest
@@ -22,7 +23,7 @@ from effbench.sweeping.plan import round_order
 from effbench.sweeping.workers import ForkServer, Task
 
 POLL_S = 0.2
-PARTS = ("build", "prepare", "check", "warmup", "timing")  # what of a trial's wall time is not overhead
+PARTS = ("build", "prepare", "check", "warmup", "timing", "profile")  # what of a trial's wall time is not overhead
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Slot:
     name: str
     device: str
     gpu: dict[str, Any] | None = None
+    cores: tuple[int, ...] | None = None
 
     @property
     def env(self) -> dict[str, str]:
@@ -53,6 +55,7 @@ class Job:
 
     cell: Cell
     round: int
+    attempt: int = 0
 
 
 class Observer(Protocol):
@@ -62,6 +65,7 @@ class Observer(Protocol):
     def phase(self, slot: Slot, phase: str) -> None: ...
     def waiting(self, slot: Slot, job: Job) -> None: ...
     def ended(self, slot: Slot, job: Job, trial: Trial) -> None: ...
+    def added(self, job: Job) -> None: ...
     def dropped(self, jobs: Collection[Job]) -> None: ...
 
 
@@ -92,6 +96,12 @@ class Queue:
             self.jobs = [other for other in self.jobs if other not in dropped]
             return dropped
 
+    def again(self, job: Job) -> None:
+        """Another try, after the jobs of its round that are left: what disturbed it may have passed by then."""
+        with self.lock:
+            place = sum(other.round <= job.round for other in self.jobs)
+            self.jobs.insert(place, job)
+
     def is_empty(self) -> bool:
         with self.lock:
             return not self.jobs and not self.running
@@ -110,6 +120,9 @@ class Schedule:
     cache_root: Path
     record: Callable[[Trial], None]
     observer: Observer
+    foreign_wait_s: float = 0.0
+    ceilings: dict[str, Any] | None = None
+    history: dict[str, list[Trial]] = field(default_factory=dict)  # what is recorded of each cell
     stop: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
     server_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -140,14 +153,30 @@ class Schedule:
                 if trial is None:
                     return
                 self.record(trial)
+                if trial.status is Status.NOISY and job.attempt + 1 < self.protocol["attempts"]:
+                    another = Job(job.cell, job.round, job.attempt + 1)
+                    queue.again(another)
+                    self.observer.added(another)
                 # a cell that failed once cannot become ok again: the worst status counts
-                dropped = queue.finished(job, drop_rest=not trial.status.is_measured)
+                dropped = queue.finished(job, drop_rest=not trial.status.is_measured or self.is_enough(trial))
                 self.observer.ended(slot, job, trial)
                 if dropped:
                     self.observer.dropped(dropped)
         except BaseException as error:
             self.error = self.error or error
             self.stop.set()
+
+    def is_enough(self, trial: Trial) -> bool:
+        """Are latency and period of this trial's cell known well enough to spare its further rounds?"""
+        with self.server_lock:
+            # a round that was tried again counts with its last try
+            known = [other for other in self.history.get(trial.cell_key, ()) if other.round != trial.round] + [trial]
+            self.history[trial.cell_key] = known
+            target = self.protocol["enough_interval"]
+            if target is None or any(other.status is not Status.OK for other in known):
+                return False
+            timers = [[getattr(other, name) for other in known] for name in ("latency_ms", "period_ms")]
+        return all(enough(medians, target) for medians in timers if None not in medians)
 
     def run_locked(self, slot: Slot, job: Job) -> Trial | None:
         """The trial under the device's lock; None if the sweep was stopped meanwhile."""
@@ -180,9 +209,14 @@ class Schedule:
             cell=job.cell.params(),
             protocol=self.protocol,
             round=job.round,
+            attempt=job.attempt,
             gpu_index=slot.gpu["index"] if slot.gpu else None,
             gpu_uuid=slot.gpu["uuid"] if slot.gpu else None,
             cache_dir=str(self.cache_root / job.cell.key[:32]),
+            cores=list(slot.cores) if slot.cores else None,
+            foreign_wait_s=self.foreign_wait_s,
+            profile=self.protocol["profile"],
+            ceilings=self.ceilings,
         )
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         # variables may be read when torch is imported: such a cell needs a fresh interpreter
@@ -245,7 +279,7 @@ class Schedule:
             status, reason = Status.CRASHED, f"killed by {signal_name(outcome['signal'])} ({where})"
         else:
             status, reason = Status.CRASHED, f"the process exited with code {outcome['exit']} ({where})"
-        trial = Trial(job.cell.key, job.round, status, reason, phase=task.phase, pid=outcome.get("pid"))
+        trial = Trial(job.cell.key, job.round, status, reason, job.attempt, phase=task.phase, pid=outcome.get("pid"))
         if outcome.get("log"):
             trial.extra["log"] = outcome["log"]
         return trial

@@ -101,10 +101,12 @@ class ForkServer:
             self.process.kill()
             task.done.wait(KILL_TIMEOUT_S)
 
-    def call(self, task: str, payload: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    def call(
+        self, task: str, payload: dict[str, Any], timeout_s: float, env: dict[str, str] | None = None
+    ) -> dict[str, Any]:
         """Run a task of the harness itself to its end. Raises WorkerError if it fails or takes too long."""
         self.wait_ready()
-        entry = self.submit(task, payload)
+        entry = self.submit(task, payload, env)
         if not entry.done.wait(timeout_s):
             self.kill(entry)
             raise WorkerError(f"{task} took longer than {timeout_s:.0f} s (in {entry.phase})")

@@ -98,9 +98,19 @@ def visible_gpus() -> list[dict[str, Any]]:
                 "visible": named[index] if index < len(named) else uuid,
                 "name": properties.name,
                 "memory_bytes": properties.total_memory,
+                "near_cores": near_cores(properties),
             }
         )
     return gpus
+
+
+def near_cores(properties: Any) -> str | None:
+    """The CPU cores on the GPU's side of the machine, as the kernel lists them; None where it does not say."""
+    try:
+        bus = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
+        return Path(f"/sys/bus/pci/devices/{bus}/local_cpulist").read_text().strip() or None
+    except (AttributeError, OSError):
+        return None
 
 
 def environment(gpus: list[dict[str, Any]]) -> Environment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -16,8 +17,9 @@ import torch
 
 from effbench.analysis.statistics import median_interval
 from effbench.cell import Cell, Status, Trial, mode_settings
-from effbench.measure import accuracy, counters, memory, telemetry, timing
+from effbench.measure import accuracy, ceilings, counters, memory, telemetry, timing, watch, work
 from effbench.measure.partitions import Partitions
+from effbench.measure.profile import profile
 from effbench.message import TrialRequest
 from effbench.models.build import build_module, resolve_target
 from effbench.models.inputs import make_inputs
@@ -111,16 +113,19 @@ def measure(run: Run) -> None:
     """The whole trial in order; fills `run.trial`."""
     cell, trial, device = run.cell, run.trial, run.device
     with run.phase("setup"):
+        stay_on(run.request.cores)
         set_numerics(cell.numerics)
         mode = resolve_target(cell.mode["_target_"])(**mode_settings(cell.mode))
         if device.type == "cuda" and not torch.cuda.is_available():
             raise Ended(Status.UNSUPPORTED, "device=cuda, and torch sees no CUDA device here")
         if reason := mode.missing(device):
             raise Ended(Status.UNSUPPORTED, reason)
+        gpu = telemetry.Telemetry.open(run.request.gpu_uuid if device.type == "cuda" else None)
+        stranger = watch.busy_stranger(gpu, run.request.foreign_wait_s)
         if device.type == "cuda":
             torch.cuda.init()
             torch.empty(1, device=device)  # the context
-        gpu = telemetry.Telemetry.open(run.request.gpu_uuid if device.type == "cuda" else None)
+            memory.reset_peaks(device)
     with run.phase("build"):  # outside inference mode: its tensors cannot be parameters like any other
         seed = cell.numerics.get("seed", 0)
         module = build_module(cell.model["module"], run.dtype, device, seed)
@@ -128,6 +133,7 @@ def measure(run: Run) -> None:
         sets = run.request.protocol.get("input_sets", 3)
         inputs = [make_inputs(specs, cell.bs, run.dtype, device, seed + 7919 * (i + 1)) for i in range(sets)]
         timing.synchronizer(device)()
+        trial.build_peak_allocated_bytes, _ = memory.peaks(device)
     partitions = Partitions()
     watched = partitions if mode.compiles else nullcontext()
     with torch.inference_mode(), counters.LogReasons() as reasons, watched:
@@ -144,7 +150,7 @@ def measure(run: Run) -> None:
         trial.samples["warmup_ms"] = warmup.samples_ms
         before = counters.read()
         with run.phase("timing"):
-            time_step(run, step, inputs, gpu)
+            noisy = time_step(run, step, inputs, gpu)
         with run.phase("facts"):
             after = counters.read()
             record_counters(trial, mode, after, reasons)
@@ -152,10 +158,14 @@ def measure(run: Run) -> None:
             trial.graph_pool_bytes = memory.graph_pool_bytes(device)
             trial.process_gpu_bytes = gpu.process_bytes()
             trial.peak_host_bytes = memory.host_peak_bytes()
-            trial.foreign_processes = gpu.foreign_processes()
+            pids = gpu.foreign_pids()
+            trial.foreign_processes = None if pids is None else len(pids)
             if prepared.copy_inputs is not None:
                 copies = timing.time_period(prepared.copy_inputs, inputs, run.rules, 0.02)
                 trial.input_copy_ms = statistics.median(copies.samples_ms)
+        if run.request.profile and device.type == "cuda":
+            with run.phase("profile"):
+                look_inside(run, module, step, inputs)
     trial.extra["facts"] = prepared.facts
     if after.graphs > before.graphs or after.recompiles > before.recompiles:
         raise Ended(Status.NOISY, "a graph was compiled while timing: these figures hold compile time")
@@ -166,6 +176,8 @@ def measure(run: Run) -> None:
         or partitions.degraded_reason(reasons.cudagraph_skips)
     ):
         raise Ended(Status.DEGRADED, reason)
+    if reason := stranger or noisy:
+        raise Ended(Status.NOISY, reason)
 
 
 def without_name(spec: dict[str, Any]) -> dict[str, Any]:
@@ -253,18 +265,51 @@ def float64_judgement(
         return f"no float64 reference ({failures.describe(error)})"
 
 
-def time_step(run: Run, step: Callable, inputs: list[timing.Inputs], gpu: telemetry.Telemetry) -> None:
-    """Latency, and on CUDA the period with the GPU watched."""
+def stay_on(cores: list[int] | None) -> None:
+    """Keep this process, and all that it starts, on these cores: nobody else's trial runs there."""
+    if cores:
+        os.sched_setaffinity(0, cores)
+        torch.set_num_threads(min(torch.get_num_threads(), len(cores)))
+
+
+def look_inside(run: Run, module: torch.nn.Module, step: Callable, inputs: list[timing.Inputs]) -> None:
+    """The profiled pass, and the work of one call counted on the eager module. What fails here costs these figures."""
+    trial = run.trial
+    try:
+        found = profile(step, inputs)
+        trial.gpu_busy_ms, trial.kernels = found.busy_ms or None, found.kernels
+        trial.extra["profile"] = found.to_json()
+        counted = work.count(module, *copies(inputs[0]))
+    except Exception as error:
+        trial.extra["profile_failed"] = failures.describe(error)
+        return
+    trial.flops, trial.min_bytes = counted.flops or None, counted.min_bytes
+    if run.request.ceilings:
+        numerics = run.cell.numerics
+        fast = numerics.get("tf32") or numerics.get("matmul_precision", "highest") != "highest"
+        dtype = "tf32" if run.cell.dtype == "float32" and fast else run.cell.dtype
+        trial.compute_floor_ms, trial.memory_floor_ms = ceilings.floors(
+            run.request.ceilings, dtype, counted.flops, counted.min_bytes
+        )
+
+
+def time_step(run: Run, step: Callable, inputs: list[timing.Inputs], gpu: telemetry.Telemetry) -> str | None:
+    """Latency, and on CUDA the period with the GPU watched. Returns what disturbed it on every try, or None."""
     trial, rules = run.trial, run.rules
     on_cuda = run.device.type == "cuda"
+    watcher = watch.GpuWatch(gpu, run.device) if on_cuda else timing.Watch()
+    preempted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     with timing.no_garbage_collection():
         readings = [gpu.read()]
+        watcher.begin()
         latency = timing.time_latency(
-            step, inputs, run.device, rules, rules.budget_s / 2 if on_cuda else rules.budget_s
+            step, inputs, run.device, rules, rules.budget_s / 2 if on_cuda else rules.budget_s, watcher
         )
         if on_cuda:
-            period = timing.time_period(step, inputs, rules, rules.budget_s / 2, gpu.poll)
+            watcher.begin()
+            period = timing.time_period(step, inputs, rules, rules.budget_s / 2, watcher)
         readings.append(gpu.read())
+    trial.extra["preempted"] = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - preempted
     trial.samples["latency_ms"] = latency.samples_ms
     interval = median_interval(latency.samples_ms)
     trial.latency_ms, trial.latency_median_low_ms, trial.latency_median_high_ms = (
@@ -276,7 +321,11 @@ def time_step(run: Run, step: Callable, inputs: list[timing.Inputs], gpu: teleme
     trial.latency_p95_ms = float(np.quantile(latency.samples_ms, 0.95))
     trial.latency_samples = len(latency.samples_ms)
     if not on_cuda:
-        return
+        return None
+    trial.enqueue_ms = statistics.median(latency.enqueue_ms)
+    trial.discarded_blocks = len(watcher.discarded)
+    if watcher.discarded:
+        trial.extra["discarded"] = watcher.discarded
     trial.samples["period_ms"] = period.samples_ms
     trial.period_ms = statistics.median(period.samples_ms)
     trial.period_samples = len(period.samples_ms)
@@ -287,6 +336,7 @@ def time_step(run: Run, step: Callable, inputs: list[timing.Inputs], gpu: teleme
     trial.clocks_event_reasons = ",".join(busy.clocks_event_reasons) or None
     trial.energy_mj = gpu.energy_per_call_mj()
     trial.extra["gpu_before"], trial.extra["gpu_after"] = (reading.to_json() for reading in readings)
+    return watcher.noisy
 
 
 def record_counters(trial: Trial, mode: Any, read: counters.Counters, reasons: counters.LogReasons) -> None:

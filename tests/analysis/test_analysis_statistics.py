@@ -8,6 +8,7 @@ from scipy import stats
 
 from effbench.analysis.statistics import (
     GeometricMean,
+    Outcome,
     geometric_mean,
     median_interval,
     mode_score,
@@ -122,17 +123,53 @@ def test_mode_score_counts_failures_and_averages_ok_only():
     assert (nothing.value, nothing.pass_rate) == (None, None)
 
 
-def test_intervals_cover_what_they_promise():
-    """2,000 seeded sweeps of five trials a side: 95 % intervals hold the truth in 95 % ± 1.5 %."""
-    rng = np.random.default_rng(20)
-    runs, mean_hits, ratio_hits = 2000, 0, 0
-    for _ in range(runs):
-        base, other = np.exp(rng.normal(math.log(3.0), 0.2, 5)), np.exp(rng.normal(0.0, 0.02, 5))
-        interval, ratio = geometric_mean(base), speedup(base, other)
-        mean_hits += interval.low <= 3.0 <= interval.high
-        ratio_hits += ratio.low <= 3.0 <= ratio.high
-    assert mean_hits / runs == pytest.approx(0.95, abs=0.015)
-    assert ratio_hits / runs == pytest.approx(0.95, abs=0.015)
+def test_mode_score_of_one_model_is_its_stored_interval():
+    found = mode_score([Outcome("ok", 2.0, 1.6, 2.5, 5), ("error", None)])
+    assert (found.value, found.low, found.high) == (pytest.approx(2.0), pytest.approx(1.6), pytest.approx(2.5))
+    assert (found.passed, found.total) == (1, 2)
+
+
+def test_mode_score_adds_the_variances_of_its_models():
+    """Four models known equally well: half the standard error, and a smaller quantile."""
+    one = (2.0, 2.0 / 1.1, 2.0 * 1.1, 5)
+    found = mode_score([("ok", *one)] * 4)
+    half = math.log(1.1) / 2 * t_quantile(20) / t_quantile(5)
+    assert (found.value, found.averaged) == (pytest.approx(2.0), 4)
+    assert (found.low, found.high) == (pytest.approx(2 * math.exp(-half)), pytest.approx(2 * math.exp(half)))
+
+
+def test_mode_score_is_as_unsure_as_its_worst_model():
+    exact = ("ok", 1.0, 1.0, 1.0, 5)
+    found = mode_score([exact, ("ok", 4.0, 3.0, 16 / 3, 5)])
+    assert (found.value, found.low, found.high) == (
+        pytest.approx(2.0),
+        pytest.approx(math.sqrt(3)),
+        pytest.approx(math.sqrt(16 / 3)),
+    )
+    alone = mode_score([exact, exact])
+    assert (alone.value, alone.low, alone.high) == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        (),
+        (None, None, 5),
+        (1.5, 2.5, None),
+        (1.5, 2.5, 1),
+        (math.nan, math.nan, 5),
+        (0.0, math.inf, 5),
+        (1.5, 2.5, math.nan),
+    ],
+)
+def test_mode_score_has_no_interval_where_one_model_has_none(bounds):
+    found = mode_score([("ok", 2.0, 1.5, 2.5, 5), ("ok", 2.0, *bounds)])
+    assert (found.value, found.low, found.high) == (pytest.approx(2.0), None, None)
+
+
+def test_mode_score_needs_no_interval_of_what_it_does_not_average():
+    assert mode_score([("ok", 2.0, 1.6, 2.5, 5), ("degraded", 3.0), ("ok", None)]).low == pytest.approx(1.6)
+    assert mode_score([("oom", None)]).low is None
 
 
 def test_median_interval_covers_the_median_of_a_skewed_distribution():

@@ -164,3 +164,38 @@ def test_values_that_are_no_numbers_never_crash():
 def test_no_trials_are_refused():
     with pytest.raises(ValueError, match="at least one"):
         summarise([], bs=1)
+
+
+class TestReasons:
+    """What explains the time: mostly from the one trial that was profiled."""
+
+    def trials(self, **profiled):
+        first = {"gpu_busy_ms": 0.3, "kernels": 8, "flops": 1e9, "min_bytes": 1e6, **profiled}
+        return [
+            Trial("k", round, Status.OK, latency_ms=1.2, period_ms=0.5, enqueue_ms=0.1, steady=round != 1,
+                  **(first if round == 0 else {}))  # fmt: skip
+            for round in range(3)
+        ]
+
+    def test_figures_of_the_profiled_trial_stand_for_the_cell(self):
+        found = summarise(self.trials(compute_floor_ms=0.1, memory_floor_ms=0.3), bs=1)
+        assert (found.gpu_busy_ms, found.kernels, found.flops, found.min_bytes) == (0.3, 8, 1e9, 1e6)
+        assert found.gpu_idle_fraction == pytest.approx(0.4)
+        assert found.roofline_fraction == pytest.approx(0.6)
+        assert found.enqueue_ms == pytest.approx(0.1)
+        assert found.unsteady_trials == 1
+        assert found.bound == "launch"
+
+    @pytest.mark.parametrize(("compute", "memory", "label"), [(0.3, 0.1, "compute"), (0.1, 0.3, "memory")])
+    def test_a_busy_gpu_is_bound_by_the_larger_floor(self, compute, memory, label):
+        trials = self.trials(gpu_busy_ms=0.49, compute_floor_ms=compute, memory_floor_ms=memory)
+        assert summarise(trials, bs=1).bound == label
+
+    def test_without_a_profile_nothing_is_claimed(self):
+        trials = self.trials(gpu_busy_ms=None, kernels=None, flops=None, min_bytes=None)
+        found = summarise(trials, bs=1)
+        assert (found.gpu_busy_ms, found.gpu_idle_fraction, found.bound, found.roofline_fraction) == (None,) * 4
+
+    def test_the_period_has_its_interval(self):
+        found = summarise(self.trials(), bs=1)
+        assert found.period_ci_low_ms == found.period_ci_high_ms == pytest.approx(0.5)

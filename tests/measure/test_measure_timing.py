@@ -135,7 +135,7 @@ class TestTelemetry:
         gpu = telemetry.Telemetry.open(None)
         gpu.poll(10)
         assert gpu.read() == gpu.busy() == telemetry.Reading()
-        assert (gpu.process_bytes(), gpu.foreign_processes(), gpu.energy_per_call_mj()) == (None, None, None)
+        assert (gpu.process_bytes(), gpu.foreign_pids(), gpu.energy_per_call_mj()) == (None, None, None)
 
     def test_without_nvml_a_uuid_is_harmless(self):
         assert telemetry.Telemetry.open("GPU-00000000-0000-0000-0000-000000000000").read() == telemetry.Reading()

@@ -18,11 +18,13 @@ from effbench.store.migrate import config, migrate
 
 VIEW_COLUMNS = """
 sweep_id, sweep_name, label, started_at, model, bs, mode, dtype, phase, device, status, reason, trials,
-latency_ms, latency_ci_low_ms, latency_ci_high_ms, latency_min_ms, latency_p95_ms, period_ms, throughput_per_s,
-speedup, speedup_ci_low, speedup_ci_high, gpu_busy_ms, kernels, gpu_idle_fraction,
-compile_cold_s, compile_warm_s, first_call_s, break_even_calls, peak_allocated_bytes, peak_reserved_bytes,
+latency_ms, latency_ci_low_ms, latency_ci_high_ms, latency_min_ms, latency_p95_ms,
+period_ms, period_ci_low_ms, period_ci_high_ms, throughput_per_s,
+speedup, speedup_ci_low, speedup_ci_high, gpu_busy_ms, kernels, gpu_idle_fraction, enqueue_ms, bound,
+compile_cold_s, compile_warm_s, first_call_s, break_even_calls,
+build_peak_allocated_bytes, prepare_peak_allocated_bytes, peak_allocated_bytes, peak_reserved_bytes,
 graph_pool_bytes, process_gpu_bytes, memory_ratio,
-energy_mj, rel_error, graph_breaks, recompiles, cudagraph_skips, flops, min_bytes, roofline_fraction,
+energy_mj, rel_error, graph_breaks, recompiles, cudagraph_skips, flops, min_bytes, roofline_fraction, unsteady_trials,
 gpu_name, torch_version, python, environment_id, cell_key, params
 """
 

@@ -25,6 +25,9 @@ def gpus(count):
     return [Slot(f"GPU {i}", "cuda", {"index": i, "uuid": f"GPU-{i}", "visible": f"GPU-{i}"}) for i in range(count)]
 
 
+PROTOCOL = {"rounds": 1, "attempts": 1, "enough_interval": None, "profile": True}
+
+
 class Server:
     """Answers every trial as `answer(request, env)` says: an outcome, or None for one that never ends."""
 
@@ -34,11 +37,13 @@ class Server:
         self.killed: list[str] = []
         self.dead = None
         self.envs: list[dict] = []
+        self.requests: list[dict] = []
 
     def submit(self, name, payload, env=None, on_phase=lambda phase: None):
         assert name == "trial"
         task = Task(str(len(self.envs)), on_phase)
         self.envs.append(env)
+        self.requests.append(payload)
 
         def work():
             outcome = self.answer(payload, env)
@@ -56,7 +61,7 @@ class Server:
 
 def ok(request, status="ok"):
     cell = Cell.from_params(request["cell"])
-    trial = Trial(cell.key, request["round"], Status(status), latency_ms=1.0, pid=7)
+    trial = Trial(cell.key, request["round"], Status(status), None, request["attempt"], latency_ms=1.0, pid=7)
     return {"result": trial.to_json(), "exit": 0, "signal": None, "oom_killed": False, "log": ""}
 
 
@@ -71,6 +76,7 @@ class Watcher:
         self.waited: list[str] = []
         self.waiting_now = threading.Event()
         self.dropped_jobs: list[Job] = []
+        self.added_jobs: list[Job] = []
 
     def started(self, slot, job):
         with self.lock:
@@ -90,6 +96,9 @@ class Watcher:
         with self.lock:
             assert self.running.pop(slot.name) == job
 
+    def added(self, job):
+        self.added_jobs.append(job)
+
     def dropped(self, jobs):
         self.dropped_jobs += jobs
 
@@ -102,7 +111,7 @@ def make(tmp_path, monkeypatch):
 
     def build(server=None, slots=None, **options):
         recorded: list[Trial] = []
-        settings = {"protocol": {"rounds": 1}, "timeout_s": 30.0, "isolation": "fork", "lock_timeout_s": 30.0,
+        settings = {"protocol": PROTOCOL, "timeout_s": 30.0, "isolation": "fork", "lock_timeout_s": 30.0,
                     "cache_root": tmp_path / "cache", "record": recorded.append, "observer": Watcher()}  # fmt: skip
         made = Schedule(server=server or Server(), slots=slots or gpus(1), **{**settings, **options})
         made.recorded = recorded
@@ -178,6 +187,90 @@ def test_measured_trials_go_on(make, status):
     schedule = make(Server(lambda request, env: ok(request, status)))
     schedule.run(jobs_of(cells(1), 3, 0, {}))
     assert [trial.round for trial in schedule.recorded] == [0, 1, 2]
+
+
+def test_a_noisy_trial_is_tried_again_after_the_rest_of_its_round(make):
+    unlucky = cells(3)[1].key
+
+    def answer(request, env):
+        again = request["attempt"] > 0 or Cell.from_params(request["cell"]).key != unlucky or request["round"] > 0
+        return ok(request, "ok" if again else "noisy")
+
+    schedule = make(Server(answer), protocol={**PROTOCOL, "attempts": 2})
+    jobs = jobs_of(cells(3), 2, 0, {})
+    schedule.run(jobs)
+    tried = [(job.round, job.attempt) for _, job in schedule.observer.order]
+    assert tried == [(0, 0)] * 3 + [(0, 1)] + [(1, 0)] * 3
+    (another,) = schedule.observer.added_jobs
+    assert (another.cell.key, another.round, another.attempt) == (unlucky, 0, 1)
+    statuses = [(str(t.status), t.attempt) for t in schedule.recorded if t.cell_key == unlucky]
+    assert statuses == [("noisy", 0), ("ok", 1), ("ok", 0)]
+
+
+def test_noise_without_end_is_tried_so_often_and_no_more(make):
+    schedule = make(Server(lambda request, env: ok(request, "noisy")), protocol={**PROTOCOL, "attempts": 3})
+    schedule.run(jobs_of(cells(1), 2, 0, {}))
+    assert [(trial.round, trial.attempt) for trial in schedule.recorded] == [
+        (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)
+    ]  # fmt: skip
+
+
+class TestEnoughRounds:
+    """Rounds end early for a cell that is known well enough."""
+
+    PROTOCOL = {**PROTOCOL, "enough_interval": 0.01}  # noqa: RUF012
+
+    def test_a_quiet_cell_stops_and_a_loud_one_goes_on(self, make):
+        loud = cells(2)[0].key
+
+        def answer(request, env):
+            done = ok(request)
+            if done["result"]["cell_key"] == loud:
+                done["result"]["latency_ms"] = 1.0 + request["round"] / 10
+            return done
+
+        schedule = make(Server(answer), protocol=self.PROTOCOL)
+        schedule.run(jobs_of(cells(2), 10, 0, {}))
+        counts = Counter(trial.cell_key for trial in schedule.recorded)
+        assert counts == {loud: 10, cells(2)[1].key: 5}
+        assert [job.round for job in schedule.observer.dropped_jobs] == [5, 6, 7, 8, 9]
+
+    def test_the_period_must_be_known_too(self, make):
+        def answer(request, env):
+            done = ok(request)
+            done["result"]["period_ms"] = 1.0 + request["round"] / 10
+            return done
+
+        schedule = make(Server(answer), protocol=self.PROTOCOL)
+        schedule.run(jobs_of(cells(1), 8, 0, {}))
+        assert len(schedule.recorded) == 8
+
+    def test_rounds_of_before_a_resumption_count(self, make):
+        (cell,) = cells(1)
+        before = [Trial(cell.key, round, Status.OK, latency_ms=1.0) for round in range(4)]
+        schedule = make(protocol=self.PROTOCOL, history={cell.key: before})
+        recorded = {(cell.key, round): Status.OK for round in range(4)}
+        schedule.run(jobs_of([cell], 10, 0, recorded))
+        assert [trial.round for trial in schedule.recorded] == [4]
+
+    def test_noise_keeps_it_going(self, make):
+        schedule = make(Server(lambda request, env: ok(request, "noisy")), protocol=self.PROTOCOL)
+        schedule.run(jobs_of(cells(1), 7, 0, {}))
+        assert len(schedule.recorded) == 7
+
+
+def test_what_a_trial_is_asked_for(make):
+    server = Server()
+    slot = Slot("GPU 0", "cuda", gpus(1)[0].gpu, (2, 3))
+    schedule = make(server, [slot], ceilings={"copy_bytes_per_s": 1.0}, foreign_wait_s=7.0)
+    schedule.run(jobs_of(cells(1), 2, 0, {}))
+    first, second = server.requests
+    assert (first["cores"], first["foreign_wait_s"], first["ceilings"]) == ([2, 3], 7.0, {"copy_bytes_per_s": 1.0})
+    assert (first["profile"], second["profile"]) == (True, True)
+    without = Server()
+    make(without, protocol={**PROTOCOL, "profile": False}).run(jobs_of(cells(1), 1, 0, {}))
+    assert without.requests[0]["profile"] is False
+    assert without.requests[0]["cores"] is None
 
 
 @pytest.mark.parametrize(

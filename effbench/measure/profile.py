@@ -1,0 +1,105 @@
+"""What the GPU did in a call, from a separate profiled pass: kernels, busy time, and what of it ran in CUDA graphs.
+
+Never while timing: tracing stretches a stream's time. The kernels themselves are as long as ever, so busy time and
+counts come from here and the period they are held against from timing.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+Inputs = tuple[tuple, dict[str, Any]]
+CALLS = 12
+TOP = 10
+NAME_LENGTH = 160
+GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Something that ran on the GPU. Times in ns; `correlation` leads to the host's call that launched it."""
+
+    name: str
+    start: int
+    duration: int
+    correlation: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Of one call. `top`: name, count and busy milliseconds a call, share of all, largest first."""
+
+    busy_ms: float
+    kernels: int
+    in_graphs: int
+    calls: int
+    top: list[dict[str, Any]] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"calls": self.calls, "kernels_in_graphs": self.in_graphs, "top": self.top}
+
+
+def profile(step: Callable, inputs: Sequence[Inputs], calls: int = CALLS) -> Profile:
+    """Trace `calls` back-to-back calls on CUDA. The first call into the tracer costs this process some seconds."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as tracer
+
+    torch.cuda.synchronize()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # advice on cycles, which this has none of
+        with tracer(activities=[ProfilerActivity.CUDA]) as trace:
+            for number in range(calls):
+                args, kwargs = inputs[number % len(inputs)]
+                step(*args, **kwargs)
+            torch.cuda.synchronize()
+    activities, graph_launches = [], set()
+    for event in trace.profiler.kineto_results.events():
+        if event.device_type() == torch.autograd.DeviceType.CUDA:
+            activities.append(Activity(event.name(), event.start_ns(), event.duration_ns(), event.correlation_id()))
+        elif event.name().startswith(GRAPH_LAUNCHES):
+            graph_launches.add(event.correlation_id())
+    return summarise(activities, graph_launches, calls)
+
+
+def summarise(activities: Sequence[Activity], graph_launches: Iterable[int], calls: int) -> Profile:
+    """The profile of one call out of those of `calls` calls. `graph_launches`: correlations of graph launches."""
+    launches = set(graph_launches)
+    durations: dict[str, int] = defaultdict(int)
+    counts: dict[str, int] = defaultdict(int)
+    for activity in activities:
+        durations[activity.name] += activity.duration
+        counts[activity.name] += 1
+    total = sum(durations.values())
+    top = [
+        {
+            "name": name[:NAME_LENGTH],
+            "count": counts[name] / calls,
+            "ms": duration / calls / 1e6,
+            "share": duration / total if total else 0.0,
+        }
+        for name, duration in sorted(durations.items(), key=lambda item: -item[1])[:TOP]
+    ]
+    return Profile(
+        busy_ms=union_ns(activities) / calls / 1e6,
+        kernels=round(len(activities) / calls),
+        in_graphs=round(sum(activity.correlation in launches for activity in activities) / calls),
+        calls=calls,
+        top=top,
+    )
+
+
+def union_ns(activities: Iterable[Activity]) -> int:
+    """Nanoseconds in which anything ran: kernels that overlap count once."""
+    busy = end = 0
+    for activity in sorted(activities, key=lambda item: item.start):
+        finish = activity.start + activity.duration
+        if finish > end:
+            busy += finish - max(activity.start, end)
+            end = finish
+    return busy

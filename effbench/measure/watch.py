@@ -1,0 +1,87 @@
+"""What may disturb timing on a GPU, seen while it goes on: lowered clocks and other processes.
+
+A disturbed run of samples is thrown away and timed again, three times; after that it is kept, and the trial is noisy.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import torch
+
+from effbench.measure import timing
+from effbench.measure.telemetry import Telemetry
+
+#: Clocks events by which hardware or driver slow a working GPU down. A power cap (`sw_power_cap`) is this GPU's own
+#: speed under load and only recorded.
+SLOWDOWNS = frozenset({"hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown"})
+RETRIES = 3
+#: Memory in use that is nobody's own: below this it is noise of the driver's bookkeeping.
+FOREIGN_BYTES = 256 * 2**20
+POLL_S = 0.25
+
+
+@dataclass
+class GpuWatch(timing.Watch):
+    """Of one trial. `discarded`: why runs of samples were thrown away; `noisy`: why one was kept nevertheless."""
+
+    gpu: Telemetry
+    device: torch.device
+    discarded: list[str] = field(default_factory=list)
+    noisy: str | None = None
+    known_pids: frozenset[int] = frozenset()
+    baseline_bytes: int | None = None
+    retries: int = RETRIES
+
+    def begin(self) -> None:
+        """Before a timer: what is here already was judged before the trial began; what comes now disturbs."""
+        self.known_pids = frozenset(self.gpu.foreign_pids() or ())
+        self.baseline_bytes = self.others_bytes()
+        self.retries = RETRIES
+
+    def poll(self, calls: int) -> None:
+        self.gpu.poll(calls)
+
+    def disturbed(self) -> bool:
+        reason = self.disturbance()
+        if reason is None:
+            return False
+        if self.retries == 0:
+            self.noisy = self.noisy or f"while timing, on every try: {reason}"
+            return False
+        self.retries -= 1
+        self.discarded.append(reason)
+        return True
+
+    def disturbance(self) -> str | None:
+        """What disturbs the GPU now, or did so since it was last polled; None for nothing."""
+        seen = self.gpu.reasons_since_last()
+        if slow := sorted(SLOWDOWNS.intersection(seen)):
+            return f"clocks lowered ({', '.join(slow)})"
+        if strangers := (self.gpu.foreign_pids() or set()) - self.known_pids:
+            return f"another process began to use this GPU (pid {', '.join(map(str, sorted(strangers)))})"
+        now = self.others_bytes()
+        if now is not None and self.baseline_bytes is not None and now - self.baseline_bytes > FOREIGN_BYTES:
+            return f"another process took {(now - self.baseline_bytes) / 2**20:.0f} MiB of this GPU"
+        return None
+
+    def others_bytes(self) -> int | None:
+        """Memory in use beyond what torch holds: contexts, libraries and other processes."""
+        used = self.gpu.used_bytes()
+        return None if used is None else used - torch.cuda.memory_reserved(self.device)
+
+
+def busy_stranger(gpu: Telemetry, wait_s: float, sleep=time.sleep) -> str | None:
+    """Before this process has touched the GPU: does another work on it? Waits up to `wait_s` for it to stop.
+
+    Memory that somebody holds without working does not disturb. None where the GPU is free (or nobody can tell).
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        used = gpu.used_bytes()
+        if used is None or used < FOREIGN_BYTES or not gpu.utilization():
+            return None
+        if time.monotonic() >= deadline:
+            return f"another process keeps this GPU busy ({used / 2**20:.0f} MiB in use before the trial)"
+        sleep(POLL_S)

@@ -1,0 +1,129 @@
+"""The work of one call, counted on the eager module: floating-point operations, and the least bytes to be moved."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+#: Operators that read of a table only the rows that an index names.
+LOOKUPS = {"embedding", "index_select", "gather", "index", "take", "take_along_dim"}
+#: Operators that write only part of what they are given: the bytes of their last tensor.
+SCATTERS = {"index_copy_", "index_put_", "_index_put_impl_", "scatter_", "index_add_", "index_fill_", "masked_fill_"}
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of one call. `flops` is 0 where torch's counter knows no operator of the module."""
+
+    flops: int
+    min_bytes: int
+
+
+def count(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Work:
+    """Run `module` once in eager and count. The inputs must be the module's to change.
+
+    FLOPs are those of torch's FlopCounterMode. Bytes are a lower bound: weights, buffers and inputs that are read, once
+    each and only the parts that are read; what is written to them; the outputs. What lies between stays uncounted.
+    """
+    from torch.utils.flop_counter import FlopCounterMode
+
+    outer = [*module.parameters(), *module.buffers(), *tensors((args, kwargs))]
+    traffic = Traffic(outer)
+    flops = FlopCounterMode(display=False)
+    with torch.inference_mode(False), torch.no_grad(), flops, traffic:
+        outputs = module(*args, **kwargs)
+    known = {pointer(tensor) for tensor in outer}
+    written = {pointer(tensor): tensor.nbytes for tensor in tensors(outputs) if pointer(tensor) not in known}
+    return Work(flops.get_total_flops(), traffic.bytes() + sum(written.values()))
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def pointer(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+class Traffic(TorchDispatchMode):
+    """Which parts of given tensors' memory operators read and write."""
+
+    def __init__(self, outer: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        self.sizes = {pointer(tensor): tensor.untyped_storage().nbytes() for tensor in outer}
+        self.spans: dict[int, set[tuple[int, int]]] = defaultdict(set)
+        self.scattered: dict[int, int] = defaultdict(int)
+        self.written = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if not getattr(func, "is_view", False) and (tensors(result) or func._schema.is_mutable):
+            self.look(func, args, kwargs, result)
+        return result
+
+    def look(self, func: Any, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
+        name = func._schema.name.partition("::")[2]
+        given = [(argument, value) for argument, value in bound(func, args, kwargs) if tensors(value)]
+        for argument, value in given:
+            written = argument.alias_info is not None and argument.alias_info.is_write
+            for tensor in tensors(value):
+                if pointer(tensor) not in self.sizes:
+                    continue
+                if written and name in SCATTERS:
+                    self.written += min(tensor.nbytes, tensors(given[-1][1])[-1].nbytes)
+                elif written:
+                    self.written += tensor.nbytes
+                    if name not in ("copy_", "fill_", "zero_"):
+                        self.read(tensor)
+                elif name in LOOKUPS and tensor.is_floating_point():
+                    rows = sum(out.nbytes for out in tensors(result))
+                    self.scattered[pointer(tensor)] += min(distinct(given, tensor, rows), tensor.nbytes)
+                else:
+                    self.read(tensor)
+
+    def read(self, tensor: torch.Tensor) -> None:
+        start = tensor.storage_offset() * tensor.element_size()
+        reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+        if tensor.numel() == 0:
+            return
+        # a view with holes, or one that repeats itself, reads no more than its extent or its elements
+        span = min(reach * tensor.element_size(), tensor.nbytes)
+        self.spans[pointer(tensor)].add((start, start + span))
+
+    def bytes(self) -> int:
+        """All that was read at least once, and all that was written."""
+        read = 0
+        for storage, size in self.sizes.items():
+            covered = end = 0
+            for start, stop in sorted(self.spans[storage]):
+                covered += max(0, stop - max(start, end))
+                end = max(end, stop)
+            read += min(size, covered + self.scattered[storage])
+        return read + self.written
+
+
+def bound(func: Any, args: tuple, kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """The operator's arguments, each with its value."""
+    found = []
+    for position, argument in enumerate(func._schema.arguments):
+        if position < len(args):
+            found.append((argument, args[position]))
+        elif argument.name in kwargs:
+            found.append((argument, kwargs[argument.name]))
+    return found
+
+
+def distinct(given: list[tuple[Any, Any]], table: torch.Tensor, result_bytes: int) -> int:
+    """Bytes of the result of a lookup, without rows that are named more than once."""
+    indices = [tensor for _, value in given for tensor in tensors(value) if not tensor.is_floating_point()]
+    if len(indices) != 1 or not indices[0].numel():
+        return result_bytes if not indices else 0
+    unique = indices[0].unique().numel()
+    return result_bytes * unique // indices[0].numel()

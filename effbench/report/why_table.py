@@ -1,0 +1,64 @@
+"""What bounds each cell, as a table of texts: the terminal, the page and `--format` draw the same one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from effbench.analysis.swept import plain_rows, swept_rows
+from effbench.analysis.why import why
+from effbench.metrics import METRICS
+
+FIGURES = ("latency_ms", "period_ms", "gpu_busy_ms", "enqueue_ms", "kernels")
+NOT_PROFILED = "not profiled: that needs CUDA and protocol.profile=true"
+
+
+@dataclass(frozen=True)
+class WhyTable:
+    """Texts under headings, a row a cell; `numeric[i]` says that column i is aligned as numbers; `data` is exact."""
+
+    headings: list[str]
+    rows: list[list[str]]
+    numeric: list[bool]
+    data: list[dict[str, Any]]
+
+    def render(self, how: str) -> str:
+        """`markdown`, `csv` or `json`."""
+        if how == "json":
+            return json.dumps(self.data, indent=2)
+        if how == "csv":
+            text = io.StringIO()
+            writer = csv.DictWriter(text, list(self.data[0]) if self.data else self.headings)
+            writer.writeheader()
+            writer.writerows(self.data)
+            return text.getvalue()
+        rule = ["---:" if numeric else "---" for numeric in self.numeric]
+        lines = (self.headings, rule, *([cell.replace("|", "\\|") for cell in row] for row in self.rows))
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def why_table(rows_or_frame: Any) -> WhyTable:
+    """Of rows of the view `results` of one sweep."""
+    swept = swept_rows(plain_rows(rows_or_frame))
+    names = list(dict.fromkeys(name for row in swept for name in row.labels))
+    headings = [*names, "mode", *(METRICS[name].title for name in FIGURES), "bound", "why"]
+    rows, data = [], []
+    for row in swept:
+        found = row.source
+        ok = found["status"] == "ok"
+        reason = why(found) if ok else None
+        said = reason or (NOT_PROFILED if ok else f"{found['status']}: {found['reason'] or 'no reason recorded'}")
+        labels = [str(row.labels.get(name, "")) for name in names]
+        figures = [METRICS[name].format(found.get(name)) if ok else "—" for name in FIGURES]
+        rows.append([*labels, row.mode, *figures, found.get("bound") or "—", said])
+        data.append(
+            dict(zip(names, labels, strict=True))
+            | {"mode": row.mode, "status": found["status"]}
+            | {name: found.get(name) for name in (*FIGURES, "gpu_idle_fraction", "roofline_fraction", "bound")}
+            | {"why": said}
+        )
+    numeric = [name == "bs" for name in names] + [False] + [True] * len(FIGURES) + [False, False]
+    return WhyTable(headings, rows, numeric, data)

@@ -1,0 +1,96 @@
+"""A made-up machine for the doctor: NVML, the kernel's files, a probe's answer."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fake_nvml
+import pytest
+
+from effbench.doctor.nvml import Device, Nvml, devices
+
+ANSWER: dict[str, Any] = {
+    "errors": [],
+    "settings": [],
+    "gpus": [
+        {
+            "index": 0,
+            "uuid": fake_nvml.UUID,
+            "visible": fake_nvml.UUID,
+            "name": "NVIDIA H200",
+            "memory_bytes": 150_000_000_000,
+        }
+    ],
+    "environment": {
+        "gpu_name": "NVIDIA H200",
+        "gpu_memory_bytes": 150_000_000_000,
+        "driver_version": "580.95.05",
+        "cuda_version": "13.0",
+        "torch_version": "2.13.0+cu130",
+        "triton_version": "3.7.0",
+        "python": "3.12.4",
+        "cpu_name": "Xeon",
+        "platform": "Linux x86_64",
+        "flags": {},
+    },
+    "details": {
+        "packages": {"numpy": "2.4.6", "torchvision": "0.28.0", "transformers": "5.23.0", "effbench": "0.1.0"},
+        "cudnn": 91500,
+        "compilers": {"gcc": True, "g++": True, "clang": False, "nvcc": True},
+    },
+}
+
+
+@pytest.fixture
+def answer() -> dict[str, Any]:
+    """What the probe says on a machine with one H200; to be changed at will."""
+    return copy.deepcopy(ANSWER)
+
+
+@pytest.fixture
+def cpu_answer(answer: dict[str, Any]) -> dict[str, Any]:
+    """The same without a GPU, and with a torch that is built for none."""
+    answer["gpus"] = []
+    none = ("gpu_name", "gpu_memory_bytes", "driver_version", "cuda_version", "triton_version")
+    answer["environment"] |= dict.fromkeys(none) | {"torch_version": "2.13.0+cpu"}
+    answer["details"]["cudnn"] = None
+    return answer
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Nvml]:
+    """NVML with these changes to the H200's answers."""
+
+    def make(**changes: Any) -> Nvml:
+        monkeypatch.setitem(sys.modules, "pynvml", fake_nvml.FakeNvml(**changes))
+        return Nvml()
+
+    return make
+
+
+@pytest.fixture
+def gpu(nvml: Callable[..., Nvml], answer: dict[str, Any]) -> Callable[..., Device]:
+    """The H200 with these changes."""
+    return lambda **changes: devices(nvml(**changes), answer["gpus"])[0]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Callable[..., Path]:
+    """A root folder with these files: path -> text; a link where the path ends with @."""
+
+    def make(files: dict[str, str]) -> Path:
+        for name, content in files.items():
+            path = tmp_path / name.removesuffix("@")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if name.endswith("@"):
+                path.unlink(missing_ok=True)
+                path.symlink_to(content)
+            else:
+                path.write_text(content + "\n")
+        return tmp_path
+
+    return make

@@ -1,0 +1,77 @@
+"""NVML with the answers of one real machine: an H200 passed through to a virtual machine, asked from a container."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+UUID = "GPU-11111111-2222-3333-4444-555555555555"
+H200 = {
+    "nvmlInit": None,
+    "nvmlSystemGetDriverVersion": "580.95.05",
+    "nvmlSystemGetCudaDriverVersion_v2": 13000,
+    "nvmlDeviceGetCount": 1,
+    "nvmlDeviceGetHandleByUUID": {UUID: "handle"},
+    "nvmlDeviceGetClockInfo": {1: 345, 2: 3201},
+    "nvmlDeviceGetMaxClockInfo": {1: 1980, 2: 3201},
+    "nvmlDeviceGetApplicationsClock": {1: 1980, 2: 3201},
+    "nvmlDeviceGetCurrentClocksEventReasons": 0x1,
+    "nvmlDeviceGetEnforcedPowerLimit": 700_000,
+    "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
+    "nvmlDeviceGetTemperature": 32,
+    "nvmlDeviceGetTemperatureThreshold": {1: 90},
+    "nvmlDeviceGetEccMode": [1, 1],
+    "nvmlDeviceGetTotalEccErrors": 0,
+    "nvmlDeviceGetRemappedRows": (0, 0, 0, 0),
+    "nvmlDeviceGetCurrPcieLinkGeneration": 5,
+    "nvmlDeviceGetCurrPcieLinkWidth": 16,
+    "nvmlDeviceGetMaxPcieLinkGeneration": 5,
+    "nvmlDeviceGetMaxPcieLinkWidth": 16,
+    "nvmlDeviceGetPersistenceMode": 1,
+    "nvmlDeviceGetMigMode": [0, 0],
+    "nvmlDeviceGetComputeMode": 0,
+    "nvmlDeviceGetComputeRunningProcesses": [],
+    "nvmlDeviceGetMPSComputeRunningProcesses": [],
+    "nvmlDeviceGetGraphicsRunningProcesses": [],
+    "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=0),
+    "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=0),
+}
+
+
+class NVMLError(Exception):
+    """Not Supported."""
+
+
+class FakeNvml:
+    """In the place of the module pynvml. A change is the new answer: NVMLError raises it, None takes the function away.
+
+    A dict answers by the last argument; what it does not hold raises NVMLError.
+    """
+
+    NVMLError = NVMLError
+
+    def __init__(self, **changes: Any) -> None:
+        self.answers = {**H200, **changes}
+        gone = [name for name, answer in changes.items() if answer is None]
+        for name in gone:
+            del self.answers[name]
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self.__dict__.get("answers", {}):
+            raise AttributeError(name)
+
+        def function(*args: Any) -> Any:
+            answer = self.answers[name]
+            if answer is NVMLError or isinstance(answer, NVMLError):
+                raise answer
+            if isinstance(answer, dict):
+                if args[-1] not in answer:
+                    raise NVMLError("Invalid Argument")
+                return answer[args[-1]]
+            return answer
+
+        return function
+
+
+def process(pid: int, used: int | None = None) -> SimpleNamespace:
+    return SimpleNamespace(pid=pid, usedGpuMemory=used)

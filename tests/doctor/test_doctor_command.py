@@ -1,0 +1,183 @@
+"""`effbench doctor` as a user runs it, and with made-up machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+from fake_nvml import FakeNvml, NVMLError
+
+from effbench import cli as command_line
+from effbench.commands import doctor
+from effbench.doctor import calibrate, driver, memory, noise, processor, software, storage
+from effbench.doctor.finding import LEVELS
+from effbench.errors import WorkerError
+
+CELL = {"cell": "mlp bs=1 eager", "metric": "latency_ms", "sweep_id": "s", "statuses": {"ok": 10}, "trials": 10,
+        "median_ms": 0.2, "sd": 0.1, "ratio": 1.0, "ratio_low": 0.9, "ratio_high": 1.1, "reason": None}  # fmt: skip
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, machine):
+    """An H200's machine in files, an empty folder, and a fork server that gives `here.answer`."""
+    state = SimpleNamespace(answer=None, closed=0, folder=tmp_path)
+
+    class Server:
+        def call(self, task, payload, timeout_s, env=None):
+            if isinstance(state.answer, Exception):
+                raise state.answer
+            return state.answer
+
+        def close(self):
+            state.closed += 1
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(doctor, "ForkServer", Server)
+    for look in (processor, memory):
+        monkeypatch.setattr(look, "findings", lambda: iter(()))
+    for look in (software, driver):
+        real = look.findings
+        monkeypatch.setattr(look, "findings", lambda *args, real=real: real(*args, {}))
+    monkeypatch.setattr(storage, "running_servers", lambda: 0)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    return state
+
+
+def test_an_h200(here, answer, capsys):
+    here.answer = answer
+    assert command_line.run(["doctor"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line for line in said if line[:1].isalpha() and "finding" not in line] == [
+        "software", "GPU", "storage", "calibration",
+    ]  # fmt: skip
+    assert "✓ GPU 0: NVIDIA H200, 140 GiB" in said
+    assert said[-1].startswith("0 problems, 0 warnings in ")
+    assert here.closed == 1
+
+
+def test_without_a_gpu(here, cpu_answer, capsys, monkeypatch):
+    here.answer = cpu_answer
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(nvmlInit=NVMLError("NVML Shared Library Not Found")))
+    assert command_line.run(["doctor", "--format", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert {finding["level"] for finding in said["findings"]} <= set(LEVELS)
+    assert said["calibration"] is None
+
+
+def test_a_problem_is_exit_code_1_and_stops_the_calibration(here, answer, capsys, monkeypatch):
+    here.answer = answer
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(nvmlDeviceGetComputeMode=2))
+    assert command_line.run(["doctor"]) == 1
+    assert "✗ GPU 0: compute mode is prohibited" in capsys.readouterr().out
+    monkeypatch.setattr(calibrate, "measure_ceilings", None)
+    assert command_line.run(["doctor", "--calibrate"]) == 1
+    done = capsys.readouterr()
+    assert "compute mode is prohibited" in done.out
+    assert done.err == "effbench: not calibrated: mend the problems (✗) first\n"
+
+
+def test_a_worker_that_does_not_start(here, capsys):
+    here.answer = WorkerError("the fork server ended while starting: No module named 'torch'")
+    assert command_line.run(["doctor"]) == 1
+    said = capsys.readouterr().out
+    assert "✗ the fork server ended while starting" in said
+    assert "storage" in said
+
+
+def test_quick_alone_is_a_mistake(here, capsys):
+    assert command_line.run(["doctor", "--quick"]) == 2
+    assert capsys.readouterr().err == "effbench: doctor: --quick goes with --calibrate; effbench doctor --help\n"
+
+
+def test_a_calibration_is_told(here, answer, capsys, monkeypatch):
+    here.answer = answer
+    noisy = {**CELL, "cell": "lin3 bs=512 cuda-graph", "metric": "period_ms", "sd": 0.002}
+    found = {
+        **{"protocol": "standard", "trials": 5, "rounds": 10, "device": "cuda", "sweep_id": "s", "sweep_ids": ["s"]},
+        "launch_bound": {"sd": 0.1, "smallest_slowdown": 0.23, "cells": [CELL]},
+        "gpu_bound": {"sd": 0.002, "smallest_slowdown": 0.02, "cells": [noisy]},
+    }
+    measured = {
+        "copy_bytes_per_s": 4e12,
+        "flops_per_s": {"bfloat16": 7e14},
+        "launch_ms": 0.004,
+        "graph_replay_ms": 0.006,
+    }
+
+    def measure_missing(server, store, environment_id, gpus, again=False):
+        assert again
+        store.add_calibration(environment_id, gpus[0]["uuid"], ceilings=measured)
+
+    monkeypatch.setattr(calibrate.ceilings, "measure_missing", measure_missing)
+    monkeypatch.setattr(noise, "measure", lambda *args: (found, []))
+    assert command_line.run(["doctor", "--calibrate"]) == 0
+    said = capsys.readouterr().out
+    assert "calibrating: the ceilings of 1 GPU, then each cell against itself" in said
+    assert "lin3 bs=512 cuda-graph" in said
+    assert "of launch-bound cells from 23 % on, of GPU-bound cells from 2.0 % on" in said
+    assert "ceilings: copies 4.00 TB/s, bfloat16 700 TFLOP/s" in said
+    assert said.splitlines()[-1] == "0 problems, 0 warnings in 2 findings"
+    assert command_line.run(["doctor", "--format", "json"]) == 0
+    stored = json.loads(capsys.readouterr().out)["calibration"]
+    assert (stored["noise"], stored["ceilings"]) == (found, measured)
+
+
+def test_ceilings_that_fail_are_exit_code_1(here, answer, capsys, monkeypatch):
+    here.answer = answer
+    monkeypatch.setattr(calibrate.ceilings, "measure_missing", lambda *args, **options: "too little free device memory")
+    cells = {"launch_bound": {"sd": 0.1, "smallest_slowdown": 0.2, "cells": [CELL]}, "gpu_bound": None}
+    monkeypatch.setattr(noise, "measure", lambda *args: ({"protocol": "standard", "device": "cuda", **cells}, []))
+    assert command_line.run(["doctor", "--calibrate"]) == 1
+    assert "✗ GPU 0: its ceilings could not be measured: too little free device memory" in capsys.readouterr().out
+
+
+def test_interrupted_sweeps(here, answer, capsys, monkeypatch):
+    here.answer = answer
+
+    def interrupted(*args):
+        raise noise.Interrupted("20261121-1")
+
+    monkeypatch.setattr(calibrate.ceilings, "measure_missing", lambda *args, **options: None)
+    monkeypatch.setattr(noise, "measure", interrupted)
+    assert command_line.run(["doctor", "--calibrate"]) == 130
+    assert "no noise was stored (trials so far: sweep 20261121-1)" in capsys.readouterr().err
+    assert here.closed == 1
+
+
+def test_interrupted_while_looking(here, capsys):
+    here.answer = None
+
+    class Server(doctor.ForkServer):
+        def call(self, *args):
+            raise KeyboardInterrupt
+
+    doctor.ForkServer, before = Server, doctor.ForkServer
+    try:
+        assert command_line.run(["doctor"]) == 130
+    finally:
+        doctor.ForkServer = before
+    assert capsys.readouterr().err == "effbench: interrupted\n"
+    assert here.closed == 1
+
+
+def test_for_real_on_the_cpu(cli):
+    """Through the command line: a quick calibration, then what is known of it."""
+    hidden = {"CUDA_VISIBLE_DEVICES": ""}
+    done = cli.run("doctor", "--calibrate", "--quick", "--format", "json", env=hidden)
+    assert done.err == ""
+    assert done.code == 0
+    said = json.loads(done.out)
+    found = said["calibration"]["noise"]
+    assert said["calibration"]["ceilings"] is None
+    assert (found["protocol"], found["device"], found["gpu_bound"]) == ("quick", "cpu", None)
+    cells = found["launch_bound"]["cells"]
+    assert [cell["trials"] for cell in cells] == [4, 4]
+    assert all(cell["ratio_low"] < cell["ratio"] < cell["ratio_high"] for cell in cells)
+    assert found["launch_bound"]["smallest_slowdown"] >= 0.02
+    looked = cli.run("doctor", env=hidden)
+    assert looked.code == 0
+    assert "a standard sweep (5 trials a cell) shows a slowdown of small cells on the CPU from" in looked.out
+    assert "\x1b" not in looked.out

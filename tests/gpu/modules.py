@@ -1,0 +1,54 @@
+"""Modules whose kernels and memory are known; imported by cells, not by the tests."""
+
+import torch
+from torch import nn
+
+
+class InPlace(nn.Module):
+    """Allocates nothing."""
+
+    def forward(self, x):
+        return x.relu_()
+
+
+class OutOfPlace(nn.Module):
+    """Allocates one tensor like its input."""
+
+    def forward(self, x):
+        return x.relu()
+
+
+class TwoSteps(nn.Module):
+    """Two kernels; holds two tensors like its input at its peak."""
+
+    def forward(self, x):
+        return (x + 1) * 2
+
+
+class Products(nn.Module):
+    """Large enough for a GPU to be busy all the time: four products of 4096."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4096, 4096) / 64)
+
+    def forward(self, x):
+        for _ in range(4):
+            x = x @ self.weight
+        return x
+
+
+class Late(nn.Module):
+    """Compiles a second graph long after warm-up: at its 800th call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.work(x, self.calls // 800)
+
+    @torch.compile(dynamic=False)
+    def work(self, x, which):
+        return x * (which + 1.0)

@@ -1,0 +1,118 @@
+"""Known kernels, known bytes, known bounds: through real sweeps on a GPU."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import effbench
+from effbench.store import Store
+
+QUICK = ["protocol=quick", "protocol.budget_s=0.8", "protocol.min_time_s=0.3", "sweep.seed=1"]
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reasons")
+    (folder / "modules.py").write_text((Path(__file__).parent / "modules.py").read_text())
+    before = Path.cwd()
+    os.chdir(folder)
+    yield folder
+    os.chdir(before)
+
+
+def sweep(targets: str, mode: str, shape: str, *more: str) -> list[dict]:
+    """Rows of the view, of modules of modules.py."""
+    made = effbench.sweep(
+        [
+            "model=custom",
+            f"model.module._target_={targets}",
+            f"model.inputs.x.shape={shape}",
+            f"mode={mode}",
+            "dtype=float32",
+            *QUICK,
+            *more,
+        ]
+    )
+    with Store.open(made.db) as store:
+        return store.results(made.id)
+
+
+def test_a_gigabyte_in_place_and_out_of_place(folder):
+    rows = sweep("modules.InPlace,modules.OutOfPlace", "eager", f"[{2**28}]", "protocol.input_sets=3")
+    peaks = {row["model"]: row["peak_allocated_bytes"] for row in rows}
+    assert peaks == {"InPlace": 3 * 1024 * MIB, "OutOfPlace": 4 * 1024 * MIB}, "three input sets, and the output"
+    assert {row["build_peak_allocated_bytes"] for row in rows} >= {3 * 1024 * MIB}
+
+
+def test_the_pool_of_a_graph_holds_what_its_kernels_need(folder):
+    rows = sweep("modules.TwoSteps", "eager,cuda-graph", f"[{16 * MIB}]")
+    by_mode = {row["mode"]: row for row in rows}
+    assert by_mode["cuda-graph"]["graph_pool_bytes"] == 2 * 64 * MIB
+    assert by_mode["eager"]["graph_pool_bytes"] is None
+    # eager: three inputs and two tensors; the graph: three inputs, its static one, and its pool
+    assert by_mode["eager"]["peak_allocated_bytes"] == 5 * 64 * MIB
+    # and one smallest segment, for the state of the random numbers that every graph has
+    assert by_mode["cuda-graph"]["peak_reserved_bytes"] == 6 * 64 * MIB + 2 * MIB
+    assert by_mode["cuda-graph"]["memory_ratio"] == pytest.approx(5 * 64 / (6 * 64 + 2))
+
+
+def test_kernels_are_counted_and_those_of_a_graph_are_known(folder):
+    rows = sweep("modules.TwoSteps", "eager,default,cuda-graph", f"[{MIB}]")
+    kernels = {row["mode"]: row["kernels"] for row in rows}
+    assert kernels == {"eager": 2, "default": 1, "cuda-graph": 3}, "fused by Inductor; a copy goes before the graph"
+    with Store.open("results/effbench.db") as store:
+        names = {cell.key: cell.mode_name for cell in store.planned(rows[0]["sweep_id"])}
+        inside = {
+            names[t["cell_key"]]: t["extra"]["profile"]["kernels_in_graphs"] for t in store.trials(rows[0]["sweep_id"])
+        }
+    assert inside == {"eager": 0, "default": 0, "cuda-graph": 2}
+
+
+def test_what_bounds_a_cell(folder):
+    (small,) = sweep("modules.Products", "eager", "[4096]", "dtype=bfloat16")
+    (large,) = sweep("modules.Products", "cuda-graph", "[4096]", "dtype=bfloat16", "bs=4096")
+    (copying,) = sweep("modules.OutOfPlace", "eager", f"[{256 * MIB}]")
+    assert large["bound"] == "compute"
+    assert large["flops"] == 4 * 2 * 4096**3
+    assert 0.5 < large["roofline_fraction"] < 1.1
+    assert large["gpu_idle_fraction"] < 0.1
+    assert large["gpu_busy_ms"] == pytest.approx(large["period_ms"], rel=0.1)
+    assert copying["bound"] == "memory"
+    assert copying["min_bytes"] == 2 * 1024 * MIB
+    assert 0.7 < copying["roofline_fraction"] < 1.1
+    assert small["kernels"] >= 4, "products of one row may be split in two"
+    assert small["enqueue_ms"] > 0
+
+
+def test_the_small_mlp_waits_for_launches(folder):
+    made = effbench.sweep(["model=mlp", "model.module.width=256", "bs=1", "mode=eager,cuda-graph", *QUICK])
+    with Store.open(made.db) as store:
+        rows = {row["mode"]: row for row in store.results(made.id)}
+    assert rows["eager"]["bound"] == "launch"
+    assert rows["eager"]["gpu_idle_fraction"] > rows["cuda-graph"]["gpu_idle_fraction"]
+    assert rows["eager"]["period_ms"] == pytest.approx(rows["eager"]["enqueue_ms"], rel=0.5)
+
+
+def test_compiling_while_timing_is_tried_again_and_noisy(folder):
+    made = effbench.sweep(
+        ["model=custom", "model.module._target_=modules.Late", "model.inputs.x.shape=[64]", "mode=eager", *QUICK]
+    )
+    with Store.open(made.db) as store:
+        trials = store.trials(made.id)
+    assert [(t["attempt"], t["status"]) for t in trials] == [(0, "noisy"), (1, "noisy")]
+    assert "compiled while timing" in trials[0]["reason"]
+
+
+def test_ceilings_are_measured_once(folder):
+    with Store.open("results/effbench.db") as store:
+        (here,) = store.environments()
+        known = store.calibration(here["id"])
+    ceilings = known["ceilings"]
+    assert 1e11 < ceilings["copy_bytes_per_s"] < 1e14
+    assert ceilings["flops_per_s"]["bfloat16"] > ceilings["flops_per_s"]["float32"] > 1e12
+    assert 0 < ceilings["graph_replay_ms"] < 0.1
+    assert 0 < ceilings["launch_ms"] < 0.1

@@ -1,0 +1,54 @@
+"""The arithmetic of the profiled pass; the tracing itself needs a GPU (tests/gpu)."""
+
+from __future__ import annotations
+
+import pytest
+
+from effbench.measure.profile import Activity, summarise, union_ns
+
+
+def run(*spans, name="k", correlation=1):
+    return [Activity(name, start, end - start, correlation) for start, end in spans]
+
+
+@pytest.mark.parametrize(
+    ("spans", "busy"),
+    [
+        ([], 0),
+        ([(0, 10)], 10),
+        ([(0, 10), (20, 25)], 15),
+        ([(0, 10), (5, 15)], 15),  # two streams
+        ([(0, 100), (10, 20), (30, 40)], 100),  # inside a longer one
+        ([(20, 25), (0, 10), (9, 21)], 25),  # in any order
+        ([(0, 10), (10, 20)], 20),
+    ],
+)
+def test_time_in_which_anything_ran(spans, busy):
+    assert union_ns(run(*spans)) == busy
+
+
+def test_figures_are_of_one_call():
+    activities = [
+        *run((0, 3_000_000), (10_000_000, 13_000_000), name="gemm", correlation=1),
+        *run((3_000_000, 4_000_000), (13_000_000, 14_000_000), name="add", correlation=2),
+    ]
+    found = summarise(activities, [1], calls=2)
+    assert (found.busy_ms, found.kernels, found.in_graphs, found.calls) == (4.0, 2, 1, 2)
+    assert found.top == [
+        {"name": "gemm", "count": 1.0, "ms": 3.0, "share": 0.75},
+        {"name": "add", "count": 1.0, "ms": 1.0, "share": 0.25},
+    ]
+    assert found.to_json()["kernels_in_graphs"] == 1
+
+
+def test_nothing_ran():
+    found = summarise([], [], calls=12)
+    assert (found.busy_ms, found.kernels, found.top) == (0.0, 0, [])
+
+
+def test_only_the_largest_are_named_and_names_are_cut():
+    activities = [Activity("x" * 1000 + str(i), i * 10, i, 0) for i in range(1, 40)]
+    found = summarise(activities, [], calls=1)
+    assert len(found.top) == 10
+    assert all(len(item["name"]) == 160 for item in found.top)
+    assert found.top[0]["ms"] == pytest.approx(39e-6)

@@ -1,0 +1,166 @@
+"""What disturbs timing: discarded, timed again, and in the end noisy. The GPU is made up."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from effbench.measure import timing, watch
+from effbench.measure.telemetry import Reading, Telemetry
+
+CPU = torch.device("cpu")
+RULES = timing.Rules(
+    budget_s=1.0, min_time_s=0.1, min_samples=5, target_interval=0.005, max_samples=1000,
+    warmup_calls=1, warmup_s=0.0, max_warmup_calls=10, min_block_ms=1.0,
+)  # fmt: skip
+INPUTS = [((), {})]
+
+
+class Gpu(Telemetry):
+    """Answers what its lists say, the last of each for ever."""
+
+    def __init__(self, events=((),), pids=(None,), used=(None,), busy=(0,)):
+        super().__init__()
+        self.answers = {
+            name: itertools.chain(values[:-1], itertools.repeat(values[-1]))
+            for name, values in {"events": events, "pids": pids, "used": used, "busy": busy}.items()
+        }
+
+    def read(self):
+        return Reading(clocks_event_reasons=tuple(next(self.answers["events"])))
+
+    def foreign_pids(self):
+        found = next(self.answers["pids"])
+        return None if found is None else set(found)
+
+    def used_bytes(self):
+        return next(self.answers["used"])
+
+    def utilization(self):
+        return next(self.answers["busy"])
+
+
+@pytest.fixture
+def reserved(monkeypatch):
+    """What torch holds on the GPU, in MiB, call by call."""
+    values = [0]
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: values[0] * 2**20)
+    return values
+
+
+def watching(**answers):
+    made = watch.GpuWatch(Gpu(**answers), CPU)
+    made.begin()
+    return made
+
+
+def test_a_quiet_gpu_disturbs_nothing():
+    made = watching()
+    assert [made.disturbed() for _ in range(5)] == [False] * 5
+    assert (made.discarded, made.noisy) == ([], None)
+
+
+@pytest.mark.parametrize("event", sorted(watch.SLOWDOWNS))
+def test_lowered_clocks_disturb(event):
+    made = watching(events=[(event,), ("gpu_idle",)])
+    assert (made.disturbed(), made.disturbed()) == (True, False)
+    assert made.discarded == [f"clocks lowered ({event})"]
+    assert made.noisy is None
+
+
+@pytest.mark.parametrize("event", ["sw_power_cap", "gpu_idle", "applications_clocks_setting"])
+def test_a_gpus_own_pace_does_not(event):
+    assert not watching(events=[(event,)]).disturbed()
+
+
+def test_what_was_seen_between_looks_counts():
+    made = watching()
+    made.gpu.readings.append(Reading(clocks_event_reasons=("hw_slowdown",)))
+    assert (made.disturbed(), made.disturbed()) == (True, False)
+
+
+def test_after_three_retries_it_is_kept_and_noisy():
+    made = watching(events=[("hw_slowdown",)])
+    assert [made.disturbed() for _ in range(6)] == [True] * 3 + [False] * 3
+    assert len(made.discarded) == 3
+    assert made.noisy == "while timing, on every try: clocks lowered (hw_slowdown)"
+
+
+def test_each_timer_has_its_retries():
+    made = watching(events=[("hw_slowdown",)])
+    for _ in range(2):
+        assert made.disturbed()
+    made.begin()
+    assert [made.disturbed() for _ in range(4)] == [True] * 3 + [False]
+
+
+def test_a_process_that_comes_disturbs_and_one_that_was_there_does_not():
+    assert not watching(pids=[{7}, {7}]).disturbed()
+    made = watching(pids=[{7}, {7, 8, 9}])
+    assert made.disturbed()
+    assert made.discarded == ["another process began to use this GPU (pid 8, 9)"]
+
+
+def test_memory_that_is_not_ours_tells_of_a_process_that_nvml_does_not_list(reserved):
+    made = watching(used=[600 * 2**20, 2600 * 2**20])
+    assert made.disturbed()
+    assert made.discarded == ["another process took 2000 MiB of this GPU"]
+
+
+def test_our_own_memory_does_not(reserved):
+    made = watching(used=[600 * 2**20, 2600 * 2**20])
+    reserved[0] = 2000
+    assert not made.disturbed()
+
+
+def clock(monkeypatch, seconds=0.001):
+    now = [0.0]
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(timing.time, "perf_counter_ns", lambda: round(now[0] * 1e9))
+
+    def step():
+        now[0] += seconds
+
+    return step
+
+
+class Once(timing.Watch):
+    """Throws the second run of samples away, and remembers how many calls there were."""
+
+    def __init__(self):
+        self.looks = 0
+
+    def disturbed(self):
+        self.looks += 1
+        return self.looks == 2
+
+
+def test_discarded_samples_are_gone_and_their_time_is_not_counted(monkeypatch):
+    step = clock(monkeypatch)
+    calls = []
+    taken = timing.time_latency(lambda: (calls.append(1), step()), INPUTS, CPU, RULES, 1.0, Once())
+    assert len(calls) > taken.calls == len(taken.samples_ms) == len(taken.enqueue_ms)
+    assert taken.seconds == pytest.approx(taken.calls * 0.001)
+
+
+class TestStranger:
+    """Before a trial touches the GPU."""
+
+    def test_a_free_gpu(self):
+        assert watch.busy_stranger(Gpu(used=[2**20]), 9.0) is None
+        assert watch.busy_stranger(Gpu(), 9.0) is None, "nobody can tell"
+
+    def test_memory_that_lies_there_unused(self):
+        assert watch.busy_stranger(Gpu(used=[2**34], busy=[0]), 9.0) is None
+        assert watch.busy_stranger(Gpu(used=[2**34], busy=[None]), 9.0) is None
+
+    def test_is_waited_for(self):
+        slept = []
+        assert watch.busy_stranger(Gpu(used=[2**34], busy=[90, 40, 0]), 9.0, slept.append) is None
+        assert len(slept) == 2
+
+    def test_that_stays_makes_the_trial_noisy(self):
+        reason = watch.busy_stranger(Gpu(used=[2**34], busy=[90]), 0.0)
+        assert reason == "another process keeps this GPU busy (16384 MiB in use before the trial)"

@@ -1,0 +1,55 @@
+"""Which cores the trials of each GPU get."""
+
+from __future__ import annotations
+
+import pytest
+
+from effbench.errors import ConfigError
+from effbench.sweeping.cores import parse_cores, share_out, wanted_cores
+
+ALL = range(16)
+
+
+def gpus(*near):
+    return [{"index": index, "near_cores": cores} for index, cores in enumerate(near)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "near", "usable", "shares"),
+    [
+        (None, ["0-15"], ALL, [None]),
+        ("auto", ["0-15"], ALL, [list(range(1, 16))]),
+        ("auto", [None], ALL, [list(range(1, 16))]),
+        ("auto", ["0-15", "0-15"], ALL, [list(range(1, 8)), list(range(8, 16))]),
+        # two sockets: each GPU on its own side
+        ("auto", ["0-7", "8-15"], ALL, [list(range(1, 8)), list(range(8, 16))]),
+        ("auto", ["8-15", "0-7", "8-15"], ALL, [[8, 9, 10, 11], list(range(1, 8)), [12, 13, 14, 15]]),
+        # near cores that we may not use: any that we may
+        ("auto", ["8-15"], range(4), [[1, 2, 3]]),
+        ("auto", ["0-1", "0-1"], [0, 1], [[0], [1]]),
+        ("auto", ["0", "0"], [0], [None, None]),
+        ("2-5", ["0-15"], ALL, [[2, 3, 4, 5]]),
+        ([2, 3, 8, 9], ["0-15", "0-15"], ALL, [[2, 3], [8, 9]]),
+        (3, ["0-15"], ALL, [[3]]),
+        ("auto", ["what?"], range(2), [[0, 1]]),
+        ("auto", [], ALL, []),
+    ],
+)
+def test_shares(setting, near, usable, shares):
+    found = share_out(setting, gpus(*near), usable)
+    assert found == shares
+    given = [core for share in found for core in share or ()]
+    assert len(given) == len(set(given)), "no core serves two GPUs"
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [("17", r"\[17\]"), ("4-2", "none"), ("one", "'one'"), ([], "none"), ({"a": 1}, "use auto"), ("1,,2", "use auto")],
+)
+def test_what_is_refused(setting, said):
+    with pytest.raises(ConfigError, match=said):
+        wanted_cores(setting, ALL)
+
+
+def test_the_kernels_notation():
+    assert parse_cores("0-3,8, 10-11") == [0, 1, 2, 3, 8, 10, 11]
