@@ -1,4 +1,4 @@
-"""What makes a launch-bound cell differ from process to process, and what helps: pinning, priority, a fixed core.
+"""What makes a launch-bound cell differ from process to process, and what helps: pinning, priority, cores of its own.
 
     python benchmarks/launch_noise.py [--processes 12] [--seconds 0.6] [--out noise.json]
 
@@ -17,10 +17,11 @@ import math
 import os
 import random
 import statistics
+import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -38,6 +39,9 @@ RULES = timing.Rules(
     max_warmup_calls=100_000,
     min_block_ms=1.0,
 )
+
+
+SPIN = "while True: pass"
 
 
 def cores() -> list[int]:
@@ -63,7 +67,35 @@ CONDITIONS: dict[str, Callable[[int], None]] = {
     "four cores, the last": lambda number: pin(set(cores()[-4:])),
     "priority": lambda number: raise_priority(),
     "two cores and priority": lambda number: (pin(set(cores()[-2:])), raise_priority()),
+    "beside a load": lambda number: None,
+    "beside a load, priority": lambda number: raise_priority(),
+    "beside a load on other cores": lambda number: pin(upper_half()),
 }
+#: Where so many busy processes as there are cores run meanwhile: what a neighbour's compilation looks like.
+LOADS: dict[str, Callable[[], set[int]]] = {
+    "beside a load": lambda: set(cores()),
+    "beside a load, priority": lambda: set(cores()),
+    "beside a load on other cores": lambda: set(cores()) - upper_half(),
+}
+
+
+def upper_half() -> set[int]:
+    return set(cores()[len(cores()) // 2 :])
+
+
+@contextlib.contextmanager
+def load(condition: str) -> Iterator[None]:
+    """Busy processes while it is entered, where the condition has them."""
+    where = LOADS[condition]() if condition in LOADS else set()
+    busy = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(len(cores()) if where else 0)]
+    try:
+        for process in busy:
+            os.sched_setaffinity(process.pid, where)
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
 
 
 def workloads() -> dict[str, tuple[Callable, torch.Tensor]]:
@@ -127,23 +159,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--processes", type=int, default=12, help="of each condition (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.6, help="of each timer (default: %(default)s)")
+    parser.add_argument("--only", nargs="+", choices=CONDITIONS, help="these conditions (default: all)")
     parser.add_argument("--out", help="write all medians there as JSON")
     args = parser.parse_args()
     if not os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK"):  # else the check below starts CUDA, and forks are broken
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     if not torch.cuda.is_available():
         raise SystemExit("needs a CUDA device")
+    chosen = args.only or list(CONDITIONS)
     found: dict[str, list[dict]] = defaultdict(list)
     order = random.Random(0)
     began = time.monotonic()
     for number in range(args.processes):
-        for condition in order.sample(list(CONDITIONS), len(CONDITIONS)):
-            found[condition].append(in_a_child(lambda c=condition, n=number: measure(c, n, args.seconds)))
+        for condition in order.sample(chosen, len(chosen)):
+            with load(condition):
+                found[condition].append(in_a_child(lambda c=condition, n=number: measure(c, n, args.seconds)))
     print(f"{args.processes} processes a condition, {time.monotonic() - began:.0f} s")
     print(f"{'workload':16} {'timer':8} {'condition':32} {'ms':>8} {'SD between':>11} {'IQR within':>11}")
     for workload in next(iter(found.values()))[0]:
         for timer in ("latency", "period"):
-            for condition in CONDITIONS:
+            for condition in chosen:
                 values = [math.log(item[workload][f"{timer}_ms"]) for item in found[condition]]
                 within = statistics.fmean(item[workload][f"{timer}_iqr"] for item in found[condition])
                 print(
