@@ -70,7 +70,9 @@ def rows_of(kind: str, levels: list[tuple[float, list[dict]]]) -> list[list[str]
     rows = []
     order = random.Random(0)
     for metric in METRICS[kind]:
-        base = [trial[metric] for trial in levels[0][1]]
+        base = [trial[metric] for trial in levels[0][1] if trial[metric] is not None]
+        if len(base) < 2 * TRIALS:
+            continue
         spread = statistics.stdev(map(math.log, base))
         for (delay, trials), level in zip(levels, LEVELS, strict=True):
             changed = [trial[metric] for trial in trials]
@@ -90,7 +92,9 @@ def rows_of(kind: str, levels: list[tuple[float, list[dict]]]) -> list[list[str]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=24, help="trials of each level (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=24, help="trials of each level, at least 10 (default: %(default)s)"
+    )
     parser.add_argument("--kind", nargs="+", choices=KINDS, default=list(KINDS), help="where to inject")
     parser.add_argument("--db", help="keep the sweeps there (default: a temporary database)")
     parser.add_argument("--read", action="store_true", help="run nothing: read the sweeps that --db has")

@@ -37,7 +37,7 @@ RULES = timing.Rules(
     warmup_calls=10,
     warmup_s=0.3,
     max_warmup_calls=100_000,
-    min_block_ms=1.0,
+    min_block_ms=5.0,
 )
 
 

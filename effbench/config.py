@@ -64,7 +64,8 @@ class Protocol:
     warmup_calls: int = 10  # least calls before timing
     warmup_s: float = 0.2  # least seconds before timing
     max_warmup_calls: int = 300
-    min_block_ms: float = 1.0  # least length of a block of back-to-back calls
+    min_block_ms: float = 5.0  # least length of a block of back-to-back calls
+    load_s: float = 0.3  # seconds of back-to-back calls before the period is timed
     input_sets: int = 3  # inputs rotate over so many sets
     enough_interval: float | None = None  # a cell's rounds end early once its 95 % interval is this narrow, relative
     attempts: int = 2  # tries of a round whose trial is noisy

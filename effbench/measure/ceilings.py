@@ -18,7 +18,8 @@ RULES = timing.Rules(
     warmup_calls=3,
     warmup_s=0.1,
     max_warmup_calls=1000,
-    min_block_ms=1.0,
+    min_block_ms=5.0,
+    load_s=0.2,
 )
 COPY_BYTES = 2**30
 MATRIX = 8192

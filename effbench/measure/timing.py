@@ -22,6 +22,8 @@ import torch
 from effbench.analysis.statistics import median_interval
 
 Inputs = tuple[tuple, dict[str, Any]]
+MOST_BLOCKS = 1000  # in one run, each with an event of its own
+DRIFT = 0.01  # the same for timing: medians of its halves that differ by more are no steady state
 STEADY = 0.05  # the second half of the warm-up window is at most this much slower or faster than the first
 
 
@@ -38,6 +40,7 @@ class Rules:
     warmup_s: float
     max_warmup_calls: int
     min_block_ms: float
+    load_s: float = 0.0
 
 
 @dataclass
@@ -178,33 +181,51 @@ def time_period(
     budget_s: float,
     watch: Watch = UNWATCHED,
 ) -> Timing:
-    """Blocks of back-to-back calls between CUDA events until their median is known or the budget is spent."""
+    """Blocks of back-to-back calls between CUDA events until their median is known or the budget is spent.
+
+    The stream never runs dry between the blocks of a run: the host stays a block ahead. So neither the first launch
+    after an idle moment nor the clocks' answer to a sudden load is in a sample; `load_s` seconds of calls go before.
+    """
     calls_per_block = choose_block(step, inputs, rules.min_block_ms, budget_s)
-    sets = list(itertools.islice(itertools.cycle(inputs), calls_per_block + len(inputs)))
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    rotation = itertools.cycle(inputs)
     samples: list[float] = []
-    offset = done = 0
+    done = 0
     seconds = 0.0
+
+    def play() -> None:
+        for args, kwargs in itertools.islice(rotation, calls_per_block):
+            step(*args, **kwargs)
+
+    load(play, rules.load_s)
     stop = Stop(rules, budget_s)
     while not stop.reached(samples, seconds):
-        kept, began = len(samples), time.perf_counter()
-        for _ in range(stop.next_batch):
-            block = sets[offset : offset + calls_per_block]
-            offset = (offset + calls_per_block) % len(inputs)
-            start.record()
-            for args, kwargs in block:
-                step(*args, **kwargs)
-            end.record()
-            end.synchronize()
-            samples.append(start.elapsed_time(end) / calls_per_block)
+        blocks = min(stop.next_batch, MOST_BLOCKS)
+        ends = [torch.cuda.Event(enable_timing=True) for _ in range(blocks + 1)]
+        began = time.perf_counter()
+        play()
+        ends[0].record()
+        for number in range(1, blocks + 1):
+            play()
+            ends[number].record()
+            ends[number - 1].synchronize()
             done += calls_per_block
             watch.poll(done)
+        ends[-1].synchronize()
         elapsed = time.perf_counter() - began
-        if watch.disturbed():
-            del samples[kept:]
-        else:
+        if not watch.disturbed():
+            samples += [ends[i].elapsed_time(ends[i + 1]) / calls_per_block for i in range(blocks)]
             seconds += elapsed
     return Timing(samples, len(samples) * calls_per_block, seconds, calls_per_block)
+
+
+def load(play: Callable[[], None], seconds: float) -> None:
+    """Keep the GPU under the load to come until its power control has answered to it."""
+    end = torch.cuda.Event()
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        play()
+        end.record()
+        end.synchronize()
 
 
 def choose_block(step: Callable, inputs: Sequence[Inputs], min_block_ms: float, budget_s: float) -> int:
@@ -227,7 +248,7 @@ def choose_block(step: Callable, inputs: Sequence[Inputs], min_block_ms: float, 
 
 
 class Stop:
-    """Adaptive stopping: least samples and time reached and the median's 95 % interval narrow, or the budget spent."""
+    """Adaptive stopping: least samples and time reached and the median known, or the budget spent."""
 
     def __init__(self, rules: Rules, budget_s: float) -> None:
         self.rules = rules
@@ -243,8 +264,7 @@ class Stop:
             return True
         a_call = seconds / len(samples)
         if len(samples) >= rules.min_samples and seconds >= rules.min_time_s:
-            interval = median_interval(samples)
-            if interval.low is not None and interval.high - interval.low <= 2 * rules.target_interval * interval.value:
+            if self.is_known(samples):
                 return True
             wanted = len(samples) // 5
         else:
@@ -253,3 +273,11 @@ class Stop:
         most = min(self.budget_s / 10, self.budget_s - seconds) / a_call
         self.next_batch = max(1, min(wanted, int(most), rules.max_samples - len(samples)))
         return False
+
+    def is_known(self, samples: list[float]) -> bool:
+        """The median's 95 % interval is narrow, and its halves agree: the interval knows nothing of a drift."""
+        interval = median_interval(samples)
+        if interval.low is None or interval.high - interval.low > 2 * self.rules.target_interval * interval.value:
+            return False
+        half = len(samples) // 2
+        return abs(statistics.median(samples[:half]) - statistics.median(samples[half:])) <= DRIFT * interval.value

@@ -86,7 +86,7 @@ def validate(config: dict[str, Any]) -> None:
         raise ConfigError(f"protocol.enough_interval must be above 0 (or null: all rounds are run), got {enough:g}")
     at_least("executor.foreign_wait_s", config["executor"]["foreign_wait_s"], 0)
     at_least("executor.lock_timeout_s", config["executor"]["lock_timeout_s"], 0)
-    for key in ("budget_s", "min_time_s", "target_interval", "warmup_s", "min_block_ms"):
+    for key in ("budget_s", "min_time_s", "target_interval", "warmup_s", "min_block_ms", "load_s"):
         at_least(f"protocol.{key}", config["protocol"][key], 0)
     if config["sweep"]["name"] == "last":
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import statistics
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,14 @@ from effbench.analysis.statistics import median_interval
 from effbench.cell import Cell, Status, Trial, mode_settings
 from effbench.measure import accuracy, ceilings, counters, memory, telemetry, timing, watch, work
 from effbench.measure.partitions import Partitions
-from effbench.measure.profile import profile
+from effbench.measure.profile import CALLS, profile
 from effbench.message import TrialRequest
 from effbench.models.build import build_module, resolve_target
 from effbench.models.inputs import make_inputs
 from effbench.models.spec import parse_inputs
 from effbench.worker import failures
+
+TRACED_MS = 5.0
 
 
 class Ended(Exception):
@@ -276,7 +280,7 @@ def look_inside(run: Run, module: torch.nn.Module, step: Callable, inputs: list[
     """The profiled pass, and the work of one call counted on the eager module. What fails here costs these figures."""
     trial = run.trial
     try:
-        found = profile(step, inputs)
+        found = profile(step, inputs, calls_to_trace(trial), partial(keep_busy, step, inputs, run.rules, trial))
         trial.gpu_busy_ms, trial.kernels = found.busy_ms or None, found.kernels
         trial.extra["profile"] = found.to_json()
         counted = work.count(module, *copies(inputs[0]))
@@ -291,6 +295,23 @@ def look_inside(run: Run, module: torch.nn.Module, step: Callable, inputs: list[
         trial.compute_floor_ms, trial.memory_floor_ms = ceilings.floors(
             run.request.ceilings, dtype, counted.flops, counted.min_bytes
         )
+
+
+def calls_to_trace(trial: Trial) -> int:
+    """Some milliseconds of work, and a dozen calls at least."""
+    return max(CALLS, min(500, int(TRACED_MS / trial.period_ms)))
+
+
+def keep_busy(step: Callable, inputs: list[timing.Inputs], rules: timing.Rules, trial: Trial) -> None:
+    """Where the GPU is what limits, trace it as it was timed: under load, at the clocks that it has then."""
+    if trial.enqueue_ms < 0.7 * trial.period_ms:
+        rotation = itertools.cycle(inputs)
+
+        def play() -> None:
+            for args, kwargs in itertools.islice(rotation, trial.calls_per_block):
+                step(*args, **kwargs)
+
+        timing.load(play, rules.load_s)
 
 
 def time_step(run: Run, step: Callable, inputs: list[timing.Inputs], gpu: telemetry.Telemetry) -> str | None:
