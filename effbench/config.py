@@ -77,6 +77,7 @@ class Executor:
     name: str = "local"
     gpus: Any = "auto"  # auto: all visible; or a list of indices, e.g. [0,1]
     cores: Any = "auto"  # CPU cores for trials on GPUs, shared out among them; null: no pinning; or 2-7, or [2,3]
+    renew_server: bool = True  # on CUDA: a fork server of its own for the trials of each round
     foreign_wait_s: float = 30.0  # longest wait for another process to stop using a GPU
     lock_timeout_s: float = 3600.0  # longest wait for a GPU that another effbench process uses
     cache_dir: str | None = None  # compile caches; null: effbench/compile below the user's cache folder

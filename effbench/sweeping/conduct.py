@@ -22,6 +22,7 @@ from effbench.sweeping.ceilings import measure_missing
 from effbench.sweeping.cores import share_out, wanted_cores
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.schedule import Schedule, Slot, jobs_of
+from effbench.sweeping.servers import Servers
 from effbench.sweeping.workers import ForkServer
 
 PROBE_TIMEOUT_S = 300.0
@@ -92,7 +93,12 @@ def conduct(
         known = store.calibration(environment_id)
         cache_root = cache_folder(settings.executor["cache_dir"]) / sweep_id / environment_id
         schedule = Schedule(
-            server=server,
+            servers=Servers(
+                server,
+                lambda fresh: preload(fresh, cells),
+                renew=settings.executor["renew_server"] and bool(gpus),
+                last_round=settings.protocol["rounds"] - 1,
+            ),
             slots=slots,
             protocol=settings.protocol,
             timeout_s=settings.timeout_s,

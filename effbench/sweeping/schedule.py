@@ -20,6 +20,7 @@ from effbench.cell import Cell, Status, Trial
 from effbench.errors import WorkerError
 from effbench.message import TrialRequest
 from effbench.sweeping.plan import round_order
+from effbench.sweeping.servers import Servers
 from effbench.sweeping.workers import ForkServer, Task
 
 POLL_S = 0.2
@@ -111,7 +112,7 @@ class Queue:
 class Schedule:
     """One run over a queue. `record` stores a trial; an exception from it stops the sweep and is raised by run()."""
 
-    server: ForkServer
+    servers: Servers
     slots: list[Slot]
     protocol: dict[str, Any]
     timeout_s: float
@@ -125,7 +126,7 @@ class Schedule:
     history: dict[str, list[Trial]] = field(default_factory=dict)  # what is recorded of each cell
     stop: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
-    server_lock: threading.Lock = field(default_factory=threading.Lock)
+    history_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, jobs: list[Job]) -> None:
         """Run all jobs. Returns early, with the trials in flight ended and not recorded, once `stop` is set."""
@@ -138,6 +139,7 @@ class Schedule:
         for thread in threads:
             while thread.is_alive():  # in short steps: a signal handler only runs between them
                 thread.join(POLL_S)
+        self.servers.close()
         if self.error:
             raise self.error
 
@@ -168,7 +170,7 @@ class Schedule:
 
     def is_enough(self, trial: Trial) -> bool:
         """Are latency and period of this trial's cell known well enough to spare its further rounds?"""
-        with self.server_lock:
+        with self.history_lock:
             # a round that was tried again counts with its last try
             known = [other for other in self.history.get(trial.cell_key, ()) if other.round != trial.round] + [trial]
             self.history[trial.cell_key] = known
@@ -225,7 +227,7 @@ class Schedule:
             server = ForkServer(preload=False)
             server.wait_ready()
         else:
-            server = self.live_server()
+            server = self.servers.take(job.round)
         start = time.monotonic()
         try:
             task = server.submit(
@@ -246,6 +248,8 @@ class Schedule:
         finally:
             if spawn:
                 server.close()
+            else:
+                self.servers.give_back(server)
         trial = self.trial_of(task, job, timed_out)
         trial.started_at = started_at
         trial.wall_s = time.monotonic() - start
@@ -254,14 +258,6 @@ class Schedule:
         if parts:
             trial.overhead_s = trial.wall_s - sum(parts.get(name, 0.0) for name in PARTS)
         return trial
-
-    def live_server(self) -> ForkServer:
-        """The fork server, replaced if it died."""
-        with self.server_lock:
-            if self.server.dead:
-                self.server = ForkServer()
-                self.server.wait_ready()
-            return self.server
 
     def trial_of(self, task: Task, job: Job, timed_out: bool) -> Trial:
         """The trial's own record, or one that says how its process ended."""

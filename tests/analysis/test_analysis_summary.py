@@ -172,8 +172,16 @@ class TestReasons:
     def trials(self, **profiled):
         first = {"gpu_busy_ms": 0.3, "kernels": 8, "flops": 1e9, "min_bytes": 1e6, **profiled}
         return [
-            Trial("k", round, Status.OK, latency_ms=1.2, period_ms=0.5, enqueue_ms=0.1, steady=round != 1,
-                  **(first if round == 0 else {}))  # fmt: skip
+            Trial(
+                "k",
+                round,
+                Status.OK,
+                latency_ms=1.2,
+                period_ms=0.5,
+                enqueue_ms=0.1,
+                steady=round != 1,
+                **(first if round == 0 else {}),
+            )
             for round in range(3)
         ]
 

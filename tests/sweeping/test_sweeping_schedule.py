@@ -13,6 +13,7 @@ from effbench.cell import Cell, Status, Trial
 from effbench.errors import StoreError, WorkerError
 from effbench.sweeping import schedule as scheduling
 from effbench.sweeping.schedule import Job, Schedule, Slot, jobs_of
+from effbench.sweeping.servers import Servers
 from effbench.sweeping.workers import Task
 
 
@@ -113,7 +114,8 @@ def make(tmp_path, monkeypatch):
         recorded: list[Trial] = []
         settings = {"protocol": PROTOCOL, "timeout_s": 30.0, "isolation": "fork", "lock_timeout_s": 30.0,
                     "cache_root": tmp_path / "cache", "record": recorded.append, "observer": Watcher()}  # fmt: skip
-        made = Schedule(server=server or Server(), slots=slots or gpus(1), **{**settings, **options})
+        servers = Servers(server or Server(), make=lambda: scheduling.ForkServer())
+        made = Schedule(servers=servers, slots=slots or gpus(1), **{**settings, **options})
         made.recorded = recorded
         return made
 
