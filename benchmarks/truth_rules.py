@@ -293,7 +293,8 @@ def rule_hidden(it: Figures, asks: str, peer_ms: float) -> Check:
 
 def rule_clock(it: Figures, asks: str, peer_ms: float) -> Check:
     """Ours at the clock that the GPU had while the peer ran."""
-    ours, theirs = (clock_while(it.gpu, run) for run in (it.take_turn, it.ask_again))
+    timer = period if asks == "period" else latency
+    ours, theirs = (clock_while(it.gpu, run) for run in (partial(timer, it.work.call, it.seconds), it.ask_again))
     sentence = f"SM clock {theirs or 0:.0f} MHz under it and {ours or 0:.0f} MHz under ours; ours at its clock"
     return Check(sentence, it.median(asks) * ours / theirs if ours and theirs else math.inf)
 
@@ -365,9 +366,9 @@ def judge(work: Workload, peer: Peer, answers: list[Answer], it: Figures) -> Row
     tolerance = GPU_BOUND_GRAPH if work.graph and not it.host_bound else OTHERS
     verdict, why = "agrees", ""
     if abs(ms / ours - 1) > tolerance:
-        # a check is no better than a microsecond, which is more than 1 % of a short graph
+        # a check is no better than a fraction of a microsecond: more than 1 % of a short graph
         it.ask_again = partial(peer.run, work.capturable if peer.captures else work.call, it.seconds)
-        close = tolerance if tolerance == OTHERS else max(tolerance, MICROSECOND_MS / ms)
+        close = max(tolerance, (MICROSECOND_MS if tolerance == GPU_BOUND_GRAPH else MICROSECOND_MS / 4) / ms)
         explained, why = explain(ms, close, checks(peer.rules, it, peer.asks, ms))
         verdict = "explained" if explained else "not explained"
     return Row(work.name, peer.name, peer.asks, verdict, why, ms, median(means) if means else None, ours, tolerance)

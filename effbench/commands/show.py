@@ -210,6 +210,14 @@ def reasons(console: Console, rows: list[dict[str, Any]]) -> None:
     for (status, reason), cells in groups.items():
         named = ", ".join(cells[:3]) + (f" and {len(cells) - 3} more" if len(cells) > 3 else "")
         console.print(f"[yellow]{status}[/] {escape(named)}: {escape(reason)}", highlight=False, soft_wrap=True)
+    unsteady = [
+        f"{name} ({row['unsteady_trials']} of {row['trials']})"
+        for row, name in zip(rows, row_names(rows), strict=True)
+        if row["status"] == Status.OK and row["unsteady_trials"]
+    ]
+    if unsteady:
+        named = ", ".join(unsteady[:3]) + (f" and {len(unsteady) - 3} more" if len(unsteady) > 3 else "")
+        console.print(f"[dim]not steady after warm-up, trials: {escape(named)}[/]", highlight=False, soft_wrap=True)
 
 
 def end_of_sweep(outcome: Any) -> int:

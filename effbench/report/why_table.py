@@ -12,6 +12,8 @@ from effbench.analysis.swept import plain_rows, swept_rows
 from effbench.analysis.why import why
 from effbench.metrics import METRICS
 
+#: shown beside the sentence, which has the rest
+SHOWN = ("latency_ms", "period_ms")
 FIGURES = ("latency_ms", "period_ms", "gpu_busy_ms", "enqueue_ms", "kernels")
 NOT_PROFILED = "not profiled: that needs CUDA and protocol.profile=true"
 
@@ -44,7 +46,7 @@ def why_table(rows_or_frame: Any) -> WhyTable:
     """Of rows of the view `results` of one sweep."""
     swept = swept_rows(plain_rows(rows_or_frame))
     names = list(dict.fromkeys(name for row in swept for name in row.labels))
-    headings = [*names, "mode", *(METRICS[name].title for name in FIGURES), "bound", "why"]
+    headings = [*names, "mode", *(METRICS[name].title for name in SHOWN), "bound", "why"]
     rows, data = [], []
     for row in swept:
         found = row.source
@@ -52,13 +54,13 @@ def why_table(rows_or_frame: Any) -> WhyTable:
         reason = why(found) if ok else None
         said = reason or (NOT_PROFILED if ok else f"{found['status']}: {found['reason'] or 'no reason recorded'}")
         labels = [str(row.labels.get(name, "")) for name in names]
-        figures = [METRICS[name].format(found.get(name)) if ok else "—" for name in FIGURES]
-        rows.append([*labels, row.mode, *figures, found.get("bound") or "—", said])
+        figures = [METRICS[name].format(found.get(name)) if ok else "—" for name in SHOWN]
+        rows.append([*labels, row.mode, *figures, (ok and found.get("bound")) or "—", said])
         data.append(
             dict(zip(names, labels, strict=True))
             | {"mode": row.mode, "status": found["status"]}
             | {name: found.get(name) for name in (*FIGURES, "gpu_idle_fraction", "roofline_fraction", "bound")}
             | {"why": said}
         )
-    numeric = [name == "bs" for name in names] + [False] + [True] * len(FIGURES) + [False, False]
+    numeric = [name == "bs" for name in names] + [False] + [True] * len(SHOWN) + [False, False]
     return WhyTable(headings, rows, numeric, data)

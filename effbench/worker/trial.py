@@ -28,7 +28,7 @@ from effbench.models.inputs import make_inputs
 from effbench.models.spec import parse_inputs
 from effbench.worker import failures
 
-TRACED_MS = 5.0
+TRACED_MS = 50.0
 
 
 class Ended(Exception):
@@ -298,7 +298,7 @@ def look_inside(run: Run, module: torch.nn.Module, step: Callable, inputs: list[
 
 
 def calls_to_trace(trial: Trial) -> int:
-    """Some milliseconds of work, and a dozen calls at least."""
+    """So much work that the clocks of a few calls do not decide, and a dozen calls at least."""
     return max(CALLS, min(500, int(TRACED_MS / trial.period_ms)))
 
 

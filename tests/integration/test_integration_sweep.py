@@ -142,6 +142,16 @@ class TestWithoutTorch:
         assert "unsupported" in done.out
         assert json.loads(read("show", "--format", "json").out)
 
+    def test_show_why(self, read):
+        done = read("show", "--why")
+        assert done.code == 0, done
+        assert "not profiled" in done.out
+        assert "needs CUDA" in done.out
+        assert {row["status"] for row in json.loads(read("show", "--why", "--format", "json").out)} == {
+            "ok",
+            "unsupported",
+        }
+
     def test_ls(self, read):
         assert "first" in read("ls").out
         assert read("ls", "--cells").out.count("tiny") == 4
