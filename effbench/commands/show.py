@@ -13,7 +13,8 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
-from effbench.analysis.swept import row_names
+from effbench.analysis.scores import describe, score
+from effbench.analysis.swept import row_names, swept_rows
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.errors import NothingFoundError
@@ -107,6 +108,7 @@ def show(console: Console, sweep: Any, rows: list[dict[str, Any]], table: Speedu
     console.print(fitting_table(console, table))
     if table.metric == "speedup":
         console.print(legend(table), style="dim", highlight=False)
+        over_all(console, rows)
     else:
         metric = METRICS[table.metric]
         direction = "" if metric.better is Better.NEITHER else f"; {metric.better} is better"
@@ -114,6 +116,18 @@ def show(console: Console, sweep: Any, rows: list[dict[str, Any]], table: Speedu
         if all(entry.value is None for row in table.rows for entry in row.cells.values()):
             console.print("nothing in this sweep has this figure", style="dim", highlight=False)
     reasons(console, rows)
+
+
+def over_all(console: Console, rows: list[dict[str, Any]]) -> None:
+    """The geometric mean of each mode, where there is more than one point to average."""
+    modes: dict[str, list[dict[str, Any]]] = {}
+    for row in swept_rows(rows):
+        modes.setdefault(row.mode, []).append(row.source)
+    said = {mode: score(own) for mode, own in modes.items()}
+    if max(found.averaged for found in said.values()) < 2:
+        return
+    texts = [f"{escape(mode)} {describe(found)}" for mode, found in said.items() if found.value != 1.0]
+    console.print("geometric mean of the speedups: " + " · ".join(texts), highlight=False, soft_wrap=True)
 
 
 def legend(table: SpeedupTable) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from effbench.analysis.scores import score
 from effbench.analysis.swept import ABSENT
 from effbench.cell import SEVERITY, Status
 
@@ -78,11 +79,13 @@ def by_mode(frame: pd.DataFrame) -> pd.DataFrame:
     """One row a mode, in canonical order, over all its results (model × bs and whatever else was swept).
 
     Columns: series, results, ok, pass_rate (ok ÷ results), speedup (geometric mean over the `speedup_results` ok ones
-    that have one), memory_ratio (geometric mean), compile_cold_s (median), not_ok (text: what the others are).
+    that have one) with speedup_low and speedup_high (95 %, None where not known), memory_ratio (geometric mean),
+    compile_cold_s (median), not_ok (text: what the others are).
     """
     rows = []
     for series, group in frame.sort_values("series_rank", kind="stable").groupby("series", sort=False):
         ok = group[group["status"] == Status.OK]
+        found = score(group.to_dict("records"))
         bad = counts(group[group["status"] != Status.OK]).by_status
         rows.append(
             {
@@ -90,8 +93,10 @@ def by_mode(frame: pd.DataFrame) -> pd.DataFrame:
                 "results": len(group),
                 "ok": len(ok),
                 "pass_rate": len(ok) / len(group),
-                "speedup": geometric_mean(ok["speedup"]),
-                "speedup_results": int(ok["speedup"].notna().sum()),
+                "speedup": math.nan if found.value is None else found.value,
+                "speedup_low": found.low,
+                "speedup_high": found.high,
+                "speedup_results": found.averaged,
                 "memory_ratio": geometric_mean(ok["memory_ratio"]),
                 "compile_cold_s": ok["compile_cold_s"].median(),
                 "not_ok": ", ".join(f"{number} {status}" for status, number in bad.items()) or ABSENT,
