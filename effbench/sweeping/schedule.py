@@ -130,7 +130,10 @@ class Schedule:
 
     def run(self, jobs: list[Job]) -> None:
         """Run all jobs. Returns early, with the trials in flight ended and not recorded, once `stop` is set."""
-        queue = Queue(list(jobs))
+        known = {key for key in self.history if self.is_enough(key)}
+        if spared := [job for job in jobs if job.cell.key in known]:
+            self.observer.dropped(spared)
+        queue = Queue([job for job in jobs if job.cell.key not in known])
         threads = [
             threading.Thread(target=self.work, args=(slot, queue), name=f"effbench-{slot.name}") for slot in self.slots
         ]
@@ -160,7 +163,9 @@ class Schedule:
                     queue.again(another)
                     self.observer.added(another)
                 # a cell that failed once cannot become ok again: the worst status counts
-                dropped = queue.finished(job, drop_rest=not trial.status.is_measured or self.is_enough(trial))
+                self.remember(trial)
+                spare_rest = not trial.status.is_measured or self.is_enough(job.cell.key)
+                dropped = queue.finished(job, drop_rest=spare_rest)
                 self.observer.ended(slot, job, trial)
                 if dropped:
                     self.observer.dropped(dropped)
@@ -168,17 +173,25 @@ class Schedule:
             self.error = self.error or error
             self.stop.set()
 
-    def is_enough(self, trial: Trial) -> bool:
-        """Are latency and period of this trial's cell known well enough to spare its further rounds?"""
+    def remember(self, trial: Trial) -> None:
+        """A round that was tried again counts with its last try."""
         with self.history_lock:
-            # a round that was tried again counts with its last try
-            known = [other for other in self.history.get(trial.cell_key, ()) if other.round != trial.round] + [trial]
-            self.history[trial.cell_key] = known
-            target = self.protocol["enough_interval"]
-            if target is None or any(other.status is not Status.OK for other in known):
-                return False
-            timers = [[getattr(other, name) for other in known] for name in ("latency_ms", "period_ms")]
-        return all(enough(medians, target) for medians in timers if None not in medians)
+            known = self.history.get(trial.cell_key, [])
+            self.history[trial.cell_key] = [other for other in known if other.round != trial.round] + [trial]
+
+    def is_enough(self, cell_key: str) -> bool:
+        """Are latency and period of this cell known well enough to spare its further rounds?"""
+        target = self.protocol["enough_interval"]
+        if target is None:
+            return False
+        with self.history_lock:
+            known = list(self.history.get(cell_key, ()))
+        if any(trial.status not in (Status.OK, Status.NOISY) for trial in known):
+            return False
+        good = [trial for trial in known if trial.status is Status.OK]
+        timers = [[getattr(trial, name) for trial in good] for name in ("latency_ms", "period_ms")]
+        used = [medians for medians in timers if medians and None not in medians]
+        return bool(used) and all(enough(medians, target) for medians in used)
 
     def run_locked(self, slot: Slot, job: Job) -> Trial | None:
         """The trial under the device's lock; None if the sweep was stopped meanwhile."""

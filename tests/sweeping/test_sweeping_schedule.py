@@ -255,6 +255,22 @@ class TestEnoughRounds:
         schedule.run(jobs_of([cell], 10, 0, recorded))
         assert [trial.round for trial in schedule.recorded] == [4]
 
+    def test_a_cell_that_was_known_well_enough_is_not_taken_up_again(self, make):
+        (cell,) = cells(1)
+        before = [Trial(cell.key, round, Status.OK, latency_ms=1.0) for round in range(5)]
+        schedule = make(protocol=self.PROTOCOL, history={cell.key: before})
+        schedule.run(jobs_of([cell], 10, 0, {(cell.key, round): Status.OK for round in range(5)}))
+        assert schedule.recorded == []
+        assert len(schedule.observer.dropped_jobs) == 5
+
+    def test_a_noisy_round_is_set_aside(self, make):
+        def answer(request, env):
+            return ok(request, "noisy" if request["round"] == 2 else "ok")
+
+        schedule = make(Server(answer), protocol=self.PROTOCOL)
+        schedule.run(jobs_of(cells(1), 10, 0, {}))
+        assert [trial.round for trial in schedule.recorded] == [0, 1, 2, 3, 4, 5]
+
     def test_noise_keeps_it_going(self, make):
         schedule = make(Server(lambda request, env: ok(request, "noisy")), protocol=self.PROTOCOL)
         schedule.run(jobs_of(cells(1), 7, 0, {}))
