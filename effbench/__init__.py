@@ -26,6 +26,7 @@ _PUBLIC = {
     "StoreError": "effbench.errors",
     "SchemaError": "effbench.errors",
     "WorkerError": "effbench.errors",
+    "UnsupportedError": "effbench.errors",
     "NothingFoundError": "effbench.errors",
 }
 __all__ = ["__version__", *_PUBLIC]

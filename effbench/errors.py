@@ -7,9 +7,11 @@
     ├── StoreError               a database that cannot be opened, read or written
     │   └── SchemaError          a database of an older or newer schema
     ├── WorkerError              the fork server cannot start or be understood
+    ├── UnsupportedError         raised by a model or a mode: it cannot run here, and why
     └── NothingFoundError        exit code 3: no sweep, no result, nothing comparable
 
-A failure *inside* a cell is never an exception here: it becomes that trial's status with a reason.
+A failure *inside* a cell is never an exception here: it becomes that trial's status with a reason. UnsupportedError is
+how a module, a mode or a piece of evidence says so from inside: its trial is `unsupported`, with the message as reason.
 Messages are one or two lines: what was wrong, what is allowed, how to mend it.
 """
 
@@ -44,6 +46,10 @@ class SchemaError(StoreError):
 
 class WorkerError(EffbenchError):
     """The fork server did not start, or said something that is not a message."""
+
+
+class UnsupportedError(EffbenchError):
+    """What is asked for cannot run on this machine; the message says what is missing."""
 
 
 class NothingFoundError(EffbenchError):

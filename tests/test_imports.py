@@ -162,6 +162,7 @@ def test_public_names():
         "StoreError",
         "Sweep",
         "Trial",
+        "UnsupportedError",
         "UsageError",
         "WorkerError",
         "__version__",

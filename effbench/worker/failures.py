@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from effbench.cell import Status
+from effbench.errors import UnsupportedError
 
 OOM_TEXTS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
 #: What a machine lacks, with what brings it.
@@ -36,6 +37,8 @@ def classify(error: BaseException, phase: str | None) -> tuple[Status, str]:
     where = f"in {phase}: " if phase else ""
     for link in chain(error):
         text = text_of(link)
+        if isinstance(link, UnsupportedError):
+            return Status.UNSUPPORTED, first_line(text)
         is_oom = isinstance(link, (MemoryError, torch.OutOfMemoryError)) or (
             isinstance(link, RuntimeError) and any(known in text.lower() for known in OOM_TEXTS)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from effbench.errors import UnsupportedError
 from effbench.worker import failures
 
 
@@ -41,6 +42,7 @@ class MuteError(Exception):
         (RuntimeError("CUDA error: device-side assert triggered"), "error", "in check: RuntimeError: CUDA error"),
         (RuntimeError("Cannot find a working triton installation."), "unsupported", "pip install triton"),
         (RuntimeError("Failed to find C compiler."), "unsupported", "install gcc"),
+        (UnsupportedError("needs CUDA"), "unsupported", "needs CUDA"),
     ],
 )
 def test_status_and_reason(error, status, reason):
