@@ -171,3 +171,17 @@ class Telemetry:
         if processes is None or all(process.pid != os.getpid() for process in processes):
             return None
         return {process.pid for process in processes} - {os.getpid()}
+
+    def working_pids(self, since: float) -> set[int] | None:
+        """Processes of which a kernel ran since that time (seconds since the epoch), this one included; None where the
+        driver does not say, or numbers them otherwise than this process does (a container)."""
+        if self.handle is None:
+            return None
+        import pynvml
+
+        try:
+            seen = pynvml.nvmlDeviceGetProcessUtilization(self.handle, int(since * 1e6))
+        except pynvml.NVMLError:  # not supported, or no samples yet
+            return None
+        working = {sample.pid for sample in seen if sample.smUtil and sample.timeStamp >= since * 1e6}
+        return working if os.getpid() in {sample.pid for sample in seen} else None

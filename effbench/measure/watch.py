@@ -6,6 +6,7 @@ A disturbed run of samples is thrown away and timed again, three times; after th
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -20,6 +21,8 @@ RETRIES = 3
 #: Memory in use that is nobody's own: below this it is noise of the driver's bookkeeping.
 FOREIGN_BYTES = 256 * 2**20
 POLL_S = 0.25
+#: Longest interval over which a driver averages its utilization.
+SAMPLING_S = 1.0
 
 
 @dataclass
@@ -30,12 +33,15 @@ class GpuWatch(timing.Watch):
     device: torch.device
     discarded: list[str] = field(default_factory=list)
     noisy: str | None = None
+    shared: bool = False  # was memory of others here before the trial?
     known_pids: frozenset[int] = frozenset()
     baseline_bytes: int | None = None
     retries: int = RETRIES
+    since: float = 0.0
 
     def begin(self) -> None:
-        """Before a timer: what is here already was judged before the trial began; what comes now disturbs."""
+        """Before a timer: who comes now disturbs, and who is here already does if it works."""
+        self.since = time.time()
         self.known_pids = frozenset(self.gpu.foreign_pids() or ())
         self.baseline_bytes = self.others_bytes()
         self.retries = RETRIES
@@ -59,17 +65,41 @@ class GpuWatch(timing.Watch):
         seen = self.gpu.reasons_since_last()
         if slow := sorted(SLOWDOWNS.intersection(seen)):
             return f"clocks lowered ({', '.join(slow)})"
-        if strangers := (self.gpu.foreign_pids() or set()) - self.known_pids:
-            return f"another process began to use this GPU (pid {', '.join(map(str, sorted(strangers)))})"
+        here = self.gpu.foreign_pids() or set()
+        if strangers := here - self.known_pids:
+            return f"another process began to use this GPU ({pids(strangers)})"
+        if here and (working := here & (self.gpu.working_pids(self.since) or set())):
+            self.since = time.time()
+            return f"another process works on this GPU ({pids(working)})"
         now = self.others_bytes()
         if now is not None and self.baseline_bytes is not None and now - self.baseline_bytes > FOREIGN_BYTES:
             return f"another process took {(now - self.baseline_bytes) / 2**20:.0f} MiB of this GPU"
         return None
 
+    def end(self, sleep: Callable[[float], None] = time.sleep) -> None:
+        """After the last timer. Where others are here and NVML cannot tell whose the work is, this process rests for
+        as long as utilization is averaged over, and what is left of it is the others'."""
+        others = self.shared or self.known_pids
+        if self.noisy or not others or self.gpu.working_pids(self.since) is not None:
+            return
+        torch.cuda.synchronize(self.device)
+        sleep(2 * SAMPLING_S)
+        if self.gpu.utilization():
+            self.noisy = "another process kept this GPU busy: it still was when the timing had ended"
+
     def others_bytes(self) -> int | None:
         """Memory in use beyond what torch holds: contexts, libraries and other processes."""
         used = self.gpu.used_bytes()
         return None if used is None else used - torch.cuda.memory_reserved(self.device)
+
+
+def pids(found: set[int]) -> str:
+    return f"pid {', '.join(map(str, sorted(found)))}"
+
+
+def is_shared(gpu: Telemetry) -> bool:
+    """Before this process has touched the GPU: does anybody hold memory there?"""
+    return (gpu.used_bytes() or 0) >= FOREIGN_BYTES
 
 
 def busy_stranger(gpu: Telemetry, wait_s: float, sleep=time.sleep) -> str | None:

@@ -126,6 +126,7 @@ def measure(run: Run) -> None:
             raise Ended(Status.UNSUPPORTED, reason)
         gpu = telemetry.Telemetry.open(run.request.gpu_uuid if device.type == "cuda" else None)
         stranger = watch.busy_stranger(gpu, run.request.foreign_wait_s)
+        shared = watch.is_shared(gpu)
         if device.type == "cuda":
             torch.cuda.init()
             torch.empty(1, device=device)  # the context
@@ -154,7 +155,7 @@ def measure(run: Run) -> None:
         trial.samples["warmup_ms"] = warmup.samples_ms
         before = counters.read()
         with run.phase("timing"):
-            noisy = time_step(run, step, inputs, gpu)
+            noisy = time_step(run, step, inputs, gpu, shared)
         with run.phase("facts"):
             after = counters.read()
             record_counters(trial, mode, after, reasons)
@@ -314,11 +315,13 @@ def keep_busy(step: Callable, inputs: list[timing.Inputs], rules: timing.Rules, 
         timing.load(play, rules.load_s)
 
 
-def time_step(run: Run, step: Callable, inputs: list[timing.Inputs], gpu: telemetry.Telemetry) -> str | None:
+def time_step(
+    run: Run, step: Callable, inputs: list[timing.Inputs], gpu: telemetry.Telemetry, shared: bool
+) -> str | None:
     """Latency, and on CUDA the period with the GPU watched. Returns what disturbed it on every try, or None."""
     trial, rules = run.trial, run.rules
     on_cuda = run.device.type == "cuda"
-    watcher = watch.GpuWatch(gpu, run.device) if on_cuda else timing.Watch()
+    watcher = watch.GpuWatch(gpu, run.device, shared=shared) if on_cuda else timing.Watch()
     preempted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     with timing.no_garbage_collection():
         readings = [gpu.read()]
@@ -343,6 +346,7 @@ def time_step(run: Run, step: Callable, inputs: list[timing.Inputs], gpu: teleme
     trial.latency_samples = len(latency.samples_ms)
     if not on_cuda:
         return None
+    watcher.end()
     trial.enqueue_ms = statistics.median(latency.enqueue_ms)
     trial.discarded_blocks = len(watcher.discarded)
     if watcher.discarded:

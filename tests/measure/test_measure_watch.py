@@ -21,11 +21,17 @@ INPUTS = [((), {})]
 class Gpu(Telemetry):
     """Answers what its lists say, the last of each for ever."""
 
-    def __init__(self, events=((),), pids=(None,), used=(None,), busy=(0,)):
+    def __init__(self, events=((),), pids=(None,), used=(None,), busy=(0,), working=(None,)):
         super().__init__()
         self.answers = {
             name: itertools.chain(values[:-1], itertools.repeat(values[-1]))
-            for name, values in {"events": events, "pids": pids, "used": used, "busy": busy}.items()
+            for name, values in {
+                "events": events,
+                "pids": pids,
+                "used": used,
+                "busy": busy,
+                "working": working,
+            }.items()
         }
 
     def read(self):
@@ -40,6 +46,10 @@ class Gpu(Telemetry):
 
     def utilization(self):
         return next(self.answers["busy"])
+
+    def working_pids(self, since):
+        found = next(self.answers["working"])
+        return None if found is None else set(found)
 
 
 @pytest.fixture
@@ -101,6 +111,75 @@ def test_a_process_that_comes_disturbs_and_one_that_was_there_does_not():
     made = watching(pids=[{7}, {7, 8, 9}])
     assert made.disturbed()
     assert made.discarded == ["another process began to use this GPU (pid 8, 9)"]
+
+
+def test_a_process_that_was_there_disturbs_when_it_works():
+    made = watching(pids=[{7, 8}], working=[{1}, {1, 8}, {1}])
+    assert [made.disturbed() for _ in range(3)] == [False, True, False]
+    assert made.discarded == ["another process works on this GPU (pid 8)"]
+
+
+class TestRestAfterwards:
+    """Where NVML cannot tell whose the work is."""
+
+    @pytest.fixture(autouse=True)
+    def no_cuda(self, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+
+    def ended(self, slept=None, **answers):
+        made = watching(**answers)
+        made.end((slept if slept is not None else []).append)
+        return made
+
+    def test_a_busy_gpu_at_rest_is_somebody_elses(self):
+        assert "another process kept this GPU busy" in self.ended(pids=[{7}], busy=[40]).noisy
+
+    def test_an_idle_one_is_not(self):
+        slept = []
+        assert self.ended(slept, pids=[{7}], busy=[0]).noisy is None
+        assert slept == [2 * watch.SAMPLING_S]
+
+    def test_no_rest_where_nobody_is_or_nvml_tells(self):
+        slept = []
+        self.ended(slept, pids=[set()], busy=[40])
+        self.ended(slept, pids=[{7}], working=[{1}], busy=[40])
+        assert slept == []
+
+    def test_memory_of_others_before_the_trial(self, reserved):
+        made = watch.GpuWatch(Gpu(busy=[40]), CPU, shared=True)
+        made.begin()
+        made.end(lambda seconds: None)
+        assert "another process" in made.noisy
+
+
+def test_who_holds_memory_shares_the_gpu():
+    assert watch.is_shared(Gpu(used=[2**30]))
+    assert not watch.is_shared(Gpu(used=[2**20]))
+    assert not watch.is_shared(Gpu())
+
+
+class Sample:
+    def __init__(self, pid, util, at):
+        self.pid, self.smUtil, self.timeStamp = pid, util, int(at * 1e6)
+
+
+def test_working_pids_are_those_with_a_recent_kernel(monkeypatch):
+    import os
+
+    import pynvml
+
+    mine = os.getpid()
+    samples = [Sample(mine, 50, 20.0), Sample(7, 30, 20.0), Sample(8, 0, 20.0), Sample(9, 30, 5.0)]
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetProcessUtilization", lambda handle, since: samples)
+    assert Telemetry(object()).working_pids(10.0) == {mine, 7}
+    del samples[0]
+    assert Telemetry(object()).working_pids(10.0) is None, "numbered otherwise: nobody there is this process"
+
+    def refuses(handle, since):
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetProcessUtilization", refuses)
+    assert Telemetry(object()).working_pids(10.0) is None
 
 
 def test_memory_that_is_not_ours_tells_of_a_process_that_nvml_does_not_list(reserved):
