@@ -95,6 +95,24 @@ def events_around(call: Call, before: Call, seconds: float) -> list[float]:
     return run(max(10, min(1000, int(seconds / one_s))))
 
 
+def latency_after(call: Call, untimed: int, pause_ms: float, seconds: float) -> list[float]:
+    """Of calls after so many untimed ones and a rest of the GPU, in which the host stays busy."""
+    samples = []
+    began = time.perf_counter()
+    while len(samples) < 10 or time.perf_counter() - began < seconds:
+        for _ in range(untimed):
+            call()
+        torch.cuda.synchronize()
+        resume = time.perf_counter() + pause_ms / 1e3
+        while time.perf_counter() < resume:
+            pass
+        start = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        samples.append((time.perf_counter() - start) * 1e3)
+    return samples
+
+
 def unrolled_ms(call: Call, calls: int, seconds: float) -> float:
     """Period of one call of `calls` in one CUDA graph."""
 
@@ -183,6 +201,18 @@ def by_timeit(call: Call, seconds: float) -> Answer:
     return Answer(median(samples), fmean(samples))
 
 
+def timeit_s(call: Call, times: int = 20) -> float:
+    """What one `timeit(1)` takes altogether."""
+    from torch.utils.benchmark import Timer
+
+    timer = Timer("call()", globals={"call": call})
+    timer.timeit(1)
+    began = time.perf_counter()
+    for _ in range(times):
+        timer.timeit(1)
+    return (time.perf_counter() - began) / times
+
+
 def by_inductor(call: Call, seconds: float) -> Answer:
     from torch._inductor.runtime.benchmarking import InductorBenchmarker
 
@@ -211,7 +241,7 @@ PEERS = (
         captures=True,
     ),
     Peer("torch Timer, blocked_autorange", by_blocked_autorange, "period", ("mean", "blocks", "turns", "clock")),
-    Peer("torch Timer, timeit(1)", by_timeit, "latency", ("mean", "empty call", "turns", "clock")),
+    Peer("torch Timer, timeit(1)", by_timeit, "latency", ("mean", "empty call", "paused", "turns", "clock")),
     Peer(
         "Inductor's benchmarker",
         by_inductor,

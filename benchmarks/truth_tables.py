@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from truth_rules import GPU_BOUND_GRAPH, Row
+from truth_judge import GPU_BOUND_GRAPH, Row
 
 if TYPE_CHECKING:
     from truth import Held, Slope, Spin
@@ -104,7 +104,7 @@ def cupti_table(held: Sequence[Held], markdown: bool) -> str:
 
 
 def peer_table(found: Sequence[Row], markdown: bool) -> str:
-    headers = ("callable", "peer", "its median ms", "its mean ms", "our timer", "ours ms", "difference", "verdict")
+    headers = ("callable", "peer", "its ms", "its mean ms", "our timer", "ours ms", "difference", "95 %", "verdict")
     rows = [
         (
             row.callable,
@@ -114,6 +114,7 @@ def peer_table(found: Sequence[Row], markdown: bool) -> str:
             row.asks,
             ms(row.ours_ms),
             percent(row.difference),
+            "–" if row.ratio is None else f"{row.ratio.low - 1:+.2%} to {row.ratio.high - 1:+.2%}",
             f"{row.verdict}: {row.why}" if row.why else row.verdict,
         )
         for row in found
