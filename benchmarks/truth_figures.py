@@ -71,7 +71,10 @@ class Figures:
         return median(latency(self.work.call, self.seconds / 2).samples_ms)
 
     def at_pace(self, timer: str, measure: Callable[[], list[float]]) -> list[float]:
-        """What `measure` finds, scaled from the pace of the GPU meanwhile to that of our turns."""
+        """What `measure` finds, scaled from the pace of the GPU meanwhile to that of our turns; as it is where the host
+        sets the pace."""
+        if self.host_bound:
+            return measure()
         before = self.now(timer)
         found = measure()
         pace = self.median(timer) / math.sqrt(before * self.now(timer))
@@ -106,12 +109,16 @@ class Figures:
     @property
     def host_bound(self) -> bool:
         """Does it take the host longer to enqueue a call than the GPU to run it?"""
-        return self.enqueue_ms >= self.gpu_ms
+        return self.enqueue_ms >= median(self.spin_as_is)
 
     def behind_a_spin(self, call: Call) -> list[float]:
         """The spin outlasts the launches, so nothing waits for the host, and it leaves the caches as they are."""
         cycles = int(CYCLES_A_MS * (1.5 * self.enqueue_ms + 0.03))
         return events_around(call, partial(torch.cuda._sleep, cycles), self.seconds)
+
+    @cached_property
+    def spin_as_is(self) -> list[float]:
+        return self.behind_a_spin(self.work.call)
 
     @cached_property
     def spin(self) -> list[float]:
@@ -158,6 +165,14 @@ class Figures:
             return period(self.work.call, SHORT_S).samples_ms
 
         return median(self.at_pace("period", measure))
+
+    @cached_property
+    def short_least_ms(self) -> float:
+        def measure() -> list[float]:
+            time.sleep(3 * SHORT_S)
+            return events_around(self.work.call, self.l2_flush.zero, SHORT_S / 4)
+
+        return min(self.at_pace("period", measure))
 
     @cached_property
     def unrolled_calls(self) -> int:

@@ -230,14 +230,14 @@ class Peer:
     captures: bool = False
 
 
-AGAINST_INDUCTOR = ("least", "least spin", "least flush", "rested", "turns", "hidden", "clock")
+AGAINST_INDUCTOR = ("least", "least spin", "least flush", "short least", "rested", "turns", "hidden", "clock")
 PEERS = (
     Peer("triton do_bench", by_do_bench, "period", ("spin", "flush", "rested", "turns", "hidden", "clock")),
     Peer(
         "triton do_bench_cudagraph",
         by_do_bench_cudagraph,
         "period",
-        ("blocks", "unrolled", "rested", "turns", "clock"),
+        ("unrolled", "one graph", "blocks", "rested", "turns", "clock"),
         captures=True,
     ),
     Peer("torch Timer, blocked_autorange", by_blocked_autorange, "period", ("mean", "blocks", "turns", "clock")),

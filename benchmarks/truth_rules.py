@@ -86,6 +86,17 @@ def rule_unrolled(it: Figures, asks: str, peer_ms: float) -> Check:
     return Check(f"in a graph the gaps between the calls are others; {done}", it.unrolled_ms)
 
 
+def rule_one_graph(it: Figures, asks: str, peer_ms: float) -> Check:
+    """Where each call has a graph of its own its first kernel waits for all of the last; in one graph they follow closer."""
+    done = f"in one graph of {it.unrolled_calls} calls of our own"
+    return Check(f"its graph holds many calls, with no replay between them; {done}", it.unrolled_ms)
+
+
+def rule_short_least(it: Figures, asks: str, peer_ms: float) -> Check:
+    sentence = "the least of a short run after a rest, so that a GPU at its power limit has not slowed down yet"
+    return Check(f"{sentence}; with the same flush and rest", it.short_least_ms)
+
+
 def rule_spin(it: Figures, asks: str, peer_ms: float, of: Callable[[list[float]], float] = median) -> Check:
     if peer_ms > it.median(asks):
         own = f"the events take their own time ({it.event_pair_ms * 1e3:.1f} µs around nothing)"
@@ -166,6 +177,8 @@ RULES: dict[str, Callable[[Figures, str, float], Check]] = {
     "empty call": rule_empty_call,
     "paused": rule_paused,
     "unrolled": rule_unrolled,
+    "one graph": rule_one_graph,
+    "short least": rule_short_least,
     "spin": rule_spin,
     "flush": rule_flush,
     "least spin": partial(rule_spin, of=min),

@@ -38,7 +38,7 @@ def stranger(request):
         yield process
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def row_of_a_sweep(tmp_path):
