@@ -87,7 +87,7 @@ def rule_unrolled(it: Figures, asks: str, peer_ms: float) -> Check:
 
 
 def rule_one_graph(it: Figures, asks: str, peer_ms: float) -> Check:
-    """Where each call has a graph of its own its first kernel waits for all of the last; in one graph they follow closer."""
+    """A graph waits for all of the one before; calls in one graph follow closer."""
     done = f"in one graph of {it.unrolled_calls} calls of our own"
     return Check(f"its graph holds many calls, with no replay between them; {done}", it.unrolled_ms)
 
