@@ -31,8 +31,8 @@ def sweep(overrides: Sequence[str], quiet: bool = True) -> Sweep:
     Ctrl-C is handled only in the main thread. Raises EffbenchError for whatever is wrong before the first trial; a cell
     that fails is a row with a status, not an exception.
     """
-    from effbench.cli import hydra_sweep
     from effbench.errors import UsageError
+    from effbench.sweeping.invoke import hydra_sweep
 
     if isinstance(overrides, str):
         raise UsageError(f"sweep() takes a list of overrides, such as [{overrides!r}]")

@@ -90,60 +90,19 @@ def refuse(name: str, message: str) -> NoReturn:
 
 
 def config_folder() -> Path:
-    """In the wheel conf/ lies inside the package, in a checkout beside it."""
-    package = Path(__file__).resolve().parent
-    return package / "conf" if (package / "conf").is_dir() else package.parent / "conf"
+    """Where the configurations that ship with effbench are."""
+    from effbench.sweeping.invoke import shipped
+
+    return shipped("conf")
 
 
 def run_sweep(argv: list[str]) -> int:
     """A sweep (or Hydra's own --help, --cfg, --info …) with live progress; ends with the table of its results."""
-    outcome = hydra_sweep(argv)
+    from effbench.sweeping.invoke import hydra_sweep
+
+    outcome = hydra_sweep(argv, commands=COMMANDS)
     if outcome is None:  # --help and its like
         return 0
     from effbench.commands.show import end_of_sweep
 
     return end_of_sweep(outcome)
-
-
-def hydra_sweep(argv: list[str], quiet: bool = False):
-    """Hand `argv` to Hydra. Returns the sweep's Outcome, None where Hydra only printed something.
-
-    Raises EffbenchError for all that is wrong with the configuration.
-    """
-    # its own error printing exits with 1 and shows tracebacks; this makes Hydra raise instead
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    import hydra
-
-    from effbench import config
-    from effbench.sweeping import arguments, hydra_errors, hydra_plugin, resume
-    from effbench.sweeping.conduct import Command
-    from effbench.sweeping.progress import Progress
-
-    words, stored = resume.expand(arguments.arrange(argv, COMMANDS))
-    bypassed = False
-    config.register()
-    hydra_plugin.register()
-
-    @hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")
-    def task(_: object) -> None:
-        nonlocal bypassed
-        bypassed = True
-
-    before = sys.argv
-    sys.argv = ["effbench", *words]
-    try:
-        with hydra_plugin.Session(Command(argv, stored), Progress(quiet=quiet)) as session:
-            task()
-            if bypassed:
-                raise UsageError(hydra_plugin.OTHER_LAUNCHER)
-            return session.outcome
-    except (EffbenchError, KeyboardInterrupt, BrokenPipeError):
-        raise
-    except SystemExit as end:
-        if end.code not in (0, None):
-            raise UsageError("Hydra could not read this command line (see above); effbench --help") from end
-        return session.outcome
-    except Exception as error:
-        raise hydra_errors.explain(error, argv) from error
-    finally:
-        sys.argv = before

@@ -32,9 +32,10 @@ MAY_IMPORT = {
     "sweeping": {"store", "message", "config", "metrics", "models.spec", "analysis.swept", "analysis.stopping"},
     "report": {"analysis", "metrics"},
     "doctor": {"store", "sweeping", "analysis", "metrics", "message"},
-    "commands": {"store", "report", "analysis", "config", "metrics", "message", "sweeping", "doctor"},
+    "reproduce": {"store", "sweeping", "analysis", "message", "config"},
+    "commands": {"store", "report", "analysis", "config", "metrics", "message", "sweeping", "doctor", "reproduce"},
     "cli": {"commands", "sweeping", "config"},
-    "api": {"cli", "store", "config"},
+    "api": {"sweeping", "store", "config"},
     "__init__": {"api"},
     "__main__": {"cli"},
 }

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 #: every revision of the schema, oldest first; kept here so that opening a database does not import alembic
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 HEAD_REVISION = REVISIONS[-1]
 
 
@@ -285,15 +285,15 @@ class BaselineRow(Base):
 
 
 class ClaimVerdictRow(Base):
-    """What a sweep says about a claim: the figures it rests on are in `measured`."""
+    """What one judgement said of a claim. `measured`: figure, interval, parts, evidence and all sweeps it rests on;
+    `sweep_id`: the newest of these, NULL where it rests on evidence alone."""
 
     __tablename__ = "claim_verdict"
-    __table_args__ = (sa.UniqueConstraint("claim", "sweep_id", "environment_id"),)
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    claim: Mapped[str]
-    experiment: Mapped[str | None]
-    sweep_id: Mapped[str] = mapped_column(sa.ForeignKey("sweep.id"))
+    claim: Mapped[str] = mapped_column(index=True)
+    experiment: Mapped[str]
+    sweep_id: Mapped[str | None] = mapped_column(sa.ForeignKey("sweep.id"))
     environment_id: Mapped[str] = mapped_column(sa.ForeignKey("environment.id"))
     verdict: Mapped[str]
     reason: Mapped[str | None] = mapped_column(sa.Text)

@@ -15,8 +15,9 @@ from sqlalchemy import exc
 
 from effbench.analysis.summary import last_attempts
 from effbench.cell import Cell, Environment, Status, Trial
-from effbench.errors import NothingFoundError, StoreError
-from effbench.store import calibration, connect, derive, samples, sweeps
+from effbench.errors import StoreError
+from effbench.store import calibration, connect, derive, samples, sweeps, verdicts
+from effbench.store.refusal import refused
 from effbench.store.schema import (
     RESULTS,
     CellRow,
@@ -168,7 +169,7 @@ class Store:
     def extend_sweep(self, sweep_id: str, cells: Iterable[Cell]) -> None:
         """Plan further cells after those of the sweep; what is planned already stays where it is."""
         with self._writing() as connection:
-            self._lock_sweep(connection, sweep_id)
+            sweeps.lock(connection, sweep_id, self.name)
             last = connection.execute(
                 sa.select(sa.func.max(PLANNED.c.position)).where(PLANNED.c.sweep_id == sweep_id)
             ).scalar()
@@ -212,14 +213,14 @@ class Store:
             for timer, values in trial.samples.items()
         ]
         with self._writing() as connection:
-            baseline_mode = self._lock_sweep(connection, sweep_id)
+            baseline_mode = sweeps.lock(connection, sweep_id, self.name)
             try:
                 with connection.begin_nested():
                     inserted = connection.execute(
                         sa.insert(TRIAL).values(sweep_id=sweep_id, environment_id=environment_id, **row)
                     )
             except exc.IntegrityError as error:
-                raise self._refused(connection, sweep_id, environment_id, trial, error) from error
+                raise refused(connection, sweep_id, environment_id, trial, error, self.name) from error
             trial_id = inserted.inserted_primary_key[0]
             for blob in blobs:
                 stored, data = blob.pop("encoded")
@@ -230,30 +231,13 @@ class Store:
             )
         return trial_id
 
-    def _refused(
-        self, connection: sa.Connection, sweep_id: str, environment_id: str, trial: Trial, error: exc.IntegrityError
-    ) -> StoreError:
-        def missing(table: sa.Table, **values: Any) -> bool:
-            same = (table.c[name] == value for name, value in values.items())
-            return connection.execute(sa.select(sa.literal(1)).select_from(table).where(*same)).first() is None
-
-        what = f"round {trial.round}, attempt {trial.attempt} of cell {trial.cell_key[:12]}"
-        cell = {"sweep_id": sweep_id, "cell_key": trial.cell_key}
-        if missing(PLANNED, **cell):
-            return StoreError(f"{what}: the cell is not planned in sweep {sweep_id}")
-        if missing(ENVIRONMENT, id=environment_id):
-            return StoreError(f"{what}: unknown environment {environment_id}")
-        if missing(TRIAL, **cell, environment_id=environment_id, round=trial.round, attempt=trial.attempt):
-            return connect.explain(error, self.name)
-        return StoreError(f"{what} is recorded already in sweep {sweep_id}")
-
     def finish_sweep(self, sweep_id: str, state: str) -> None:
         """Set the state (completed, interrupted, failed) and the time of the end; `running` takes the end back."""
         if state not in STATES:
             raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")
         finished = None if state == "running" else now()
         with self._writing() as connection:
-            self._lock_sweep(connection, sweep_id)
+            sweeps.lock(connection, sweep_id, self.name)
             connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(state=state, finished_at=finished))
 
     def add_calibration(self, environment_id: str, gpu_uuid: str | None, **measured: dict[str, Any] | None) -> None:
@@ -261,10 +245,15 @@ class Store:
         with self._writing() as connection:
             calibration.add(connection, environment_id, gpu_uuid, **measured)
 
+    def add_verdicts(self, environment_id: str, judged: Iterable[dict[str, Any]]) -> None:
+        """Store rows of `claim_verdict` (less their environment and time), all or none."""
+        with self._writing() as connection:
+            verdicts.add(connection, environment_id, judged)
+
     def rebuild_results(self, sweep_id: str) -> None:
         """Derive every result of the sweep again from its trials."""
         with self._writing() as connection:
-            baseline_mode = self._lock_sweep(connection, sweep_id)
+            baseline_mode = sweeps.lock(connection, sweep_id, self.name)
             derive.rewrite(connection, sweep_id, baseline_mode)
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -332,6 +321,11 @@ class Store:
         if sweep_id is not None:
             query = query.where(RESULTS.c.sweep_id == sweep_id)
         return self._rows(query)
+
+    def verdicts(self) -> list[dict[str, Any]]:
+        """The newest judgement of each claim by each experiment on each GPU (or CPU)."""
+        with self._reading() as connection:
+            return verdicts.newest(connection)
 
     def results_frame(self, sweep_id: str | None = None) -> pd.DataFrame:
         """`results` as a DataFrame with the view's columns in order, also when it is empty.
@@ -404,12 +398,3 @@ class Store:
         else:
             from sqlalchemy.dialects.sqlite import insert
         return insert(table)
-
-    def _lock_sweep(self, connection: sa.Connection, sweep_id: str) -> str:
-        """The sweep's baseline mode; holds its row, so that no one derives from trials that another is adding."""
-        found = connection.execute(
-            sa.select(SWEEP.c.baseline_mode).where(SWEEP.c.id == sweep_id).with_for_update()
-        ).scalar()
-        if found is None:
-            raise NothingFoundError(f"no sweep {sweep_id!r} in {self.name}")
-        return found

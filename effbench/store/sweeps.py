@@ -109,5 +109,15 @@ def _resolve(ref: str, known: list[tuple[str, str | None]], database: str) -> st
     raise NothingFoundError(f"no sweep {ref!r} in {database}; there are {there}, and `last`")
 
 
+def lock(connection: sa.Connection, sweep_id: str, database: str) -> str:
+    """The sweep's baseline mode; holds its row, so that no one derives from trials that another is adding."""
+    found = connection.execute(
+        sa.select(SWEEP.c.baseline_mode).where(SWEEP.c.id == sweep_id).with_for_update()
+    ).scalar()
+    if found is None:
+        raise NothingFoundError(f"no sweep {sweep_id!r} in {database}")
+    return found
+
+
 def _some(items: list[str], most: int = 4) -> str:
     return ", ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")

@@ -10,7 +10,7 @@ import importlib
 import sys
 import threading
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -54,15 +54,27 @@ class EffbenchSweeper(Sweeper):
 
 
 class Session:
-    """What one invocation shares between the command line and the launcher. One at a time in a process."""
+    """What one invocation shares between the command line and the launcher. One at a time in a process.
+
+    `conductor`: what runs the configurations (`conduct`, or something of its signature around it). `server`: one to be
+    used and left running; without it one is started and closed.
+    """
 
     current: Session | None = None
 
-    def __init__(self, command: Command, progress: Progress) -> None:
+    def __init__(
+        self,
+        command: Command,
+        progress: Progress,
+        conductor: Callable[..., Outcome | None] | None = None,
+        server: ForkServer | None = None,
+    ) -> None:
         self.command = command
         self.progress = progress
+        self.conductor = conductor or conduct
         self.stop = threading.Event()
-        self.server: ForkServer | None = None
+        self.borrowed = server
+        self.server = server
         self.outcome: Outcome | None = None
 
     def __enter__(self) -> Session:
@@ -71,7 +83,7 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         Session.current = None
-        if self.server:
+        if self.server and self.server is not self.borrowed:
             self.server.close()
 
 
@@ -89,12 +101,13 @@ class EffbenchLauncher(Launcher):
             session.server = ForkServer()  # starts while the jobs are composed
         composer = Composer(self.hydra_context.config_loader, self.config)
         configs = [composer.compose(overrides) for overrides in job_overrides]
-        session.outcome = conduct(
+        session.outcome = session.conductor(
             configs, session.command, session.server, session.progress, session.stop, extend=session.outcome
         )
+        latencies = session.outcome.latencies if session.outcome else [None] * len(configs)
         return [
             JobReturn(overrides=list(overrides), status=JobStatus.COMPLETED, _return_value=latency)
-            for overrides, latency in zip(job_overrides, session.outcome.latencies, strict=True)
+            for overrides, latency in zip(job_overrides, latencies, strict=True)
         ]
 
 

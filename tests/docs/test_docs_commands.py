@@ -11,6 +11,7 @@ import pytest
 
 from effbench import cli
 from effbench.sweeping import conduct, hydra_plugin, plan, resume
+from effbench.sweeping.invoke import hydra_sweep
 
 
 class NoServer:
@@ -69,7 +70,7 @@ def test_commands_parse(page, line, planned, capsys):
     elif words == ["--version"]:
         assert cli.run(words) == 0
     else:
-        outcome = cli.hydra_sweep(words, quiet=True)
+        outcome = hydra_sweep(words, quiet=True)
         assert (outcome is None) != bool(planned)
 
 
@@ -77,4 +78,4 @@ def test_a_wrong_command_would_be_seen(planned):
     from effbench.errors import ConfigError
 
     with pytest.raises(ConfigError):
-        cli.hydra_sweep(["model=tiny", "protocol.round=3"], quiet=True)
+        hydra_sweep(["model=tiny", "protocol.round=3"], quiet=True)
