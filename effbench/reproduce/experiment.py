@@ -1,0 +1,244 @@
+"""An experiment as its YAML describes it (docs/experiments.md), read and checked."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from effbench.analysis.claims import Claim
+from effbench.analysis.expression import parse
+from effbench.errors import ConfigError
+from effbench.sweeping.invoke import shipped
+
+NEEDS = (None, "cuda")
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is printed: one value (an expression over rows, or a column) for each combination of `rows` × `columns`."""
+
+    title: str
+    value: str
+    sweep: str
+    rows: tuple[str, ...] = ("model", "bs")
+    columns: str = "mode"
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A function that shows a behaviour, and its settings."""
+
+    target: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """`sweeps`: name -> Hydra overrides; `names`: further names for its expressions -> dotted paths of parameters;
+    `gpu_seconds`: what it costs on one GPU; `needs`: cuda, where without a GPU nothing of it means anything."""
+
+    name: str
+    question: str
+    path: Path
+    gpu_seconds: float
+    needs: str | None = None
+    sweeps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    tables: tuple[Table, ...] = ()
+    claims: tuple[Claim, ...] = ()
+
+
+def folder() -> Path:
+    """Where the experiments that ship with effbench are."""
+    return shipped("experiments")
+
+
+def load_all(where: Path | None = None) -> list[Experiment]:
+    """Those of a folder, by name. Raises ConfigError where one cannot be read, or two judge one claim."""
+    found = [load(path) for path in sorted((where or folder()).glob("*.yaml"))]
+    claimed: dict[str, str] = {}
+    for experiment in found:
+        for claim in experiment.claims:
+            if other := claimed.get(claim.id):
+                raise ConfigError(
+                    f"claim {claim.id} is judged by {other} and by {experiment.name}: give one another id"
+                )
+            claimed[claim.id] = experiment.name
+    return found
+
+
+def find(words: list[str]) -> list[Experiment]:
+    """Those that the words mean: `all`, names, ids of claims, or paths of files, each once. Raises ConfigError."""
+    known: dict[str, Experiment] = {}
+    found: dict[str, Experiment] = {}
+    for word in words:
+        if word.endswith((".yaml", ".yml")):
+            experiment = load(Path(word))
+            found[str(experiment.path)] = experiment
+            continue
+        known = known or {experiment.name: experiment for experiment in load_all()}
+        by_claim = {claim.id: experiment for experiment in known.values() for claim in experiment.claims}
+        if word == "all":
+            chosen = list(known.values())
+        elif word in known or word in by_claim:
+            chosen = [known.get(word) or by_claim[word]]
+        else:
+            near = difflib.get_close_matches(word, [*known, *by_claim], n=3)
+            hint = f"nearest: {', '.join(near)}" if near else f"there are {', '.join(known) or 'none'}"
+            raise ConfigError(f"no experiment {word!r}; {hint}; `all`, or the path of a YAML of your own")
+        found |= {str(experiment.path): experiment for experiment in chosen}
+    return list(found.values())
+
+
+def load(path: Path) -> Experiment:
+    """Raises ConfigError that names the file and what is wrong in it."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        data = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except OSError as error:
+        raise ConfigError(f"cannot read the experiment {path}: {error.strerror or error}") from error
+    except (YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"{path} is no YAML that can be read: {' '.join(str(error).split())}") from error
+    reader = _Reader(path)
+    try:
+        return reader.experiment(data)
+    except (TypeError, AttributeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+class _Reader:
+    """Turns plain data into an Experiment; whatever is wrong is said with the file's name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def wrong(self, text: str) -> ConfigError:
+        return ConfigError(f"{self.path}: {text}")
+
+    def keys(self, node: Any, where: str, needed: tuple[str, ...], known: tuple[str, ...]) -> Mapping[str, Any]:
+        if not isinstance(node, Mapping):
+            raise self.wrong(f"{where} is {node!r}, and it takes {', '.join((*needed, *known))}")
+        for key in node:
+            if key not in (*needed, *known):
+                near = difflib.get_close_matches(str(key), (*needed, *known), n=1)
+                hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join((*needed, *known))}"
+                raise self.wrong(f"{where} has no {key!r}; {hint}")
+        for key in needed:
+            if node.get(key) in (None, ""):
+                raise self.wrong(f"{where} needs {key!r}")
+        return node
+
+    def experiment(self, data: Any) -> Experiment:
+        node = self.keys(
+            data,
+            "an experiment",
+            ("question", "gpu_seconds"),
+            ("needs", "sweeps", "evidence", "names", "tables", "claims"),
+        )
+        name = self.path.stem
+        if not _NAME.fullmatch(name):
+            raise self.wrong("the file's name is the experiment's: small letters, digits and hyphens")
+        if node.get("needs") not in NEEDS:
+            raise self.wrong(f"needs is {node['needs']!r}; allowed: cuda, or leave it out")
+        sweeps = {str(key): self.overrides(key, value) for key, value in (node.get("sweeps") or {}).items()}
+        evidence = {str(key): self.evidence(key, value) for key, value in (node.get("evidence") or {}).items()}
+        if (
+            not sweeps
+            and not evidence
+            and any("not_measurable" not in claim for claim in self.claim_nodes(node).values())
+        ):
+            raise self.wrong("an experiment has sweeps, evidence, or both")
+        claims = tuple(self.claim(key, value, sweeps) for key, value in self.claim_nodes(node).items())
+        tables = tuple(self.table(value, sweeps) for value in node.get("tables") or ())
+        return Experiment(
+            name,
+            " ".join(str(node["question"]).split()),
+            self.path,
+            float(node["gpu_seconds"]),
+            node.get("needs"),
+            sweeps,
+            evidence,
+            {str(key): str(value) for key, value in (node.get("names") or {}).items()},
+            tables,
+            claims,
+        )
+
+    def claim_nodes(self, node: Mapping[str, Any]) -> Mapping[str, Any]:
+        claims = node.get("claims") or {}
+        if not isinstance(claims, Mapping) or not all(isinstance(claim, Mapping) for claim in claims.values()):
+            raise self.wrong("claims map an id to what is claimed")
+        return claims
+
+    def overrides(self, key: Any, value: Any) -> tuple[str, ...]:
+        words = value if isinstance(value, list) else [value]
+        if not words or not all(isinstance(word, str) and "=" in word for word in words):
+            raise self.wrong(f"sweep {key} is a list of overrides, such as [model=mlp, 'bs=1,8']")
+        return tuple(words)
+
+    def evidence(self, key: Any, value: Any) -> Evidence:
+        if not isinstance(value, Mapping) or not isinstance(value.get("_target_"), str):
+            raise self.wrong(f"evidence {key} needs _target_, the function that shows it")
+        return Evidence(value["_target_"], {name: own for name, own in value.items() if name != "_target_"})
+
+    def sweep_of(self, where: str, named: Any, sweeps: Mapping[str, Any]) -> str | None:
+        if named is None and len(sweeps) <= 1:
+            return next(iter(sweeps), None)
+        if named not in sweeps:
+            raise self.wrong(f"{where}: sweep is {named!r}; there are {', '.join(sweeps) or 'none'}")
+        return str(named)
+
+    def table(self, value: Any, sweeps: Mapping[str, Any]) -> Table:
+        node = self.keys(value, "a table", ("title", "value"), ("sweep", "rows", "columns", "unit"))
+        where = f"table {node['title']!r}"
+        self.expression(where, node["value"])
+        sweep = self.sweep_of(where, node.get("sweep"), sweeps)
+        if sweep is None:
+            raise self.wrong(f"{where} shows rows of a sweep, and there is none")
+        rows = tuple(map(str, node.get("rows") or ("model", "bs")))
+        return Table(
+            node["title"], node["value"], sweep, rows, str(node.get("columns") or "mode"), node.get("unit") or ""
+        )
+
+    def claim(self, key: Any, value: Any, sweeps: Mapping[str, Any]) -> Claim:
+        where = f"claim {key}"
+        known = ("sweep", "value", "unit", "holds", "each", "also", "not_measurable", "published")
+        node = self.keys(value, where, ("text",), known)
+        if bool(node.get("holds")) == bool(node.get("not_measurable")):
+            raise self.wrong(f"{where} needs either holds (the condition that confirms it) or not_measurable (why)")
+        also = {str(name): str(text) for name, text in (node.get("also") or {}).items()}
+        for text in (node.get("value"), node.get("holds"), *also.values()):
+            if text is not None:
+                self.expression(where, text)
+        each = node.get("each") or ()
+        return Claim(
+            str(key),
+            " ".join(str(node["text"]).split()),
+            self.sweep_of(where, node.get("sweep"), sweeps),
+            node.get("value"),
+            node.get("unit") or "",
+            node.get("holds"),
+            tuple(map(str, [each] if isinstance(each, str) else each)),
+            also,
+            node.get("not_measurable"),
+            node.get("published"),
+        )
+
+    def expression(self, where: str, text: Any) -> None:
+        if not isinstance(text, str):
+            raise self.wrong(f"{where}: {text!r} is no expression; put it in quotes")
+        try:
+            parse(text)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise self.wrong(f"{where}: {error}") from error

@@ -1,0 +1,254 @@
+"""Runs an experiment: its sweeps (less what was measured already), its evidence, its claims."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from effbench.analysis.claims import Claim, Judgement, Missing, Part, Rows, Verdict, judge
+from effbench.analysis.estimate import Estimate
+from effbench.cell import Environment, Status
+from effbench.message import EvidenceRequest, ProbeRequest
+from effbench.reproduce.experiment import Experiment
+from effbench.reproduce.reuse import look
+from effbench.store.store import Store
+from effbench.sweeping import plan
+from effbench.sweeping.conduct import PROBE_TIMEOUT_S, Command, Outcome, conduct, probe
+from effbench.sweeping.evidence import EvidenceOutcome, gather
+from effbench.sweeping.invoke import hydra_sweep
+from effbench.sweeping.progress import Progress
+from effbench.sweeping.resume import key_of, value_of
+from effbench.sweeping.workers import ForkServer
+
+NO_CUDA = "needs a CUDA GPU, and there is none here"
+
+
+@dataclass
+class Machine:
+    """Where experiments run, learned once: its environment and its GPUs (none where they run on the CPU)."""
+
+    server: ForkServer
+    environment: Environment
+    details: dict[str, Any]
+    gpus: list[dict[str, Any]]
+
+    @classmethod
+    def learn(cls, server: ForkServer, device: str) -> Machine:
+        answer = server.call("probe", ProbeRequest(device=device).to_json(), PROBE_TIMEOUT_S)
+        return cls(server, Environment(**answer["environment"]), answer["details"], answer["gpus"])
+
+
+@dataclass
+class Swept:
+    """What one sweep of an experiment gave. `reused`: how many rows were not measured now."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    reused: int = 0
+
+    @property
+    def sweep_ids(self) -> list[str]:
+        return sorted({row["sweep_id"] for row in self.rows})
+
+
+@dataclass
+class Reproduction:
+    """An experiment that was run. `interrupted`: not to its end, and nothing was judged."""
+
+    experiment: Experiment
+    environment_id: str
+    swept: dict[str, Swept] = field(default_factory=dict)
+    evidence: dict[str, EvidenceOutcome] = field(default_factory=dict)
+    judgements: list[Judgement] = field(default_factory=list)
+    interrupted: bool = False
+    skipped: str | None = None  # why nothing ran
+
+    def scope(self, sweep: str | None) -> Rows:
+        """What the names of an expression mean over this sweep's rows and all evidence."""
+        own = self.swept.get(sweep or "", Swept())
+        pieces = {name: facts_or_reason(outcome) for name, outcome in self.evidence.items()}
+        return Rows(own.rows, self.experiment.names, pieces, own.facts)
+
+
+def facts_or_reason(outcome: EvidenceOutcome) -> Mapping[str, Any]:
+    if outcome.status is Status.OK:
+        return outcome.facts or {}
+    return Missing(f"{outcome.status}: {outcome.reason}")
+
+
+class Reusing:
+    """In the place of `conduct`: only what is not measured yet is run."""
+
+    def __init__(self, fresh: bool) -> None:
+        self.fresh = fresh
+        self.swept = Swept()
+        self.outcome: Outcome | None = None
+
+    def __call__(
+        self,
+        configs: Sequence[dict[str, Any]],
+        command: Command,
+        server: ForkServer,
+        progress: Progress,
+        stop: threading.Event,
+        extend: Outcome | None = None,
+    ) -> Outcome | None:
+        parts, settings = plan.split(configs)
+        answer = probe(server, parts, settings.baseline_mode)
+        has_cuda = bool(answer["gpus"])
+        cells = [plan.resolve([part], has_cuda)[0] for part in parts]
+        environment_id = Environment(**answer["environment"]).id
+        with Store.open(settings.db, mode="write") as store:
+            known = {cell.key: cell for cell in cells}
+            found = look(store, list(known.values()), environment_id, settings.protocol) if not self.fresh else None
+        missing = known.keys() if found is None else found.missing
+        left = [config for config, cell in zip(configs, cells, strict=True) if cell.key in missing]
+        rows = list(found.rows) if found else []
+        self.swept.reused = len(rows)
+        if left:
+            self.outcome = conduct(left, command, server, progress, stop, extend)
+        with Store.open(settings.db, mode="read") as store:
+            if self.outcome:
+                rows += [row for row in store.results(self.outcome.sweep_id) if row["environment_id"] == environment_id]
+            order = {key: index for index, key in enumerate(known)}
+            self.swept.rows = sorted(rows, key=lambda row: order[row["cell_key"]])
+            for sweep_id in self.swept.sweep_ids:
+                self.swept.facts |= facts_of(store.trials(sweep_id))
+        return self.outcome
+
+
+def facts_of(trials: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Cell key -> what its mode said in its trials: medians of numbers, else what the last trial said."""
+    said: dict[str, dict[str, list[Any]]] = {}
+    for trial in trials:
+        for name, value in (trial["extra"] or {}).get("facts", {}).items():
+            said.setdefault(trial["cell_key"], {}).setdefault(name, []).append(value)
+    return {key: {name: middle(values) for name, values in facts.items()} for key, facts in said.items()}
+
+
+def middle(values: Sequence[Any]) -> Any:
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    return median(numbers) if len(numbers) == len(values) else values[-1]
+
+
+def reproduce(
+    experiment: Experiment,
+    machine: Machine,
+    db: str,
+    overrides: Sequence[str] = (),
+    fresh: bool = False,
+    quiet: bool = False,
+    on_evidence: Callable[[EvidenceOutcome], None] = lambda outcome: None,
+) -> Reproduction:
+    """Run what is missing, judge the claims, store the verdicts.
+
+    `overrides` are laid over those of every sweep. Raises EffbenchError for what is wrong before a sweep's first trial;
+    trials and pieces of evidence that fail are statuses.
+    """
+    done = Reproduction(experiment, machine.environment.id)
+    on_cpu = not machine.gpus or any(word.partition("=")[::2] == ("device", "cpu") for word in overrides)
+    if experiment.needs == "cuda" and on_cpu:
+        done.skipped = NO_CUDA
+        done.judgements = [unmeasurable(claim, NO_CUDA) for claim in experiment.claims]
+        return done
+    for name, words in experiment.sweeps.items():
+        reusing = Reusing(fresh)
+        argv = command_of(experiment, name, words, overrides, db)
+        hydra_sweep(argv, quiet=quiet, conductor=reusing, server=machine.server)
+        done.swept[name] = reusing.swept
+        if reusing.outcome and reusing.outcome.state == "interrupted":
+            done.interrupted = True
+            return done
+    requests = [
+        EvidenceRequest(piece.target, dict(piece.settings), "cpu" if on_cpu else "auto")
+        for piece in experiment.evidence.values()
+    ]
+    outcomes = gather(requests, machine.server, machine.gpus, on_outcome=on_evidence)
+    done.evidence = dict(zip(experiment.evidence, outcomes, strict=False))
+    done.interrupted = len(outcomes) < len(requests)
+    if done.interrupted:
+        return done
+    done.judgements = [judge(claim, done.scope(claim.sweep)) for claim in experiment.claims]
+    with Store.open(db, mode="write") as store:
+        store.add_environment(machine.environment, machine.details)
+        store.add_verdicts(
+            machine.environment.id,
+            [
+                row_of(done, claim, judgement)
+                for claim, judgement in zip(experiment.claims, done.judgements, strict=True)
+            ],
+        )
+    return done
+
+
+def unmeasurable(claim: Claim, reason: str) -> Judgement:
+    return Judgement(claim.id, Verdict.NOT_MEASURABLE, claim.not_measurable or reason)
+
+
+def command_of(experiment: Experiment, name: str, words: Sequence[str], overrides: Sequence[str], db: str) -> list[str]:
+    """The words of this sweep: the experiment's, less what the user gives otherwise."""
+    title = experiment.name if len(experiment.sweeps) == 1 else f"{experiment.name}/{name}"
+    given = {key_of(word) for word in overrides}
+    own = [*words, f"sweep.name={title}", "on_failure=ignore", f'db="{db}"']
+    return [*(word for word in own if key_of(word) not in given), *overrides]
+
+
+def database_of(overrides: Sequence[str], default: str) -> str:
+    """`db=` among the overrides goes before the option."""
+    return next((str(value_of(word)) for word in overrides if key_of(word) == "db"), default)
+
+
+# --- what is stored ---
+
+
+def row_of(done: Reproduction, claim: Claim, judgement: Judgement) -> dict[str, Any]:
+    """A row of `claim_verdict`, less its environment and time."""
+    sweeps = done.swept[claim.sweep].sweep_ids if claim.sweep in done.swept else []
+    texts = " ".join(filter(None, (claim.value, claim.holds, *claim.also.values())))
+    used = {name: outcome for name, outcome in done.evidence.items() if f"evidence.{name}" in texts}
+    measured = {
+        **numbers(judgement.value),
+        "unit": judgement.unit,
+        "parts": [{"label": part.label, "holds": part.truth, **numbers(part.value)} for part in labelled(judgement)],
+        "also": {name: plain(value) for name, value in judgement.also.items()},
+        "sweeps": sweeps,
+        "evidence": {
+            name: {"status": str(outcome.status), "reason": outcome.reason, "facts": outcome.facts}
+            for name, outcome in used.items()
+        },
+    }
+    return {
+        "claim": claim.id,
+        "experiment": done.experiment.name,
+        "sweep_id": sweeps[-1] if sweeps else None,
+        "verdict": str(judgement.verdict),
+        "reason": judgement.reason,
+        "measured": finite(measured),
+    }
+
+
+def labelled(judgement: Judgement) -> list[Part]:
+    return [part for part in judgement.parts if part.label]
+
+
+def numbers(value: Estimate | None) -> dict[str, float]:
+    return {} if value is None else {"value": value.value, "low": value.low, "high": value.high}
+
+
+def plain(value: Any) -> Any:
+    return numbers(value) if isinstance(value, Estimate) else value
+
+
+def finite(value: Any) -> Any:
+    """Without what JSON has no word for: an infinite bound is no bound."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
