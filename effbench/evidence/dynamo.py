@@ -68,8 +68,8 @@ def log_level(device: torch.device) -> Facts:
 def observe_log_level(config: Any) -> Facts:
     read = attempt(lambda: config.log_level)
     written = attempt(setattr, config, "log_level", logging.INFO)
-    # a configuration module of torch lists its settings only in this way
-    names = config.to_dict() if hasattr(config, "to_dict") else vars(config)
+    # the names alone: reading all values meets deprecated ones
+    names = getattr(config, "_config", vars(config))
     logger = logging.getLogger("torch._dynamo")
     level = logger.level
     try:

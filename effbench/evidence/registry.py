@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-import torch._prims  # registers its operators
+import torch._inductor.inductor_prims  # both register operators when they are imported
+import torch._prims
 
 from effbench.evidence.base import Facts, shows
 
@@ -15,10 +16,11 @@ def operators(device: torch.device) -> Facts:
     """Operators of the registry: prims, ATen by overload and by name, and those tagged as core ATen."""
     names = torch._C._dispatch_get_all_op_names()
     aten = count("aten", names)
+    prims = [value for value in vars(torch._prims).values() if isinstance(value, torch._ops.OpOverload)]
     core = {str(op): op for op in core_overloads("aten", names)}
     return {
-        "prims_names": count("prims", names)["names"],
-        "prims_overloads": count("prims", names)["overloads"],
+        "prims": len({str(op) for op in prims}),
+        "prims_with_those_of_inductor": count("prims", names)["names"],
         "aten_names": aten["names"],
         "aten_overloads": aten["overloads"],
         "aten_public_functional_names": aten["public_functional_names"],
