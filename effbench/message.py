@@ -1,6 +1,7 @@
 """What crosses the process border between a sweep and its fork server: versioned, plain JSON lines.
 
-Sweep to server:   {"v", "op": "run", "id", "task", "payload", "env"}   task: probe, preload, ceilings or trial
+Sweep to server:   {"v", "op": "run", "id", "task", "payload", "env"}   task: probe, preload, ceilings,
+                                                                        evidence or trial
                    {"v", "op": "kill", "id"}
 Server to sweep:   {"v", "event": "ready", "pid", "seconds"}
                    {"v", "event": "started", "id", "pid"}
@@ -70,6 +71,20 @@ class ProbeRequest:
     modules: list[str] = field(default_factory=list)
     modes: list[dict[str, Any]] = field(default_factory=list)
     device: str = "auto"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass
+class EvidenceRequest:
+    """One piece of evidence: a function by its target, called with the device and the settings."""
+
+    target: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    device: str = "auto"
+    cache_dir: str | None = None  # its compile caches; None: a fresh folder, gone afterwards
+    seed: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "models": set(),
     "modes": {"models"},
     "measure": {"analysis.statistics"},
+    "evidence": {"models", "modes", "measure", "worker.failures"},
     "worker": {"models", "modes", "measure", "message", "analysis.statistics"},
     "analysis": {"metrics"},
     "store": {"analysis", "metrics"},
@@ -39,7 +40,7 @@ MAY_IMPORT = {
     "__init__": {"api"},
     "__main__": {"cli"},
 }
-WITH_TORCH = {"worker", "models", "modes", "measure"}
+WITH_TORCH = {"worker", "models", "modes", "measure", "evidence"}
 #: Standard library only: the process border and the core types load in any interpreter at once.
 STANDARD_ONLY = {"cell", "errors", "message", "models.spec", "worker.processes"}
 

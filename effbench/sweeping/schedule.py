@@ -195,24 +195,9 @@ class Schedule:
 
     def run_locked(self, slot: Slot, job: Job) -> Trial | None:
         """The trial under the device's lock; None if the sweep was stopped meanwhile."""
-        lock = filelock.FileLock(slot.lock_path, mode=0o666)
-        deadline = time.monotonic() + self.lock_timeout_s
-        announced = False
-        while True:
-            try:
-                lock.acquire(timeout=0 if not announced else POLL_S)
-                break
-            except filelock.Timeout:
-                if self.stop.is_set():
-                    return None
-                if not announced:
-                    self.observer.waiting(slot, job)
-                    announced = True
-                if time.monotonic() > deadline:
-                    raise WorkerError(
-                        f"{slot.name} was in use by another effbench for {self.lock_timeout_s:.0f} s "
-                        "(executor.lock_timeout_s); go on later with resume=last"
-                    ) from None
+        lock = acquire(slot, self.lock_timeout_s, self.stop, lambda: self.observer.waiting(slot, job))
+        if lock is None:
+            return None
         try:
             self.observer.started(slot, job)
             return self.run_trial(slot, job)
@@ -277,21 +262,53 @@ class Schedule:
         outcome = task.outcome
         if outcome.get("result") is not None and not timed_out:
             return Trial.from_json(outcome["result"])
-        where = f"in {task.phase}" if task.phase else "before it began"
-        if timed_out:
-            status, reason = Status.TIMEOUT, f"not done after {self.timeout_s:g} s ({where})"
-        elif "died" in outcome:
-            status, reason = Status.CRASHED, f"{outcome['died']} ({where})"
-        elif outcome["oom_killed"]:
-            status, reason = Status.OOM, f"ended by the kernel: host memory ran out ({where})"
-        elif outcome["signal"]:
-            status, reason = Status.CRASHED, f"killed by {signal_name(outcome['signal'])} ({where})"
-        else:
-            status, reason = Status.CRASHED, f"the process exited with code {outcome['exit']} ({where})"
+        status, reason = how_it_failed(task, timed_out, self.timeout_s)
         trial = Trial(job.cell.key, job.round, status, reason, job.attempt, phase=task.phase, pid=outcome.get("pid"))
         if outcome.get("log"):
             trial.extra["log"] = outcome["log"]
         return trial
+
+
+def acquire(
+    slot: Slot, timeout_s: float, stop: threading.Event, on_wait: Callable[[], None]
+) -> filelock.BaseFileLock | None:
+    """The slot's lock, held; None once `stop` is set. `on_wait` is called once if another has it.
+
+    Raises WorkerError if it does not come free in time.
+    """
+    lock = filelock.FileLock(slot.lock_path, mode=0o666)
+    deadline = time.monotonic() + timeout_s
+    announced = False
+    while True:
+        try:
+            lock.acquire(timeout=0 if not announced else POLL_S)
+            return lock
+        except filelock.Timeout:
+            if stop.is_set():
+                return None
+            if not announced:
+                on_wait()
+                announced = True
+            if time.monotonic() > deadline:
+                raise WorkerError(
+                    f"{slot.name} was in use by another effbench for {timeout_s:.0f} s "
+                    "(executor.lock_timeout_s); go on later with resume=last"
+                ) from None
+
+
+def how_it_failed(task: Task, timed_out: bool, timeout_s: float) -> tuple[Status, str]:
+    """Status and reason of a task that has no result of its own to show."""
+    outcome = task.outcome
+    where = f"in {task.phase}" if task.phase else "before it began"
+    if timed_out:
+        return Status.TIMEOUT, f"not done after {timeout_s:g} s ({where})"
+    if "died" in outcome:
+        return Status.CRASHED, f"{outcome['died']} ({where})"
+    if outcome["oom_killed"]:
+        return Status.OOM, f"ended by the kernel: host memory ran out ({where})"
+    if outcome["signal"]:
+        return Status.CRASHED, f"killed by {signal_name(outcome['signal'])} ({where})"
+    return Status.CRASHED, f"the process exited with code {outcome['exit']} ({where})"
 
 
 def signal_name(number: int) -> str:

@@ -1,0 +1,162 @@
+"""What every piece of evidence is: `def name(device: torch.device, **settings) -> dict[str, Any]`.
+
+Facts are JSON-able: booleans named as statements, numbers with their unit in the name, small tensors as lists. They are
+measured, never asserted: the opposite behaviour gives the opposite boolean.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from effbench.errors import UnsupportedError
+from effbench.measure.timing import synchronizer
+from effbench.modes.base import needs_compiler
+from effbench.worker.failures import first_line, text_of
+
+Facts = dict[str, Any]
+CUDA = "CUDA"
+COMPILER = "a compiler"
+CPP_COMPILER = "a C++ compiler"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A function with the claims that it is evidence for; `shows` is the first line of its docstring."""
+
+    target: str
+    claims: tuple[str, ...]
+    shows: str
+    needs: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.target.removeprefix("effbench.evidence.")
+
+
+def shows(*claims: str, needs: tuple[str, ...] = ()) -> Callable[[Callable[..., Facts]], Callable[..., Facts]]:
+    """Mark a function as evidence for `claims`. Where a need is not met, it raises UnsupportedError."""
+
+    def mark(function: Callable[..., Facts]) -> Callable[..., Facts]:
+        @functools.wraps(function)
+        def checked(device: torch.device, **settings: Any) -> Facts:
+            if CUDA in needs and device.type != "cuda":
+                raise UnsupportedError(f"{function.__name__} needs CUDA, and this runs on {device.type}")
+            if COMPILER in needs and (reason := needs_compiler(device)):
+                raise UnsupportedError(reason)
+            if CPP_COMPILER in needs and (reason := needs_compiler(torch.device("cpu"))):
+                raise UnsupportedError(reason)
+            return function(device, **settings)
+
+        says = " ".join((function.__doc__ or "").strip().split("\n\n")[0].split())
+        checked.piece = Piece(f"{function.__module__}.{function.__name__}", claims, says, needs)  # type: ignore[attr-defined]
+        return checked
+
+    return mark
+
+
+@dataclass
+class Attempt:
+    """What a call came to: a value, or an exception."""
+
+    value: Any = None
+    raised: Exception | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.raised is None
+
+    def facts(self) -> Facts:
+        return {"succeeded": self.succeeded, **error_facts(self.raised)}
+
+
+def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Attempt:
+    """Call it; an exception is an observation."""
+    try:
+        return Attempt(value=function(*args, **kwargs))
+    except Exception as error:
+        return Attempt(raised=error)
+
+
+def error_facts(error: Exception | None) -> Facts:
+    """Type and first line, both None without an error."""
+    if error is None:
+        return {"error_type": None, "error": None}
+    return {"error_type": type(error).__name__, "error": first_line(text_of(error))}
+
+
+def listed(tensor: torch.Tensor, most: int = 8) -> list:
+    """A tensor (B, ...) as a list: its first row, at most `most` values; what is not finite as text, as JSON has it
+    not."""
+    row = tensor.detach().cpu()
+    if row.dim() > 1:
+        row = row.flatten(1)[0]
+    values = row.reshape(-1)[:most].tolist()
+    return [finite(value) if isinstance(value, float) else value for value in values]
+
+
+def finite(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Equal but for the rounding of float32 sums in another order; NaN equals nothing."""
+    return found.shape == expected.shape and torch.allclose(found.float(), expected.float(), rtol=1e-4, atol=1e-5)
+
+
+def call_ms(function: Callable[..., Any], *args: Any, device: torch.device) -> float:
+    """Milliseconds of one call, from a device at rest to a device at rest."""
+    synchronize = synchronizer(device)
+    synchronize()
+    start = time.perf_counter()
+    function(*args)
+    synchronize()
+    return (time.perf_counter() - start) * 1e3
+
+
+def median_ms(function: Callable[..., Any], *args: Any, device: torch.device, calls: int = 30) -> float:
+    return statistics.median(call_ms(function, *args, device=device) for _ in range(calls))
+
+
+class Counting:
+    """A backend of torch.compile that keeps the graphs that Dynamo hands it and runs them as they are."""
+
+    def __init__(self) -> None:
+        self.graphs: list[torch.fx.GraphModule] = []
+        self.calls = 0
+
+    def __call__(self, graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        self.graphs.append(graph)
+
+        def run(*args: Any) -> Any:
+            self.calls += 1
+            return graph(*args)
+
+        return run
+
+
+class Log(logging.Handler):
+    """Collects the first lines that a logger prints at WARNING and above."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(logging.WARNING)
+        self.logger = logging.getLogger(name)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(first_line(record.getMessage()))
+
+    def __enter__(self) -> Log:
+        self.logger.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.logger.removeHandler(self)

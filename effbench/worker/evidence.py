@@ -1,0 +1,58 @@
+"""The task `evidence`: one function that shows a behaviour, called in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from effbench.cell import Status
+from effbench.errors import UnsupportedError
+from effbench.message import EvidenceRequest
+from effbench.models.build import resolve_target
+from effbench.worker import failures
+
+
+def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
+    """An EvidenceRequest as JSON in; out {"status": ok, unsupported, error or oom, "reason", "facts", "seconds"}, with
+    "traceback" where it is an error."""
+    request = EvidenceRequest(**payload)
+    answer: dict[str, Any] = {"status": Status.OK.value, "reason": None, "facts": None}
+    if request.cache_dir:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(request.cache_dir) / "inductor")
+        os.environ["TRITON_CACHE_DIR"] = str(Path(request.cache_dir) / "triton")
+    start = time.perf_counter()
+    try:
+        say_phase("importing")
+        function = resolve_target(request.target)
+        device = torch.device(request.device)
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise UnsupportedError("device=cuda, and torch sees no CUDA device here")
+        torch.manual_seed(request.seed)
+        say_phase("running")
+        answer["facts"] = plain(function(device, **request.settings))
+    except SystemExit:  # it meant to end its process: it may
+        raise
+    except BaseException as error:
+        status, answer["reason"] = failures.classify(error, None)
+        answer["status"] = status.value
+        if status is Status.ERROR:
+            answer["traceback"] = failures.traceback_tail(error)
+    return {**answer, "seconds": time.perf_counter() - start}
+
+
+def plain(facts: Any) -> dict[str, Any]:
+    """The facts as JSON gives them back. Raises TypeError for what it cannot carry."""
+    if not isinstance(facts, dict):
+        raise TypeError(f"a piece of evidence returns a dict of facts, not {type(facts).__name__}")
+    for name, value in facts.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"fact {name!r} is not plain JSON: {error}") from error
+    return json.loads(json.dumps(facts))
