@@ -21,6 +21,8 @@ COMMANDS = {
     "report": "report",
     "export": "export",
     "doctor": "doctor",
+    "reproduce": "reproduce",
+    "claims": "claims",
     "db": "db",
 }
 NOTHING = (

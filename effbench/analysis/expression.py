@@ -126,15 +126,18 @@ class _Evaluator:
             raise ExpressionError(f"in {self.text!r}: no name {node.id!r}; {hint}") from None
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
-        holder = self.visit(node.value)
+        return self.part(node.value, self.visit(node.value), node.attr)
+
+    def part(self, node: ast.expr, holder: Any, name: str) -> Any:
+        """One part of evidence."""
         if not isinstance(holder, Mapping):
-            raise ExpressionError(f"in {self.text!r}: {ast.unparse(node.value)!r} has no parts")
-        if node.attr not in holder:
+            raise ExpressionError(f"in {self.text!r}: {ast.unparse(node)!r} has no parts")
+        if name not in holder:
             if getattr(holder, "is_open", False):
                 raise NothingMeasured(str(holder.reason))
             near = ", ".join(map(str, holder)) or "nothing"
-            raise ExpressionError(f"in {self.text!r}: {ast.unparse(node.value)!r} has no {node.attr!r}; it has {near}")
-        return _plain(holder[node.attr])
+            raise ExpressionError(f"in {self.text!r}: {ast.unparse(node)!r} has no {name!r}; it has {near}")
+        return _plain(holder[name])
 
     def visit_List(self, node: ast.List) -> list[Any]:
         return [self.visit(item) for item in node.elts]
@@ -176,6 +179,8 @@ class _Evaluator:
         holder, chosen = self.visit(node.value), self.visit(node.slice)
         if isinstance(holder, Vector) and isinstance(chosen, Vector):
             return holder.where(chosen)
+        if isinstance(holder, Mapping) and isinstance(chosen, str):
+            return self.part(node.value, holder, chosen)
         if isinstance(holder, list) and isinstance(chosen, Estimate) and chosen.value.is_integer():
             if -len(holder) <= chosen.value < len(holder):
                 return _plain(holder[int(chosen.value)])
@@ -189,6 +194,8 @@ class _Evaluator:
         arguments = [self.visit(argument) for argument in node.args]
         if name == "relative":
             return self.relative(arguments)
+        if name == "values":
+            return self.values(node, arguments)
         if name == "fact":
             if len(arguments) != 1 or not isinstance(arguments[0], str):
                 raise ExpressionError(f"in {self.text!r}: fact('name of a fact of the mode')")
@@ -205,6 +212,16 @@ class _Evaluator:
         near = difflib.get_close_matches(name, functions(), n=3)
         raise ExpressionError(f"in {self.text!r}: no function {name}; {'nearest' if near else 'there are'}: "
                               f"{', '.join(near or functions())}")  # fmt: skip
+
+    def values(self, node: ast.Call, arguments: list[Any]) -> list[Any]:
+        """The part of this name of every part of a piece of evidence (or of every item of a list) that has it."""
+        if len(arguments) != 2 or not isinstance(arguments[0], Mapping | list) or not isinstance(arguments[1], str):
+            raise ExpressionError(f"in {self.text!r}: values(evidence or part of it, 'name of a part of its parts')")
+        holder, name = arguments
+        if getattr(holder, "is_open", False):
+            raise NothingMeasured(str(holder.reason))
+        inner = holder.values() if isinstance(holder, Mapping) else holder
+        return [_plain(part[name]) for part in inner if isinstance(part, Mapping) and name in part]
 
     def relative(self, arguments: list[Any]) -> Vector:
         if len(arguments) != 3 or not isinstance(arguments[0], Vector) or not isinstance(arguments[1], str):
@@ -259,7 +276,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "sqrt": lambda value: as_estimate(value).map(math.sqrt),
     "abs": lambda value: _absolute(as_estimate(value)),
 }
-_SPECIAL = ("relative", "fact")
+_SPECIAL = ("relative", "fact", "values")
 
 
 def _absolute(value: Estimate) -> Estimate:

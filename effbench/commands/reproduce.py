@@ -1,0 +1,151 @@
+"""`effbench reproduce`: run an experiment (or all), print its tables, judge its claims."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from contextlib import closing
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from effbench.analysis.claims import Judgement, Verdict
+from effbench.cell import Status
+from effbench.commands import options
+from effbench.commands.show import terminal
+from effbench.errors import UsageError
+from effbench.report.ledger import Pivot, estimate_text, judged_figure, pivot
+from effbench.reproduce.experiment import Experiment, find, load_all
+
+HELP = "Run an experiment, or all of them, and judge the claims it decides. What was measured already is not run again."
+TONES = {
+    Verdict.CONFIRMED: "green", Verdict.REFUTED: "red", Verdict.DEPENDS: "yellow", Verdict.UNDECIDED: "yellow",
+    Verdict.NOT_MEASURABLE: "dim", Verdict.NOT_MEASURED: "dim",
+}  # fmt: skip
+INTERRUPTED = 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="NAME",
+        help="experiments (or ids of claims, a YAML of your own, or all), and overrides for all their sweeps, such as "
+        "protocol=quick; none: the experiments that there are",
+    )
+    options.add_db(parser)
+    parser.add_argument("--fresh", action="store_true", help="measure anew what was measured already")
+    parser.add_argument("--quiet", action="store_true", help="without progress and tables: verdicts only")
+
+
+def run(args: argparse.Namespace) -> int:
+    names = [word for word in args.words if "=" not in word]
+    overrides = [word for word in args.words if "=" in word]
+    if not names:
+        if overrides or args.fresh:
+            raise UsageError("reproduce: which experiment? effbench reproduce lists them; `all` runs all")
+        listing(terminal(), load_all())
+        return 0
+    chosen = find(names)
+    from effbench.reproduce.run import Machine, database_of, reproduce
+    from effbench.sweeping.workers import ForkServer
+
+    db = database_of(overrides, args.db)
+    overrides = [word for word in overrides if not word.startswith("db=")]
+    console = terminal()
+    counts: Counter[str] = Counter()
+    device = next((word.partition("=")[2] for word in overrides if word.startswith("device=")), "auto")
+    with closing(ForkServer()) as server:
+        machine = Machine.learn(server, device)
+        for experiment in chosen:
+            head(console, experiment)
+            said = None if args.quiet else lambda outcome: evidence_line(console, outcome)
+            done = reproduce(
+                experiment, machine, db, overrides, args.fresh, args.quiet, **({"on_evidence": said} if said else {})
+            )
+            if done.interrupted:
+                again = " ".join(["effbench reproduce", *args.words])
+                console.print(f"interrupted; what was measured is kept, go on with: {escape(again)}", soft_wrap=True)
+                return INTERRUPTED
+            if done.skipped:
+                console.print(f"[yellow]unsupported[/]: {done.skipped}", highlight=False)
+            if not args.quiet:
+                tables(console, done)
+            for claim, judgement in zip(experiment.claims, done.judgements, strict=True):
+                verdict(console, claim.text, judgement)
+                counts[str(judgement.verdict)] += 1
+            where(console, done)
+    if len(chosen) > 1:
+        console.print(", ".join(f"{number} {text}" for text, number in counts.most_common()), highlight=False)
+    return 0
+
+
+def listing(console: Console, experiments: list[Experiment]) -> None:
+    drawn = Table(header_style="bold", pad_edge=False)
+    for heading, justify in (("experiment", "left"), ("question", "left"), ("claims", "left"), ("GPU s", "right")):
+        drawn.add_column(heading, justify=justify)
+    for one in experiments:
+        claims = ", ".join(claim.id for claim in one.claims)
+        drawn.add_row(escape(one.name), escape(one.question), escape(claims), f"{one.gpu_seconds:.0f}")
+    console.print(drawn)
+    total = sum(one.gpu_seconds for one in experiments)
+    console.print(
+        f"effbench reproduce NAME; all of them take about {total / 60:.0f} minutes of one GPU", highlight=False
+    )
+
+
+def head(console: Console, experiment: Experiment) -> None:
+    console.print(f"[bold]{escape(experiment.name)}[/]: {escape(experiment.question)}", highlight=False, soft_wrap=True)
+
+
+def evidence_line(console: Console, outcome: Any) -> None:
+    name = outcome.request.target.rpartition(".")[2]
+    if outcome.status is not Status.OK:
+        console.print(f"[yellow]{outcome.status}[/] {escape(name)}: {escape(str(outcome.reason))}", soft_wrap=True)
+
+
+def tables(console: Console, done: Any) -> None:
+    for table in done.experiment.tables:
+        made = pivot(table.title, table.value, table.unit, table.rows, table.columns, done.scope(table.sweep))
+        console.print(drawn(made))
+
+
+def drawn(made: Pivot) -> Table:
+    table = Table(title=escape(made.title), title_justify="left", header_style="bold", pad_edge=False)
+    for index, heading in enumerate(made.headings):
+        table.add_column(escape(heading), justify="left" if index < made.labels else "right")
+    for row in made.rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def verdict(console: Console, text: str, judgement: Judgement) -> None:
+    """The claim, what came of it, the figure with its interval, why, and the parts where they differ."""
+    tone = TONES[judgement.verdict]
+    figure = f" · {judged_figure(judgement)}" if judgement.value else ""
+    console.print(
+        f"[bold]{escape(judgement.claim)}[/] {escape(text)}: [{tone}]{judgement.verdict}[/]{escape(figure)}"
+        f" · {escape(judgement.reason)}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for part in judgement.parts:
+        if part.label and part.value is not None:
+            figure = estimate_text(part.value, judgement.unit)
+            said = {True: "holds", False: "does not hold", None: "open"}[part.truth]
+            console.print(
+                f"    [dim]{escape(part.label)}: {escape(figure)}, {said}[/]", highlight=False, soft_wrap=True
+            )
+    for name, value in judgement.also.items():
+        console.print(f"    [dim]{escape(name)}: {escape(estimate_text(value))}[/]", highlight=False, soft_wrap=True)
+
+
+def where(console: Console, done: Any) -> None:
+    """The sweeps that the rows are from."""
+    ids = sorted({sweep_id for swept in done.swept.values() for sweep_id in swept.sweep_ids})
+    reused = sum(swept.reused for swept in done.swept.values())
+    if ids:
+        kept = f"; {reused} rows were measured before (--fresh measures them anew)" if reused else ""
+        console.print(f"[dim]rows: sweep {', '.join(ids)}{kept}[/]", highlight=False, soft_wrap=True)
