@@ -108,6 +108,8 @@ def evidence_line(console: Console, outcome: Any) -> None:
 
 def tables(console: Console, done: Any) -> None:
     for table in done.experiment.tables:
+        if table.sweep is not None and table.sweep not in done.swept:
+            continue
         made = pivot(table.title, table.value, table.unit, table.rows, table.columns, done.scope(table.sweep))
         console.print(drawn(made))
 

@@ -24,7 +24,7 @@ class Table:
 
     title: str
     value: str
-    sweep: str
+    sweep: str | None = None
     rows: tuple[str, ...] = ("model", "bs")
     columns: str = "mode"
     unit: str = ""
@@ -191,8 +191,8 @@ class _Reader:
         return Evidence(value["_target_"], {name: own for name, own in value.items() if name != "_target_"})
 
     def sweep_of(self, where: str, named: Any, sweeps: Mapping[str, Any]) -> str | None:
-        if named is None and len(sweeps) <= 1:
-            return next(iter(sweeps), None)
+        if named is None:  # all of them
+            return next(iter(sweeps)) if len(sweeps) == 1 else None
         if named not in sweeps:
             raise self.wrong(f"{where}: sweep is {named!r}; there are {', '.join(sweeps) or 'none'}")
         return str(named)
@@ -202,7 +202,7 @@ class _Reader:
         where = f"table {node['title']!r}"
         self.expression(where, node["value"])
         sweep = self.sweep_of(where, node.get("sweep"), sweeps)
-        if sweep is None:
+        if not sweeps:
             raise self.wrong(f"{where} shows rows of a sweep, and there is none")
         rows = tuple(map(str, node.get("rows") or ("model", "bs")))
         return Table(
@@ -211,10 +211,12 @@ class _Reader:
 
     def claim(self, key: Any, value: Any, sweeps: Mapping[str, Any]) -> Claim:
         where = f"claim {key}"
-        known = ("sweep", "value", "unit", "holds", "each", "also", "not_measurable", "published")
+        known = ("sweep", "value", "unit", "holds", "each", "also", "needs", "not_measurable", "published")
         node = self.keys(value, where, ("text",), known)
         if bool(node.get("holds")) == bool(node.get("not_measurable")):
             raise self.wrong(f"{where} needs either holds (the condition that confirms it) or not_measurable (why)")
+        if node.get("needs") not in NEEDS:
+            raise self.wrong(f"{where}: needs is {node['needs']!r}; allowed: cuda, or leave it out")
         also = {str(name): str(text) for name, text in (node.get("also") or {}).items()}
         for text in (node.get("value"), node.get("holds"), *also.values()):
             if text is not None:
@@ -229,6 +231,7 @@ class _Reader:
             node.get("holds"),
             tuple(map(str, [each] if isinstance(each, str) else each)),
             also,
+            node.get("needs"),
             node.get("not_measurable"),
             node.get("published"),
         )

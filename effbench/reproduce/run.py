@@ -68,8 +68,9 @@ class Reproduction:
     skipped: str | None = None  # why nothing ran
 
     def scope(self, sweep: str | None) -> Rows:
-        """What the names of an expression mean over this sweep's rows and all evidence."""
-        own = self.swept.get(sweep or "", Swept())
+        """What the names of an expression mean over the rows of this sweep (None: of all) and all evidence."""
+        chosen = list(self.swept.values()) if sweep is None else [self.swept.get(sweep, Swept())]
+        own = Swept([row for one in chosen for row in one.rows], {k: v for one in chosen for k, v in one.facts.items()})
         pieces = {name: facts_or_reason(outcome) for name, outcome in self.evidence.items()}
         return Rows(own.rows, self.experiment.names, pieces, own.facts)
 
@@ -156,6 +157,8 @@ def reproduce(
         done.judgements = [unmeasurable(claim, NO_CUDA) for claim in experiment.claims]
         return done
     for name, words in experiment.sweeps.items():
+        if on_cpu and not any(claim.needs is None and claim.sweep in (None, name) for claim in experiment.claims):
+            continue  # nobody asks for it here
         reusing = Reusing(fresh)
         argv = command_of(experiment, name, words, overrides, db)
         hydra_sweep(argv, quiet=quiet, conductor=reusing, server=machine.server)
@@ -172,7 +175,10 @@ def reproduce(
     done.interrupted = len(outcomes) < len(requests)
     if done.interrupted:
         return done
-    done.judgements = [judge(claim, done.scope(claim.sweep)) for claim in experiment.claims]
+    done.judgements = [
+        unmeasurable(claim, NO_CUDA) if claim.needs == "cuda" and on_cpu else judge(claim, done.scope(claim.sweep))
+        for claim in experiment.claims
+    ]
     with Store.open(db, mode="write") as store:
         store.add_environment(machine.environment, machine.details)
         store.add_verdicts(
@@ -207,7 +213,7 @@ def database_of(overrides: Sequence[str], default: str) -> str:
 
 def row_of(done: Reproduction, claim: Claim, judgement: Judgement) -> dict[str, Any]:
     """A row of `claim_verdict`, less its environment and time."""
-    sweeps = done.swept[claim.sweep].sweep_ids if claim.sweep in done.swept else []
+    sweeps = sorted({row["sweep_id"] for row in done.scope(claim.sweep).rows})
     texts = " ".join(filter(None, (claim.value, claim.holds, *claim.also.values())))
     used = {name: outcome for name, outcome in done.evidence.items() if f"evidence.{name}" in texts}
     measured = {
