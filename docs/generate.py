@@ -182,6 +182,16 @@ def modes() -> Table:
     return Table(["mode", "what it is", "settings under `mode` and their defaults", "needs"], rows)
 
 
+def evidence() -> Table:
+    from effbench.evidence import pieces  # imports torch
+
+    rows = [
+        Row(piece.name, [", ".join(piece.claims)], [piece.shows, ", ".join(piece.needs) or "nothing"])
+        for piece in pieces()
+    ]
+    return Table(["piece", "claims", "what it shows", "needs"], rows)
+
+
 TABLES: dict[str, Callable[[], Table]] = {
     "view": view,
     "trial": table_of(schema.TrialRow),
@@ -199,6 +209,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "protocols": protocols,
     "models": models,
     "modes": modes,
+    "evidence": evidence,
 }
 
 

@@ -15,7 +15,8 @@ from torch import nn
 from effbench.evidence.base import CUDA, Facts, attempt, call_ms, close, listed, median_ms, shows
 from effbench.evidence.fresh import in_fresh_process
 from effbench.evidence.graphs import record
-from effbench.measure.memory import graph_pool_bytes
+from effbench.measure.memory import graph_pool_bytes, reset_peaks
+from effbench.worker.failures import chain, describe
 
 MIB = 2**20
 
@@ -51,6 +52,8 @@ def capture_refused(device: torch.device, what: str) -> Facts:
     captured_later = attempt(record, lambda: x + 1)
     return {
         **{f"capture_{key}": value for key, value in tried.facts().items()},
+        # ending a capture that is already lost raises an error of its own
+        "capture_first_error": describe(list(chain(tried.raised))[-1]) if tried.raised else None,
         "eager_works_afterwards": later.succeeded,
         "capture_works_afterwards": captured_later.succeeded,
     }
@@ -96,6 +99,7 @@ def allocation(device: torch.device, batch: int, width: int) -> Facts:
     def allocates() -> torch.Tensor:
         return (x * 2).sin() + torch.zeros(x.shape, device=device)
 
+    reset_peaks(device)  # pools of graphs that are gone must not count
     before = graph_pool_bytes(device) or 0
     allocated = torch.cuda.memory_allocated(device)
     tried = attempt(record, allocates)

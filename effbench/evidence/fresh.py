@@ -75,6 +75,8 @@ def main() -> None:
     done = attempt(function, torch.device(order["device"]), **order["settings"])
     answer.write(json.dumps({**done.facts(), **(done.value or {})}))
     answer.flush()
+    sys.stderr.flush()
+    os._exit(0)  # a CUDA context that a failed capture left behind must not hold up the end
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ import torch
 
 @dataclass
 class Recorded:
-    """`output` is the graph's own buffer: the next replay overwrites it."""
+    """`output` is the graph's own buffer: the next replay overwrites it. `inputs` are kept, as their memory is read."""
 
     graph: torch.cuda.CUDAGraph
     output: Any
+    inputs: tuple[Any, ...]
 
     def replay(self) -> Any:
         self.graph.replay()
@@ -33,4 +34,4 @@ def record(function: Callable[..., Any], *args: Any, warmups: int = 3) -> Record
     with torch.cuda.graph(graph, stream=stream):
         output = function(*args)
     torch.cuda.synchronize()
-    return Recorded(graph, output)
+    return Recorded(graph, output, args)

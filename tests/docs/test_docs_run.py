@@ -93,7 +93,8 @@ def snippets():
 def test_python(block, results, capsys):
     names: dict = {}
     exec(compile(block.text, block.page, "exec"), names)
-    assert any(len(value) for name, value in names.items() if name in ("frame", "samples"))
+    assert any(len(value) for name, value in names.items() if name in ("frame", "samples", "outcomes"))
+    assert {outcome.status.value for outcome in names.get("outcomes", ())} <= {"ok", "unsupported"}
 
 
 @pytest.mark.parametrize("refusal", pages.refusals(), ids=lambda refusal: refusal.command)

@@ -1,0 +1,138 @@
+"""Every piece of evidence on a GPU, as a user gathers them; the undisputed facts, and the shape of the others."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from effbench.cell import Status
+from effbench.evidence import pieces
+from effbench.message import EvidenceRequest
+from effbench.sweeping.evidence import gather
+
+#: Smaller than by default, where that saves seconds.
+SETTINGS = {
+    "capture.warmups_before_capture": {"counts": [0, 2]},
+    "inductor.memory_options": {"batch": 1024, "branches": 3},
+    "warmup.first_calls": {"width": 64, "depth": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def facts():
+    """Facts by the piece's name."""
+    asked = {
+        piece.name: EvidenceRequest(piece.target, SETTINGS.get(piece.name, {}), device="cuda") for piece in pieces()
+    }
+    outcomes = dict(zip(asked, gather(list(asked.values()), timeout_s=120), strict=True))
+    for name, outcome in outcomes.items():
+        print(f"{name}: {outcome.status} in {outcome.seconds:.1f} s: {outcome.reason or json.dumps(outcome.facts)}")
+        if outcome.log or outcome.traceback:
+            print(outcome.log or outcome.traceback)
+    wrong = {name: outcome.reason for name, outcome in outcomes.items() if outcome.status is not Status.OK}
+    assert wrong == {}
+    assert all(outcome.gpu["uuid"].startswith("GPU-") for outcome in outcomes.values())
+    return {name: outcome.facts for name, outcome in outcomes.items()}
+
+
+def test_a_replay_follows_values_and_not_addresses(facts):
+    found = facts["weights.weight_updates"]
+    assert found["replay_equals_eager_at_first"]
+    assert found["replay_follows_in_place_update"]
+    assert found["replay_is_stale_after_rebinding"] and not found["replay_follows_rebinding"]
+    assert found["rebinding"]["replay"] == pytest.approx(found["rebinding"]["eager_before"], rel=1e-4, abs=1e-5)
+    assert found["replay_is_stale_after_dtype_change"] and not found["replay_follows_dtype_change"]
+    assert found["capturing_again_follows_rebinding"] and found["capturing_again_follows_dtype_change"]
+    if found["freed_address_was_given_away"]:
+        assert found["replay_reads_what_took_the_freed_address"]
+        assert found["freed_weight"]["replay"] == pytest.approx([28.0] * 4)
+
+
+@pytest.mark.parametrize("what", ["branch_on_data", "output_of_unknown_size", "copy_to_the_host"])
+def test_what_capture_refuses(facts, what):
+    found = facts["capture.capture_limits"][what]
+    assert found["succeeded"], "the process that tried it ended by itself"
+    assert found["capture_succeeded"] is False
+    assert "Error" in found["capture_error_type"]
+    assert "captur" in f"{found['capture_error']} {found['capture_first_error']}".lower()
+    assert isinstance(found["eager_works_afterwards"], bool)
+
+
+def test_what_capture_takes(facts):
+    found = facts["capture.capture_limits"]
+    assert found["branch_on_a_host_value"]["replay_follows_the_flag"] is False
+    assert found["branch_on_a_host_value"]["replay"] == [2.0] * 4
+    shape = found["other_shape"]
+    assert shape["more_rows_fit_into_its_input"] is False
+    assert (shape["rows_given"], shape["rows_replayed"]) == (3, 4)
+    assert shape["rows_given_are_right"] and shape["last_row_is_of_the_call_before"]
+    allocation = found["allocation_while_capturing"]
+    assert allocation["succeeded"] and allocation["replay_equals_eager"]
+    assert allocation["private_pool_growth_bytes"] >= allocation["tensor_bytes"]
+    assert allocation["replays_write_to_one_address"]
+
+
+def test_padding(facts):
+    found = facts["padding.padded_batches"]
+    assert found["rows_apart"]["rows_equal_eager"] and found["rows_apart_tail_of_nan"]["rows_equal_eager"]
+    assert found["rows_apart"]["sizes_tried"] == 16
+    assert found["rows_mixed"]["wrong_sizes"] == [3, 5, 6, 7, *range(9, 16)]
+
+
+def test_warmups_before_capture(facts):
+    found = facts["capture.warmups_before_capture"]
+    assert [one["warmups"] for one in found["tries"]] == [0, 2]
+    two = found["tries"][1]
+    assert two["succeeded"] and two["replay_equals_eager"]
+    assert len(two["warmup_ms"]) == 2
+    assert 0 < two["steady_replay_ms"] < two["warmup_ms"][0]
+    assert found["fewest_warmups_that_work"] in (0, 2)
+    if not found["tries"][0]["succeeded"]:
+        assert found["tries"][0]["error"]
+
+
+def test_memory_options(facts):
+    found = facts["inductor.memory_options"]
+    for name, one in found["variants"].items():
+        if name == "memory_planning" and not one["ran"]:  # off by default, and known to fail: that is a fact too
+            assert one["error"]
+            assert found["memory_planning_lowers_the_peak"] is None
+            continue
+        assert one["ran"], (name, one)
+        assert one["output_equals_eager"], name
+        assert one["peak_bytes"] >= found["tensor_bytes"], name
+    assert found["defaults"]["memory_planning"] is False
+    assert isinstance(found["reorder_for_locality_lowers_the_peak"], bool)
+
+
+def test_first_calls(facts):
+    found = facts["warmup.first_calls"]["modes"]
+    assert list(found) == ["eager", "default", "reduce-overhead", "max-autotune"]
+    for name, one in found.items():
+        assert one["ran"], (name, one)
+        assert len(one["calls_ms"]) == 10
+        assert one["calls_ms"][0] > one["steady_ms"] > 0, name
+
+
+def test_without_triton(facts):
+    found = facts["inductor.without_triton"]
+    assert found["cpu"]["compiles"] and found["cpu"]["kernels_in_cpp"] and not found["cpu"]["triton_is_found"]
+    assert found["cuda_with_triton"]["compiles"] and found["cuda_with_triton"]["kernels_in_triton"]
+    assert found["cuda"]["triton_is_found"] is False
+    assert found["cuda"]["compiles"] in (True, False)
+    assert found["cuda"]["compiles"] or found["cuda"]["compile_error"]
+
+
+def test_what_does_not_depend_on_the_device(facts):
+    assert facts["control_flow.where_instead_of_if"]["where"]["fullgraph_succeeded"]
+    assert facts["control_flow.where_instead_of_if"]["if"]["graph_breaks"] == 1
+    assert facts["control_flow.capture_methods"]["jit_trace"]["branch"]["baked_in"]
+    assert facts["shapes.recompilations"]["dynamic"]["true"]["compilations"] == 1
+    assert facts["shapes.recompile_limit"]["compiled_sizes"] == [2, 3, 4]
+    assert facts["dynamo.reset_and_counters"]["reset_clears_the_counters"] is False
+    assert facts["dynamo.log_level"]["log_level_exists"] is False
+    assert facts["scripting.save_and_load"]["traced"]["outputs_equal_bit_for_bit"] in (True, False)
+    assert facts["custom_ops.native_path_while_compiling"]["restored_after_failure"]
+    assert facts["storage.shared_storage"]["derived"]["slice"]["shares_storage"]
+    assert not facts["storage.in_place_and_backward"]["multiply_what_sigmoid_saved"]["backward_works"]
