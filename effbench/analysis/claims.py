@@ -47,8 +47,8 @@ class Claim:
     """A statement and how it is judged. Expressions are those of `analysis.expression`.
 
     `value`: the figure that is shown; `holds`: the condition, in which `value` is that figure; `each`: names, for each
-    of whose combinations the condition is judged by itself; `also`: further figures to show; `needs`: cuda, where it says
-    nothing about other devices; `not_measurable`: why no measurement decides it.
+    of whose combinations the condition is judged by itself; `also`: further figures to show; `needs`: cuda, where it
+    says nothing about other devices; `not_measurable`: why no measurement decides it.
     """
 
     id: str
