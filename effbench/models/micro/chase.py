@@ -77,13 +77,14 @@ class PointerChase(nn.Module):
     buffer is seen whole before a line comes again.
 
     Nanoseconds a hop are `gpu_busy_ms` · 10⁶ ÷ `hops`; the difference between two numbers of hops leaves out what a
-    kernel costs by itself. The lines are odd in number, so that no power of two of hops ends where it began.
+    kernel costs by itself, and what filling the L1 cache costs it, which is empty when a kernel begins. The lines are
+    odd in number, so that no power of two of hops ends where it began.
 
     Returns a number that only the whole chain gives: for the first two how far along the cycle it has come (`hops`
     modulo its length), read from the buffer; for `register` the last value.
     """
 
-    def __init__(self, variant: str = "memory", bytes: int = 32768, hops: int = 16384, seed: int = 0):
+    def __init__(self, variant: str = "memory", bytes: int = 8192, hops: int = 16384, seed: int = 0):
         super().__init__()
         self.variant = one_of("variant", variant, VARIANTS)
         self.bytes = whole("bytes", bytes, low=4 * LINE_BYTES, high=SHARED_BYTES if variant == "shared" else None)

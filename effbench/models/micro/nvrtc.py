@@ -48,6 +48,7 @@ def compile_kernel(source: str, name: str, device: torch.device, who: str) -> Ca
 def load_library() -> None:
     """Load the NVRTC that came with PyTorch's wheels: the loader does not look where it lies."""
     packages = Path(torch.__file__).parents[1] / "nvidia"
-    for path in sorted(packages.glob("*/lib/libnvrtc.so.*")):
-        with suppress(OSError):
-            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    major = (torch.version.cuda or "").partition(".")[0]
+    for path in sorted(packages.glob(f"*/lib/libnvrtc.so.{major}*")):
+        with suppress(OSError):  # then PyTorch looks where the system has it
+            ctypes.CDLL(str(path))

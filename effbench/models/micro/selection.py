@@ -40,17 +40,19 @@ class Selection(nn.Module):
         self.slots = None if slots is None else whole("slots", slots)
         self.work_us = whole("work_us", work_us, low=0)
         self.stack = LinearStack(sizes)
+        # on the device already: a number from Python might have to be sent there
+        self.register_buffer("zero", torch.zeros(()), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         # x [B, F_first] -> []
         y = self.stack(x).flatten()  # [M]
         positive = y > 0
         if self.variant == "mask":
-            return torch.where(positive, y, 0.0).sum()
+            return torch.where(positive, y, self.zero).sum()
         if self.variant == "nonzero-static":
             slots = y.shape[0] if self.slots is None else self.slots
             indices = torch.nonzero_static(positive, size=slots, fill_value=-1).squeeze(1)  # [S]
-            return torch.where(indices >= 0, y[indices], 0.0).sum()  # -1 reads the last output, and drops it
+            return torch.where(indices >= 0, y[indices], self.zero).sum()  # -1 reads the last output, and drops it
         if self.variant == "work-then-nonzero":
             spin(self.work_us)
         indices = positive.nonzero().squeeze(1)  # [K]
