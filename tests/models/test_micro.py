@@ -1,0 +1,340 @@
+"""The micro-workloads on the CPU, tiny: variants agree, are what their names say, and refuse what cannot be."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch.profiler import profile
+
+from effbench.errors import UnsupportedError
+from effbench.models.build import build_module
+from effbench.models.inputs import make_inputs, parse_inputs
+
+CONF = Path(__file__).parents[2] / "conf" / "model"
+NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if "effbench.models.micro." in path.read_text())
+KEYS = ["name", "description", "module", "inputs", "tolerance", "allow_nonfinite"]
+BS = 3
+#: Arguments that make a workload small.
+SMALL = {
+    "matmul32": {"size": 4},
+    "elements": {"count": 5},
+    "creation": {"elements": 16},
+    "inplace": {"elements": 16, "length": 3},
+    "nonzero": {"sizes": [4, 8, 16], "work_us": 100},
+    "gradmode": {"width": 8, "depth": 3},
+    "transfer": {"shape": [3, 4, 5]},
+    "optimizer": {"layers": 3, "width": 8},
+    "fusion-layer": {"width": 16},
+    "pointwise51": {"in_features": 4, "features": 16, "multiplications": 7},
+    "pointer-chase": {"bytes": 512, "hops": 8},
+    "vector-add": {"elements": 100},
+}
+#: Variants that run anywhere; outputs are compared with those of the first.
+VARIANTS = {
+    "elements": ["whole", "loop"],
+    "inplace": ["out-of-place", "in-place"],
+    "nonzero": ["mask", "nonzero", "nonzero-static", "nonzero-then-work", "work-then-nonzero"],
+    "gradmode": ["inference_mode", "no_grad", "grad"],
+    "transfer": ["uint8", "float32"],
+    "optimizer": ["loop", "foreach", "fused"],
+    "fusion-layer": ["eval", "train"],
+}
+
+
+def load(name, bs=BS, **arguments):
+    """The plain node `model` as a sweep composes it."""
+    config = OmegaConf.create({"bs": bs, "model": OmegaConf.load(CONF / f"{name}.yaml")})
+    config.model.module.update({**SMALL[name], **arguments})
+    return OmegaConf.to_container(config, resolve=True)["model"]
+
+
+def make(name, dtype=torch.float32, seed=1, **arguments):
+    """The module with a batch of inputs."""
+    node = load(name, **arguments)
+    args, _ = make_inputs(parse_inputs(node["inputs"]), BS, dtype, "cpu", seed)
+    return build_module(node["module"], dtype, "cpu", seed=0), args
+
+
+def run(name, dtype=torch.float32, calls=1, **arguments):
+    """The output after so many calls; built outside inference mode and called in it, as in a trial."""
+    module, args = make(name, dtype, **arguments)
+    with torch.inference_mode():
+        for _ in range(calls):
+            output = module(*args)
+        return [one.clone() for one in output] if isinstance(output, list) else output.clone()
+
+
+def test_every_workload_is_tested():
+    assert set(NAMES) == set(SMALL)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_yaml_as_shipped(name):
+    node = OmegaConf.load(CONF / f"{name}.yaml")
+    assert list(node) == KEYS
+    assert node.name == name
+    assert node.description
+    assert {"variant", *SMALL[name]} - set(node.module) <= {"variant"}
+    assert parse_inputs(load(name)["inputs"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("name", "variant"), [(name, one) for name, some in VARIANTS.items() for one in some[1:]])
+def test_variants_return_the_same(name, variant, dtype):
+    first, output = run(name, dtype, variant=VARIANTS[name][0]), run(name, dtype, variant=variant)
+    if name == "nonzero":  # sums of the same numbers in another order
+        torch.testing.assert_close(output, first, rtol=1e-2 if dtype == torch.bfloat16 else 1e-5, atol=0)
+    else:
+        torch.testing.assert_close(output, first, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("name", "variant"), [(name, one) for name, some in VARIANTS.items() for one in some])
+def test_a_call_can_be_repeated(name, variant):
+    torch.testing.assert_close(run(name, calls=4, variant=variant), run(name, calls=1, variant=variant), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "name", ["matmul32", "elements", "inplace", "nonzero", "gradmode", "fusion-layer", "pointwise51"]
+)
+def test_output_depends_on_the_input(name):
+    module, args = make(name)
+    _, other = make(name, seed=2)
+    with torch.inference_mode():
+        assert not torch.equal(module(*args), module(*other))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "pointer-chase"])
+def test_shapes_and_dtypes(name):
+    shapes = {
+        "matmul32": (4, 4),
+        "elements": (5, BS),
+        "creation": (BS, 16),
+        "inplace": (BS, 16),
+        "nonzero": (),
+        "gradmode": (BS, 8),
+        "transfer": (BS, 3, 4, 5),
+        "optimizer": (8, 8),
+        "fusion-layer": (BS, 16),
+        "pointwise51": (BS, 16),
+        "vector-add": (BS, 100),
+    }
+    output = run(name, torch.bfloat16)
+    output = output[0] if isinstance(output, list) else output
+    assert (tuple(output.shape), output.dtype) == (shapes[name], torch.bfloat16)
+    assert output.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("matmul32", {"size": 0}, "size is 0; allowed: whole numbers from 1"),
+        ("elements", {"variant": "all"}, "variant is 'all'; allowed: loop, whole"),
+        ("elements", {"count": 2.5}, "count is 2.5; allowed: whole numbers"),
+        ("creation", {"variant": "gpu"}, "variant is 'gpu'; allowed: device, host, host-pinned"),
+        ("creation", {"fill": "ones"}, "fill is 'ones'; allowed: normal, zeros"),
+        ("inplace", {"variant": "inplace"}, "variant is 'inplace'; allowed: in-place, out-of-place"),
+        ("inplace", {"cold": "yes"}, "cold is 'yes'; allowed: False, True"),
+        ("nonzero", {"variant": "where"}, "variant is 'where'; allowed: nonzero, nonzero-static, mask"),
+        ("nonzero", {"slots": 0}, "slots is 0; allowed"),
+        ("nonzero", {"work_us": -1}, "work_us is -1; allowed: whole numbers from 0"),
+        ("gradmode", {"variant": "off"}, "variant is 'off'; allowed: grad, no_grad, inference_mode"),
+        ("transfer", {"variant": "int8"}, "variant is 'int8'; allowed: uint8, float32"),
+        ("optimizer", {"variant": "sgd"}, "variant is 'sgd'; allowed: loop, foreach, fused, capturable"),
+        ("fusion-layer", {"variant": "test"}, "variant is 'test'; allowed: eval, train"),
+        ("fusion-layer", {"p": 1}, "p is 1; allowed: from 0 to below 1"),
+        ("pointwise51", {"features": True}, "features is True; allowed"),
+        ("pointer-chase", {"variant": "l2"}, "variant is 'l2'; allowed: memory, shared, register"),
+        ("pointer-chase", {"variant": "shared", "bytes": 65536}, "bytes is 65536; allowed: whole numbers from 512 to"),
+        ("pointer-chase", {"hops": 2**31}, "hops is 2147483648; allowed"),
+        ("vector-add", {"block": 48}, "block is 48; allowed: powers of two from 32 to 16384"),
+        ("vector-add", {"num_warps": 64}, "num_warps is 64; allowed: powers of two from 1 to 32"),
+        ("vector-add", {"threads": 2048}, "threads is 2048; allowed: whole numbers from 1 to 1024"),
+    ],
+)  # fmt: skip
+def test_settings_are_checked(name, settings, words):
+    with pytest.raises(ValueError) as caught:
+        build_module(load(name, **settings)["module"], torch.float32, "cpu", seed=0)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("creation", {"variant": "host-pinned"}, "variant=host-pinned needs CUDA, and this cell runs on cpu"),
+        ("inplace", {"cold": True}, "cold=true needs CUDA's caching allocator, and this cell runs on cpu"),
+        ("transfer", {"pinned": True}, "pinned=true needs CUDA, and"),
+        ("optimizer", {"variant": "capturable"}, "variant=capturable needs CUDA, and this cell runs on cpu"),
+        ("pointer-chase", {"variant": "memory"}, "pointer-chase is a CUDA kernel, and this cell runs on cpu"),
+        ("pointer-chase", {"variant": "shared"}, "pointer-chase is a CUDA kernel, and this cell runs on cpu"),
+        ("pointer-chase", {"variant": "register"}, "pointer-chase is a CUDA kernel, and this cell runs on cpu"),
+        ("vector-add", {"variant": "triton"}, "variant=triton is a kernel for CUDA, and this cell runs on cpu"),
+        ("vector-add", {"variant": "cuda"}, "variant=cuda is a CUDA kernel, and this cell runs on cpu"),
+    ],
+)
+def test_what_cannot_run_here_says_why(name, settings, words):
+    with pytest.raises(UnsupportedError) as caught:
+        run(name, **settings)
+    assert str(caught.value).startswith(words)
+
+
+# --- each by itself
+
+
+def test_elements_are_tripled():
+    module, (x,) = make("elements", variant="loop")
+    assert torch.equal(module(x), torch.stack([row * 3 for row in x]))
+
+
+def test_created_zeros_are_the_same_and_normal_numbers_repeat():
+    for variant in ("device", "host"):
+        assert torch.equal(run("creation", variant=variant, fill="zeros"), torch.zeros(BS, 16))
+    big = run("creation", variant="host", elements=10000)
+    assert torch.equal(big, run("creation", variant="host", elements=10000, calls=3))
+    other, args = make("creation", variant="host", elements=10000)
+    other.seed += 1
+    assert not torch.equal(big, other(*args))
+    assert abs(float(big.mean())) < 0.03
+    assert abs(float(big.std()) - 1) < 0.03
+
+
+def test_the_chain_is_in_place_or_not():
+    for variant, same in (("in-place", True), ("out-of-place", False)):
+        module, (x,) = make("inplace", variant=variant)
+        before = x.clone()
+        y = module(x)
+        assert (y.data_ptr() == x.data_ptr()) is same
+        assert torch.equal(x, before) is not same
+        assert torch.equal(y, before.clamp(0, 1))
+
+
+def test_the_sum_of_the_positive_outputs():
+    module, (x,) = make("nonzero")
+    y = module.stack(x)
+    assert 0 < int((y > 0).sum()) < y.numel(), "some are chosen and some are not"
+    torch.testing.assert_close(module(x), y.clamp(min=0).sum())
+
+
+def test_too_few_slots_leave_outputs_out():
+    whole = run("nonzero", variant="nonzero-static")
+    assert float(run("nonzero", variant="nonzero-static", slots=3)) < float(whole)
+    torch.testing.assert_close(run("nonzero", variant="nonzero-static", slots=500), whole)
+
+
+@pytest.mark.parametrize("variant", ["nonzero-then-work", "work-then-nonzero"])
+def test_the_host_works_for_as_long_as_it_should(variant, monkeypatch):
+    from effbench.models.micro import selection
+
+    now, worked = [0], []
+    nonzero, spin = torch.Tensor.nonzero, selection.spin
+
+    def clock():
+        now[0] += 1000
+        return now[0]
+
+    monkeypatch.setattr(selection.time, "perf_counter_ns", clock)
+    monkeypatch.setattr(selection, "spin", lambda us: (spin(us), worked.append("work")))
+    monkeypatch.setattr(torch.Tensor, "nonzero", lambda self: (worked.append("nonzero"), nonzero(self))[1])
+    run("nonzero", variant=variant, work_us=50)
+    assert worked == (["nonzero", "work"] if variant == "nonzero-then-work" else ["work", "nonzero"])
+    assert 50 * 1000 <= now[0] <= 53 * 1000
+
+
+@pytest.mark.parametrize("variant", ["grad", "no_grad", "inference_mode"])
+@pytest.mark.parametrize("around", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_gradient_modes_are_what_they_say(variant, around):
+    module, (x,) = make("gradmode", variant=variant)
+    seen = []
+
+    def look(_module, _args, output):
+        seen.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled(), output.grad_fn is not None))
+
+    module.mlp.register_forward_hook(look)
+    with around():
+        y = module(x)
+        here = (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+    expected = {"grad": (True, False, True), "no_grad": (False, False, False), "inference_mode": (False, True, False)}
+    assert seen == [expected[variant]]
+    assert y.is_inference() is (variant == "inference_mode")
+    assert here == (around is torch.enable_grad, around is torch.inference_mode), "it is put back"
+    if variant == "grad":
+        y.sum().backward()
+        assert all(parameter.grad is not None for parameter in module.parameters())
+
+
+def test_gradients_cannot_be_recorded_of_a_copy_made_in_inference_mode():
+    module, (x,) = make("gradmode", variant="grad")
+    with torch.inference_mode(), pytest.raises(UnsupportedError, match="made outside inference mode"):
+        module(x.clone())
+
+
+def test_images_stay_on_the_host_as_they_are():
+    for variant, dtype, size in (("uint8", torch.uint8, 1), ("float32", torch.float32, 4)):
+        module, (like,) = make("transfer", torch.bfloat16, variant=variant)
+        assert (module.images.dtype, module.bytes) == (dtype, BS * 60 * size)
+        y = module(like)
+        assert 0 <= float(y.min()) < 0.2
+        assert 0.8 < float(y.max()) < 1
+    pixels, _ = make("transfer", variant="uint8")
+    assert torch.equal(y, (pixels.images / 256).bfloat16())
+
+
+@pytest.mark.parametrize("variant", ["foreach", "fused"])
+def test_optimizers_take_the_same_steps_as_a_loop(variant):
+    start = run("optimizer", variant="loop")
+    loop = run("optimizer", variant="loop", lr=0.01, calls=3)
+    for ours, theirs, before in zip(run("optimizer", variant=variant, lr=0.01, calls=3), loop, start, strict=True):
+        torch.testing.assert_close(ours, theirs)
+        assert not torch.allclose(theirs, before, atol=0.005), "three steps of about 0.01"
+
+
+def test_the_optimizer_has_gradients_of_the_first_batch_only():
+    module, args = make("optimizer")
+    with torch.inference_mode():
+        module(*args)
+        gradients = [parameter.grad.clone() for parameter in module.parameters()]
+        module(*make("optimizer", seed=9)[1])
+    assert len(gradients) == 6
+    assert all(float(gradient.abs().max()) > 0 for gradient in gradients)
+    assert all(torch.equal(a, p.grad) for a, p in zip(gradients, module.parameters(), strict=True))
+
+
+def operators(module, args):
+    with profile() as seen, torch.inference_mode():
+        module(*args)
+    return [event.key for event in seen.key_averages() for _ in range(event.count)]
+
+
+def test_dropout_is_drawn_in_train_and_only_there():
+    drawn = {
+        (variant, p): "aten::bernoulli_" in operators(*make("fusion-layer", variant=variant, p=p))
+        for variant in ("eval", "train")
+        for p in (0.0, 1e-9, 0.5)
+    }
+    assert drawn == {(variant, p): variant == "train" and p > 0 for variant, p in drawn}
+
+
+def test_a_usual_probability_drops():
+    module, args = make("fusion-layer", variant="train", p=0.5)
+    with torch.inference_mode():
+        assert not torch.equal(module(*args), module(*args))
+
+
+def test_pointwise_is_many_operators():
+    module, args = make("pointwise51", multiplications=50)
+    names = operators(module, args)
+    assert (names.count("aten::mul"), names.count("aten::relu")) == (50, 1)
+    with torch.inference_mode():
+        assert torch.equal(module(*args), torch.relu(module.linear(*args)))
+        odd, _ = make("pointwise51", multiplications=7)
+        assert torch.equal(odd(*args), 2 * torch.relu(odd.linear(*args)))
+
+
+@pytest.mark.parametrize("name", ["matmul32", "fusion-layer", "pointwise51", "elements", "inplace", "vector-add"])
+def test_is_traced_without_a_break(name):
+    module, args = make(name)
+    with torch.inference_mode():
+        torch._dynamo.reset()
+        compiled = torch.compile(module, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(*[x.clone() for x in args]), module(*args))
+    torch._dynamo.reset()

@@ -1,0 +1,199 @@
+"""What the CUDA kernels of the micro-workloads are given, followed on the host; the kernels run in tests/gpu/."""
+
+import builtins
+import ctypes
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from effbench.errors import UnsupportedError
+from effbench.models.micro import chase, nvrtc, vector_add
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.mark.parametrize("length", [3, 63, 255])
+def test_one_cycle_through_all(length):
+    following, rank = chase.cycle(length, seed=1)
+    seen = [0]
+    for _ in range(length - 1):
+        seen.append(int(following[seen[-1]]))
+    assert sorted(seen) == list(range(length))
+    assert int(following[seen[-1]]) == 0, "it closes"
+    first = int(rank[0])
+    assert [int(rank[at]) for at in seen] == [(first + i) % length for i in range(length)]
+
+
+def test_a_seed_gives_its_cycle_and_it_is_in_no_order():
+    (first, _), (again, _), (other, _) = chase.cycle(255, 1), chase.cycle(255, 1), chase.cycle(255, 2)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    steps = (first - torch.arange(255)).abs()
+    assert int((steps <= 1).sum()) < 15, "no prefetcher could guess it"
+
+
+def word(address):
+    return ctypes.c_int64.from_address(address).value
+
+
+def chase_on_the_host(place, lines, hops):
+    """What `chase_memory` does, on addresses of this process."""
+    start = at = word(place.data_ptr())
+    for _ in range(hops):
+        at = word(at)
+    place[0] = at
+    return (word(at + 8) - word(start + 8) + lines) % lines
+
+
+@pytest.mark.parametrize("hops", [1, 16, 62, 64, 1024])
+def test_the_walk_is_known_wherever_it_begins(hops):
+    buffer = chase.lines_of(*chase.cycle(63, seed=3), CPU)
+    assert buffer.stride(0) * buffer.element_size() == chase.LINE_BYTES
+    place = torch.tensor([buffer.data_ptr()])
+    walked = [chase_on_the_host(place, 63, hops) for _ in range(5)]
+    assert walked == [hops % 63] * 5
+    assert hops % 63 != 0
+
+
+def test_calls_go_on_where_they_stopped():
+    buffer = chase.lines_of(*chase.cycle(63, seed=3), CPU)
+    place, places = torch.tensor([buffer.data_ptr()]), set()
+    for _ in range(63):
+        places.add(int(place))
+        chase_on_the_host(place, 63, 16)
+    assert len(places) == 63, "every line is a beginning before one comes again"
+
+
+@pytest.mark.parametrize("number", [4, 5, 256, 255])
+def test_no_power_of_two_of_hops_ends_where_it_began(number):
+    length = chase.odd(number)
+    assert number - 1 <= length <= number
+    assert all(2**power % length for power in range(31))
+
+
+def test_the_chain_of_multiply_adds():
+    value = np.uint32(chase.SEED)
+    with np.errstate(over="ignore"):
+        for _ in range(100):
+            value = value * np.uint32(chase.FACTOR) + np.uint32(chase.SUMMAND)
+    assert chase.register_result(100) == int(value)
+    assert chase.register_result(0) == chase.SEED
+
+
+def test_kernels_are_in_the_source_with_the_arguments_they_get():
+    for name in chase.VARIANTS:
+        assert f"void chase_{name}(" in chase.SOURCE
+    for dtype, (name, _, _) in vector_add.TYPES.items():
+        text = vector_add.source(dtype)
+        assert f"void add(const {name}* a, const {name}* b, {name}* c, int n)" in text
+        assert "_AS" not in text
+        assert "TYPE" not in text
+        assert "#include" not in text
+    assert "#include" not in chase.SOURCE
+
+
+def test_a_torch_without_the_compiler(monkeypatch):
+    monkeypatch.delattr(torch.cuda, "_compile_kernel")
+    with pytest.raises(UnsupportedError, match=r"variant=cuda needs torch\.cuda\._compile_kernel, which PyTorch 2"):
+        nvrtc.compile_kernel("", "add", CUDA, "variant=cuda")
+
+
+class NoDevice:
+    """In the place of torch.cuda.device, which needs one."""
+
+    def __init__(self, device):
+        pass
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *error):
+        pass
+
+
+def test_no_nvrtc_library(monkeypatch):
+    def compiler(source, name):
+        raise OSError("Could not find any NVRTC library")
+
+    monkeypatch.setattr(torch.cuda, "_compile_kernel", compiler)
+    monkeypatch.setattr(torch.cuda, "device", NoDevice)
+    with pytest.raises(UnsupportedError, match="pointer-chase needs NVRTC: Could not find any NVRTC library"):
+        nvrtc.compile_kernel("", "add", CUDA, "pointer-chase")
+
+
+def test_a_machine_without_a_toolkit_compiles_all_the_same(monkeypatch):
+    """PyTorch looks for headers below CUDA_HOME and gives up without one; it is put back afterwards."""
+    from torch.utils import cpp_extension
+
+    def compiler(source, name):
+        return source, name, cpp_extension.include_paths("cuda")[-1]
+
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", None)
+    monkeypatch.setattr(torch.cuda, "_compile_kernel", compiler)
+    monkeypatch.setattr(torch.cuda, "device", NoDevice)
+    assert nvrtc.compile_kernel("text", "add", CUDA, "it")[:2] == ("text", "add")
+    assert cpp_extension.CUDA_HOME is None
+
+
+def test_what_the_compiler_has_against_a_source_passes_through(monkeypatch):
+    def compiler(source, name):
+        raise RuntimeError("Kernel compilation failed:\nadd.cu(1): error")
+
+    monkeypatch.setattr(torch.cuda, "_compile_kernel", compiler)
+    monkeypatch.setattr(torch.cuda, "device", NoDevice)
+    with pytest.raises(RuntimeError, match="Kernel compilation failed"):
+        nvrtc.compile_kernel("", "add", CUDA, "it")
+
+
+def test_triton_is_missing(monkeypatch):
+    real = builtins.__import__
+
+    def no_triton(name, *rest):
+        if name.partition(".")[0] == "triton":
+            raise ModuleNotFoundError("No module named 'triton'", name="triton")
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", no_triton)
+    monkeypatch.delitem(sys.modules, "effbench.models.micro.vector_add_triton", raising=False)
+    with pytest.raises(UnsupportedError, match="variant=triton needs Triton: pip install triton"):
+        vector_add.VectorAdd("triton").triton(FakeCuda())
+
+
+class FakeCuda:
+    """A tensor as far as its device, size and dtype are asked for."""
+
+    device, dtype = CUDA, torch.float32
+
+    def numel(self):
+        return 1000
+
+
+def test_a_triton_launch_covers_the_vectors(monkeypatch):
+    launches = []
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda *args, **settings: launches.append((grid, args[3], settings))
+
+    stand_in = ModuleType("effbench.models.micro.vector_add_triton")
+    stand_in.add = Kernel()
+    monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
+    launch = vector_add.VectorAdd("triton", block=64, num_warps=2).triton(FakeCuda())
+    launch(None, None, None)
+    assert launches == [((16,), 1000, {"BLOCK": 64, "num_warps": 2})]
+
+
+@pytest.mark.parametrize(("blocks", "grid"), [(None, 8), (3, 3)])
+def test_a_cuda_launch_covers_the_vectors(monkeypatch, blocks, grid):
+    launches = []
+
+    def compile_kernel(source, name, device, who):
+        return lambda *launch: launches.append(launch)
+
+    monkeypatch.setattr(vector_add, "compile_kernel", compile_kernel)
+    launch = vector_add.VectorAdd("cuda", threads=128, blocks=blocks).cuda(FakeCuda())
+    launch("x", "y", "z")
+    assert launches == [((grid, 1, 1), (128, 1, 1), ["x", "y", "z", 1000])]
