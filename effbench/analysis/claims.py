@@ -6,15 +6,18 @@ the intervals leave open is `undecided`.
 
 from __future__ import annotations
 
+import difflib
 import json
+import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from effbench.analysis import estimate
-from effbench.analysis.estimate import Estimate, Truth, Vector, as_estimate
-from effbench.analysis.expression import ExpressionError, NothingMeasured, evaluate
+from effbench.analysis.estimate import ABSENT, Estimate, Truth, Vector, as_estimate
+from effbench.analysis.expression import ExpressionError, NothingMeasured, evaluate, names_in
 from effbench.cell import Status
 
 #: Columns with an interval of their own, and their bounds.
@@ -28,6 +31,8 @@ DESCRIPTIONS = frozenset(
     {"sweep_id", "sweep_name", "label", "model", "bs", "mode", "dtype", "phase", "device", "status", "reason", "trials",
      "gpu_name", "torch_version", "python", "environment_id", "cell_key"}
 )  # fmt: skip
+#: What speaks of a mode beside its baseline: of a baseline alone it would say something that is not meant.
+AGAINST_BASELINE = frozenset({"mode", "speedup", "memory_ratio", "break_even_calls"})
 HIDDEN = frozenset({"params", "started_at", "facts"})
 
 
@@ -108,7 +113,7 @@ class Rows:
     """The names of an expression over rows of the view (built-in values, `params` a dict) and pieces of evidence.
 
     `names`: further ones, each the dotted path of a parameter. `facts`: cell key -> what the mode said (medians over
-    trials where they are numbers).
+    trials where they are numbers). `all_rows`: those of which these are a part.
     """
 
     def __init__(
@@ -118,12 +123,21 @@ class Rows:
         evidence: Mapping[str, Any] | None = None,
         facts: Mapping[str, Mapping[str, Any]] | None = None,
         extra: Mapping[str, Any] | None = None,
+        all_rows: Rows | None = None,
     ) -> None:
         self.rows = list(rows)
         self.paths = dict(names or {})
         self.evidence = dict(evidence or {})
         self.facts = dict(facts or {})
         self.extra = dict(extra or {})
+        self.all_rows = all_rows
+
+    def whole(self) -> Rows:
+        return self.all_rows or self
+
+    def with_value(self, value: Any) -> Rows:
+        """The same rows, with one more name."""
+        return Rows(self.rows, self.paths, self.evidence, self.facts, {"value": value}, self.all_rows)
 
     def names(self) -> list[str]:
         columns = [name for name in self.rows[0] if name not in HIDDEN] if self.rows else []
@@ -143,45 +157,68 @@ class Rows:
         return Vector(tuple(cell_of(row, name) for row in self.rows))
 
     def relative(self, values: Vector, name: str, reference: Any) -> Vector:
-        if len(values) != len(self.rows):
+        everywhere = self.whole().rows
+        if len(values) != len(everywhere):
             raise ValueError("relative() takes a whole column: select rows of what it gives")
-        path = self.paths.get(name, name)
-        found = {
-            identity(row, path): value
-            for row, value in zip(self.rows, values, strict=True)
-            if same(parameter(row, "mode.name" if path == "mode" else path), reference) and value is not None
-        }
-        compared = []
-        for row, value in zip(self.rows, values, strict=True):
-            other = found.get(identity(row, path))
-            ratio = None if value is None or other is None else estimate.combine(lambda a, b: a / b, other, value)
-            compared.append(ratio)
+        path = self.path_of(name)
+        found: dict[str, dict[str, Any]] = {}  # what to compare with, by sweep
+        for row, value in zip(everywhere, values, strict=True):
+            if same(parameter(row, path), reference) and value is not ABSENT:
+                by_sweep = found.setdefault(identity(row, path), {})
+                if row["sweep_id"] in by_sweep:
+                    raise ValueError(f"relative(): several rows have {name} = {reference}, and differ in that alone")
+                by_sweep[row["sweep_id"]] = value
         if not found:
             raise NothingMeasured(f"no row with {name} = {reference} was measured")
-        return Vector(tuple(compared))
+        own = {id(row): value for row, value in zip(everywhere, values, strict=True)}
+        return Vector(tuple(self.ratio(row, own[id(row)], found.get(identity(row, path), {})) for row in self.rows))
+
+    @staticmethod
+    def ratio(row: Mapping[str, Any], value: Any, others: Mapping[str, Any]) -> Any:
+        """To the reference of the row's own sweep where it has one, else to that of another of this experiment."""
+        if value is ABSENT or not others:
+            return ABSENT
+        other = others.get(row["sweep_id"], next(reversed(others.values())))
+        # a reference compared with itself is 1, however wide its interval
+        return Estimate.exact(1.0) if other is value else estimate.combine(operator.truediv, other, value)
+
+    def path_of(self, name: str) -> str:
+        """Of a parameter. Raises ExpressionError for what no row has."""
+        path = {"mode": "mode.name", "model": "model.name"}.get(name, self.paths.get(name, name))
+        if all(parameter(row, path) is ABSENT for row in self.whole().rows):
+            near = difflib.get_close_matches(name, [*self.paths, "mode", "model", "bs", "dtype", "phase"], n=1)
+            hint = f"; nearest: {near[0]}" if near else "; declare it under names"
+            raise ExpressionError(f"relative(): no row has a parameter {name!r}{hint}")
+        return path
 
     def fact(self, name: str) -> Vector:
         return Vector(
             tuple(
-                number(self.facts.get(row["cell_key"], {}).get(name)) if row["status"] == Status.OK else None
+                number(self.facts.get(row["cell_key"], {}).get(name, ABSENT)) if row["status"] == Status.OK else ABSENT
                 for row in self.rows
             )
         )
 
     def split(self, names: Sequence[str]) -> dict[str, Rows]:
-        """Label -> the rows of one combination of values of `names`, in order of appearance."""
+        """Label -> the rows of one combination of values of `names`, in order of appearance. Rows that have no such
+        parameter (a baseline, of a mode's setting) are in no part."""
         if not names:
             return {"": self}
         parts: dict[str, list[Mapping[str, Any]]] = {}
         columns = [self.value_of(name) for name in names]
         for index, row in enumerate(self.rows):
             values = [column.values[index] for column in columns]
+            if any(value is ABSENT for value in values):
+                continue
             label = " ".join(
                 shown(value) if name in ("model", "mode") else f"{name}={shown(value)}"
                 for name, value in zip(names, values, strict=True)
             )
             parts.setdefault(label, []).append(row)
-        return {label: Rows(rows, self.paths, self.evidence, self.facts) for label, rows in parts.items()}
+        return {
+            label: Rows(rows, self.paths, self.evidence, self.facts, self.extra, self.whole())
+            for label, rows in parts.items()
+        }
 
 
 def cell_of(row: Mapping[str, Any], name: str) -> Any:
@@ -190,7 +227,7 @@ def cell_of(row: Mapping[str, Any], name: str) -> Any:
     if name in DESCRIPTIONS:
         return number(value)
     if row["status"] != Status.OK or value is None:
-        return None
+        return ABSENT
     if name in BOUNDS:
         low, high = (row.get(bound) for bound in BOUNDS[name])
         # one trial has no interval: what it says is not known to any width, and its comparisons stay open
@@ -219,23 +256,24 @@ def shown(value: Any) -> str:
 
 
 def parameter(row: Mapping[str, Any], path: str) -> Any:
-    """A parameter of the cell by its dotted path; None where this cell has none."""
+    """A parameter of the cell by its dotted path; ABSENT where this cell has none."""
     found: Any = row["params"]
     for part in path.split("."):
         if not isinstance(found, Mapping) or part not in found:
-            return None
+            return ABSENT
         found = found[part]
     return number(found) if not isinstance(found, Mapping | list) else json.dumps(found, sort_keys=True)
 
 
 def identity(row: Mapping[str, Any], path: str) -> str:
-    """All of a cell but one parameter, with where it was measured."""
+    """All of a cell but one parameter (or its whole mode or model), with where it was measured."""
     left = json.loads(json.dumps(row["params"]))
+    *outer, last = [path.partition(".")[0]] if path in ("mode.name", "model.name") else path.split(".")
     holder = left
-    *outer, last = path.split(".")
     for part in outer:
-        holder = holder.get(part, {})
-    holder.pop(last, None)
+        holder = holder.get(part) if isinstance(holder, Mapping) else None
+    if isinstance(holder, dict):
+        holder.pop(last, None)
     return json.dumps([row["environment_id"], left], sort_keys=True)
 
 
@@ -243,27 +281,43 @@ def judge(claim: Claim, rows: Rows) -> Judgement:
     """Raises ExpressionError where the claim asks for what does not exist."""
     if claim.not_measurable:
         return Judgement(claim.id, Verdict.NOT_MEASURABLE, claim.not_measurable)
-    if reason := unsupported_everywhere(rows):
+    rests_on = subjects(claim)
+    of_rows = speaks_of_rows(rests_on)
+    if rests_on & AGAINST_BASELINE and (reason := unsupported_everywhere(rows)):
         return Judgement(claim.id, Verdict.NOT_MEASURABLE, reason)
+    failed = [row for row in rows.rows if row["status"] != Status.OK] if of_rows else []
     try:
         value = figure(claim, rows)
-        parts = tuple(part_of(claim, label, part) for label, part in rows.split(claim.each).items())
+        parts = {label: part_of(claim, label, part) for label, part in rows.split(claim.each).items()}
         also = {name: _value_of(text, rows) for name, text in claim.also.items()}
     except NothingMeasured as nothing:
-        return Judgement(claim.id, nothing_measured(rows, str(nothing)), why_nothing(rows, str(nothing)))
-    measured = [part for part in parts if part is not None]
+        missing = [rows.evidence[name] for name in rows.evidence if f"evidence.{name}" in rests_on]
+        return Judgement(claim.id, nothing_measured(failed, missing), with_failed(str(nothing), failed))
+    measured = tuple(part for part in parts.values() if part is not None)
     if not measured:
-        return Judgement(claim.id, Verdict.NOT_MEASURED, why_nothing(rows, "no part of the matrix was measured"))
+        reason = "no part of the matrix was measured"
+        return Judgement(claim.id, nothing_measured(failed, ()), with_failed(reason, failed))
     verdict = verdict_of([part.truth for part in measured])
-    left_out = len(parts) - len(measured)
-    reason = reason_of(verdict, measured) + (f"; {left_out} parts could not be measured" if left_out else "")
-    return Judgement(claim.id, verdict, reason, value, claim.unit, tuple(measured), also)
+    reason = with_failed(reason_of(verdict, measured), failed)
+    return Judgement(claim.id, verdict, reason, value, claim.unit, measured, also)
+
+
+def subjects(claim: Claim) -> set[str]:
+    """Names that the claim's value and condition speak of, and by which it is split."""
+    texts = filter(None, (claim.value, claim.holds))
+    return set(claim.each).union(*(names_in(text) for text in texts)) - {"value"}
+
+
+def speaks_of_rows(names: set[str]) -> bool:
+    return any(name.partition(".")[0] != "evidence" for name in names)
 
 
 def figure(claim: Claim, rows: Rows) -> Estimate | None:
     if claim.value is None:
         return None
     found = evaluate(claim.value, rows)
+    if found is None or found is ABSENT:
+        raise NothingMeasured(f"{claim.value} has no value")
     try:
         return as_estimate(found)
     except TypeError as error:
@@ -275,12 +329,13 @@ def part_of(claim: Claim, label: str, rows: Rows) -> Part | None:
     assert claim.holds is not None
     try:
         value = figure(claim, rows)
-        scope = Rows(rows.rows, rows.paths, rows.evidence, rows.facts, {} if value is None else {"value": value})
-        truth = evaluate(claim.holds, scope)
+        truth = evaluate(claim.holds, rows if value is None else rows.with_value(value))
     except NothingMeasured:
         if not label:
             raise
         return None
+    if truth is ABSENT:
+        truth = None
     if not (truth is None or isinstance(truth, bool)):
         raise ExpressionError(f"claim {claim.id}: {claim.holds!r} is no single condition")
     return Part(label, truth, value)
@@ -307,7 +362,7 @@ def reason_of(verdict: Verdict, parts: Sequence[Part]) -> str:
         said = {
             Verdict.CONFIRMED: "holds",
             Verdict.REFUTED: "does not hold",
-            Verdict.UNDECIDED: "the interval leaves it open",
+            Verdict.UNDECIDED: why_open(parts[0].value),
         }
         return said[verdict]
     groups = {"holds for": True, "not for": False, "open for": None}
@@ -320,26 +375,35 @@ def reason_of(verdict: Verdict, parts: Sequence[Part]) -> str:
     return "; ".join(texts)
 
 
+def why_open(value: Estimate | None) -> str:
+    if value is not None and math.isnan(value.value):
+        return "the figure is not defined (a division by 0, or a logarithm or mean of what is not above 0)"
+    if value is not None and not (math.isfinite(value.low) and math.isfinite(value.high)):
+        return "the figure has no interval: a single trial of a cell says nothing of its spread"
+    return "the interval leaves it open"
+
+
 def unsupported_everywhere(rows: Rows) -> str | None:
-    """Why, where all rows there are (and no evidence) are `unsupported`, all but a baseline's."""
-    if rows.evidence or not rows.rows:
-        return None
+    """Why, where all rows there are, all but a baseline's, are `unsupported`."""
     others = [row for row in rows.rows if row["mode"] != "eager"] or rows.rows
-    if any(row["status"] != Status.UNSUPPORTED for row in others):
+    if not others or any(row["status"] != Status.UNSUPPORTED for row in others):
         return None
     return str(others[0]["reason"])
 
 
-def nothing_measured(rows: Rows, reason: str) -> Verdict:
-    missing = [piece for piece in rows.evidence.values() if isinstance(piece, Missing)]
-    if any(piece.reason.startswith("unsupported") for piece in missing):
-        return Verdict.NOT_MEASURABLE
-    return Verdict.NOT_MEASURED
+def nothing_measured(failed: Sequence[Mapping[str, Any]], evidence: Sequence[Any]) -> Verdict:
+    """It cannot be measured here if all that is missing is unsupported."""
+    missing = [piece for piece in evidence if isinstance(piece, Missing)]
+    unsupported = [piece.reason.startswith(Status.UNSUPPORTED) for piece in missing]
+    unsupported += [row["status"] == Status.UNSUPPORTED for row in failed]
+    return Verdict.NOT_MEASURABLE if unsupported and all(unsupported) else Verdict.NOT_MEASURED
 
 
-def why_nothing(rows: Rows, reason: str) -> str:
-    """With the first failure among the rows, which is why nothing is there."""
-    failed = [row for row in rows.rows if row["status"] != Status.OK]
+def with_failed(reason: str, failed: Sequence[Mapping[str, Any]]) -> str:
+    """Names the rows that are left out, with the first's reason."""
     if not failed:
         return reason
-    return f"{reason} ({len(failed)} rows are not ok; first: {failed[0]['status']}, {failed[0]['reason']})"
+    first = failed[0]
+    named = [f"{row['model']} bs {row['bs']} {row['mode']} {row['status']}" for row in failed[:3]]
+    more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
+    return f"{reason}; left out: {', '.join(named)}{more} ({' '.join(str(first['reason']).split())})"

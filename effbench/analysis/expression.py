@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import ast
 import difflib
-import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from effbench.analysis import estimate
-from effbench.analysis.estimate import Estimate, Vector, as_estimate, combine, each
+from effbench.analysis.estimate import ABSENT, Estimate, Vector, as_estimate, combine, each
 from effbench.errors import UsageError
 
 MAX_LENGTH = 2000
+MAX_DEPTH = 60
 
 
 class ExpressionError(UsageError):
@@ -43,10 +43,14 @@ class Scope(Protocol):
         """A Vector, an Estimate, a plain value or a mapping. Raises KeyError for an unknown name."""
 
     def relative(self, values: Vector, name: str, reference: Any) -> Vector:
-        """Row by row: the value of the row that is the same but for `name`, which is `reference` there, ÷ its own."""
+        """Row by row: the value of the row that is the same but for `name`, which is `reference` there, ÷ its own.
+        `values`: a column of `whole()`."""
+
+    def whole(self) -> Scope:
+        """Where this is a part of the rows: all of them."""
 
     def fact(self, name: str) -> Vector:
-        """What the mode of each row said of its preparation; None where it said nothing of that name."""
+        """What the mode of each row said of its preparation; ABSENT where it said nothing of that name."""
 
 
 ARITHMETIC: dict[type, Callable[[float, float], float]] = {
@@ -56,16 +60,28 @@ ARITHMETIC: dict[type, Callable[[float, float], float]] = {
     ast.Div: operator.truediv,
     ast.Pow: operator.pow,
 }
-COMPARISONS: dict[type, Callable[[Any, Any], estimate.Truth]] = {
+ORDER: dict[type, Callable[[Any, Any], estimate.Truth]] = {
     ast.Lt: lambda a, b: estimate.less(a, b, False),
     ast.LtE: lambda a, b: estimate.less(a, b, True),
     ast.Gt: lambda a, b: estimate.less(b, a, False),
     ast.GtE: lambda a, b: estimate.less(b, a, True),
+}
+COMPARISONS: dict[type, Callable[[Any, Any], estimate.Truth]] = {
+    **ORDER,
     ast.Eq: estimate.equal,
     ast.NotEq: lambda a, b: estimate.negate(estimate.equal(a, b)),
-    ast.In: lambda a, b: a in b if isinstance(b, str) else estimate.either(estimate.equal(a, item) for item in b),
+    ast.In: lambda a, b: _contains(b, a),
+    ast.NotIn: lambda a, b: estimate.negate(_contains(b, a)),
 }
-COMPARISONS[ast.NotIn] = lambda a, b: estimate.negate(COMPARISONS[ast.In](a, b))
+OPERATORS = (*ARITHMETIC, *COMPARISONS, ast.Not, ast.USub, ast.UAdd, ast.And, ast.Or)
+
+
+def _contains(holder: Any, item: Any) -> estimate.Truth:
+    if isinstance(holder, str) and isinstance(item, str):
+        return item in holder
+    if not isinstance(holder, list | Mapping):
+        raise TypeError("`in` takes a list, such as mode in ['default', 'cuda-graph'], or two texts")
+    return estimate.either(estimate.equal(item, _plain(other)) for other in holder)
 
 
 def evaluate(text: str, scope: Scope) -> Any:
@@ -76,7 +92,7 @@ def evaluate(text: str, scope: Scope) -> Any:
     tree = parse(text)
     try:
         return _Evaluator(text, scope).visit(tree.body)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise ExpressionError(f"in {text!r}: {error}") from error
 
 
@@ -88,17 +104,72 @@ def parse(text: str) -> ast.Expression:
         tree = ast.parse(text.strip().replace("\n", " "), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ExpressionError(f"cannot read {text!r}: {getattr(error, 'msg', error)}") from error
+    if depth(tree) > MAX_DEPTH:
+        raise ExpressionError(f"{text[:40]!r}… is nested more than {MAX_DEPTH} deep")
     for node in ast.walk(tree):
-        if isinstance(node, ast.expr) and not hasattr(_Evaluator, f"visit_{type(node).__name__}"):
-            raise ExpressionError(f"in {text!r}: {ast.unparse(node)!r} is not part of the language of claims")
-        if isinstance(node, ast.Call) and (not isinstance(node.func, ast.Name) or node.keywords):
-            raise ExpressionError(f"in {text!r}: a call is the name of a function with plain arguments")
+        check(text, node)
     return tree
+
+
+def check(text: str, node: ast.AST) -> None:
+    """Raises ExpressionError where the language does not have this node, whatever it holds."""
+    known = True
+    if isinstance(node, ast.expr):
+        known = hasattr(_Evaluator, f"visit_{type(node).__name__}")
+    if isinstance(node, ast.BinOp | ast.UnaryOp | ast.BoolOp):
+        known = isinstance(node.op, OPERATORS)
+    if isinstance(node, ast.Compare):
+        known = all(isinstance(op, OPERATORS) for op in node.ops)
+    if isinstance(node, ast.Constant):
+        known = node.value is None or isinstance(node.value, bool | int | float | str)
+    if not known:
+        raise ExpressionError(f"in {text!r}: {ast.unparse(node)!r} is not part of the language of claims")
+    if isinstance(node, ast.Call):
+        if not isinstance(node.func, ast.Name) or node.keywords:
+            raise ExpressionError(f"in {text!r}: a call is the name of a function with plain arguments")
+        name, count = node.func.id, len(node.args)
+        if name not in functions():
+            near = difflib.get_close_matches(name, functions(), n=3)
+            there = f"nearest: {', '.join(near)}" if near else f"there are {', '.join(functions())}"
+            raise ExpressionError(f"in {text!r}: no function {name!r}; {there}")
+        if count != len(SIGNATURES[name]):
+            raise ExpressionError(f"in {text!r}: it is {name}({', '.join(SIGNATURES[name])})")
+
+
+def depth(tree: ast.AST) -> int:
+    """Levels of nesting, found without recursion."""
+    level, deepest = [tree], 0
+    while level:
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        deepest += 1
+    return deepest
+
+
+def names_in(text: str) -> set[str]:
+    """Names of columns (and `evidence`, `value`) that an expression speaks of; of evidence `evidence.piece` too."""
+    found: set[str] = set()
+    called = set()
+    for node in ast.walk(parse(text)):
+        if isinstance(node, ast.Call):
+            called.add(id(node.func))
+            if node.func.id == "fact":  # type: ignore[attr-defined]
+                found.add("fact")
+            if node.func.id == "relative" and isinstance(node.args[1], ast.Constant):  # type: ignore[attr-defined]
+                found.add(str(node.args[1].value))
+        if isinstance(node, ast.Name) and id(node) not in called:
+            found.add(node.id)
+        holder = getattr(node, "value", None)
+        if isinstance(holder, ast.Name) and holder.id == "evidence":
+            if isinstance(node, ast.Attribute):
+                found.add(f"evidence.{node.attr}")
+            elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+                found.add(f"evidence.{node.slice.value}")
+    return found
 
 
 def functions() -> list[str]:
     """Names of all functions of the language."""
-    return sorted([*_REDUCTIONS, *_PLAIN, *_SPECIAL])
+    return sorted(SIGNATURES)
 
 
 class _Evaluator:
@@ -110,11 +181,7 @@ class _Evaluator:
         return getattr(self, f"visit_{type(node).__name__}")(node)
 
     def visit_Constant(self, node: ast.Constant) -> Any:
-        if isinstance(node.value, bool | str) or node.value is None:
-            return node.value
-        if isinstance(node.value, int | float):
-            return Estimate.exact(float(node.value))
-        raise ExpressionError(f"in {self.text!r}: {node.value!r} is neither a number nor a text")
+        return _plain(node.value)
 
     def visit_Name(self, node: ast.Name) -> Any:
         try:
@@ -144,21 +211,23 @@ class _Evaluator:
 
     visit_Tuple = visit_List
 
+    def there(self, node: ast.expr) -> Any:
+        """Its value. Raises NothingMeasured where evidence says null: nothing of the kind was found."""
+        value = self.visit(node)
+        if value is None:
+            raise NothingMeasured(f"{ast.unparse(node)} has no value")
+        return value
+
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
-        operand = self.visit(node.operand)
         if isinstance(node.op, ast.Not):
-            return each(lambda truth: estimate.negate(_truth(truth)), operand, of_truths=True)
-        if isinstance(node.op, ast.USub):
-            return each(lambda value: combine(operator.mul, value, -1.0), operand)
-        if isinstance(node.op, ast.UAdd):
-            return operand
-        raise ExpressionError(f"in {self.text!r}: {ast.unparse(node)!r} is not part of the language of claims")
+            return each(lambda truth: estimate.negate(_truth(truth)), self.visit(node.operand), of_truths=True)
+        operand = self.there(node.operand)
+        sign = -1.0 if isinstance(node.op, ast.USub) else 1.0
+        return each(lambda value: combine(operator.mul, value, sign), operand)
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
-        function = ARITHMETIC.get(type(node.op))
-        if function is None:
-            raise ExpressionError(f"in {self.text!r}: {ast.unparse(node)!r} is not part of the language of claims")
-        return each(lambda a, b: combine(function, a, b), self.visit(node.left), self.visit(node.right))
+        function = ARITHMETIC[type(node.op)]
+        return each(lambda a, b: combine(function, a, b), self.there(node.left), self.there(node.right))
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
         combine_ = estimate.both if isinstance(node.op, ast.And) else estimate.either
@@ -166,13 +235,9 @@ class _Evaluator:
         return each(lambda *truths: combine_(map(_truth, truths)), *operands, of_truths=True)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
-        values = [self.visit(node.left), *(self.visit(value) for value in node.comparators)]
-        found = []
-        for index, op in enumerate(node.ops):
-            function = COMPARISONS.get(type(op))
-            if function is None:
-                raise ExpressionError(f"in {self.text!r}: {ast.unparse(node)!r} is not part of the language of claims")
-            found.append(each(function, values[index], values[index + 1]))
+        in_order = any(type(op) in ORDER for op in node.ops)
+        values = [(self.there if in_order else self.visit)(part) for part in (node.left, *node.comparators)]
+        found = [each(COMPARISONS[type(op)], *values[index : index + 2]) for index, op in enumerate(node.ops)]
         return found[0] if len(found) == 1 else each(lambda *truths: estimate.both(truths), *found, of_truths=True)
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
@@ -191,43 +256,48 @@ class _Evaluator:
 
     def visit_Call(self, node: ast.Call) -> Any:
         name = node.func.id  # type: ignore[attr-defined] - parse() has seen to it
-        arguments = [self.visit(argument) for argument in node.args]
         if name == "relative":
-            return self.relative(arguments)
+            return self.relative(*node.args)
+        arguments = [self.visit(argument) for argument in node.args]
         if name == "values":
-            return self.values(node, arguments)
+            return self.values(*arguments)
         if name == "fact":
-            if len(arguments) != 1 or not isinstance(arguments[0], str):
-                raise ExpressionError(f"in {self.text!r}: fact('name of a fact of the mode')")
+            if not isinstance(arguments[0], str):
+                raise ExpressionError(f"in {self.text!r}: it is {_usage(name)}")
             return self.scope.fact(arguments[0])
-        if name in _REDUCTIONS:
-            values, *rest = arguments or [None]
-            items = values if isinstance(values, Vector | list) else [values]
-            there = [value for value in items if value is not None or name in _OF_TRUTHS]
-            if not there and name not in ("count", "any", "all"):
-                raise NothingMeasured(f"nothing was measured of {ast.unparse(node.args[0])}")
-            return _REDUCTIONS[name](there, *rest)
         if name in _PLAIN:
-            return each(_PLAIN[name], *arguments)
-        near = difflib.get_close_matches(name, functions(), n=3)
-        raise ExpressionError(f"in {self.text!r}: no function {name}; {'nearest' if near else 'there are'}: "
-                              f"{', '.join(near or functions())}")  # fmt: skip
+            return each(_PLAIN[name], self.there(node.args[0]))
+        return self.reduced(name, node.args[0], *arguments)
 
-    def values(self, node: ast.Call, arguments: list[Any]) -> list[Any]:
+    def reduced(self, name: str, node: ast.expr, values: Any, *rest: Any) -> Any:
+        """Many values into one. Rows that lack the figure are left out; a null of evidence is no number."""
+        items = values if isinstance(values, Vector | list) else [values]
+        left_out = (ABSENT,) if name in _OF_TRUTHS else (ABSENT, None)
+        there = [value for value in items if not any(value is one for one in left_out)]
+        if not there and name not in ("count", "len"):
+            raise NothingMeasured(f"nothing was measured of {ast.unparse(node)}")
+        return _REDUCTIONS[name](there, *rest)
+
+    def values(self, holder: Any, name: Any) -> list[Any]:
         """The part of this name of every part of a piece of evidence (or of every item of a list) that has it."""
-        if len(arguments) != 2 or not isinstance(arguments[0], Mapping | list) or not isinstance(arguments[1], str):
-            raise ExpressionError(f"in {self.text!r}: values(evidence or part of it, 'name of a part of its parts')")
-        holder, name = arguments
+        if not isinstance(holder, Mapping | list) or not isinstance(name, str):
+            raise ExpressionError(f"in {self.text!r}: it is {_usage('values')}")
         if getattr(holder, "is_open", False):
             raise NothingMeasured(str(holder.reason))
         inner = holder.values() if isinstance(holder, Mapping) else holder
         return [_plain(part[name]) for part in inner if isinstance(part, Mapping) and name in part]
 
-    def relative(self, arguments: list[Any]) -> Vector:
-        if len(arguments) != 3 or not isinstance(arguments[0], Vector) or not isinstance(arguments[1], str):
-            raise ExpressionError(f"in {self.text!r}: relative(column, 'name', value of that name to compare with)")
-        reference = arguments[2].value if isinstance(arguments[2], Estimate) else arguments[2]
-        return self.scope.relative(arguments[0], arguments[1], reference)
+    def relative(self, column: ast.expr, name: ast.expr, reference: ast.expr) -> Vector:
+        # what to compare with may lie in another part of the rows
+        values = _Evaluator(self.text, self.scope.whole()).visit(column)
+        of, to = self.visit(name), self.visit(reference)
+        if not isinstance(values, Vector) or not isinstance(of, str) or isinstance(to, Vector | list | Mapping):
+            raise ExpressionError(f"in {self.text!r}: it is {_usage('relative')}")
+        return self.scope.relative(values, of, to.value if isinstance(to, Estimate) else to)
+
+
+def _usage(name: str) -> str:
+    return f"{name}({', '.join(SIGNATURES[name])})"
 
 
 def _plain(value: Any) -> Any:
@@ -237,10 +307,10 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
-def _truth(value: Any) -> estimate.Truth:
-    if value is None or isinstance(value, bool):
+def _truth(value: Any) -> Any:
+    if value is None or value is ABSENT or isinstance(value, bool):
         return value
-    raise TypeError("and, or, not take conditions, such as bs <= 8")
+    raise TypeError("conditions are meant here, such as bs <= 8")
 
 
 def _numbers(values: Sequence[Any]) -> list[Estimate]:
@@ -253,8 +323,18 @@ def _only(values: Sequence[Any]) -> Any:
     return values[0]
 
 
-_OF_TRUTHS = ("share", "all", "any", "count")
-#: Many values into one. `count` of a condition counts where it is true, of a column the rows that have it.
+def _count(values: Sequence[Any]) -> Estimate:
+    """Where it is true, with those that cannot be decided on top; of a column the rows that have it."""
+    open_ = sum(value is None for value in values)
+    sure = sum(value is not False for value in values) - open_
+    return Estimate(float(sure), float(sure), float(sure + open_))
+
+
+def _quantile(values: Sequence[Any], share: Any) -> Estimate:
+    return estimate.quantile(_numbers(values), as_estimate(share).value)
+
+
+_OF_TRUTHS = ("share", "all", "any", "count", "len")
 _REDUCTIONS: dict[str, Callable[..., Any]] = {
     "geomean": lambda values: estimate.geometric_mean(_numbers(values)),
     "mean": lambda values: estimate.mean(_numbers(values)),
@@ -262,24 +342,27 @@ _REDUCTIONS: dict[str, Callable[..., Any]] = {
     "median": lambda values: estimate.quantile(_numbers(values), 0.5),
     "min": lambda values: estimate.quantile(_numbers(values), 0.0),
     "max": lambda values: estimate.quantile(_numbers(values), 1.0),
-    "quantile": lambda values, share: estimate.quantile(_numbers(values), share.value),
+    "quantile": _quantile,
     "share": lambda values: estimate.share([_truth(value) for value in values]),
     "all": lambda values: estimate.both(_truth(value) for value in values),
     "any": lambda values: estimate.either(_truth(value) for value in values),
-    "count": lambda values: Estimate.exact(float(sum(value is not False and value is not None for value in values))),
+    "count": _count,
     "only": _only,
     "len": lambda values: Estimate.exact(float(len(values))),
 }
 _PLAIN: dict[str, Callable[..., Any]] = {
-    "log": lambda value: as_estimate(value).map(math.log),
-    "exp": lambda value: as_estimate(value).map(math.exp),
-    "sqrt": lambda value: as_estimate(value).map(math.sqrt),
-    "abs": lambda value: _absolute(as_estimate(value)),
+    "log": lambda value: as_estimate(value).map(estimate.log),
+    "exp": lambda value: as_estimate(value).map(estimate.exp),
+    "sqrt": lambda value: as_estimate(value).map(estimate.sqrt),
+    "abs": lambda value: estimate.absolute(as_estimate(value)),
 }
-_SPECIAL = ("relative", "fact", "values")
-
-
-def _absolute(value: Estimate) -> Estimate:
-    if value.low <= 0 <= value.high:
-        return Estimate(abs(value.value), 0.0, max(-value.low, value.high))
-    return value.map(abs)
+#: Name of each function -> what it takes.
+SIGNATURES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_REDUCTIONS, ("column or list",)),
+    **dict.fromkeys(("share", "all", "any"), ("condition",)),
+    "quantile": ("column or list", "share from 0 to 1"),
+    **dict.fromkeys(_PLAIN, ("number or column",)),
+    "relative": ("column", "'name'", "value of that name to compare with"),
+    "fact": ("'name of a fact of the mode'",),
+    "values": ("evidence or a part of it", "'name of a part of its parts'"),
+}

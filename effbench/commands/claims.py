@@ -50,8 +50,10 @@ def run(args: argparse.Namespace) -> int:
         drawn.add_column(heading)
     for entry in found:
         claim, text, verdict, *rest = row_of(entry)
-        tone = TONES.get(entry.verdict, "")
-        drawn.add_row(escape(claim), escape(text), f"[{tone}]{verdict}[/]", *map(escape, rest[: len(shown) - 3]))
+        tone = TONES.get(entry.verdict, "none")  # of a later effbench
+        drawn.add_row(
+            escape(claim), escape(text), f"[{tone}]{escape(verdict)}[/]", *map(escape, rest[: len(shown) - 3])
+        )
     console = terminal()
     console.print(drawn)
     machines = ", ".join(dict.fromkeys(entry.machine for entry in found if entry.machine)) or ABSENT

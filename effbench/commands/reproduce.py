@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from effbench.analysis.claims import Judgement, Verdict
+from effbench.analysis.expression import ExpressionError
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.commands.show import terminal
@@ -56,30 +57,47 @@ def run(args: argparse.Namespace) -> int:
     overrides = [word for word in overrides if not word.startswith("db=")]
     console = terminal()
     counts: Counter[str] = Counter()
+    wrong: list[str] = []
     device = next((word.partition("=")[2] for word in overrides if word.startswith("device=")), "auto")
     with closing(ForkServer()) as server:
         machine = Machine.learn(server, device)
         for experiment in chosen:
             head(console, experiment)
-            said = None if args.quiet else lambda outcome: evidence_line(console, outcome)
-            done = reproduce(
-                experiment, machine, db, overrides, args.fresh, args.quiet, **({"on_evidence": said} if said else {})
-            )
-            if done.interrupted:
-                again = " ".join(["effbench reproduce", *args.words])
-                console.print(f"interrupted; what was measured is kept, go on with: {escape(again)}", soft_wrap=True)
-                return INTERRUPTED
-            if done.skipped:
-                console.print(f"[yellow]unsupported[/]: {done.skipped}", highlight=False)
-            if not args.quiet:
-                tables(console, done)
-            for claim, judgement in zip(experiment.claims, done.judgements, strict=True):
-                verdict(console, claim.text, judgement)
-                counts[str(judgement.verdict)] += 1
-            where(console, done)
+            said = (lambda outcome: None) if args.quiet else (lambda outcome: evidence_line(console, outcome))
+            try:
+                done = reproduce(experiment, machine, db, overrides, args.fresh, args.quiet, said)
+                if done.interrupted:
+                    again = " ".join(["effbench reproduce", *args.words])
+                    console.print(
+                        f"interrupted; what was measured is kept, go on with: {escape(again)}", soft_wrap=True
+                    )
+                    return INTERRUPTED
+                show(console, done, args.quiet)
+            except UsageError as error:  # the others can still be run
+                if len(chosen) == 1:
+                    raise
+                console.print(f"[red]not run[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
+                wrong.append(f"{experiment.name}: {error}")
+                continue
+            counts.update(str(judgement.verdict) for judgement in done.judgements)
+            wrong += done.mistakes
     if len(chosen) > 1:
         console.print(", ".join(f"{number} {text}" for text, number in counts.most_common()), highlight=False)
+    if wrong:
+        more = f" (and {len(wrong) - 2} more like these)" if len(wrong) > 2 else ""
+        raise UsageError("\n".join(wrong[:2]) + more)
     return 0
+
+
+def show(console: Console, done: Any, quiet: bool) -> None:
+    """Tables, verdicts, and where the rows are."""
+    if done.skipped:
+        console.print(f"[yellow]unsupported[/]: {done.skipped}", highlight=False)
+    if not quiet:
+        tables(console, done)
+    for claim, judgement in zip(done.experiment.claims, done.judgements, strict=True):
+        verdict(console, claim.text, judgement)
+    where(console, done)
 
 
 def listing(console: Console, experiments: list[Experiment]) -> None:
@@ -110,8 +128,12 @@ def tables(console: Console, done: Any) -> None:
     for table in done.experiment.tables:
         if table.sweep is not None and table.sweep not in done.swept:
             continue
-        made = pivot(table.title, table.value, table.unit, table.rows, table.columns, done.scope(table.sweep))
-        console.print(drawn(made))
+        try:
+            made = pivot(table.title, table.value, table.unit, table.rows, table.columns, done.scope(table.sweep))
+        except ExpressionError as error:
+            done.mistakes.append(f"table {table.title!r} of {done.experiment.path}: {error}")
+        else:
+            console.print(drawn(made))
 
 
 def drawn(made: Pivot) -> Table:

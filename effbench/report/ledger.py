@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from effbench.analysis.claims import Claim, Judgement, Rows, Verdict
+from effbench.analysis.estimate import ABSENT as LACKING
 from effbench.analysis.estimate import Estimate, Vector
 from effbench.analysis.expression import NothingMeasured, evaluate
 from effbench.metrics import significant
@@ -38,8 +40,6 @@ def figure_text(value: float | None, low: float | None, high: float | None, unit
     """`1.43× [1.40, 1.47]`; a share in per cent where its unit is %."""
     if value is None:
         return ABSENT
-    if isinstance(value, bool):
-        return str(value).lower()
     scale = 100 if unit == "%" else 1
     space = "" if unit in ("×", "%", "") else " "
 
@@ -56,9 +56,11 @@ def figure_text(value: float | None, low: float | None, high: float | None, unit
 def estimate_text(value: Any, unit: str = "") -> str:
     """Any value of the language of claims, for a person."""
     if isinstance(value, Estimate):
-        finite = abs(value.low) != float("inf") and abs(value.high) != float("inf")
+        if math.isnan(value.value):
+            return "not defined"
+        finite = math.isfinite(value.low) and math.isfinite(value.high)
         return figure_text(value.value, value.low if finite else None, value.high if finite else None, unit)
-    if value is None:
+    if value is None or value is LACKING:
         return ABSENT
     if isinstance(value, Vector | list | tuple):
         return ", ".join(estimate_text(item, unit) for item in value)
@@ -100,7 +102,7 @@ def render(found: Sequence[Entry], form: str) -> str:
     if form == "json":
         return json.dumps([plain(entry) for entry in found], indent=1, ensure_ascii=False)
     rows = [HEADINGS, ("---",) * len(HEADINGS), *(row_of(entry) for entry in found)]
-    lines = ["| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in rows]
+    lines = ["| " + " | ".join(" ".join(text.split()).replace("|", "\\|") for text in row) + " |" for row in rows]
     published = [entry for entry in {entry.claim.id: entry for entry in found}.values() if entry.claim.published]
     if published:
         lines += ["", "Published figures, measured by others on other machines:", ""]
@@ -146,7 +148,7 @@ def pivot(title: str, value: str, unit: str, row_names: Sequence[str], column: s
     try:
         found = evaluate(value, rows)
     except NothingMeasured:
-        found = Vector((None,) * len(rows.rows))
+        found = Vector((LACKING,) * len(rows.rows))
     if not isinstance(found, Vector) or len(found) != len(rows.rows):
         found = Vector((found,) * len(rows.rows))
     statuses = rows.value_of("status")
@@ -157,7 +159,7 @@ def pivot(title: str, value: str, unit: str, row_names: Sequence[str], column: s
     for index, item in enumerate(found):
         key = tuple(estimate_text(label.values[index]) for label in labels)
         status = str(statuses.values[index])
-        shown = status if item is None and status != "ok" else estimate_text(item, unit)
+        shown = status if item is LACKING and status != "ok" else estimate_text(item, unit)
         cells.setdefault(key, {}).setdefault(estimate_text(across.values[index]), []).append(shown)
     body = [(*key, *(", ".join(own.get(name, [ABSENT])) for name in columns)) for key, own in cells.items()]
     return Pivot(title, (*row_names, *columns), len(row_names), body)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from effbench.analysis.claims import Claim
-from effbench.analysis.expression import parse
-from effbench.errors import ConfigError
+from effbench.analysis.claims import HIDDEN, Claim
+from effbench.analysis.expression import names_in
+from effbench.errors import ConfigError, UsageError
+from effbench.store.schema import RESULT_COLUMNS
 from effbench.sweeping.invoke import shipped
 
 NEEDS = (None, "cuda")
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+_NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
+COLUMNS = tuple(name for name in RESULT_COLUMNS if name not in HIDDEN)
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ def find(words: list[str]) -> list[Experiment]:
             continue
         known = known or {experiment.name: experiment for experiment in load_all()}
         by_claim = {claim.id: experiment for experiment in known.values() for claim in experiment.claims}
+        word = word.upper() if word not in known and word.upper() in by_claim else word
         if word == "all":
             chosen = list(known.values())
         elif word in known or word in by_claim:
@@ -112,7 +115,7 @@ def load(path: Path) -> Experiment:
     reader = _Reader(path)
     try:
         return reader.experiment(data)
-    except (TypeError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
@@ -147,37 +150,57 @@ class _Reader:
         )
         name = self.path.stem
         if not _NAME.fullmatch(name):
-            raise self.wrong("the file's name is the experiment's: small letters, digits and hyphens")
+            raise self.wrong("the file's name is the experiment's: letters, digits, hyphens and underscores")
+        if name == "all":
+            raise self.wrong("all means all experiments: give the file another name")
         if node.get("needs") not in NEEDS:
             raise self.wrong(f"needs is {node['needs']!r}; allowed: cuda, or leave it out")
-        sweeps = {str(key): self.overrides(key, value) for key, value in (node.get("sweeps") or {}).items()}
-        evidence = {str(key): self.evidence(key, value) for key, value in (node.get("evidence") or {}).items()}
-        if (
-            not sweeps
-            and not evidence
-            and any("not_measurable" not in claim for claim in self.claim_nodes(node).values())
-        ):
+        sweeps = {str(key): self.overrides(key, value) for key, value in self.mapping(node, "sweeps").items()}
+        evidence = {str(key): self.evidence(key, value) for key, value in self.mapping(node, "evidence").items()}
+        self.names = {str(key): self.parameter(key, value) for key, value in self.mapping(node, "names").items()}
+        self.pieces = tuple(evidence)
+        claims = self.mapping(node, "claims")
+        for key, value in claims.items():
+            if not isinstance(value, Mapping):
+                raise self.wrong(f"claim {key} is {value!r}, and it takes text, holds and more")
+        if not sweeps and not evidence and not all("not_measurable" in claim for claim in claims.values()):
             raise self.wrong("an experiment has sweeps, evidence, or both")
-        claims = tuple(self.claim(key, value, sweeps) for key, value in self.claim_nodes(node).items())
-        tables = tuple(self.table(value, sweeps) for value in node.get("tables") or ())
+        if not sweeps and not evidence and not claims:
+            raise self.wrong("an experiment has sweeps, evidence, or both")
+        tables = node.get("tables") or ()
+        if not isinstance(tables, list | tuple):
+            raise self.wrong(f"tables is {tables!r}, and it is a list of mappings with title and value")
         return Experiment(
             name,
             " ".join(str(node["question"]).split()),
             self.path,
-            float(node["gpu_seconds"]),
+            self.seconds(node["gpu_seconds"]),
             node.get("needs"),
             sweeps,
             evidence,
-            {str(key): str(value) for key, value in (node.get("names") or {}).items()},
-            tables,
-            claims,
+            self.names,
+            tuple(self.table(value, sweeps) for value in tables),
+            tuple(self.claim(key, value, sweeps) for key, value in claims.items()),
         )
 
-    def claim_nodes(self, node: Mapping[str, Any]) -> Mapping[str, Any]:
-        claims = node.get("claims") or {}
-        if not isinstance(claims, Mapping) or not all(isinstance(claim, Mapping) for claim in claims.values()):
-            raise self.wrong("claims map an id to what is claimed")
-        return claims
+    def mapping(self, node: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+        found = node.get(key) or {}
+        if not isinstance(found, Mapping):
+            raise self.wrong(f"{key} is {found!r}, and it maps names to what they are")
+        return found
+
+    def seconds(self, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise self.wrong(f"gpu_seconds is {value!r}, and it is a number of seconds")
+        return float(value)
+
+    def parameter(self, key: Any, value: Any) -> str:
+        """A further name: none that means something already."""
+        if not str(key).isidentifier() or str(key) in ("evidence", "value"):
+            raise self.wrong(f"names: {key!r} cannot be a name in expressions")
+        if not isinstance(value, str):
+            raise self.wrong(f"names: {key} is {value!r}, and it is a parameter's path, such as model.module.width")
+        return value
 
     def overrides(self, key: Any, value: Any) -> tuple[str, ...]:
         words = value if isinstance(value, list) else [value]
@@ -204,10 +227,24 @@ class _Reader:
         sweep = self.sweep_of(where, node.get("sweep"), sweeps)
         if not sweeps:
             raise self.wrong(f"{where} shows rows of a sweep, and there is none")
-        rows = tuple(map(str, node.get("rows") or ("model", "bs")))
-        return Table(
-            node["title"], node["value"], sweep, rows, str(node.get("columns") or "mode"), node.get("unit") or ""
-        )
+        rows = self.columns(f"{where}: rows", node.get("rows")) or ("model", "bs")
+        columns = self.columns(f"{where}: columns", node.get("columns")) or ("mode",)
+        if len(columns) != 1:
+            raise self.wrong(f"{where}: columns is one name, such as mode")
+        return Table(str(node["title"]), node["value"], sweep, rows, columns[0], str(node.get("unit") or ""))
+
+    def columns(self, where: str, value: Any) -> tuple[str, ...]:
+        """One name or a list of them, of columns or of `names`."""
+        found = tuple(map(str, value if isinstance(value, list) else [] if value is None else [value]))
+        for name in found:
+            self.known(where, name, (*COLUMNS, *self.names))
+        return found
+
+    def known(self, where: str, name: str, allowed: Collection[str]) -> None:
+        if name not in allowed:
+            near = difflib.get_close_matches(name, allowed, n=3)
+            hint = f"nearest: {', '.join(near)}" if near else "names are columns of the view `results`, or under names"
+            raise self.wrong(f"{where}: no name {name!r}; {hint}")
 
     def claim(self, key: Any, value: Any, sweeps: Mapping[str, Any]) -> Claim:
         where = f"claim {key}"
@@ -217,31 +254,37 @@ class _Reader:
             raise self.wrong(f"{where} needs either holds (the condition that confirms it) or not_measurable (why)")
         if node.get("needs") not in NEEDS:
             raise self.wrong(f"{where}: needs is {node['needs']!r}; allowed: cuda, or leave it out")
-        also = {str(name): str(text) for name, text in (node.get("also") or {}).items()}
-        for text in (node.get("value"), node.get("holds"), *also.values()):
-            if text is not None:
-                self.expression(where, text)
-        each = node.get("each") or ()
+        also = {str(name): text for name, text in self.mapping(node, "also").items()}
+        for name, text in also.items():
+            self.expression(f"{where}, also {name!r}", text)
+        for name in ("value", "holds"):
+            if node.get(name) is not None:
+                self.expression(f"{where}, {name}", node[name], with_value=name == "holds" and bool(node.get("value")))
         return Claim(
             str(key),
             " ".join(str(node["text"]).split()),
             self.sweep_of(where, node.get("sweep"), sweeps),
             node.get("value"),
-            node.get("unit") or "",
+            str(node.get("unit") or ""),
             node.get("holds"),
-            tuple(map(str, [each] if isinstance(each, str) else each)),
+            self.columns(f"{where}: each", node.get("each")),
             also,
             node.get("needs"),
             node.get("not_measurable"),
             node.get("published"),
         )
 
-    def expression(self, where: str, text: Any) -> None:
+    def expression(self, where: str, text: Any, with_value: bool = False) -> None:
+        """Every name in it exists; what evidence has in it is seen when it is there."""
         if not isinstance(text, str):
             raise self.wrong(f"{where}: {text!r} is no expression; put it in quotes")
         try:
-            parse(text)
-        except ConfigError:
-            raise
-        except Exception as error:
+            names = names_in(text)
+        except UsageError as error:
             raise self.wrong(f"{where}: {error}") from error
+        pieces = [f"evidence.{piece}" for piece in self.pieces]
+        always = ("evidence", "fact") if pieces else ("fact",)
+        allowed = (*COLUMNS, *self.names, *pieces, *always, *(["value"] if with_value else []))
+        for name in sorted(names):
+            if name.startswith("evidence.") or "." not in name:  # relative() takes dotted paths as well
+                self.known(where, name, allowed)

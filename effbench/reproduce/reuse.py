@@ -12,6 +12,7 @@ from typing import Any
 
 from effbench.cell import Cell, Status, digest
 from effbench.store.store import Store
+from effbench.sweeping.plan import Settings
 
 
 @dataclass
@@ -27,8 +28,11 @@ def case_of(cell: Cell) -> str:
     return digest({key: value for key, value in cell.params().items() if key != "mode"})
 
 
-def look(store: Store, cells: Sequence[Cell], environment_id: str, protocol: dict[str, Any]) -> Found:
-    """The newest sweep that has a whole case serves it. What failed has its answer, however many rounds it ran."""
+def look(store: Store, cells: Sequence[Cell], environment_id: str, settings: Settings) -> Found:
+    """What was measured here already, by this protocol and against this baseline.
+
+    The newest sweep that has a whole case serves it. What failed has its answer, however many rounds it ran.
+    """
     cases: dict[str, list[str]] = {}
     for cell in cells:
         cases.setdefault(case_of(cell), []).append(cell.key)
@@ -37,7 +41,7 @@ def look(store: Store, cells: Sequence[Cell], environment_id: str, protocol: dic
     for sweep in store.sweeps():
         if not left:
             break
-        if sweep.protocol != protocol:
+        if (sweep.protocol, sweep.baseline_mode) != (settings.protocol, settings.baseline_mode):
             continue
         rows = {
             row["cell_key"]: row

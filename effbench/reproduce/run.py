@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from effbench.analysis.claims import Claim, Judgement, Missing, Part, Rows, Verdict, judge
-from effbench.analysis.estimate import Estimate
+from effbench.analysis.claims import (
+    Claim,
+    Judgement,
+    Missing,
+    Part,
+    Rows,
+    Verdict,
+    judge,
+    speaks_of_rows,
+    subjects,
+)
+from effbench.analysis.estimate import ABSENT, Estimate, Vector
+from effbench.analysis.expression import ExpressionError, names_in
 from effbench.cell import Environment, Status
+from effbench.errors import UsageError
 from effbench.message import EvidenceRequest, ProbeRequest
 from effbench.reproduce.experiment import Experiment
 from effbench.reproduce.reuse import look
@@ -57,7 +69,8 @@ class Swept:
 
 @dataclass
 class Reproduction:
-    """An experiment that was run. `interrupted`: not to its end, and nothing was judged."""
+    """An experiment that was run. `interrupted`: not to its end, and nothing was judged. `mistakes`: of claims that ask
+    for what does not exist."""
 
     experiment: Experiment
     environment_id: str
@@ -66,13 +79,16 @@ class Reproduction:
     judgements: list[Judgement] = field(default_factory=list)
     interrupted: bool = False
     skipped: str | None = None  # why nothing ran
+    mistakes: list[str] = field(default_factory=list)
 
     def scope(self, sweep: str | None) -> Rows:
         """What the names of an expression mean over the rows of this sweep (None: of all) and all evidence."""
         chosen = list(self.swept.values()) if sweep is None else [self.swept.get(sweep, Swept())]
-        own = Swept([row for one in chosen for row in one.rows], {k: v for one in chosen for k, v in one.facts.items()})
+        # two sweeps may share a cell
+        rows = {(row["sweep_id"], row["cell_key"]): row for one in chosen for row in one.rows}
+        facts = {key: value for one in chosen for key, value in one.facts.items()}
         pieces = {name: facts_or_reason(outcome) for name, outcome in self.evidence.items()}
-        return Rows(own.rows, self.experiment.names, pieces, own.facts)
+        return Rows(list(rows.values()), self.experiment.names, pieces, facts)
 
 
 def facts_or_reason(outcome: EvidenceOutcome) -> Mapping[str, Any]:
@@ -105,7 +121,7 @@ class Reusing:
         environment_id = Environment(**answer["environment"]).id
         with Store.open(settings.db, mode="write") as store:
             known = {cell.key: cell for cell in cells}
-            found = look(store, list(known.values()), environment_id, settings.protocol) if not self.fresh else None
+            found = None if self.fresh else look(store, list(known.values()), environment_id, settings)
         missing = known.keys() if found is None else found.missing
         left = [config for config, cell in zip(configs, cells, strict=True) if cell.key in missing]
         rows = list(found.rows) if found else []
@@ -118,16 +134,19 @@ class Reusing:
             order = {key: index for index, key in enumerate(known)}
             self.swept.rows = sorted(rows, key=lambda row: order[row["cell_key"]])
             for sweep_id in self.swept.sweep_ids:
-                self.swept.facts |= facts_of(store.trials(sweep_id))
+                own = {row["cell_key"] for row in self.swept.rows if row["sweep_id"] == sweep_id}
+                trials = [trial for trial in store.trials(sweep_id) if trial["environment_id"] == environment_id]
+                self.swept.facts |= facts_of(trial for trial in trials if trial["cell_key"] in own)
         return self.outcome
 
 
-def facts_of(trials: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Cell key -> what its mode said in its trials: medians of numbers, else what the last trial said."""
+def facts_of(trials: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Cell key -> what its mode said in its ok trials: medians of numbers, else what the last trial said."""
     said: dict[str, dict[str, list[Any]]] = {}
     for trial in trials:
-        for name, value in (trial["extra"] or {}).get("facts", {}).items():
-            said.setdefault(trial["cell_key"], {}).setdefault(name, []).append(value)
+        if trial["status"] == Status.OK:
+            for name, value in (trial["extra"] or {}).get("facts", {}).items():
+                said.setdefault(trial["cell_key"], {}).setdefault(name, []).append(value)
     return {key: {name: middle(values) for name, values in facts.items()} for key, facts in said.items()}
 
 
@@ -148,17 +167,21 @@ def reproduce(
     """Run what is missing, judge the claims, store the verdicts.
 
     `overrides` are laid over those of every sweep. Raises EffbenchError for what is wrong before a sweep's first trial;
-    trials and pieces of evidence that fail are statuses.
+    trials and pieces of evidence that fail are statuses, and a claim that cannot be judged is among `mistakes`.
     """
+    if any(key_of(word) == "resume" for word in overrides):
+        raise UsageError("reproduce runs only what is missing, of itself: leave resume out")
     done = Reproduction(experiment, machine.environment.id)
     on_cpu = not machine.gpus or any(word.partition("=")[::2] == ("device", "cpu") for word in overrides)
     if experiment.needs == "cuda" and on_cpu:
         done.skipped = NO_CUDA
         done.judgements = [unmeasurable(claim, NO_CUDA) for claim in experiment.claims]
+        keep(done, machine, db)
         return done
     for name, words in experiment.sweeps.items():
-        if on_cpu and not any(claim.needs is None and claim.sweep in (None, name) for claim in experiment.claims):
-            continue  # nobody asks for it here
+        askers = [claim for claim in experiment.claims if claim.sweep in (None, name)]
+        if on_cpu and askers and all(claim.needs == "cuda" for claim in askers):
+            continue  # what it would say means nothing here
         reusing = Reusing(fresh)
         argv = command_of(experiment, name, words, overrides, db)
         hydra_sweep(argv, quiet=quiet, conductor=reusing, server=machine.server)
@@ -176,19 +199,27 @@ def reproduce(
     if done.interrupted:
         return done
     done.judgements = [
-        unmeasurable(claim, NO_CUDA) if claim.needs == "cuda" and on_cpu else judge(claim, done.scope(claim.sweep))
+        unmeasurable(claim, NO_CUDA) if claim.needs == "cuda" and on_cpu else judged(done, claim)
         for claim in experiment.claims
     ]
+    keep(done, machine, db)
+    return done
+
+
+def judged(done: Reproduction, claim: Claim) -> Judgement:
+    """A claim with a mistake costs itself alone: what was measured is judged by the others."""
+    try:
+        return judge(claim, done.scope(claim.sweep))
+    except ExpressionError as error:
+        done.mistakes.append(f"claim {claim.id} of {done.experiment.path}: {error}")
+        return Judgement(claim.id, Verdict.NOT_MEASURED, f"it cannot be judged: {error}")
+
+
+def keep(done: Reproduction, machine: Machine, db: str) -> None:
+    pairs = zip(done.experiment.claims, done.judgements, strict=True)
     with Store.open(db, mode="write") as store:
         store.add_environment(machine.environment, machine.details)
-        store.add_verdicts(
-            machine.environment.id,
-            [
-                row_of(done, claim, judgement)
-                for claim, judgement in zip(experiment.claims, done.judgements, strict=True)
-            ],
-        )
-    return done
+        store.add_verdicts(machine.environment.id, [row_of(done, claim, judgement) for claim, judgement in pairs])
 
 
 def unmeasurable(claim: Claim, reason: str) -> Judgement:
@@ -213,9 +244,10 @@ def database_of(overrides: Sequence[str], default: str) -> str:
 
 def row_of(done: Reproduction, claim: Claim, judgement: Judgement) -> dict[str, Any]:
     """A row of `claim_verdict`, less its environment and time."""
-    sweeps = sorted({row["sweep_id"] for row in done.scope(claim.sweep).rows})
-    texts = " ".join(filter(None, (claim.value, claim.holds, *claim.also.values())))
-    used = {name: outcome for name, outcome in done.evidence.items() if f"evidence.{name}" in texts}
+    about = subjects(claim).union(*(names_in(text) for text in claim.also.values()))
+    rows = done.scope(claim.sweep).rows if speaks_of_rows(about) else []
+    sweeps = sorted({row["sweep_id"] for row in rows})
+    used = {name: outcome for name, outcome in done.evidence.items() if f"evidence.{name}" in about}
     measured = {
         **numbers(judgement.value),
         "unit": judgement.unit,
@@ -246,7 +278,12 @@ def numbers(value: Estimate | None) -> dict[str, float]:
 
 
 def plain(value: Any) -> Any:
-    return numbers(value) if isinstance(value, Estimate) else value
+    """A value of the language as JSON carries it."""
+    if isinstance(value, Estimate):
+        return value.value if value.is_exact else numbers(value)
+    if isinstance(value, Vector | list | tuple):
+        return [plain(item) for item in value]
+    return None if value is ABSENT else value
 
 
 def finite(value: Any) -> Any:
