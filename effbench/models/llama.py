@@ -1,10 +1,10 @@
-"""The Llama architecture, one decode step or a whole prompt: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+"""Llama, one decode step or a whole prompt: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 
-As published, with separate projections for queries, keys and values; the dimensions are settings. Rotary frequencies are
-plain powers of `theta`: Llama 3.2's stretching of the low ones for long contexts changes values of a table, not the work.
+As published, with separate projections for queries, keys and values; dimensions are settings. Rotary frequencies are
+plain powers of `theta`: how Llama 3.2 stretches the low ones for long contexts changes a table's values, not the work.
 
-B batch, T sequence, S slots of the cache, D width, H heads, G key-value heads, R heads that share one (H / G), K width of
-a head (D / H), V vocabulary, L layers.
+B batch, T sequence, S slots of the cache, D width, H heads, G key-value heads, R heads that share one (H / G), K width
+of a head (D / H), V vocabulary, L layers.
 """
 
 from __future__ import annotations

@@ -109,7 +109,8 @@ def test_output_depends_on_the_input(name):
     module, args, kwargs = make(name, torch.float32)
     with torch.inference_mode():
         one, two = module(*args, **kwargs)
-    assert float((one - two).norm() / one.norm()) > 0.5
+    # averages over small images of noise are much alike, yet differ by far more than rounding does
+    assert float((one - two).norm() / one.norm()) > (0.1 if name in VISION else 0.5)
 
 
 def test_attention_is_not_lost_beside_the_residual():
