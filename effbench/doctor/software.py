@@ -43,7 +43,8 @@ def versions(answer: dict[str, Any]) -> Iterator[Finding]:
         f"Triton {found['triton_version'] or 'none'}, Python {found['python']}"
     )
     yield note("packages: " + ", ".join(f"{name} {version}" for name, version in sorted(packages.items())))
-    for package, models in (("torchvision", "resnet50"), ("transformers", "bert-base")):
+    needed = (("torchvision", "resnet18, resnet50, mobilenetv3 and vit-b"), ("transformers", "bert-base"))
+    for package, models in needed:
         if package not in packages:
             yield note(f"{package} is not installed", f"no {models}", 'pip install "effbench[models]"')
 

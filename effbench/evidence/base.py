@@ -11,7 +11,8 @@ import logging
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,6 +125,16 @@ def call_ms(function: Callable[..., Any], *args: Any, device: torch.device) -> f
 
 def median_ms(function: Callable[..., Any], *args: Any, device: torch.device, calls: int = 30) -> float:
     return statistics.median(call_ms(function, *args, device=device) for _ in range(calls))
+
+
+@contextmanager
+def fresh_compile_cache() -> Iterator[None]:
+    """Nothing that was compiled before is found in here. It lies in this process's folder of caches."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+    from torch._inductor.utils import fresh_cache
+
+    with fresh_cache(dir=cache_dir()):
+        yield
 
 
 class Counting:

@@ -10,9 +10,19 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._inductor.utils import fresh_cache, run_and_get_code
+from torch._inductor.utils import run_and_get_code
 
-from effbench.evidence.base import COMPILER, CPP_COMPILER, CUDA, Facts, attempt, close, error_facts, shows
+from effbench.evidence.base import (
+    COMPILER,
+    CPP_COMPILER,
+    CUDA,
+    Facts,
+    attempt,
+    close,
+    error_facts,
+    fresh_compile_cache,
+    shows,
+)
 from effbench.evidence.fresh import in_fresh_process
 
 
@@ -74,7 +84,7 @@ def judge(peaks: dict[str, int]) -> Facts:
 def peak(module: nn.Module, x: torch.Tensor, options: dict[str, Any]) -> Facts:
     """x (B, D)."""
     torch._dynamo.reset()
-    with torch.no_grad(), fresh_cache():
+    with torch.no_grad(), fresh_compile_cache():
         compiled = torch.compile(module, options=options)
         tried = attempt(compiled, x)
         if not tried.succeeded:
@@ -119,7 +129,7 @@ def compile_here(device: torch.device, width: int) -> Facts:
     module = nn.Sequential(nn.Linear(width, width), nn.GELU()).to(device).requires_grad_(False)
     x = torch.randn(4, width, device=device)
     facts: Facts = {"triton_is_found": has_triton_package()}
-    with fresh_cache():
+    with fresh_compile_cache():
         tried = attempt(run_and_get_code, torch.compile(module), x)
     if not tried.succeeded:
         return {**facts, "compiles": False, **{f"compile_{k}": v for k, v in error_facts(tried.raised).items()}}

@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._inductor.utils import fresh_cache
 
-from effbench.evidence.base import Facts, attempt, call_ms, error_facts, shows
+from effbench.evidence.base import Facts, attempt, call_ms, error_facts, fresh_compile_cache, shows
 from effbench.modes.base import Mode
 from effbench.modes.compiled import Compiled
 from effbench.modes.eager import Eager
@@ -42,7 +41,7 @@ def first_calls(
         module = module.to(device).eval()
         x = torch.randn(8, width, device=device)
         # a mode must not find what the one before it compiled
-        with fresh_cache(), torch.inference_mode():
+        with fresh_compile_cache(), torch.inference_mode():
             timed = attempt(
                 lambda m=mode, module=module, x=x: samples(m.prepare(module, (x,), {}).step, x, calls, device)
             )

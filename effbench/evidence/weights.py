@@ -93,6 +93,6 @@ def freed_weight(device: torch.device, width: int) -> Facts:
     replayed = recorded.replay()
     return {
         "freed_address_was_given_away": was_given_away,
-        "replay_reads_what_took_the_freed_address": was_given_away and close(replayed, x @ takers[-1]),
+        "replay_reads_what_took_the_freed_address": close(replayed, x @ takers[-1]) if was_given_away else None,
         "freed_weight": {"replay": listed(replayed), "with_the_weight_captured": [float(width)] * width},
     }

@@ -111,14 +111,18 @@ def run_on(
         start = time.monotonic()
         task = server.submit("evidence", sent.to_json(), slot.env)
         timed_out = False
-        while not task.done.wait(POLL_S):
-            if stop.is_set():
-                server.kill(task)
-                return None
-            if time.monotonic() - start > timeout_s:
-                timed_out = True
-                server.kill(task)
-                break
+        try:
+            while not task.done.wait(POLL_S):
+                if stop.is_set():
+                    server.kill(task)
+                    return None
+                if time.monotonic() - start > timeout_s:
+                    timed_out = True
+                    server.kill(task)
+                    break
+        except BaseException:  # Ctrl-C: it must not run on without its lock
+            server.kill(task)
+            raise
         wall_s = time.monotonic() - start
     answer = task.outcome.get("result")
     if answer is None or timed_out:

@@ -1,20 +1,18 @@
 """Every shipped YAML: it loads, resolves, builds, runs in two dtypes and is traced whole."""
 
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 from omegaconf import OmegaConf
-from torch import nn
 
-import effbench.models
 from effbench.models.build import build_module
 from effbench.models.inputs import make_inputs, parse_inputs
 
 CONF = Path(__file__).parents[2] / "conf" / "model"
 BS = 2
+LLAMA = {"layers": 2, "width": 32, "heads": 4, "ffn": 64, "vocab": 97}
+VISION = {"resnet50", "resnet18", "mobilenetv3", "vit-b"}
 #: Arguments that make a heavy model small, and the shape of its first output then.
 SMALL = {
     "tiny": ({}, (BS, 32)),
@@ -22,17 +20,26 @@ SMALL = {
     "lin3": ({"sizes": [10, 50, 100, 100]}, (BS, 100)),
     "attention": ({"seq": 16, "width": 64, "heads": 4, "mlp_ratio": 2}, (BS, 16, 64)),
     "gpt2": ({"max_seq": 32, "context": 8, "layers": 2, "width": 64, "heads": 4, "vocab": 97}, (BS, 1, 97)),
+    "mlp-swiglu": ({"width": 64, "depth": 2, "ffn": 160}, (BS, 64)),
+    "llama-1b-decode": ({"max_seq": 32, "context": 8, **LLAMA, "kv_heads": 2}, (BS, 1, 97)),
+    "llama-1b-prefill": ({"seq": 16, **LLAMA, "kv_heads": 2}, (BS, 1, 97)),
+    "llama-7b-decode": ({"max_seq": 32, "context": 8, **LLAMA, "kv_heads": 4}, (BS, 1, 97)),
+    "llama-7b-prefill": ({"seq": 16, **LLAMA, "kv_heads": 4}, (BS, 1, 97)),
+    "moe-decode": ({"max_seq": 32, "context": 8, **LLAMA, "kv_heads": 2, "experts": 6, "top_k": 2}, (BS, 1, 97)),
     "resnet50": ({"arch": "resnet18", "channels_last": True}, (BS, 1000)),
+    "resnet18": ({}, (BS, 1000)),
+    "mobilenetv3": ({}, (BS, 1000)),
+    "vit-b": ({"image_size": 32}, (BS, 1000)),
     "bert-base": ({"seq": 16, "layers": 2, "width": 64, "heads": 4, "vocab": 97}, (BS, 16, 64)),
 }
 KEYS = ["name", "description", "module", "inputs", "tolerance", "allow_nonfinite"]
 
 
-def load(name, **arguments):
-    """The plain node `model` as a sweep composes it."""
+def load(name, small=False, **arguments):
+    """The plain node `model` as a sweep composes it. `small`: with small images too, if it has any."""
     config = OmegaConf.create({"bs": BS, "model": OmegaConf.load(CONF / f"{name}.yaml")})
     config.model.module.update(arguments)
-    if name == "resnet50" and arguments:
+    if name in VISION and small:
         config.model.inputs.x.shape = [3, 32, 32]
     return OmegaConf.to_container(config, resolve=True)["model"]
 
@@ -42,9 +49,9 @@ def first(output):
 
 
 def make(name, dtype):
-    if name == "resnet50":
+    if name in VISION:
         pytest.importorskip("torchvision")
-    node = load(name, **SMALL[name][0])
+    node = load(name, small=True, **SMALL[name][0])
     args, kwargs = make_inputs(parse_inputs(node["inputs"]), BS, dtype, "cpu", seed=1)
     return build_module(node["module"], dtype, "cpu", seed=0), args, kwargs
 
@@ -97,13 +104,14 @@ def test_is_traced_without_a_break(name):
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("name", ["mlp", "attention", "gpt2"])
+@pytest.mark.parametrize("name", [name for name in SMALL if name not in {"tiny", "lin3", "bert-base", "resnet50"}])
 def test_output_depends_on_the_input(name):
     """No signal dies on its way: each row of the batch has an output of its own, well apart."""
     module, args, kwargs = make(name, torch.float32)
     with torch.inference_mode():
         one, two = module(*args, **kwargs)
-    assert float((one - two).norm() / one.norm()) > 0.5
+    # averages over small images of noise are much alike, yet differ by far more than rounding does
+    assert float((one - two).norm() / one.norm()) > (0.1 if name in VISION else 0.5)
 
 
 def test_attention_is_not_lost_beside_the_residual():
@@ -112,38 +120,6 @@ def test_attention_is_not_lost_beside_the_residual():
     (x,), _ = make_inputs(parse_inputs(node["inputs"]), 1, torch.float32, "cpu", seed=1)
     with torch.inference_mode():
         assert float((module(x) - x).norm() / x.norm()) > 0.1
-
-
-@pytest.fixture
-def torchvision_stand_in(monkeypatch):
-    """A torchvision that knows resnet18 alone, and only without weights; the real one, if any, is put back."""
-
-    def get_model(arch, weights, **kwargs):
-        assert (arch, weights) == ("resnet18", None)
-        return nn.Conv2d(3, kwargs["num_classes"], 3)
-
-    torchvision = ModuleType("torchvision")
-    torchvision.models = ModuleType("torchvision.models")
-    torchvision.models.get_model = get_model
-    monkeypatch.setitem(sys.modules, "torchvision", torchvision)
-    forget_vision()
-    yield
-    forget_vision()
-
-
-def forget_vision():
-    sys.modules.pop("effbench.models.vision", None)
-    vars(effbench.models).pop("vision", None)
-
-
-@pytest.mark.usefixtures("torchvision_stand_in")
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_torchvision_model(channels_last):
-    target = "effbench.models.vision.torchvision_model"
-    node = {"_target_": target, "arch": "resnet18", "channels_last": channels_last, "num_classes": 8}
-    model = build_module(node, torch.bfloat16, "cpu", 0)
-    assert model.weight.shape == (8, 3, 3, 3)
-    assert model.weight.is_contiguous(memory_format=torch.channels_last) == channels_last
 
 
 def test_attention_arguments_must_fit():

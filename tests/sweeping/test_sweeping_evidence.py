@@ -47,7 +47,10 @@ def crashes(device):
     print("last words", flush=True)
     os.abort()
 
-def hangs(device):
+def hangs(device, pid_file=None):
+    if pid_file:
+        with open(pid_file, "w") as file:
+            file.write(str(os.getpid()))
     time.sleep(600)
 
 def takes_the_server_along(device):
@@ -174,6 +177,21 @@ def test_a_stopped_gathering_returns_what_it_has(server):
     )
     assert [outcome.status for outcome in outcomes] == [Status.OK]
     assert time.monotonic() - began < 60
+
+
+def test_ctrl_c_ends_the_piece(server, tmp_path, wait_gone):
+    pid_file = tmp_path / "pid"
+
+    class Interrupted(threading.Event):
+        def is_set(self):
+            if pid_file.exists() and pid_file.read_text():
+                raise KeyboardInterrupt
+            return False
+
+    with pytest.raises(KeyboardInterrupt):
+        gather([request("hangs", settings={"pid_file": str(pid_file)})], server, stop=Interrupted())
+    wait_gone(int(pid_file.read_text()))
+    assert gather([request("fine")], server, lock_timeout_s=0.1)[0].status is Status.OK
 
 
 def test_a_server_that_dies_is_replaced(tmp_path, monkeypatch):

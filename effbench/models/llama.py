@@ -1,0 +1,248 @@
+"""Llama, one decode step or a whole prompt: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+
+As published, with separate projections for queries, keys and values; dimensions are settings. Rotary frequencies are
+plain powers of `theta`: how Llama 3.2 stretches the low ones for long contexts changes a table's values, not the work.
+
+B batch, T sequence, S slots of the cache, D width, H heads, G key-value heads, R heads that share one (H / G), K width
+of a head (D / H), V vocabulary, L layers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from effbench.models.gpt2 import filled_cache
+from effbench.models.swiglu import SwiGLU
+from effbench.models.weights import embedding, fan_in_std, fill_normal, linear
+
+EPS = 1e-5
+
+
+def rotary_tables(length: int, head_width: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [T, K] of the angles by which each position turns the pairs (i, i + K / 2) of a head."""
+    frequencies = theta ** -(torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)  # [K / 2]
+    angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies).repeat(1, 2)  # [T, K]
+    return angles.cos().float(), angles.sin().float()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn queries or keys x [B, heads, T, K] by tables [T, K]."""
+    one, two = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-two, one), dim=-1) * sin
+
+
+class GroupedAttention(nn.Module):
+    """Causal attention over whole sequences, several query heads to a key-value head."""
+
+    def __init__(self, width: int, heads: int, kv_heads: int):
+        super().__init__()
+        self.heads, self.kv_heads = heads, kv_heads
+        self.head_width = width // heads
+        self.query = linear(width, width)
+        self.key = linear(width, kv_heads * self.head_width)
+        self.value = linear(width, kv_heads * self.head_width)
+        self.project = linear(width, width)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        # x [B, T, D], cos and sin [T, K] -> [B, T, D]
+        batch, length, width = x.shape
+        q, k, v = self.heads_of(x, cos, sin)
+        # copied for each query head: scaled_dot_product_attention's own `enable_gqa` has no FLOP count in torch 2.11,
+        # and beside the products the copy is small
+        y = F.scaled_dot_product_attention(q, self.shared(k), self.shared(v), is_causal=True)  # [B, H, T, K]
+        return self.project(y.transpose(1, 2).reshape(batch, length, width))
+
+    def heads_of(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [B, H, T, K], keys and values [B, G, T, K]; the first two turned to their positions."""
+        batch, length, _ = x.shape
+        q = self.query(x).view(batch, length, self.heads, self.head_width).transpose(1, 2)
+        k = self.key(x).view(batch, length, self.kv_heads, self.head_width).transpose(1, 2)
+        v = self.value(x).view(batch, length, self.kv_heads, self.head_width).transpose(1, 2)
+        return rotate(q, cos, sin), rotate(k, cos, sin), v
+
+    def shared(self, x: Tensor) -> Tensor:
+        """Keys or values [B, G, T, K], each for its R query heads: [B, H, T, K]."""
+        repeats = self.heads // self.kv_heads
+        return x if repeats == 1 else x.unsqueeze(2).expand(-1, -1, repeats, -1, -1).flatten(1, 2)
+
+    def stds(self, residual: float) -> list[tuple[Tensor, float]]:
+        """Weights with the standard deviations that make of a normed input an output of about `residual`."""
+        # as sharp as a trained attention: at 1 the weights are nearly uniform, and their mean over many tokens vanishes
+        sharp = 1.5
+        return [
+            (self.query.weight, fan_in_std(self.query.weight, sharp)),
+            (self.key.weight, fan_in_std(self.key.weight)),
+            (self.value.weight, fan_in_std(self.value.weight)),
+            (self.project.weight, fan_in_std(self.project.weight, residual / 0.3)),
+        ]
+
+
+class CachedGroupedAttention(GroupedAttention):
+    """Attention of one new token over a cache of fixed shape: buffers of the module, see gpt2.CachedAttention."""
+
+    def __init__(self, width: int, heads: int, kv_heads: int, max_batch: int, max_seq: int, context: int):
+        super().__init__(width, heads, kv_heads)
+        for name in ("keys", "values"):
+            cache = filled_cache(max_batch, kv_heads, max_seq, self.head_width, context)
+            self.register_buffer(name, cache, persistent=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, position: Tensor, mask: Tensor) -> Tensor:
+        # x [B, 1, D], cos and sin [1, K], position [1], mask [1, S] -> [B, 1, D]
+        batch, _, width = x.shape
+        q, k, v = self.heads_of(x, cos, sin)
+        keys = self.keys[:batch].index_copy_(2, position, k)  # [B, G, S, K]
+        values = self.values[:batch].index_copy_(2, position, v)  # [B, G, S, K]
+        # with one token the query heads of a group stand where a sequence would: the cache is read as it is
+        q = q.view(batch, self.kv_heads, -1, self.head_width)  # [B, G, R, K]
+        y = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)  # [B, G, R, K]
+        return self.project(y.reshape(batch, 1, width))
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block of an attention and an MLP."""
+
+    def __init__(self, width: int, attention: nn.Module, mlp: nn.Module):
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(width, eps=EPS)
+        self.attention = attention
+        self.mlp_norm = nn.RMSNorm(width, eps=EPS)
+        self.mlp = mlp
+
+    def forward(self, x: Tensor, *given: Tensor) -> Tensor:
+        # x [B, T, D], what the attention is given -> [B, T, D]
+        x = x + self.attention(self.attention_norm(x), *given)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Transformer(nn.Module):
+    """What decoding and prefilling share: the table of tokens, blocks, the head; and the weights of all.
+
+    `tied`: the table of tokens is the head's weight too. Weights have the same names in both.
+    """
+
+    def __init__(
+        self,
+        attention: Callable[[], GroupedAttention],
+        mlp: Callable[[], nn.Module],
+        layers: int,
+        width: int,
+        vocab: int,
+        tied: bool,
+    ):
+        super().__init__()
+        self.tokens = embedding(vocab, width)
+        self.blocks = nn.ModuleList(Block(width, attention(), mlp()) for _ in range(layers))
+        self.norm = nn.RMSNorm(width, eps=EPS)
+        self.head = linear(width, vocab)
+        if tied:
+            self.head.weight = self.tokens.weight
+        self.init_weights(tied)
+
+    def init_weights(self, tied: bool) -> None:
+        """Sizes such that all blocks together add as much to the residual stream as the table of tokens puts into it.
+
+        So the logits depend on the token as well as on the cache or the other tokens, and rounding does not pile up
+        with the layers.
+        """
+        table = fan_in_std(self.tokens.weight)
+        residual = table / math.sqrt(2 * len(self.blocks))
+        weights = [(self.tokens.weight, table)]
+        for block in self.blocks:
+            weights += block.attention.stds(residual) + block.mlp.stds(residual)
+        if not tied:
+            weights.append((self.head.weight, fan_in_std(self.head.weight)))
+        fill_normal(weights)
+
+
+def check_heads(width: int, heads: int, kv_heads: int) -> None:
+    if width % heads or width // heads % 2:
+        raise ValueError(f"width {width} is not an even multiple of heads {heads}")
+    if heads % kv_heads:
+        raise ValueError(f"heads {heads} is not a multiple of kv_heads {kv_heads}")
+
+
+class LlamaDecoder(Transformer):
+    """One decode step: the token's key and value are written at `position`, then it attends to the slots up to it.
+
+    Every shape is static: all `max_seq` slots are read under a mask. A call with the same token and position writes the
+    same values again, so it gives the same output however often it runs. The first `context` slots are filled already.
+    `mlp` makes the MLP of a block; None: SwiGLU of `ffn` features.
+    """
+
+    def __init__(
+        self,
+        max_batch: int,
+        max_seq: int = 1024,
+        context: int = 512,
+        layers: int = 16,
+        width: int = 2048,
+        heads: int = 32,
+        kv_heads: int = 8,
+        ffn: int = 8192,
+        vocab: int = 128256,
+        theta: float = 500000.0,
+        tied: bool = True,
+        mlp: Callable[[], nn.Module] | None = None,
+    ):
+        check_heads(width, heads, kv_heads)
+        if not 0 <= context < max_seq:
+            raise ValueError(f"context {context} leaves no slot for the new token; allowed: 0 to {max_seq - 1}")
+        super().__init__(
+            lambda: CachedGroupedAttention(width, heads, kv_heads, max_batch, max_seq, context),
+            mlp or (lambda: SwiGLU(width, ffn)),
+            layers,
+            width,
+            vocab,
+            tied,
+        )
+        cos, sin = rotary_tables(max_seq, width // heads, theta)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+        self.register_buffer("slots", torch.arange(max_seq), persistent=False)
+
+    def forward(self, token: Tensor, position: Tensor) -> Tensor:
+        # token [B, 1], position [1] -> logits [B, 1, V]
+        mask = (self.slots <= position).unsqueeze(0)  # [1, S]
+        cos, sin = self.cos[position], self.sin[position]  # [1, K]
+        x = self.tokens(token)  # [B, 1, D]
+        for block in self.blocks:
+            x = block(x, cos, sin, position, mask)
+        return self.head(self.norm(x))
+
+
+class LlamaPrefill(Transformer):
+    """A prompt of `seq` tokens at once, with the logits of its last position. Keys and values are not kept."""
+
+    def __init__(
+        self,
+        seq: int = 512,
+        layers: int = 16,
+        width: int = 2048,
+        heads: int = 32,
+        kv_heads: int = 8,
+        ffn: int = 8192,
+        vocab: int = 128256,
+        theta: float = 500000.0,
+        tied: bool = True,
+    ):
+        check_heads(width, heads, kv_heads)
+        super().__init__(
+            lambda: GroupedAttention(width, heads, kv_heads), lambda: SwiGLU(width, ffn), layers, width, vocab, tied
+        )
+        cos, sin = rotary_tables(seq, width // heads, theta)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        # tokens [B, T] -> logits of the last position [B, 1, V]
+        length = tokens.shape[1]
+        cos, sin = self.cos[:length], self.sin[:length]  # [T, K]
+        x = self.tokens(tokens)  # [B, T, D]
+        for block in self.blocks:
+            x = block(x, cos, sin)
+        return self.head(self.norm(x[:, -1:]))

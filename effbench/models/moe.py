@@ -1,0 +1,116 @@
+"""A Llama-like transformer decoding one token, with a mixture of experts for its MLP: many small kernels.
+
+B tokens, D width, E experts, F features of an expert, N experts chosen for a token (`top_k`).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from effbench.models.llama import LlamaDecoder
+from effbench.models.weights import fan_in_std, linear
+
+DISPATCHES = ("auto", "gather", "dense")
+
+
+class MixtureOfExperts(nn.Module):
+    """Each token goes through the `top_k` of `experts` SwiGLU MLPs that a router gives the largest logits, and their
+    outputs are added, weighted with the softmax over those logits.
+
+    Which experts were chosen is known to the device alone: sorting tokens by expert would take shapes that depend on
+    it. Both ways to dispatch have static shapes and no branch on a value:
+
+    - `gather`: copy the chosen experts' weights, for each token its own. Reads what one token needs and no more.
+    - `dense`: all tokens through all experts, as one wide MLP whose features are weighted with 0 for experts not
+      chosen. At decode batches products are bound by reading weights, and few tokens choose nearly all experts
+      between them, so all have to be read anyway.
+
+    `auto` gathers while the tokens' choices are fewer than the experts, which is decided by shapes.
+    """
+
+    def __init__(self, width: int, ffn: int, experts: int, top_k: int, dispatch: str = "auto"):
+        super().__init__()
+        if not 1 <= top_k <= experts:
+            raise ValueError(f"top_k {top_k}: allowed are 1 to {experts}, the number of experts")
+        if dispatch not in DISPATCHES:
+            raise ValueError(f"dispatch {dispatch!r}: allowed are {', '.join(DISPATCHES)}")
+        self.top_k = top_k
+        self.dispatch = dispatch
+        self.router = linear(width, experts)
+        self.gate_up = nn.Parameter(torch.empty(experts, 2, ffn, width))
+        self.down = nn.Parameter(torch.empty(experts, ffn, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        # x [B, 1, D] -> [B, 1, D]
+        tokens = x.flatten(0, 1)  # [B, D]
+        logits, chosen = self.router(tokens).topk(self.top_k, dim=-1)  # [B, N] each
+        weights = logits.float().softmax(dim=-1).to(x.dtype)  # [B, N]
+        few = chosen.numel() < len(self.down)
+        gather = self.dispatch == "gather" or (self.dispatch == "auto" and few)
+        y = self.gathered(tokens, weights, chosen) if gather else self.dense(tokens, weights, chosen)
+        return y.view_as(x)
+
+    def gathered(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        # x [B, D], weights and chosen [B, N] -> [B, D]
+        gate_up = self.gate_up[chosen]  # [B, N, 2, F, D]
+        gate, up = (gate_up.flatten(1, 3) @ x.unsqueeze(-1)).view(gate_up.shape[:-1]).unbind(2)  # [B, N, F] each
+        hidden = F.silu(gate) * up * weights.unsqueeze(-1)  # [B, N, F]
+        return (hidden.flatten(1).unsqueeze(1) @ self.down[chosen].flatten(1, 2)).squeeze(1)
+
+    def dense(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        # x [B, D], weights and chosen [B, N] -> [B, D]
+        experts, _, ffn, _ = self.gate_up.shape
+        spread = weights.new_zeros(len(x), experts).scatter(1, chosen, weights)  # [B, E]
+        gate, up = F.linear(x, self.gate_up.flatten(0, 2)).view(len(x), experts, 2, ffn).unbind(2)  # [B, E, F] each
+        hidden = F.silu(gate) * up * spread.unsqueeze(-1)  # [B, E, F]
+        return hidden.flatten(1) @ self.down.flatten(0, 1)
+
+    def stds(self, residual: float) -> list[tuple[Tensor, float]]:
+        """Weights with the standard deviations that make of a normed input an output of about `residual`."""
+        # A sharp router, as training makes them: the last expert chosen weighs little. Which one that is may depend on
+        # the rounding of a mode, and with nearly equal weights each such choice would change the output by percents.
+        sharp = 3.0
+        down = residual / 0.5 / self.gate_up.shape[2] ** 0.5  # silu(a) · b, weighted
+        return [
+            (self.router.weight, fan_in_std(self.router.weight, sharp)),
+            (self.gate_up, fan_in_std(self.gate_up)),
+            (self.down, down),
+        ]
+
+
+class MoEDecoder(LlamaDecoder):
+    """`LlamaDecoder` with `experts` MLPs of `ffn` features in each block."""
+
+    def __init__(
+        self,
+        max_batch: int,
+        max_seq: int = 1024,
+        context: int = 512,
+        layers: int = 24,
+        width: int = 1024,
+        heads: int = 16,
+        kv_heads: int = 8,
+        experts: int = 32,
+        top_k: int = 8,
+        ffn: int = 512,
+        vocab: int = 49155,
+        theta: float = 10000.0,
+        tied: bool = True,
+        dispatch: str = "auto",
+    ):
+        super().__init__(
+            max_batch,
+            max_seq,
+            context,
+            layers,
+            width,
+            heads,
+            kv_heads,
+            ffn,
+            vocab,
+            theta,
+            tied,
+            mlp=lambda: MixtureOfExperts(width, ffn, experts, top_k, dispatch),
+        )
