@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -137,7 +137,8 @@ class Reusing:
                 own = {row["cell_key"] for row in self.swept.rows if row["sweep_id"] == sweep_id}
                 trials = [trial for trial in store.trials(sweep_id) if trial["environment_id"] == environment_id]
                 self.swept.facts |= facts_of(trial for trial in trials if trial["cell_key"] in own)
-        return self.outcome
+        found = {row["cell_key"]: row["latency_ms"] for row in rows}
+        return self.outcome and replace(self.outcome, latencies=[found.get(cell.key) for cell in cells])
 
 
 def facts_of(trials: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

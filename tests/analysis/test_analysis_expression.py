@@ -52,9 +52,8 @@ ROWS = [
     row("cuda-graph", bs=8, speedup=1.02),
     row("default", bs=8, status="error"),
 ]
-SCOPE = Rows(
-    ROWS, {"width": "model.module.width", "pool": "mode.pool"}, EVIDENCE, {ROWS[1]["cell_key"]: {"nodes": 7, "kind": "x"}}
-)  # fmt: skip
+NAMES = {"width": "model.module.width", "pool": "mode.pool"}
+SCOPE = Rows(ROWS, NAMES, EVIDENCE, {ROWS[1]["cell_key"]: {"nodes": 7, "kind": "x"}})
 
 
 def find(text, scope=SCOPE):

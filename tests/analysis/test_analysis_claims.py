@@ -1,0 +1,184 @@
+"""Verdicts: what rows and evidence say of a claim, and what they leave open."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from effbench.analysis.claims import Claim, Missing, Rows, Verdict, judge
+from effbench.analysis.expression import ExpressionError
+
+
+def row(mode="cuda-graph", speedup=2.0, bs=1, model="mlp", status="ok", spread=0.05, **more):
+    alone = spread is None or mode == "eager"
+    found = {
+        "sweep_id": "s", "environment_id": "here", "model": model, "bs": bs, "mode": mode, "status": status,
+        "reason": None if status == "ok" else "why", "trials": 3, "latency_ms": 1.0, "latency_ci_low_ms": 0.9,
+        "latency_ci_high_ms": 1.1, "speedup": speedup, "speedup_ci_low": None if alone else speedup - spread,
+        "speedup_ci_high": None if alone else speedup + spread, "graph_pool_bytes": 5, "cell_key": f"{model}{bs}{mode}",
+        "params": {"model": {"name": model}, "mode": {"name": mode}, "bs": bs},
+    }  # fmt: skip
+    return {**found, **({"speedup": None, "latency_ms": None} if status != "ok" else {}), **more}
+
+
+def eager(**more):
+    return row("eager", 1.0, **more)
+
+
+FASTER = Claim("P1", "a graph is faster", value="geomean(speedup[mode == 'cuda-graph'])", unit="×", holds="value > 1.1")
+
+
+def of(rows, claim=FASTER, evidence=None):
+    return judge(claim, Rows(rows, {}, evidence))
+
+
+@pytest.mark.parametrize(
+    "speedup, verdict, reason",
+    [
+        (2.0, Verdict.CONFIRMED, "holds"),
+        (1.0, Verdict.REFUTED, "does not hold"),
+        (1.12, Verdict.UNDECIDED, "the interval leaves it open"),
+    ],
+)
+def test_a_claim_follows_its_interval(speedup, verdict, reason):
+    found = of([eager(), row(speedup=speedup)])
+    assert (found.verdict, found.reason) == (verdict, reason)
+    assert found.value.value == pytest.approx(speedup)
+    assert found.unit == "×"
+
+
+def test_one_trial_decides_nothing():
+    found = of([eager(), row(speedup=9.0, spread=None)])
+    assert found.verdict == Verdict.UNDECIDED
+    assert "single trial" in found.reason
+
+
+def test_a_figure_that_is_not_defined_decides_nothing():
+    claim = Claim("x", "x", value="mean(latency_ms) / (mean(bs) - 1)", holds="value > 1")
+    found = of([eager()], claim)
+    assert found.verdict == Verdict.UNDECIDED
+    assert math.isnan(found.value.value)
+    assert "not defined" in found.reason
+
+
+def test_parts_that_differ():
+    claim = Claim("P1", "x", value=FASTER.value, holds=FASTER.holds, each=("model", "bs"))
+    rows = [eager(), row(speedup=2.0), eager(bs=8), row(speedup=1.0, bs=8), eager(bs=64), row(speedup=1.11, bs=64)]
+    found = of(rows, claim)
+    assert found.verdict == Verdict.DEPENDS
+    assert found.reason == "holds for mlp bs=1; not for mlp bs=8; open for mlp bs=64"
+    assert [part.truth for part in found.parts] == [True, False, None]
+    assert found.parts[1].value.value == pytest.approx(1)
+
+
+def test_parts_that_agree():
+    claim = Claim("P1", "x", value=FASTER.value, holds=FASTER.holds, each=("bs",))
+    rows = [row(bs=bs) for bs in range(1, 10)]
+    found = of(rows, claim)
+    assert found.verdict == Verdict.CONFIRMED
+    assert found.reason.endswith("bs=6 and 3 more")
+    assert of([row(bs=1), row(bs=2, speedup=1.11)], claim).verdict == Verdict.UNDECIDED
+    assert of([row(bs=1, speedup=1.0), row(bs=2, speedup=0.5)], claim).verdict == Verdict.REFUTED
+
+
+def test_failed_rows_are_left_out_and_named():
+    rows = [eager(), row(), *(row(bs=bs, status="error") for bs in (2, 4, 8, 16))]
+    found = of(rows)
+    assert found.verdict == Verdict.CONFIRMED
+    assert found.reason == (
+        "holds; left out: mlp bs 2 cuda-graph error, mlp bs 4 cuda-graph error, mlp bs 8 cuda-graph error"
+        " and 1 more (why)"
+    )
+    every = Claim("x", "x", holds="all(speedup[mode == 'cuda-graph'] > 1.5)")
+    assert of(rows, every).verdict == Verdict.CONFIRMED
+    part = Claim("x", "x", value=FASTER.value, holds=FASTER.holds, each=("bs",))
+    found = of(rows, part)
+    assert found.verdict == Verdict.CONFIRMED
+    assert [part.label for part in found.parts] == ["bs=1"]
+
+
+@pytest.mark.parametrize("status, verdict", [("unsupported", Verdict.NOT_MEASURABLE), ("oom", Verdict.NOT_MEASURED)])
+@pytest.mark.parametrize("each", [(), ("bs",)])
+def test_nothing_was_measured(status, verdict, each):
+    rows = [eager(), row(status=status), row("default", speedup=1.5)]
+    found = of(rows, Claim("P1", "x", value=FASTER.value, holds=FASTER.holds, each=each))
+    assert found.verdict == verdict
+    assert found.reason.endswith(f"left out: mlp bs 1 cuda-graph {status} (why)")
+    assert found.value is None
+
+
+def test_unsupported_everywhere():
+    rows = [eager(), row(status="unsupported")]
+    claim = Claim("x", "of all rows", holds="share(speedup > 1.1) > 0.5")
+    found = of(rows, claim)
+    assert (found.verdict, found.reason) == (Verdict.NOT_MEASURABLE, "why")
+    of_eager = Claim("x", "of what every row has", holds="all(latency_ms > 0.5)")
+    assert of(rows, of_eager).verdict == Verdict.CONFIRMED
+
+
+def test_no_rows_at_all():
+    assert of([]).verdict == Verdict.NOT_MEASURED
+
+
+def test_not_measurable_says_why():
+    found = of([], Claim("S13", "x", not_measurable="it is about code"))
+    assert (found.verdict, found.reason) == (Verdict.NOT_MEASURABLE, "it is about code")
+
+
+class TestEvidence:
+    claim = Claim("S1", "x", value="evidence.warm.fewest", holds="value == 2 and evidence.warm.works")
+
+    def judged(self, **facts):
+        return of([], self.claim, {"warm": facts})
+
+    def test_facts(self):
+        assert self.judged(fewest=2, works=True).verdict == Verdict.CONFIRMED
+        assert self.judged(fewest=3, works=True).verdict == Verdict.REFUTED
+        assert self.judged(fewest=2, works=False).verdict == Verdict.REFUTED
+
+    def test_a_fact_that_is_null(self):
+        found = self.judged(fewest=None, works=True)
+        assert found.verdict == Verdict.NOT_MEASURED
+        assert "evidence.warm.fewest has no value" in found.reason
+
+    @pytest.mark.parametrize(
+        "reason, verdict",
+        [("unsupported: needs CUDA", Verdict.NOT_MEASURABLE), ("error: ValueError: no", Verdict.NOT_MEASURED)],
+    )
+    def test_evidence_that_could_not_be_gathered(self, reason, verdict):
+        found = of([], self.claim, {"warm": Missing(reason)})
+        assert (found.verdict, found.reason) == (verdict, reason)
+
+    def test_other_evidence_that_is_missing_does_not_matter(self):
+        found = of([], self.claim, {"warm": Missing("error: no"), "other": Missing("unsupported: CUDA")})
+        assert found.verdict == Verdict.NOT_MEASURED
+
+    def test_rows_that_failed_do_not_concern_it(self):
+        found = of([row(status="error")], self.claim, {"warm": {"fewest": 2, "works": True}})
+        assert (found.verdict, found.reason) == (Verdict.CONFIRMED, "holds")
+
+    def test_facts_that_are_not_there_are_a_mistake(self):
+        with pytest.raises(ExpressionError, match="it has fewest"):
+            self.judged(fewest=2)
+
+
+def test_further_figures():
+    claim = Claim("P1", "x", holds="all(speedup >= 1)", also={"best": "max(speedup)", "none": "max(speedup[bs == 99])"})
+    found = of([eager(), row()], claim)
+    assert found.also["best"].value == 2
+    assert found.also["none"] is None
+
+
+@pytest.mark.parametrize(
+    "claim, said",
+    [
+        (Claim("x", "x", value="speedup", holds="value > 1"), "no single number"),
+        (Claim("x", "x", holds="speedup > 1"), "no single condition"),
+        (Claim("x", "x", holds="mean(speedup)"), "no single condition"),
+        (Claim("x", "x", holds="value > 1"), "no name 'value'"),
+    ],
+)
+def test_claims_that_ask_for_no_condition(claim, said):
+    with pytest.raises(ExpressionError, match=said):
+        of([eager(), row()], claim)
