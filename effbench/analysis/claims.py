@@ -32,7 +32,7 @@ DESCRIPTIONS = frozenset(
      "gpu_name", "torch_version", "python", "environment_id", "cell_key"}
 )  # fmt: skip
 #: What speaks of a mode beside its baseline: of a baseline alone it would say something that is not meant.
-AGAINST_BASELINE = frozenset({"mode", "speedup", "memory_ratio", "break_even_calls"})
+AGAINST_BASELINE = frozenset({"speedup", "memory_ratio", "break_even_calls", "relative.mode"})
 HIDDEN = frozenset({"params", "started_at", "facts"})
 
 
@@ -266,9 +266,12 @@ def parameter(row: Mapping[str, Any], path: str) -> Any:
 
 
 def identity(row: Mapping[str, Any], path: str) -> str:
-    """All of a cell but one parameter (or its whole mode or model), with where it was measured."""
+    """All of a cell but one parameter (or its whole mode or model), with where it was measured. Inputs of a model
+    follow from its settings, so that they go with any of these."""
     left = json.loads(json.dumps(row["params"]))
     *outer, last = [path.partition(".")[0]] if path in ("mode.name", "model.name") else path.split(".")
+    if path.startswith("model.module."):
+        left["model"].pop("inputs", None)
     holder = left
     for part in outer:
         holder = holder.get(part) if isinstance(holder, Mapping) else None

@@ -155,7 +155,7 @@ def names_in(text: str) -> set[str]:
             if node.func.id == "fact":  # type: ignore[attr-defined]
                 found.add("fact")
             if node.func.id == "relative" and isinstance(node.args[1], ast.Constant):  # type: ignore[attr-defined]
-                found.add(str(node.args[1].value))
+                found |= {str(node.args[1].value), f"relative.{node.args[1].value}"}
         if isinstance(node, ast.Name) and id(node) not in called:
             found.add(node.id)
         holder = getattr(node, "value", None)

@@ -232,7 +232,7 @@ def command_of(experiment: Experiment, name: str, words: Sequence[str], override
     title = experiment.name if len(experiment.sweeps) == 1 else f"{experiment.name}/{name}"
     given = {key_of(word) for word in overrides}
     own = [*words, f"sweep.name={title}", "on_failure=ignore", f'db="{db}"']
-    return [*(word for word in own if key_of(word) not in given), *overrides]
+    return ["-m", *(word for word in own if key_of(word) not in given), *overrides]
 
 
 def database_of(overrides: Sequence[str], default: str) -> str:

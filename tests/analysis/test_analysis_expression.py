@@ -351,6 +351,12 @@ class TestRelative:
         assert found[2] is ABSENT, "no partner"
         assert find("relative(latency_ms, 'model.module.width', 16)", scope).values == found
 
+    def test_inputs_follow_from_the_models_settings(self):
+        rows = [row(), row(width=64)]
+        for one in rows:
+            one["params"]["model"]["inputs"] = {"x": {"shape": [one["params"]["model"]["module"]["width"]]}}
+        assert find("relative(latency_ms, 'model.module.width', 16)", Rows(rows)).values[1] is not ABSENT
+
     def test_a_setting_of_the_mode(self):
         shared, private = ({"mode_settings": {"pool": name}} for name in ("shared", "private"))
         scope = Rows([row(), row("g", speedup=2.0, **shared), row("g", speedup=1.5, **private)], {"pool": "mode.pool"})
@@ -385,7 +391,7 @@ def test_names_in():
         "geomean(relative(speedup, 'width', 3)[mode == 'x']) > evidence.a.b + evidence['c'].d + only(fact('n')) + value"
     )
     assert names_in(text) == {
-        "speedup", "width", "mode", "evidence", "evidence.a", "evidence.c", "fact", "value",
+        "speedup", "width", "relative.width", "mode", "evidence", "evidence.a", "evidence.c", "fact", "value",
     }  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def only_cuda(device):
 def broken(device):
     raise ValueError("no such luck")
 """
-MODE = "name: repeated\ndescription: calls it again and again\n_target_: {module}.Repeated\ntimes: 40\n"
+MODE = "name: repeated\ndescription: calls it again and again\n_target_: {module}.Repeated\ntimes: 400\n"
 QUICK = ["protocol=quick", "protocol.budget_s=0.02", "protocol.min_time_s=0", "protocol.warmup_s=0.01", "device=cpu"]
 EXPERIMENT = """
 question: What does repeating cost?
@@ -153,7 +153,7 @@ def test_all_kinds_of_claims(go, db, mine):
     assert [part["label"] for part in measured["parts"]] == ["bs=1", "bs=2"]
     assert all(part["holds"] is True for part in measured["parts"])
     assert len(measured["also"]["all of them"]) == 4
-    assert measured["also"]["times"] == [40, 40]
+    assert measured["also"]["times"] == [400, 400]
     assert measured["also"]["kind"] == [None, "loop"]
     assert measured["sweeps"] == [sweep.id]
     assert measured["evidence"] == {}

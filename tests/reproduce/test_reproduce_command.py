@@ -1,0 +1,147 @@
+"""`effbench reproduce` and `effbench claims` as a user types them, without a GPU."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from effbench.store import Store
+
+MINE = """
+question: Does a wider layer cost more?
+gpu_seconds: 5
+names: {width: model.module.width}
+sweeps:
+  main: [model=tiny, "model.module.width=16,512", "bs=64", "mode=eager,cuda-graph"]
+tables:
+  - {title: "Latency [ms]", rows: [bs, width], value: latency_ms}
+claims:
+  wide:
+    text: A wider layer [of 512] is slower.
+    value: only(relative(latency_ms, 'width', 512)[width == 16 and trials > 0])
+    unit: ×
+    holds: value > 1
+  graph:
+    text: A CUDA graph is faster.
+    holds: all(speedup[mode == 'cuda-graph'] > 1)
+    published: 1.70x elsewhere
+"""
+
+
+@pytest.fixture(scope="module")
+def here(cli_in, tmp_path_factory):
+    cli = cli_in(tmp_path_factory.mktemp("here"))
+    cli.env["CUDA_VISIBLE_DEVICES"] = ""
+    (cli.folder / "mine.yaml").write_text(MINE.replace("[width == 16 and", "[mode == 'eager' and width == 16 and"))
+    cli.done = cli.run("reproduce", "mine.yaml", *cli.tiny, "protocol.rounds=3")
+    return cli
+
+
+def test_verdicts_are_printed_and_kept(here):
+    assert here.done.code == 0, here.done
+    assert here.done.err == ""
+    assert "mine: Does a wider layer cost more?" in here.done.out
+    assert "Latency [ms]" in here.done.out
+    assert "wide A wider layer [of 512] is slower.: " in here.done.out
+    assert "graph A CUDA graph is faster.: not measurable here · a CUDA graph needs CUDA" in here.done.out
+    with Store.open(here.db) as store:
+        rows = {row["claim"]: row for row in store.verdicts()}
+        (sweep,) = store.sweeps()
+    assert rows["wide"]["verdict"] in ("confirmed", "undecided")
+    assert rows["wide"]["measured"]["value"] > 1
+    assert rows["wide"]["sweep_id"] == sweep.id
+    assert rows["graph"]["verdict"] == "not measurable here"
+
+
+def test_again_nothing_is_measured(here):
+    done = here.run("reproduce", "mine.yaml", *here.tiny, "protocol.rounds=3", "--quiet")
+    assert done.code == 0, done
+    assert "4 rows were measured before (--fresh measures them anew)" in done.out
+    assert "Latency" not in done.out
+    with Store.open(here.db) as store:
+        assert len(store.sweeps()) == 1
+
+
+def ledger(here, *args):
+    done = here.run("claims", "--experiment", "mine.yaml", *args)
+    assert (done.code, done.err) == (0, ""), done
+    return done.out
+
+
+def test_the_ledger(here):
+    rows = {row["claim"]: row for row in json.loads(ledger(here, "--format", "json"))}
+    assert {"P1", "O1", "S1", "wide", "graph"} <= rows.keys()
+    assert rows["wide"]["measured"]["unit"] == "×"
+    assert rows["wide"]["machine"]
+    assert (rows["P1"]["verdict"], rows["P1"]["reason"]) == ("not measured yet", "effbench reproduce small-batches")
+    table = ledger(here)
+    assert "A CUDA graph is faster." in " ".join(table.split())
+    markdown = ledger(here, "--format", "markdown", "--out", "site/claims.md")
+    assert markdown == ""
+    text = (here.folder / "site" / "claims.md").read_text()
+    assert "| graph | A CUDA graph is faster. | not measurable here |" in text
+    assert "- graph: 1.70x elsewhere" in text
+    other = {row["claim"]: row for row in json.loads(ledger(here, "--format", "json", "--gpu", "H200"))}
+    assert other["wide"]["verdict"] == "not measured yet"
+
+
+def test_the_ledger_before_anything_was_measured(cli):
+    done = cli.run("claims", "--format", "json")
+    assert done.code == 0, done
+    assert {row["verdict"] for row in json.loads(done.out)} == {"not measured yet", "not measurable here"}
+    assert list(cli.folder.iterdir()) == []
+
+
+def test_the_list_of_experiments(cli):
+    done = cli.run("reproduce")
+    assert done.code == 0, done
+    assert "graph-weights" in done.out
+    assert "minutes of one GPU" in done.out
+
+
+def test_unsupported_evidence_is_an_answer(here):
+    done = here.run("reproduce", "graph-weights", "s4", "db=other.db")
+    assert done.code == 0, done
+    assert "weight_updates needs CUDA" in done.out
+    assert done.out.count("not measurable here · unsupported:") == 4
+    assert "4 not measurable here" in done.out
+    with Store.open(here.folder / "other.db") as store:
+        assert {row["verdict"] for row in store.verdicts()} == {"not measurable here"}
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["reproduce", "graph-wieghts"], "no experiment 'graph-wieghts'; nearest: graph-weights"),
+        (["reproduce", "nowhere.yaml"], "cannot read the experiment nowhere.yaml"),
+        (["reproduce", "--fresh"], "which experiment?"),
+        (["reproduce", "protocol=quick"], "which experiment?"),
+        (["claims", "--experiment", "nowhere.yaml"], "cannot read the experiment nowhere.yaml"),
+        (["claims", "--db", "nowhere.db"], "nowhere.db"),
+        (["claims", "--format", "xml"], "invalid choice: 'xml'"),
+    ],
+    ids=" ".join,
+)
+def test_mistakes(here, words, said):
+    done = here.run(*words)
+    assert done.code == 2, done
+    assert said in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_mistake_in_one_experiment_does_not_keep_the_others_from_running(here):
+    (here.folder / "wrong.yaml").write_text(
+        "question: x?\ngpu_seconds: 1\nsweeps: {main: [model=tinny]}\nclaims: {a: {text: a, holds: max(speedup) > 1}}\n"
+    )
+    (here.folder / "typo.yaml").write_text(
+        "question: x?\ngpu_seconds: 1\nevidence: {ops: {_target_: effbench.evidence.registry.operators}}\n"
+        "claims: {b: {text: b, holds: evidence.ops.prim > 1}, c: {text: c, holds: evidence.ops.prims > 1}}\n"
+    )
+    done = here.run("reproduce", "wrong.yaml", "typo.yaml", "operators", "db=third.db")
+    assert done.code == 2, done
+    assert "wrong: unknown model 'tinny'" in done.err
+    assert "claim b of typo.yaml" in done.err
+    assert "not run" in done.out
+    with Store.open(here.folder / "third.db") as store:
+        assert {row["claim"]: row["verdict"] for row in store.verdicts()}.keys() == {"b", "c", "S14"}
