@@ -16,6 +16,13 @@ from effbench.store.schema import RESULT_COLUMNS
 from effbench.sweeping.invoke import shipped
 
 NEEDS = (None, "cuda")
+#: (what must be there, what may be there)
+EXPERIMENT_KEYS = (("question", "gpu_seconds"), ("needs", "names", "sweeps", "evidence", "tables", "claims"))
+TABLE_KEYS = (("title", "value"), ("sweep", "rows", "columns", "unit"))
+CLAIM_KEYS = (
+    ("text",),
+    ("sweep", "value", "unit", "holds", "each", "also", "needs", "not_measurable", "published"),
+)
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
 COLUMNS = tuple(name for name in RESULT_COLUMNS if name not in HIDDEN)
 
@@ -142,12 +149,7 @@ class _Reader:
         return node
 
     def experiment(self, data: Any) -> Experiment:
-        node = self.keys(
-            data,
-            "an experiment",
-            ("question", "gpu_seconds"),
-            ("needs", "sweeps", "evidence", "names", "tables", "claims"),
-        )
+        node = self.keys(data, "an experiment", *EXPERIMENT_KEYS)
         name = self.path.stem
         if not _NAME.fullmatch(name):
             raise self.wrong("the file's name is the experiment's: letters, digits, hyphens and underscores")
@@ -221,7 +223,7 @@ class _Reader:
         return str(named)
 
     def table(self, value: Any, sweeps: Mapping[str, Any]) -> Table:
-        node = self.keys(value, "a table", ("title", "value"), ("sweep", "rows", "columns", "unit"))
+        node = self.keys(value, "a table", *TABLE_KEYS)
         where = f"table {node['title']!r}"
         self.expression(where, node["value"])
         sweep = self.sweep_of(where, node.get("sweep"), sweeps)
@@ -248,8 +250,7 @@ class _Reader:
 
     def claim(self, key: Any, value: Any, sweeps: Mapping[str, Any]) -> Claim:
         where = f"claim {key}"
-        known = ("sweep", "value", "unit", "holds", "each", "also", "needs", "not_measurable", "published")
-        node = self.keys(value, where, ("text",), known)
+        node = self.keys(value, where, *CLAIM_KEYS)
         if bool(node.get("holds")) == bool(node.get("not_measurable")):
             raise self.wrong(f"{where} needs either holds (the condition that confirms it) or not_measurable (why)")
         if node.get("needs") not in NEEDS:
