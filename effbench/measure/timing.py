@@ -203,6 +203,7 @@ def time_period(
         ends = [torch.cuda.Event(enable_timing=True) for _ in range(blocks + 1)]
         began = time.perf_counter()
         play()
+        done += calls_per_block
         ends[0].record()
         for number in range(1, blocks + 1):
             play()

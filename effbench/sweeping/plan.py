@@ -84,9 +84,16 @@ def validate(config: dict[str, Any]) -> None:
     enough = config["protocol"]["enough_interval"]
     if enough is not None and enough <= 0:
         raise ConfigError(f"protocol.enough_interval must be above 0 (or null: all rounds are run), got {enough:g}")
+    if config["protocol"]["max_samples"] < config["protocol"]["min_samples"]:
+        raise ConfigError(
+            f"protocol.max_samples={config['protocol']['max_samples']} is below "
+            f"protocol.min_samples={config['protocol']['min_samples']}"
+        )
+    if config["protocol"]["budget_s"] <= 0:
+        raise ConfigError(f"protocol.budget_s must be above 0 seconds, got {config['protocol']['budget_s']:g}")
     at_least("executor.foreign_wait_s", config["executor"]["foreign_wait_s"], 0)
     at_least("executor.lock_timeout_s", config["executor"]["lock_timeout_s"], 0)
-    for key in ("budget_s", "min_time_s", "target_interval", "warmup_s", "min_block_ms", "load_s"):
+    for key in ("min_time_s", "target_interval", "warmup_s", "min_block_ms", "load_s"):
         at_least(f"protocol.{key}", config["protocol"][key], 0)
     if config["sweep"]["name"] == "last":
         raise ConfigError(

@@ -201,7 +201,7 @@ def reference_outputs(run: Run, module: torch.nn.Module, inputs: list[timing.Inp
     references = []
     for given in inputs:
         args, kwargs = copies(given)
-        references.append(accuracy.clone(module(*args, **kwargs)))
+        references.append(accuracy.kept(module(*args, **kwargs)))
     timing.synchronizer(run.device)()
     if not accuracy.leaves(references[0]):
         kind = type(references[0]).__name__
@@ -241,7 +241,7 @@ def prepare(run: Run, mode: Any, module: torch.nn.Module, inputs: list[timing.In
         tolerance = run.cell.model.get("tolerance")
         for given, reference in zip(inputs, references, strict=True):
             args, kwargs = copies(given)
-            output = accuracy.clone(step(*args, **kwargs))
+            output = accuracy.kept(step(*args, **kwargs))
             synchronize()
             verdict = accuracy.compare(output, reference, tolerance)
             if verdict.error is not None:
