@@ -22,17 +22,39 @@ MAY_IMPORT = {
     "errors": set(),
     "message": set(),
     "metrics": set(),
+    "streams": set(),
+    "buckets": set(),
     "config": set(),
     "models": set(),
-    "modes": {"models"},
+    "modes": {"models", "buckets", "measure.memory"},
     "measure": {"analysis.statistics"},
     "worker": {"models", "modes", "measure", "message", "analysis.statistics"},
-    "analysis": {"metrics"},
+    "analysis": {"metrics", "buckets"},
     "store": {"analysis", "metrics"},
-    "sweeping": {"store", "message", "config", "metrics", "models.spec", "analysis.swept", "analysis.stopping"},
+    "sweeping": {
+        "store",
+        "message",
+        "config",
+        "metrics",
+        "streams",
+        "models.spec",
+        "analysis.swept",
+        "analysis.stopping",
+    },  # fmt: skip
     "report": {"analysis", "metrics"},
     "doctor": {"store", "sweeping", "analysis", "metrics", "message"},
-    "commands": {"store", "report", "analysis", "config", "metrics", "message", "sweeping", "doctor"},
+    "commands": {
+        "store",
+        "report",
+        "analysis",
+        "config",
+        "metrics",
+        "streams",
+        "buckets",
+        "message",
+        "sweeping",
+        "doctor",
+    },
     "cli": {"commands", "sweeping", "config"},
     "api": {"cli", "store", "config"},
     "__init__": {"api"},
@@ -40,7 +62,7 @@ MAY_IMPORT = {
 }
 WITH_TORCH = {"worker", "models", "modes", "measure"}
 #: Standard library only: the process border and the core types load in any interpreter at once.
-STANDARD_ONLY = {"cell", "errors", "message", "models.spec", "worker.processes"}
+STANDARD_ONLY = {"cell", "errors", "message", "streams", "buckets", "models.spec", "worker.processes"}
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "conf" not in path.parts)
 
