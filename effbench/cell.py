@@ -74,9 +74,9 @@ class Cell:
 
     `model` holds `name`, `module` (`_target_` and arguments), `inputs` (a list in the order of forward's arguments,
     each with its `name`), `tolerance`, `allow_nonfinite`;
-    `mode` holds `name`, `_target_` and its own settings; `numerics` and `env` are flat. `stream` is None for calls of one
-    batch size, else its `name`, `samples_per_call` and `sizes`; `bs` is then the largest of them. All values are plain
-    JSON and resolved: `dtype` and `device` are never `auto`.
+    `mode` holds `name`, `_target_` and its own settings; `numerics` and `env` are flat. `stream` is None for calls of
+    one batch size, else its `name`, `samples_per_call` and `sizes`; `bs` is then the largest of them. All values are
+    plain JSON and resolved: `dtype` and `device` are never `auto`.
     """
 
     model: dict[str, Any]

@@ -45,7 +45,7 @@ class Numerics:
 
 @dataclass
 class Stream:
-    """A sequence of batch sizes in the place of one (docs/streams.md); which settings are a kind's own: streams.KINDS."""
+    """A sequence of batch sizes in the place of one (docs/streams.md); streams.KINDS says which settings a kind has."""
 
     name: str = "none"  # none, uniform, bursty, decode, csv
     length: int | None = None

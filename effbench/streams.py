@@ -1,4 +1,4 @@
-"""Streams of batch sizes: what a server sees in the place of one fixed size. Generated from a seed, or read from a file.
+"""Streams of batch sizes: what a server sees in the place of one size. Generated from a seed, or read from a file.
 
 Standard library only: planning, commands and the worker's tests share it.
 """
@@ -110,8 +110,8 @@ def bursty(draw: random.Random, length: int, low: int, high: int, spell: int, sh
 
 
 def decode(draw: random.Random, length: int, low: int, high: int, tokens: int) -> list[int]:
-    """Running requests of a server that decodes: each ends after `tokens` calls on average, so the size shrinks; once it
-    is at `low` or below (or nobody runs), a batch of new ones is admitted, up to `high` together."""
+    """Running requests of a server that decodes: each ends after `tokens` calls on average, so the size shrinks; once
+    it is at `low` or below (or nobody runs), a batch of new ones is admitted, up to `high` together."""
     running = high
     sizes: list[int] = []
     while len(sizes) < length:

@@ -40,7 +40,7 @@ MAY_IMPORT = {
         "models.spec",
         "analysis.swept",
         "analysis.stopping",
-    },  # fmt: skip
+    },
     "report": {"analysis", "metrics"},
     "doctor": {"store", "sweeping", "analysis", "metrics", "message"},
     "commands": {

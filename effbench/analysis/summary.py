@@ -94,10 +94,10 @@ def summarise(
 ) -> Summary:
     """Summarise the trials of one cell in one sweep and environment.
 
-    `bs` is the cell's batch size, of a stream the mean one. `baseline` holds the trials of the cell that differs in nothing but its mode, in the
-    same sweep and environment; none where the sweep has no baseline. With `is_baseline` the cell is its own.
-    A failed cell has no figures but those that explain it (`rel_error` and Dynamo's counters). Raises ValueError
-    without trials.
+    `bs` is the cell's batch size, of a stream the mean one. `baseline` holds the trials of the cell that differs in
+    nothing but its mode, in the same sweep and environment; none where the sweep has no baseline. With `is_baseline`
+    the cell is its own. A failed cell has no figures but those that explain it (`rel_error` and Dynamo's counters).
+    Raises ValueError without trials.
     """
     kept = counted(trials)
     if not kept:

@@ -1,7 +1,7 @@
 """Warm-up and timing over a stream of batch sizes: whole passes, so that each size has the weight that it has there.
 
-The functions stand in for those of `measure.timing` with the same arguments; `inputs` holds one entry for each call of a
-pass, in order. A pass is what stop rules count: calls of different sizes spread for another reason than noise.
+The functions stand in for those of `measure.timing` with the same arguments; `inputs` holds one entry for each call of
+a pass, in order. A pass is what stop rules count: calls of different sizes spread for another reason than noise.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def time_latency(
     budget_s: float,
     watch: Watch = UNWATCHED,
 ) -> Timing:
-    """Synchronised calls in whole passes until the median pass is known well enough or the budget is spent; at least one
-    pass. `samples_ms` holds every call in order, from the first position of the stream."""
+    """Synchronised calls in whole passes until the median pass is known well enough or the budget is spent; at least
+    one pass. `samples_ms` holds every call in order, from the first position of the stream."""
     synchronize = synchronizer(device)
     clock = time.perf_counter_ns
     samples: list[float] = []

@@ -15,8 +15,8 @@ from effbench.models.spec import InputSpec
 
 @dataclass(frozen=True)
 class BatchInput:
-    """One input. `dim`: its batch dimension, None where it has none. `filler`: a value that its padding may hold without
-    being out of range; NaN for floats, so that a row which depends on padding is seen."""
+    """One input. `dim`: its batch dimension, None where it has none. `filler`: a value that its padding may hold
+    without being out of range; NaN for floats, so that a row which depends on padding is seen."""
 
     dim: int | None
     filler: float | bool

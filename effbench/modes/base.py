@@ -31,8 +31,8 @@ class Prepared:
 
 class Mode(Protocol):
     """`compiles`: its preparation is reported as compile seconds. `settling_calls`: how many first calls still prepare
-    (cudagraph trees warm up, record, then replay: three). A mode may also have `static_shape = True` (it takes no stream
-    of batch sizes), and a method `expect(batch)`, which is called with a `models.batch.Batch` before `prepare`."""
+    (cudagraph trees warm up, record, then replay: three). A mode may also have `static_shape = True` (it takes no
+    stream of batch sizes), and a method `expect(batch)`, called with a `models.batch.Batch` before `prepare`."""
 
     compiles: bool
     settling_calls: int

@@ -1,5 +1,5 @@
-"""What a trial does otherwise where its cell has a stream of batch sizes. Without one each function gives what a trial of
-one size does."""
+"""What a trial does otherwise where its cell has a stream of batch sizes. Without one each function gives what a
+trial of one size does."""
 
 from __future__ import annotations
 
