@@ -143,7 +143,8 @@ def trials(tmp_path_factory):
     try:
         sweep = effbench.sweep(
             ["model=mlp", "model.module.width=64", "stream=uniform", "stream.high=12", "stream.length=24",
-             "protocol=quick", "mode=eager,default,cuda-graph,bucketed-graph", "protocol.budget_s=0.6", "protocol.min_time_s=0.1"]
+             "protocol=quick", "mode=eager,default,cuda-graph,bucketed-graph",
+             "protocol.budget_s=0.6", "protocol.min_time_s=0.1"]
         )  # fmt: skip
         with Store.open(sweep.db) as store:
             names = {cell.key: cell for cell in store.planned(sweep.id)}
