@@ -21,6 +21,7 @@ COMMANDS = {
     "report": "report",
     "export": "export",
     "doctor": "doctor",
+    "advise": "advise",
     "db": "db",
 }
 NOTHING = (

@@ -183,11 +183,21 @@ Step = tuple[float, float, Chain | None]
 
 def best_list(trace: Mapping[int, int], costs: Costs, memory: Memory) -> ListAdvice | None:
     """The list of least expected latency within the budget; of equals the one of least memory. None where no list can
-    serve every size of the trace: the budget is too small, or sizes lie above all measured ones and eager is unknown.
+    serve every size of the trace: the budget is too small, or sizes lie above all measured ones and eager is
+    unknown."""
+    return next(iter(best_lists(trace, costs, memory)), None)
 
-    Candidates are the sizes of the trace and the measured ones, from the smallest measured to the largest: between
-    them a line has no lowest point of its own. Chains that need no less memory and are no faster than another with the
-    same end are dropped; nothing else is, so the result is exact.
+
+def best_lists(
+    trace: Mapping[int, int], costs: Costs, memory: Memory, slacks: Sequence[float] = (0.0,)
+) -> list[ListAdvice]:
+    """For each of `slacks` the list of least memory whose expected latency is at most that much above the least,
+    relative. Empty where no list can serve every size.
+
+    Candidates are the sizes of the trace and the measured ones, from the smallest measured to the largest: where memory
+    grows with the size no other makes a faster list, as between them a line has no lowest point of its own. Chains that
+    need no less memory and are no faster than another with the same end are dropped; nothing else is: the result is
+    exact over the candidates.
     """
     first, last = costs.graph_ms.sizes[0], costs.graph_ms.sizes[-1]
     candidates = sorted({*costs.graph_ms.sizes, *(size for size in trace if first <= size <= last)})
@@ -210,9 +220,9 @@ def best_list(trace: Mapping[int, int], costs: Costs, memory: Memory) -> ListAdv
 
     pool = costs.pool_bytes
     budget = math.inf if memory.budget_bytes is None else memory.budget_bytes
-    winner: tuple[float, float, list[int]] | None = None
+    finals: list[tuple[float, float, Chain | None]] = []  # expected milliseconds of the trace, memory, the list
     if math.isfinite(rest_of(0)):
-        winner = (rest_of(0), 0.0, [])
+        finals.append((rest_of(0), 0.0, None))
     frontiers: list[list[Chain]] = []
     for size in candidates:
         ms, taken = costs.graph_ms.at(size), calls_to(size)
@@ -226,15 +236,17 @@ def best_list(trace: Mapping[int, int], costs: Costs, memory: Memory) -> ListAdv
         steps = undominated([step for step in found if step[0] <= budget] if pool else found)
         frontier = [Chain(*step[:2], size, step[2]) for step in steps]
         frontiers.append(frontier)
-        for chain in frontier:
-            total, needed = chain.cost_ms + rest_of(size), chain.weight + fixed
-            if (
-                (not pool or needed <= budget)
-                and math.isfinite(total)
-                and (winner is None or (total, needed) < winner[:2])
-            ):
-                winner = (total, needed, chain.sizes())
-    return evaluate("advised", winner[2], trace, costs, memory) if winner else None
+        if math.isfinite(rest_of(size)):
+            finals += [(chain.cost_ms + rest_of(size), chain.weight + fixed, chain) for chain in frontier]
+    finals = [final for final in finals if not pool or final[1] <= budget]
+    found = []
+    for slack in slacks if finals else ():
+        # what rounding makes of equal sums is equal
+        most = min(final[0] for final in finals) * (1 + slack) * (1 + 1e-12)
+        chain = min((final for final in finals if final[0] <= most), key=itemgetter(1, 0))[2]
+        name = f"advised, within {100 * slack:g} %" if slack else "advised"
+        found.append(evaluate(name, chain.sizes() if chain else [], trace, costs, memory))
+    return found
 
 
 def undominated(steps: Sequence[Step]) -> list[Step]:
