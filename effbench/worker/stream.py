@@ -43,23 +43,29 @@ def inform(cell: Cell, mode: Any, specs: Mapping[str, InputSpec]) -> None:
 
 def make_sets(
     cell: Cell, specs: Mapping[str, InputSpec], sets: int, dtype: torch.dtype, device: torch.device, seed: int
-) -> list[Inputs]:
-    """What is timed, in order: `sets` input sets, or one entry for each call of a stream.
+) -> tuple[list[Inputs], list[Inputs]]:
+    """What is timed, in order, and what is checked against eager before.
 
-    Those are slices of `sets` sets of the largest size, shared by all calls, so that a long stream costs no memory.
+    Without a stream both are `sets` input sets. With one there is an entry for each call, and what is checked is every
+    distinct size from the largest down: whatever a larger batch left behind in buffers is there when a smaller one
+    comes. All are slices of `sets` sets of the largest size, so that a long stream costs no memory; neighbours in the
+    check are of different sets, so that what is left behind are other values.
     """
     whole = [make_inputs(specs, cell.bs, dtype, device, seed + 7919 * (i + 1)) for i in range(sets)]
     if not cell.stream:
-        return whole
+        return whole, whole
     batch = Batch.of(specs, sizes_of(cell))
     made: dict[tuple[int, int], Inputs] = {}
-    inputs = []
-    for position, size in enumerate(batch.sizes):
-        key = (position % sets, size)
+
+    def entry(number: int, size: int) -> Inputs:
+        key = (number % sets, size)
         if key not in made:
             made[key] = sliced(whole[key[0]], batch, size)
-        inputs.append(made[key])
-    return inputs
+        return made[key]
+
+    timed = [entry(position, size) for position, size in enumerate(batch.sizes)]
+    checked = [entry(number, size) for number, size in enumerate(sorted(set(batch.sizes), reverse=True))]
+    return timed, checked
 
 
 def sliced(given: Inputs, batch: Batch, size: int) -> Inputs:
@@ -69,18 +75,6 @@ def sliced(given: Inputs, batch: Batch, size: int) -> Inputs:
         tuple(cut(value, known.dim, size) for value, known in zip(args, batch.args, strict=True)),
         {name: cut(value, batch.kwargs[name].dim, size) for name, value in kwargs.items()},
     )
-
-
-def to_check(cell: Cell, inputs: list[Inputs]) -> list[Inputs]:
-    """What is checked against eager: every set, or every distinct size of a stream from the largest down: whatever a
-    larger batch left behind in buffers is there when a smaller one comes. Neighbours are of different sets where the
-    stream has them, so that what is left behind are other values."""
-    if not cell.stream:
-        return inputs
-    by_size: dict[int, list[Inputs]] = {}
-    for size, given in zip(sizes_of(cell), inputs, strict=True):
-        by_size.setdefault(size, []).append(given)
-    return [by_size[size][number % len(by_size[size])] for number, size in enumerate(sorted(by_size, reverse=True))]
 
 
 def settling_calls(cell: Cell, mode: Any, checked: Sequence[Inputs]) -> int:
