@@ -16,6 +16,28 @@ from effbench.worker import stream
 
 SPECS = parse_inputs({"x": {"shape": [3]}, "scale": {"shape": [3], "batch_dim": None}})
 CPU = torch.device("cpu")
+AGAIN = """
+import torch
+from torch.utils._pytree import tree_map
+
+from effbench.modes.bucketed import BucketedGraph
+from effbench.modes.runner import Captured
+
+
+def capture(function, args, kwargs):
+    outputs = tree_map(torch.clone, function(*args, **kwargs))
+    return Captured(lambda: tree_map(lambda out, new: out.copy_(new), outputs, function(*args, **kwargs)), outputs)
+
+
+class Again(BucketedGraph):
+    def missing(self, device):
+        return None
+
+    def prepare(self, module, args, kwargs):
+        prepared = self.prepare_with(capture, module, args, kwargs, torch.device("cpu"))
+        prepared.copy_inputs = None  # timed with CUDA events
+        return prepared
+"""
 
 
 def cell(sizes):
@@ -91,6 +113,32 @@ class TestSweeps:
             assert trial["latency_samples"] % 4 == 0
         assert trials[cells["default"].key]["recompiles"] >= 1, "another size compiles again"
         json.dumps(cells["eager"].params())
+
+    def test_buckets_through_a_whole_trial(self, cli):
+        """With a capture that runs again in the place of CUDA graphs: what a trial tells the mode and keeps of it."""
+        (cli.folder / "again.py").write_text(AGAIN)
+        mode = cli.folder / "conf" / "mode"
+        mode.mkdir(parents=True)
+        (mode / "again.yaml").write_text(
+            "name: again\n_target_: again.py:Again\nbuckets: [1, 4, 6]\npadding: sentinel\n"
+        )
+        done = cli.sweep("--config-dir=conf", "model=gpt2", "model.module.layers=1", "model.module.width=8",
+                         "model.module.heads=1", "model.module.vocab=20", "model.module.max_seq=8",
+                         "model.module.context=4", "mode=eager,again", "stream=uniform", "stream.high=8",
+                         "stream.length=30")  # fmt: skip
+        assert done.code == 0, done.out + done.err
+        with Store.open(str(cli.db)) as store:
+            sweep = store.sweeps()[0].id
+            (trial,) = [row for row in store.trials(sweep) if "buckets" in row["extra"]["facts"]]
+            sizes = store.planned(sweep)[0].stream["sizes"]
+        facts = trial["extra"]["facts"]
+        held = [size for size in sizes if size <= 6]
+        rows = sum(1 if size == 1 else 4 if size <= 4 else 6 for size in held)
+        assert trial["status"] == "ok", trial["reason"]
+        assert facts["padding_waste"] == pytest.approx(1 - sum(held) / rows)
+        assert facts["fallbacks_per_pass"] == len(sizes) - len(held) > 0
+        assert facts["calls"] > 30 and facts["fallbacks"] > facts["fallbacks_per_pass"]
+        assert set(facts["capture_seconds"]) == {"1", "4", "6"}
 
     def test_what_follows_bs_follows_the_stream(self, cli):
         done = cli.sweep("model=gpt2", "model.module.layers=1", "model.module.width=8", "model.module.heads=1",
