@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from effbench.buckets import bucket_of
 from effbench.errors import UnsupportedError
@@ -39,13 +39,12 @@ class Capture(Protocol):
 @dataclass
 class Plan:
     """A call of one raw size: `copies`: input's place or name -> the buffer's rows for it; `tails`: rows to be filled,
-    with what; `views` are the outputs, cut to the raw size."""
+    with what; `outputs` are views of the graph's, cut to the raw size."""
 
     replay: Callable[[], None]
     copies: list[tuple[int | str, Tensor]]
     tails: list[tuple[Tensor, float | bool]]
-    views: list[Any]
-    shape: Any
+    outputs: Any
 
 
 class StaticInputs:
@@ -136,7 +135,7 @@ class BucketRunner:
                 tails.append((static.rows(key, raw, size - raw), filler))
         leaves, shape = tree_flatten(self.graphs[size].outputs)
         views = [cut(leaf, where, raw) for leaf, where in zip(leaves, self.batch_dims, strict=True)]
-        self.plans[raw] = Plan(self.graphs[size].replay, copies, tails, views, shape)
+        self.plans[raw] = Plan(self.graphs[size].replay, copies, tails, tree_unflatten(views, shape))
         return self.plans[raw]
 
     def plan_of(self, args: tuple, kwargs: dict[str, Any]) -> Plan | None:
@@ -152,10 +151,7 @@ class BucketRunner:
             self.check()
         fill(plan, args, kwargs)
         plan.replay()
-        views = plan.views
-        if self.outputs == CLONE:
-            views = [view.clone() if is_tensor(view) else view for view in views]
-        return tree_unflatten(views, plan.shape)
+        return tree_map(clone, plan.outputs) if self.outputs == CLONE else plan.outputs
 
     def copy_inputs(self, *args: Any, **kwargs: Any) -> None:
         """Only what a call copies and pads; a call without a graph copies nothing."""
@@ -172,6 +168,10 @@ def fill(plan: Plan, args: tuple, kwargs: dict[str, Any]) -> None:
         tail.fill_(filler)
 
 
+def clone(leaf: Any) -> Any:
+    return leaf.clone() if is_tensor(leaf) else leaf
+
+
 def is_tensor(value: Any) -> bool:
     return isinstance(value, Tensor)
 
@@ -179,7 +179,7 @@ def is_tensor(value: Any) -> bool:
 def repeated(value: Any, dim: int | None, size: int) -> Any:
     """A copy with `size` rows, those of `value` over and over; one without a batch dimension as it is."""
     if not is_tensor(value) or dim is None:
-        return value.clone() if is_tensor(value) else value
+        return clone(value)
     rows = torch.arange(size, device=value.device) % value.size(dim)
     return value.index_select(dim, rows)
 
