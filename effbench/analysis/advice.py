@@ -83,11 +83,11 @@ class Memory:
         return self.per_graph_bytes + (0 if self.shared else pool)
 
     def of(self, sizes: Sequence[int], pool: Curve | None) -> float | None:
-        """Bytes of the graphs of `sizes` together; None where no pool was measured."""
-        if pool is None:
-            return None
+        """Bytes of the graphs of `sizes` together, nothing for none; None where no pool was measured."""
         if not sizes:
             return 0
+        if pool is None:
+            return None
         largest = pool.at(max(sizes)) if self.shared else 0
         return largest + sum(self.weight(pool.at(size)) for size in sizes)
 

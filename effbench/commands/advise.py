@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what each graph takes beside its pool (default: 2MiB)",
     )  # fmt: skip
     mode.add_argument("--bs", type=int, metavar="N", help="batch size (default: the only one of the sweep)")
-    mode.add_argument("--calls", type=positive, metavar="N", help="calls after one preparation (default: it is free)")
+    mode.add_argument("--calls", type=positive, metavar="N", help="calls after one preparation (default: uncounted)")
     mode.add_argument("--memory", type=byte_size, metavar="SIZE", help="most peak reserved memory, as 4GiB")
 
 
