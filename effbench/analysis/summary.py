@@ -90,14 +90,14 @@ def worst(trials: Sequence[Trial]) -> Trial:
 
 
 def summarise(
-    trials: Iterable[Trial], *, bs: int, is_baseline: bool = False, baseline: Iterable[Trial] = ()
+    trials: Iterable[Trial], *, bs: float, is_baseline: bool = False, baseline: Iterable[Trial] = ()
 ) -> Summary:
     """Summarise the trials of one cell in one sweep and environment.
 
-    `bs` is the cell's batch size. `baseline` holds the trials of the cell that differs in nothing but its mode, in the
-    same sweep and environment; none where the sweep has no baseline. With `is_baseline` the cell is its own.
-    A failed cell has no figures but those that explain it (`rel_error` and Dynamo's counters). Raises ValueError
-    without trials.
+    `bs` is the cell's batch size, of a stream the mean one. `baseline` holds the trials of the cell that differs in
+    nothing but its mode, in the same sweep and environment; none where the sweep has no baseline. With `is_baseline`
+    the cell is its own. A failed cell has no figures but those that explain it (`rel_error` and Dynamo's counters).
+    Raises ValueError without trials.
     """
     trials = list(trials)
     kept = counted(trials)
@@ -125,7 +125,7 @@ def _explaining(kept: list[Trial]) -> dict:
     }
 
 
-def _figures(kept: list[Trial], bs: int) -> dict:
+def _figures(kept: list[Trial], bs: float) -> dict:
     medians = _positive(trial.latency_ms for trial in kept)
     latency = geometric_mean(medians) if medians else None
     periods = _positive(trial.period_ms for trial in kept)

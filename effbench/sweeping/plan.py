@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from effbench import config as schema
+from effbench import streams
 from effbench.cell import Cell
 from effbench.errors import ConfigError
 from effbench.models.spec import parse_inputs
 
 #: Top-level keys that define a cell; all others are settings of the whole sweep.
-CELL_KEYS = ("model", "bs", "mode", "dtype", "phase", "device", "numerics", "env")
+CELL_KEYS = ("model", "bs", "stream", "mode", "dtype", "phase", "device", "numerics", "env")
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def validate(config: dict[str, Any]) -> None:
     one_of("on_failure", config["on_failure"], schema.ON_FAILURE)
     one_of("numerics.matmul_precision", config["numerics"]["matmul_precision"], schema.MATMUL_PRECISIONS)
     at_least("bs", config["bs"], 1)
+    streams.check(config["stream"])
     at_least("protocol.rounds", config["protocol"]["rounds"], 1)
     at_least("protocol.input_sets", config["protocol"]["input_sets"], 1)
     at_least("protocol.min_samples", config["protocol"]["min_samples"], 2)
@@ -128,6 +130,7 @@ def check_keys(config: dict[str, Any]) -> None:
         "protocol": schema.Protocol,
         "executor": schema.Executor,
         "numerics": schema.Numerics,
+        "stream": schema.Stream,
         "sweep": schema.SweepSettings,
     }
     for node, kind in nodes.items():
@@ -197,7 +200,9 @@ def resolve(cells: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
         if names.setdefault(model["name"], target) != target:
             raise ConfigError(f"two modules share the name {model['name']}: give one of them another with model.name=")
         env = {key: variable(value) for key, value in cell["env"].items()}
-        done = Cell(model, cell["bs"], mode, dtype, cell["phase"], device, cell["numerics"], env)
+        stream = streams.resolve(cell.get("stream"))
+        bs = cell["bs"] if stream is None else streams.batch_size(stream["sizes"], cell["bs"])
+        done = Cell(model, bs, mode, dtype, cell["phase"], device, cell["numerics"], env, stream)
         found.setdefault(done.key, done)
     return list(found.values())
 
