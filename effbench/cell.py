@@ -74,8 +74,9 @@ class Cell:
 
     `model` holds `name`, `module` (`_target_` and arguments), `inputs` (a list in the order of forward's arguments,
     each with its `name`), `tolerance`, `allow_nonfinite`;
-    `mode` holds `name`, `_target_` and its own settings; `numerics` and `env` are flat. All values are plain JSON and
-    resolved: `dtype` and `device` are never `auto`.
+    `mode` holds `name`, `_target_` and its own settings; `numerics` and `env` are flat. `stream` is None for calls of
+    one batch size, else its `name`, `samples_per_call` and `sizes`; `bs` is then the largest of them. All values are
+    plain JSON and resolved: `dtype` and `device` are never `auto`.
     """
 
     model: dict[str, Any]
@@ -86,6 +87,7 @@ class Cell:
     device: str
     numerics: dict[str, Any] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
+    stream: dict[str, Any] | None = None
 
     @property
     def key(self) -> str:
@@ -101,8 +103,11 @@ class Cell:
         return self.mode["name"]
 
     def params(self) -> dict[str, Any]:
-        """Every resolved parameter as plain JSON."""
-        return dataclasses.asdict(self)
+        """Every resolved parameter as plain JSON. Without a stream there is no such part: keys are what they were."""
+        params = dataclasses.asdict(self)
+        if params["stream"] is None:
+            del params["stream"]
+        return params
 
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> Cell:

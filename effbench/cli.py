@@ -23,6 +23,7 @@ COMMANDS = {
     "doctor": "doctor",
     "reproduce": "reproduce",
     "claims": "claims",
+    "advise": "advise",
     "db": "db",
 }
 NOTHING = (

@@ -44,6 +44,22 @@ class Numerics:
 
 
 @dataclass
+class Stream:
+    """A sequence of batch sizes in the place of one (docs/streams.md); streams.KINDS says which settings a kind has."""
+
+    name: str = "none"  # none, uniform, bursty, decode, csv
+    length: int | None = None
+    low: int | None = None
+    high: int | None = None
+    seed: int | None = None
+    spell: int | None = None
+    share: float | None = None
+    tokens: int | None = None
+    path: str | None = None
+    column: str | None = None
+
+
+@dataclass
 class SweepSettings:
     name: str | None = None
     label: str | None = None  # null: git description of the working directory
@@ -88,6 +104,7 @@ class Executor:
 class Config:
     model: Model = field(default_factory=Model)
     bs: int = 1
+    stream: Stream = field(default_factory=Stream)
     mode: Any = field(default_factory=dict)
     dtype: str = "auto"  # auto: bfloat16 on CUDA, float32 on CPU
     phase: str = "inference"

@@ -97,7 +97,7 @@ _ALL = (
         "samples/s",
         "higher",
         "none",
-        "bs ÷ period (÷ latency where there is no period)",
+        "bs (of a stream its mean size) ÷ period (÷ latency where there is no period)",
     ),
     _m("speedup", "speedup", "×", "higher", "ratio", "baseline's latency ÷ this latency, same sweep and environment"),
     _m(

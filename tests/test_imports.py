@@ -22,19 +22,42 @@ MAY_IMPORT = {
     "errors": set(),
     "message": set(),
     "metrics": set(),
+    "streams": set(),
+    "buckets": set(),
     "config": set(),
     "models": set(),
-    "modes": {"models"},
+    "modes": {"models", "buckets", "measure.memory"},
     "measure": {"analysis.statistics"},
     "evidence": {"models", "modes", "measure", "worker.failures"},
     "worker": {"models", "modes", "measure", "message", "analysis.statistics"},
-    "analysis": {"metrics"},
+    "analysis": {"metrics", "buckets"},
     "store": {"analysis", "metrics"},
-    "sweeping": {"store", "message", "config", "metrics", "models.spec", "analysis.swept", "analysis.stopping"},
+    "sweeping": {
+        "store",
+        "message",
+        "config",
+        "metrics",
+        "streams",
+        "models.spec",
+        "analysis.swept",
+        "analysis.stopping",
+    },
     "report": {"analysis", "metrics"},
     "doctor": {"store", "sweeping", "analysis", "metrics", "message"},
     "reproduce": {"store", "sweeping", "analysis", "message", "config"},
-    "commands": {"store", "report", "analysis", "config", "metrics", "message", "sweeping", "doctor", "reproduce"},
+    "commands": {
+        "store",
+        "report",
+        "analysis",
+        "config",
+        "metrics",
+        "streams",
+        "buckets",
+        "message",
+        "sweeping",
+        "doctor",
+        "reproduce",
+    },
     "cli": {"commands", "sweeping", "config"},
     "api": {"sweeping", "store", "config"},
     "__init__": {"api"},
@@ -42,7 +65,7 @@ MAY_IMPORT = {
 }
 WITH_TORCH = {"worker", "models", "modes", "measure", "evidence"}
 #: Standard library only: the process border and the core types load in any interpreter at once.
-STANDARD_ONLY = {"cell", "errors", "message", "models.spec", "worker.processes"}
+STANDARD_ONLY = {"cell", "errors", "message", "streams", "buckets", "models.spec", "worker.processes"}
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "conf" not in path.parts)
 

@@ -9,9 +9,10 @@ from effbench.analysis.statistics import geometric_mean
 
 #: Share of the target that counts at the first look, where the spread is known worst.
 FIRST_LOOK = 0.5
+LEAST_TRIALS = 5
 
 
-def enough(medians: Sequence[float], target: float, least: int = 5) -> bool:
+def enough(medians: Sequence[float], target: float, least: int = LEAST_TRIALS) -> bool:
     """May a cell's further rounds be skipped, since its geometric mean is known to within ± `target`?
 
     `medians` holds one figure a round so far, `target` is relative (0.01 = 1 %). True where the 95 % interval of

@@ -90,15 +90,16 @@ def worst(trials: Sequence[Trial]) -> Trial:
 
 
 def summarise(
-    trials: Iterable[Trial], *, bs: int, is_baseline: bool = False, baseline: Iterable[Trial] = ()
+    trials: Iterable[Trial], *, bs: float, is_baseline: bool = False, baseline: Iterable[Trial] = ()
 ) -> Summary:
     """Summarise the trials of one cell in one sweep and environment.
 
-    `bs` is the cell's batch size. `baseline` holds the trials of the cell that differs in nothing but its mode, in the
-    same sweep and environment; none where the sweep has no baseline. With `is_baseline` the cell is its own.
-    A failed cell has no figures but those that explain it (`rel_error` and Dynamo's counters). Raises ValueError
-    without trials.
+    `bs` is the cell's batch size, of a stream the mean one. `baseline` holds the trials of the cell that differs in
+    nothing but its mode, in the same sweep and environment; none where the sweep has no baseline. With `is_baseline`
+    the cell is its own. A failed cell has no figures but those that explain it (`rel_error` and Dynamo's counters).
+    Raises ValueError without trials.
     """
+    trials = list(trials)
     kept = counted(trials)
     if not kept:
         raise ValueError("a summary needs at least one trial")
@@ -106,7 +107,9 @@ def summarise(
     summary = Summary(decisive.status, decisive.reason, len(kept), **_explaining(kept))
     if not decisive.status.is_measured:
         return summary
-    summary = dataclasses.replace(summary, **_figures(kept, bs))
+    # a cold compile is seen once: also in a trial whose timing was disturbed
+    seen = [trial for trial in trials if trial.status.is_measured]
+    summary = dataclasses.replace(summary, **_figures(kept, bs), **_preparation(seen))
     reference = kept if is_baseline else counted(baseline)
     if not reference or not worst(reference).status.is_measured:
         return summary
@@ -122,7 +125,7 @@ def _explaining(kept: list[Trial]) -> dict:
     }
 
 
-def _figures(kept: list[Trial], bs: int) -> dict:
+def _figures(kept: list[Trial], bs: float) -> dict:
     medians = _positive(trial.latency_ms for trial in kept)
     latency = geometric_mean(medians) if medians else None
     periods = _positive(trial.period_ms for trial in kept)
@@ -139,9 +142,6 @@ def _figures(kept: list[Trial], bs: int) -> dict:
         "period_ci_low_ms": period and period.low,
         "period_ci_high_ms": period and period.high,
         "throughput_per_s": bs * 1000.0 / call_ms if call_ms else None,
-        "compile_cold_s": _mean(trial.compile_s for trial in kept if trial.compile_cache == "cold"),
-        "compile_warm_s": _mean(trial.compile_s for trial in kept if trial.compile_cache == "warm"),
-        "first_call_s": _max(trial.first_call_s for trial in kept),
         "build_peak_allocated_bytes": _max(trial.build_peak_allocated_bytes for trial in kept),
         "prepare_peak_allocated_bytes": _max(trial.prepare_peak_allocated_bytes for trial in kept),
         "peak_allocated_bytes": _max(trial.peak_allocated_bytes for trial in kept),
@@ -149,6 +149,14 @@ def _figures(kept: list[Trial], bs: int) -> dict:
         "graph_pool_bytes": _max(trial.graph_pool_bytes for trial in kept),
         "process_gpu_bytes": _max(trial.process_gpu_bytes for trial in kept),
         "energy_mj": _mean(trial.energy_mj for trial in kept),
+    }
+
+
+def _preparation(seen: list[Trial]) -> dict:
+    return {
+        "compile_cold_s": _mean(trial.compile_s for trial in seen if trial.compile_cache == "cold"),
+        "compile_warm_s": _mean(trial.compile_s for trial in seen if trial.compile_cache == "warm"),
+        "first_call_s": _max(trial.first_call_s for trial in seen),
     }
 
 

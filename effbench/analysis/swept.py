@@ -28,7 +28,10 @@ MODES = (
 #: Columns of the view that become a label when they vary, in this order.
 COLUMNS = ("dtype", "phase", "device", "gpu_name", "torch_version", "python")
 #: Parameters that have a column of their own.
-_COVERED = frozenset({"bs", "dtype", "phase", "device", "model.name", "mode.name"})
+_STREAM = "stream.name"
+_COVERED = frozenset(
+    {"bs", "dtype", "phase", "device", "model.name", "mode.name", _STREAM, "stream.samples_per_call", "stream.sizes"}
+)
 _FALLBACKS = ("sweep_id", "environment_id")
 ABSENT = "—"
 
@@ -112,11 +115,14 @@ def swept_rows(rows: list[dict[str, Any]]) -> list[SweptRow]:
                 (of_mode[mode] if path.startswith("mode.") else of_row).add(path)
 
     paths_of_row = _undetermined(of_row, rows, columns, params)
+    # also where all have the same: bs is the largest size of a stream and would pass for the only one
+    has_streams = any(_STREAM in values for values in params)
     result = []
     for row, values in zip(rows, params, strict=True):
         labels: dict[str, Any] = {"model": _text(row.get("model"))}
         labels |= {name: _text(row.get(name)) for name in columns}
         labels |= {path: _text(values.get(path)) for path in paths_of_row}
+        labels |= {"stream": _text(values.get(_STREAM))} if has_streams else {}
         labels["bs"] = row.get("bs") if row.get("bs") is None else int(row["bs"])
         base = _text(row.get("mode"))
         paths = sorted(of_mode[row.get("mode")] & values.keys())

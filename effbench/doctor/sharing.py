@@ -75,7 +75,7 @@ def processes(device: Device, root: Path = ROOT) -> Iterator[Finding]:
     if unseen:
         yield note(
             "processes of others on it cannot be seen from here (a container, or NVML does not list them)",
-            "trials notice them only by memory that they take meanwhile",
+            "trials notice them only by memory that they take meanwhile, and by a GPU that is busy after timing",
             "look from the host with nvidia-smi, or start the container with --pid=host",
         )
     traces = [] if drawing else list(use(device))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import dataclasses
+import enum
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten
 
 #: Relative tolerance by dtype; the absolute one is this times the reference's root mean square.
 TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
@@ -30,19 +33,66 @@ class Verdict:
     only_values: bool = False
 
 
+#: Values that are compared as they are.
+PLAIN = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, torch.Size)
+
+
+class Incomparable(TypeError):
+    """An output holds something in which tensors could hide."""
+
+
 def clone(output: Any) -> Any:
-    """A copy that the next call cannot overwrite."""
-    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, output)
+    """A copy of tensors in tuples, lists and dicts (inputs), which nothing else can write to."""
+    if isinstance(output, torch.Tensor):
+        return output.clone()
+    if isinstance(output, Mapping):
+        return {key: clone(value) for key, value in output.items()}
+    if isinstance(output, (tuple, list)):
+        return tuple(map(clone, output)) if isinstance(output, tuple) else [clone(value) for value in output]
+    return output
+
+
+def kept(output: Any) -> Any:
+    """What of an output is compared, as tuples, lists and dicts: tensors cloned, so that the next call cannot overwrite
+    them. Raises Incomparable for an object that is neither plain nor made of named parts."""
+    if isinstance(output, torch.Tensor):
+        return output.clone()
+    if isinstance(output, PLAIN):
+        return output
+    if isinstance(output, Mapping):  # transformers' outputs are mappings too
+        return {str(key): kept(value) for key, value in output.items()}
+    if isinstance(output, (tuple, list)):
+        return [kept(value) for value in output]
+    if dataclasses.is_dataclass(output):
+        return {field.name: kept(getattr(output, field.name)) for field in dataclasses.fields(output)}
+    if hasattr(output, "to_tuple"):
+        return kept(output.to_tuple())
+    if type(output).__module__ == "types" and hasattr(output, "__dict__"):  # SimpleNamespace
+        return {str(key): kept(value) for key, value in vars(output).items()}
+    flat, _ = tree_flatten(output)
+    if len(flat) != 1 or flat[0] is not output:  # a class that is registered with torch's pytree
+        return [kept(value) for value in flat]
+    kind = type(output).__name__
+    raise Incomparable(f"the output holds a {kind}, which cannot be compared: return tensors, tuples, lists, dicts")
+
+
+def parts(output: Any, name: str = "output") -> list[tuple[str, Any]]:
+    """Every tensor and plain value of an output in order, each with a name for messages."""
+    if isinstance(output, torch.Tensor):
+        return [(name, output)]
+    plain = kept(output)
+    if isinstance(plain, dict):
+        items = [(f"{name} {key}" if name == "output" else f"{name}.{key}", value) for key, value in plain.items()]
+    elif isinstance(plain, list):
+        items = [(f"{name} {index}" if name == "output" else f"{name}.{index}", v) for index, v in enumerate(plain)]
+    else:
+        return [(name, plain)]
+    return [part for inner, value in items for part in parts(value, inner)]
 
 
 def leaves(output: Any) -> list[tuple[str, torch.Tensor]]:
-    """The tensors of an output in order, each with a name for messages."""
-    if isinstance(output, torch.Tensor):
-        return [("output", output)]
-    if not isinstance(output, (tuple, list, dict)) and hasattr(output, "to_tuple"):
-        output = output.to_tuple()
-    flat, _ = tree_flatten(output)
-    return [(f"output {i}", leaf) for i, leaf in enumerate(flat) if isinstance(leaf, torch.Tensor)]
+    """The tensors among the parts."""
+    return [(name, part) for name, part in parts(output) if isinstance(part, torch.Tensor)]
 
 
 def not_finite(output: Any) -> str | None:
@@ -70,14 +120,28 @@ def relative_error(output: torch.Tensor, reference: torch.Tensor) -> float:
     scale = torch.where(ref.isfinite(), ref, 0.0).norm().item()
     if difference == 0:
         return 0.0
-    return difference / scale if scale else float("inf")
+    error = difference / scale if scale else math.inf
+    return math.inf if math.isnan(error) else error  # not finite where eager is
 
 
 def compare(output: Any, reference: Any, tolerance: float | None = None) -> Verdict:
-    """Structure, shape, dtype and values against eager. `tolerance` is relative, None: by dtype."""
+    """Structure, shape, dtype and values against eager. `tolerance` is relative, None: by dtype.
+
+    A tuple and a list are alike: compiled and exported modules may turn one into the other.
+    """
+    mine, eagers = parts(output), parts(reference)
     outs, refs = leaves(output), leaves(reference)
     if len(outs) != len(refs):
         return Verdict(False, reason=f"{len(outs)} output tensors where eager has {len(refs)}")
+    if differ := sorted({name for name, _ in mine} ^ {name for name, _ in eagers}):
+        return Verdict(False, reason=f"the structure differs from eager's: {', '.join(differ[:4])}")
+    for (name, found), (_, wanted) in zip(mine, eagers, strict=True):
+        if isinstance(found, torch.Tensor) != isinstance(wanted, torch.Tensor):
+            return Verdict(
+                False, reason=f"{name} is a {type(found).__name__} where eager's is a {type(wanted).__name__}"
+            )
+        if not isinstance(wanted, torch.Tensor) and not same_plain(found, wanted):
+            return Verdict(False, reason=f"{name} is {found!r} where eager's is {wanted!r}")
     worst: float | None = None
     reason = None
     for (name, out), (_, ref) in zip(outs, refs, strict=True):
@@ -97,6 +161,13 @@ def compare(output: Any, reference: Any, tolerance: float | None = None) -> Verd
         if not torch.allclose(out, ref, rtol=limit, atol=limit * scale, equal_nan=True):
             reason = reason or f"{name} differs from eager: relative error {error:.2g}, tolerance {limit:g}"
     return Verdict(reason is None, worst, reason, only_values=True)
+
+
+def same_plain(found: Any, wanted: Any) -> bool:
+    """Numbers may differ in their last digits: they may come out of tensors."""
+    if isinstance(wanted, float) and isinstance(found, float):
+        return math.isclose(found, wanted, rel_tol=0.02) or (math.isnan(found) and math.isnan(wanted))
+    return found == wanted
 
 
 def rmse(a: torch.Tensor, b: torch.Tensor) -> float:

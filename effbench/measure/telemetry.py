@@ -67,10 +67,14 @@ class Telemetry:
 
         try:
             pynvml.nvmlInit()
-            name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-            return cls(pynvml.nvmlDeviceGetHandleByUUID(name))
         except pynvml.NVMLError:
             return cls()
+        for prefix in ("GPU-", "MIG-"):  # torch does not tell the two apart
+            try:
+                return cls(pynvml.nvmlDeviceGetHandleByUUID(prefix + uuid.removeprefix("GPU-").removeprefix("MIG-")))
+            except pynvml.NVMLError:
+                continue
+        return cls()
 
     def ask(self, function: str, *args: Any) -> Any:
         """An NVML query of this GPU, or None where the driver does not support it."""

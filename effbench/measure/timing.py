@@ -180,13 +180,15 @@ def time_period(
     rules: Rules,
     budget_s: float,
     watch: Watch = UNWATCHED,
+    whole: int = 1,
 ) -> Timing:
     """Blocks of back-to-back calls between CUDA events until their median is known or the budget is spent.
 
     The stream never runs dry between the blocks of a run: the host stays a block ahead. So neither the first launch
     after an idle moment nor the clocks' answer to a sudden load is in a sample; `load_s` seconds of calls go before.
+    A block has a multiple of `whole` calls.
     """
-    calls_per_block = choose_block(step, inputs, rules.min_block_ms, budget_s)
+    calls_per_block = math.ceil(choose_block(step, inputs, rules.min_block_ms, budget_s) / whole) * whole
     rotation = itertools.cycle(inputs)
     samples: list[float] = []
     done = 0
@@ -203,6 +205,7 @@ def time_period(
         ends = [torch.cuda.Event(enable_timing=True) for _ in range(blocks + 1)]
         began = time.perf_counter()
         play()
+        done += calls_per_block
         ends[0].record()
         for number in range(1, blocks + 1):
             play()

@@ -79,8 +79,12 @@ class GpuWatch(timing.Watch):
     def end(self, sleep: Callable[[float], None] = time.sleep) -> None:
         """After the last timer. Where others are here and NVML cannot tell whose the work is, this process rests for
         as long as utilization is averaged over, and what is left of it is the others'."""
-        others = self.shared or self.known_pids
-        if self.noisy or not others or self.gpu.working_pids(self.since) is not None:
+        if self.noisy or not (self.shared or self.known_pids):
+            return
+        working = self.gpu.working_pids(self.since)
+        if working is not None:  # what NVML reports late is looked at, too
+            if here := (self.gpu.foreign_pids() or set()) & working:
+                self.noisy = f"another process works on this GPU ({pids(here)})"
             return
         torch.cuda.synchronize(self.device)
         sleep(2 * SAMPLING_S)
@@ -107,7 +111,8 @@ def busy_stranger(gpu: Telemetry, wait_s: float, sleep=time.sleep) -> str | None
 
     Memory that somebody holds without working does not disturb. None where the GPU is free (or nobody can tell).
     """
-    deadline = time.monotonic() + wait_s
+    # utilization is averaged over a while, in which this sweep's own last trial may have run
+    deadline = time.monotonic() + max(wait_s, SAMPLING_S)
     while True:
         used = gpu.used_bytes()
         if used is None or used < FOREIGN_BYTES or not gpu.utilization():

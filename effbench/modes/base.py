@@ -19,18 +19,20 @@ class Prepared:
     """A step ready to be called, with the facts of its preparation.
 
     `copy_inputs` does only the copy into static buffers (None where the mode copies nothing); `degraded` says why the
-    step is not what its name promises.
+    step is not what its name promises. `late_facts` gives those that are known only after the calls.
     """
 
     step: Callable[..., Any]
     copy_inputs: Callable[..., Any] | None = None
     degraded: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    late_facts: Callable[[], dict[str, Any]] = dict
 
 
 class Mode(Protocol):
     """`compiles`: its preparation is reported as compile seconds. `settling_calls`: how many first calls still prepare
-    (cudagraph trees warm up, record, then replay: three)."""
+    (cudagraph trees warm up, record, then replay: three). A mode may also have `static_shape = True` (it takes no
+    stream of batch sizes), and a method `expect(batch)`, called with a `models.batch.Batch` before `prepare`."""
 
     compiles: bool
     settling_calls: int

@@ -16,6 +16,7 @@ class CudaGraph:
     allocate their workspaces in the first one, which capture does not allow)."""
 
     compiles = False
+    static_shape = True
     settling_calls = 1
 
     def __init__(self, warmups: int = 3) -> None:
@@ -32,6 +33,7 @@ class CompiledCudaGraph:
     """A CUDA graph over the module compiled with `inner`, one of torch.compile's modes without CUDA graphs."""
 
     compiles = True
+    static_shape = True
     settling_calls = 1
 
     def __init__(

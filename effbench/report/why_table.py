@@ -15,7 +15,7 @@ from effbench.metrics import METRICS
 #: shown beside the sentence, which has the rest
 SHOWN = ("latency_ms", "period_ms")
 FIGURES = ("latency_ms", "period_ms", "gpu_busy_ms", "enqueue_ms", "kernels")
-NOT_PROFILED = "not profiled: that needs CUDA and protocol.profile=true"
+NOT_PROFILED = "not profiled: no CUDA, protocol.profile=false, or it failed (profile_failed in trial.extra)"
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,10 @@ from effbench.store.values import TRIAL_FIELDS, scalar, trial_of
 
 CELL, PLANNED, TRIAL, RESULT = (row.__table__ for row in (CellRow, SweepCellRow, TrialRow, ResultRow))
 
+#: what one call works on: of a stream its mean batch size
+_SAMPLES = sa.func.coalesce(
+    CELL.c.params["stream"]["samples_per_call"].as_float(), sa.cast(CELL.c.bs, sa.Double)
+).label("samples_per_call")
 #: what a summary reads; `extra` can be large and says nothing about it
 _READ = [TRIAL.c[name] for name in TRIAL_FIELDS if name != "extra"]
 
@@ -32,7 +36,7 @@ def derive(
     With `only` (a cell key) just that cell, or, if it is the baseline of others, all that are compared with it.
     """
     query = (
-        sa.select(TRIAL.c.environment_id, CELL.c.comparison_key, CELL.c.mode, CELL.c.bs, PLANNED.c.position, *_READ)
+        sa.select(TRIAL.c.environment_id, CELL.c.comparison_key, CELL.c.mode, _SAMPLES, PLANNED.c.position, *_READ)
         .join(CELL, CELL.c.key == TRIAL.c.cell_key)
         .join(PLANNED, sa.and_(PLANNED.c.sweep_id == TRIAL.c.sweep_id, PLANNED.c.cell_key == TRIAL.c.cell_key))
         .where(TRIAL.c.sweep_id == sweep_id)
@@ -48,24 +52,24 @@ def derive(
         if mode != baseline_mode:
             query = query.where(sa.or_(CELL.c.key == only, CELL.c.mode == baseline_mode))
     trials: dict[tuple[str, str], list[Trial]] = {}
-    facts: dict[tuple[str, str], tuple[str, str, int]] = {}
+    facts: dict[tuple[str, str], tuple[str, str, float]] = {}
     baselines: dict[tuple[str, str], str] = {}
     for row in connection.execute(query).mappings():
         key = (row["environment_id"], row["cell_key"])
         trials.setdefault(key, []).append(trial_of({**row, "extra": {}}))
-        facts[key] = (row["comparison_key"], row["mode"], row["bs"])
+        facts[key] = (row["comparison_key"], row["mode"], row["samples_per_call"])
         if row["mode"] == baseline_mode:
             # two variants of the baseline mode: the one planned first is the baseline of all
             baselines.setdefault((row["environment_id"], row["comparison_key"]), row["cell_key"])
     rows = []
     for (environment, cell_key), own in trials.items():
-        compared, mode, bs = facts[environment, cell_key]
+        compared, mode, samples_per_call = facts[environment, cell_key]
         if only is not None and cell_key != only and facts[environment, only][1] != baseline_mode:
             continue
         reference = baselines.get((environment, compared))
         summary = summarise(
             own,
-            bs=bs,
+            bs=samples_per_call,
             is_baseline=cell_key == reference,
             baseline=trials[environment, reference] if reference is not None and cell_key != reference else (),
         )

@@ -6,7 +6,8 @@ for each distinct choice of groups and the plain values are set on it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -15,10 +16,12 @@ from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from effbench import streams
+from effbench.config import Config
 from effbench.errors import ConfigError
 
 #: A list would lay one option over the other.
-ONE_OPTION = ("model", "mode", "protocol", "executor")
+ONE_OPTION = ("model", "stream", "mode", "protocol", "executor")
 
 
 class Composer:
@@ -60,7 +63,8 @@ class Composer:
         config = self.composed[key]
         for override in values:
             set_value(config, override)
-        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        with largest_size(config, given="bs" in {override.key_or_group for override in parsed}):
+            plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
         assert isinstance(plain, dict)
         return plain
 
@@ -80,6 +84,24 @@ class Composer:
             and not self.groups[name]
             and not isinstance(override.value(), dict)
         )
+
+
+@contextmanager
+def largest_size(config: DictConfig, given: bool) -> Iterator[None]:
+    """`bs` is the largest size of a stream while what refers to it (`${bs}`) is resolved. The configuration is composed
+    once for many jobs: it gets back its own. Raises ConfigError where another `bs` was given."""
+    node = OmegaConf.select(config, "stream")
+    settings = None if node is None else OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
+    sizes = streams.sizes_of(settings) if settings else None
+    if sizes is None:
+        yield
+        return
+    before = config.bs
+    config.bs = streams.batch_size(sizes, before if given or before != Config.bs else None)
+    try:
+        yield
+    finally:
+        config.bs = before
 
 
 def overlap(key: str, other: str) -> bool:

@@ -21,7 +21,7 @@ from effbench.sweeping import host, plan
 from effbench.sweeping.ceilings import measure_missing
 from effbench.sweeping.cores import share_out, wanted_cores
 from effbench.sweeping.progress import Progress
-from effbench.sweeping.schedule import Schedule, Slot, jobs_of
+from effbench.sweeping.schedule import Schedule, Slot, jobs_of, with_retries
 from effbench.sweeping.servers import Servers
 from effbench.sweeping.workers import ForkServer
 
@@ -83,6 +83,7 @@ def conduct(
         if settings.resume and not recorded and store.trials(sweep_id):
             progress.note("hardware or software differs from that of the recorded trials: all cells run anew here")
         jobs = jobs_of(cells, settings.protocol["rounds"], settings.sweep["seed"], recorded)
+        jobs = with_retries(jobs, cells, history, settings.protocol["attempts"])
         preload(server, cells)
         gpus = [slot.gpu for slot in slots if slot.gpu]
         if gpus and jobs and settings.protocol["profile"]:
@@ -117,6 +118,9 @@ def conduct(
             with progress.showing(sweep_id, settings, cells, jobs, slots), stop_on_ctrl_c(stop):
                 schedule.run(jobs)
             state = "interrupted" if stop.is_set() else "completed"
+        except KeyboardInterrupt:  # a second Ctrl-C
+            state = "interrupted"
+            raise
         finally:
             store.finish_sweep(sweep_id, state)
             if state == "completed" and not settings.executor["keep_cache"]:

@@ -17,6 +17,8 @@ def parse_cores(text: str) -> list[int]:
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
+        if last and int(last) < int(first):
+            raise ValueError(f"{part} ends before it begins")
         found |= set(range(int(first), int(last or first) + 1))
     return sorted(found)
 
@@ -44,12 +46,15 @@ def share_out(
     """Cores for the trials of each GPU, in order; None: wherever the kernel puts them.
 
     `gpus` are those of the probe's answer; `near_cores` of one is the list that the kernel gives for its bus. GPUs
-    that are near the same cores share them out evenly. Fewer cores than GPUs are not shared out at all.
+    that are near the same cores share them out evenly; where some are near only a part of what others are, all of them
+    share all. Fewer cores than GPUs are not shared out at all.
     """
     cores = wanted_cores(setting, os.sched_getaffinity(0) if usable is None else usable)
     if cores is None:
         return [None] * len(gpus)
     near = [tuple(core for core in near_cores(gpu) if core in cores) or tuple(cores) for gpu in gpus]
+    if any(set(one) & set(other) and one != other for one in near for other in near):
+        near = [tuple(cores)] * len(gpus)  # no even shares of sets that overlap in part
     shares: list[list[int] | None] = []
     for index, mine in enumerate(near):
         beside = [other for other, theirs in enumerate(near) if set(theirs) & set(mine)]

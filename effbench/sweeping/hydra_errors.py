@@ -84,6 +84,7 @@ def settings() -> list[str]:
         names.append(top.name)
         kind = {
             "model": config.Model,
+            "stream": config.Stream,
             "numerics": config.Numerics,
             "sweep": config.SweepSettings,
             "protocol": config.Protocol,

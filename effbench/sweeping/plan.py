@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from effbench import config as schema
+from effbench import streams
 from effbench.cell import Cell
 from effbench.errors import ConfigError
 from effbench.models.spec import parse_inputs
 
 #: Top-level keys that define a cell; all others are settings of the whole sweep.
-CELL_KEYS = ("model", "bs", "mode", "dtype", "phase", "device", "numerics", "env")
+CELL_KEYS = ("model", "bs", "stream", "mode", "dtype", "phase", "device", "numerics", "env")
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def validate(config: dict[str, Any]) -> None:
     one_of("on_failure", config["on_failure"], schema.ON_FAILURE)
     one_of("numerics.matmul_precision", config["numerics"]["matmul_precision"], schema.MATMUL_PRECISIONS)
     at_least("bs", config["bs"], 1)
+    streams.check(config["stream"])
     at_least("protocol.rounds", config["protocol"]["rounds"], 1)
     at_least("protocol.input_sets", config["protocol"]["input_sets"], 1)
     at_least("protocol.min_samples", config["protocol"]["min_samples"], 2)
@@ -84,9 +86,16 @@ def validate(config: dict[str, Any]) -> None:
     enough = config["protocol"]["enough_interval"]
     if enough is not None and enough <= 0:
         raise ConfigError(f"protocol.enough_interval must be above 0 (or null: all rounds are run), got {enough:g}")
+    if config["protocol"]["max_samples"] < config["protocol"]["min_samples"]:
+        raise ConfigError(
+            f"protocol.max_samples={config['protocol']['max_samples']} is below "
+            f"protocol.min_samples={config['protocol']['min_samples']}"
+        )
+    if config["protocol"]["budget_s"] <= 0:
+        raise ConfigError(f"protocol.budget_s must be above 0 seconds, got {config['protocol']['budget_s']:g}")
     at_least("executor.foreign_wait_s", config["executor"]["foreign_wait_s"], 0)
     at_least("executor.lock_timeout_s", config["executor"]["lock_timeout_s"], 0)
-    for key in ("budget_s", "min_time_s", "target_interval", "warmup_s", "min_block_ms", "load_s"):
+    for key in ("min_time_s", "target_interval", "warmup_s", "min_block_ms", "load_s"):
         at_least(f"protocol.{key}", config["protocol"][key], 0)
     if config["sweep"]["name"] == "last":
         raise ConfigError(
@@ -121,6 +130,7 @@ def check_keys(config: dict[str, Any]) -> None:
         "protocol": schema.Protocol,
         "executor": schema.Executor,
         "numerics": schema.Numerics,
+        "stream": schema.Stream,
         "sweep": schema.SweepSettings,
     }
     for node, kind in nodes.items():
@@ -190,7 +200,9 @@ def resolve(cells: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
         if names.setdefault(model["name"], target) != target:
             raise ConfigError(f"two modules share the name {model['name']}: give one of them another with model.name=")
         env = {key: variable(value) for key, value in cell["env"].items()}
-        done = Cell(model, cell["bs"], mode, dtype, cell["phase"], device, cell["numerics"], env)
+        stream = streams.resolve(cell.get("stream"))
+        bs = cell["bs"] if stream is None else streams.batch_size(stream["sizes"], cell["bs"])
+        done = Cell(model, bs, mode, dtype, cell["phase"], device, cell["numerics"], env, stream)
         found.setdefault(done.key, done)
     return list(found.values())
 

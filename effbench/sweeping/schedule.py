@@ -76,7 +76,7 @@ class Queue:
 
     jobs: list[Job]
     lock: threading.Lock = field(default_factory=threading.Lock)
-    running: set[str] = field(default_factory=set)
+    running: dict[str, str] = field(default_factory=dict)  # cell key -> device of its slot
 
     def take(self, slot: Slot, devices: Collection[str]) -> Job | None:
         """The next job for this slot. `devices`: those that have slots; a job for another goes to any slot, where its
@@ -85,14 +85,17 @@ class Queue:
             for index, job in enumerate(self.jobs):
                 fits = job.cell.device == slot.device or job.cell.device not in devices
                 if fits and job.cell.key not in self.running:
-                    self.running.add(job.cell.key)
+                    # a trial on the CPU may use every core, and so those of trials on GPUs
+                    if any((device == "cpu") != (slot.device == "cpu") for device in self.running.values()):
+                        return None
+                    self.running[job.cell.key] = slot.device
                     return self.jobs.pop(index)
             return None
 
     def finished(self, job: Job, drop_rest: bool) -> list[Job]:
         """Free the cell; the jobs that are dropped because the cell needs no further rounds."""
         with self.lock:
-            self.running.discard(job.cell.key)
+            self.running.pop(job.cell.key, None)
             dropped = [other for other in self.jobs if drop_rest and other.cell.key == job.cell.key]
             self.jobs = [other for other in self.jobs if other not in dropped]
             return dropped
@@ -243,6 +246,7 @@ class Schedule:
                     timed_out = True
                     server.kill(task)
                     break
+            ended = time.monotonic()
         finally:
             if spawn:
                 server.close()
@@ -250,7 +254,7 @@ class Schedule:
                 self.servers.give_back(server)
         trial = self.trial_of(task, job, timed_out)
         trial.started_at = started_at
-        trial.wall_s = time.monotonic() - start
+        trial.wall_s = ended - start
         trial.gpu_index, trial.gpu_uuid = request.gpu_index, request.gpu_uuid
         parts = trial.extra.get("phase_seconds")
         if parts:
@@ -329,3 +333,15 @@ def jobs_of(
         for cell in round_order(cells, seed, round)
         if (cell.key, round) not in recorded and cell.key not in given_up
     ]
+
+
+def with_retries(jobs: list[Job], cells: list[Cell], history: dict[str, list[Trial]], attempts: int) -> list[Job]:
+    """With the further tries of recorded rounds that were noisy, each among the jobs of its round."""
+    retries = [
+        Job(cell, trial.round, trial.attempt + 1)
+        for cell in cells
+        if all(trial.status.is_measured for trial in history.get(cell.key, ()))
+        for trial in history.get(cell.key, ())
+        if trial.status is Status.NOISY and trial.attempt + 1 < attempts
+    ]
+    return sorted([*jobs, *retries], key=lambda job: job.round)

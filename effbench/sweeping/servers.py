@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from effbench.errors import WorkerError
 from effbench.sweeping.workers import ForkServer
 
 
@@ -26,6 +27,7 @@ class Servers:
     round: int | None = None
     current: ForkServer | None = None
     coming: ForkServer | None = None
+    equipped: threading.Event = field(default_factory=threading.Event)  # is the coming one?
     users: Counter[int] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -38,10 +40,13 @@ class Servers:
             current = self.current or self.first
             later = self.renew and self.round is not None and round > self.round
             # short rounds do not wait for it: it serves the first round that finds it loaded
-            ready = self.coming is not None and self.coming.ready.is_set() and not self.coming.dead
-            if current.dead or (later and ready):
-                fresh = self.coming if self.coming is not None and not self.coming.dead else self.make()
-                self.coming = None
+            ready = self.coming is not None and self.equipped.is_set() and not self.coming.dead
+            if ready and (later or current.dead):
+                fresh, self.coming = self.coming, None
+                self.retire(current)
+                current = fresh
+            elif current.dead:
+                fresh = self.make()
                 fresh.wait_ready()
                 self.equip(fresh)
                 self.retire(current)
@@ -49,9 +54,20 @@ class Servers:
             self.current = current
             self.round = round if self.round is None else max(round, self.round)
             if self.renew and self.coming is None and self.round < self.last_round:
-                self.coming = self.make()
+                self.coming, self.equipped = self.make(), threading.Event()
+                threading.Thread(target=self.load, args=(self.coming, self.equipped), daemon=True).start()
             self.users[id(current)] += 1
             return current
+
+    def load(self, server: ForkServer, equipped: threading.Event) -> None:
+        """Ready the coming server beside the trials of this round. One that fails is left: the sweep has another."""
+        try:
+            server.wait_ready()
+            self.equip(server)
+        except WorkerError:
+            server.close()
+        else:
+            equipped.set()
 
     def give_back(self, server: ForkServer) -> None:
         with self.lock:

@@ -24,9 +24,8 @@ from effbench.measure.partitions import Partitions
 from effbench.measure.profile import CALLS, profile
 from effbench.message import TrialRequest
 from effbench.models.build import build_module, resolve_target
-from effbench.models.inputs import make_inputs
 from effbench.models.spec import parse_inputs
-from effbench.worker import failures
+from effbench.worker import failures, stream
 
 TRACED_MS = 50.0
 
@@ -122,7 +121,7 @@ def measure(run: Run) -> None:
         mode = resolve_target(cell.mode["_target_"])(**mode_settings(cell.mode))
         if device.type == "cuda" and not torch.cuda.is_available():
             raise Ended(Status.UNSUPPORTED, "device=cuda, and torch sees no CUDA device here")
-        if reason := mode.missing(device):
+        if reason := mode.missing(device) or stream.unsupported(cell, mode):
             raise Ended(Status.UNSUPPORTED, reason)
         gpu = telemetry.Telemetry.open(run.request.gpu_uuid if device.type == "cuda" else None)
         stranger = watch.busy_stranger(gpu, run.request.foreign_wait_s)
@@ -136,21 +135,22 @@ def measure(run: Run) -> None:
         module = build_module(cell.model["module"], run.dtype, device, seed)
         specs = parse_inputs({spec["name"]: without_name(spec) for spec in cell.model["inputs"]})
         sets = run.request.protocol.get("input_sets", 3)
-        inputs = [make_inputs(specs, cell.bs, run.dtype, device, seed + 7919 * (i + 1)) for i in range(sets)]
+        inputs, checked = stream.make_sets(cell, specs, sets, run.dtype, device, seed)
+        stream.inform(cell, mode, specs)
         timing.synchronizer(device)()
         trial.build_peak_allocated_bytes, _ = memory.peaks(device)
     partitions = Partitions()
     watched = partitions if mode.compiles else nullcontext()
     with torch.inference_mode(), counters.LogReasons() as reasons, watched:
         with run.phase("check"):
-            references = reference_outputs(run, module, inputs)
-        step, prepared = prepare(run, mode, module, inputs, references)
+            references = reference_outputs(run, module, checked)
+        step, prepared = prepare(run, mode, module, checked, references)
         read = counters.read()
         trial.compile_cache = counters.cache_state(read) if mode.compiles else None
         del references
         memory.reset_peaks(device)
         with run.phase("warmup"):
-            warmup = timing.warm_up(step, inputs, device, run.rules)
+            warmup = stream.timers(cell).warm_up(step, inputs, device, run.rules)
         trial.warmup_calls, trial.steady = warmup.calls, warmup.steady
         trial.samples["warmup_ms"] = warmup.samples_ms
         before = counters.read()
@@ -171,7 +171,7 @@ def measure(run: Run) -> None:
         if run.request.profile and device.type == "cuda":
             with run.phase("profile"):
                 look_inside(run, module, step, inputs)
-    trial.extra["facts"] = prepared.facts
+    trial.extra["facts"] = prepared.facts | prepared.late_facts() | stream.facts(cell, trial.samples["latency_ms"])
     if after.graphs > before.graphs or after.recompiles > before.recompiles:
         raise Ended(Status.NOISY, "a graph was compiled while timing: these figures hold compile time")
     trial.extra |= partitions.to_json()
@@ -201,7 +201,7 @@ def reference_outputs(run: Run, module: torch.nn.Module, inputs: list[timing.Inp
     references = []
     for given in inputs:
         args, kwargs = copies(given)
-        references.append(accuracy.clone(module(*args, **kwargs)))
+        references.append(accuracy.kept(module(*args, **kwargs)))
     timing.synchronizer(run.device)()
     if not accuracy.leaves(references[0]):
         kind = type(references[0]).__name__
@@ -228,7 +228,7 @@ def prepare(run: Run, mode: Any, module: torch.nn.Module, inputs: list[timing.In
         step(*args, **kwargs)
         synchronize()
         first = time.perf_counter()
-        for i in range(1, mode.settling_calls):
+        for i in range(1, stream.settling_calls(run.cell, mode, inputs)):
             args, kwargs = copies(inputs[i % len(inputs)])
             step(*args, **kwargs)
         synchronize()
@@ -241,7 +241,7 @@ def prepare(run: Run, mode: Any, module: torch.nn.Module, inputs: list[timing.In
         tolerance = run.cell.model.get("tolerance")
         for given, reference in zip(inputs, references, strict=True):
             args, kwargs = copies(given)
-            output = accuracy.clone(step(*args, **kwargs))
+            output = accuracy.kept(step(*args, **kwargs))
             synchronize()
             verdict = accuracy.compare(output, reference, tolerance)
             if verdict.error is not None:
@@ -281,9 +281,12 @@ def look_inside(run: Run, module: torch.nn.Module, step: Callable, inputs: list[
     """The profiled pass, and the work of one call counted on the eager module. What fails here costs these figures."""
     trial = run.trial
     try:
-        found = profile(step, inputs, calls_to_trace(trial), partial(keep_busy, step, inputs, run.rules, trial))
+        calls = stream.whole_passes(run.cell, calls_to_trace(trial))
+        found = profile(step, inputs, calls, partial(keep_busy, step, inputs, run.rules, trial))
         trial.gpu_busy_ms, trial.kernels = found.busy_ms or None, found.kernels
         trial.extra["profile"] = found.to_json()
+        if run.cell.stream:  # the work of which call?
+            return
         counted = work.count(module, *copies(inputs[0]))
     except Exception as error:
         trial.extra["profile_failed"] = failures.describe(error)
@@ -321,17 +324,18 @@ def time_step(
     """Latency, and on CUDA the period with the GPU watched. Returns what disturbed it on every try, or None."""
     trial, rules = run.trial, run.rules
     on_cuda = run.device.type == "cuda"
+    timers = stream.timers(run.cell)
     watcher = watch.GpuWatch(gpu, run.device, shared=shared) if on_cuda else timing.Watch()
     preempted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     with timing.no_garbage_collection():
         readings = [gpu.read()]
         watcher.begin()
-        latency = timing.time_latency(
+        latency = timers.time_latency(
             step, inputs, run.device, rules, rules.budget_s / 2 if on_cuda else rules.budget_s, watcher
         )
         if on_cuda:
             watcher.begin()
-            period = timing.time_period(step, inputs, rules, rules.budget_s / 2, watcher)
+            period = timers.time_period(step, inputs, rules, rules.budget_s / 2, watcher)
         readings.append(gpu.read())
     trial.extra["preempted"] = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - preempted
     trial.samples["latency_ms"] = latency.samples_ms

@@ -36,6 +36,16 @@ def test_the_reason_is_the_first_of_the_worst_that_has_one():
     assert summarise(trials, bs=1).reason == "b"
 
 
+def test_a_cold_compilation_counts_although_its_trial_was_noisy():
+    disturbed = trial(0, NOISY, compile_s=40.0, compile_cache="cold", first_call_s=41.0)
+    again = trial(0, attempt=1, compile_s=3.0, compile_cache="warm", first_call_s=3.5)
+    found = summarise([disturbed, again, *(trial(r) for r in (1, 2, 3))], bs=1)
+    assert (found.status, found.trials) == (OK, 4)
+    assert found.compile_cold_s == pytest.approx(40)
+    assert found.compile_warm_s == pytest.approx(3)
+    assert found.first_call_s == 41.0
+
+
 def test_noisy_rounds_are_set_aside_while_three_ok_ones_remain():
     three = [trial(r) for r in range(3)]
     noisy = [trial(r, NOISY, latency_ms=50.0, reason="throttled") for r in (3, 4)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import namedtuple
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -71,6 +73,12 @@ def test_complex_outputs():
 Pair = namedtuple("Pair", "a b")
 
 
+@dataclasses.dataclass
+class Outputs:
+    a: torch.Tensor
+    b: torch.Tensor
+
+
 class LikeTransformers:
     """An output class that gives a tuple."""
 
@@ -90,16 +98,49 @@ class LikeTransformers:
         lambda a, b: {"deep": [{"a": a}, (b, None, "text", 3)]},
         Pair,
         LikeTransformers,
+        Outputs,
+        lambda a, b: SimpleNamespace(a=a, b=[b]),
     ],
-    ids=["tuple", "list", "dict", "deep", "named tuple", "to_tuple"],
+    ids=["tuple", "list", "dict", "deep", "named tuple", "to_tuple", "dataclass", "namespace"],
 )
 def test_every_tensor_of_a_structure_counts(make):
     ref = make(reference(), torch.arange(3))
     assert accuracy.compare(make(reference(), torch.arange(3)), ref).correct
     wrong = accuracy.compare(make(reference(), torch.tensor([0, 1, 3])), ref)
     assert not wrong.correct
-    assert "output 1 differs" in wrong.reason
+    assert "differs from eager in 1 of 3 values" in wrong.reason
     assert not accuracy.compare(make(reference() + 1, torch.arange(3)), ref).correct
+
+
+@pytest.mark.parametrize(
+    ("out", "ref", "said"),
+    [
+        ({"a": torch.zeros(1)}, {"b": torch.zeros(1)}, "the structure differs from eager's: output a, output b"),
+        ((torch.zeros(1), 3), (torch.zeros(1), 4), "output 1 is 3 where eager's is 4"),
+        ((torch.zeros(1), "x"), (torch.zeros(1), None), "output 1 is 'x' where eager's is None"),
+        ((torch.zeros(1), 3, torch.ones(1)), (torch.zeros(1), torch.ones(1), 3), "output 1 is a int"),
+    ],
+)
+def test_names_and_plain_values_count_too(out, ref, said):
+    verdict = accuracy.compare(out, ref)
+    assert (verdict.correct, verdict.only_values, said in verdict.reason) == (False, False, True), verdict.reason
+
+
+def test_numbers_may_differ_in_their_last_digits():
+    assert accuracy.compare((torch.zeros(1), 1.0, float("nan")), (torch.zeros(1), 1.001, float("nan"))).correct
+
+
+def test_what_could_hide_tensors_is_refused():
+    with pytest.raises(accuracy.Incomparable, match="holds a Opaque"):
+        accuracy.kept((torch.zeros(1), Opaque()))
+
+
+def test_an_output_with_nan_has_no_small_error():
+    assert accuracy.relative_error(torch.tensor([torch.nan, 1.0]), torch.ones(2)) == float("inf")
+
+
+class Opaque:
+    pass
 
 
 @pytest.mark.parametrize(
@@ -128,7 +169,7 @@ def test_a_wrong_shape_behind_a_right_tensor_is_no_case_for_float64():
 class TestNotFinite:
     def test_which_output(self):
         bad = {"a": torch.ones(2), "b": (torch.tensor([1.0, torch.inf]),)}
-        assert accuracy.not_finite(bad) == "eager output 1 not finite"
+        assert accuracy.not_finite(bad) == "eager output b.0 not finite"
         assert accuracy.not_finite(torch.complex(torch.tensor([1.0]), torch.tensor([torch.nan]))) is not None
         assert accuracy.not_finite({"a": torch.ones(2), "n": torch.arange(3)}) is None
 

@@ -25,6 +25,30 @@ def fresh():
     torch._dynamo.utils.counters.clear()
 
 
+def test_a_branch_on_data_in_the_outermost_frame_is_a_break():
+    def branches(x):
+        y = x * 2
+        y = y + 1 if y.sum() > 0 else y - 1
+        return y * 3
+
+    compiled = torch.compile(branches, backend="eager")
+    for sign in (1, -1):
+        compiled(sign * torch.ones(2))
+    read = counters.read()
+    assert read.graph_breaks == 1
+    assert sum(read.break_reasons.values()) == 1
+
+
+def test_an_explicit_break_is_counted_once():
+    def breaks(x):
+        y = x + 1
+        torch._dynamo.graph_break()
+        return y * 2
+
+    torch.compile(breaks, backend="eager")(torch.ones(2))
+    assert counters.read().graph_breaks == 1
+
+
 def test_inductors_own_call_is_caught(caplog):
     with counters.LogReasons() as reasons:
         cudagraph_utils.log_cudagraph_skip_and_bump_counter("skipping cudagraphs due to cpu device (arg0)\nmore")

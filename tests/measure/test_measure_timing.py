@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import itertools
+import time
 
 import pytest
 import torch
@@ -111,6 +112,36 @@ class TestLatency:
         clock = Clock(monkeypatch, itertools.cycle([1e-6, 3e-6]))
         rules = dataclasses.replace(RULES, max_samples=500)
         assert timing.time_latency(clock.step, INPUTS, CPU, rules, 2.0).calls == 500
+
+
+def test_every_call_is_counted_for_the_energy(monkeypatch):
+    """Each run begins with a block that is not timed: its calls use energy as well."""
+
+    class Event:
+        def __init__(self, enable_timing=False): ...
+        def record(self):
+            self.at = time.perf_counter()
+
+        def synchronize(self): ...
+        def elapsed_time(self, other):
+            return (other.at - self.at) * 1e3
+
+    class Polled(timing.Watch):
+        said = 0
+
+        def poll(self, calls):
+            assert calls <= len(made)
+            self.said = calls
+
+    made = []
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *device: None)
+    rules = dataclasses.replace(RULES, min_time_s=0.05, min_block_ms=1.0, load_s=0.0)
+    watch = Polled()
+    before = timing.choose_block
+    monkeypatch.setattr(timing, "choose_block", lambda *args: (before(*args), made.clear())[0])
+    timing.time_period(lambda *args, **kwargs: (made.append(1), time.sleep(0.002)), INPUTS, rules, 0.3, watch)
+    assert watch.said == len(made) > 0
 
 
 def test_no_garbage_is_collected_while_timing():

@@ -134,6 +134,12 @@ class TestRestAfterwards:
     def test_a_busy_gpu_at_rest_is_somebody_elses(self):
         assert "another process kept this GPU busy" in self.ended(pids=[{7}], busy=[40]).noisy
 
+    def test_what_nvml_reports_late_is_looked_at(self):
+        made = watching(pids=[{7}], working=[None, {1, 7}])
+        assert not made.disturbed()
+        made.end(lambda seconds: None)
+        assert made.noisy == "another process works on this GPU (pid 7)"
+
     def test_an_idle_one_is_not(self):
         slept = []
         assert self.ended(slept, pids=[{7}], busy=[0]).noisy is None

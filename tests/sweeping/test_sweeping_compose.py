@@ -174,3 +174,14 @@ def test_a_sweep_of_hydra_is_split_as_hydra_does(loader):
     assert [list(job) for job in jobs] == [
         [f"model={model}", f"bs={bs}", "mode=eager"] for model in ("tiny", "mlp") for bs in (1, 2)
     ]
+
+
+def test_bs_and_what_refers_to_it_follow_the_stream(loader):
+    composer = Composer(*loader)
+    for size in (8, 16, 8):
+        found = composer.compose(["model=gpt2", "stream=uniform", f"stream.low={size}", f"stream.high={size}"])
+        assert found["bs"] == found["model"]["module"]["max_batch"] == size
+    assert composer.compose(["model=gpt2", "stream=uniform", "stream.low=64", "bs=64"])["bs"] == 64
+    assert composer.compose(["model=gpt2"])["bs"] == 1
+    with pytest.raises(ConfigError, match="bs=4 and a stream whose largest size is 64"):
+        composer.compose(["model=gpt2", "stream=uniform", "stream.low=64", "bs=4"])

@@ -42,9 +42,16 @@ def test_shares(setting, near, usable, shares):
     assert len(given) == len(set(given)), "no core serves two GPUs"
 
 
+@pytest.mark.parametrize("near", [["", "0-7"], ["0-15", "8-15", "0-15"]])
+def test_no_core_serves_two_gpus_that_are_near_overlapping_ones(near):
+    shares = share_out("auto", gpus(*near), range(16))
+    given = [core for share in shares for core in share or ()]
+    assert len(given) == len(set(given)) >= 12
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
-    [("17", r"\[17\]"), ("4-2", "none"), ("one", "'one'"), ([], "none"), ({"a": 1}, "use auto"), ("1,,2", "use auto")],
+    [("17", r"\[17\]"), ("4-2", "4-2"), ("one", "'one'"), ([], "none"), ({"a": 1}, "use auto"), ("1,,2", "use auto")],
 )
 def test_what_is_refused(setting, said):
     with pytest.raises(ConfigError, match=said):

@@ -12,7 +12,7 @@ import pytest
 from effbench.cell import Cell, Status, Trial
 from effbench.errors import StoreError, WorkerError
 from effbench.sweeping import schedule as scheduling
-from effbench.sweeping.schedule import Job, Schedule, Slot, jobs_of
+from effbench.sweeping.schedule import Job, Schedule, Slot, jobs_of, with_retries
 from effbench.sweeping.servers import Servers
 from effbench.sweeping.workers import Task
 
@@ -150,6 +150,33 @@ def test_no_cell_twice_at_once_though_slots_are_free(make):
     assert len(schedule.recorded) == 60
     assert schedule.observer.most <= 2
     assert Counter(trial.cell_key for trial in schedule.recorded) == {cell.key: 30 for cell in cells(2)}
+
+
+def test_the_cpu_and_a_gpu_never_work_side_by_side(make):
+    beside: list[set[str]] = []
+    schedule = make(slots=[*gpus(2), Slot("CPU", "cpu")])
+
+    def answer(request, env):
+        with schedule.observer.lock:
+            beside.append({"cpu" if name == "CPU" else "cuda" for name in schedule.observer.running})
+        return ok(request)
+
+    schedule.servers.first.answer = answer
+    schedule.run(jobs_of([*cells(4), *cells(4, device="cpu")], 2, 0, {}))
+    assert len(schedule.recorded) == 16
+    assert {frozenset(devices) for devices in beside} == {frozenset({"cpu"}), frozenset({"cuda"})}
+
+
+def test_a_noisy_round_keeps_its_further_tries_when_resumed():
+    one, other, failed = cells(3)
+    history = {
+        one.key: [Trial(one.key, 0, Status.NOISY), Trial(one.key, 1, Status.NOISY, attempt=1)],
+        other.key: [Trial(other.key, 0, Status.OK)],
+        failed.key: [Trial(failed.key, 0, Status.NOISY), Trial(failed.key, 1, Status.ERROR)],
+    }
+    later = [Job(one, 1), Job(other, 2)]
+    assert with_retries(later, [one, other, failed], history, 2) == [Job(one, 0, 1), *later]
+    assert with_retries(later, [one, other, failed], history, 1) == later
 
 
 def test_each_slot_sees_its_gpu_and_the_cpu_none(make):

@@ -6,21 +6,36 @@ import threading
 
 import pytest
 
+from effbench.errors import WorkerError
 from effbench.sweeping.servers import Servers
 
 
 class Fake:
-    def __init__(self):
+    def __init__(self, ready=True):
         self.dead = None
         self.ready = threading.Event()
-        self.ready.set()
+        if ready:
+            self.ready.set()
         self.closed = self.waited = self.equipped = False
 
     def wait_ready(self):
+        assert self.ready.wait(20)
+        if self.dead:
+            raise WorkerError(self.dead)
         self.waited = True
 
     def close(self):
         self.closed = True
+
+
+class Prompt(Servers):
+    """A coming server that can load has done so when `take` returns."""
+
+    def take(self, round):
+        server = super().take(round)
+        if self.coming is not None and self.coming.ready.is_set() and not self.coming.dead:
+            assert self.equipped.wait(20)
+        return server
 
 
 @pytest.fixture
@@ -29,16 +44,22 @@ def made():
 
 
 @pytest.fixture
-def servers(made):
+def slow():
+    """Arguments of the servers made: with False in it they load until they are let."""
+    return []
+
+
+@pytest.fixture
+def servers(made, slow):
     def make():
-        made.append(Fake())
+        made.append(Fake(*slow))
         return made[-1]
 
     def equip(server):
         assert server.waited
         server.equipped = True
 
-    return lambda **options: Servers(Fake(), equip, make, **options)
+    return lambda **options: Prompt(Fake(), equip, make, **options)
 
 
 def test_one_server_serves_all_rounds_unless_asked_otherwise(servers, made):
@@ -82,15 +103,30 @@ def test_a_straggler_of_an_earlier_round_takes_what_there_is(servers):
     assert renewed.take(0) is now
 
 
-def test_a_round_does_not_wait_for_a_server_that_still_loads(servers, made):
+def test_a_round_does_not_wait_for_a_server_that_still_loads(servers, made, slow):
+    slow.append(False)
     renewed = servers(renew=True, last_round=9)
     first = renewed.take(0)
-    made[0].ready.clear()
     assert renewed.take(1) is first
     assert len(made) == 1
     made[0].ready.set()
     assert renewed.take(1) is first, "a round keeps its server"
+    assert renewed.equipped.wait(20)
     assert renewed.take(2) is made[0]
+
+
+def test_a_server_that_cannot_be_loaded_is_closed_and_the_old_one_goes_on(servers, made, slow):
+    slow.append(False)
+    renewed = servers(renew=True, last_round=9)
+    first = renewed.take(0)
+    made[0].dead = "no torch"
+    made[0].ready.set()
+    for _ in range(2000):
+        if made[0].closed:
+            break
+        threading.Event().wait(0.01)
+    assert made[0].closed
+    assert renewed.take(1) is first
 
 
 def test_a_dead_one_is_replaced(servers, made):

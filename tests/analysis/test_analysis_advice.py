@@ -1,0 +1,151 @@
+"""The capture list that is best: the same as trying all of them; and what is said of what was not measured."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+
+import pytest
+
+from effbench.analysis.advice import (
+    ABOVE,
+    BELOW,
+    BETWEEN,
+    MEASURED,
+    MIB,
+    Costs,
+    Curve,
+    Memory,
+    best_list,
+    best_lists,
+    evaluate,
+)
+
+
+class TestCurve:
+    curve = Curve.of({8: 2.0, 2: 1.0, 4: 3.0})
+
+    def test_measured_points_are_kept(self):
+        assert [self.curve.at(size) for size in (2, 4, 8)] == [1.0, 3.0, 2.0]
+        assert [self.curve.where(size) for size in (1, 2, 3, 9)] == [BELOW, MEASURED, BETWEEN, ABOVE]
+
+    def test_between_two_points_it_never_leaves_them(self):
+        assert self.curve.at(3) == pytest.approx(2.0)
+        assert [self.curve.at(size) for size in (5, 6, 7)] == pytest.approx([2.75, 2.5, 2.25])
+
+    def test_outside_it_neither_falls_nor_vanishes(self):
+        assert self.curve.at(1) == 1.0
+        assert self.curve.at(16) == 2.0, "a falling end is not gone on with"
+        assert Curve.of({1: 1.0, 3: 2.0}).at(5) == pytest.approx(3.0)
+        assert Curve.of({4: 1.0}).at(100) == 1.0
+
+    def test_needs_a_point(self):
+        with pytest.raises(ValueError):
+            Curve.of({})
+
+
+def brute_force(trace, costs, memory, sizes):
+    """(expected latency, memory or number of graphs) of all lists of these sizes."""
+    lists = (list(chosen) for count in range(len(sizes) + 1) for chosen in itertools.combinations(sizes, count))
+    found = [evaluate("", chosen, trace, costs, memory) for chosen in lists]
+    return [
+        (one.latency_ms, len(one.sizes) if one.memory_bytes is None else one.memory_bytes)
+        for one in found
+        if one.fits and one.latency_ms is not None
+    ]
+
+
+def case(number):
+    """A small random matrix: latencies that may fall, sizes within and beyond the measured ones, any budget."""
+    draw = random.Random(number)
+    first = draw.choice([1, 1, 2, 3])
+    last = first + draw.randint(1, 7)
+    measured = sorted({first, last, *draw.sample(range(first, last + 1), k=draw.randint(0, last - first))})
+    graph = Curve.of({size: draw.uniform(1, 3) if draw.random() < 0.3 else 1 + 0.1 * size for size in measured})
+    grows = itertools.accumulate(draw.randint(0, 12) * MIB for _ in measured)
+    pool = Curve.of(dict(zip(measured, grows, strict=True))) if draw.random() < 0.9 else None
+    eager = Curve.of({size: draw.uniform(0.5, 6) for size in measured}) if draw.random() < 0.6 else None
+    trace = Counter(draw.randint(1, last + (2 if draw.random() < 0.5 else 0)) for _ in range(draw.randint(1, 30)))
+    budget = draw.choice([None, draw.randint(0, 60) * MIB]) if pool else None
+    memory = Memory(budget, shared=draw.random() < 0.5, per_graph_bytes=draw.choice([0, MIB // 2, 3 * MIB]))
+    return trace, Costs(graph, eager, pool), memory
+
+
+@pytest.mark.parametrize("number", range(250))
+def test_as_good_as_the_best_of_all_lists(number):
+    trace, costs, memory = case(number)
+    slacks = (0.0, 0.1, 0.5)
+    found = best_lists(trace, costs, memory, slacks)
+    between = range(costs.graph_ms.sizes[0], costs.graph_ms.sizes[-1] + 1)
+    tried = brute_force(trace, costs, memory, sorted({*costs.graph_ms.sizes, *trace} & {*between}))
+    if found:  # no other whole number makes a faster list either
+        every = brute_force(trace, costs, memory, between)
+        assert found[0].latency_ms == pytest.approx(min(latency for latency, _ in every))
+    assert len(found) == (len(slacks) if tried else 0)
+    for one, slack in zip(found, slacks, strict=False):
+        least = min(latency for latency, _ in tried)
+        lightest = min(needed for latency, needed in tried if latency <= least * (1 + slack) * (1 + 1e-9))
+        assert one.fits
+        assert one.latency_ms <= least * (1 + slack) * (1 + 1e-9)
+        assert (len(one.sizes) if one.memory_bytes is None else one.memory_bytes) == pytest.approx(lightest)
+
+
+def test_the_cases_are_of_all_kinds():
+    found = [best_list(*case(number)) for number in range(250)]
+    assert sum(one is None for one in found) > 5
+    assert sum(one is not None and not one.sizes for one in found) > 5, "eager alone may be best"
+    assert sum(one is not None and one.fallbacks > 0 for one in found) > 5
+    assert sum(one is not None and len(one.sizes) >= 3 for one in found) > 20
+
+
+COSTS = Costs(
+    Curve.of({1: 1.0, 8: 1.7, 64: 7.3}), Curve.of({1: 4.0, 64: 9.0}), Curve.of({1: 2.0 * MIB, 64: 64.0 * MIB})
+)
+
+
+def test_memory_of_a_shared_pool_and_of_private_ones():
+    pool = COSTS.pool_bytes
+    assert Memory(per_graph_bytes=MIB).of([1, 64], pool) == 66 * MIB
+    assert Memory(shared=False, per_graph_bytes=MIB).of([1, 64], pool) == 68 * MIB
+    assert Memory().of([], pool) == 0
+    assert Memory().of([1], None) is None
+    assert not Memory(budget_bytes=5).fits(None), "a budget that cannot be checked is not kept"
+
+
+def test_a_smaller_budget_is_never_faster():
+    trace = Counter(dict.fromkeys(range(1, 65), 1))
+    found = [best_list(trace, COSTS, Memory(budget * MIB)) for budget in (0, 70, 80, 120, 500)]
+    latencies = [one.latency_ms for one in found]
+    assert latencies == sorted(latencies, reverse=True)
+    assert latencies[0] > latencies[-1]
+    assert [len(one.sizes) for one in found] == sorted(len(one.sizes) for one in found)
+    assert found[0].sizes == [] and found[0].fallbacks == 1
+
+
+def test_no_memory_is_spent_on_what_brings_nothing():
+    flat = Costs(Curve.of({1: 1.0, 64: 1.0}), None, COSTS.pool_bytes)
+    assert best_list({3: 5, 20: 5}, flat, Memory()).sizes == [20]
+
+
+def test_what_was_not_measured_is_said():
+    found = evaluate("x", [8, 16, 128], {2: 1, 10: 1, 100: 1, 200: 1}, COSTS, Memory())
+    assert found.doubts == [
+        "graph figures between measured sizes: 16",
+        "graph figures above the largest measured size, 64, a guess: 128",
+        "eager figures above the largest measured size, 64, a guess: 200",
+    ]
+    beyond = Costs(Curve.of({4: 1.0, 8: 2.0}))
+    assert evaluate("x", [1, 4], {1: 1}, beyond, Memory()).doubts == [
+        "graph figures below the smallest measured size, taken as at 4: 1"
+    ]
+    assert evaluate("x", [4], {9: 1}, beyond, Memory()).latency_ms is None
+
+
+def test_a_trace_of_hundreds_of_sizes_is_quick():
+    draw = random.Random(1)
+    trace = Counter(draw.randint(1, 128) for _ in range(2000))
+    costs = Costs(Curve.of({1: 1.0, 64: 2.0, 256: 9.0}), None, Curve.of({1: 2.0 * MIB, 256: 300.0 * MIB}))
+    found = best_list(trace, costs, Memory(budget_bytes=340 * MIB))
+    assert 20 < len(found.sizes) < 128
+    assert found.memory_bytes <= 340 * MIB

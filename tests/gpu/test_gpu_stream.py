@@ -1,0 +1,185 @@
+"""Streams of batch sizes on CUDA: every raw size right over captured graphs, memory by pool, and a whole sweep."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+import effbench
+from effbench.measure.memory import graph_pool_bytes
+from effbench.models.batch import Batch
+from effbench.models.gpt2 import GPT2Decoder
+from effbench.models.inputs import make_inputs
+from effbench.models.spec import parse_inputs
+from effbench.modes.bucketed import BucketedGraph
+from effbench.modes.fingerprint import StaleGraphError
+from effbench.store import Store
+
+MLP_SPECS = parse_inputs({"x": {"shape": [64]}})
+GPT2_SPECS = parse_inputs(
+    {"token": {"shape": [1], "dtype": "int64", "low": 0, "high": 50},
+     "position": {"shape": [1], "dtype": "int64", "value": 4, "batch_dim": None}}
+)  # fmt: skip
+
+
+def mlp():
+    with torch.inference_mode(False):  # as a trial builds them
+        layers = [torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 64)]
+        return torch.nn.Sequential(*layers).cuda().eval()
+
+
+def gpt2(max_batch):
+    with torch.inference_mode(False):
+        return GPT2Decoder(max_batch, 8, 4, 2, 32, 2, 50).cuda().eval()
+
+
+def inputs(specs, bs, seed):
+    with torch.inference_mode(False):
+        return make_inputs(specs, bs, torch.float32, "cuda", seed)
+
+
+def prepare(mode, module, specs, sizes):
+    batch = Batch.of(specs, sizes)
+    mode.expect(batch)
+    args, kwargs = inputs(specs, batch.bs, 0)
+    return mode.prepare(module, args, kwargs)
+
+
+def check_every_size(runner, module, specs, most, poison_size, tolerance=1e-4):
+    """Against eager, from beyond the largest graph down and up again, each after a full batch of other values."""
+    for raw in (*range(most, 0, -1), *range(1, most + 1)):
+        poison = inputs(specs, poison_size, 1000 + raw)
+        runner(*poison[0], **poison[1])
+        args, kwargs = inputs(specs, raw, raw)
+        found = runner(*args, **kwargs).clone()
+        torch.testing.assert_close(found, module(*args, **kwargs), rtol=tolerance, atol=tolerance)
+
+
+@pytest.fixture(autouse=True)
+def inference():
+    with torch.inference_mode():
+        yield
+
+
+@pytest.mark.parametrize("padding", ["keep", "zero", "sentinel"])
+@pytest.mark.parametrize("pool", ["shared", "private"])
+@pytest.mark.parametrize("order", ["largest-first", "smallest-first"])
+def test_every_raw_size_after_a_poisoned_tail(padding, pool, order):
+    module = mlp()
+    mode = BucketedGraph([1, 2, 4, 8], padding=padding, pool=pool, order=order)
+    prepared = prepare(mode, module, MLP_SPECS, range(1, 11))
+    check_every_size(prepared.step, module, MLP_SPECS, 10, 8)
+    late = prepared.late_facts()
+    assert late["fallbacks"] == 4, "9 and 10, down and up"
+    assert late["calls"] == 40
+
+
+@pytest.mark.parametrize("outputs", ["clone", "short-lived"])
+def test_a_model_with_buffers_of_the_batch_and_an_input_without(outputs):
+    module = gpt2(12)
+    prepared = prepare(BucketedGraph("sglang", outputs=outputs), module, GPT2_SPECS, range(1, 13))
+    assert prepared.facts["buckets"] == [1, 2, 4, 8, 12]
+    check_every_size(prepared.step, module, GPT2_SPECS, 12, 12)
+    assert prepared.late_facts()["fallbacks"] == 0
+
+
+def test_outputs_of_graphs_in_one_pool_do_not_overwrite_each_other_within_a_call():
+    """What one graph left as its output must not be what another computes with."""
+    module = mlp()
+    runner = prepare(BucketedGraph([2, 4, 8], outputs="clone"), module, MLP_SPECS, [8]).step
+    kept, expected = [], []
+    for raw in (8, 3, 1, 5, 2, 7):
+        args, _ = inputs(MLP_SPECS, raw, raw)
+        kept.append(runner(*args))
+        expected.append(module(*args))
+    for found, wanted in zip(kept, expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_shared_pool_is_smaller_than_private_ones():
+    sizes = {}
+    for pool in ("private", "shared"):
+        gc.collect()
+        torch.cuda.empty_cache()  # pools of graphs that are gone
+        before = graph_pool_bytes(torch.device("cuda")) or 0
+        prepared = prepare(BucketedGraph([8, 16, 32, 64], pool=pool), mlp(), MLP_SPECS, [64])
+        grown = (graph_pool_bytes(torch.device("cuda")) or 0) - before
+        assert sum(prepared.facts["pool_bytes"].values()) == grown > 0
+        sizes[pool] = grown
+        del prepared
+    assert sizes["shared"] < sizes["private"]
+
+
+@pytest.mark.filterwarnings("default")  # Inductor's advice on TF32
+def test_small_sizes_are_compiled_and_the_rest_is_not():
+    module = mlp()
+    mode = BucketedGraph([*range(1, 11), 16], torch_compile_max_bs=9, inner="default")
+    prepared = prepare(mode, module, MLP_SPECS, range(1, 17))
+    assert prepared.facts["compiled_buckets"] == list(range(1, 10)), "more than Dynamo's limit of 8"
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 9
+    check_every_size(prepared.step, module, MLP_SPECS, 16, 16, tolerance=1e-3)
+
+
+def test_weights_may_change_in_place_and_not_move():
+    module = mlp()
+    runner = prepare(BucketedGraph([4], guard="refuse"), module, MLP_SPECS, [4]).step
+    args, _ = inputs(MLP_SPECS, 3, 1)
+    module[0].weight.mul_(2)
+    torch.testing.assert_close(runner(*args), module(*args), rtol=1e-4, atol=1e-4)
+    module[0].weight.data = module[0].weight.data.clone()
+    with pytest.raises(StaleGraphError, match=r"0\.weight lies at another address"):
+        runner(*args)
+
+
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory):
+    """Trials by mode of a stream of sizes 1 to 12."""
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("stream"))
+    try:
+        sweep = effbench.sweep(
+            ["model=mlp", "model.module.width=64", "stream=uniform", "stream.high=12", "stream.length=24",
+             "protocol=quick", "mode=eager,default,cuda-graph,bucketed-graph",
+             "protocol.budget_s=0.6", "protocol.min_time_s=0.1"]
+        )  # fmt: skip
+        with Store.open(sweep.db) as store:
+            names = {cell.key: cell for cell in store.planned(sweep.id)}
+            rows = {row["mode"]: row for row in store.results(sweep.id)}
+            yield {names[trial["cell_key"]].mode_name: trial for trial in store.trials(sweep.id)}, rows, names
+    finally:
+        os.chdir(before)
+
+
+def test_a_stream_through_a_sweep(trials):
+    found, rows, cells = trials
+    assert {mode: trial["status"] for mode, trial in found.items()} == {
+        "eager": "ok", "default": "ok", "cuda-graph": "unsupported", "bucketed-graph": "ok"
+    }, {mode: trial["reason"] for mode, trial in found.items()}  # fmt: skip
+    assert "one static shape" in found["cuda-graph"]["reason"]
+    cell = next(iter(cells.values()))
+    assert cell.bs == max(cell.stream["sizes"])
+    for mode in ("eager", "default", "bucketed-graph"):
+        trial = found[mode]
+        assert trial["calls_per_block"] % 24 == 0
+        assert trial["latency_samples"] % 24 == 0
+        told = trial["extra"]["facts"]["stream"]
+        assert set(told["by_size"]) == {str(size) for size in cell.stream["sizes"]}
+        mean = cell.stream["samples_per_call"]
+        assert rows[mode]["throughput_per_s"] == pytest.approx(mean * 1000 / rows[mode]["period_ms"])
+        assert trial["flops"] is None
+
+
+def test_facts_of_the_buckets(trials):
+    found, _, cells = trials
+    facts = found["bucketed-graph"]["extra"]["facts"]
+    sizes = next(iter(cells.values())).stream["sizes"]
+    padded = [min(bucket for bucket in facts["buckets"] if bucket >= size) for size in sizes]
+    assert facts["padding_waste"] == pytest.approx(1 - sum(sizes) / sum(padded))
+    assert facts["fallbacks"] == 0
+    assert found["bucketed-graph"]["graph_pool_bytes"] >= sum(facts["pool_bytes"].values()) > 0
+    assert found["bucketed-graph"]["input_copy_ms"] > 0
+    assert found["eager"]["period_ms"] > found["bucketed-graph"]["period_ms"]

@@ -1,0 +1,267 @@
+"""The runner of `bucketed-graph` over captures that simply run again: policy without CUDA. Graphs: tests/gpu."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch.utils._pytree import tree_map
+
+from effbench.errors import ConfigError, UnsupportedError
+from effbench.models.batch import Batch
+from effbench.models.gpt2 import GPT2Decoder
+from effbench.models.inputs import make_inputs
+from effbench.models.spec import parse_inputs
+from effbench.modes.bucketed import BucketedGraph
+from effbench.modes.fingerprint import StaleGraphError
+from effbench.modes.graphs import CudaGraph
+from effbench.modes.runner import OUTPUTS, PADDINGS, Captured, batch_dim
+from effbench.worker.stream import sliced
+
+CPU = torch.device("cpu")
+
+
+class Again:
+    """Captures by remembering: a replay runs the function on the same buffers, into the same outputs."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def __call__(self, function, args, kwargs):
+        outputs = tree_map(torch.clone, function(*args, **kwargs))
+        self.sizes.append(args[0].size(0))
+
+        def replay():
+            tree_map(lambda out, new: out.copy_(new), outputs, function(*args, **kwargs))
+
+        return Captured(replay, outputs)
+
+
+class Net(torch.nn.Module):
+    """Inputs with and without a batch dimension, one by name and one whose batch is not first; two outputs, one of
+    [B * T, D]. As wide as the largest batch, so that sizes alone say nothing."""
+
+    def __init__(self, width=9):
+        super().__init__()
+        self.layer = torch.nn.Linear(width, width)
+
+    def forward(self, x, scale, *, late):
+        # x [B, T, D], scale [D], late [D, B] -> [B, D], [B * T, D]
+        hidden = self.layer(x) * scale
+        return {"sum": hidden.sum(1) + late.T, "flat": hidden.flatten(0, 1)}
+
+
+SPECS = parse_inputs(
+    {"x": {"shape": [3, 9]}, "scale": {"shape": [9], "batch_dim": None},
+     "late": {"shape": [9], "batch_dim": 1, "keyword": True}}
+)  # fmt: skip
+GPT2_SPECS = parse_inputs(
+    {"token": {"shape": [1], "dtype": "int64", "low": 5, "high": 50},
+     "position": {"shape": [1], "dtype": "int64", "value": 4, "batch_dim": None}}
+)  # fmt: skip
+
+
+def inputs(specs, bs, seed):
+    return make_inputs(specs, bs, torch.float32, CPU, seed)
+
+
+def prepared(mode, module, specs, sizes, capture=None):
+    batch = Batch.of(specs, sizes)
+    mode.expect(batch)
+    args, kwargs = inputs(specs, batch.bs, 0)
+    return mode.prepare_with(capture or Again(), module, args, kwargs, CPU)
+
+
+@pytest.fixture(autouse=True)
+def inference():
+    with torch.inference_mode():
+        yield
+
+
+@pytest.mark.parametrize(("padding", "outputs"), list(itertools.product(PADDINGS, OUTPUTS)))
+@pytest.mark.parametrize("name", ["net", "gpt2"])
+def test_every_raw_size_is_right_after_a_larger_batch(name, padding, outputs):
+    """From the largest captured size down and beyond it, with other values in the rows that are left behind."""
+    module, specs = (Net(), SPECS) if name == "net" else (GPT2Decoder(11, 8, 4, 1, 8, 2, 50), GPT2_SPECS)
+    module.eval()
+    mode = BucketedGraph(buckets=[1, 2, 4, 9], padding=padding, outputs=outputs)
+    runner = prepared(mode, module, specs, range(1, 12)).step
+    for raw in (11, 10, *range(9, 0, -1), 9, 1, 5, 2):
+        poison = inputs(specs, 9, 100 + raw)
+        runner(*poison[0], **poison[1])
+        args, kwargs = inputs(specs, raw, raw)
+        found = runner(*args, **kwargs)
+        torch.testing.assert_close(found, module(*args, **kwargs))
+    assert runner.calls == {9: 17, **dict.fromkeys((11, 10, 8, 7, 6, 4, 3), 1), 1: 2, 5: 2, 2: 2}
+
+
+@pytest.mark.parametrize("order", ["largest-first", "smallest-first"])
+def test_order_of_capture(order):
+    capture = Again()
+    found = prepared(BucketedGraph([4, 1, 2], order=order), Net(), SPECS, [1, 4], capture)
+    assert capture.sizes == ([4, 2, 1] if order == "largest-first" else [1, 2, 4])
+    assert found.facts["buckets"] == [1, 2, 4]
+    assert list(found.facts["capture_seconds"]) == [str(size) for size in capture.sizes]
+
+
+def test_addresses_stay():
+    runner = prepared(BucketedGraph([2, 4]), Net(), SPECS, [1, 4]).step
+    before = {key: value.data_ptr() for key, value in runner.static.buffers.items()}
+    for raw in (4, 1, 3):
+        args, kwargs = inputs(SPECS, raw, raw)
+        runner(*args, **kwargs)
+    assert {key: value.data_ptr() for key, value in runner.static.buffers.items()} == before
+
+
+def test_short_lived_outputs_are_overwritten_and_clones_are_not():
+    for outputs, same in (("short-lived", False), ("clone", True)):
+        runner = prepared(BucketedGraph([4], outputs=outputs), Net(), SPECS, [4]).step
+        args, kwargs = inputs(SPECS, 3, 1)
+        first = runner(*args, **kwargs)["sum"]
+        kept = first.clone()
+        args, kwargs = inputs(SPECS, 3, 2)
+        runner(*args, **kwargs)
+        assert torch.equal(first, kept) is same
+
+
+@pytest.mark.parametrize(("padding", "expected"), [("keep", 7.0), ("zero", 0.0), ("sentinel", float("nan"))])
+def test_padding_is_what_it_says(padding, expected):
+    specs = parse_inputs({"x": {"shape": [2]}})
+    runner = prepared(BucketedGraph([4], padding=padding), torch.nn.Identity(), specs, [4]).step
+    runner(torch.full((4, 2), 7.0))
+    runner(torch.ones(1, 2))
+    rows = runner.static.buffers[0]
+    assert rows[0].tolist() == [1, 1]
+    torch.testing.assert_close(rows[1:], torch.full((3, 2), expected), equal_nan=True)
+
+
+def test_a_sentinel_shows_rows_that_depend_on_others():
+    class Mixes(torch.nn.Module):
+        def forward(self, x):
+            return x - x.mean(0)
+
+    specs = parse_inputs({"x": {"shape": [2]}})
+    runner = prepared(BucketedGraph([4], padding="sentinel"), Mixes(), specs, [4]).step
+    assert runner(torch.ones(3, 2)).isnan().all()
+
+
+def test_sentinels_of_integers_are_in_range():
+    batch = Batch.of(GPT2_SPECS, [2])
+    assert [known.filler for known in batch.args] == [5, 4]
+
+
+def test_facts_count_padding_and_fallbacks():
+    found = prepared(BucketedGraph([2, 4]), Net(), SPECS, [1, 3, 3, 6])
+    assert found.facts["padding_waste"] == pytest.approx(3 / 10)
+    assert (found.facts["fallbacks_per_pass"], found.facts["calls_per_pass"]) == (1, 4)
+    for raw in (6, 6, 1):
+        args, kwargs = inputs(SPECS, raw, raw)
+        found.step(*args, **kwargs)
+    late = found.late_facts()
+    assert (late["calls"], late["fallbacks"], late["rows"], late["padded_rows"]) == (3, 2, 2, 1)
+    assert late["calls_by_bucket"] == {"2": 1, "4": 0}
+
+
+def test_copying_alone_is_not_a_call():
+    found = prepared(BucketedGraph([4]), Net(), SPECS, [4])
+    args, kwargs = inputs(SPECS, 2, 1)
+    found.copy_inputs(*args, **kwargs)
+    assert torch.equal(found.step.static.buffers[0][:2], args[0])
+    assert found.late_facts()["calls"] == 0
+
+
+def test_no_call_with_a_graph_is_degraded():
+    assert "above the largest captured size, 2" in prepared(BucketedGraph([2]), Net(), SPECS, [3]).degraded
+    assert prepared(BucketedGraph([2]), Net(), SPECS, [3, 1]).degraded is None
+
+
+class TestGuard:
+    def runner(self, module, guard):
+        return prepared(BucketedGraph([2], guard=guard), module, parse_inputs({"x": {"shape": [4]}}), [2]).step
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            (lambda m: setattr(m.weight, "data", m.weight.data.clone()), "weight lies at another address"),
+            (lambda m: m.double(), "weight has dtype torch.float64, captured with torch.float32"),
+            (lambda m: setattr(m, "bias", None), "bias is gone"),
+            (lambda m: m.register_buffer("extra", torch.zeros(1)), "extra is new"),
+            (lambda m: setattr(m, "weight", torch.nn.Parameter(torch.zeros(5, 4))), r"shape \(5, 4\)"),
+        ],
+    )
+    def test_a_stale_graph_is_refused(self, change, said):
+        with torch.inference_mode(False):
+            module = torch.nn.Linear(4, 4)
+        runner = self.runner(module, "refuse")
+        runner(torch.ones(2, 4))
+        change(module)
+        with pytest.raises(StaleGraphError, match=said):
+            runner(torch.ones(2, 4))
+
+    def test_new_values_are_welcome(self):
+        module = torch.nn.Linear(4, 4)
+        runner = self.runner(module, "refuse")
+        module.weight.zero_()
+        torch.testing.assert_close(runner(torch.ones(2, 4)), module(torch.ones(2, 4)))
+
+    def test_without_a_guard_nobody_looks(self):
+        module = torch.nn.Linear(4, 4)
+        runner = self.runner(module, None)
+        module.register_buffer("extra", torch.zeros(1))
+        runner(torch.ones(2, 4))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"padding": "nan"}, "keep, zero, sentinel"),
+        ({"guard": "warn"}, "null, refuse"),
+        ({"buckets": "x"}, "no preset"),
+    ],
+)
+def test_settings_are_checked(settings, said):
+    with pytest.raises(ConfigError, match=said):
+        BucketedGraph(**settings)
+
+
+def test_needs():
+    assert "needs CUDA" in BucketedGraph().missing(CPU)
+    assert BucketedGraph().missing(torch.device("cuda")) is None
+    nested = BucketedGraph(torch_compile_max_bs=8, inner="reduce-overhead")
+    assert nested.compiles and "CUDA graphs of its own" in nested.missing(torch.device("cuda"))
+    assert CudaGraph.static_shape and not getattr(BucketedGraph, "static_shape", False)
+
+
+def test_a_model_without_a_batch():
+    specs = parse_inputs({"x": {"shape": [4], "batch_dim": None}})
+    with pytest.raises(UnsupportedError, match="no input of this model has a batch dimension"):
+        prepared(BucketedGraph([2]), torch.nn.Identity(), specs, [2])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "found"),
+    [
+        ((4, 3), (3, 3), (0, 1)),
+        ((7, 12), (7, 9), (1, 3)),
+        ((4, 4), (4, 3), (1, 1)),
+        ((5,), (5,), None),
+        (None, None, None),
+    ],
+)
+def test_where_an_output_has_its_batch(one, other, found):
+    assert batch_dim(one, other, (4, 3)) == found
+
+
+@pytest.mark.parametrize(("one", "other"), [((4, 4), (3, 3)), ((4,), (2,)), ((4, 1), (3,)), ((16,), (9,))])
+def test_outputs_that_cannot_be_cut(one, other):
+    with pytest.raises(UnsupportedError, match="follows the batch"):
+        batch_dim(one, other, (4, 3))
+
+
+def test_slices_are_the_first_rows():
+    args, kwargs = inputs(SPECS, 4, 0)
+    (x, scale), named = sliced((args, kwargs), Batch.of(SPECS, [4]), 3)
+    assert torch.equal(x, args[0][:3]) and x.data_ptr() == args[0].data_ptr()
+    assert scale is args[1]
+    assert torch.equal(named["late"], kwargs["late"][:, :3]) and named["late"].is_contiguous()

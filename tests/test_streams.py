@@ -1,0 +1,165 @@
+"""Streams of batch sizes: what they hold, what is refused, and what they make of a cell."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+import yaml
+
+from effbench import config, streams
+from effbench.analysis.swept import row_names, swept_rows
+from effbench.cell import Cell
+from effbench.cli import config_folder
+from effbench.errors import ConfigError
+from effbench.sweeping import plan
+
+GENERATED = [kind for kind, own in streams.KINDS.items() if "seed" in own]
+PLAIN = {
+    "model": {"name": "m", "module": {"_target_": "a.Net"}, "inputs": [{"name": "x", "shape": [4]}]},
+    "bs": 8,
+    "mode": {"name": "eager", "_target_": "effbench.modes.eager.Eager"},
+    "dtype": "float32",
+    "phase": "inference",
+    "device": "cpu",
+    "numerics": {"seed": 0},
+    "env": {},
+}
+#: As it was before cells could have a stream: databases are full of it.
+PLAIN_KEY = "cd65da9e895744ef1ae50a721d0f3747b69a6732161c307ce25736b244ce0e4a"
+
+
+def settings(name, **changed):
+    return {"name": name, **streams.KINDS[name], **changed}
+
+
+@pytest.mark.parametrize("kind", GENERATED)
+class TestGenerated:
+    def test_in_its_range_and_of_its_length(self, kind):
+        sizes = streams.sizes_of(settings(kind, length=500, low=3, high=20))
+        assert len(sizes) == 500
+        assert set(sizes) <= set(range(1 if kind == "decode" else 3, 21))
+
+    def test_the_seed_decides(self, kind):
+        one, same, other = (streams.sizes_of(settings(kind, seed=seed)) for seed in (1, 1, 2))
+        assert one == same != other
+
+    def test_one_size_only(self, kind):
+        assert set(streams.sizes_of(settings(kind, low=4, high=4, length=20))) <= {1, 2, 3, 4}
+
+    def test_the_yaml_has_the_defaults(self, kind):
+        node = yaml.safe_load((config_folder() / "stream" / f"{kind}.yaml").read_text())
+        assert node == settings(kind)
+
+
+def test_numbers_of_a_seed_are_for_ever():
+    assert streams.sizes_of(settings("uniform", length=8)) == [36, 64, 63, 51, 57, 33, 49, 51]
+
+
+def test_uniform_is_uniform():
+    counts = Counter(streams.sizes_of(settings("uniform", length=20_000, low=1, high=10)))
+    assert len(counts) == 10
+    assert all(abs(count - 2000) < 200 for count in counts.values())
+
+
+def test_bursts_have_their_share_and_nothing_lies_between():
+    sizes = streams.sizes_of(settings("bursty", length=50_000, low=1, high=64, share=0.25))
+    burst = [size for size in sizes if size >= 33]
+    assert len(burst) / len(sizes) == pytest.approx(0.25, abs=0.04)
+    assert max(size for size in sizes if size < 33) == 8
+
+
+def test_decoding_shrinks_and_jumps():
+    sizes = streams.sizes_of(settings("decode", length=5000, low=8, high=64))
+    steps = [after - before for before, after in itertools.pairwise(sizes)]
+    up = [(before, step) for before, step in zip(sizes, steps, strict=False) if step > 0]
+    assert up
+    assert all(before - 8 <= 8 + before // 4 for before, _ in up), "new ones come when few are left"
+    assert all(before + step >= 36 for before, step in up)
+    assert sum(step <= 0 for step in steps) > 0.9 * len(steps)
+
+
+class TestFiles:
+    @pytest.mark.parametrize(
+        ("text", "sizes"),
+        [("3\n1\n\n7\n", [3, 1, 7]), ("time,bs\n0.1,4\n0.2,9\n", [4, 9]), ("bs\n5\n", [5]), ("\ufeff2\n", [2])],
+    )
+    def test_lines_or_a_column(self, text, sizes, tmp_path):
+        (tmp_path / "sizes.csv").write_text(text, encoding="utf-8")
+        assert streams.read_sizes(str(tmp_path / "sizes.csv")) == sizes
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [("", "is empty"), ("bs\n", "no batch size below"), ("time,size\n1,2\n", "no column 'bs'; it has: time, size"),
+         ("4\nmany\n", "line 2 .* is 'many'"), ("4\n0\n", "line 2 .* is '0'"), ("bs,x\n1,2\n,3\n", "line 3 .* is ''"),
+         ("4\n-1\n", "'-1'"), ("1.5\n", "no column")],
+    )  # fmt: skip
+    def test_what_is_no_size_is_named(self, text, said, tmp_path):
+        (tmp_path / "sizes.csv").write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError, match=said):
+            streams.read_sizes(str(tmp_path / "sizes.csv"))
+
+    def test_a_file_that_is_not_there(self):
+        with pytest.raises(ConfigError, match="No such file"):
+            streams.read_sizes("nowhere.csv")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"name": "unifrom"}, "no kind of stream"), ({**settings("uniform"), "tokens": 3}, "has no setting 'tokens'"),
+     (settings("uniform", high=0), "below"), (settings("uniform", low=0), "at least 1"),
+     (settings("bursty", share=1.0), "between 0 and 1"), (settings("uniform", length=None), "needs stream.length"),
+     (settings("uniform", length=10**6), "at most")],
+)  # fmt: skip
+def test_refusals(given, said):
+    with pytest.raises(ConfigError, match=said):
+        streams.check(given)
+
+
+class TestCells:
+    def part(self, stream=None, bs=None):
+        named = {"x": {"shape": [4]}}
+        return {**PLAIN, "model": {**PLAIN["model"], "inputs": named}, "stream": stream, "bs": bs or 8}
+
+    def test_the_key_of_a_cell_without_a_stream_is_what_it_was(self):
+        cell = Cell(**PLAIN)
+        assert "stream" not in cell.params()
+        assert cell.key == PLAIN_KEY
+        assert plan.resolve([self.part()], has_cuda=False)[0].key == PLAIN_KEY
+        assert plan.resolve([self.part(settings("none"))], has_cuda=False)[0].key == PLAIN_KEY
+
+    def test_there_and_back(self):
+        (cell,) = plan.resolve([self.part(settings("uniform", low=8, high=8))], has_cuda=False)
+        assert Cell.from_params(cell.params()) == cell
+        assert cell.key != PLAIN_KEY
+        assert cell.stream == {"name": "uniform low=8 high=8", "samples_per_call": 8.0, "sizes": [8] * 256}
+
+    def test_a_file_counts_by_what_it_says(self, tmp_path):
+        cells = []
+        for name, text in (("a.csv", "2\n8\n"), ("b.csv", "bs\n2\n8\n"), ("c.csv", "8\n2\n")):
+            (tmp_path / name).write_text(text)
+            stream = settings("csv", path=str(tmp_path / name))
+            cells += plan.resolve([self.part(stream)], has_cuda=False)
+        assert cells[0].key == cells[1].key != cells[2].key
+        assert cells[0].stream["samples_per_call"] == 5.0
+        assert not any(str(tmp_path) in str(cell.params()) for cell in cells)
+
+    def test_another_bs_is_an_error(self):
+        with pytest.raises(ConfigError, match="bs=8 and a stream whose largest size is 64"):
+            plan.resolve([self.part(settings("uniform"))], has_cuda=False)
+
+    def test_names_tell_the_stream(self):
+        parts = [self.part(settings("uniform", low=8, high=8)), self.part()]
+        cells = plan.resolve(parts, has_cuda=False)
+        rows = [
+            {"model": c.model_name, "bs": c.bs, "mode": c.mode_name, "dtype": c.dtype, "params": c.params()}
+            for c in cells
+        ]
+        assert row_names(rows)[0] == "m stream=uniform low=8 high=8 bs=8 eager float32"
+        assert [list(row.labels) for row in swept_rows(rows[1:])] == [["model", "bs"]]
+
+
+def test_every_kind_has_its_yaml_and_no_setting_but_those_of_the_schema():
+    assert {path.stem for path in (config_folder() / "stream").glob("*.yaml")} == set(streams.KINDS)
+    assert {name for own in streams.KINDS.values() for name in own} == set(vars(config.Stream())) - {"name"}

@@ -1,0 +1,170 @@
+"""What a trial does with a stream: inputs, what is checked in which order, and whole sweeps on the CPU."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+import torch
+
+from effbench import cli
+from effbench.cell import Cell
+from effbench.models.spec import parse_inputs
+from effbench.store import Store
+from effbench.worker import stream
+
+SPECS = parse_inputs({"x": {"shape": [3]}, "scale": {"shape": [3], "batch_dim": None}})
+CPU = torch.device("cpu")
+AGAIN = """
+import torch
+from torch.utils._pytree import tree_map
+
+from effbench.modes.bucketed import BucketedGraph
+from effbench.modes.runner import Captured
+
+
+def capture(function, args, kwargs):
+    outputs = tree_map(torch.clone, function(*args, **kwargs))
+    return Captured(lambda: tree_map(lambda out, new: out.copy_(new), outputs, function(*args, **kwargs)), outputs)
+
+
+class Again(BucketedGraph):
+    def missing(self, device):
+        return None
+
+    def prepare(self, module, args, kwargs):
+        prepared = self.prepare_with(capture, module, args, kwargs, torch.device("cpu"))
+        prepared.copy_inputs = None  # timed with CUDA events
+        return prepared
+"""
+
+
+def cell(sizes):
+    part = {"name": "s", "samples_per_call": 1.0, "sizes": sizes} if sizes else None
+    return Cell({"name": "m"}, max(sizes or [4]), {"name": "eager"}, "float32", "inference", "cpu", stream=part)
+
+
+def sets(one, count=3):
+    return stream.make_sets(one, SPECS, count, torch.float32, CPU, 0)
+
+
+def test_inputs_are_slices_of_shared_tensors():
+    inputs, _ = sets(cell([2, 5, 1, 2, 5, 1, 4]))
+    assert [args[0].shape[0] for args, _ in inputs] == [2, 5, 1, 2, 5, 1, 4]
+    assert len({args[0].untyped_storage().data_ptr() for args, _ in inputs}) == 3
+    assert inputs[0] is inputs[3], "the same set and size is one entry"
+    assert all(args[0].is_contiguous() and args[1].shape == (3,) for args, _ in inputs)
+
+
+def test_without_a_stream_nothing_changes():
+    one = cell(None)
+    inputs, checked = sets(one)
+    assert len(inputs) == 3
+    assert checked == inputs
+    assert stream.whole_passes(one, 7) == 7
+    assert stream.facts(one, [1.0]) == {}
+
+    class Mode:
+        settling_calls = 3
+        static_shape = True
+
+    assert stream.settling_calls(one, Mode(), inputs) == 3
+    assert stream.unsupported(one, Mode()) is None
+    assert "one static shape" in stream.unsupported(cell([1, 2]), Mode())
+    assert stream.settling_calls(cell([1, 2]), Mode(), inputs[:2]) == 6
+    assert stream.whole_passes(cell([1, 2, 2]), 7) == 9
+
+
+def test_every_size_is_checked_once_from_the_largest_down():
+    _, checked = sets(cell([2, 5, 1, 2, 5, 4, 4]))
+    assert [args[0].shape[0] for args, _ in checked] == [5, 4, 2, 1]
+
+
+def test_neighbours_in_the_check_have_other_values():
+    _, checked = sets(cell([4, 3, 2, 1] * 6), 2)
+    for (larger, _), (smaller, _) in itertools.pairwise(checked):
+        assert not torch.equal(larger[0][: len(smaller[0])], smaller[0])
+
+
+class TestSweeps:
+    def test_a_file_through_eager_and_compiled(self, cli):
+        (cli.folder / "sizes.csv").write_text("bs\n3\n1\n3\n2\n")
+        done = cli.sweep("model=tiny", "stream=csv", "stream.path=sizes.csv", "mode=eager,default,bucketed-graph")
+        assert done.code == 0, done.err
+        assert "a CUDA graph needs CUDA" in done.out
+        with Store.open(str(cli.db)) as store:
+            (sweep,) = store.sweeps()
+            cells = {one.mode_name: one for one in store.planned(sweep.id)}
+            rows = {row["mode"]: row for row in store.results(sweep.id)}
+            trials = {row["cell_key"]: row for row in store.trials(sweep.id)}
+        assert {mode: row["status"] for mode, row in rows.items()} == {
+            "eager": "ok", "default": "ok", "bucketed-graph": "unsupported"
+        }  # fmt: skip
+        assert cells["eager"].bs == 3
+        assert cells["eager"].stream["sizes"] == [3, 1, 3, 2]
+        assert rows["eager"]["throughput_per_s"] == pytest.approx(2.25 * 1000 / rows["eager"]["latency_ms"])
+        assert rows["default"]["speedup"] == pytest.approx(rows["eager"]["latency_ms"] / rows["default"]["latency_ms"])
+        for mode in ("eager", "default"):
+            trial = trials[cells[mode].key]
+            told = trial["extra"]["facts"]["stream"]
+            assert told["latency_p50_ms"] == pytest.approx(trial["latency_ms"])
+            assert {size: entry["calls"] for size, entry in told["by_size"].items()} == {"1": 1, "2": 1, "3": 2}
+            assert trial["latency_samples"] % 4 == 0
+        assert trials[cells["default"].key]["recompiles"] >= 1, "another size compiles again"
+        json.dumps(cells["eager"].params())
+
+    def test_buckets_through_a_whole_trial(self, cli):
+        """With a capture that runs again in the place of CUDA graphs: what a trial tells the mode and keeps of it."""
+        (cli.folder / "again.py").write_text(AGAIN)
+        mode = cli.folder / "conf" / "mode"
+        mode.mkdir(parents=True)
+        (mode / "again.yaml").write_text(
+            "name: again\n_target_: again.py:Again\nbuckets: [1, 4, 6]\npadding: sentinel\n"
+        )
+        done = cli.sweep("--config-dir=conf", "model=gpt2", "model.module.layers=1", "model.module.width=8",
+                         "model.module.heads=1", "model.module.vocab=20", "model.module.max_seq=8",
+                         "model.module.context=4", "mode=eager,again", "stream=uniform", "stream.high=8",
+                         "stream.length=30")  # fmt: skip
+        assert done.code == 0, done.out + done.err
+        with Store.open(str(cli.db)) as store:
+            sweep = store.sweeps()[0].id
+            (trial,) = [row for row in store.trials(sweep) if "buckets" in row["extra"]["facts"]]
+            sizes = store.planned(sweep)[0].stream["sizes"]
+        facts = trial["extra"]["facts"]
+        held = [size for size in sizes if size <= 6]
+        rows = sum(1 if size == 1 else 4 if size <= 4 else 6 for size in held)
+        assert trial["status"] == "ok", trial["reason"]
+        assert facts["padding_waste"] == pytest.approx(1 - sum(held) / rows)
+        assert facts["fallbacks_per_pass"] == len(sizes) - len(held) > 0
+        assert facts["calls"] > 30 and facts["fallbacks"] > facts["fallbacks_per_pass"]
+        assert set(facts["capture_seconds"]) == {"1", "4", "6"}
+
+    def test_what_follows_bs_follows_the_stream(self, cli):
+        done = cli.sweep("model=gpt2", "model.module.layers=1", "model.module.width=8", "model.module.heads=1",
+                         "model.module.vocab=20", "model.module.max_seq=8", "model.module.context=4", "mode=eager",
+                         "stream=uniform", "stream.low=2", "stream.high=5", "stream.length=10")  # fmt: skip
+        assert done.code == 0, done.out + done.err
+        with Store.open(str(cli.db)) as store:
+            (one,) = store.planned(store.sweeps()[0].id)
+        assert one.model["module"]["max_batch"] == one.bs == max(one.stream["sizes"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["stream=uniform", "bs=8"], "bs=8 and a stream whose largest size is 64: leave bs away"),
+        (["stream=uniform", "bs=1,64"], "bs=1 and a stream"),
+        (["stream=uniform", "stream.lenght=8"], "did you mean stream.length?"),
+        (["stream=uniform", "stream.tokens=8"], "no setting 'tokens'; it has: length, low, high, seed"),
+        (["stream.high=8"], "stream none has no setting 'high'"),
+        (["stream=csv"], "stream csv needs stream.path"),
+        (["stream=csv", "stream.path=nowhere.csv"], "cannot read the stream nowhere.csv: No such file"),
+        (["stream=[uniform,decode]"], "one option at a time"),
+    ],
+)  # fmt: skip
+def test_refusals(words, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["-m", "model=tiny", *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
