@@ -17,7 +17,7 @@ from typing import Any
 
 from effbench.analysis import estimate
 from effbench.analysis.estimate import ABSENT, Estimate, Truth, Vector, as_estimate
-from effbench.analysis.expression import ExpressionError, NothingMeasured, evaluate, names_in
+from effbench.analysis.expression import ExpressionError, NothingMeasured, chosen, evaluate, names_in
 from effbench.cell import Status
 
 #: Columns with an interval of their own, and their bounds.
@@ -288,7 +288,7 @@ def judge(claim: Claim, rows: Rows) -> Judgement:
     of_rows = speaks_of_rows(rests_on)
     if rests_on & AGAINST_BASELINE and (reason := unsupported_everywhere(rows)):
         return Judgement(claim.id, Verdict.NOT_MEASURABLE, reason)
-    failed = [row for row in rows.rows if row["status"] != Status.OK] if of_rows else []
+    failed = [row for row in rows.rows if row["status"] != Status.OK and concerns(claim, row)] if of_rows else []
     try:
         value = figure(claim, rows)
         parts = {label: part_of(claim, label, part) for label, part in rows.split(claim.each).items()}
@@ -309,6 +309,12 @@ def subjects(claim: Claim) -> set[str]:
     """Names that the claim's value and condition speak of, and by which it is split."""
     texts = filter(None, (claim.value, claim.holds))
     return set(claim.each).union(*(names_in(text) for text in texts)) - {"value"}
+
+
+def concerns(claim: Claim, row: Mapping[str, Any]) -> bool:
+    """Not where the claim speaks of other modes, and of no baseline."""
+    modes = [chosen(text, "mode") for text in (claim.value, claim.holds) if text and "mode" in names_in(text)]
+    return not modes or None in modes or row["mode"] in {"eager"}.union(*filter(None, modes))
 
 
 def speaks_of_rows(names: set[str]) -> bool:

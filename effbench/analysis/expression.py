@@ -167,6 +167,18 @@ def names_in(text: str) -> set[str]:
     return found
 
 
+def chosen(text: str, name: str) -> set[str] | None:
+    """Texts that a column must be one of wherever the expression selects by it; None where it may be others too."""
+    found: set[str] = set()
+    for node in ast.walk(parse(text)):
+        if isinstance(node, ast.Compare) and isinstance(node.left, ast.Name) and node.left.id == name:
+            if not isinstance(node.ops[0], ast.Eq | ast.In):
+                return None
+            texts = (one.value for one in ast.walk(node.comparators[0]) if isinstance(one, ast.Constant))
+            found.update(text for text in texts if isinstance(text, str))
+    return found or None
+
+
 def functions() -> list[str]:
     """Names of all functions of the language."""
     return sorted(SIGNATURES)

@@ -98,6 +98,15 @@ def test_failed_rows_are_left_out_and_named():
     assert [part.label for part in found.parts] == ["bs=1"]
 
 
+def test_rows_of_modes_that_are_not_meant_are_not_named():
+    rows = [eager(), row(), row("default", status="error"), row("compile+graph", status="oom")]
+    assert of(rows).reason == "holds"
+    other = Claim("x", "x", value="geomean(speedup[mode != 'eager'])", holds="value > 1.1")
+    assert "default error, mlp bs 1 compile+graph oom" in of(rows, other).reason
+    several = Claim("x", "x", holds="max(speedup[mode in ['cuda-graph', 'default']]) > 1")
+    assert of(rows, several).reason == "holds; left out: mlp bs 1 default error (why)"
+
+
 @pytest.mark.parametrize("status, verdict", [("unsupported", Verdict.NOT_MEASURABLE), ("oom", Verdict.NOT_MEASURED)])
 @pytest.mark.parametrize("each", [(), ("bs",)])
 def test_nothing_was_measured(status, verdict, each):
