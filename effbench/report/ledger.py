@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from effbench.analysis.claims import Claim, Judgement, Rows, Verdict
+from effbench.analysis.claims import Claim, Judgement, Verdict
 from effbench.analysis.estimate import ABSENT as LACKING
 from effbench.analysis.estimate import Estimate, Vector
 from effbench.analysis.expression import NothingMeasured, evaluate
+from effbench.analysis.rows import Rows
 from effbench.metrics import significant
 
 HEADINGS = ("claim", "statement", "verdict", "measured", "why", "on")

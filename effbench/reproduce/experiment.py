@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from effbench.analysis.claims import HIDDEN, Claim
+from effbench.analysis.claims import Claim
 from effbench.analysis.expression import names_in
+from effbench.analysis.rows import HIDDEN
 from effbench.errors import ConfigError, UsageError
 from effbench.store.schema import RESULT_COLUMNS
 from effbench.sweeping.invoke import shipped

@@ -9,19 +9,10 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from effbench.analysis.claims import (
-    Claim,
-    Judgement,
-    Missing,
-    Part,
-    Rows,
-    Verdict,
-    judge,
-    speaks_of_rows,
-    subjects,
-)
+from effbench.analysis.claims import Claim, Judgement, Part, Verdict, judge, speaks_of_rows, subjects
 from effbench.analysis.estimate import ABSENT, Estimate, Vector
 from effbench.analysis.expression import ExpressionError, names_in
+from effbench.analysis.rows import Missing, Rows
 from effbench.cell import Environment, Status
 from effbench.errors import UsageError
 from effbench.message import EvidenceRequest, ProbeRequest

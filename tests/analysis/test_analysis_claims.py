@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from effbench.analysis.claims import Claim, Missing, Rows, Verdict, judge
+from effbench.analysis.claims import Claim, Verdict, judge
 from effbench.analysis.expression import ExpressionError
+from effbench.analysis.rows import Missing, Rows
 
 
 def row(mode="cuda-graph", speedup=2.0, bs=1, model="mlp", status="ok", spread=0.05, **more):

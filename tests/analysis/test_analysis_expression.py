@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from effbench.analysis.claims import Missing, Rows
 from effbench.analysis.estimate import ABSENT, Estimate, Vector
 from effbench.analysis.expression import (
     MAX_DEPTH,
@@ -19,6 +18,7 @@ from effbench.analysis.expression import (
     names_in,
     parse,
 )
+from effbench.analysis.rows import Missing, Rows
 
 EVIDENCE = {
     "sizes": {"tried": [2, 4, 8], "none": None, "yes": True, "ratio": 0.5, "error": "no dict"},

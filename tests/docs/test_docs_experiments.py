@@ -7,8 +7,9 @@ import re
 import pages
 import pytest
 
-from effbench.analysis.claims import HIDDEN, Verdict
+from effbench.analysis.claims import Verdict
 from effbench.analysis.expression import functions, parse
+from effbench.analysis.rows import HIDDEN
 from effbench.reproduce.experiment import CLAIM_KEYS, EXPERIMENT_KEYS, TABLE_KEYS, load
 
 PAGE = pages.pages()["experiments.md"]

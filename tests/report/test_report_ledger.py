@@ -8,9 +8,10 @@ import math
 
 import pytest
 
-from effbench.analysis.claims import Claim, Judgement, Rows, Verdict
+from effbench.analysis.claims import Claim, Judgement, Verdict
 from effbench.analysis.estimate import ABSENT, UNKNOWN, Estimate, Vector
 from effbench.analysis.expression import ExpressionError
+from effbench.analysis.rows import Rows
 from effbench.report.ledger import HEADINGS, entries, estimate_text, judged_figure, natural, pivot, render, row_of
 
 AT = dt.datetime(2026, 11, 21, 10, 0, tzinfo=dt.UTC)

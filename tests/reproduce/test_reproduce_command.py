@@ -48,8 +48,10 @@ def test_verdicts_are_printed_and_kept(here):
     with Store.open(here.db) as store:
         rows = {row["claim"]: row for row in store.verdicts()}
         (sweep,) = store.sweeps()
-    assert rows["wide"]["verdict"] in ("confirmed", "undecided")
-    assert rows["wide"]["measured"]["value"] > 1
+    low, high = (rows["wide"]["measured"][name] for name in ("low", "high"))  # a busy machine may say anything
+    said = "confirmed" if low > 1 else "refuted" if high <= 1 else "undecided"
+    assert rows["wide"]["verdict"] == said
+    assert low < rows["wide"]["measured"]["value"] < high
     assert rows["wide"]["sweep_id"] == sweep.id
     assert rows["graph"]["verdict"] == "not measurable here"
 
