@@ -20,8 +20,8 @@ def mode_options(mode: str | None, given: Mapping[str, Any] | None) -> dict[str,
 
 
 def checked(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Options by their dotted names; `{triton: {cudagraphs: true}}`, which is what `mode.options.triton.cudagraphs=true`
-    makes, is `{"triton.cudagraphs": true}`. Raises ConfigError for a name or a type that Inductor does not have."""
+    """Options by their dotted names: `mode.options.triton.cudagraphs=true` makes `{triton: {cudagraphs: true}}`, which
+    is `{"triton.cudagraphs": true}`. Raises ConfigError for a name or a type that Inductor does not have."""
     known = set(torch._inductor.list_options())
     options = dict(flat(given or {}, known))
     for name in options:

@@ -18,8 +18,10 @@ from torch import nn
 
 from effbench.errors import ConfigError
 
+#: Lists of modules, which have no forward.
+NOT_CALLED = (nn.ModuleList, nn.ModuleDict)
 #: Holders of other modules; they are no blocks, however often they are repeated.
-HOLDERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+HOLDERS = (*NOT_CALLED, nn.Sequential)
 
 
 class Selection:
@@ -60,9 +62,32 @@ class Selection:
             chosen = matching(twin, "only", self.only)
         else:
             facts["region"], chosen = blocks_of(twin, self.regional)
-        for part in chosen.values():
-            part.compile(**settings)
+        compile_parts(chosen, share=bool(self.regional), **settings)
         return twin, {**facts, "compiled_modules": list(chosen)}
+
+
+def compile_parts(parts: dict[str, nn.Module], share: bool, **settings: Any) -> None:
+    """Compile each part's forward in its place. `share`: they have one code object, so that Dynamo compiles anew only
+    what differs; else each has its own, and with it a compilation and static shapes of its own.
+
+    Dynamo keeps what it compiled by code object, and does not begin in torch's own code, such as nn.Linear's forward:
+    hence a function of ours around it.
+    """
+    code = None
+    for name, part in parts.items():
+        function = calling(part.forward)
+        if code is None or not share:
+            label = type(part).__name__ if share else name.replace(".", "_")
+            code = function.__code__.replace(co_name=f"{label}_forward")
+        function.__code__ = code
+        part.forward = torch.compile(function, **settings)
+
+
+def calling(forward: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return forward(*args, **kwargs)
+
+    return call
 
 
 def patterns(name: str, given: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -80,7 +105,7 @@ def twin_of(module: nn.Module) -> nn.Module:
 
 def matching(module: nn.Module, setting: str, patterns: Sequence[str]) -> dict[str, nn.Module]:
     """The outermost modules below `module` that match any pattern, by name; each pattern must match one."""
-    named = {name: part for name, part in module.named_modules() if name}
+    named = {name: part for name, part in module.named_modules() if name and not isinstance(part, NOT_CALLED)}
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in named):
             near = difflib.get_close_matches(pattern, named, n=3, cutoff=0.5) or list(named)[:5]
@@ -102,32 +127,30 @@ def outermost(named: dict[str, nn.Module]) -> dict[str, nn.Module]:
 def blocks_of(module: nn.Module, regional: bool | str) -> tuple[str, dict[str, nn.Module]]:
     """Name of the class, and its outermost modules by name.
 
-    `regional` true: of the classes with two or more modules the one that holds most of the weights; among equals the
-    one of fewer, so larger, blocks.
+    `regional` true: the class of those siblings (modules of one class in one place, as the layers of a stack) that hold
+    most of the weights; among equals the one of fewer, so larger, blocks.
     """
-    by_class: dict[type, dict[str, nn.Module]] = defaultdict(dict)
+    by_class: dict[str, dict[str, nn.Module]] = defaultdict(dict)
+    siblings: dict[tuple[str, str], list[nn.Module]] = defaultdict(list)
     for name, part in module.named_modules():
         if name and not isinstance(part, HOLDERS):
-            by_class[type(part)][name] = part
-    found = {kind.__name__: outermost(named) for kind, named in by_class.items()}
+            kind = type(part).__name__
+            by_class[kind][name] = part
+            siblings[name.rpartition(".")[0], kind].append(part)
+    has = f"it has: {', '.join(sorted(by_class)) or 'no modules inside'}"
     if isinstance(regional, str):
-        if regional not in found:
-            raise ConfigError(f"mode.regional={regional}: no module inside is of that class; it has: {names_of(found)}")
-        return regional, found[regional]
-    repeated = {name: parts for name, parts in found.items() if len(parts) > 1 and weights_in(parts)}
+        if regional not in by_class:
+            raise ConfigError(f"mode.regional={regional}: no module inside {type(module).__name__} is one; {has}")
+        return regional, outermost(by_class[regional])
+    repeated = {where: parts for where, parts in siblings.items() if len(parts) > 1 and weights_in(parts)}
     if not repeated:
         raise ConfigError(
-            f"mode.regional=true: no class with weights is repeated inside {type(module).__name__}; "
-            f"it has: {names_of(found)}"
+            f"mode.regional=true: no class with weights is repeated side by side in {type(module).__name__}; {has}"
         )
-    name = max(repeated, key=lambda name: (weights_in(repeated[name]), -len(repeated[name])))
-    return name, repeated[name]
+    _, kind = max(repeated, key=lambda where: (weights_in(repeated[where]), -len(repeated[where])))
+    return kind, outermost(by_class[kind])
 
 
-def names_of(found: dict[str, Any]) -> str:
-    return ", ".join(sorted(found)) or "no modules inside"
-
-
-def weights_in(parts: dict[str, nn.Module]) -> int:
+def weights_in(parts: Sequence[nn.Module]) -> int:
     """Elements of all their parameters."""
-    return sum(parameter.numel() for part in parts.values() for parameter in part.parameters())
+    return sum(parameter.numel() for part in parts for parameter in part.parameters())
