@@ -128,7 +128,7 @@ def blocks_of(module: nn.Module, regional: bool | str) -> tuple[str, dict[str, n
     """Name of the class, and its outermost modules by name.
 
     `regional` true: the class of those siblings (modules of one class in one place, as the layers of a stack) that hold
-    most of the weights; among equals the one of fewer, so larger, blocks.
+    most of the weights, where any have modules inside among these only; among equals the one of fewer blocks.
     """
     by_class: dict[str, dict[str, nn.Module]] = defaultdict(dict)
     siblings: dict[tuple[str, str], list[nn.Module]] = defaultdict(list)
@@ -147,7 +147,12 @@ def blocks_of(module: nn.Module, regional: bool | str) -> tuple[str, dict[str, n
         raise ConfigError(
             f"mode.regional=true: no class with weights is repeated side by side in {type(module).__name__}; {has}"
         )
-    _, kind = max(repeated, key=lambda where: (weights_in(repeated[where]), -len(repeated[where])))
+
+    def rank(where: tuple[str, str]) -> tuple[bool, int, int]:
+        parts = repeated[where]
+        return bool(parts[0]._modules), weights_in(parts), -len(parts)
+
+    _, kind = max(repeated, key=rank)
     return kind, outermost(by_class[kind])
 
 
