@@ -42,7 +42,7 @@ class GraphedCallables:
         parts = matching(twin, "only", self.only)
         calls = calls_of(twin, parts, args, kwargs)
         for (part, _, _), step in zip(calls, self.graphed(calls), strict=True):
-            part.forward = step
+            part.forward = step.__call__  # a module itself would be taken for a submodule
         return Prepared(twin, facts={"graphs": len(calls), "graphed_modules": list(parts)})
 
     def graphed(self, calls: Sequence[tuple[nn.Module, tuple, dict[str, Any]]]) -> list[Callable[..., Any]]:

@@ -7,6 +7,7 @@ rebound, moved or cast is not: the graph goes on with the old one. A fingerprint
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import is_
 from typing import Any
 
 import torch
@@ -25,8 +26,8 @@ class StaleWeightsError(RuntimeError):
 class Fingerprint:
     """Addresses, dtypes and shapes of all parameters and buffers of `module`, as they are when it is taken.
 
-    `changed()` is made for every call: it compares objects and addresses, one pass over the module's tensors and
-    submodules (about 0.1 µs each), and looks at dtypes and shapes where one of them differs.
+    `changed()` is made for every call: where nothing was replaced and no address or dtype differs, a look costs about
+    0.1 µs for each tensor and submodule (15 to 25 µs for 12 blocks of 8 tensors); shapes are looked at otherwise.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -35,44 +36,61 @@ class Fingerprint:
 
     def renew(self) -> None:
         """Take it anew: what the module holds now is right."""
-        #: (the dictionary that holds it, its key there, what it holds, its full name)
-        self.children: list[tuple[dict[str, Any], str, nn.Module, str]] = []
-        self.tensors: list[tuple[dict[str, Any], str, torch.Tensor, str]] = []
+        children: list[tuple[Slot, nn.Module, str]] = []
+        tensors: list[tuple[Slot, torch.Tensor, str]] = []
         for prefix, owner in self.module.named_modules():
             inside = f"{prefix}." if prefix else ""
-            for name, child in owner._modules.items():
-                if child is not None:
-                    self.children.append((owner._modules, name, child, inside + name))
+            children += [((owner._modules, key), c, inside + key) for key, c in owner._modules.items() if c is not None]
             for held in (owner._parameters, owner._buffers):
-                self.tensors += [(held, name, t, inside + name) for name, t in held.items() if t is not None]
-        self.addresses = [tensor.data_ptr() for _, _, tensor, _ in self.tensors]
-        self.details = [describe(tensor) for _, _, tensor, _ in self.tensors]
+                tensors += [((held, key), t, inside + key) for key, t in held.items() if t is not None]
+        self.child_slots, self.children = [slot for slot, _, _ in children], [child for _, child, _ in children]
+        self.child_names = [name for _, _, name in children]
+        self.slots, self.names = [slot for slot, _, _ in tensors], [name for _, _, name in tensors]
+        self.addresses = [tensor.data_ptr() for _, tensor, _ in tensors]
+        self.dtypes = [tensor.dtype for _, tensor, _ in tensors]
+        self.details = [describe(tensor) for _, tensor, _ in tensors]
+        self.ids = [id(tensor) for _, tensor, _ in tensors]
 
     def changed(self) -> str | None:
         """What differs, as `weight layers.0.weight: another address`; None where a replay is right."""
-        for held, key, child, name in self.children:
+        try:
+            now = [held[key] for held, key in self.slots]
+            same = (
+                all(map(is_, [held[key] for held, key in self.child_slots], self.children))
+                and list(map(torch.Tensor.data_ptr, now)) == self.addresses
+                and [tensor.dtype for tensor in now] == self.dtypes
+                and list(map(id, now)) == self.ids
+            )
+        except (KeyError, TypeError, AttributeError):  # taken out, or None in its place
+            same = False
+        return None if same else self.difference()
+
+    def difference(self) -> str | None:
+        for (held, key), child, name in zip(self.child_slots, self.children, self.child_names, strict=True):
             if held.get(key) is not child:
                 return f"module {name}: {'replaced' if key in held else 'removed'}"
-        for (held, key, tensor, name), address, details in zip(self.tensors, self.addresses, self.details, strict=True):
-            now = held.get(key)
-            if now is tensor and now.data_ptr() == address and now.dtype is details[0]:
-                continue
-            if now is None:
+        for (held, key), address, details, name in zip(
+            self.slots, self.addresses, self.details, self.names, strict=True
+        ):
+            tensor = held.get(key)
+            if tensor is None:
                 return f"weight {name}: removed"
-            if (found := difference(describe(now), details)) or now.data_ptr() != address:
-                return f"weight {name}: {found or 'another address'}"
+            for what, new, old in zip(DETAILS, describe(tensor), details, strict=True):
+                if new != old:
+                    return f"weight {name}: {what} {new}, captured as {old}"
+            if tensor.data_ptr() != address:
+                return f"weight {name}: another address"
         return None
 
 
+#: A dictionary of a module that holds something, and the key there.
+Slot = tuple[dict[str, Any], str]
+DETAILS = ("dtype", "shape", "strides", "device")
+
+
 def describe(tensor: torch.Tensor) -> tuple[torch.dtype, tuple[int, ...], tuple[int, ...], torch.device]:
+    """In the order of `DETAILS`."""
     return tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.device
-
-
-def difference(now: tuple, before: tuple) -> str | None:
-    for what, new, old in zip(("dtype", "shape", "strides", "device"), now, before, strict=True):
-        if new != old:
-            return f"{what} {new}, captured as {old}"
-    return None
 
 
 def check_policy(policy: str | None) -> str | None:
@@ -97,7 +115,7 @@ def guarded(
     if policy is None:
         return current
     fingerprint = Fingerprint(module)
-    facts = {**current.facts, "guard": policy, "guarded_tensors": len(fingerprint.tensors), "recaptures": 0}
+    facts = {**current.facts, "guard": policy, "guarded_tensors": len(fingerprint.slots), "recaptures": 0}
     inner: Prepared | None = current
     del current
 

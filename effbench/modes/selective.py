@@ -109,6 +109,7 @@ def matching(module: nn.Module, setting: str, patterns: Sequence[str]) -> dict[s
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in named):
             near = difflib.get_close_matches(pattern, named, n=3, cutoff=0.5) or list(named)[:5]
+            near = [name for name in named if name in near]
             has = f"nearest: {', '.join(near)}" if near else "it has no modules inside"
             raise ConfigError(f"mode.{setting}: no module inside {type(module).__name__} matches {pattern!r}; {has}")
     return outermost({n: part for n, part in named.items() if any(fnmatchcase(n, pattern) for pattern in patterns)})

@@ -126,6 +126,65 @@ def test_a_graphed_step_takes_the_modules_own_arguments():
     assert calling(plain, {}) is plain
 
 
+class Replay:
+    """A forward that copies into its static inputs and runs what the module was before."""
+
+    def __init__(self, module: Positional, sample: tuple) -> None:
+        self.inner, self.forward, self.static, self.calls = module.inner, module.forward, sample, 0
+
+    def __call__(self, *given):
+        for mine, value in zip(self.static, given, strict=True):
+            mine.copy_(value)
+        self.calls += 1
+        replaced = vars(self.inner).pop("forward", None)  # a graph knows nothing of it
+        try:
+            return self.forward(*self.static)
+        finally:
+            if replaced is not None:
+                self.inner.forward = replaced
+
+
+@pytest.fixture
+def graphed(monkeypatch):
+    """torch.cuda.make_graphed_callables without CUDA: it replaces `forward` alike, and what it was given is noted."""
+    made: list[tuple[int, int]] = []  # (callables, warm-ups) of each call
+
+    def make(callables, sample_args, num_warmup_iters):
+        one = not isinstance(callables, tuple)
+        modules, samples = ((callables,), (sample_args,)) if one else (callables, sample_args)
+        made.append((len(modules), num_warmup_iters))
+        for module, sample in zip(modules, samples, strict=True):
+            assert all(isinstance(value, torch.Tensor) for value in sample)
+            module.forward = Replay(module, sample)
+        return modules[0] if one else modules
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", make)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("settings", "made", "graphs"),
+    [
+        ({}, [(1, 3)], 1),
+        ({"num_warmup_iters": 11}, [(1, 11)], 1),
+        ({"only": ["0", "2.*"]}, [(3, 3)], 3),
+        ({"only": ["0", "2.*"], "share_pool": False}, [(1, 3)] * 3, 3),
+    ],
+)
+def test_the_whole_or_its_parts_are_graphed(graphed, settings, made, graphs):
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Sequential(nn.Linear(4, 4), nn.Tanh())).eval()
+    with torch.inference_mode():
+        prepared = GraphedCallables(**settings).prepare(module, (torch.randn(2, 4),), {})
+        assert graphed == made
+        assert prepared.facts["graphs"] == graphs
+        for _ in range(3):
+            x = torch.randn(2, 4)
+            torch.testing.assert_close(prepared.step(x), module(x))
+    if settings.get("only"):
+        assert [part.forward.__self__.forward.calls for part in (prepared.step[0], *prepared.step[2])] == [3, 3, 3]
+    assert not [part for part in module.modules() if "forward" in vars(part)], "the module itself stays"
+
+
 @pytest.mark.parametrize("mode", [GraphedCallables(), CudaGraphsBackend()], ids=lambda mode: type(mode).__name__)
 def test_what_needs_cuda_says_so(mode):
     assert "needs CUDA, and this cell runs on cpu" in mode.missing(CPU)
