@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from effbench.modes.base import Prepared, needs_compiler
 from effbench.modes.options import checked
 
 PACKAGE = "aot-inductor.pt2"
+#: What torch imports with its first package: compile seconds exclude imports. Private; one that is gone costs seconds.
+IMPORTED_LATE = ("torch._inductor.package", "torch._dynamo.repro.aoti")
 #: What the compiler of the wrapper says where CUDA's own headers or libraries are missing.
 NO_TOOLKIT = ("CUDA_HOME environment variable is not set", "cuda.h: No such file", "cuda_runtime_api.h: No such file",
               "cannot find -lcuda")  # fmt: skip
@@ -35,6 +39,9 @@ class AotInductor:
     def __init__(self, strict: bool = False, options: dict[str, Any] | None = None) -> None:
         self.strict = strict
         self.options = checked(options)
+        for name in IMPORTED_LATE:
+            with suppress(ImportError):
+                importlib.import_module(name)
 
     def missing(self, device: torch.device) -> str | None:
         if reason := needs_compiler(torch.device("cpu")):  # its wrapper is C++ on every device

@@ -70,8 +70,8 @@ def recorded_warnings() -> Iterator[dict[str, list[str]]]:
         warnings.simplefilter("always")
         yield facts
     for warning in caught:
-        old = issubclass(warning.category, (DeprecationWarning, FutureWarning))
         said = str(warning.message).strip().splitlines()[0]
+        old = issubclass(warning.category, (DeprecationWarning, FutureWarning)) or "deprecated" in said
         found = facts.setdefault("deprecations" if old else "warnings", [])
         if said not in found:
             found.append(said)

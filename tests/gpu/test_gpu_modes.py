@@ -37,7 +37,7 @@ class Block(nn.Module):
 class Stack(nn.Module):
     """A tensor by position and one by name, parameters and buffers."""
 
-    def __init__(self, width: int = 64, depth: int = 4) -> None:
+    def __init__(self, width: int = 64, depth: int = 3) -> None:
         super().__init__()
         self.layers = nn.ModuleList([Block(width) for _ in range(depth)])
         self.head = nn.Linear(width, 8)
@@ -80,8 +80,8 @@ def follows(mode, module: nn.Module, calls: int = 5):
     [
         (GraphedCallables(), 1),
         (GraphedCallables(num_warmup_iters=1, share_pool=False), 1),
-        (GraphedCallables(only=["layers.*"]), 4),
-        (GraphedCallables(only=["layers.*", "head"], share_pool=False), 5),
+        (GraphedCallables(only=["layers.*"]), 3),
+        (GraphedCallables(only=["layers.*", "head"], share_pool=False), 4),
     ],
     ids=["whole", "own-pool", "parts", "parts-own-pools"],
 )
@@ -117,8 +117,7 @@ def test_aot_inductor(tmp_path):
     ids=["trees-regional", "trees-only", "trees-marked", "graph-regional", "graph-only-skip", "graph-marked"],
 )
 def test_parts_and_marks_under_cuda_graphs(mode):
-    if isinstance(mode, (Compiled, CompiledCudaGraph)):
-        mode.batch_dims = ([0], {"scale": 0})
+    mode.batch_dims = ([0], {"scale": 0})
     follows(mode, Stack().cuda().eval(), calls=6)
 
 
@@ -137,7 +136,8 @@ def doubled(layer: nn.Linear) -> nn.Parameter:
 @pytest.mark.parametrize("make", MODES)
 def test_weights_updated_in_place_need_no_recapture(make):
     module = Stack().cuda().eval()
-    for policy in ("refuse", "recapture"):
+    policies = ("refuse", "recapture") if isinstance(make(None), CudaGraph) else ("recapture",)  # compiling takes time
+    for policy in policies:
         prepared = follows(make(policy), module)
         with torch.no_grad():
             module.head.weight.mul_(-1.5)
