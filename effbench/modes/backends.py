@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from effbench.modes.base import Prepared, needs_cuda
-from effbench.modes.compiled import args_on_cuda, marking_steps
+from effbench.modes.base import BatchDims, Prepared, needs_cuda
+from effbench.modes.compiled import args_on_cuda, check_dynamic, mark_batch, marking_steps, told
 
 
 class CudaGraphsBackend:
@@ -19,16 +19,19 @@ class CudaGraphsBackend:
 
     compiles = True
     settling_calls = 3
+    batch_dims: BatchDims = None
 
-    def __init__(self, fullgraph: bool = False, dynamic: bool | None = None) -> None:
+    def __init__(self, fullgraph: bool = False, dynamic: bool | str | None = None) -> None:
         self.fullgraph = fullgraph
-        self.dynamic = dynamic
+        self.dynamic = check_dynamic(dynamic)
 
     def missing(self, device: torch.device) -> str | None:
         return needs_cuda(device, "torch.compile's backend cudagraphs")
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        compiled = torch.compile(module, backend="cudagraphs", fullgraph=self.fullgraph, dynamic=self.dynamic)
+        if self.dynamic == "marked":
+            mark_batch(args, kwargs, self.batch_dims)
+        compiled = torch.compile(module, backend="cudagraphs", fullgraph=self.fullgraph, dynamic=told(self.dynamic))
         step = marking_steps(compiled) if args_on_cuda(args, kwargs) else compiled
         # nothing of this backend's work is cached
         return Prepared(step, compile_cache="cold")

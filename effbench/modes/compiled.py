@@ -35,11 +35,9 @@ class Compiled:
     ) -> None:
         self.mode = mode
         self.fullgraph = fullgraph
-        self.dynamic = dynamic
+        self.dynamic = check_dynamic(dynamic)
         self.options = mode_options(mode, options)
         self.selection = Selection(only, skip, regional)
-        if dynamic not in DYNAMIC:
-            raise ConfigError(f"mode.dynamic is {dynamic!r}; allowed: null, true, false, marked")
 
     @property
     def uses_cuda_graphs(self) -> bool:
@@ -57,8 +55,9 @@ class Compiled:
 
     def compile(self, module: torch.nn.Module) -> tuple[Any, dict[str, Any]]:
         """What is called in place of the module (compiled in its first call), and facts."""
-        dynamic = None if self.dynamic == "marked" else self.dynamic
-        return self.selection.apply(module, fullgraph=self.fullgraph, dynamic=dynamic, options=self.options or None)
+        return self.selection.apply(
+            module, fullgraph=self.fullgraph, dynamic=told(self.dynamic), options=self.options or None
+        )
 
     def mark(self, args: tuple, kwargs: dict[str, Any]) -> None:
         """Mark the batch dimension of the inputs of the call that compiles, where that was asked for."""
@@ -71,6 +70,17 @@ class Compiled:
         if self.uses_cuda_graphs and args_on_cuda(args, kwargs):
             compiled = marking_steps(compiled)
         return Prepared(compiled, facts=facts)
+
+
+def check_dynamic(dynamic: bool | str | None) -> bool | str | None:
+    if dynamic not in DYNAMIC:
+        raise ConfigError(f"mode.dynamic is {dynamic!r}; allowed: null, true, false, marked")
+    return dynamic
+
+
+def told(dynamic: bool | str | None) -> bool | None:
+    """torch.compile's argument: what is marked is told by the tensors."""
+    return dynamic if isinstance(dynamic, bool) else None
 
 
 def marking_steps(compiled: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ import torch
 import torch._dynamo.utils
 
 from effbench.errors import ConfigError
+from effbench.modes.backends import CudaGraphsBackend
 from effbench.modes.compiled import Compiled, mark_batch
 from effbench.modes.options import checked
 
@@ -54,6 +55,8 @@ def test_modes_and_dynamic():
         Compiled("fast")
     with pytest.raises(ConfigError, match=r"mode.dynamic is 'mark'; allowed: null, true, false, marked"):
         Compiled(dynamic="mark")
+    with pytest.raises(ConfigError, match=r"mode.dynamic is 'mark'; allowed: null, true, false, marked"):
+        CudaGraphsBackend(dynamic="mark")
 
 
 def test_the_batch_dimension_of_every_input_is_marked():
