@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,11 +18,10 @@ from effbench.modes.base import Prepared, needs_compiler
 from effbench.modes.options import checked
 
 PACKAGE = "aot-inductor.pt2"
-#: What torch imports with its first package: compile seconds exclude imports. Private; one that is gone costs seconds.
+#: What torch imports with its first package: compile seconds exclude imports. Private: a name may be gone.
 IMPORTED_LATE = ("torch._inductor.package", "torch._dynamo.repro.aoti")
-#: What the compiler of the wrapper says where CUDA's own headers or libraries are missing.
-NO_TOOLKIT = ("CUDA_HOME environment variable is not set", "cuda.h: No such file", "cuda_runtime_api.h: No such file",
-              "cannot find -lcuda")  # fmt: skip
+#: What torch or the compiler of the wrapper says where CUDA's own headers or libraries are missing.
+NO_TOOLKIT = re.compile(r"CUDA_HOME environment variable is not set|cannot find -lcuda|(cu|crt)\S*\.h: No such file")
 
 
 class AotInductor:
@@ -76,7 +76,7 @@ class AotInductor:
                     program, package_path=str(unfinished), inductor_configs=dict(self.options)
                 )
             except Exception as error:
-                if any(known in str(error) for known in NO_TOOLKIT):
+                if NO_TOOLKIT.search(str(error)):
                     reason = "AOTInductor found no CUDA headers or libraries: install the CUDA toolkit or set CUDA_HOME"
                     raise UnsupportedError(reason) from error
                 raise

@@ -219,9 +219,18 @@ def test_aot_inductor_names_what_is_missing(monkeypatch):
     assert AotInductor().missing(CUDA) == "no compiler for cpu"
 
 
-def test_a_toolkit_that_is_missing_while_compiling(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    "said",
+    [
+        "CUDA_HOME environment variable is not set. Please set it to your CUDA install root.",
+        "C++ compile error\n/usr/bin/ld: cannot find -lcuda: No such file or directory",
+        "C++ compile error\nutils_cuda.h:15:10: fatal error: cuda_runtime.h: No such file or directory",
+        "host_config.h:1: fatal error: crt/host_defines.h: No such file or directory",
+    ],
+)
+def test_a_toolkit_that_is_missing_while_compiling(monkeypatch, tmp_path, said):
     def compiler(*_: object, **__: object) -> None:
-        raise OSError("CUDA_HOME environment variable is not set. Please set it to your CUDA install root.")
+        raise OSError(said)
 
     monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", compiler)
     mode = AotInductor()
