@@ -1,7 +1,7 @@
 """What crosses the process border between a sweep and its fork server: versioned, plain JSON lines.
 
 Sweep to server:   {"v", "op": "run", "id", "task", "payload", "env"}   task: probe, preload, ceilings,
-                                                                        evidence or trial
+                                                                        evidence, compile_options or trial
                    {"v", "op": "kill", "id"}
 Server to sweep:   {"v", "event": "ready", "pid", "seconds"}
                    {"v", "event": "started", "id", "pid"}

@@ -24,7 +24,8 @@ from effbench.measure.partitions import Partitions
 from effbench.measure.profile import CALLS, profile
 from effbench.message import TrialRequest
 from effbench.models.build import build_module, resolve_target
-from effbench.models.spec import parse_inputs
+from effbench.models.spec import InputSpec, parse_inputs
+from effbench.modes.base import BatchDims
 from effbench.worker import failures, stream
 
 TRACED_MS = 50.0
@@ -139,14 +140,19 @@ def measure(run: Run) -> None:
         stream.inform(cell, mode, specs)
         timing.synchronizer(device)()
         trial.build_peak_allocated_bytes, _ = memory.peaks(device)
+    if hasattr(mode, "batch_dims"):
+        mode.batch_dims = batch_dims(specs)
+    if hasattr(mode, "cache_dir"):
+        mode.cache_dir = run.request.cache_dir
+    uses_dynamo = getattr(mode, "uses_dynamo", mode.compiles)
     partitions = Partitions()
-    watched = partitions if mode.compiles else nullcontext()
+    watched = partitions if uses_dynamo else nullcontext()
     with torch.inference_mode(), counters.LogReasons() as reasons, watched:
         with run.phase("check"):
             references = reference_outputs(run, module, checked)
         step, prepared = prepare(run, mode, module, checked, references)
         read = counters.read()
-        trial.compile_cache = counters.cache_state(read) if mode.compiles else None
+        trial.compile_cache = (prepared.compile_cache or counters.cache_state(read)) if mode.compiles else None
         del references
         memory.reset_peaks(device)
         with run.phase("warmup"):
@@ -158,7 +164,8 @@ def measure(run: Run) -> None:
             noisy = time_step(run, step, inputs, gpu, shared)
         with run.phase("facts"):
             after = counters.read()
-            record_counters(trial, mode, after, reasons)
+            if uses_dynamo:
+                record_counters(trial, after, reasons)
             trial.peak_allocated_bytes, trial.peak_reserved_bytes = memory.peaks(device)
             trial.graph_pool_bytes = memory.graph_pool_bytes(device)
             trial.process_gpu_bytes = gpu.process_bytes()
@@ -177,7 +184,7 @@ def measure(run: Run) -> None:
     trial.extra |= partitions.to_json()
     if reason := (
         prepared.degraded
-        or counters.degraded_reason(after, reasons, mode.compiles, device)
+        or counters.degraded_reason(after, reasons, uses_dynamo, device)
         or partitions.degraded_reason(reasons.cudagraph_skips)
     ):
         raise Ended(Status.DEGRADED, reason)
@@ -187,6 +194,11 @@ def measure(run: Run) -> None:
 
 def without_name(spec: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in spec.items() if key != "name"}
+
+
+def batch_dims(specs: dict[str, InputSpec]) -> BatchDims:
+    places = [spec.batch_dim for spec in specs.values() if not spec.keyword]
+    return places, {name: spec.batch_dim for name, spec in specs.items() if spec.keyword}
 
 
 def copies(inputs: timing.Inputs) -> timing.Inputs:
@@ -368,10 +380,7 @@ def time_step(
     return watcher.noisy
 
 
-def record_counters(trial: Trial, mode: Any, read: counters.Counters, reasons: counters.LogReasons) -> None:
-    """Dynamo's counters apply only to what Dynamo compiled."""
-    if not mode.compiles:
-        return
+def record_counters(trial: Trial, read: counters.Counters, reasons: counters.LogReasons) -> None:
     trial.graph_breaks = read.graph_breaks
     trial.recompiles = read.recompiles
     trial.cudagraph_skips = read.cudagraph_skips
