@@ -74,7 +74,8 @@ class Cell:
 
     `model` holds `name`, `module` (`_target_` and arguments), `inputs` (a list in the order of forward's arguments,
     each with its `name`), `tolerance`, `allow_nonfinite`;
-    `mode` holds `name`, `_target_` and its own settings; `numerics` and `env` are flat. All values are plain JSON and
+    `mode` holds `name`, `_target_` and its own settings; `numerics`, `env` and `training` (the step's settings, None in
+    the inference phase) are flat. All values are plain JSON and
     resolved: `dtype` and `device` are never `auto`.
     """
 
@@ -86,6 +87,7 @@ class Cell:
     device: str
     numerics: dict[str, Any] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
+    training: dict[str, Any] | None = None
 
     @property
     def key(self) -> str:
@@ -101,8 +103,11 @@ class Cell:
         return self.mode["name"]
 
     def params(self) -> dict[str, Any]:
-        """Every resolved parameter as plain JSON."""
-        return dataclasses.asdict(self)
+        """Every resolved parameter as plain JSON; `training` only where there is one."""
+        params = dataclasses.asdict(self)
+        if self.training is None:
+            del params["training"]
+        return params
 
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> Cell:

@@ -28,9 +28,18 @@ class Prepared:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
+#: Turns a forward into a training step over it: a callable with the same arguments that gives the loss.
+StepOver = Callable[[Callable[..., Any]], Callable[..., torch.Tensor]]
+
+
 class Mode(Protocol):
     """`compiles`: its preparation is reported as compile seconds. `settling_calls`: how many first calls still prepare
-    (cudagraph trees warm up, record, then replay: three)."""
+    (cudagraph trees warm up, record, then replay: three).
+
+    A mode for phase=training says so: `phases = ("inference", "training")`. Its training step is then one over the step
+    that `prepare` makes, or, where it has a method `prepare_training(module, step_over: StepOver, args, kwargs)`, what
+    that prepares. `captures_step = True`: the optimizer's step will be in a CUDA graph.
+    """
 
     compiles: bool
     settling_calls: int

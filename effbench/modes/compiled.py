@@ -14,6 +14,7 @@ class Compiled:
     (torch.compile itself takes only one of the two)."""
 
     compiles = True
+    phases = ("inference", "training")
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from effbench.modes.base import Prepared, needs_compiler, needs_cuda
+from effbench.modes.base import Prepared, StepOver, needs_compiler, needs_cuda
 from effbench.modes.compiled import Compiled
 
 
@@ -17,6 +17,8 @@ class CudaGraph:
 
     compiles = False
     settling_calls = 1
+    phases = ("inference", "training")
+    captures_step = True
 
     def __init__(self, warmups: int = 3) -> None:
         self.warmups = warmups
@@ -27,12 +29,20 @@ class CudaGraph:
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         return capture(module, args, kwargs, self.warmups)
 
+    def prepare_training(
+        self, module: torch.nn.Module, step_over: StepOver, args: tuple, kwargs: dict[str, Any]
+    ) -> Prepared:
+        """The whole step in one graph: forward, loss, backward, optimizer."""
+        return capture(step_over(module), args, kwargs, self.warmups)
+
 
 class CompiledCudaGraph:
     """A CUDA graph over the module compiled with `inner`, one of torch.compile's modes without CUDA graphs."""
 
     compiles = True
     settling_calls = 1
+    phases = ("inference", "training")
+    captures_step = True
 
     def __init__(
         self,
@@ -53,6 +63,12 @@ class CompiledCudaGraph:
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         return capture(self.compiled.compile(module), args, kwargs, self.warmups)
+
+    def prepare_training(
+        self, module: torch.nn.Module, step_over: StepOver, args: tuple, kwargs: dict[str, Any]
+    ) -> Prepared:
+        """The whole step in one graph: forward, loss, backward, optimizer."""
+        return capture(step_over(self.compiled.compile(module)), args, kwargs, self.warmups)
 
 
 def capture(function: Callable[..., Any], args: tuple, kwargs: dict[str, Any], warmups: int) -> Prepared:

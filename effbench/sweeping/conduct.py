@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from effbench.cell import Cell, Environment, mode_settings
-from effbench.config import Config
+from effbench.config import LOSSES, Config
 from effbench.errors import ConfigError, ResumeError
 from effbench.message import ProbeRequest
 from effbench.store.store import Store
@@ -135,6 +135,8 @@ def probe(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: st
     Raises ConfigError for what cannot be imported and for a setting that a mode does not have.
     """
     modules = dict.fromkeys(part["model"]["module"]["_target_"] for part in parts)
+    named = (part["training"]["loss"] for part in parts if part["phase"] == "training")
+    modules |= dict.fromkeys(loss for loss in named if loss not in LOSSES)
     modes = {str(part["mode"]): part["mode"] for part in parts}
     device = "cpu" if all(part["device"] == "cpu" for part in parts) else "auto"
     answer = server.call("probe", ProbeRequest(list(modules), list(modes.values()), device).to_json(), PROBE_TIMEOUT_S)

@@ -15,7 +15,7 @@ from effbench.errors import ConfigError
 from effbench.models.spec import parse_inputs
 
 #: Top-level keys that define a cell; all others are settings of the whole sweep.
-CELL_KEYS = ("model", "bs", "mode", "dtype", "phase", "device", "numerics", "env")
+CELL_KEYS = ("model", "bs", "mode", "dtype", "phase", "training", "device", "numerics", "env")
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,11 @@ def validate(config: dict[str, Any]) -> None:
     check_finite(config)
     one_of("dtype", config["dtype"], schema.DTYPES)
     one_of("phase", config["phase"], schema.PHASES)
+    training = config["training"]
+    one_of("training.optimizer", training["optimizer"], schema.OPTIMIZERS)
+    one_of("training.implementation", training["implementation"], schema.IMPLEMENTATIONS)
+    if training["lr"] <= 0:
+        raise ConfigError(f"training.lr must be above 0, got {training['lr']:g}")
     one_of("device", config["device"], schema.DEVICES)
     one_of("isolation", config["isolation"], schema.ISOLATIONS)
     one_of("on_failure", config["on_failure"], schema.ON_FAILURE)
@@ -76,6 +81,7 @@ def validate(config: dict[str, Any]) -> None:
     at_least("bs", config["bs"], 1)
     at_least("protocol.rounds", config["protocol"]["rounds"], 1)
     at_least("protocol.input_sets", config["protocol"]["input_sets"], 1)
+    at_least("protocol.check_steps", config["protocol"]["check_steps"], 1)
     at_least("protocol.min_samples", config["protocol"]["min_samples"], 2)
     at_least("protocol.max_samples", config["protocol"]["max_samples"], 2)
     at_least("protocol.max_warmup_calls", config["protocol"]["max_warmup_calls"], 1)
@@ -121,6 +127,7 @@ def check_keys(config: dict[str, Any]) -> None:
         "protocol": schema.Protocol,
         "executor": schema.Executor,
         "numerics": schema.Numerics,
+        "training": schema.Training,
         "sweep": schema.SweepSettings,
     }
     for node, kind in nodes.items():
@@ -190,7 +197,8 @@ def resolve(cells: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
         if names.setdefault(model["name"], target) != target:
             raise ConfigError(f"two modules share the name {model['name']}: give one of them another with model.name=")
         env = {key: variable(value) for key, value in cell["env"].items()}
-        done = Cell(model, cell["bs"], mode, dtype, cell["phase"], device, cell["numerics"], env)
+        training = cell["training"] if cell["phase"] == "training" else None  # keys of inference cells know none
+        done = Cell(model, cell["bs"], mode, dtype, cell["phase"], device, cell["numerics"], env, training)
         found.setdefault(done.key, done)
     return list(found.values())
 
