@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from effbench.errors import UnsupportedError
 from effbench.measure import accuracy, work
-from effbench.measure.trajectories import Trajectory
+from effbench.measure.trajectories import Exact, Trajectory
 
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 #: Up to this many elements a target is made on the CPU, so that its values are the same on every device.
@@ -196,7 +196,10 @@ class Training:
         optimizer = make_optimizer(alone.values(), self.settings, self.captured)
         losses: list[Tensor] = []
         first: dict[str, Tensor | None] = {}
+        before: dict[str, Tensor] = {}
         for number in range(steps):
+            if number == steps - 1:
+                before = on_host({**self.parameters, **self.buffers})
             args, kwargs = accuracy.clone(inputs[number % len(inputs)])
             losses.append(step(*args, **kwargs).clone())
             for name, value in self.gradients().items():
@@ -209,23 +212,31 @@ class Training:
             on_host(self.gradients()),
             on_host(self.parameters),
             on_host(self.buffers),
+            before,
             on_host(alone),
             self.loss.scale,  # type: ignore[attr-defined]
         )
 
-    def exact(self, inputs: Sequence[Inputs], steps: int) -> Trajectory:
-        """The same steps in float64, from the same (rounded) initial state, on a copy."""
-        self.restore()
+    def exact(self, state: dict[str, Tensor], given: Inputs) -> Exact:
+        """Loss, gradients and buffers of one step in float64 on a copy, at the (rounded) parameters and buffers of
+        `state`."""
         gradients = self.gradients()
         self.set_gradients(dict.fromkeys(gradients))
         try:
             module = copy.deepcopy(self.module).double()
         finally:
             self.set_gradients(gradients)
-        settings = {**self.settings, "implementation": "for-loop"}
-        twin = Training(module, settings, self.loss, self.names, self.seed)
-        wide = [tuple_map(widened, given) for given in inputs]
-        return twin.follow(twin.step_over(module), wide, steps)
+        parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+        with torch.no_grad():
+            for name, value in {**parameters, **buffers}.items():
+                if name in state:  # a frozen parameter is as it was
+                    value.copy_(state[name])
+        torch.manual_seed(self.seed)
+        args, kwargs = wide(given)
+        loss = self.loss(module(*args, **kwargs), {**dict(zip(self.names, args, strict=False)), **kwargs})
+        loss.backward()
+        gradients = {name: value.grad for name, value in parameters.items() if value.requires_grad}
+        return Exact(float(loss.detach()), on_host(gradients), on_host(buffers))
 
     def set_gradients(self, gradients: dict[str, Tensor | None]) -> None:
         for name, value in gradients.items():
@@ -270,10 +281,11 @@ def on_host(tensors: dict[str, Tensor | None]) -> dict[str, Any]:
     return {name: None if value is None else value.detach().to("cpu", copy=True) for name, value in tensors.items()}
 
 
-def widened(value: Any) -> Any:
-    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+def wide(given: Inputs) -> Inputs:
+    """Copies of inputs, floats in float64."""
 
+    def cast(value: Any) -> Any:
+        return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
-def tuple_map(function: Callable[[Any], Any], given: Inputs) -> Inputs:
-    args, kwargs = given
-    return tuple(map(function, args)), {name: function(value) for name, value in kwargs.items()}
+    args, kwargs = accuracy.clone(given)
+    return tuple(map(cast, args)), {name: cast(value) for name, value in kwargs.items()}

@@ -3,16 +3,17 @@ optimizer's own.
 
 Parameters after some steps are a poor witness of the gradients: Adam divides each gradient by its own size, so that
 where a gradient is nearly zero its rounding noise becomes a step of full length, in either direction; and weights of
-half precision cannot hold a small update at all. Two right ways therefore differ there, a wrong one hides there. So
-the two halves of a step are judged apart: gradients against eager's (with float64 as the judge), and what the optimizer
-made of them against the same optimizer outside the mode, fed with the very gradients that the mode came to.
+half precision cannot hold a small update at all. Two right ways therefore differ there, and a wrong one could hide
+there; some steps later even their gradients are at different points. So the two halves of a step are judged apart:
+gradients against eager's, or, where those differ, each against float64 at the parameters that it was taken at; and what
+the optimizer made of them against the same optimizer outside the mode, fed with the gradients that the mode came to.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,29 +26,51 @@ from effbench.measure import accuracy
 UPDATE_TOLERANCES = {torch.float64: 0.05, torch.float32: 0.05, torch.bfloat16: 0.25, torch.float16: 0.25}
 
 
+#: Losses further from eager's than so many tolerances are wrong without further question.
+FAR = 10
+
+
 @dataclass
 class Trajectory:
-    """Some steps from the initial state; all tensors on the host. `first` and `last`: gradients by parameter after the
-    first and the last step; `alone`: the parameters of the optimizer that was given the same gradients; `scale`: what
-    the loss is measured by where it may cancel, None: by itself."""
+    """Some steps from the initial state; all tensors on the host.
+
+    `first`, `last`: gradients by parameter after the first and the last step; `before`: parameters and buffers before
+    the last one; `alone`: the parameters of the optimizer that was given the same gradients; `scale`: what the loss is
+    measured by where it may cancel, None: by itself.
+    """
 
     losses: list[float]
     first: dict[str, Tensor | None]
     last: dict[str, Tensor | None]
     parameters: dict[str, Tensor]
     buffers: dict[str, Tensor]
+    before: dict[str, Tensor]
     alone: dict[str, Tensor]
     scale: float | None = None
 
 
 @dataclass
+class Exact:
+    """One step in float64: the loss, the gradients and the buffers after it."""
+
+    loss: float
+    gradients: dict[str, Tensor | None]
+    buffers: dict[str, Tensor]
+
+
+#: From a state (parameters and buffers) and the number of a step, counted from 0, to that step in float64.
+ExactStep = Callable[[dict[str, Tensor], int], Exact]
+
+
+@dataclass
 class Judgement:
     """`error`: the worst of losses, all gradients together, all parameters together and all buffers, relative to eager.
-    `reason`: what is wrong, None where nothing is. `by_float64`: the float64 steps were asked."""
+    `reason`: what is wrong, None where nothing is. `by_float64`: float64 was asked."""
 
     error: float
     reason: str | None = None
     by_float64: bool = False
+    doubts: list[str] = field(default_factory=list)
 
 
 def not_finite(eager: Trajectory) -> str | None:
@@ -66,66 +89,57 @@ def judge(
     found: Trajectory,
     eager: Trajectory,
     initial: dict[str, Tensor],
-    exact: Callable[[], Trajectory],
+    exact: ExactStep,
     tolerance: float,
     device: torch.device,
 ) -> Judgement:
-    """Compare `found` with `eager`, both from `initial`. `exact` gives the same steps in float64; it is called at most
-    once, and only where eager is too strict a judge. `tolerance` is relative."""
-    pairs = {"first": (found.first, eager.first), "last": (found.last, eager.last)}
-    verdict = Judgement(max(losses_error(found, eager), *(joint_error(*pair) for pair in pairs.values())))
-    verdict.error = max(
-        verdict.error, joint_error(found.parameters, eager.parameters), joint_error(found.buffers, eager.buffers)
+    """Compare `found` with `eager`, both from `initial`. `exact` is asked only where eager is too strict a judge.
+    `tolerance` is relative."""
+    verdict = Judgement(
+        max(
+            losses_error(found, eager),
+            joint_error(found.first, eager.first),
+            joint_error(found.last, eager.last),
+            joint_error(found.parameters, eager.parameters),
+            joint_error(found.buffers, eager.buffers),
+        )
     )
     verdict.reason = plainly_wrong(found, eager, tolerance) or update_reason(found, initial)
     if verdict.reason:
         return verdict
-    wrong = [
-        Doubt(f"gradient of {name} in the {when} step", name, when, reason)
-        for when, (ours, theirs) in pairs.items()
-        for name, reason in differing(ours, theirs, tolerance, device).items()
-    ] + [
-        Doubt(f"buffer {name}", name, "buffers", reason)
-        for name, reason in differing(found.buffers, eager.buffers, tolerance, device).items()
-    ]
-    if not wrong:
+    verdict.doubts = list(doubts(found, eager, tolerance, device))
+    if not verdict.doubts:
         return verdict
     verdict.by_float64 = True
     try:
-        true = exact()
+        reason = float64_reason(found, eager, initial, exact, tolerance)
     except Exception as error:
-        why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        verdict.reason = f"{wrong[0].what} {wrong[0].reason}; no float64 reference ({why})"
-        return verdict
-    verdict.reason = by_float64(wrong, found, eager, true, tolerance)
+        first_line = (str(error).strip() or "no message").splitlines()[0]
+        reason = f"no float64 reference ({type(error).__name__}: {first_line})"
+    if reason:
+        verdict.reason = f"{verdict.doubts[0]}; {reason}"
     return verdict
-
-
-@dataclass(frozen=True)
-class Doubt:
-    """A tensor that is not eager's within the tolerance; `part`: of the trajectory."""
-
-    what: str
-    name: str
-    part: str
-    reason: str
 
 
 def losses_error(found: Trajectory, eager: Trajectory) -> float:
     """The worst step's, relative."""
-    worst = 0.0
-    for ours, theirs in zip(found.losses, eager.losses, strict=True):
-        difference, scale = abs(ours - theirs), max(abs(theirs), eager.scale or 0.0)
-        worst = max(worst, (difference / scale if scale else math.inf) if difference else 0.0)
-    return worst
+    pairs = zip(found.losses, eager.losses, strict=True)
+    return max(loss_error(ours, theirs, eager.scale) for ours, theirs in pairs)
 
 
-def joint_error(found: dict[str, Tensor | None], reference: dict[str, Tensor | None]) -> float:
+def loss_error(ours: float, theirs: float, scale: float | None) -> float:
+    size = max(abs(theirs), scale or 0.0)
+    if ours == theirs:
+        return 0.0
+    return abs(ours - theirs) / size if size else math.inf
+
+
+def joint_error(found: dict[str, Any], reference: dict[str, Any]) -> float:
     """‖found - reference‖ ÷ ‖reference‖ over all tensors that both have."""
     difference = scale = 0.0
     for name, ours in found.items():
         theirs = reference[name]
-        if ours is not None and theirs is not None and ours.shape == theirs.shape:
+        if ours is not None and theirs is not None:
             difference += float((ours.double() - theirs.double()).square().sum())
             scale += float(theirs.double().square().sum())
     if not difference:
@@ -134,19 +148,14 @@ def joint_error(found: dict[str, Tensor | None], reference: dict[str, Tensor | N
 
 
 def plainly_wrong(found: Trajectory, eager: Trajectory, tolerance: float) -> str | None:
-    """What needs no judge: losses, missing gradients, and parameters that are far from eager's as a whole."""
+    """What needs no judge: losses that are no numbers or far from eager's, and gradients that only one of them has."""
     for number, (ours, theirs) in enumerate(zip(found.losses, eager.losses, strict=True), 1):
-        if not math.isfinite(ours):
-            return f"the loss is {ours:g} in step {number}, eager's is {theirs:.6g}"
-        if abs(ours - theirs) > tolerance * max(abs(theirs), eager.scale or 0.0):
-            return f"the loss is {ours:.6g} in step {number}, eager's is {theirs:.6g} (tolerance {tolerance:g})"
+        if not math.isfinite(ours) or loss_error(ours, theirs, eager.scale) > FAR * tolerance:
+            return f"the loss is {ours:.6g} in step {number}, eager's is {theirs:.6g}"
     for name, ours in found.last.items():
         if (ours is None) != (eager.last[name] is None):
             who = ("the step", "eager") if ours is None else ("eager", "the step")
             return f"{who[0]} has no gradient of {name}, {who[1]} has one"
-    error = joint_error(found.parameters, eager.parameters)
-    if not error <= tolerance:
-        return f"the parameters differ from eager's after {len(found.losses)} steps: relative error {error:.2g}"
     return None
 
 
@@ -165,47 +174,77 @@ def update_reason(found: Trajectory, initial: dict[str, Tensor]) -> str | None:
     return None
 
 
-def differing(
-    found: dict[str, Tensor | None], reference: dict[str, Tensor | None], tolerance: float, device: torch.device
-) -> dict[str, str]:
-    """The tensors that are not the reference's within the tolerance, with what is wrong with them."""
-    reasons = {}
-    for name, ours in found.items():
-        theirs = reference[name]
-        if ours is None or theirs is None:
-            continue
-        verdict = accuracy.compare(ours.to(device), theirs.to(device), tolerance)
-        if not verdict.correct:
-            reasons[name] = str(verdict.reason).removeprefix("output ")
-    return reasons
+def doubts(found: Trajectory, eager: Trajectory, tolerance: float, device: torch.device) -> Iterator[str]:
+    """What is not eager's within the tolerance."""
+    for number, (ours, theirs) in enumerate(zip(found.losses, eager.losses, strict=True), 1):
+        if loss_error(ours, theirs, eager.scale) > tolerance:
+            yield f"the loss is {ours:.6g} in step {number}, eager's is {theirs:.6g}"
+    parts = (("gradient of {} in the first step", "first"), ("gradient of {} in the last step", "last"),
+             ("parameter {} after the last step", "parameters"), ("buffer {}", "buffers"))  # fmt: skip
+    for words, part in parts:
+        theirs = getattr(eager, part)
+        for name, ours in getattr(found, part).items():
+            if ours is not None and theirs[name] is not None:
+                verdict = accuracy.compare(ours.to(device), theirs[name].to(device), tolerance)
+                if not verdict.correct:
+                    yield f"{words.format(name)} {str(verdict.reason).removeprefix('output ')}"
 
 
-def by_float64(
-    wrong: list[Doubt], found: Trajectory, eager: Trajectory, exact: Trajectory, tolerance: float
+def float64_reason(
+    found: Trajectory, eager: Trajectory, initial: dict[str, Tensor], exact: ExactStep, tolerance: float
 ) -> str | None:
-    """None where every tensor in doubt is about as near to the float64 result as eager's is, else what is wrong.
+    """None where the first and the last step are about as near to float64 as eager's are, else what is wrong.
 
-    rmse(ours, exact) <= k × rmse(eager, exact) + tolerance × rms(exact), k = 2, or 3 for half types: as for outputs,
-    but with the whole tolerance, since the rounding of several steps piles up. A single tensor may be noise alone (the
-    gradient of a bias that cancels), so what is asked of eager itself is asked of all tensors together.
+    rmse(ours, exact) <= k × rmse(eager, exact) + tolerance ÷ 10 × rms(exact), k = 2, or 3 for half types, as for
+    outputs; exact is taken at the parameters of each. A single tensor may be noise alone (the gradient of a bias that
+    cancels), so what is asked of eager itself is asked of all tensors together.
     """
-    for part in dict.fromkeys(doubt.part for doubt in wrong):
-        off = joint_error(getattr(eager, part), getattr(exact, part))
+    last = len(found.losses) - 1
+    start = exact(initial, 0)
+    steps = [("first", 0, found.first, eager.first, start, start)]
+    if last:
+        steps.append(("last", last, found.last, eager.last, exact(found.before, last), exact(eager.before, last)))
+    for when, number, ours, theirs, near_ours, near_eager in steps:
+        off = joint_error(theirs, near_eager.gradients)
         if not off <= accuracy.MAX_EAGER_ERROR:
-            what = "buffers" if part == "buffers" else f"gradients in the {part} step"
-            advice = "random, or too sensitive: try a smaller training.lr or protocol.check_steps=1"
-            return f"eager's own {what} are {off:.2g} off float64: {advice}"
-    for doubt in wrong:
-        ours, theirs, true = (getattr(path, doubt.part)[doubt.name] for path in (found, eager, exact))
-        if not accuracy.is_inexact(theirs):
-            return f"{doubt.what} {doubt.reason}"
-        factor = 3 if theirs.dtype in accuracy.HALF else 2
-        own, eagers, scale = accuracy.rmse(ours, true), accuracy.rmse(theirs, true), accuracy.rmse(true, true * 0)
-        if not own <= factor * eagers + tolerance * scale:
-            return f"{doubt.what} {doubt.reason}; error {own:.2g} against float64, eager's is {eagers:.2g}"
+            return f"eager's own gradients are {off:.2g} off float64 in the {when} step: random, or not to be compared"
+        if loss_error(found.losses[number], near_ours.loss, eager.scale) > tolerance:
+            return f"the loss of the {when} step is {found.losses[number]:.6g}, in float64 {near_ours.loss:.6g}"
+        reason = far_from_exact(ours, near_ours.gradients, theirs, near_eager.gradients, tolerance)
+        if reason:
+            return f"in the {when} step the gradient of {reason}"
+    _, _, _, _, near_ours, near_eager = steps[-1]
+    reason = far_from_exact(found.buffers, near_ours.buffers, eager.buffers, near_eager.buffers, tolerance)
+    return reason and f"buffer {reason}"
+
+
+def far_from_exact(
+    ours: dict[str, Any],
+    our_exact: dict[str, Any],
+    theirs: dict[str, Any],
+    their_exact: dict[str, Any],
+    tolerance: float,
+) -> str | None:
+    for name, own in ours.items():
+        true, eagers = our_exact[name], theirs[name]
+        if own is None or true is None or eagers is None:
+            continue
+        if not accuracy.is_inexact(eagers):
+            if not torch.equal(own, eagers):
+                return f"{name} is not eager's"
+            continue
+        factor = 3 if eagers.dtype in accuracy.HALF else 2
+        error, allowed = accuracy.rmse(own, true), accuracy.rmse(eagers, their_exact[name])
+        if not error <= factor * allowed + tolerance / 10 * accuracy.rmse(true, true * 0):
+            return f"{name} has an error of {error:.2g} against float64, eager's has {allowed:.2g}"
     return None
 
 
 def summary(found: Trajectory, verdict: Judgement) -> dict[str, Any]:
     """For the trial's record."""
-    return {"steps": len(found.losses), "losses": found.losses, "judged_by_float64": verdict.by_float64}
+    return {
+        "steps": len(found.losses),
+        "losses": found.losses,
+        "judged_by_float64": verdict.by_float64,
+        "not_within_tolerance": len(verdict.doubts),
+    }

@@ -14,7 +14,7 @@ import torch
 from effbench.cell import Cell, Status, Trial
 from effbench.measure import accuracy, timing, work
 from effbench.measure.training import Inputs, Mean, MeanSquare, Own, Training
-from effbench.measure.trajectories import Trajectory, judge, not_finite, summary
+from effbench.measure.trajectories import Exact, Trajectory, judge, not_finite, summary
 from effbench.models.build import resolve_target
 from effbench.worker.failures import Ended
 
@@ -74,9 +74,11 @@ class Trainer:
         training = self.training
         found = training.follow(step, inputs, self.steps)
         tolerance = self.cell.model.get("tolerance") or accuracy.TOLERANCES.get(self.dtype, 1e-4)
-        verdict = judge(
-            found, eager, training.initial, lambda: training.exact(inputs, self.steps), tolerance, self.device
-        )
+
+        def exact(state: dict[str, torch.Tensor], number: int) -> Exact:
+            return training.exact(state, inputs[number % len(inputs)])
+
+        verdict = judge(found, eager, training.initial, exact, tolerance, self.device)
         self.trial.rel_error = verdict.error
         self.trial.extra["training"] = summary(found, verdict)
         if verdict.reason:
