@@ -200,7 +200,7 @@ class Training:
         for number in range(steps):
             if number == steps - 1:
                 before = on_host({**self.parameters, **self.buffers})
-            args, kwargs = accuracy.clone(inputs[number % len(inputs)])
+            args, kwargs = accuracy.clone(inputs_of(inputs, number, steps))
             losses.append(step(*args, **kwargs).clone())
             for name, value in self.gradients().items():
                 alone[name].grad = None if value is None else value.detach().clone()
@@ -279,6 +279,13 @@ class Training:
 def on_host(tensors: dict[str, Tensor | None]) -> dict[str, Any]:
     """Copies in host memory; None stays."""
     return {name: None if value is None else value.detach().to("cpu", copy=True) for name, value in tensors.items()}
+
+
+def inputs_of(inputs: Sequence[Inputs], number: int, steps: int) -> Inputs:
+    """Of a step, counted from 0. The last step has a set of its own: what clings to an earlier one shows there."""
+    if number == steps - 1:
+        return inputs[-1]
+    return inputs[number % max(1, len(inputs) - 1)]
 
 
 def wide(given: Inputs) -> Inputs:

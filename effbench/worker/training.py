@@ -13,7 +13,7 @@ import torch
 
 from effbench.cell import Cell, Status, Trial
 from effbench.measure import accuracy, timing, work
-from effbench.measure.training import Inputs, Mean, MeanSquare, Own, Training
+from effbench.measure.training import Inputs, Mean, MeanSquare, Own, Training, inputs_of
 from effbench.measure.trajectories import Exact, Trajectory, judge, not_finite, summary
 from effbench.models.build import resolve_target
 from effbench.worker.failures import Ended
@@ -76,7 +76,7 @@ class Trainer:
         tolerance = self.cell.model.get("tolerance") or accuracy.TOLERANCES.get(self.dtype, 1e-4)
 
         def exact(state: dict[str, torch.Tensor], number: int) -> Exact:
-            return training.exact(state, inputs[number % len(inputs)])
+            return training.exact(state, inputs_of(inputs, number, self.steps))
 
         verdict = judge(found, eager, training.initial, exact, tolerance, self.device)
         self.trial.rel_error = verdict.error
