@@ -75,14 +75,22 @@ class Judgement:
 
 def not_finite(eager: Trajectory) -> str | None:
     """What of eager's own steps is no number, or None."""
-    for number, loss in enumerate(eager.losses, 1):
-        if not math.isfinite(loss):
-            return f"eager's loss is {loss:g} in step {number}"
-    for when, gradients in (("first", eager.first), ("last", eager.last)):
+
+    def bad_loss(first: int, last: int) -> str | None:
+        numbered = enumerate(eager.losses[first:last], first + 1)
+        bad = (f"eager's loss is {loss:g} in step {number}" for number, loss in numbered if not math.isfinite(loss))
+        return next(bad, None)
+
+    def bad_gradient(when: str, gradients: dict[str, Tensor | None]) -> str | None:
         for name, value in gradients.items():
             if value is not None and not bool(torch.isfinite(value).all()):
                 return f"eager's gradient of {name} is not finite in the {when} step"
-    return None
+        return None
+
+    steps = len(eager.losses)
+    return (
+        bad_loss(0, 1) or bad_gradient("first", eager.first) or bad_loss(1, steps) or bad_gradient("last", eager.last)
+    )
 
 
 def judge(
