@@ -20,6 +20,7 @@ LOSSES = ("mean-square", "mean")  # any other is a path
 IMPLEMENTATIONS = ("for-loop", "foreach", "fused", "capturable")
 ISOLATIONS = ("fork", "spawn")
 ON_FAILURE = ("fail", "ignore")
+ARTIFACTS = ("trace", "code", "snapshot", "graph")
 MATMUL_PRECISIONS = ("highest", "high", "medium")
 
 
@@ -117,6 +118,7 @@ class Config:
     timeout_s: float = 900.0  # longest wall time of a trial
     baseline_mode: str = "eager"
     resume: str | None = None  # a sweep's id, name or `last`: go on where it stopped
+    artifacts: Any = field(default_factory=list)  # trace, code, snapshot, graph: of each cell's first trial
     on_failure: str = "fail"  # fail: exit 1 when cells failed; ignore: exit 0
     db: str = DEFAULT_DB  # a path or any SQLAlchemy URL
 

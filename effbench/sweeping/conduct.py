@@ -16,12 +16,13 @@ from effbench.cell import Cell, Environment, mode_settings
 from effbench.config import LOSSES, Config
 from effbench.errors import ConfigError, ResumeError
 from effbench.message import ProbeRequest
+from effbench.store import artifacts
 from effbench.store.store import Store
 from effbench.sweeping import host, plan
 from effbench.sweeping.ceilings import measure_missing
 from effbench.sweeping.cores import share_out, wanted_cores
 from effbench.sweeping.progress import Progress
-from effbench.sweeping.schedule import Schedule, Slot, jobs_of
+from effbench.sweeping.schedule import Job, Schedule, Slot, jobs_of
 from effbench.sweeping.servers import Servers
 from effbench.sweeping.workers import ForkServer
 
@@ -109,6 +110,7 @@ def conduct(
             observer=progress,
             foreign_wait_s=settings.executor["foreign_wait_s"],
             ceilings=known and known["ceilings"],
+            artifacts=lambda job: wanted_artifacts(job, settings, sweep_id),
             history=history,
             stop=stop,
         )
@@ -127,6 +129,15 @@ def conduct(
         return Outcome(sweep_id, environment_id, settings.db, state, settings.on_failure, latencies)
     finally:
         store.close()
+
+
+def wanted_artifacts(job: Job, settings: plan.Settings, sweep_id: str) -> dict[str, Any] | None:
+    """What the trial shall leave behind, and where: in a cell's first round alone."""
+    if not settings.artifacts or job.round > 0:
+        return None
+    name = artifacts.name_of(sweep_id, job.cell.key)
+    folder = (artifacts.home(settings.db) / name).absolute()
+    return {"kinds": settings.artifacts, "folder": str(folder), "name": name}
 
 
 def probe(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class Settings:
     timeout_s: float
     baseline_mode: str
     resume: str | None
+    artifacts: list[str]
     on_failure: str
     db: str
 
@@ -76,6 +77,10 @@ def validate(config: dict[str, Any]) -> None:
         raise ConfigError(f"training.lr must be above 0, got {training['lr']:g}")
     one_of("device", config["device"], schema.DEVICES)
     one_of("isolation", config["isolation"], schema.ISOLATIONS)
+    if not isinstance(config["artifacts"], list):
+        raise ConfigError(f"artifacts={config['artifacts']} is no list: use brackets, as 'artifacts=[trace,code]'")
+    for kind in config["artifacts"]:
+        one_of("artifacts", kind, schema.ARTIFACTS)
     one_of("on_failure", config["on_failure"], schema.ON_FAILURE)
     one_of("numerics.matmul_precision", config["numerics"]["matmul_precision"], schema.MATMUL_PRECISIONS)
     at_least("bs", config["bs"], 1)

@@ -26,7 +26,7 @@ from effbench.message import TrialRequest
 from effbench.models.build import build_module, resolve_target
 from effbench.models.inputs import make_inputs
 from effbench.models.spec import parse_inputs
-from effbench.worker import failures, training
+from effbench.worker import artifacts, failures, training
 from effbench.worker.failures import Ended
 
 TRACED_MS = 50.0
@@ -167,6 +167,9 @@ def measure(run: Run) -> None:
             with run.phase("profile"):
                 look_inside(run, module, step, inputs)
     trial.extra["facts"] = prepared.facts
+    if run.request.artifacts:
+        with run.phase("artifacts"):
+            artifacts.collect(run, mode, module, step, inputs)
     if diverged:
         raise Ended(Status.INCORRECT, diverged)
     if after.graphs > before.graphs or after.recompiles > before.recompiles:

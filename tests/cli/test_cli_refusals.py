@@ -39,6 +39,8 @@ def refused(done, *said: str, code: int = 2) -> None:
         (["training.optimizer=lion"], ["training.optimizer=lion", "adamw"]),
         (["training.implementation=fast"], ["training.implementation=fast", "for-loop"]),
         (["training.lr=0"], ["training.lr must be above 0"]),
+        (["artifacts=[trace,dreams]"], ["artifacts=dreams", "trace, code, snapshot, graph"]),
+        (["artifacts=trace"], ["artifacts=trace", "[trace,code]"]),
         (["protocol.check_steps=0"], ["protocol.check_steps must be at least 1"]),
         (["isolation=thread"], ["isolation=thread", "fork", "spawn"]),
         (["on_failure=explode"], ["on_failure=explode", "ignore"]),
