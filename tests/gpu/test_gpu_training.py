@@ -14,7 +14,14 @@ from effbench.models.mlp import MLP
 from effbench.modes.graphs import CudaGraph
 from effbench.store import Store
 
-QUICK = ["protocol=quick", "protocol.budget_s=0.4", "protocol.min_time_s=0.1", "protocol.load_s=0", "phase=training"]
+QUICK = [
+    "protocol=quick",
+    "protocol.budget_s=0.2",
+    "protocol.min_time_s=0.05",
+    "protocol.warmup_s=0.05",
+    "protocol.load_s=0",
+    "phase=training",
+]
 GRAPHS = ("cuda-graph", "compile+graph")
 
 
@@ -78,16 +85,16 @@ def test_max_autotune(folder):
 
 def test_every_adam_on_an_attention_block(folder):
     found = trials(["model=attention", "model.module.width=128", "model.module.heads=4", "model.module.seq=32", "bs=4",
-                    "mode=eager,cuda-graph", "training.implementation=for-loop,foreach,fused,capturable"])  # fmt: skip
-    assert len(found) == 8
+                    "mode=eager,cuda-graph", "training.implementation=foreach,fused,capturable"])  # fmt: skip
+    assert len(found) == 6
     for trial in found:
         assert (trial["status"], trial["reason"]) == ("ok", None), (trial["mode"], trial["how"])
 
 
 def test_sgd_and_gradients_zeroed_in_place(folder):
-    found = trials(["model=tiny", "bs=8", "mode=eager,cuda-graph", "training.optimizer=sgd,adamw",
-                    "training.set_to_none=false", "training.lr=1e-3"])  # fmt: skip
-    assert len(found) == 4
+    found = trials(["model=tiny", "bs=8", "mode=cuda-graph", "training.optimizer=sgd,adamw",
+                    "training.implementation=for-loop", "training.set_to_none=false", "training.lr=1e-3"])  # fmt: skip
+    assert len(found) == 2
     for trial in found:
         assert (trial["status"], trial["reason"]) == ("ok", None), (trial["mode"], trial["how"])
 
