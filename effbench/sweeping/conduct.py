@@ -147,10 +147,13 @@ def probe(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: st
     """
     modules = dict.fromkeys(part["model"]["module"]["_target_"] for part in parts)
     named = (part["training"]["loss"] for part in parts if part["phase"] == "training")
-    modules |= dict.fromkeys(loss for loss in named if loss not in LOSSES)
+    losses = dict.fromkeys(loss for loss in named if loss not in LOSSES)
+    modules |= losses
     modes = {str(part["mode"]): part["mode"] for part in parts}
     device = "cpu" if all(part["device"] == "cpu" for part in parts) else "auto"
     answer = server.call("probe", ProbeRequest(list(modules), list(modes.values()), device).to_json(), PROBE_TIMEOUT_S)
+    for loss in losses:
+        answer["errors"] = [said.replace(f"_target_={loss}", f"training.loss={loss}") for said in answer["errors"]]
     known = dict(zip(modes, answer["settings"], strict=True))
     if errors := answer["errors"] or fit_settings(parts, known, baseline_mode):
         more = f" (and {len(errors) - 2} more like these)" if len(errors) > 2 else ""
