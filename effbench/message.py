@@ -59,6 +59,7 @@ class TrialRequest:
     foreign_wait_s: float = 0.0  # longest wait for another process to leave the GPU alone
     profile: bool = False  # whether the profiled pass belongs to this trial
     ceilings: dict[str, Any] | None = None  # of this machine, where known
+    artifacts: dict[str, Any] | None = None  # kinds, the folder to write them to, its name in the record
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

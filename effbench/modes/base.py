@@ -36,6 +36,10 @@ class Prepared:
 BatchDims = tuple[list[int | None], dict[str, int | None]] | None
 
 
+#: Turns a forward into a training step over it: a callable with the same arguments that gives the loss.
+StepOver = Callable[[Callable[..., Any]], Callable[..., torch.Tensor]]
+
+
 class Mode(Protocol):
     """`compiles`: its preparation is reported as compile seconds. `settling_calls`: how many first calls still prepare
     (cudagraph trees warm up, record, then replay: three).
@@ -44,6 +48,10 @@ class Mode(Protocol):
     what became of it. `static_shape = True`: it takes no stream of batch sizes. Before it calls `prepare`, a worker
     sets `batch_dims` (`BatchDims`) and `cache_dir` (a folder that this cell's trials of this sweep share, or None),
     and calls `expect(batch)` with a `models.batch.Batch`.
+
+    A mode for phase=training says so: `phases = ("inference", "training")`. Its training step is then one over the step
+    that `prepare` makes, or, where it has a method `prepare_training(module, step_over: StepOver, args, kwargs)`, what
+    that prepares. `captures_step = True`: the optimizer's step will be in a CUDA graph.
     """
 
     compiles: bool

@@ -22,6 +22,7 @@ class Compiled:
 
     compiles = True
     batch_dims: BatchDims = None
+    phases = ("inference", "training")
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from effbench.modes.base import BatchDims, Prepared, needs_compiler, needs_cuda
+from effbench.modes.base import BatchDims, Prepared, StepOver, needs_compiler, needs_cuda
 from effbench.modes.compiled import Compiled
 from effbench.modes.guard import check_policy, guarded
 
@@ -20,6 +20,8 @@ class CudaGraph:
     compiles = False
     static_shape = True
     settling_calls = 1
+    phases = ("inference", "training")
+    captures_step = True
 
     def __init__(self, warmups: int = 3, guard: str | None = None) -> None:
         self.warmups = warmups
@@ -34,6 +36,12 @@ class CudaGraph:
 
         return guarded(module, self.guard, anew, args, kwargs)
 
+    def prepare_training(
+        self, module: torch.nn.Module, step_over: StepOver, args: tuple, kwargs: dict[str, Any]
+    ) -> Prepared:
+        """The whole step in one graph: forward, loss, backward, optimizer."""
+        return capture(step_over(module), args, kwargs, self.warmups)
+
 
 class CompiledCudaGraph:
     """A CUDA graph over the module compiled with `inner`, one of torch.compile's modes without CUDA graphs. `only`,
@@ -43,6 +51,8 @@ class CompiledCudaGraph:
     static_shape = True
     settling_calls = 1
     batch_dims: BatchDims = None
+    phases = ("inference", "training")
+    captures_step = True
 
     def __init__(
         self,
@@ -77,6 +87,16 @@ class CompiledCudaGraph:
             return capture(function, args, kwargs, self.warmups, self.compiled.mark)
 
         prepared = guarded(module, self.guard, anew, args, kwargs)
+        prepared.facts.update(facts)
+        return prepared
+
+    def prepare_training(
+        self, module: torch.nn.Module, step_over: StepOver, args: tuple, kwargs: dict[str, Any]
+    ) -> Prepared:
+        """The whole step in one graph: forward, loss, backward, optimizer."""
+        self.compiled.batch_dims = self.batch_dims
+        function, facts = self.compiled.compile(module)
+        prepared = capture(step_over(function), args, kwargs, self.warmups, self.compiled.mark)
         prepared.facts.update(facts)
         return prepared
 

@@ -26,18 +26,10 @@ from effbench.message import TrialRequest
 from effbench.models.build import build_module, resolve_target
 from effbench.models.spec import InputSpec, parse_inputs
 from effbench.modes.base import BatchDims
-from effbench.worker import failures, stream
+from effbench.worker import artifacts, failures, stream, training
+from effbench.worker.failures import Ended
 
 TRACED_MS = 50.0
-
-
-class Ended(Exception):
-    """The trial has its status before its end."""
-
-    def __init__(self, status: Status, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
 
 
 @dataclass
@@ -51,6 +43,7 @@ class Run:
     rules: timing.Rules
     trial: Trial
     say_phase: Callable[[str], None]
+    trainer: training.Trainer | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
@@ -122,7 +115,7 @@ def measure(run: Run) -> None:
         mode = resolve_target(cell.mode["_target_"])(**mode_settings(cell.mode))
         if device.type == "cuda" and not torch.cuda.is_available():
             raise Ended(Status.UNSUPPORTED, "device=cuda, and torch sees no CUDA device here")
-        if reason := mode.missing(device) or stream.unsupported(cell, mode):
+        if reason := training.refusal(mode, cell) or mode.missing(device) or stream.unsupported(cell, mode):
             raise Ended(Status.UNSUPPORTED, reason)
         gpu = telemetry.Telemetry.open(run.request.gpu_uuid if device.type == "cuda" else None)
         stranger = watch.busy_stranger(gpu, run.request.foreign_wait_s)
@@ -138,6 +131,8 @@ def measure(run: Run) -> None:
         sets = run.request.protocol.get("input_sets", 3)
         inputs, checked = stream.make_sets(cell, specs, sets, run.dtype, device, seed)
         stream.inform(cell, mode, specs)
+        if cell.phase == training.TRAINING:
+            run.trainer = training.Trainer(cell, mode, module, run.request.protocol.get("check_steps", 5), trial)
         timing.synchronizer(device)()
         trial.build_peak_allocated_bytes, _ = memory.peaks(device)
     if hasattr(mode, "batch_dims"):
@@ -147,9 +142,9 @@ def measure(run: Run) -> None:
     uses_dynamo = getattr(mode, "uses_dynamo", mode.compiles)
     partitions = Partitions()
     watched = partitions if uses_dynamo else nullcontext()
-    with torch.inference_mode(), counters.LogReasons() as reasons, watched:
+    with nullcontext() if run.trainer else torch.inference_mode(), counters.LogReasons() as reasons, watched:
         with run.phase("check"):
-            references = reference_outputs(run, module, checked)
+            references = run.trainer.reference(checked) if run.trainer else reference_outputs(run, module, checked)
         step, prepared = prepare(run, mode, module, checked, references)
         read = counters.read()
         trial.compile_cache = (prepared.compile_cache or counters.cache_state(read)) if mode.compiles else None
@@ -175,10 +170,16 @@ def measure(run: Run) -> None:
             if prepared.copy_inputs is not None:
                 copies = timing.time_period(prepared.copy_inputs, inputs, run.rules, 0.02)
                 trial.input_copy_ms = statistics.median(copies.samples_ms)
+            diverged = run.trainer.diverged(step, inputs) if run.trainer else None
         if run.request.profile and device.type == "cuda":
             with run.phase("profile"):
                 look_inside(run, module, step, inputs)
     trial.extra["facts"] = prepared.facts | prepared.late_facts() | stream.facts(cell, trial.samples["latency_ms"])
+    if run.request.artifacts:
+        with run.phase("artifacts"):
+            artifacts.collect(run, mode, module, step, inputs)
+    if diverged:
+        raise Ended(Status.INCORRECT, diverged)
     if after.graphs > before.graphs or after.recompiles > before.recompiles:
         raise Ended(Status.NOISY, "a graph was compiled while timing: these figures hold compile time")
     trial.extra |= partitions.to_json()
@@ -226,14 +227,14 @@ def reference_outputs(run: Run, module: torch.nn.Module, inputs: list[timing.Inp
     return references
 
 
-def prepare(run: Run, mode: Any, module: torch.nn.Module, inputs: list[timing.Inputs], references: list[Any]) -> Any:
+def prepare(run: Run, mode: Any, module: torch.nn.Module, inputs: list[timing.Inputs], references: Any) -> Any:
     """Prepare the mode (timed), make its settling calls (timed), and check every input set against eager."""
     trial, synchronize = run.trial, timing.synchronizer(run.device)
     memory.reset_peaks(run.device)
     args, kwargs = copies(inputs[0])
     with run.phase("prepare"):
         start = time.perf_counter()
-        prepared = mode.prepare(module, args, kwargs)
+        prepared = run.trainer.prepare(mode, args, kwargs) if run.trainer else mode.prepare(module, args, kwargs)
         synchronize()
         ready = time.perf_counter()
         step = prepared.step
@@ -250,6 +251,9 @@ def prepare(run: Run, mode: Any, module: torch.nn.Module, inputs: list[timing.In
     trial.compile_s = settled - start if mode.compiles else None
     trial.prepare_peak_allocated_bytes, _ = memory.peaks(run.device)
     with run.phase("check"):
+        if run.trainer:
+            run.trainer.check(step, inputs, references)
+            return step, prepared
         tolerance = run.cell.model.get("tolerance")
         for given, reference in zip(inputs, references, strict=True):
             args, kwargs = copies(given)
@@ -299,7 +303,8 @@ def look_inside(run: Run, module: torch.nn.Module, step: Callable, inputs: list[
         trial.extra["profile"] = found.to_json()
         if run.cell.stream:  # the work of which call?
             return
-        counted = work.count(module, *copies(inputs[0]))
+        args, kwargs = copies(inputs[0])
+        counted = run.trainer.count(args, kwargs) if run.trainer else work.count(module, args, kwargs)
     except Exception as error:
         trial.extra["profile_failed"] = failures.describe(error)
         return
