@@ -127,7 +127,8 @@ def setting_rows(kind: Any, prefix: str) -> Iterator[Row]:
             yield from setting_rows(hint, f"{name}.")
             continue
         made = field.default if field.default is not dataclasses.MISSING else field.default_factory()
-        yield Row(name, [setting_type(hint), shown(made)], [None, None])
+        kind = "list" if isinstance(made, list) else setting_type(hint)
+        yield Row(name, [kind, shown(made)], [None, None])
 
 
 def setting_names() -> list[str]:

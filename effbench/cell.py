@@ -75,8 +75,9 @@ class Cell:
     `model` holds `name`, `module` (`_target_` and arguments), `inputs` (a list in the order of forward's arguments,
     each with its `name`), `tolerance`, `allow_nonfinite`;
     `mode` holds `name`, `_target_` and its own settings; `numerics` and `env` are flat. `stream` is None for calls of
-    one batch size, else its `name`, `samples_per_call` and `sizes`; `bs` is then the largest of them. All values are
-    plain JSON and resolved: `dtype` and `device` are never `auto`.
+    one batch size, else its `name`, `samples_per_call` and `sizes`; `bs` is then the largest of them. `training` holds
+    the step's settings, None in the inference phase. All values are plain JSON and resolved: `dtype` and `device` are
+    never `auto`.
     """
 
     model: dict[str, Any]
@@ -88,6 +89,7 @@ class Cell:
     numerics: dict[str, Any] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
     stream: dict[str, Any] | None = None
+    training: dict[str, Any] | None = None
 
     @property
     def key(self) -> str:
@@ -103,10 +105,12 @@ class Cell:
         return self.mode["name"]
 
     def params(self) -> dict[str, Any]:
-        """Every resolved parameter as plain JSON. Without a stream there is no such part: keys are what they were."""
+        """Every resolved parameter as plain JSON. `stream` and `training` only where there is one: keys are what they
+        were before these existed."""
         params = dataclasses.asdict(self)
-        if params["stream"] is None:
-            del params["stream"]
+        for name in ("stream", "training"):
+            if params[name] is None:
+                del params[name]
         return params
 
     @classmethod

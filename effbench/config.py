@@ -14,9 +14,13 @@ from omegaconf import DictConfig, OmegaConf
 DEFAULT_DB = "results/effbench.db"
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 DEVICES = ("auto", "cuda", "cpu")
-PHASES = ("inference",)
+PHASES = ("inference", "training")
+OPTIMIZERS = ("sgd", "adam", "adamw")
+LOSSES = ("mean-square", "mean")  # any other is a path
+IMPLEMENTATIONS = ("for-loop", "foreach", "fused", "capturable")
 ISOLATIONS = ("fork", "spawn")
 ON_FAILURE = ("fail", "ignore")
+ARTIFACTS = ("trace", "code", "snapshot", "graph")
 MATMUL_PRECISIONS = ("highest", "high", "medium")
 
 
@@ -60,6 +64,17 @@ class Stream:
 
 
 @dataclass
+class Training:
+    """What a training step does (docs/training.md); part of the cell where phase=training."""
+
+    optimizer: str = "adam"  # sgd, adam, adamw
+    implementation: str = "foreach"  # for-loop, foreach, fused, capturable
+    lr: float = 1e-4
+    loss: str = "mean-square"  # mean-square, mean, or the path of a callable(output, inputs) that gives a scalar
+    set_to_none: bool = True  # how gradients are zeroed before each step
+
+
+@dataclass
 class SweepSettings:
     name: str | None = None
     label: str | None = None  # null: git description of the working directory
@@ -83,6 +98,7 @@ class Protocol:
     min_block_ms: float = 5.0  # least length of a block of back-to-back calls
     load_s: float = 0.3  # seconds of back-to-back calls before the period is timed
     input_sets: int = 3  # inputs rotate over so many sets
+    check_steps: int = 5  # training: steps that are compared with eager
     enough_interval: float | None = None  # a cell's rounds end early once its 95 % interval is this narrow, relative
     attempts: int = 2  # tries of a round whose trial is noisy
     profile: bool = True  # a profiled pass at the end of each trial, on CUDA
@@ -107,7 +123,8 @@ class Config:
     stream: Stream = field(default_factory=Stream)
     mode: Any = field(default_factory=dict)
     dtype: str = "auto"  # auto: bfloat16 on CUDA, float32 on CPU
-    phase: str = "inference"
+    phase: str = "inference"  # inference, training
+    training: Training = field(default_factory=Training)
     device: str = "auto"  # auto: cuda if there is one, else cpu
     numerics: Numerics = field(default_factory=Numerics)
     env: Any = field(default_factory=dict)  # environment variables of the cell's process; forces isolation=spawn
@@ -118,6 +135,7 @@ class Config:
     timeout_s: float = 900.0  # longest wall time of a trial
     baseline_mode: str = "eager"
     resume: str | None = None  # a sweep's id, name or `last`: go on where it stopped
+    artifacts: Any = field(default_factory=list)  # trace, code, snapshot, graph: of each cell's first trial
     on_failure: str = "fail"  # fail: exit 1 when cells failed; ignore: exit 0
     db: str = DEFAULT_DB  # a path or any SQLAlchemy URL
 

@@ -1,7 +1,7 @@
 """What crosses the process border between a sweep and its fork server: versioned, plain JSON lines.
 
 Sweep to server:   {"v", "op": "run", "id", "task", "payload", "env"}   task: probe, preload, ceilings,
-                                                                        evidence or trial
+                                                                        evidence, compile_options or trial
                    {"v", "op": "kill", "id"}
 Server to sweep:   {"v", "event": "ready", "pid", "seconds"}
                    {"v", "event": "started", "id", "pid"}
@@ -59,6 +59,7 @@ class TrialRequest:
     foreign_wait_s: float = 0.0  # longest wait for another process to leave the GPU alone
     profile: bool = False  # whether the profiled pass belongs to this trial
     ceilings: dict[str, Any] | None = None  # of this machine, where known
+    artifacts: dict[str, Any] | None = None  # kinds, the folder to write them to, its name in the record
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

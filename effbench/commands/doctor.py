@@ -16,8 +16,8 @@ from rich.markup import escape
 
 from effbench.commands import options
 from effbench.commands.show import terminal
-from effbench.doctor import calibrate, calibrated
-from effbench.doctor.examine import examine, within
+from effbench.doctor import calibrate, calibrated, compile_options
+from effbench.doctor.examine import PROBE_TIMEOUT_S, examine, within
 from effbench.doctor.finding import Finding, counted
 from effbench.doctor.noise import Interrupted
 from effbench.errors import UsageError
@@ -39,13 +39,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure the GPU's ceilings and the spread between processes (some minutes), and store them",
     )
+    parser.add_argument(
+        "--compile-options",
+        action="store_true",
+        help="list torch.compile's arguments, modes and options in the installed torch instead",
+    )
     parser.add_argument("--quick", action="store_true", help="with --calibrate: a rough look of seconds")
 
 
 def run(args: argparse.Namespace) -> int:
     if args.quick and not args.calibrate:
         raise UsageError("doctor: --quick goes with --calibrate; effbench doctor --help")
+    if args.compile_options and args.calibrate:
+        raise UsageError("doctor: --compile-options and --calibrate do different things: choose one")
     with closing(ForkServer()) as server:
+        if args.compile_options:
+            return tell_compile_options(args, server)
         seen = examine(server, args.db)
         if not args.calibrate:
             return tell(args, seen.findings, seen.calibration)
@@ -70,6 +79,12 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "text":
         terminal().print(calibrated.table(noise))
     return tell(args, within("calibration", met), calibration)
+
+
+def tell_compile_options(args: argparse.Namespace, server: ForkServer) -> int:
+    answer = server.call("compile_options", {}, PROBE_TIMEOUT_S)
+    print(json.dumps(answer, indent=2) if args.format == "json" else "\n".join(compile_options.lines(answer)))
+    return 0
 
 
 def steps(answer: dict[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from rich.markup import escape
 from rich.table import Table
@@ -11,7 +12,9 @@ from effbench.analysis.swept import cell_names, row_names
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.commands.show import terminal
+from effbench.errors import NothingFoundError
 from effbench.metrics import METRICS
+from effbench.store.artifacts import home
 from effbench.store.store import Store
 
 HELP = "Sweeps in the database; with --cells the planned cells of one, with --failures what did not end ok."
@@ -25,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--failures", action="store_true", help="every result of a sweep that is not ok, with its reason"
     )
+    which.add_argument("--artifacts", action="store_true", help="the files that a sweep's trials left to look into")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
             print_table(cells_table(store, args.sweep))
         elif args.failures:
             print_table(failures_table(store, args.sweep))
+        elif args.artifacts:
+            print_artifacts(store, args.sweep, home(args.db))
         else:
             print_table(sweeps_table(store))
     return 0
@@ -40,6 +46,32 @@ def run(args: argparse.Namespace) -> int:
 
 def print_table(table: Table) -> None:
     terminal().print(table)
+
+
+def print_artifacts(store: Store, reference: str, folder: Path) -> None:
+    """A line a file, with its cell; then what could not be made, and why. Plain where it is piped."""
+    sweep = store.find_sweep(reference)
+    names = cell_names(store.planned(sweep.id))
+    trials = store.trials(sweep.id)
+    table = table_of("cell", "kind", "file")
+    # of a round that was tried again the last attempt: its files are those that are there
+    last = {trial["cell_key"]: trial for trial in trials if {"artifacts", "artifact_notes"} & trial["extra"].keys()}
+    for trial in last.values():
+        for name in trial["extra"].get("artifacts", ()):
+            path = folder / name
+            there = "" if path.is_file() else " (gone)"
+            table.add_row(escape(names[trial["cell_key"]]), kind_of(name), escape(f"{path}{there}"))
+        for kind, why in trial["extra"].get("artifact_notes", {}).items():
+            table.add_row(escape(names[trial["cell_key"]]), kind, escape(f"none: {why}"))
+    if not table.row_count:
+        raise NothingFoundError(f"sweep {sweep.id} has no artifacts; ask for them: 'artifacts=[trace,code,graph]'")
+    print_table(table)
+
+
+def kind_of(name: str) -> str:
+    """What a file is, by its name."""
+    stem = name.rpartition("/")[2].partition(".")[0].rstrip("0123456789").rstrip("-")
+    return {"memory": "snapshot", "cuda-graph": "graph"}.get(stem, stem)
 
 
 def table_of(*columns: str) -> Table:

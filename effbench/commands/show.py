@@ -119,15 +119,17 @@ def show(console: Console, sweep: Any, rows: list[dict[str, Any]], table: Speedu
 
 
 def over_all(console: Console, rows: list[dict[str, Any]]) -> None:
-    """The geometric mean of each mode, where there is more than one point to average."""
-    modes: dict[str, list[dict[str, Any]]] = {}
+    """The geometric mean of each mode, where there is more than one point to average; training and inference apart."""
+    phases: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for row in swept_rows(rows):
-        modes.setdefault(row.mode, []).append(row.source)
-    said = {mode: score(own) for mode, own in modes.items()}
-    if max(found.averaged for found in said.values()) < 2:
-        return
-    texts = [f"{escape(mode)} {describe(found)}" for mode, found in said.items() if found.value != 1.0]
-    console.print("geometric mean of the speedups: " + " · ".join(texts), highlight=False, soft_wrap=True)
+        phases.setdefault(str(row.source.get("phase")), {}).setdefault(row.mode, []).append(row.source)
+    for phase, modes in phases.items():
+        said = {mode: score(own) for mode, own in modes.items()}
+        if max(found.averaged for found in said.values()) < 2:
+            continue
+        texts = [f"{escape(mode)} {describe(found)}" for mode, found in said.items() if found.value != 1.0]
+        what = f" in {phase}" if len(phases) > 1 else ""
+        console.print(f"geometric mean of the speedups{what}: " + " · ".join(texts), highlight=False, soft_wrap=True)
 
 
 def legend(table: SpeedupTable) -> str:

@@ -19,20 +19,40 @@ class Prepared:
     """A step ready to be called, with the facts of its preparation.
 
     `copy_inputs` does only the copy into static buffers (None where the mode copies nothing); `degraded` says why the
-    step is not what its name promises. `late_facts` gives those that are known only after the calls.
+    step is not what its name promises. `compile_cache`: "cold" or "warm" where the mode knows it better than Inductor's
+    counters. `facts` are read when the trial ends: the step may go on adding to them; `late_facts` gives those that are
+    known only after the calls.
     """
 
     step: Callable[..., Any]
     copy_inputs: Callable[..., Any] | None = None
     degraded: str | None = None
+    compile_cache: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     late_facts: Callable[[], dict[str, Any]] = dict
 
 
+#: Where each input has its batch dimension: of the positional ones in order, and of the named ones.
+BatchDims = tuple[list[int | None], dict[str, int | None]] | None
+
+
+#: Turns a forward into a training step over it: a callable with the same arguments that gives the loss.
+StepOver = Callable[[Callable[..., Any]], Callable[..., torch.Tensor]]
+
+
 class Mode(Protocol):
     """`compiles`: its preparation is reported as compile seconds. `settling_calls`: how many first calls still prepare
-    (cudagraph trees warm up, record, then replay: three). A mode may also have `static_shape = True` (it takes no
-    stream of batch sizes), and a method `expect(batch)`, called with a `models.batch.Batch` before `prepare`."""
+    (cudagraph trees warm up, record, then replay: three).
+
+    What follows is for the modes that have it. `uses_dynamo` (as `compiles`, where it is absent): Dynamo's counters say
+    what became of it. `static_shape = True`: it takes no stream of batch sizes. Before it calls `prepare`, a worker
+    sets `batch_dims` (`BatchDims`) and `cache_dir` (a folder that this cell's trials of this sweep share, or None),
+    and calls `expect(batch)` with a `models.batch.Batch`.
+
+    A mode for phase=training says so: `phases = ("inference", "training")`. Its training step is then one over the step
+    that `prepare` makes, or, where it has a method `prepare_training(module, step_over: StepOver, args, kwargs)`, what
+    that prepares. `captures_step = True`: the optimizer's step will be in a CUDA graph.
+    """
 
     compiles: bool
     settling_calls: int
@@ -42,6 +62,32 @@ class Mode(Protocol):
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         """Turn the module into a step. `args` and `kwargs` are real inputs on the device; exceptions are the cell's."""
+
+
+class Positional(torch.nn.Module):
+    """A module as one that takes its tensors by position only: the named ones come last, in the order of the example
+    `kwargs`; what is no tensor is baked in."""
+
+    def __init__(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        super().__init__()
+        self.inner = module
+        self.names = list(kwargs)
+        values = (*args, *kwargs.values())
+        self.baked = [None if isinstance(value, torch.Tensor) else value for value in values]
+        self.places = [i for i, value in enumerate(values) if isinstance(value, torch.Tensor)]
+        self.train(module.training)
+
+    def tensors(self, args: tuple, kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+        """The inputs of a call in the order in which `forward` takes them."""
+        values = (*args, *(kwargs[name] for name in self.names))
+        return tuple(values[i] for i in self.places)
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        values = list(self.baked)
+        for i, tensor in zip(self.places, tensors, strict=True):
+            values[i] = tensor
+        count = len(values) - len(self.names)
+        return self.inner(*values[:count], **dict(zip(self.names, values[count:], strict=True)))
 
 
 def needs_cuda(device: torch.device, what: str) -> str | None:

@@ -18,7 +18,7 @@ from effbench.measure.memory import graph_pool_bytes
 from effbench.models.batch import Batch
 from effbench.modes.base import Prepared, needs_compiler, needs_cuda
 from effbench.modes.compiled import Compiled
-from effbench.modes.fingerprint import Fingerprint
+from effbench.modes.guard import Fingerprint
 from effbench.modes.runner import OUTPUTS, PADDINGS, SHORT_LIVED, BucketRunner, Capture, Captured, StaticInputs
 
 POOLS = ("shared", "private")
@@ -112,7 +112,7 @@ class BucketedGraph:
         pool_bytes: dict[str, int] = {}
         held = graph_pool_bytes(device) or 0
         few = [size for size in sizes if size <= self.torch_compile_max_bs]
-        compiled = self.compiled.compile(module) if few else None
+        compiled = self.compiled.compile(module)[0] if few else None
         with no_collection(), room_for(len(few)):
             for size in sorted(sizes, reverse=self.order == "largest-first"):
                 began = time.perf_counter()
@@ -135,7 +135,7 @@ class BucketedGraph:
         degraded = None
         if a_pass.fallbacks == a_pass.calls:
             degraded = f"no call has a graph: all are above the largest captured size, {sizes[-1]}"
-        return Prepared(runner, runner.copy_inputs, degraded, facts, lambda: counted(runner))
+        return Prepared(runner, runner.copy_inputs, degraded, facts=facts, late_facts=lambda: counted(runner))
 
 
 def counted(runner: BucketRunner) -> dict[str, Any]:

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from effbench.modes.base import Prepared, needs_compiler, needs_cuda
+from effbench.errors import ConfigError
+from effbench.modes.base import BatchDims, Prepared, needs_compiler, needs_cuda
+from effbench.modes.options import mode_options
+from effbench.modes.selective import Selection
+
+DYNAMIC = (None, True, False, "marked")
 
 
 class Compiled:
     """`mode` is one of torch.compile's modes or None; `options` are Inductor's, laid over those of the mode
-    (torch.compile itself takes only one of the two)."""
+    (torch.compile itself takes only one of the two). `dynamic`: null, true, false, or marked: the batch dimension of
+    every input. `only`, `skip` and `regional` say which parts are compiled (`Selection`)."""
 
     compiles = True
+    batch_dims: BatchDims = None
+    phases = ("inference", "training")
 
     def __init__(
         self,
         mode: str | None = "default",
         fullgraph: bool = False,
-        dynamic: bool | None = None,
+        dynamic: bool | str | None = None,
         options: dict[str, Any] | None = None,
+        only: str | Sequence[str] | None = None,
+        skip: str | Sequence[str] | None = None,
+        regional: bool | str = False,
     ) -> None:
         self.mode = mode
         self.fullgraph = fullgraph
-        self.dynamic = dynamic
-        self.options = {**torch._inductor.list_mode_options(mode or "default"), **(options or {})}
+        self.dynamic = check_dynamic(dynamic)
+        self.options = mode_options(mode, options)
+        self.selection = Selection(only, skip, regional)
 
     @property
     def uses_cuda_graphs(self) -> bool:
@@ -41,21 +54,54 @@ class Compiled:
             return reason
         return needs_compiler(device)
 
-    def compile(self, module: torch.nn.Module) -> Any:
-        return torch.compile(module, fullgraph=self.fullgraph, dynamic=self.dynamic, options=self.options or None)
+    def compile(self, module: torch.nn.Module) -> tuple[Any, dict[str, Any]]:
+        """What is called in place of the module (compiled in its first call), and facts."""
+        return self.selection.apply(
+            module, fullgraph=self.fullgraph, dynamic=told(self.dynamic), options=self.options or None
+        )
+
+    def mark(self, args: tuple, kwargs: dict[str, Any]) -> None:
+        """Mark the batch dimension of the inputs of the call that compiles, where that was asked for."""
+        if self.dynamic == "marked":
+            mark_batch(args, kwargs, self.batch_dims)
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        compiled = self.compile(module)
-        if not (self.uses_cuda_graphs and args_on_cuda(args, kwargs)):
-            return Prepared(compiled)
-        new_step = torch.compiler.cudagraph_mark_step_begin
+        self.mark(args, kwargs)
+        compiled, facts = self.compile(module)
+        if self.uses_cuda_graphs and args_on_cuda(args, kwargs):
+            compiled = marking_steps(compiled)
+        return Prepared(compiled, facts=facts)
 
-        def step(*args: Any, **kwargs: Any) -> Any:
-            # outputs of the step before may be overwritten from here on
-            new_step()
-            return compiled(*args, **kwargs)
 
-        return Prepared(step)
+def check_dynamic(dynamic: bool | str | None) -> bool | str | None:
+    if dynamic not in DYNAMIC:
+        raise ConfigError(f"mode.dynamic is {dynamic!r}; allowed: null, true, false, marked")
+    return dynamic
+
+
+def told(dynamic: bool | str | None) -> bool | None:
+    """torch.compile's argument: what is marked is told by the tensors."""
+    return dynamic if isinstance(dynamic, bool) else None
+
+
+def marking_steps(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """A step of cudagraph trees: the outputs of the step before may be overwritten from its beginning on."""
+    new_step = torch.compiler.cudagraph_mark_step_begin
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        new_step()
+        return compiled(*args, **kwargs)
+
+    return step
+
+
+def mark_batch(args: tuple, kwargs: dict[str, Any], batch_dims: BatchDims) -> None:
+    """Tell Dynamo that the batch dimension of each input varies; without `batch_dims` it is the first."""
+    places, named = batch_dims or ([0] * len(args), dict.fromkeys(kwargs, 0))
+    pairs = [*zip(args, places, strict=True), *((value, named[name]) for name, value in kwargs.items())]
+    for value, dim in pairs:
+        if isinstance(value, torch.Tensor) and dim is not None and value.dim():
+            torch._dynamo.mark_dynamic(value, dim)
 
 
 def args_on_cuda(args: tuple, kwargs: dict[str, Any]) -> bool:

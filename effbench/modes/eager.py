@@ -12,6 +12,7 @@ from effbench.modes.base import Prepared
 class Eager:
     compiles = False
     settling_calls = 1
+    phases = ("inference", "training")
 
     def missing(self, device: torch.device) -> str | None:
         return None

@@ -76,20 +76,24 @@ def _fastest(case: str, bs: int, ok: pd.DataFrame, baseline_mode: str) -> Fastes
 
 
 def by_mode(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row a mode, in canonical order, over all its results (model × bs and whatever else was swept).
+    """One row a mode, in canonical order, over all its results (model × bs and whatever else was swept); one for each
+    phase where there are several: a training step is not averaged with a call.
 
-    Columns: series, results, ok, pass_rate (ok ÷ results), speedup (geometric mean over the `speedup_results` ok ones
-    that have one) with speedup_low and speedup_high (95 %, None where not known), memory_ratio (geometric mean),
-    compile_cold_s (median), not_ok (text: what the others are).
+    Columns: series, phase (empty where there is only one), results, ok, pass_rate (ok ÷ results), speedup (geometric
+    mean over the `speedup_results` ok ones that have one) with speedup_low and speedup_high (95 %, None where not
+    known), memory_ratio (geometric mean), compile_cold_s (median), not_ok (text: what the others are).
     """
     rows = []
-    for series, group in frame.sort_values("series_rank", kind="stable").groupby("series", sort=False):
+    several = frame["phase"].nunique() > 1
+    ordered = frame.assign(phase=frame["phase"] if several else "").sort_values("series_rank", kind="stable")
+    for (phase, series), group in ordered.groupby(["phase", "series"], sort=False):
         ok = group[group["status"] == Status.OK]
         found = score(group.to_dict("records"))
         bad = counts(group[group["status"] != Status.OK]).by_status
         rows.append(
             {
                 "series": str(series),
+                "phase": str(phase),
                 "results": len(group),
                 "ok": len(ok),
                 "pass_rate": len(ok) / len(group),
@@ -113,7 +117,7 @@ def geometric_mean(values: pd.Series) -> float:
 
 def headline(best: dict[str, dict[int, Fastest | None]], modes: pd.DataFrame) -> tuple[str, int, int]:
     """The mode that is fastest most often, in how many points, and how many points have an ok result."""
-    if len(modes) < 2:  # nothing to compare
+    if modes["series"].nunique() < 2:  # nothing to compare
         return "", 0, 0
     wins: dict[str, int] = {}
     points = [item for row in best.values() for item in row.values() if item is not None]

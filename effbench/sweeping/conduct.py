@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from effbench.cell import Cell, Environment, mode_settings
-from effbench.config import Config
+from effbench.config import LOSSES, Config
 from effbench.errors import ConfigError, ResumeError
 from effbench.message import ProbeRequest
+from effbench.store import artifacts
 from effbench.store.store import Store
 from effbench.sweeping import host, plan
 from effbench.sweeping.ceilings import measure_missing
 from effbench.sweeping.cores import share_out, wanted_cores
 from effbench.sweeping.progress import Progress
-from effbench.sweeping.schedule import Schedule, Slot, jobs_of, with_retries
+from effbench.sweeping.schedule import Job, Schedule, Slot, jobs_of, with_retries
 from effbench.sweeping.servers import Servers
 from effbench.sweeping.workers import ForkServer
 
@@ -110,6 +111,7 @@ def conduct(
             observer=progress,
             foreign_wait_s=settings.executor["foreign_wait_s"],
             ceilings=known and known["ceilings"],
+            artifacts=lambda job: wanted_artifacts(job, settings, sweep_id),
             history=history,
             stop=stop,
         )
@@ -133,15 +135,29 @@ def conduct(
         store.close()
 
 
+def wanted_artifacts(job: Job, settings: plan.Settings, sweep_id: str) -> dict[str, Any] | None:
+    """What the trial shall leave behind, and where: in a cell's first round alone."""
+    if not settings.artifacts or job.round > 0:
+        return None
+    name = artifacts.name_of(sweep_id, job.cell.key)
+    folder = (artifacts.home(settings.db) / name).absolute()
+    return {"kinds": settings.artifacts, "folder": str(folder), "name": name}
+
+
 def probe(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str) -> dict[str, Any]:
     """Import every target once, in a child; learn the environment; fit the modes' settings.
 
     Raises ConfigError for what cannot be imported and for a setting that a mode does not have.
     """
     modules = dict.fromkeys(part["model"]["module"]["_target_"] for part in parts)
+    named = (part["training"]["loss"] for part in parts if part["phase"] == "training")
+    losses = dict.fromkeys(loss for loss in named if loss not in LOSSES)
+    modules |= losses
     modes = {str(part["mode"]): part["mode"] for part in parts}
     device = "cpu" if all(part["device"] == "cpu" for part in parts) else "auto"
     answer = server.call("probe", ProbeRequest(list(modules), list(modes.values()), device).to_json(), PROBE_TIMEOUT_S)
+    for loss in losses:
+        answer["errors"] = [said.replace(f"_target_={loss}", f"training.loss={loss}") for said in answer["errors"]]
     known = dict(zip(modes, answer["settings"], strict=True))
     if errors := answer["errors"] or fit_settings(parts, known, baseline_mode):
         more = f" (and {len(errors) - 2} more like these)" if len(errors) > 2 else ""

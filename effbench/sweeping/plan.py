@@ -16,7 +16,7 @@ from effbench.errors import ConfigError
 from effbench.models.spec import parse_inputs
 
 #: Top-level keys that define a cell; all others are settings of the whole sweep.
-CELL_KEYS = ("model", "bs", "stream", "mode", "dtype", "phase", "device", "numerics", "env")
+CELL_KEYS = ("model", "bs", "stream", "mode", "dtype", "phase", "training", "device", "numerics", "env")
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Settings:
     timeout_s: float
     baseline_mode: str
     resume: str | None
+    artifacts: list[str]
     on_failure: str
     db: str
 
@@ -70,14 +71,25 @@ def validate(config: dict[str, Any]) -> None:
     check_finite(config)
     one_of("dtype", config["dtype"], schema.DTYPES)
     one_of("phase", config["phase"], schema.PHASES)
+    training = config["training"]
+    one_of("training.optimizer", training["optimizer"], schema.OPTIMIZERS)
+    one_of("training.implementation", training["implementation"], schema.IMPLEMENTATIONS)
+    if training["lr"] <= 0:
+        raise ConfigError(f"training.lr must be above 0, got {training['lr']:g}")
     one_of("device", config["device"], schema.DEVICES)
     one_of("isolation", config["isolation"], schema.ISOLATIONS)
+    if not isinstance(config["artifacts"], list):
+        raise ConfigError(f"artifacts={config['artifacts']} is no list: use brackets, as 'artifacts=[trace,code]'")
+    for kind in config["artifacts"]:
+        one_of("artifacts", kind, schema.ARTIFACTS)
     one_of("on_failure", config["on_failure"], schema.ON_FAILURE)
     one_of("numerics.matmul_precision", config["numerics"]["matmul_precision"], schema.MATMUL_PRECISIONS)
     at_least("bs", config["bs"], 1)
-    streams.check(config["stream"])
+    if streams.check(config["stream"]) != streams.NONE and config["phase"] == "training":
+        raise ConfigError("phase=training takes one batch size: leave stream at none, or phase at inference")
     at_least("protocol.rounds", config["protocol"]["rounds"], 1)
     at_least("protocol.input_sets", config["protocol"]["input_sets"], 1)
+    at_least("protocol.check_steps", config["protocol"]["check_steps"], 1)
     at_least("protocol.min_samples", config["protocol"]["min_samples"], 2)
     at_least("protocol.max_samples", config["protocol"]["max_samples"], 2)
     at_least("protocol.max_warmup_calls", config["protocol"]["max_warmup_calls"], 1)
@@ -131,6 +143,7 @@ def check_keys(config: dict[str, Any]) -> None:
         "executor": schema.Executor,
         "numerics": schema.Numerics,
         "stream": schema.Stream,
+        "training": schema.Training,
         "sweep": schema.SweepSettings,
     }
     for node, kind in nodes.items():
@@ -202,7 +215,8 @@ def resolve(cells: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
         env = {key: variable(value) for key, value in cell["env"].items()}
         stream = streams.resolve(cell.get("stream"))
         bs = cell["bs"] if stream is None else streams.batch_size(stream["sizes"], cell["bs"])
-        done = Cell(model, bs, mode, dtype, cell["phase"], device, cell["numerics"], env, stream)
+        training = cell["training"] if cell["phase"] == "training" else None  # keys of inference cells know none
+        done = Cell(model, bs, mode, dtype, cell["phase"], device, cell["numerics"], env, stream, training)
         found.setdefault(done.key, done)
     return list(found.values())
 

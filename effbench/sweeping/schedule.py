@@ -24,7 +24,15 @@ from effbench.sweeping.servers import Servers
 from effbench.sweeping.workers import ForkServer, Task
 
 POLL_S = 0.2
-PARTS = ("build", "prepare", "check", "warmup", "timing", "profile")  # what of a trial's wall time is not overhead
+PARTS = (
+    "build",
+    "prepare",
+    "check",
+    "warmup",
+    "timing",
+    "profile",
+    "artifacts",
+)  # what of a trial's wall time is not overhead
 
 
 @dataclass(frozen=True)
@@ -126,6 +134,7 @@ class Schedule:
     observer: Observer
     foreign_wait_s: float = 0.0
     ceilings: dict[str, Any] | None = None
+    artifacts: Callable[[Job], dict[str, Any] | None] = lambda job: None
     history: dict[str, list[Trial]] = field(default_factory=dict)  # what is recorded of each cell
     stop: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
@@ -220,6 +229,7 @@ class Schedule:
             foreign_wait_s=self.foreign_wait_s,
             profile=self.protocol["profile"],
             ceilings=self.ceilings,
+            artifacts=self.artifacts(job),
         )
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         # variables may be read when torch is imported: such a cell needs a fresh interpreter

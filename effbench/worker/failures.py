@@ -22,6 +22,15 @@ MISSING = {
 TRACEBACK_CHARACTERS = 6000
 
 
+class Ended(Exception):
+    """The trial has its status before its end."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
 def chain(error: BaseException) -> Iterator[BaseException]:
     """The exception and what it came from."""
     seen: set[int] = set()

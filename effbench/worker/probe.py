@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from effbench.cell import Environment
+from effbench.cell import Environment, mode_settings
 from effbench.errors import ConfigError
 from effbench.message import ProbeRequest
 from effbench.models.build import resolve_target
@@ -56,6 +56,8 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
         say_phase(f"import {mode['_target_']}")
         errors += problem(mode["_target_"])
         settings.append(None if errors else settings_of(mode["_target_"]))
+        if not errors:
+            errors += refused(mode, settings[-1])
     say_phase("environment")
     gpus = [] if request.device == "cpu" else visible_gpus()
     return {
@@ -72,6 +74,21 @@ def problem(target: str) -> list[str]:
         resolve_target(target)
     except ConfigError as error:
         return [str(error)]
+    return []
+
+
+def refused(mode: dict[str, Any], names: list[str] | None) -> list[str]:
+    """What a mode says of its settings' values. Unknown settings are found elsewhere, and any other exception of its
+    constructor is the cell's."""
+    given = mode_settings(mode)
+    if names is not None and not set(given) <= set(names):
+        return []
+    try:
+        resolve_target(mode["_target_"])(**given)
+    except ConfigError as error:
+        return [f"mode {mode['name']}: {error}"]
+    except Exception:
+        return []
     return []
 
 

@@ -24,19 +24,12 @@ from effbench.measure.partitions import Partitions
 from effbench.measure.profile import CALLS, profile
 from effbench.message import TrialRequest
 from effbench.models.build import build_module, resolve_target
-from effbench.models.spec import parse_inputs
-from effbench.worker import failures, stream
+from effbench.models.spec import InputSpec, parse_inputs
+from effbench.modes.base import BatchDims
+from effbench.worker import artifacts, failures, stream, training
+from effbench.worker.failures import Ended
 
 TRACED_MS = 50.0
-
-
-class Ended(Exception):
-    """The trial has its status before its end."""
-
-    def __init__(self, status: Status, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
 
 
 @dataclass
@@ -50,6 +43,7 @@ class Run:
     rules: timing.Rules
     trial: Trial
     say_phase: Callable[[str], None]
+    trainer: training.Trainer | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
@@ -121,7 +115,7 @@ def measure(run: Run) -> None:
         mode = resolve_target(cell.mode["_target_"])(**mode_settings(cell.mode))
         if device.type == "cuda" and not torch.cuda.is_available():
             raise Ended(Status.UNSUPPORTED, "device=cuda, and torch sees no CUDA device here")
-        if reason := mode.missing(device) or stream.unsupported(cell, mode):
+        if reason := training.refusal(mode, cell) or mode.missing(device) or stream.unsupported(cell, mode):
             raise Ended(Status.UNSUPPORTED, reason)
         gpu = telemetry.Telemetry.open(run.request.gpu_uuid if device.type == "cuda" else None)
         stranger = watch.busy_stranger(gpu, run.request.foreign_wait_s)
@@ -137,16 +131,23 @@ def measure(run: Run) -> None:
         sets = run.request.protocol.get("input_sets", 3)
         inputs, checked = stream.make_sets(cell, specs, sets, run.dtype, device, seed)
         stream.inform(cell, mode, specs)
+        if cell.phase == training.TRAINING:
+            run.trainer = training.Trainer(cell, mode, module, run.request.protocol.get("check_steps", 5), trial)
         timing.synchronizer(device)()
         trial.build_peak_allocated_bytes, _ = memory.peaks(device)
+    if hasattr(mode, "batch_dims"):
+        mode.batch_dims = batch_dims(specs)
+    if hasattr(mode, "cache_dir"):
+        mode.cache_dir = run.request.cache_dir
+    uses_dynamo = getattr(mode, "uses_dynamo", mode.compiles)
     partitions = Partitions()
-    watched = partitions if mode.compiles else nullcontext()
-    with torch.inference_mode(), counters.LogReasons() as reasons, watched:
+    watched = partitions if uses_dynamo else nullcontext()
+    with nullcontext() if run.trainer else torch.inference_mode(), counters.LogReasons() as reasons, watched:
         with run.phase("check"):
-            references = reference_outputs(run, module, checked)
+            references = run.trainer.reference(checked) if run.trainer else reference_outputs(run, module, checked)
         step, prepared = prepare(run, mode, module, checked, references)
         read = counters.read()
-        trial.compile_cache = counters.cache_state(read) if mode.compiles else None
+        trial.compile_cache = (prepared.compile_cache or counters.cache_state(read)) if mode.compiles else None
         del references
         memory.reset_peaks(device)
         with run.phase("warmup"):
@@ -158,7 +159,8 @@ def measure(run: Run) -> None:
             noisy = time_step(run, step, inputs, gpu, shared)
         with run.phase("facts"):
             after = counters.read()
-            record_counters(trial, mode, after, reasons)
+            if uses_dynamo:
+                record_counters(trial, after, reasons)
             trial.peak_allocated_bytes, trial.peak_reserved_bytes = memory.peaks(device)
             trial.graph_pool_bytes = memory.graph_pool_bytes(device)
             trial.process_gpu_bytes = gpu.process_bytes()
@@ -168,16 +170,22 @@ def measure(run: Run) -> None:
             if prepared.copy_inputs is not None:
                 copies = timing.time_period(prepared.copy_inputs, inputs, run.rules, 0.02)
                 trial.input_copy_ms = statistics.median(copies.samples_ms)
+            diverged = run.trainer.diverged(step, inputs) if run.trainer else None
         if run.request.profile and device.type == "cuda":
             with run.phase("profile"):
                 look_inside(run, module, step, inputs)
     trial.extra["facts"] = prepared.facts | prepared.late_facts() | stream.facts(cell, trial.samples["latency_ms"])
+    if run.request.artifacts:
+        with run.phase("artifacts"):
+            artifacts.collect(run, mode, module, step, inputs)
+    if diverged:
+        raise Ended(Status.INCORRECT, diverged)
     if after.graphs > before.graphs or after.recompiles > before.recompiles:
         raise Ended(Status.NOISY, "a graph was compiled while timing: these figures hold compile time")
     trial.extra |= partitions.to_json()
     if reason := (
         prepared.degraded
-        or counters.degraded_reason(after, reasons, mode.compiles, device)
+        or counters.degraded_reason(after, reasons, uses_dynamo, device)
         or partitions.degraded_reason(reasons.cudagraph_skips)
     ):
         raise Ended(Status.DEGRADED, reason)
@@ -187,6 +195,11 @@ def measure(run: Run) -> None:
 
 def without_name(spec: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in spec.items() if key != "name"}
+
+
+def batch_dims(specs: dict[str, InputSpec]) -> BatchDims:
+    places = [spec.batch_dim for spec in specs.values() if not spec.keyword]
+    return places, {name: spec.batch_dim for name, spec in specs.items() if spec.keyword}
 
 
 def copies(inputs: timing.Inputs) -> timing.Inputs:
@@ -214,14 +227,14 @@ def reference_outputs(run: Run, module: torch.nn.Module, inputs: list[timing.Inp
     return references
 
 
-def prepare(run: Run, mode: Any, module: torch.nn.Module, inputs: list[timing.Inputs], references: list[Any]) -> Any:
+def prepare(run: Run, mode: Any, module: torch.nn.Module, inputs: list[timing.Inputs], references: Any) -> Any:
     """Prepare the mode (timed), make its settling calls (timed), and check every input set against eager."""
     trial, synchronize = run.trial, timing.synchronizer(run.device)
     memory.reset_peaks(run.device)
     args, kwargs = copies(inputs[0])
     with run.phase("prepare"):
         start = time.perf_counter()
-        prepared = mode.prepare(module, args, kwargs)
+        prepared = run.trainer.prepare(mode, args, kwargs) if run.trainer else mode.prepare(module, args, kwargs)
         synchronize()
         ready = time.perf_counter()
         step = prepared.step
@@ -238,6 +251,9 @@ def prepare(run: Run, mode: Any, module: torch.nn.Module, inputs: list[timing.In
     trial.compile_s = settled - start if mode.compiles else None
     trial.prepare_peak_allocated_bytes, _ = memory.peaks(run.device)
     with run.phase("check"):
+        if run.trainer:
+            run.trainer.check(step, inputs, references)
+            return step, prepared
         tolerance = run.cell.model.get("tolerance")
         for given, reference in zip(inputs, references, strict=True):
             args, kwargs = copies(given)
@@ -287,7 +303,8 @@ def look_inside(run: Run, module: torch.nn.Module, step: Callable, inputs: list[
         trial.extra["profile"] = found.to_json()
         if run.cell.stream:  # the work of which call?
             return
-        counted = work.count(module, *copies(inputs[0]))
+        args, kwargs = copies(inputs[0])
+        counted = run.trainer.count(args, kwargs) if run.trainer else work.count(module, args, kwargs)
     except Exception as error:
         trial.extra["profile_failed"] = failures.describe(error)
         return
@@ -368,10 +385,7 @@ def time_step(
     return watcher.noisy
 
 
-def record_counters(trial: Trial, mode: Any, read: counters.Counters, reasons: counters.LogReasons) -> None:
-    """Dynamo's counters apply only to what Dynamo compiled."""
-    if not mode.compiles:
-        return
+def record_counters(trial: Trial, read: counters.Counters, reasons: counters.LogReasons) -> None:
     trial.graph_breaks = read.graph_breaks
     trial.recompiles = read.recompiles
     trial.cudagraph_skips = read.cudagraph_skips

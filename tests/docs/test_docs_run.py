@@ -52,7 +52,7 @@ def fast(line):
     return [word for word in pages.arguments(line) if not word.startswith("protocol")] + FAST
 
 
-@pytest.mark.parametrize("line", [*sweeps("models.md"), *sweeps("extending.md")])
+@pytest.mark.parametrize("line", [*sweeps("models.md"), *sweeps("modes.md"), *sweeps("extending.md")])
 def test_own_models_and_modes_run(line, here):
     found = effbench.sweep(fast(line)).results()
     assert len(found) >= 2

@@ -52,3 +52,14 @@ class Late(nn.Module):
     @torch.compile(dynamic=False)
     def work(self, x, which):
         return x * (which + 1.0)
+
+
+class HalfOnTheCpu(nn.Module):
+    """A graph with a tensor on the CPU: no CUDA graph can hold it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.layer(x) + torch.ones(16, device="cpu").to(x.device)

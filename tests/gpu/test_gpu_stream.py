@@ -16,7 +16,7 @@ from effbench.models.gpt2 import GPT2Decoder
 from effbench.models.inputs import make_inputs
 from effbench.models.spec import parse_inputs
 from effbench.modes.bucketed import BucketedGraph
-from effbench.modes.fingerprint import StaleGraphError
+from effbench.modes.guard import StaleWeightsError
 from effbench.store import Store
 
 MLP_SPECS = parse_inputs({"x": {"shape": [64]}})
@@ -131,7 +131,7 @@ def test_weights_may_change_in_place_and_not_move():
     module[0].weight.mul_(2)
     torch.testing.assert_close(runner(*args), module(*args), rtol=1e-4, atol=1e-4)
     module[0].weight.data = module[0].weight.data.clone()
-    with pytest.raises(StaleGraphError, match=r"0\.weight lies at another address"):
+    with pytest.raises(StaleWeightsError, match=r"weight 0\.weight"):
         runner(*args)
 
 

@@ -14,8 +14,8 @@ from effbench.models.gpt2 import GPT2Decoder
 from effbench.models.inputs import make_inputs
 from effbench.models.spec import parse_inputs
 from effbench.modes.bucketed import BucketedGraph
-from effbench.modes.fingerprint import StaleGraphError
 from effbench.modes.graphs import CudaGraph
+from effbench.modes.guard import StaleWeightsError
 from effbench.modes.runner import OUTPUTS, PADDINGS, Captured, batch_dim
 from effbench.worker.stream import sliced
 
@@ -183,10 +183,9 @@ class TestGuard:
     @pytest.mark.parametrize(
         ("change", "said"),
         [
-            (lambda m: setattr(m.weight, "data", m.weight.data.clone()), "weight lies at another address"),
-            (lambda m: m.double(), "weight has dtype torch.float64, captured with torch.float32"),
-            (lambda m: setattr(m, "bias", None), "bias is gone"),
-            (lambda m: m.register_buffer("extra", torch.zeros(1)), "extra is new"),
+            (lambda m: setattr(m.weight, "data", m.weight.data.clone()), "weight weight: another address"),
+            (lambda m: m.double(), "weight weight: dtype torch.float64, captured as torch.float32"),
+            (lambda m: setattr(m, "bias", None), "weight bias: removed"),
             (lambda m: setattr(m, "weight", torch.nn.Parameter(torch.zeros(5, 4))), r"shape \(5, 4\)"),
         ],
     )
@@ -196,7 +195,7 @@ class TestGuard:
         runner = self.runner(module, "refuse")
         runner(torch.ones(2, 4))
         change(module)
-        with pytest.raises(StaleGraphError, match=said):
+        with pytest.raises(StaleWeightsError, match=said):
             runner(torch.ones(2, 4))
 
     def test_new_values_are_welcome(self):

@@ -200,3 +200,32 @@ def test_names_tell_swept_cells_apart():
         "Net how=slow bs=2 eager float32",
         "Net how=slow bs=2 default float32",
     ]
+
+
+TRAINING = {"optimizer": "adam", "implementation": "foreach", "lr": 1e-4, "loss": "mean", "set_to_none": True}
+
+
+def test_training_belongs_to_a_cell_only_in_its_phase():
+    called, again, trained, slower = plan.resolve(
+        [
+            part(training=TRAINING),
+            part(bs=2),
+            part(phase="training", training=TRAINING),
+            part(phase="training", training={**TRAINING, "lr": 1e-5}),
+            part(training={**TRAINING, "lr": 1e-5}),
+        ],
+        has_cuda=False,
+    )
+    assert "training" not in called.params() and "training" not in again.params()
+    assert trained.params()["training"] == TRAINING
+    assert len({called.key, trained.key, slower.key}) == 3
+    assert [Cell.from_params(cell.params()) for cell in (called, trained)] == [called, trained]
+
+
+def test_the_key_of_an_inference_cell_is_what_it_ever_was():
+    """Results of older versions are found by it."""
+    model = {"name": "m", "module": {"_target_": "a.b"}, "inputs": [{"name": "x", "shape": [4]}], "tolerance": None,
+             "allow_nonfinite": False}  # fmt: skip
+    mode = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
+    cell = Cell(model, 8, mode, "float32", "inference", "cpu", {"seed": 0}, {})
+    assert cell.key == "15024173009629151273310d62da4c093a49dc8409bf40854e4a7c3974e899cc"

@@ -19,9 +19,8 @@ class Fake:
         self.closed = self.waited = self.equipped = False
 
     def wait_ready(self):
-        assert self.ready.wait(20)
-        if self.dead:
-            raise WorkerError(self.dead)
+        if not self.ready.wait(5) or self.dead:
+            raise WorkerError(self.dead or "never ready")
         self.waited = True
 
     def close(self):

@@ -1,0 +1,103 @@
+"""torch.cuda.make_graphed_callables: CUDA graphs that torch captures itself, of a module or of parts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from effbench.errors import ConfigError
+from effbench.modes.base import Positional, Prepared, needs_cuda
+from effbench.modes.selective import matching, patterns, twin_of
+
+
+class GraphedCallables:
+    """`num_warmup_iters`: calls before capture. `only`: patterns of the parts to be graphed, each in a graph of its own
+    with the rest in eager between them; null: the whole module. `share_pool`: the graphs of the parts take their
+    memory from one pool.
+
+    In inference mode no output needs a gradient, so that torch captures the forward alone.
+    """
+
+    compiles = False
+    settling_calls = 1
+    static_shape = True
+
+    def __init__(
+        self, num_warmup_iters: int = 3, only: str | Sequence[str] | None = None, share_pool: bool = True
+    ) -> None:
+        self.num_warmup_iters = num_warmup_iters
+        self.only = patterns("only", only)
+        self.share_pool = share_pool
+
+    def missing(self, device: torch.device) -> str | None:
+        return needs_cuda(device, "make_graphed_callables")
+
+    def prepare(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
+        if not self.only:
+            (step,) = self.graphed([(module, args, kwargs)])
+            return Prepared(step, facts={"graphs": 1})
+        twin = twin_of(module)
+        parts = matching(twin, "only", self.only)
+        calls = calls_of(twin, parts, args, kwargs)
+        for (part, _, _), step in zip(calls, self.graphed(calls), strict=True):
+            part.forward = step.__call__  # a module itself would be taken for a submodule
+        return Prepared(twin, facts={"graphs": len(calls), "graphed_modules": list(parts)})
+
+    def graphed(self, calls: Sequence[tuple[nn.Module, tuple, dict[str, Any]]]) -> list[Callable[..., Any]]:
+        """A replaying step for each (module, example inputs), in the order in which they run.
+
+        torch replaces the `forward` of what it is given: here that of a wrapper, so that the module stays as it is. The
+        example tensors become the static inputs, hence the copies.
+        """
+        wrapped = [Positional(module, args, kwargs) for module, args, kwargs in calls]
+        inputs = [
+            tuple(tensor.clone() for tensor in wrapper.tensors(args, kwargs))
+            for wrapper, (_, args, kwargs) in zip(wrapped, calls, strict=True)
+        ]
+        if self.share_pool:
+            done = torch.cuda.make_graphed_callables(tuple(wrapped), tuple(inputs), self.num_warmup_iters)
+        else:
+            done = [
+                torch.cuda.make_graphed_callables(wrapper, given, self.num_warmup_iters)
+                for wrapper, given in zip(wrapped, inputs, strict=True)
+            ]
+        return [calling(graphed, kwargs) for graphed, (_, _, kwargs) in zip(done, calls, strict=True)]
+
+
+def calling(graphed: Positional, kwargs: dict[str, Any]) -> Callable[..., Any]:
+    """A step with the module's own arguments; where they are tensors by position it is what torch made."""
+    if not kwargs and not any(value is not None for value in graphed.baked):
+        return graphed
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        return graphed(*graphed.tensors(args, kwargs))
+
+    return step
+
+
+def calls_of(
+    module: nn.Module, parts: dict[str, nn.Module], args: tuple, kwargs: dict[str, Any]
+) -> list[tuple[nn.Module, tuple, dict[str, Any]]]:
+    """Run `module` once and note what each of its `parts` is called with, in the order of the calls."""
+    calls: list[tuple[nn.Module, tuple, dict[str, Any]]] = []
+
+    def note(part: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        calls.append((part, args, kwargs))
+
+    hooks = [part.register_forward_pre_hook(note, with_kwargs=True) for part in parts.values()]
+    try:
+        module(*args, **kwargs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for name, part in parts.items():
+        times = sum(called is part for called, _, _ in calls)
+        if times != 1:
+            raise ConfigError(
+                f"mode.only: {name} is called {times} times in one call of the module; a graph has the inputs and "
+                "outputs of one call: choose parts that are called once"
+            )
+    return calls

@@ -1,0 +1,102 @@
+"""Ahead of time: torch.export, then AOTInductor into a package, which is loaded and called without Dynamo."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from effbench.errors import UnsupportedError
+from effbench.modes.base import Prepared, needs_compiler
+from effbench.modes.options import checked
+
+PACKAGE = "aot-inductor.pt2"
+#: What torch imports with its first package: compile seconds exclude imports. Private: a name may be gone.
+IMPORTED_LATE = ("torch._inductor.package", "torch._dynamo.repro.aoti")
+#: What torch or the compiler of the wrapper says where CUDA's own headers or libraries are missing.
+NO_TOOLKIT = re.compile(r"CUDA_HOME environment variable is not set|cannot find -lcuda|(cu|crt)\S*\.h: No such file")
+
+
+class AotInductor:
+    """`strict`: torch.export's own; `options`: Inductor's, by name.
+
+    The package lies in the folder that the cell's trials of a sweep share: the first one exports, compiles and loads
+    it ("cold"), the later ones only load it ("warm"). Without such a folder it is temporary, and always cold.
+    """
+
+    compiles = True
+    uses_dynamo = False
+    settling_calls = 1
+    static_shape = True
+    cache_dir: str | None = None
+
+    def __init__(self, strict: bool = False, options: dict[str, Any] | None = None) -> None:
+        self.strict = strict
+        self.options = checked(options)
+        for name in IMPORTED_LATE:
+            with suppress(ImportError):
+                importlib.import_module(name)
+
+    def missing(self, device: torch.device) -> str | None:
+        if reason := needs_compiler(torch.device("cpu")):  # its wrapper is C++ on every device
+            return reason
+        if device.type != "cuda":
+            return None
+        if cuda_home() is None:
+            return "AOTInductor needs CUDA's headers: install the CUDA toolkit or set CUDA_HOME"
+        return needs_compiler(device)
+
+    def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
+        if self.cache_dir is not None:
+            package = Path(self.cache_dir) / PACKAGE
+            if package.is_file():
+                return self.load(package, "warm")
+            package.parent.mkdir(parents=True, exist_ok=True)
+            self.make(module, args, kwargs, package)
+            return self.load(package, "cold")
+        with tempfile.TemporaryDirectory(prefix="effbench-") as folder:
+            package = Path(folder) / PACKAGE
+            self.make(module, args, kwargs, package)
+            return self.load(package, "cold")
+
+    def make(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any], package: Path) -> None:
+        """Export and compile; the package appears whole or not at all."""
+        # a graph exported in inference mode holds tensors that Inductor's passes may not write to
+        with torch.inference_mode(False), torch.no_grad():
+            program = torch.export.export(module, args, kwargs, strict=self.strict)
+            unfinished = package.with_name(f"{os.getpid()}.{package.name}")
+            try:
+                torch._inductor.aoti_compile_and_package(
+                    program, package_path=str(unfinished), inductor_configs=dict(self.options)
+                )
+            except Exception as error:
+                if NO_TOOLKIT.search(str(error)):
+                    reason = "AOTInductor found no CUDA headers or libraries: install the CUDA toolkit or set CUDA_HOME"
+                    raise UnsupportedError(reason) from error
+                raise
+            unfinished.replace(package)
+
+    def load(self, package: Path, cache: str) -> Prepared:
+        step: Callable[..., Any] = torch._inductor.aoti_load_package(str(package))
+        return Prepared(step, compile_cache=cache, facts={"package_bytes": package.stat().st_size})
+
+
+def cuda_home() -> str | None:
+    """Where CUDA's headers are: a toolkit, or the wheels that torch came with, which torch does not look into by itself
+    (CUDA_HOME is then set for this process)."""
+    from torch.utils import cpp_extension
+
+    if cpp_extension.CUDA_HOME is not None:
+        return cpp_extension.CUDA_HOME
+    for folder in Path(torch.__file__).parent.parent.glob("nvidia/*"):
+        if (folder / "include" / "cuda.h").is_file() and (folder / "include" / "cuda_runtime_api.h").is_file():
+            os.environ["CUDA_HOME"] = cpp_extension.CUDA_HOME = str(folder)
+            return str(folder)
+    return None

@@ -1,0 +1,77 @@
+"""TorchScript: torch.jit.trace and torch.jit.script. torch calls both deprecated; its words are recorded as a fact."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from effbench.modes.base import Positional, Prepared
+
+
+class TorchScript:
+    """What both have in common. `freeze`: weights become constants; `optimize_for_inference`: freezes too, and applies
+    torch.jit's own rewrites for the device."""
+
+    compiles = True
+    uses_dynamo = False
+    settling_calls = 3  # the executor profiles the first calls, then specialises
+
+    def __init__(self, freeze: bool = False, optimize_for_inference: bool = False) -> None:
+        self.freeze = freeze
+        self.optimize_for_inference = optimize_for_inference
+
+    def missing(self, device: torch.device) -> str | None:
+        return None
+
+    def finish(self, scripted: torch.jit.ScriptModule) -> Any:
+        if self.freeze or self.optimize_for_inference:
+            scripted = torch.jit.freeze(scripted)
+        if self.optimize_for_inference:
+            scripted = torch.jit.optimize_for_inference(scripted)
+        return scripted
+
+
+class JitScript(TorchScript):
+    """torch.jit.script: Python's own source, compiled; branches and loops stay."""
+
+    def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
+        with recorded_warnings() as facts:
+            scripted = self.finish(torch.jit.script(module))
+        return Prepared(scripted, compile_cache="cold", facts=facts)
+
+
+class JitTrace(TorchScript):
+    """torch.jit.trace: the operators that the example inputs ran; branches and loops are baked in."""
+
+    def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
+        wrapper = Positional(module, args, kwargs)
+        with recorded_warnings() as facts:
+            # not checked by torch, as every output is compared with eager; not strict: a dict may be an output
+            traced = torch.jit.trace(wrapper, wrapper.tensors(args, kwargs), check_trace=False, strict=False)
+            traced = self.finish(traced)
+        step: Callable[..., Any] = traced
+        if kwargs or any(value is not None for value in wrapper.baked):
+
+            def step(*args: Any, **kwargs: Any) -> Any:
+                return traced(*wrapper.tensors(args, kwargs))
+
+        return Prepared(step, compile_cache="cold", facts=facts)
+
+
+@contextmanager
+def recorded_warnings() -> Iterator[dict[str, list[str]]]:
+    """Warnings are facts here: `deprecations`, and `warnings` for all others (the tracer's: what it baked in)."""
+    facts: dict[str, list[str]] = {}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield facts
+    for warning in caught:
+        said = str(warning.message).strip().splitlines()[0]
+        old = issubclass(warning.category, (DeprecationWarning, FutureWarning)) or "deprecated" in said
+        found = facts.setdefault("deprecations" if old else "warnings", [])
+        if said not in found:
+            found.append(said)

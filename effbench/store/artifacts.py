@@ -1,0 +1,24 @@
+"""Where artifacts lie: beside the database."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from effbench.store.connect import parse_url
+
+#: For a database that is not a file.
+DEFAULT = Path("results")
+
+
+def home(url: str | os.PathLike[str]) -> Path:
+    """The folder that the names in `trial.extra["artifacts"]` are relative to: a SQLite file's own, else `results`."""
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "sqlite" and parsed.database:
+        return Path(parsed.database).parent
+    return DEFAULT
+
+
+def name_of(sweep_id: str, cell_key: str) -> str:
+    """The folder of a cell, below `home`."""
+    return f"artifacts/{sweep_id}/{cell_key[:12]}"

@@ -1,0 +1,182 @@
+"""What a trial leaves for a person to look into: a trace, a memory snapshot, generated code, the graph.
+
+All of it comes after everything is measured, from further calls and a second preparation; what fails is a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from effbench.errors import UnsupportedError
+from effbench.measure import accuracy, timing
+from effbench.worker import failures
+
+CALLS = 3
+MOST_EVENTS = 100_000  # of the memory history
+
+
+class Collector:
+    """Files of one trial in `folder`. `prepare`: a second preparation of the mode, which returns its step; `call`: the
+    measured step; `module`: called as it is where the graph is looked for."""
+
+    def __init__(
+        self,
+        folder: Path,
+        cache_dir: str | None,
+        device: torch.device,
+        module: Callable[..., Any],
+        step: Callable[..., Any],
+        prepare: Callable[..., Callable[..., Any]],
+        inputs: list[timing.Inputs],
+    ) -> None:
+        self.folder, self.cache_dir, self.device = folder, cache_dir, device
+        self.module, self.step, self.prepare, self.inputs = module, step, prepare, inputs
+        self.files: list[Path] = []
+
+    def path(self, name: str) -> Path:
+        """A file to be written."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def given(self, number: int = 0) -> timing.Inputs:
+        with torch.inference_mode(False):
+            return accuracy.clone(self.inputs[number % len(self.inputs)])
+
+    def play(self, step: Callable[..., Any], calls: int = CALLS) -> None:
+        for number in range(calls):
+            args, kwargs = self.given(number)
+            step(*args, **kwargs)
+        timing.synchronizer(self.device)()
+
+    def prepared_again(self) -> Callable[..., Any]:
+        torch._dynamo.reset()  # or it would find the graphs that it has
+        args, kwargs = self.given()
+        return self.prepare(args, kwargs)
+
+    def trace(self) -> None:
+        """A Chrome trace of a few calls (chrome://tracing, Perfetto)."""
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if self.device.type == "cuda":
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
+            self.play(self.step)
+        path = self.path("trace.json.gz")
+        profiler.export_chrome_trace(str(path))
+        self.files.append(path)
+
+    def snapshot(self) -> None:
+        """torch's memory history over a second preparation and a few calls (pytorch.org/memory_viz)."""
+        if self.device.type != "cuda":
+            raise UnsupportedError("a memory snapshot needs CUDA")
+        torch.cuda.memory._record_memory_history(max_entries=MOST_EVENTS)
+        try:
+            self.play(self.prepared_again())
+            path = self.path("memory.pickle")
+            torch.cuda.memory._dump_snapshot(str(path))
+        finally:
+            torch.cuda.memory._record_memory_history(enabled=None)
+        self.files.append(path)
+
+    def code(self) -> None:
+        """What Inductor wrote for this cell, out of its compile cache: a file for each compiled graph, kernels
+        included."""
+        found = sorted(Path(self.cache_dir).rglob("*.py")) if self.cache_dir else []
+        written = [path for path in found if is_output_code(path)]
+        if not written:
+            raise UnsupportedError("Inductor wrote no code for this cell")
+        for number, source in enumerate(sorted(written, key=lambda path: path.stat().st_mtime), 1):
+            path = self.path(f"code-{number}.py")
+            path.write_bytes(source.read_bytes())
+            self.files.append(path)
+
+    def graph(self) -> None:
+        """Each graph that Dynamo finds in the module as text; on CUDA each CUDA graph of the mode as DOT."""
+        problem = None
+        if self.device.type == "cuda":
+            try:
+                self.cuda_graphs()
+            except Exception as error:  # the text is still to be had
+                problem = error
+        texts: list[str] = []
+
+        def keep(found: torch.fx.GraphModule, example_inputs: Any) -> Callable[..., Any]:
+            texts.append(found.print_readable(print_output=False) + f"\n{found.graph}\n")
+            return found.forward
+
+        torch._dynamo.reset()
+        self.play(torch.compile(self.module, backend=keep), 1)
+        if not texts:
+            raise UnsupportedError("Dynamo finds no graph in this module")
+        for number, text in enumerate(texts, 1):
+            path = self.path(f"graph-{number}.txt")
+            path.write_text(text)
+            self.files.append(path)
+        if problem:
+            raise problem
+
+    def cuda_graphs(self) -> None:
+        """Capture anew with every CUDA graph in debug mode, and draw those that came about."""
+        made: list[torch.cuda.CUDAGraph] = []
+        plain = torch.cuda.CUDAGraph
+
+        def in_debug_mode(*args: Any, **kwargs: Any) -> torch.cuda.CUDAGraph:
+            graph = plain(*args, **kwargs)
+            graph.enable_debug_mode()
+            made.append(graph)
+            return graph
+
+        with mock.patch.object(torch.cuda, "CUDAGraph", in_debug_mode):
+            self.play(self.prepared_again())
+        number = 1
+        for graph in made:
+            path = self.path(f"cuda-graph-{number}.dot")
+            graph.debug_dump(str(path))
+            # cudagraph trees capture nothing at all in one, for its memory pool
+            if path.is_file() and "node_" in path.read_text(errors="replace"):
+                self.files.append(path)
+                number += 1
+            else:
+                path.unlink(missing_ok=True)
+
+
+def is_output_code(path: Path) -> bool:
+    """Of a graph: what Inductor calls, not a kernel by itself (those are in it as text)."""
+    text = path.read_text(errors="replace")
+    return "AsyncCompile" in text and "def call(" in text
+
+
+#: What can be asked for, in the order in which it is made: the graph comes last, since it drops what is compiled.
+KINDS = ("trace", "code", "snapshot", "graph")
+
+
+def collect(run: Any, mode: Any, module: torch.nn.Module, step: Callable, inputs: list[timing.Inputs]) -> None:
+    """Make what `run.request.artifacts` asks for; names and notes go into the trial's `extra`."""
+    wanted = run.request.artifacts
+    trainer = run.trainer
+
+    def prepare(args: tuple, kwargs: dict[str, Any]) -> Callable[..., Any]:
+        return (trainer.prepare(mode, args, kwargs) if trainer else mode.prepare(module, args, kwargs)).step
+
+    folder = Path(wanted["folder"])
+    collector = Collector(folder, run.request.cache_dir, run.device, module, step, prepare, inputs)
+    notes = {}
+    with nullcontext() if trainer else torch.inference_mode():
+        for kind in KINDS:
+            if kind in wanted["kinds"]:
+                try:
+                    getattr(collector, kind)()
+                except UnsupportedError as error:
+                    notes[kind] = str(error)
+                except Exception as error:
+                    notes[kind] = failures.describe(error)
+    names = [f"{wanted['name']}/{path.relative_to(folder)}" for path in collector.files]
+    run.trial.extra["artifacts"] = names
+    if notes:
+        run.trial.extra["artifact_notes"] = notes

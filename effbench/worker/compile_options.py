@@ -1,0 +1,25 @@
+"""The task `compile_options`: what the installed torch.compile can be asked for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+import torch
+
+
+def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
+    """Answers {"torch_version", "arguments", "modes", "options"}: torch.compile's arguments, its modes with the options
+    that each sets, and all of Inductor's options with their defaults; every value as Python writes it."""
+    from torch._inductor import config
+
+    arguments = [p for p in inspect.signature(torch.compile).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    modes = torch._inductor.list_mode_options()
+    return {
+        "torch_version": torch.__version__,
+        "arguments": {p.name: repr(p.default) for p in arguments},
+        "modes": {mode: {name: repr(value) for name, value in options.items()} for mode, options in modes.items()},
+        "options": {name: repr(attrgetter(name)(config)) for name in sorted(torch._inductor.list_options())},
+    }

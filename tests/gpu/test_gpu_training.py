@@ -1,0 +1,134 @@
+"""Training steps on a GPU: launched one by one, compiled, and captured whole."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+import effbench
+from effbench.measure.training import MeanSquare, Training
+from effbench.models.mlp import MLP
+from effbench.modes.graphs import CudaGraph
+from effbench.store import Store
+
+QUICK = [
+    "protocol=quick",
+    "protocol.budget_s=0.2",
+    "protocol.min_time_s=0.05",
+    "protocol.warmup_s=0.05",
+    "protocol.load_s=0",
+    "phase=training",
+]
+GRAPHS = ("cuda-graph", "compile+graph")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gpu-training")
+    before = Path.cwd()
+    os.chdir(folder)
+    yield folder
+    os.chdir(before)
+
+
+def trials(overrides: list[str]) -> list[dict]:
+    """Of a sweep, each with its mode and its training settings."""
+    sweep = effbench.sweep([*overrides, *QUICK])
+    with Store.open(sweep.db) as store:
+        cells = {cell.key: cell for cell in store.planned(sweep.id)}
+        found = store.trials(sweep.id)
+    for trial in found:
+        trial["mode"] = cells[trial["cell_key"]].mode_name
+        trial["how"] = cells[trial["cell_key"]].training
+    return found
+
+
+@pytest.fixture(scope="module")
+def mlp(folder) -> list[dict]:
+    small = ["model=mlp", "model.module.width=256", "model.module.depth=4", "bs=8"]
+    found = trials([*small, "mode=eager,default,reduce-overhead,cuda-graph"])
+    return found + trials([*small, "mode=compile+graph", "mode.inner=default"])
+
+
+def test_an_mlp_is_trained_in_every_mode(mlp):
+    assert {trial["mode"]: (trial["status"], trial["reason"]) for trial in mlp} == dict.fromkeys(
+        ("eager", "default", "reduce-overhead", *GRAPHS), ("ok", None)
+    )
+
+
+def test_every_training_trial_has_its_figures(mlp):
+    for trial in mlp:
+        for name in ("latency_ms", "period_ms", "gpu_busy_ms", "kernels", "flops", "min_bytes", "peak_reserved_bytes"):
+            assert trial[name] and trial[name] > 0, (trial["mode"], name)
+        assert trial["rel_error"] < 0.2, trial["mode"]
+        pools = trial["mode"] in (*GRAPHS, "reduce-overhead")
+        assert (trial["graph_pool_bytes"] is not None) == pools, trial["mode"]
+        # forward and backward of four layers: the first needs no gradient of its input
+        assert trial["flops"] == 2 * 8 * 256 * 256 * (3 * 4 - 1)
+
+
+def test_a_captured_step_is_launched_as_one(mlp):
+    by_mode = {trial["mode"]: trial for trial in mlp}
+    for mode in GRAPHS:
+        assert by_mode[mode]["enqueue_ms"] < by_mode["eager"]["enqueue_ms"] / 2, mode
+        assert by_mode[mode]["period_ms"] < by_mode["eager"]["period_ms"]
+        assert by_mode[mode]["input_copy_ms"] > 0
+
+
+def test_max_autotune(folder):
+    (trial,) = trials(["model=tiny", "model.module.width=64", "bs=8", "mode=max-autotune"])
+    assert (trial["status"], trial["reason"]) == ("ok", None)
+
+
+def test_every_adam_on_an_attention_block(folder):
+    found = trials(["model=attention", "model.module.width=128", "model.module.heads=4", "model.module.seq=32", "bs=4",
+                    "mode=eager,cuda-graph", "training.implementation=foreach,fused,capturable"])  # fmt: skip
+    assert len(found) == 6
+    for trial in found:
+        assert (trial["status"], trial["reason"]) == ("ok", None), (trial["mode"], trial["how"])
+
+
+def test_sgd_and_gradients_zeroed_in_place(folder):
+    found = trials(["model=tiny", "bs=8", "mode=cuda-graph", "training.optimizer=sgd,adamw",
+                    "training.implementation=for-loop", "training.set_to_none=false", "training.lr=1e-3"])  # fmt: skip
+    assert len(found) == 2
+    for trial in found:
+        assert (trial["status"], trial["reason"]) == ("ok", None), (trial["mode"], trial["how"])
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_a_replayed_step_learns_what_eager_learns(set_to_none):
+    """Ten replays against ten eager steps, from the same state, with the inputs changing."""
+    torch.manual_seed(0)
+    module = MLP(width=64, depth=3).cuda()
+    settings = {"optimizer": "adam", "implementation": "foreach", "lr": 1e-3, "set_to_none": set_to_none}
+    made = Training(module, settings, MeanSquare(0), ["x"], 0, captured=True)
+    inputs = [((torch.randn(4, 64, device="cuda"),), {}) for _ in range(3)]
+    eager = made.follow(made.step_over(module), inputs, 10)
+    made.restore()
+    prepared = CudaGraph().prepare_training(module, made.step_over, *inputs[0])
+    replayed = made.follow(prepared.step, inputs, 10)
+    assert replayed.losses == pytest.approx(eager.losses, rel=1e-5)
+    assert eager.losses[-1] < eager.losses[0]
+    for name, value in eager.parameters.items():
+        torch.testing.assert_close(replayed.parameters[name], value, rtol=1e-4, atol=1e-5)
+    again = made.follow(prepared.step, inputs, 10)
+    assert again.losses == replayed.losses, "it went back to the initial state"
+
+
+def test_random_numbers_in_a_graph_are_drawn_anew():
+    """The default generator is known to a captured graph: what is random stays random from replay to replay."""
+    module = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU()).cuda()
+    settings = {"optimizer": "sgd", "implementation": "foreach", "lr": 1e-9, "set_to_none": True}
+    made = Training(module, settings, MeanSquare(0), ["x"], 0, captured=True)
+    x = torch.randn(4, 32, device="cuda")
+
+    class Noisy(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.dropout(module(x), 0.5, training=True)
+
+    prepared = CudaGraph().prepare_training(Noisy(), made.step_over, (x,), {})
+    assert len({float(prepared.step(x)) for _ in range(5)}) == 5

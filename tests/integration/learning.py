@@ -1,0 +1,96 @@
+"""Modules, a loss and modes to be trained, some of them wrongly; imported by cells, not by the tests."""
+
+import torch
+from torch import nn
+
+from effbench.modes.base import Prepared
+
+
+class Normed(nn.Module):
+    """Batch norm and dropout: buffers that change, masks that are drawn."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(8, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 4)
+        )
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class Twice(torch.autograd.Function):
+    """Its backward is right, unless it is compiled."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2 if torch.compiler.is_compiling() else gradient
+
+
+class WrongWhenCompiled(Normed):
+    def forward(self, x):
+        return Twice.apply(super().forward(x))
+
+
+class RootOfZero(Normed):
+    def forward(self, x):
+        return (super().forward(x) * 0).sqrt()
+
+
+class Explodes(nn.Module):
+    """Learns nothing but to grow: finite for the steps that are checked, infinite soon after."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return self.weight**2 * 1e3 + x[:, :4] * 0
+
+
+class NotANumber(Normed):
+    def forward(self, x):
+        return super().forward(x) / 0
+
+
+class NoParameters(nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+def to_label(output, inputs):
+    """Squared distance of the outputs' sums from those of the input called x."""
+    return (output.sum(-1) - inputs["x"].sum(-1)).square().mean()
+
+
+class PerturbsGradients:
+    """A mode whose outputs are right and whose gradients are not."""
+
+    compiles = False
+    settling_calls = 1
+    phases = ("inference", "training")
+
+    def missing(self, device):
+        return None
+
+    def prepare(self, module, args, kwargs):
+        def forward(x):
+            out = module(x)
+            return out + 0.1 * (out - out.detach())
+
+        return Prepared(forward)
+
+
+class Itself(PerturbsGradients):
+    """A mode with a training step of its own."""
+
+    def prepare_training(self, module, step_over, args, kwargs):
+        return Prepared(step_over(module), facts={"own": True})
+
+
+class OnlyInference(PerturbsGradients):
+    phases = ("inference",)

@@ -1,0 +1,125 @@
+"""Modes and their settings through real sweeps on the CPU: status, facts and what is cold or warm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from effbench.store import Store
+
+STACK = ("model=custom", "model.module._target_=blocks.Stack", "model.inputs.x.shape=[16]", "bs=2")
+
+
+@pytest.fixture(scope="module")
+def here(cli_in, tmp_path_factory):
+    cli = cli_in(tmp_path_factory.mktemp("modes"))
+    (cli.folder / "blocks.py").write_text((Path(__file__).parent / "blocks.py").read_text())
+    return cli
+
+
+def trials(cli) -> list[dict]:
+    """Those of the newest sweep, in order, each with its cell's mode."""
+    with Store.open(cli.db) as store:
+        sweep = store.find_sweep("last")
+        modes = {cell.key: cell.mode for cell in store.planned(sweep.id)}
+        return [{**trial, "mode": modes[trial["cell_key"]]} for trial in store.trials(sweep.id)]
+
+
+def test_torchscript_and_ahead_of_time(here):
+    done = here.sweep(*STACK, "mode=eager,jit-trace,jit-script,aot-inductor", "protocol.rounds=2")
+    assert done.code == 0, done.err
+    found: dict[str, list[dict]] = {}
+    for trial in trials(here):
+        assert trial["status"] == "ok", trial["reason"]
+        found.setdefault(trial["mode"]["name"], []).append(trial)
+    caches = {name: [trial["compile_cache"] for trial in of] for name, of in found.items()}
+    assert caches == {
+        "eager": [None, None],
+        "jit-trace": ["cold", "cold"],
+        "jit-script": ["cold", "cold"],
+        "aot-inductor": ["cold", "warm"],
+    }
+    cold, warm = found["aot-inductor"]
+    assert cold["compile_s"] > warm["compile_s"] > 0
+    assert cold["extra"]["facts"]["package_bytes"] == warm["extra"]["facts"]["package_bytes"] > 10_000
+    assert cold["graph_breaks"] is None, "Dynamo's counters say nothing of it"
+    for name in ("jit-trace", "jit-script"):
+        facts = found[name][0]["extra"]["facts"]
+        assert any("deprecated" in said for said in facts["deprecations"])
+
+
+def test_what_cannot_be_scripted_is_an_error_with_torchs_first_line(here):
+    done = here.sweep(
+        "model=custom", "model.module._target_=blocks.Variadic", "model.inputs.x.shape=[4]", "mode=jit-script,jit-trace"
+    )
+    assert done.code == 1
+    found = {trial["mode"]["name"]: trial for trial in trials(here)}
+    assert found["jit-trace"]["status"] == "ok"
+    script = found["jit-script"]
+    assert (script["status"], script["phase"]) == ("error", "prepare")
+    assert "variable number of arguments" in script["reason"]
+
+
+def test_regional_and_marked(here):
+    done = here.sweep(*STACK, "mode=eager,default", "mode.regional=true", "mode.dynamic=marked")
+    assert done.code == 0, done.err
+    compiled = next(trial for trial in trials(here) if trial["mode"]["name"] == "default")
+    assert compiled["status"] == "ok", compiled["reason"]
+    assert compiled["extra"]["facts"]["region"] == "Block"
+    assert len(compiled["extra"]["facts"]["compiled_modules"]) == 4
+    assert compiled["extra"]["graphs"] == 1, "four blocks, one compilation"
+
+
+def test_only_and_what_matches_nothing(here):
+    done = here.sweep(*STACK, "mode=default", "mode.only=[layers.1.mlp],[layer.*]", "sweep.name=only")
+    assert done.code == 1
+    good, bad = sorted(trials(here), key=lambda trial: trial["status"], reverse=True)
+    assert (good["status"], good["mode"]["only"]) == ("ok", ["layers.1.mlp"]), good["reason"]
+    assert good["extra"]["facts"]["compiled_modules"] == ["layers.1.mlp"]
+    assert good["extra"]["graphs"] == 1
+    assert bad["status"] == "error"
+    assert "mode.only: no module inside Stack matches 'layer.*'; nearest: layers." in bad["reason"]
+
+
+def test_options_are_swept_by_their_dotted_names(here):
+    done = here.sweep(
+        "model=tiny",
+        "mode=default",
+        "mode.options.triton.unique_kernel_names=true,false",
+        "mode.options.fallback_random=true",
+    )
+    assert done.code == 0, done.err
+    assert [trial["status"] for trial in trials(here)] == ["ok", "ok"]
+    assert "default (options.triton.unique_kernel_names=True)" in done.out
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("mode.options.epilog_fusion=true", "nearest: epilogue_fusion"),
+        ("mode.dynamic=maybe", "allowed: null, true, false, marked"),
+        ("mode.options.max_autotune=3", "Unexpected type of attr max_autotune, got int should be bool"),
+    ],
+)
+def test_a_wrong_value_is_refused_before_anything_runs(here, override, said):
+    done = here.sweep("model=tiny", "mode=eager,default", override)
+    assert done.code == 2
+    assert said in done.err
+    assert len(done.err.strip().splitlines()) == 1
+
+
+def test_a_wrong_guard_is_refused_even_without_cuda(here):
+    done = here.sweep("model=tiny", "mode=cuda-graph", "mode.guard=warn")
+    assert done.code == 2
+    assert "mode.guard is 'warn'; allowed: null, refuse, recapture" in done.err
+
+
+def test_the_doctor_lists_the_options_of_this_torch(here):
+    done = here.run("doctor", "--compile-options")
+    assert done.code == 0, done.err
+    assert "disable=True" in done.out
+    assert "  max-autotune-no-cudagraphs: max_autotune=True" in done.out
+    assert "\n  epilogue_fusion=True\n" in done.out
+    both = here.run("doctor", "--compile-options", "--calibrate")
+    assert both.code == 2

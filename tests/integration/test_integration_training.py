@@ -1,0 +1,150 @@
+"""phase=training from the command line: every optimizer that the CPU has, and what is wrong is said to be."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from effbench.store import Store
+
+SOURCE = Path(__file__).parent / "learning.py"
+CUSTOM = ("model=custom", "model.inputs.x.shape=[8]", "bs=6", "phase=training")
+
+
+def rows(cli) -> list[dict]:
+    """Of the newest sweep: its results, each with its parameters and its trial."""
+    with Store.open(cli.db) as store:
+        sweep = store.find_sweep("last")
+        trials = {trial["cell_key"]: trial for trial in store.trials(sweep.id)}
+        found = store.results(sweep.id)
+    for row in found:
+        row["params"] = json.loads(row["params"]) if isinstance(row["params"], str) else row["params"]
+        row["trial"] = trials[row["cell_key"]]
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(cli_in, tmp_path_factory):
+    cli = cli_in(tmp_path_factory.mktemp("training"))
+    shutil.copy(SOURCE, cli.folder / "learning.py")
+    (cli.folder / "conf" / "mode").mkdir(parents=True)
+    for name in ("PerturbsGradients", "Itself", "OnlyInference"):
+        text = f"name: {name}\n_target_: learning.{name}\n"
+        (cli.folder / "conf" / "mode" / f"{name}.yaml").write_text(text)
+    return cli
+
+
+def test_every_optimizer_in_every_implementation(folder):
+    done = folder.sweep(
+        "model=tiny", "bs=4", "phase=training", "training.optimizer=sgd,adam,adamw",
+        "training.implementation=for-loop,foreach,fused,capturable", "training.set_to_none=false,true",
+    )  # fmt: skip
+    assert done.code == 0, done
+    found = rows(folder)
+    assert len(found) == 24
+    for row in found:
+        how = row["params"]["training"]
+        if how["implementation"] == "capturable":
+            assert row["status"] == "unsupported", how
+            assert ("needs CUDA" if how["optimizer"] != "sgd" else "needs none") in row["reason"]
+        else:
+            assert (row["status"], row["rel_error"]) == ("ok", 0.0), row["reason"]
+            assert row["latency_ms"] > 0
+            assert len(row["trial"]["extra"]["training"]["losses"]) == 5
+    assert "training.optimizer" in done.out
+
+
+@pytest.fixture(scope="module")
+def both(folder):
+    """`tiny` called and trained, in eager, compiled and captured; rows by (phase, mode)."""
+    folder.both = folder.sweep("model=tiny", "bs=4", "phase=inference,training", "mode=eager,default,cuda-graph",
+                               "training.lr=1e-4,1e-5")  # fmt: skip
+    return rows(folder)
+
+
+def test_inference_is_there_once_whatever_is_swept_of_training(both):
+    assert len(both) == 3 + 6
+    for row in both:
+        assert ("training" in row["params"]) == (row["phase"] == "training")
+
+
+def test_a_training_step_is_compared_with_a_training_step(both):
+    latencies = {
+        (row["phase"], row["params"].get("training", {}).get("lr")): row["latency_ms"]
+        for row in both
+        if row["mode"] == "eager"
+    }
+    for row in both:
+        if row["mode"] == "default":
+            assert row["status"] == "ok", row["reason"]
+            own = latencies[row["phase"], row["params"].get("training", {}).get("lr")]
+            assert row["speedup"] == pytest.approx(own / row["latency_ms"])
+            assert row["compile_cold_s"] > 0
+            assert row["graph_breaks"] == 0
+        elif row["mode"] == "cuda-graph":
+            assert (row["status"], row["latency_ms"]) == ("unsupported", None)
+
+
+def test_they_are_shown_apart(both, folder):
+    shown = folder.run("show").out
+    assert "inference" in shown and "training" in shown
+    assert "geometric mean of the speedups in training: default" in shown
+    assert "speedups in inference" not in shown, "one point is no average"
+    assert folder.run("report").code == 0
+
+
+def test_modules_and_modes_that_learn_wrongly(folder):
+    targets = ["Normed", "RootOfZero", "NotANumber", "NoParameters"]
+    folder.sweep(*CUSTOM, f"model.module._target_={','.join(f'learning.{name}' for name in targets)}",
+                 "--config-dir=conf", "mode=eager,PerturbsGradients,Itself,OnlyInference")  # fmt: skip
+    found = {(row["model"], row["mode"]): (row["status"], row["reason"] or "") for row in rows(folder)}
+    assert found["Normed", "eager"] == found["Normed", "Itself"] == ("ok", "")
+    status, reason = found["Normed", "PerturbsGradients"]
+    assert status == "incorrect"
+    assert "wrong gradient in the first step: layers." in reason
+    status, reason = found["Normed", "OnlyInference"]
+    assert (status, reason) == (
+        "unsupported",
+        "the mode OnlyInference has no training step: it is for inference",
+    )
+    status, reason = found["RootOfZero", "eager"]
+    assert status == "incorrect"
+    assert "eager's gradient of" in reason and "not finite" in reason
+    assert found["NotANumber", "eager"][0] == "incorrect"
+    assert "eager's loss is" in found["NotANumber", "eager"][1]
+    assert found["NoParameters", "eager"] == (
+        "unsupported",
+        "nothing to train: no parameter of the module requires a gradient",
+    )
+    (normed,) = [row for row in rows(folder) if (row["model"], row["mode"]) == ("Normed", "eager")]
+    assert normed["trial"]["extra"]["dropout_off"] == 1
+
+
+def test_gradients_that_are_wrong_only_when_compiled(folder):
+    folder.sweep(*CUSTOM, "model.module._target_=learning.WrongWhenCompiled", "mode=eager,default")
+    found = {row["mode"]: (row["status"], row["reason"] or "") for row in rows(folder)}
+    assert found["eager"] == ("ok", "")
+    assert found["default"][0] == "incorrect"
+    assert "wrong gradient in the first step" in found["default"][1]
+
+
+def test_steps_that_diverge_while_they_are_timed(folder):
+    folder.sweep(*CUSTOM, "model.module._target_=learning.Explodes", "training.optimizer=sgd", "training.lr=0.005",
+                 "training.loss=mean")  # fmt: skip
+    (row,) = rows(folder)
+    # the curvature is 500: each step is 2.5 times as long as the way to the minimum
+    assert row["status"] == "incorrect"
+    assert "after timing: training diverged; choose a smaller training.lr" in row["reason"]
+
+
+def test_a_loss_of_ones_own(folder):
+    done = folder.sweep(*CUSTOM, "model.module._target_=learning.Normed", "training.loss=learning.to_label,mean")
+    assert done.code == 0, done
+    losses = {row["params"]["training"]["loss"]: row["trial"]["extra"]["training"]["losses"] for row in rows(folder)}
+    assert losses["learning.to_label"][0] > 1 > abs(losses["mean"][0])
+    refused = folder.sweep(*CUSTOM, "model.module._target_=learning.Normed", "training.loss=learning.to_lable")
+    assert refused.code == 2
+    assert "training.loss=learning.to_lable: learning has no to_lable; nearest: to_label" in refused.err

@@ -1,0 +1,280 @@
+"""A training step, its state and the way back, and whether wrong steps are seen. Small modules, a few steps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from effbench.errors import UnsupportedError
+from effbench.measure.training import Mean, MeanSquare, Own, Training, inputs_of, make_optimizer, without_dropout
+from effbench.measure.trajectories import judge, not_finite
+
+CPU = torch.device("cpu")
+STEPS = 4
+
+
+class Net(nn.Module):
+    """Linear, batch norm, a bias whose gradient cancels (a constant that softmax takes away), dropout."""
+
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(8, 16)
+        self.norm = nn.BatchNorm1d(16)
+        self.dropout = nn.Dropout(0.5)
+        self.second = nn.Linear(16, 4)
+        self.constant = nn.Parameter(torch.zeros(1))
+        self.to(dtype)
+
+    def forward(self, x):
+        x = self.dropout(self.norm(self.first(x)).relu())
+        return torch.softmax(self.second(x) + self.constant, -1)
+
+
+def settings(**changed):
+    return {"optimizer": "adam", "implementation": "for-loop", "lr": 1e-3, "set_to_none": True, **changed}
+
+
+def inputs(dtype=torch.float32):
+    generator = torch.Generator().manual_seed(1)
+    return [((torch.randn(6, 8, generator=generator).to(dtype),), {}) for _ in range(3)]
+
+
+def training(module=None, dtype=torch.float32, loss=None, **changed):
+    return Training(module or Net(dtype), settings(**changed), loss or MeanSquare(3), ["x"], seed=5)
+
+
+def verdict(made, step, dtype=torch.float32, steps=STEPS, tolerance=1e-4):
+    given = inputs(dtype)
+    eager = made.follow(made.step_over(made.module), given, steps)
+    found = made.follow(step, given, steps)
+    return judge(
+        found, eager, made.initial, lambda state, n: made.exact(state, inputs_of(given, n, steps)), tolerance, CPU
+    )
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("how", ["for-loop", "foreach", "fused"])
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_every_implementation_takes_the_same_steps_as_torchs_own(optimizer, how, set_to_none):
+    made = training(optimizer=optimizer, implementation=how, set_to_none=set_to_none)
+    found = made.follow(made.step_over(made.module), inputs(), STEPS)
+    module = Net().train()
+    module.dropout.p = 0.0
+    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[optimizer]
+    plain, target = kind(module.parameters(), lr=1e-3), made.loss.targets[0]
+    for number in range(STEPS):
+        plain.zero_grad()
+        loss = ((module(*inputs_of(inputs(), number, STEPS)[0]) - target) ** 2).mean()
+        loss.backward()
+        plain.step()
+        assert found.losses[number] == pytest.approx(loss.item(), rel=1e-5)
+    for name, value in module.named_parameters():
+        if name in ("constant", "first.bias"):  # gradients that cancel: noise, of which Adam makes whole steps
+            continue
+        torch.testing.assert_close(found.parameters[name], value.detach(), rtol=1e-4, atol=1e-6)
+    assert found.buffers["norm.num_batches_tracked"] == STEPS
+
+
+def test_it_returns_to_where_it_began_in_place():
+    made = training()
+    before = {name: value.detach().clone() for name, value in made.module.state_dict().items()}
+    addresses = {name: value.data_ptr() for name, value in made.module.state_dict().items()}
+    once = made.follow(made.step_over(made.module), inputs(), STEPS)
+    assert not torch.equal(before["first.weight"], made.module.first.weight)
+    again = made.follow(made.step_over(made.module), inputs(), STEPS)
+    assert once.losses == again.losses, "the optimizer's state went back too"
+    made.restore()
+    for name, value in made.module.state_dict().items():
+        assert torch.equal(value, before[name]), name
+        assert value.data_ptr() == addresses[name], "a CUDA graph knows it by its address"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_eager_is_right(dtype):
+    made = training(dtype=dtype)
+    found = verdict(made, made.step_over(made.module), dtype)
+    assert (found.reason, found.error, found.by_float64) == (None, 0.0, False)
+
+
+@pytest.mark.parametrize("lr", [1e-2, 1e-4])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_another_right_way_in_bfloat16_is_right(optimizer, lr):
+    """float32 inside, rounded at the end: nearer to the truth than eager, and not eager's."""
+    made = training(dtype=torch.bfloat16, optimizer=optimizer, lr=lr)
+    module = made.module
+
+    def wider(x):
+        state = {name: value.float() for name, value in module.named_parameters()}
+        state |= {name: value for name, value in module.named_buffers() if "running" not in name}
+        state |= {name: value.float().clone() for name, value in module.named_buffers() if "running" in name}
+        out = torch.func.functional_call(module, state, (x.float(),)).bfloat16()
+        with torch.no_grad():
+            for name in ("running_mean", "running_var"):
+                getattr(module.norm, name).copy_(state[f"norm.{name}"])
+        return out
+
+    found = verdict(made, made.step_over(wider), torch.bfloat16, tolerance=2e-2)
+    assert found.reason is None
+    assert found.by_float64
+    assert found.error > 0
+
+
+def scaled_gradients(module, factor):
+    def forward(x):
+        out = module(x)
+        return out + (factor - 1) * (out - out.detach())  # the same value, another gradient
+
+    return forward
+
+
+@pytest.mark.parametrize("dtype, factor", [(torch.float32, 1.01), (torch.bfloat16, 1.3), (torch.bfloat16, 0.0)])
+def test_wrong_gradients_are_seen(dtype, factor):
+    made = training(dtype=dtype)
+    tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-4
+    found = verdict(made, made.step_over(scaled_gradients(made.module, factor)), dtype, tolerance=tolerance)
+    assert "wrong gradient in the first step: first.weight has an error of" in found.reason
+    assert found.error >= min(abs(factor - 1), 1) * 0.9
+
+
+def broken(made, what):
+    """A step with something amiss."""
+    right = made.step_over(made.module)
+    calls = []
+
+    def step(*args):
+        calls.append(args)
+        if what == "stale input":
+            args = calls[0]
+        if what == "gradients pile up":
+            made.module(*args).float().sub(made.loss.targets[0]).square().mean().backward()
+        before = [value.detach().clone() for value in made.parameters.values()]
+        loss = right(*args)
+        with torch.no_grad():
+            for old, value in zip(before, made.parameters.values(), strict=True):
+                if what == "no update":
+                    value.copy_(old)
+                elif what == "half the update":
+                    value.copy_((old + value) / 2)
+        if what == "no gradient":
+            made.module.second.bias.grad = None
+        return loss * float("nan") if what == "not a number" and len(calls) == 3 else loss
+
+    return step
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "what, said",
+    [
+        ("no update", "moved otherwise than its optimizer moves it with these gradients: relative error 1"),
+        ("half the update", "moved otherwise than its optimizer"),
+        ("stale input", "the loss is"),
+        ("not a number", "the loss is nan in step 3"),
+        ("no gradient", "the step has no gradient of second.bias, eager has one"),
+    ],
+)
+def test_broken_steps_are_seen(what, said, dtype):
+    made = training(dtype=dtype, lr=1e-2)
+    tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-4
+    assert said in verdict(made, broken(made, what), dtype, tolerance=tolerance).reason
+
+
+def test_buffers_are_compared():
+    made = training()
+    right = made.step_over(made.module)
+
+    def step(x):
+        loss = right(x)
+        made.module.norm.running_mean.mul_(1.5)
+        return loss
+
+    assert "wrong buffer: norm.running_mean" in verdict(made, step).reason
+
+
+def test_random_numbers_in_the_module_are_said_to_be_random():
+    class Noisy(Net):
+        def forward(self, x):
+            return super().forward(x) * (1 + 0.5 * torch.randn(1))
+
+    made = training(Noisy())
+    right = made.step_over(made.module)
+
+    def other_numbers(x):
+        torch.rand(7)
+        return right(x)
+
+    assert verdict(made, other_numbers, tolerance=0.2).reason
+
+
+def test_eagers_own_nan_is_found():
+    made = training(loss=Own(lambda output, given: output.sum() * float("nan"), "nan"))
+    assert "eager's loss is nan in step 1" in not_finite(made.follow(made.step_over(made.module), inputs(), 1))
+    made = training(loss=Own(lambda output, given: (output.sum() * 0).sqrt() + 1, "root"))
+    assert "eager's gradient of constant is not finite" in not_finite(
+        made.follow(made.step_over(made.module), inputs(), 1)
+    )
+
+
+class TestLosses:
+    def test_a_users_loss_gets_the_inputs_by_name(self):
+        seen = {}
+
+        def loss(output, given):
+            seen.update(given)
+            return (output.sum(-1) - given["x"].sum(-1)).square().mean()
+
+        made = training(loss=Own(loss, "mine"))
+        made.step_over(made.module)(*inputs()[0][0])
+        assert torch.equal(seen["x"], inputs()[0][0][0])
+
+    @pytest.mark.parametrize("wrong, said", [(lambda o, i: o, r"\(6, 4\)"), (lambda o, i: 1.0, "float")])
+    def test_it_must_give_a_scalar(self, wrong, said):
+        made = training(loss=Own(wrong, "pkg.loss"))
+        with pytest.raises(ValueError, match=f"training.loss=pkg.loss gave {said}"):
+            made.step_over(made.module)(*inputs()[0][0])
+
+    def test_a_target_is_the_same_for_every_call_and_seed(self):
+        output = torch.zeros(2, 3)
+        assert float(MeanSquare(1)(output, {})) == float(MeanSquare(1)([output], {}))
+        assert float(MeanSquare(1)(output, {})) != float(MeanSquare(2)(output, {}))
+
+    def test_a_mean_that_cancels_is_measured_by_its_terms(self):
+        loss = Mean()
+        assert float(loss(torch.tensor([1.0, -1.0]), {})) == 0
+        assert loss.scale == 1
+
+    def test_an_output_without_floats(self):
+        with pytest.raises(ValueError, match="no float tensor"):
+            MeanSquare(0)(torch.ones(2, dtype=torch.int64), {})
+
+
+def test_dropout_is_off():
+    made = training()
+    assert made.dropped == 1
+    assert made.module.training
+    assert made.module.dropout.p == 0
+    attention = nn.TransformerEncoderLayer(8, 2, dropout=0.1)
+    assert without_dropout(attention) == 4
+    assert without_dropout(attention) == 0
+
+
+def test_what_cannot_be_trained():
+    with pytest.raises(UnsupportedError, match="nothing to train"):
+        training(nn.ReLU())
+    with pytest.raises(UnsupportedError, match="capturable optimizer needs CUDA"):
+        training(implementation="capturable")
+    with pytest.raises(UnsupportedError, match="sgd has no capturable"):
+        make_optimizer(Net().parameters(), settings(optimizer="sgd", implementation="capturable"))
+
+
+@pytest.mark.parametrize("optimizer, state", [("sgd", 0), ("adam", 2)])
+def test_the_work_of_a_step(optimizer, state):
+    """Linear without bias: forward 2·B·I·O, weight gradient as much; the input needs none."""
+    module = nn.Sequential(nn.Linear(8, 4, bias=False))
+    made = Training(module, settings(optimizer=optimizer), MeanSquare(0), ["x"], 0)
+    counted = made.count((torch.randn(6, 8),), {})
+    assert counted.flops == 2 * 2 * 6 * 8 * 4
+    weight, step_count = 4 * 8 * 4, 4 * bool(state)
+    assert counted.min_bytes == 2 * (2 * weight + state * weight + step_count) + 6 * 8 * 4

@@ -1,0 +1,197 @@
+"""Fingerprints of weights: what they see, what they let pass, and what a guarded step does about it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from effbench.errors import ConfigError
+from effbench.modes import graphs
+from effbench.modes.base import Prepared
+from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
+from effbench.modes.guard import Fingerprint, StaleWeightsError, guarded
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        self.register_parameter("absent", None)
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def rebind(net):
+    net.layers[0].weight = nn.Parameter(torch.zeros(4, 4))
+
+
+def move_data(net):
+    net.layers[0].bias.data = torch.zeros(4)
+
+
+def rebind_buffer(net):
+    net.layers[1].running_mean = torch.zeros(4)
+
+
+def cast(net):
+    net.layers[0].to(torch.float64)
+
+
+def reshape(net):
+    net.layers[0].weight = nn.Parameter(torch.zeros(2, 4))
+
+
+def replace_module(net):
+    net.layers[0] = nn.Linear(4, 4)
+
+
+def remove_module(net):
+    del net.layers[1]
+
+
+def remove_weight(net):
+    net.layers[0].bias = None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (rebind, "weight layers.0.weight: another address"),
+        (move_data, "weight layers.0.bias: another address"),
+        (rebind_buffer, "weight layers.1.running_mean: another address"),
+        (cast, "weight layers.0.weight: dtype torch.float64, captured as torch.float32"),
+        (reshape, "weight layers.0.weight: shape (2, 4), captured as (4, 4)"),
+        (replace_module, "module layers.0: replaced"),
+        (remove_module, "module layers.1: removed"),
+        (remove_weight, "weight layers.0.bias: removed"),
+    ],
+)
+def test_what_a_graph_would_not_see(change, said):
+    net = Net()
+    fingerprint = Fingerprint(net)
+    assert fingerprint.changed() is None
+    change(net)
+    assert fingerprint.changed() == said
+    fingerprint.renew()
+    assert fingerprint.changed() is None
+
+
+def test_another_dtype_at_the_same_address():
+    net = nn.Module()
+    net.register_buffer("b", torch.zeros(4))
+    fingerprint = Fingerprint(net)
+    net.b.data = net.b.data.view(torch.int32)
+    assert fingerprint.changed() == "weight b: dtype torch.int32, captured as torch.float32"
+
+
+def test_updates_in_place_pass():
+    net = Net()
+    fingerprint = Fingerprint(net)
+    with torch.no_grad():
+        net.layers[0].weight.mul_(2).add_(1)
+        net.layers[1].running_mean.copy_(torch.ones(4))
+    net.load_state_dict(Net().state_dict())
+    assert fingerprint.changed() is None
+
+
+class Frozen:
+    """Captures as a graph would, without CUDA: a step holds the tensors that the module had then."""
+
+    def __init__(self, net: nn.Linear) -> None:
+        self.net, self.captures = net, 0
+
+    def __call__(self, args, kwargs) -> Prepared:
+        self.captures += 1
+        weight, bias = self.net.weight.detach(), self.net.bias.detach()
+        return Prepared(lambda x: nn.functional.linear(x, weight, bias), copy_inputs=lambda x: None, facts={"a": 1})
+
+
+def test_without_a_guard_a_step_is_stale_in_silence():
+    net, x = nn.Linear(4, 4), torch.ones(1, 4)
+    prepared = guarded(net, None, Frozen(net), (x,), {})
+    old = net(x)
+    net.weight = nn.Parameter(torch.zeros(4, 4))
+    assert torch.equal(prepared.step(x), old)
+    assert prepared.facts == {"a": 1}
+
+
+def test_refuse_names_the_weight():
+    net, x = nn.Linear(4, 4), torch.ones(1, 4)
+    capture = Frozen(net)
+    prepared = guarded(net, "refuse", capture, (x,), {})
+    with torch.no_grad():
+        net.weight.zero_()
+    assert torch.equal(prepared.step(x), net(x)), "in place: seen without a recapture"
+    kept = net.weight
+    net.weight = nn.Parameter(torch.ones(4, 4))
+    with pytest.raises(StaleWeightsError, match=r"weight weight: another address: the graph holds the old one"):
+        prepared.step(x)
+    with pytest.raises(StaleWeightsError):
+        prepared.copy_inputs(x)
+    net.weight = kept
+    prepared.step(x)
+    assert capture.captures == 1
+    assert prepared.facts == {"a": 1, "guard": "refuse", "guarded_tensors": 2, "recaptures": 0}
+
+
+def test_recapture_follows_and_counts():
+    net, x = nn.Linear(4, 4), torch.ones(1, 4)
+    capture = Frozen(net)
+    prepared = guarded(net, "recapture", capture, (x,), {})
+    for captures in (1, 2, 3):
+        for _ in range(2):
+            assert torch.equal(prepared.step(x), net(x))
+        assert capture.captures == captures
+        net.weight = nn.Parameter(torch.randn(4, 4))
+    assert prepared.facts["recaptures"] == 2
+
+
+def test_a_recapture_that_fails_is_tried_again():
+    net, x = nn.Linear(4, 4), torch.ones(1, 4)
+    capture = Frozen(net)
+    fails = []
+
+    def sometimes(args, kwargs):
+        if fails:
+            raise RuntimeError(fails.pop())
+        return capture(args, kwargs)
+
+    prepared = guarded(net, "recapture", sometimes, (x,), {})
+    net.weight = nn.Parameter(torch.randn(4, 4))
+    fails.append("no memory")
+    with pytest.raises(RuntimeError, match="no memory"):
+        prepared.step(x)
+    assert torch.equal(prepared.step(x), net(x))
+
+
+@pytest.mark.parametrize("mode", [CudaGraph, CompiledCudaGraph])
+def test_a_policy_that_is_none(mode):
+    with pytest.raises(ConfigError, match=r"mode.guard is 'warn'; allowed: null, refuse, recapture"):
+        mode(guard="warn")
+
+
+def test_a_compiled_graph_is_compiled_and_marked_anew_with_each_capture(monkeypatch):
+    """Without CUDA: what would be captured is called instead."""
+    marked = []
+
+    def capture(function, args, kwargs, warmups, mark):
+        mark(args, kwargs)
+        marked.append([sorted(value._dynamo_dynamic_indices) for value in args])
+        frozen = {name: value.detach() for name, value in net.named_parameters()}
+        assert warmups == 3
+        assert function is not net
+        return Prepared(lambda x: torch.func.functional_call(net, frozen, (x,)), copy_inputs=lambda x: None)
+
+    monkeypatch.setattr(graphs, "capture", capture)
+    net, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.ones(3, 4)
+    mode = CompiledCudaGraph("default", guard="recapture", regional=True, dynamic="marked")
+    mode.batch_dims = ([1], {})
+    prepared = mode.prepare(net, (x,), {})
+    assert torch.equal(prepared.step(x), net(x))
+    net[1].bias = nn.Parameter(torch.ones(4))
+    assert torch.equal(prepared.step(x), net(x))
+    assert marked == [[[1]], [[1]]]
+    assert prepared.facts["region"] == "Linear"
+    assert (prepared.facts["recaptures"], prepared.facts["guarded_tensors"]) == (1, 4)

@@ -1,0 +1,245 @@
+"""TorchScript, AOTInductor, graphed callables, the backend cudagraphs: what of them can be seen without CUDA."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch._dynamo.utils
+from torch import nn
+
+from effbench.errors import ConfigError, UnsupportedError
+from effbench.measure import counters
+from effbench.modes import exported
+from effbench.modes.backends import CudaGraphsBackend
+from effbench.modes.base import Positional
+from effbench.modes.callables import GraphedCallables, calling, calls_of
+from effbench.modes.exported import AotInductor
+from effbench.modes.scripted import JitScript, JitTrace
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+class Scaled(nn.Module):
+    """Tensors by position and by name, a value that is no tensor, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("shift", torch.randn(4))
+
+    def forward(self, x, times: int, *, scale):
+        return {"y": self.layer(x) * times * scale + self.shift}
+
+
+class Branch(nn.Module):
+    def forward(self, x):
+        return x + 1 if bool(x.sum() > 0) else x - 1
+
+
+class NotScriptable(nn.Module):
+    def forward(self, x, **more):
+        return x
+
+
+def example():
+    return (torch.randn(2, 4), 3), {"scale": torch.randn(2, 1)}
+
+
+def test_positional():
+    module = Scaled().eval()
+    args, kwargs = example()
+    wrapper = Positional(module, args, kwargs)
+    assert not wrapper.training
+    tensors = wrapper.tensors(args, kwargs)
+    assert [tensor.shape for tensor in tensors] == [(2, 4), (2, 1)]
+    torch.testing.assert_close(wrapper(*tensors), module(*args, **kwargs))
+    assert set(wrapper.parameters()) == set(module.parameters())
+
+
+@pytest.mark.parametrize("settings", [{}, {"freeze": True}, {"optimize_for_inference": True}], ids=str)
+@pytest.mark.parametrize("mode", [JitTrace, JitScript])
+def test_torchscript_follows_its_inputs(mode, settings, recwarn):
+    module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU()).eval()
+    with torch.inference_mode():
+        prepared = mode(**settings).prepare(module, (torch.randn(1, 2, 5, 5),), {})
+        for _ in range(4):
+            x = torch.randn(1, 2, 5, 5)
+            torch.testing.assert_close(prepared.step(x), module(x), rtol=1e-4, atol=1e-5)
+    assert prepared.compile_cache == "cold"
+    assert any("deprecated" in said for said in prepared.facts["deprecations"])
+    assert not [w for w in recwarn if "torch.jit.trace`" in str(w.message)], "recorded, not shown"
+
+
+def test_a_trace_takes_what_it_was_given():
+    module = Scaled().eval()
+    args, kwargs = example()
+    with torch.inference_mode():
+        prepared = JitTrace().prepare(module, args, kwargs)
+        x, scale = torch.randn(2, 4), torch.randn(2, 1)
+        torch.testing.assert_close(prepared.step(x, 3, scale=scale), module(x, 3, scale=scale))
+
+
+def test_a_trace_bakes_a_branch_in_and_says_so():
+    prepared = JitTrace().prepare(Branch(), (torch.ones(3),), {})
+    assert torch.equal(prepared.step(-torch.ones(3)), torch.zeros(3)), "the other branch"
+    assert any("Converting a tensor to a Python boolean" in said for said in prepared.facts["warnings"])
+
+
+def test_a_script_keeps_a_branch_and_refuses_what_it_cannot():
+    prepared = JitScript().prepare(Branch(), (torch.ones(3),), {})
+    assert torch.equal(prepared.step(-torch.ones(3)), -2 * torch.ones(3))
+    with pytest.raises(Exception, match="variable number of arguments"):
+        JitScript().prepare(NotScriptable(), (torch.ones(3),), {})
+
+
+def test_what_the_graphed_parts_are_called_with():
+    first, second = nn.Linear(4, 4), Scaled()
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.second, self.first = second, first
+
+        def forward(self, x):
+            return self.second(self.first(x), 2, scale=x[:, :1])
+
+    module, x = Outer(), torch.randn(2, 4)
+    calls = calls_of(module, {"second": second, "first": first}, (x,), {})
+    assert [part for part, _, _ in calls] == [first, second], "in the order in which they run"
+    assert torch.equal(calls[1][2]["scale"], x[:, :1])
+    assert not first._forward_pre_hooks
+
+
+def test_a_part_that_is_called_twice_cannot_be_graphed():
+    shared = nn.Linear(4, 4)
+    module = nn.Sequential(shared, nn.ReLU(), shared)
+    with pytest.raises(ConfigError, match=r"mode.only: 0 is called 2 times in one call of the module"):
+        calls_of(module, {"0": shared}, (torch.randn(2, 4),), {})
+
+
+def test_a_graphed_step_takes_the_modules_own_arguments():
+    module = Scaled().eval()
+    args, kwargs = example()
+    wrapper = Positional(module, args, kwargs)  # as torch would give it back
+    torch.testing.assert_close(calling(wrapper, kwargs)(*args, **kwargs), module(*args, **kwargs))
+    plain = Positional(module.layer, args[:1], {})
+    assert calling(plain, {}) is plain
+
+
+class Replay:
+    """A forward that copies into its static inputs and runs what the module was before."""
+
+    def __init__(self, module: Positional, sample: tuple) -> None:
+        self.inner, self.forward, self.static, self.calls = module.inner, module.forward, sample, 0
+
+    def __call__(self, *given):
+        for mine, value in zip(self.static, given, strict=True):
+            mine.copy_(value)
+        self.calls += 1
+        replaced = vars(self.inner).pop("forward", None)  # a graph knows nothing of it
+        try:
+            return self.forward(*self.static)
+        finally:
+            if replaced is not None:
+                self.inner.forward = replaced
+
+
+@pytest.fixture
+def graphed(monkeypatch):
+    """torch.cuda.make_graphed_callables without CUDA: it replaces `forward` alike, and what it was given is noted."""
+    made: list[tuple[int, int]] = []  # (callables, warm-ups) of each call
+
+    def make(callables, sample_args, num_warmup_iters):
+        one = not isinstance(callables, tuple)
+        modules, samples = ((callables,), (sample_args,)) if one else (callables, sample_args)
+        made.append((len(modules), num_warmup_iters))
+        for module, sample in zip(modules, samples, strict=True):
+            assert all(isinstance(value, torch.Tensor) for value in sample)
+            module.forward = Replay(module, sample)
+        return modules[0] if one else modules
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", make)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("settings", "made", "graphs"),
+    [
+        ({}, [(1, 3)], 1),
+        ({"num_warmup_iters": 11}, [(1, 11)], 1),
+        ({"only": ["0", "2.*"]}, [(3, 3)], 3),
+        ({"only": ["0", "2.*"], "share_pool": False}, [(1, 3)] * 3, 3),
+    ],
+)
+def test_the_whole_or_its_parts_are_graphed(graphed, settings, made, graphs):
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Sequential(nn.Linear(4, 4), nn.Tanh())).eval()
+    with torch.inference_mode():
+        prepared = GraphedCallables(**settings).prepare(module, (torch.randn(2, 4),), {})
+        assert graphed == made
+        assert prepared.facts["graphs"] == graphs
+        for _ in range(3):
+            x = torch.randn(2, 4)
+            torch.testing.assert_close(prepared.step(x), module(x))
+    if settings.get("only"):
+        assert [part.forward.__self__.forward.calls for part in (prepared.step[0], *prepared.step[2])] == [3, 3, 3]
+    assert not [part for part in module.modules() if "forward" in vars(part)], "the module itself stays"
+
+
+@pytest.mark.parametrize("mode", [GraphedCallables(), CudaGraphsBackend()], ids=lambda mode: type(mode).__name__)
+def test_what_needs_cuda_says_so(mode):
+    assert "needs CUDA, and this cell runs on cpu" in mode.missing(CPU)
+    assert mode.missing(CUDA) is None
+
+
+def test_what_the_backend_cudagraphs_skips_is_a_reason():
+    """On the CPU it skips everything, as it does on CUDA for a graph with a tensor on the CPU."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    module = nn.Linear(4, 4).eval()
+    with torch.inference_mode(), counters.LogReasons() as reasons:
+        prepared = CudaGraphsBackend().prepare(module, (torch.randn(2, 4),), {})
+        x = torch.randn(2, 4)
+        torch.testing.assert_close(prepared.step(x), module(x))
+    read = counters.read()
+    assert (read.graphs, read.cudagraph_skips, counters.cache_state(read)) == (1, 1, None)
+    assert prepared.compile_cache == "cold"
+    said = counters.degraded_reason(read, reasons, True, CUDA)
+    assert said.startswith("1 graph(s) ran without a CUDA graph: skipping cudagraphs due to")
+    assert "cpu" in said
+
+
+def test_aot_inductor_names_what_is_missing(monkeypatch):
+    monkeypatch.setattr(exported, "needs_compiler", lambda device: None)
+    monkeypatch.setattr(exported, "cuda_home", lambda: None)
+    assert AotInductor().missing(CPU) is None
+    assert "install the CUDA toolkit" in AotInductor().missing(CUDA)
+    monkeypatch.setattr(exported, "cuda_home", lambda: "/usr/local/cuda")
+    assert AotInductor().missing(CUDA) is None
+    monkeypatch.setattr(exported, "needs_compiler", lambda device: f"no compiler for {device.type}")
+    assert AotInductor().missing(CUDA) == "no compiler for cpu"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "CUDA_HOME environment variable is not set. Please set it to your CUDA install root.",
+        "C++ compile error\n/usr/bin/ld: cannot find -lcuda: No such file or directory",
+        "C++ compile error\nutils_cuda.h:15:10: fatal error: cuda_runtime.h: No such file or directory",
+        "host_config.h:1: fatal error: crt/host_defines.h: No such file or directory",
+    ],
+)
+def test_a_toolkit_that_is_missing_while_compiling(monkeypatch, tmp_path, said):
+    def compiler(*_: object, **__: object) -> None:
+        raise OSError(said)
+
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", compiler)
+    mode = AotInductor()
+    mode.cache_dir = str(tmp_path)
+    with pytest.raises(UnsupportedError, match="install the CUDA toolkit or set CUDA_HOME"):
+        mode.prepare(nn.Linear(2, 2), (torch.randn(1, 2),), {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_option_of_aot_inductor_is_checked():
+    with pytest.raises(ConfigError, match="nearest: max_autotune"):
+        AotInductor(options={"max_autotun": True})
