@@ -57,8 +57,10 @@ def checks(names: Iterable[str], it: Figures, asks: str, peer_ms: float) -> Iter
             print(f"rule «{name}» on {it.work.name}: {first_line(error)}", file=sys.stderr)
 
 
-def explain(peer_ms: float, tolerance: float, found: Iterable[Check]) -> tuple[bool, str]:
-    """The first check that agrees with the peer, with its figure; else that none does, with the nearest."""
+def explain(peer_ms: float, tolerance: float, found: Iterable[Check], known: GeometricMean) -> tuple[bool, str]:
+    """The first check that agrees with the peer, with its figure; else the nearest, which explains it as well where it
+    lies within the interval in which the peer's own figure is known; else that none does. `known`: that figure with
+    its interval, in milliseconds."""
     tried: list[Check] = []
     for check in found:
         if check.off(peer_ms) <= tolerance:
@@ -67,6 +69,8 @@ def explain(peer_ms: float, tolerance: float, found: Iterable[Check]) -> tuple[b
     if not tried:
         return False, "nothing could be checked"
     nearest = min(tried, key=lambda check: check.off(peer_ms))
+    if known.low <= nearest.ms <= known.high and known.high - known.low <= 4 * tolerance * peer_ms:
+        return True, f"within the interval of its figure: {nearest.says(peer_ms)}"
     return False, f"the nearest was «{nearest.says(peer_ms)}»"
 
 
@@ -82,7 +86,8 @@ def judge(work: Workload, peer: Peer, pairs: Sequence[tuple[Answer, float]], it:
         # a check is no better than a fraction of a microsecond: more than 1 % of a short graph
         it.ask_again = partial(peer.run, work.capturable if peer.captures else work.call, it.seconds)
         close = max(tolerance, (MICROSECOND_MS if tolerance == GPU_BOUND_GRAPH else MICROSECOND_MS / 4) / ms)
-        explained, why = explain(ms, close, checks(peer.rules, it, peer.asks, ms))
+        known = GeometricMean(ms, ours * ratio.low, ours * ratio.high, ratio.n)
+        explained, why = explain(ms, close, checks(peer.rules, it, peer.asks, ms), known)
         verdict = "explained" if explained else "not explained"
         if not explained and (told := not_told_apart(ratio, tolerance)):
             verdict, why = "agrees", told
