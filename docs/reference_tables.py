@@ -1,7 +1,7 @@
 """Bring the tables of measured results in line with results/reference/: `python docs/reference_tables.py` (`--check`
 only looks).
 
-A table stands between `<!-- reference NAME -->` and `<!-- end -->` in README.md and docs/reference.md.
+A table stands between `<!-- reference NAME -->` and `<!-- end -->` in README.md, docs/reference.md and docs/claims.md.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from effbench.metrics import METRICS  # noqa: E402
+from effbench.report.ledger import figure_text  # noqa: E402
 from effbench.report.speedup_table import SpeedupTable, speedup_table  # noqa: E402
 
-PAGES = (ROOT / "README.md", ROOT / "docs" / "reference.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "reference.md", ROOT / "docs" / "claims.md")
 ROWS = ROOT / "results" / "reference" / "h200.jsonl"
+CLAIMS = ROOT / "results" / "reference" / "claims-h200.json"
 TABLE = re.compile(r"<!-- reference (\S+) -->\n(.*?)<!-- end -->", re.S)
 
 
@@ -48,12 +51,39 @@ def latency_and_period() -> str:
     return "\n".join(lines) + "\n"
 
 
+def claims() -> str:
+    """The ledger as it was exported, with the published figures that stand beside ours."""
+    lines = ["| claim | statement | verdict | measured | why | also |", "| --- | --- | --- | --- | --- | --- |"]
+    found = json.loads(CLAIMS.read_text(encoding="utf-8"))
+    for row in found:
+        measured = row["measured"]
+        figure = figure_text(
+            measured.get("value"), measured.get("low"), measured.get("high"), measured.get("unit") or ""
+        )
+        also = "; ".join(f"{name}: {shown(value)}" for name, value in measured.get("also", {}).items())
+        texts = (row["claim"], row["statement"], row["verdict"], figure, row["reason"], also)
+        lines.append("| " + " | ".join(" ".join(text.split()).replace("|", "\\|") for text in texts) + " |")
+    lines += ["", "Published figures, measured by others on other machines, never part of ours:", ""]
+    lines += [f"- {row['claim']}: {row['published']}" for row in found if row["published"]]
+    return "\n".join(lines) + "\n"
+
+
+def shown(value: Any) -> str:
+    """A value of the ledger's evidence, for a person."""
+    if isinstance(value, dict):
+        return figure_text(value.get("value"), value.get("low"), value.get("high"), "")
+    if isinstance(value, list):
+        return ", ".join(map(shown, value)) or "none"
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+
+
 MAKERS: dict[str, Callable[[], str]] = {
     "speedup": lambda: speedup_table(rows()).render("markdown"),
     "speedup-short": lambda: without_intervals(speedup_table(rows())).render("markdown"),
     "compile": lambda: speedup_table(rows(), "compile_cold_s").render("markdown"),
     "memory": lambda: speedup_table(rows(), "peak_reserved_bytes").render("markdown"),
     "latency-and-period": latency_and_period,
+    "claims": claims,
 }
 
 
