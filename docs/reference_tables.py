@@ -74,7 +74,9 @@ def shown(value: Any) -> str:
         return figure_text(value.get("value"), value.get("low"), value.get("high"), "")
     if isinstance(value, list):
         return ", ".join(map(shown, value)) or "none"
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    return figure_text(value, None, None, "") if isinstance(value, int | float) else str(value)
 
 
 MAKERS: dict[str, Callable[[], str]] = {
