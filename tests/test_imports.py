@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "buckets": set(),
     "config": set(),
     "models": set(),
-    "modes": {"models", "buckets", "measure.memory"},
+    "modes": {"models", "buckets", "measure.memory", "measure.timing"},
     "measure": {"analysis.statistics"},
     "evidence": {"models", "modes", "measure", "worker.failures"},
     "worker": {"models", "modes", "measure", "message", "analysis.statistics"},

@@ -3,7 +3,6 @@ call."""
 
 from __future__ import annotations
 
-import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ import torch
 from effbench.buckets import capture_sizes, usage
 from effbench.errors import ConfigError
 from effbench.measure.memory import graph_pool_bytes
+from effbench.measure.timing import no_garbage_collection
 from effbench.models.batch import Batch
 from effbench.modes.base import Prepared, needs_compiler, needs_cuda
 from effbench.modes.compiled import Compiled
@@ -113,7 +113,8 @@ class BucketedGraph:
         held = graph_pool_bytes(device) or 0
         few = [size for size in sizes if size <= self.torch_compile_max_bs]
         compiled = self.compiled.compile(module)[0] if few else None
-        with no_collection(), room_for(len(few)):
+        # a collection while capturing may free memory at a moment when CUDA does not allow it
+        with no_garbage_collection(), room_for(len(few)):
             for size in sorted(sizes, reverse=self.order == "largest-first"):
                 began = time.perf_counter()
                 runner.capture(size, compiled if compiled is not None and size in few else module, capture)
@@ -148,21 +149,6 @@ def counted(runner: BucketRunner) -> dict[str, Any]:
         "padded_rows": found.padded_rows,
         "calls_by_bucket": {str(size): calls for size, calls in found.by_bucket.items()},
     }
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """A collection while capturing costs time, and may free memory at a moment when CUDA does not allow it."""
-    was_enabled = gc.isenabled()
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        if was_enabled:
-            gc.enable()
 
 
 @contextmanager
