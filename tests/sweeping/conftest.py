@@ -1,0 +1,29 @@
+"""A schedule of made-up parts."""
+
+from __future__ import annotations
+
+import pytest
+from schedule_parts import PROTOCOL, Server, Watcher, gpus
+
+from effbench.cell import Trial
+from effbench.sweeping import schedule as scheduling
+from effbench.sweeping.schedule import Schedule
+from effbench.sweeping.servers import Servers
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """A schedule in a folder of locks of its own, and what it records."""
+    monkeypatch.setattr(scheduling.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(scheduling, "POLL_S", 0.01)
+
+    def build(server=None, slots=None, **options):
+        recorded: list[Trial] = []
+        settings = {"protocol": PROTOCOL, "timeout_s": 30.0, "isolation": "fork", "lock_timeout_s": 30.0,
+                    "cache_root": tmp_path / "cache", "record": recorded.append, "observer": Watcher()}  # fmt: skip
+        servers = Servers(server or Server(), make=lambda: scheduling.ForkServer())
+        made = Schedule(servers=servers, slots=slots or gpus(1), **{**settings, **options})
+        made.recorded = recorded
+        return made
+
+    return build
