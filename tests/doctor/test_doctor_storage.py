@@ -156,6 +156,7 @@ def test_a_running_sweep_keeps_its_cache(caches, monkeypatch):
         ("python -P -m effbench.worker.server", os.getpid(), 0),  # the doctor's own
         ("python -m effbench ls", 1, 0),
     ],
+    ids=["another's", "the doctor's own", "no server"],
 )
 def test_fork_servers_of_others(machine, words, parent, count):
     root = machine({"proc/77/stat": f"77 (python (x)) S {parent} 77 77 0", "proc/78/stat": "gone meanwhile"})
