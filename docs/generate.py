@@ -204,6 +204,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "result": result,
     "calibration": table_of(schema.CalibrationRow),
     "baseline": table_of(schema.BaselineRow),
+    "acknowledgement": table_of(schema.AcknowledgementRow),
     "claim_verdict": table_of(schema.ClaimVerdictRow),
     "settings": settings,
     "groups": groups,

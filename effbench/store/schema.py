@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 #: every revision of the schema, oldest first; kept here so that opening a database does not import alembic
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 HEAD_REVISION = REVISIONS[-1]
 
 
@@ -274,14 +274,30 @@ class CalibrationRow(Base):
 
 
 class BaselineRow(Base):
-    """A name for a sweep that later sweeps are compared with."""
+    """A name for a sweep that later sweeps on the same `hardware` (GPU, without one the CPU) are compared with."""
 
     __tablename__ = "baseline"
 
     name: Mapped[str] = mapped_column(primary_key=True)
+    hardware: Mapped[str] = mapped_column(primary_key=True)
     sweep_id: Mapped[str] = mapped_column(sa.ForeignKey("sweep.id"))
     set_at: Mapped[dt.datetime]
     note: Mapped[str | None] = mapped_column(sa.Text)
+
+
+class AcknowledgementRow(Base):
+    """A change in the history of a cell that is known and accepted; `sweep_id`: the first sweep after it."""
+
+    __tablename__ = "acknowledgement"
+    __table_args__ = (sa.UniqueConstraint("cell_key", "hardware", "metric", "sweep_id"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    cell_key: Mapped[str] = mapped_column(sa.ForeignKey("cell.key"))
+    hardware: Mapped[str]
+    metric: Mapped[str]
+    sweep_id: Mapped[str] = mapped_column(sa.ForeignKey("sweep.id"))
+    reason: Mapped[str] = mapped_column(sa.Text)
+    acknowledged_at: Mapped[dt.datetime]
 
 
 class ClaimVerdictRow(Base):
