@@ -40,7 +40,7 @@ def paired(
     p_value = p_value_of(difference)
     verdict = verdict_of(ratio.value, ratio.low, ratio.high, p_value < alpha, floor)
     smallest = smallest_paired(ratios, floor, alpha=alpha)
-    return Comparison(ratio.value, ratio.low, ratio.high, p_value, verdict, smallest)
+    return Comparison(ratio.value, ratio.low, ratio.high, p_value, verdict, smallest, difference.error, difference.df)
 
 
 def confirms(found: Comparison, pairs: int, floor: float = FLOOR) -> bool:

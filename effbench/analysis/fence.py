@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from statistics import median
@@ -23,7 +24,7 @@ def noise_fence(levels: Sequence[float | None]) -> float:
     logs = [math.log(value) for value in levels if value is not None and value > 0 and math.isfinite(value)]
     if len(logs) < LEAST_SWEEPS:
         return 0.0
-    jumps = [abs(new - old) for old, new in zip(logs, logs[1:], strict=False)]
+    jumps = [abs(new - old) for old, new in itertools.pairwise(logs)]
     # the median of |N(0, s)| is 0.6745 s
     spread = median(jumps) / 0.6745
     return min(math.expm1(WIDTH * spread), WIDEST)

@@ -65,7 +65,8 @@ class Pair:
 class Change:
     """The verdict on one metric of one cell (or on its status). Figures in the metric's unit, geometric means over
     trials; `ratio` is after ÷ before, `low` and `high` its 95 % bounds. `limit`: relative change that counts.
-    `smallest_slowdown`: what such trials would have shown in four cases of five. `gates`: a check fails by it."""
+    `smallest_slowdown`: what such trials would have shown in four cases of five; `error`, `df`: of the ratio's
+    logarithm. `gates`: a check fails by it."""
 
     key: str
     name: str
@@ -81,6 +82,8 @@ class Change:
     smallest_slowdown: float | None = None
     reason: str | None = None
     ignored: bool = False
+    error: float | None = None
+    df: float | None = None
     about: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -99,6 +102,7 @@ def screen(
     `fence`: relative change that a metric of a cell was seen to make between unchanged sweeps (0 where unknown); it
     raises the floor. `in_turns`: both sides were measured in the same rounds, so pairs are compared.
     """
+    pairs = list(pairs)
     found: list[Change] = []
     tests: list[tuple[int, Comparison]] = []  # index into found
     for pair in pairs:
@@ -171,7 +175,8 @@ def of_ratio(pair: Pair, metric: str, limit: Limit, in_turns: bool) -> tuple[Cha
     else:
         comparison = compare(list(before.values()), list(after.values()), limit.floor)
     reason = "one trial on a side tells nothing of the spread" if comparison.p_value is None else None
-    known = {name: getattr(comparison, name) for name in ("ratio", "low", "high", "p_value", "smallest_slowdown")}
+    names = ("ratio", "low", "high", "p_value", "smallest_slowdown", "error", "df")
+    known = {name: getattr(comparison, name) for name in names}
     change = replace(blank, **means(before, after), **known, reason=also_said(reason, odd))
     if limit.least and abs(change.after - change.before) <= limit.least:
         return replace(change, verdict=Verdict.SAME, reason=also_said("too small a difference to matter", odd)), None
@@ -181,10 +186,8 @@ def of_ratio(pair: Pair, metric: str, limit: Limit, in_turns: bool) -> tuple[Cha
 def of_nothing(blank: Change, before: Mapping[int, float], after: Mapping[int, float], limit: Limit) -> Change:
     """Where a side is 0 (no graph pool, say) there is no ratio; the difference decides."""
     old, new = max(before.values()), max(after.values())
-    if abs(new - old) <= limit.least:
-        verdict = Verdict.SAME
-    else:
-        verdict = Verdict.SLOWER if new > old else Verdict.FASTER
+    changed = Verdict.SLOWER if new > old else Verdict.FASTER
+    verdict = Verdict.SAME if abs(new - old) <= limit.least else changed
     return replace(blank, before=old, after=new, verdict=verdict)
 
 

@@ -42,7 +42,8 @@ class Comparison:
     """`ratio` is after ÷ before (above 1: slower), `low` and `high` its Welch 95 % bounds.
 
     `p_value` is Welch's, two-sided, on logarithms. `smallest_slowdown` (0.05 = 5 %) is what such trials would have
-    called slower in four cases of five. All but `ratio` and `verdict` are None under two trials a side.
+    called slower in four cases of five. `error` and `df`: standard error of the ratio's logarithm and its degrees of
+    freedom. All but `ratio` and `verdict` are None under two trials a side.
     """
 
     ratio: float
@@ -51,6 +52,8 @@ class Comparison:
     p_value: float | None
     verdict: Verdict
     smallest_slowdown: float | None
+    error: float | None = None
+    df: float | None = None
 
 
 def compare(before: Sequence[float], after: Sequence[float], floor: float = FLOOR, alpha: float = ALPHA) -> Comparison:
@@ -70,7 +73,8 @@ def compare(before: Sequence[float], after: Sequence[float], floor: float = FLOO
         return Comparison(ratio.value, None, None, None, Verdict.AMBIGUOUS, None)
     p_value = p_value_of(difference)
     verdict = verdict_of(ratio.value, ratio.low, ratio.high, p_value < alpha, floor)
-    return Comparison(ratio.value, ratio.low, ratio.high, p_value, verdict, _smallest(old, new, floor, POWER, alpha))
+    smallest = _smallest(old, new, floor, POWER, alpha)
+    return Comparison(ratio.value, ratio.low, ratio.high, p_value, verdict, smallest, difference.error, difference.df)
 
 
 def verdict_of(ratio: float, low: float | None, high: float | None, significant: bool, floor: float = FLOOR) -> Verdict:
