@@ -45,7 +45,9 @@ MAY_IMPORT = {
     "report": {"analysis", "metrics"},
     "doctor": {"store", "sweeping", "analysis", "metrics", "message"},
     "reproduce": {"store", "sweeping", "analysis", "message", "config"},
+    "regression": {"store", "sweeping", "analysis", "metrics", "message", "config"},
     "commands": {
+        "regression",
         "store",
         "report",
         "analysis",
@@ -59,7 +61,7 @@ MAY_IMPORT = {
         "reproduce",
     },
     "cli": {"commands", "sweeping", "config"},
-    "api": {"sweeping", "store", "config"},
+    "api": {"sweeping", "store", "config", "regression", "analysis.limits", "analysis.screen"},
     "__init__": {"api"},
     "__main__": {"cli"},
 }
