@@ -183,7 +183,7 @@ def flags_of(half: Half) -> dict[str, str]:
 
 
 def differs(name: str, before: Iterable[Any], after: Iterable[Any]) -> str | None:
-    before, after = {str(value) for value in before}, {str(value) for value in after}
+    before, after = ({"not set" if value is None else str(value) for value in side} for side in (before, after))
     if before == after:
         return None
     return f"{name} {', '.join(sorted(before))} → {', '.join(sorted(after))}"
