@@ -127,7 +127,12 @@ def screen(
     bounds = {pair.key: (pair.before.bound, pair.after.bound) for pair in pairs if pair.before and pair.after}
     for (index, comparison), is_significant in zip(tests, significant, strict=True):
         found[index] = decided(found[index], comparison, is_significant, bounds[found[index].key], limits)
-    return sorted(found, key=lambda change: (ORDER.index(change.verdict), -size(change)))
+    return screen_order(found)
+
+
+def screen_order(changes: Iterable[Change]) -> list[Change]:
+    """What matters most first."""
+    return sorted(changes, key=lambda change: (ORDER.index(change.verdict), -size(change)))
 
 
 def status_change(pair: Pair) -> Change | None:

@@ -14,6 +14,7 @@ from effbench import streams
 from effbench.cell import Cell
 from effbench.errors import ConfigError
 from effbench.models.spec import parse_inputs
+from effbench.store.sweeps import CONFIRMING
 
 #: Top-level keys that define a cell; all others are settings of the whole sweep.
 CELL_KEYS = ("model", "bs", "stream", "mode", "dtype", "phase", "training", "device", "numerics", "env")
@@ -112,6 +113,10 @@ def validate(config: dict[str, Any]) -> None:
     if config["sweep"]["name"] == "last":
         raise ConfigError(
             "sweep.name=last would be hidden by the newest sweep, which `last` means: choose another name"
+        )
+    if (config["sweep"]["name"] or "").startswith(CONFIRMING):
+        raise ConfigError(
+            f"sweep.name must not begin with {CONFIRMING!r}: so begin the re-runs of effbench check --confirm"
         )
     if config["model"]["tolerance"] is not None and config["model"]["tolerance"] <= 0:
         raise ConfigError(f"model.tolerance must be above 0, got {config['model']['tolerance']:g}")
