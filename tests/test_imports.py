@@ -40,6 +40,7 @@ MAY_IMPORT = {
         "streams",
         "models.spec",
         "analysis.swept",
+        "analysis.halves",
         "analysis.stopping",
     },
     "report": {"analysis", "metrics"},
