@@ -40,6 +40,7 @@ MAY_IMPORT = {
         "streams",
         "models.spec",
         "analysis.swept",
+        "analysis.interpreters",
         "analysis.stopping",
     },
     "report": {"analysis", "metrics"},

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from effbench.analysis import interpreters
 from effbench.analysis.fence import noise_fence
 from effbench.analysis.halves import Half, differences, hardware_of, pairs_of, without
 from effbench.analysis.limits import Limits
@@ -119,7 +120,10 @@ def load(
 ) -> Half:
     """A sweep as one side of a comparison."""
     cells = {cell.key: cell._asdict() for cell in store.planned_cells(info.id) if only(cell._asdict())}
-    environments = {row["id"]: row for row in store.environments_of(info.id)}
+    # as the user gave them, where the sweep says so
+    order = list(info.host.get("environments") or ())
+    rows = sorted(store.environments_of(info.id), key=lambda row: order.index(row["id"]) if row["id"] in order else -1)
+    environments = {row["id"]: row for row in rows}
     if on is not None:
         environments = {key: row for key, row in environments.items() if on.lower() in text_of(row).lower()}
         if not environments:
@@ -140,19 +144,24 @@ def text_of(environment: Mapping[str, Any]) -> str:
 
 
 def by_environment(whole: Half, by: str) -> dict[str, Half]:
-    """Value -> the half of the sweep that ran under it, in the order in which the environments were first seen."""
+    """Value -> the half of the sweep that ran under it, in the order of `environments`."""
     found: dict[str, Half] = {}
+    named = interpreters.halves(whole.environments.values())
     for key, row in whole.environments.items():
-        flags = row["flags"] or {}
-        value = str(
-            {"python": flags.get("interpreter") or row["python"], "folder": flags.get("folder")}.get(by, row.get(by))
-        )
+        value = value_in(named[key], row, by)
         half = found.setdefault(value, part(whole, {}, {}))
         half.environments[key] = row
     for half in found.values():
         half.cells = whole.cells
         half.sides = {key: side for key, side in whole.sides.items() if key[1] in half.environments}
     return found
+
+
+def value_in(half: interpreters.Half, row: Mapping[str, Any], by: str) -> str:
+    """Of an environment. Where no interpreter was chosen, its Python's version tells it."""
+    if by == "python":
+        return half.name("python") if half.python else str(row["python"])
+    return half.name("folder") if by == "folder" else str(row[by])
 
 
 def by_parameter(whole: Half, by: str) -> dict[str, Half]:
