@@ -28,6 +28,11 @@ ORDER = (
     Verdict.BROKEN, Verdict.SLOWER, Verdict.MISSING, Verdict.AMBIGUOUS, Verdict.FIXED, Verdict.FASTER, Verdict.NEW,
     Verdict.SAME,
 )  # fmt: skip
+#: A row as plain values (`record`), of exports and of the Python API.
+COLUMNS = (
+    "cell", "metric", "verdict", "before", "after", "ratio", "ci_low", "ci_high", "p_value", "limit",
+    "smallest_slowdown", "gates", "reason", "cell_key",
+)  # fmt: skip
 #: The metric of a row that speaks of a whole cell.
 STATUS = "status"
 
@@ -273,6 +278,17 @@ def size(change: Change) -> float:
     if change.ratio is None:
         return math.inf if change.metric == STATUS else 0.0
     return abs(math.log(change.ratio)) if change.ratio > 0 else math.inf
+
+
+def record(change: Change) -> dict[str, Any]:
+    """One row under COLUMNS; what is no finite number is None."""
+    row = {
+        "cell": change.name, "metric": change.metric, "verdict": str(change.verdict), "before": change.before,
+        "after": change.after, "ratio": change.ratio, "ci_low": change.low, "ci_high": change.high,
+        "p_value": change.p_value, "limit": change.limit, "smallest_slowdown": change.smallest_slowdown,
+        "gates": change.gates, "reason": change.reason, "cell_key": change.key,
+    }  # fmt: skip
+    return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in row.items()}
 
 
 def also(reason: str | None, limit: Limit) -> str | None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
+from effbench.analysis.confirm import LEAST_PAIRS
+from effbench.analysis.verdicts import Verdict
 from effbench.commands import options
 from effbench.commands.compare import across_of, add_choice, chosen, limits_of, render, show, wanted_cells
 from effbench.commands.show import terminal
@@ -18,8 +22,12 @@ from effbench.report import comparison
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 
+if TYPE_CHECKING:
+    from effbench.regression.rerun import Confirmation
+
 HELP = "Hold a sweep against a baseline: exit 1 where a cell became slower or broken, or was not measured."
 SUMMARY = "GITHUB_STEP_SUMMARY"
+INTERRUPTED = 130
 #: Rows of a job summary: beyond this nobody reads on.
 MOST_ROWS = 50
 
@@ -32,6 +40,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="also the rows that are the same")
     parser.add_argument("--format", default="table", choices=["table", *comparison.FORMATS], help="(default: table)")
     options.add_out(parser)
+    parser.add_argument(
+        "--confirm", action="store_true",
+        help="run what is slower again before saying so, old and new in turns where both can be run here",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=LEAST_PAIRS,
+        metavar="N",
+        help="rounds of --confirm (default and least: %(default)s)",
+    )
     parser.add_argument("--junit", metavar="FILE", help="also write JUnit XML to this file")
 
 
@@ -43,8 +62,25 @@ def run(args: argparse.Namespace) -> int:
         baseline = baseline_of(store, args.baseline, sweep, args.on, "hardware" in across)
         before = store.find_sweep(baseline.sweep_id)
         compared = compare_sweeps(store, before, sweep, limits, across, args.on, wanted_cells(args.cell))
+    confirmation = confirmed(compared, before, sweep, args) if args.confirm else None
+    compared = confirmation.compared if confirmation else compared
     report(compared, sweep, args)
+    if confirmation and confirmation.interrupted:
+        print(f"effbench: interrupted while confirming (sweep {confirmation.sweep_id})", file=sys.stderr)
+        return INTERRUPTED
     return 1 if failing(compared) else 0
+
+
+def confirmed(compared: Compared, before: SweepInfo, sweep: SweepInfo, args: argparse.Namespace) -> Confirmation:
+    """The comparison after the re-run of what is slower; only that can be a matter of noise."""
+    from effbench.regression.rerun import confirm  # loads what sweeps need
+
+    if args.rounds < LEAST_PAIRS:
+        raise UsageError(f"--rounds {args.rounds}: fewer than {LEAST_PAIRS} pairs confirm nothing")
+    flagged = [change for change in failing(compared) if change.verdict is Verdict.SLOWER]
+    command = ["check", "--baseline", args.baseline, "--sweep", sweep.id, "--confirm"]
+    quiet = args.format != "table" and not args.out
+    return confirm(compared, flagged, before, sweep, args.db, command, args.rounds, quiet)
 
 
 def report(compared: Compared, sweep: SweepInfo, args: argparse.Namespace) -> None:

@@ -19,11 +19,10 @@ from effbench.analysis.verdicts import Verdict
 from effbench.commands import options
 from effbench.commands.show import PLAIN_WIDTH, terminal
 from effbench.errors import UsageError
-from effbench.regression.compare import BY_ENVIRONMENT, Compared, compare_halves, compare_sweeps
+from effbench.regression.compare import BY_ENVIRONMENT, Compared, compare_halves, compare_sweeps, find
 from effbench.regression.settings import read
 from effbench.report import comparison
 from effbench.store.store import Store
-from effbench.store.sweeps import SweepInfo
 
 HELP = "Two sweeps against each other, cell by cell and metric by metric; with --by the two halves of one."
 TONES = {
@@ -100,17 +99,6 @@ def compare(store: Store, args: argparse.Namespace) -> Compared:
         raise UsageError("compare takes two sweeps, before and after; or one with --by (effbench ls lists them)")
     before, after = (find(store, reference, args.on) for reference in args.sweeps)
     return compare_sweeps(store, before, after, limits, across_of(args.across), args.on, keep)
-
-
-def find(store: Store, reference: str, on: str | None = None) -> SweepInfo:
-    """A sweep by id or name, or the one that a baseline of this name means."""
-    named = [one for one in store.baselines() if one.name == reference]
-    if on is not None:
-        named = [one for one in named if on.lower() in one.hardware.lower()] or named
-    if len(named) > 1:
-        there = ", ".join(one.hardware for one in named)
-        raise UsageError(f"baseline {reference!r} is set on {there}: choose one with --on, or give the sweep's id")
-    return store.find_sweep(named[0].sweep_id if named else reference)
 
 
 def limits_of(args: argparse.Namespace) -> Any:

@@ -102,6 +102,17 @@ def compare_halves(
     return finish(old, new, limits, across, lambda key, metric: 0.0, in_turns=True)
 
 
+def find(store: Store, reference: str, on: str | None = None) -> SweepInfo:
+    """A sweep by id or name, or the one that a baseline of this name means."""
+    named = [one for one in store.baselines() if one.name == reference]
+    if on is not None:
+        named = [one for one in named if on.lower() in one.hardware.lower()] or named
+    if len(named) > 1:
+        there = ", ".join(one.hardware for one in named)
+        raise UsageError(f"baseline {reference!r} is set on {there}: choose one with --on, or give the sweep's id")
+    return store.find_sweep(named[0].sweep_id if named else reference)
+
+
 def finish(
     old: Half, new: Half, limits: Limits, across: Collection[str], fence: Callable[[str, str], float],
     in_turns: bool = False,

@@ -115,9 +115,10 @@ def revision(old: Mapping[str, Any], here: Interpreter) -> Iterator[tuple[str | 
         yield None, (f"the baseline's revision {commit[:12]} is not in this repository "
                      "(of a shallow clone: git fetch --unshallow)")  # fmt: skip
         return
-    place = cache_home() / "revisions" / f"{os.getpid()}-{commit[:12]}"
+    own = cache_home() / "revisions" / str(os.getpid())
+    place = own / commit[:12]
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        own.mkdir(parents=True, exist_ok=True)
         if git(top, "worktree", "add", "--detach", "--force", str(place), commit) is None:
             yield None, f"git cannot make a worktree of the baseline's revision {commit[:12]}"
             return
@@ -127,7 +128,7 @@ def revision(old: Mapping[str, Any], here: Interpreter) -> Iterator[tuple[str | 
         else:
             yield None, f"the baseline's revision {commit[:12]} has no folder {folder.relative_to(place)}"
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(own, ignore_errors=True)
         git(top, "worktree", "prune")
 
 

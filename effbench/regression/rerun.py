@@ -12,10 +12,9 @@ from effbench.analysis.halves import SOFTWARE, Half
 from effbench.analysis.screen import Change, screen_order
 from effbench.analysis.verdicts import Comparison, Verdict
 from effbench.errors import UsageError
-from effbench.metrics import METRICS
+from effbench.metrics import METRICS, percent, ratio_text
 from effbench.regression.compare import Compared, finish, load
 from effbench.regression.origin import Origin, current, origin
-from effbench.report.comparison import percent, ratio_text
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
 from effbench.sweeping.conduct import Command, run_cells

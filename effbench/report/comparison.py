@@ -5,22 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from effbench.analysis.screen import STATUS, Change
+from effbench.analysis.screen import COLUMNS, STATUS, Change, record
 from effbench.analysis.verdicts import Verdict
-from effbench.metrics import METRICS
+from effbench.metrics import METRICS, percent, ratio_text
 
 FORMATS = ("markdown", "json", "csv", "junit")
 HEADINGS = ("verdict", "cell", "metric", "before", "after", "after ÷ before", "detectable", "why")
 NUMERIC = (False, False, False, True, True, True, True, False)
-COLUMNS = (
-    "cell", "metric", "verdict", "before", "after", "ratio", "ci_low", "ci_high", "p_value", "limit",
-    "smallest_slowdown", "gates", "reason", "cell_key",
-)  # fmt: skip
 #: Not by colour alone: a sign that also a plain terminal, a printout and a screen reader have.
 SIGNS = {
     Verdict.BROKEN: "✗", Verdict.SLOWER: "▲", Verdict.MISSING: "?", Verdict.AMBIGUOUS: "~", Verdict.FIXED: "✓",
@@ -53,21 +48,6 @@ def figure(metric: str, value: float | None) -> str:
     if metric == STATUS:
         return ""
     return METRICS[metric].format(value)
-
-
-def ratio_text(ratio: float | None, low: float | None = None, high: float | None = None) -> str:
-    """`1.052 (1.047–1.057)`; without bounds the ratio alone; of nothing a dash."""
-    if ratio is None:
-        return ""
-    if low is None or high is None:
-        return f"{ratio:.3f}"
-    return f"{ratio:.3f} ({low:.3f}–{high:.3f})" if high < 1000 else f"{ratio:.3g} ({low:.3g}–{high:.3g})"
-
-
-def percent(value: float) -> str:
-    if not math.isfinite(value) or value >= 10:
-        return "more than tenfold" if value >= 10 else "?"
-    return f"{100 * value:.1f} %" if value < 0.1 else f"{100 * value:.0f} %"
 
 
 def counts_text(compared: Any) -> str:
@@ -115,17 +95,6 @@ def escape(text: str) -> str:
     for old, new in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "\\`")):
         text = text.replace(old, new)
     return " ".join(text.split())
-
-
-def record(change: Change) -> dict[str, Any]:
-    """One row under COLUMNS; what is no finite number is None."""
-    row = {
-        "cell": change.name, "metric": change.metric, "verdict": str(change.verdict), "before": change.before,
-        "after": change.after, "ratio": change.ratio, "ci_low": change.low, "ci_high": change.high,
-        "p_value": change.p_value, "limit": change.limit, "smallest_slowdown": change.smallest_slowdown,
-        "gates": change.gates, "reason": change.reason, "cell_key": change.key,
-    }  # fmt: skip
-    return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in row.items()}
 
 
 def as_json(compared: Any, changes: Iterable[Change]) -> str:
