@@ -194,6 +194,7 @@ def test_public_names():
         "UsageError",
         "WorkerError",
         "__version__",
+        "compare",
         "results",
         "sweep",
     ]
