@@ -1,0 +1,137 @@
+"""Does the gate let an unchanged sweep pass, and stop one that is slower, fails, or lost its CUDA graph?
+
+    python benchmarks/gate.py [--db FILE] [--format text|markdown] [SETTING ...]
+
+In a git repository made for it, four models of matrix products are swept and named a baseline. Then the same is swept
+again (nothing may alarm), and then a second revision, in which one model does 5 % more products, one raises, and one
+mixes a tensor of the CPU into its graph, so that Inductor runs it without a CUDA graph. `effbench check --confirm`
+judges each. Settings are given to every sweep (`executor.gpus=[0]`, `device=cpu`); on the CPU no graph can be lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import tables
+
+ROOT = Path(__file__).resolve().parents[1]
+NETS = """
+import torch
+
+PRODUCTS = {products}
+FAIL = {fail}
+SKIP = {skip}
+
+
+class Steady(torch.nn.Module):
+    def __init__(self, width=1024, products=40):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(width, width) / width**0.5)
+        self.products = products
+
+    def forward(self, x):
+        for _ in range(self.products):
+            x = x @ self.weight
+        return x
+
+
+class Growing(Steady):
+    def __init__(self, width=1024):
+        super().__init__(width, PRODUCTS)
+
+
+class Failing(Steady):
+    def forward(self, x):
+        if FAIL:
+            raise ValueError("no such luck")
+        return super().forward(x)
+
+
+class Skipped(Steady):
+    def forward(self, x):
+        y = super().forward(x)
+        return y * torch.full((), 2.0).to(y.device) if SKIP else y * 2.0
+"""
+MODELS = ("Steady", "Growing", "Failing", "Skipped")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--db", help="keep the database here")
+    parser.add_argument("--format", default="text", choices=["text", "markdown"])
+    parser.add_argument("settings", nargs="*", metavar="SETTING")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        rows = scenario(Path(folder), os.path.abspath(args.db or f"{folder}/gate.db"), args.settings)  # noqa: PTH100
+    headings = ["step", "seconds", "exit", "alarms"]
+    print(tables.render(headings, rows, args.format))
+
+
+def scenario(folder: Path, db: str, settings: list[str]) -> list[list[str]]:
+    on_cpu = "device=cpu" in settings
+    width, batch = (64, 4) if on_cpu else (1024, 512)
+    modes = "eager,default" if on_cpu else "eager,reduce-overhead"
+    targets = ",".join(f"nets.py:{name}" for name in MODELS)
+    sweep = [
+        "-m", "model=custom", f"model.module._target_={targets}", f"model.module.width={width}",
+        f"model.inputs.x.shape=[{width}]", f"bs={batch}", f"mode={modes}", "on_failure=ignore", f"db={db}", *settings,
+    ]  # fmt: skip
+    git(folder, "init", "-q")
+    (folder / ".gitignore").write_text("__pycache__\n")
+    write(folder, 40, False, False)
+    rows = [step(folder, "baseline", sweep, db)]
+    run(folder, "baseline", "set", "main", "last", "--db", db)
+    rows.append(step(folder, "the same again", sweep, db, check=True))
+    write(folder, 42, True, not on_cpu)
+    rows.append(step(folder, "5 % more work, one failing, one without its graph", sweep, db, check=True))
+    return rows
+
+
+def step(folder: Path, title: str, sweep: list[str], db: str, check: bool = False) -> list[str]:
+    """A sweep, and what the gate says of it."""
+    start = time.monotonic()
+    run(folder, *sweep)
+    code, said = 0, "–"
+    if check:
+        out = folder / ".git" / "check.json"
+        code = run(folder, "check", "--baseline", "main", "--confirm", "--db", db, "--format", "json", "--out", str(out),
+                   allowed=(0, 1))  # fmt: skip
+        found = json.loads(out.read_text())
+        alarms = [row for row in found["changes"] if row["gates"]]
+        said = "; ".join(" ".join([row["cell"], row["metric"], row["verdict"], row["reason"] or ""]) for row in alarms)
+        unsure = [row for row in found["changes"] if "not confirmed" in (row["reason"] or "")]
+        said = (said or "none") + (f" ({len(unsure)} not confirmed)" if unsure else "")
+    return [title, f"{time.monotonic() - start:.0f}", str(code), said]
+
+
+def run(folder: Path, *words: str, allowed: tuple[int, ...] = (0,)) -> int:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-m", "effbench", *words], cwd=folder, env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL, stdout=sys.stderr,
+    )  # fmt: skip
+    if done.returncode not in allowed:
+        raise SystemExit(f"effbench {' '.join(words)}: exit code {done.returncode}")
+    return done.returncode
+
+
+def write(folder: Path, products: int, fail: bool, skip: bool) -> None:
+    (folder / "nets.py").write_text(NETS.format(products=products, fail=fail, skip=skip))
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", f"{products} products")
+
+
+def git(folder: Path, *args: str) -> None:
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "-C", str(folder), *identity, *args], check=True)
+
+
+if __name__ == "__main__":
+    main()
