@@ -101,8 +101,8 @@ def step(folder: Path, title: str, sweep: list[str], db: str, check: bool = Fals
     code, said = 0, "–"
     if check:
         out = folder / ".git" / "check.json"
-        code = run(folder, "check", "--baseline", "main", "--confirm", "--db", db, "--format", "json", "--out", str(out),
-                   allowed=(0, 1))  # fmt: skip
+        words = ["check", "--baseline", "main", "--confirm", "--db", db, "--format", "json", "--out", str(out)]
+        code = run(folder, *words, allowed=(0, 1))
         found = json.loads(out.read_text())
         alarms = [row for row in found["changes"] if row["gates"]]
         said = "; ".join(" ".join([row["cell"], row["metric"], row["verdict"], row["reason"] or ""]) for row in alarms)

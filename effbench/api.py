@@ -65,9 +65,10 @@ def compare(
     """Two sweeps cell by cell and metric by metric, as `effbench compare` does it; what matters most first.
 
     `before`, `after`: ids, names, baselines or `last`; with `by` (`python`, `folder`, `dtype` …) the halves of the
-    sweep `before`. `metrics`: only these. `config`: limits and exceptions, a file or a name below conf/check. The columns are
-    those of `--format csv` (docs/regressions.md); `attrs` of the frame holds `differences` and `notes`, lists of text.
-    Raises NothingFoundError where nothing can be compared, UsageError and ConfigError for what does not fit together.
+    sweep `before`. `metrics`: only these. `config`: limits and exceptions, a file or a name below conf/check. The
+    columns are those of `--format csv` (docs/regressions.md); `attrs` of the frame holds `differences` and `notes`,
+    lists of text. Raises NothingFoundError where nothing can be compared, UsageError and ConfigError for what does not
+    fit together.
     """
     import pandas as pd
 

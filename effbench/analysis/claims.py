@@ -35,9 +35,10 @@ class Verdict(StrEnum):
 class Claim:
     """A statement and how it is judged. Expressions are those of `analysis.expression`.
 
-    `value`: the figure that is shown; `holds`: the condition, in which `value` is that figure; `each`: names, for each
-    of whose combinations the condition is judged by itself; `also`: further figures to show; `needs`: cuda, where it
-    says nothing about other devices; `not_measurable`: why no measurement decides it.
+    `value`: the figure that is shown; `holds`: the condition, in which `value` is that figure, or statement ->
+    condition where the claim says several things; `each`: names, for each of whose combinations every condition is
+    judged by itself; `also`: further figures to show; `needs`: cuda, where it says nothing about other devices;
+    `not_measurable`: why no measurement decides it.
     """
 
     id: str
@@ -45,21 +46,35 @@ class Claim:
     sweep: str | None = None
     value: str | None = None
     unit: str = ""
-    holds: str | None = None
+    holds: str | Mapping[str, str] | None = None
     each: tuple[str, ...] = ()
     also: Mapping[str, str] = field(default_factory=dict)
     needs: str | None = None
     not_measurable: str | None = None
     published: str | None = None
 
+    @property
+    def conditions(self) -> dict[str, str]:
+        """Statement -> condition; the statement is empty where there is only one."""
+        if isinstance(self.holds, Mapping):
+            return dict(self.holds)
+        return {} if self.holds is None else {"": self.holds}
+
+    @property
+    def decisive(self) -> list[str]:
+        """The expressions that the verdict rests on."""
+        return [text for text in (self.value, *self.conditions.values()) if text]
+
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the matrix: its label (empty for all of it), what holds there, and the figure."""
+    """One part of the matrix, or one statement of several: its label (empty for all of it), what holds there, and the
+    figure. `missing`: why a statement was not measured, and so is open."""
 
     label: str
     truth: Truth
     value: Estimate | None = None
+    missing: str | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +101,13 @@ def judge(claim: Claim, rows: Rows) -> Judgement:
     failed = [row for row in rows.rows if row["status"] != Status.OK and concerns(claim, row)] if of_rows else []
     try:
         value = figure(claim, rows)
-        parts = {label: part_of(claim, label, part) for label, part in rows.split(claim.each).items()}
+        parts = {
+            ", ".join(filter(None, (statement, label))): part_of(claim, statement, label, part)
+            for label, part in rows.split(claim.each).items()
+            for statement in claim.conditions
+        }
+        if parts and all(part is not None and part.missing for part in parts.values()):
+            raise NothingMeasured(next(iter(parts.values())).missing)
         also = {name: _value_of(text, rows) for name, text in claim.also.items()}
     except NothingMeasured as nothing:
         missing = [rows.evidence[name] for name in rows.evidence if f"evidence.{name}" in rests_on]
@@ -102,13 +123,12 @@ def judge(claim: Claim, rows: Rows) -> Judgement:
 
 def subjects(claim: Claim) -> set[str]:
     """Names that the claim's value and condition speak of, and by which it is split."""
-    texts = filter(None, (claim.value, claim.holds))
-    return set(claim.each).union(*(names_in(text) for text in texts)) - {"value"}
+    return set(claim.each).union(*map(names_in, claim.decisive)) - {"value"}
 
 
 def concerns(claim: Claim, row: Mapping[str, Any]) -> bool:
     """Not where the claim speaks of other modes, and of no baseline."""
-    modes = [chosen(text, "mode") for text in (claim.value, claim.holds) if text and "mode" in names_in(text)]
+    modes = [chosen(text, "mode") for text in claim.decisive if "mode" in names_in(text)]
     return not modes or None in modes or row["mode"] in {"eager"}.union(*filter(None, modes))
 
 
@@ -128,21 +148,26 @@ def figure(claim: Claim, rows: Rows) -> Estimate | None:
         raise ExpressionError(f"claim {claim.id}: value {claim.value!r} is no single number") from error
 
 
-def part_of(claim: Claim, label: str, rows: Rows) -> Part | None:
-    """What holds in one part; None where nothing was measured of it (and it is not all there is)."""
-    assert claim.holds is not None
+def part_of(claim: Claim, statement: str, label: str, rows: Rows) -> Part | None:
+    """What holds in one part; None where nothing was measured of it (and it is not all there is).
+
+    A statement of several that was not measured stays open: the others alone do not confirm the claim.
+    """
+    condition = claim.conditions[statement]
     try:
         value = figure(claim, rows)
-        truth = evaluate(claim.holds, rows if value is None else rows.with_value(value))
-    except NothingMeasured:
+        truth = evaluate(condition, rows if value is None else rows.with_value(value))
+    except NothingMeasured as nothing:
+        if statement:
+            return Part(", ".join(filter(None, (statement, label))), None, missing=str(nothing))
         if not label:
             raise
         return None
     if truth is ABSENT:
         truth = None
     if not (truth is None or isinstance(truth, bool)):
-        raise ExpressionError(f"claim {claim.id}: {claim.holds!r} is no single condition")
-    return Part(label, truth, value)
+        raise ExpressionError(f"claim {claim.id}: {condition!r} is no single condition")
+    return Part(", ".join(filter(None, (statement, label))), truth, None if statement else value)
 
 
 def _value_of(text: str, rows: Rows) -> Any:
@@ -169,13 +194,18 @@ def reason_of(verdict: Verdict, parts: Sequence[Part]) -> str:
             Verdict.UNDECIDED: why_open(parts[0].value),
         }
         return said[verdict]
-    groups = {"holds for": True, "not for": False, "open for": None}
+    groups = {
+        "holds for": [part for part in parts if part.truth is True],
+        "not for": [part for part in parts if part.truth is False],
+        "open for": [part for part in parts if part.truth is None and not part.missing],
+        "not measured for": [part for part in parts if part.missing],
+    }
     texts = []
-    for title, truth in groups.items():
-        labels = [part.label for part in parts if part.truth is truth]
-        if labels:
+    for title, found in groups.items():
+        if found:
+            labels = [part.label for part in found]
             named = ", ".join(labels[:6]) + (f" and {len(labels) - 6} more" if len(labels) > 6 else "")
-            texts.append(f"{title} {named}")
+            texts.append(f"{title} {named}" + (f" ({found[0].missing})" if found[0].missing else ""))
     return "; ".join(texts)
 
 

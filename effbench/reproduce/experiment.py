@@ -259,22 +259,35 @@ class _Reader:
         also = {str(name): text for name, text in self.mapping(node, "also").items()}
         for name, text in also.items():
             self.expression(f"{where}, also {name!r}", text)
-        for name in ("value", "holds"):
-            if node.get(name) is not None:
-                self.expression(f"{where}, {name}", node[name], with_value=name == "holds" and bool(node.get("value")))
+        if node.get("value") is not None:
+            self.expression(f"{where}, value", node["value"])
+        holds = self.conditions(where, node)
         return Claim(
             str(key),
             " ".join(str(node["text"]).split()),
             self.sweep_of(where, node.get("sweep"), sweeps),
             node.get("value"),
             str(node.get("unit") or ""),
-            node.get("holds"),
+            holds,
             self.columns(f"{where}: each", node.get("each")),
             also,
             node.get("needs"),
             node.get("not_measurable"),
             node.get("published"),
         )
+
+    def conditions(self, where: str, node: Mapping[str, Any]) -> Any:
+        """One condition, or statement -> condition."""
+        holds = node.get("holds")
+        if isinstance(holds, Mapping):
+            holds = {str(statement): text for statement, text in holds.items()}
+            if len(holds) < 2:
+                raise self.wrong(f"{where}: holds maps several statements to their conditions; one is written as it is")
+        several = holds if isinstance(holds, Mapping) else {} if holds is None else {"": holds}
+        for statement, text in several.items():
+            named = f"{where}, holds" + (f" {statement!r}" if statement else "")
+            self.expression(named, text, with_value=bool(node.get("value")))
+        return holds
 
     def expression(self, where: str, text: Any, with_value: bool = False) -> None:
         """Every name in it exists; what evidence has in it is seen when it is there."""

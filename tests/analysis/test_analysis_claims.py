@@ -136,6 +136,48 @@ def test_not_measurable_says_why():
     assert (found.verdict, found.reason) == (Verdict.NOT_MEASURABLE, "it is about code")
 
 
+class TestSeveralStatements:
+    HOLDS = {"a graph is faster": "value > 1.1", "it needs memory": "sum(graph_pool_bytes) > 0"}  # noqa: RUF012
+
+    def of(self, rows, evidence=None, **holds):
+        return of(rows, Claim("P16", "x", value=FASTER.value, holds={**self.HOLDS, **holds}), evidence)
+
+    def test_all_hold(self):
+        found = self.of([eager(), row(speedup=2.0)])
+        assert found.verdict == Verdict.CONFIRMED
+        assert found.reason == "holds for a graph is faster, it needs memory"
+        assert [part.label for part in found.parts] == list(self.HOLDS)
+
+    def test_one_does_not(self):
+        found = self.of([eager(), row(speedup=1.0)])
+        assert found.verdict == Verdict.DEPENDS
+        assert found.reason == "holds for it needs memory; not for a graph is faster"
+
+    def test_none_holds(self):
+        assert self.of([eager(graph_pool_bytes=0), row(speedup=1.0, graph_pool_bytes=0)]).verdict == Verdict.REFUTED
+
+    def test_what_was_not_measured_leaves_it_open(self):
+        evidence = {"limits": Missing("unsupported: no CUDA here")}
+        found = self.of([eager(), row()], evidence, more="evidence.limits.x")
+        assert found.verdict == Verdict.UNDECIDED
+        assert found.reason == (
+            "holds for a graph is faster, it needs memory; not measured for more (unsupported: no CUDA here)"
+        )
+
+    def test_nothing_was_measured(self):
+        claim = Claim("S2", "x", holds={"one": "evidence.limits.x", "other": "evidence.limits.y"})
+        found = of([], claim, {"limits": Missing("unsupported: no CUDA here")})
+        assert found.verdict == Verdict.NOT_MEASURABLE
+        assert found.reason == "unsupported: no CUDA here"
+
+    def test_in_each_part(self):
+        claim = Claim("P16", "x", value=FASTER.value, holds=self.HOLDS, each=("bs",))
+        rows = [eager(), row(speedup=2.0), eager(bs=8), row(speedup=1.0, bs=8)]
+        found = of(rows, claim)
+        assert found.verdict == Verdict.DEPENDS
+        assert found.reason.endswith("not for a graph is faster, bs=8")
+
+
 class TestEvidence:
     claim = Claim("S1", "x", value="evidence.warm.fewest", holds="value == 2 and evidence.warm.works")
 
