@@ -61,7 +61,7 @@ def sweep(cli, name, *more):
 
 def test_slower_is_found_and_confirmed_in_turns(repository):
     sweep(repository, "slower")
-    done = repository.run("check", "--baseline", "main", "--confirm", "--junit", "check.xml")
+    done = repository.run("check", "--baseline", "main", "--floor", "15%", "--confirm", "--junit", "check.xml")
     assert done.code == 1, done
     assert re.search(r"▲ slower .*latency_ms", done.out)
     assert "(old and new in turns, 5 pairs)" in done.out
@@ -94,8 +94,9 @@ def test_a_disturbance_is_not_confirmed(repository):
     (repository.folder / "disturbed").touch()
     sweep(repository, "disturbed")
     (repository.folder / "disturbed").unlink()
-    assert repository.run("check", "--baseline", "calm").code == 1
-    done = repository.run("check", "--baseline", "calm", "--confirm")
+    # the machine of the test may be busy: what it adds by itself is less than a sixth
+    assert repository.run("check", "--baseline", "calm", "--floor", "15%").code == 1
+    done = repository.run("check", "--baseline", "calm", "--floor", "15%", "--confirm")
     assert done.code == 0, done
     assert "not confirmed" in done.out
     assert "same interpreter and revision" in done.out
