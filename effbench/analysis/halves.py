@@ -16,6 +16,8 @@ from effbench.errors import UsageError
 
 #: Setting -> the flag of the environment that holds it, and what a row calls it.
 FLAGS = {"python": "interpreter", "folder": "folder"}
+#: What `labelled` may add to a row.
+COLUMNS = tuple(FLAGS.values())
 #: What stands for a setting that was not given.
 OWN = {"python": "own", "folder": "here"}
 #: Columns of the view that say what an interpreter is, other than by its path.
