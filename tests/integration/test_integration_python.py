@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import sysconfig
 import threading
 import venv
 from pathlib import Path
@@ -124,13 +123,9 @@ def test_tables_name_the_halves(swept):
     assert listed.count("folder=old") == listed.count("folder=new") == 2
 
 
-def test_given_cells_run_under_given_interpreters(swept):
+def test_given_cells_run_under_given_interpreters(swept, another_python):
     """What confirms a suspicion: cells out of the database, again, without a command line."""
-    folder = swept.folder / "venv"
-    venv.create(folder, symlinks=True)
-    paths = "".join(f"{sysconfig.get_path(kind)}\n" for kind in ("purelib", "platlib"))
-    next(folder.glob("lib/python*/site-packages")).joinpath("others.pth").write_text(paths)
-    old = resolve(str(folder / "bin" / "python"), str(swept.folder / "old"))
+    old = resolve(another_python(swept.folder / "venv"), str(swept.folder / "old"))
     new = resolve(folder=str(swept.folder / "new"))
     (small,) = (cell for cell in swept.cells if cell.bs == 1)
     quick = {"budget_s": 0.2, "min_time_s": 0.02, "warmup_s": 0.02, "rounds": 2}
