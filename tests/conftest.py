@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import venv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +100,21 @@ def cli(tmp_path: Path) -> Cli:
     folder = tmp_path / "here"
     folder.mkdir()
     return Cli(folder)
+
+
+def _another_python(folder: Path) -> str:
+    """The interpreter of a virtual environment made in `folder`, which finds the packages of this one."""
+    venv.create(folder, symlinks=True)
+    paths = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    site = next(folder.glob("lib/python*/site-packages"))
+    (site / "others.pth").write_text("".join(f"{path}\n" for path in paths))
+    return str(folder / "bin" / "python")
+
+
+@pytest.fixture(scope="session")
+def another_python() -> Callable[[Path], str]:
+    """Makes another interpreter in a folder."""
+    return _another_python
 
 
 def is_alive(pid: int) -> bool:

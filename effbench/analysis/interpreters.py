@@ -16,6 +16,8 @@ from effbench.errors import UsageError
 
 #: Setting -> the flag of the environment that holds it, and what a row calls it.
 FLAGS = {"python": "interpreter", "folder": "folder"}
+#: What `labelled` may add to a row.
+COLUMNS = tuple(FLAGS.values())
 #: What stands for a setting that was not given.
 OWN = {"python": "own", "folder": "here"}
 #: Columns of the view that say what an interpreter is, other than by its path.
@@ -95,7 +97,7 @@ def short_names(paths: Sequence[str | None], none: str) -> list[str]:
         candidates: list[tuple[str, ...]] = [shorten(one) for one in parts]
         if len(set(candidates)) == len(parts):
             break
-    while len(candidates) > 1 and all(len(one) > 1 for one in candidates) and len({one[-1] for one in candidates}) == 1:
+    while len(candidates) > 1 and all(len(one) > 2 for one in candidates) and len({one[-1] for one in candidates}) == 1:
         candidates = [one[:-1] for one in candidates]
     names = {path: str(PurePath(*_telling(one, candidates))) for path, one in zip(distinct, candidates, strict=True)}
     return [none if path is None else names[path] for path in paths]

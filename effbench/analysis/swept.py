@@ -27,6 +27,8 @@ MODES = (
 )
 #: Columns of the view, and of `halves.labelled`, that become a label when they vary, in this order.
 COLUMNS = ("dtype", "phase", "device", "gpu_name", "torch_version", "python", "interpreter", "folder")
+#: Columns of the environment among the labels.
+PLACES = ("gpu_name", "torch_version", "python", "interpreter", "folder", "environment_id")
 #: Parameters that have a column of their own.
 _STREAM = "stream.name"
 _COVERED = frozenset(
@@ -53,6 +55,11 @@ class SweptRow:
         """All labels but bs, as one line: what a curve over bs belongs to."""
         extra = [f"{name}={value}" for name, value in self.labels.items() if name not in ("model", "bs")]
         return " · ".join([str(self.labels["model"]), *extra])
+
+    @property
+    def where(self) -> str:
+        """Of the labels those that say where it was measured, `torch_version=2.13.0`; empty where that is one place."""
+        return " ".join(f"{name}={value}" for name, value in self.labels.items() if name in PLACES)
 
     @property
     def name(self) -> str:

@@ -81,7 +81,7 @@ def names_of(store: Store, sweep: SweepInfo) -> dict[tuple[str, str], str]:
     in; with what tells the environments apart where there are several. An environment id of "" where none is known."""
     cells = {cell.key: cell for cell in store.planned(sweep.id)}
     ran = (trial["environment_id"] for trial in store.trials(sweep.id))
-    ids = [*dict.fromkeys([*(sweep.host.get("environments") or {}), *ran])]
+    ids = dict.fromkeys([*(sweep.host.get("environments") or ()), *ran])
     environments = {row["id"]: row for row in store.environments(ids)}
     if len(environments) < 2:
         return {(key, one): name for key, name in cell_names(cells.values()).items() for one in environments or [""]}
@@ -145,7 +145,7 @@ def cells_table(store: Store, reference: str) -> Table:
 
 
 def failures_table(store: Store, reference: str) -> Table:
-    rows = options.rows_of(store, store.find_sweep(reference).id)
+    rows = options.rows_of(store, store.find_sweep(reference))
     table = table_of("status", "cell", "reason")
     for row, name in zip(rows, row_names(rows), strict=True):
         if row["status"] != Status.OK:

@@ -13,6 +13,7 @@ from effbench.errors import UsageError
 
 if TYPE_CHECKING:
     from effbench.store.store import Store
+    from effbench.store.sweeps import SweepInfo
 
 
 def add_db(parser: argparse.ArgumentParser) -> None:
@@ -30,9 +31,15 @@ def add_sweep(parser: argparse.ArgumentParser, default: str | None = "last") -> 
     )
 
 
-def rows_of(store: Store, sweep_id: str) -> list[dict[str, Any]]:
-    """The view's rows of a sweep, labelled by interpreter where it has several."""
-    rows = store.results(sweep_id)
+def rows_of(store: Store, sweep: SweepInfo) -> list[dict[str, Any]]:
+    """The view's rows of a sweep; where it has several interpreters each cell's in the order in which these were given,
+    and labelled by them."""
+    rows = store.results(sweep.id)
+    rank = {one: index for index, one in enumerate(sweep.host.get("environments") or ())}
+    place: dict[str, int] = {}
+    for row in rows:
+        place.setdefault(row["cell_key"], len(place))
+    rows.sort(key=lambda row: (place[row["cell_key"]], rank.get(row["environment_id"], len(rank))))
     return labelled(rows, store.environments(row["environment_id"] for row in rows))
 
 

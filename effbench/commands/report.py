@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from effbench.analysis.interpreters import labels
+from effbench.analysis.interpreters import COLUMNS
 from effbench.commands import options
 from effbench.errors import StoreError
 from effbench.store.store import Store
@@ -23,12 +23,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with Store.open(args.db, mode="read") as store:
         sweep = store.find_sweep(args.sweep)
-        frame = store.results_frame(sweep.id)
-        environments = store.environments(frame["environment_id"].unique())
-    names = labels(environments)
-    for column in dict.fromkeys(column for one in names.values() for column in one):
-        frame[column] = [names[one][column] for one in frame["environment_id"]]
+        rows = options.rows_of(store, sweep)
+        environments = store.environments(row["environment_id"] for row in rows)
     from effbench.report.page import write_report
+    from effbench.store.frames import results_frame
+
+    frame = results_frame(rows)
+    for name in COLUMNS:
+        if any(name in row for row in rows):
+            frame[name] = [row[name] for row in rows]
 
     try:
         page = write_report(frame, dataclasses.asdict(sweep), environments, Path(args.out), args.db)

@@ -53,7 +53,7 @@ def metric_name(text: str) -> str:
 def run(args: argparse.Namespace) -> int:
     with Store.open(args.db, mode="read") as store:
         sweep = store.find_sweep(args.sweep)
-        rows = options.rows_of(store, sweep.id)
+        rows = options.rows_of(store, sweep)
     if not rows:
         raise NothingFoundError(f"sweep {sweep.id} has no results yet; effbench ls --cells lists what it planned")
     if args.why:
@@ -119,16 +119,21 @@ def show(console: Console, sweep: Any, rows: list[dict[str, Any]], table: Speedu
 
 
 def over_all(console: Console, rows: list[dict[str, Any]]) -> None:
-    """The geometric mean of each mode, where there is more than one point to average; training and inference apart."""
-    phases: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    """The geometric mean of each mode, where there is more than one point to average; training and inference apart, and
+    so are environments."""
+    groups: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
     for row in swept_rows(rows):
-        phases.setdefault(str(row.source.get("phase")), {}).setdefault(row.mode, []).append(row.source)
-    for phase, modes in phases.items():
+        group = groups.setdefault((str(row.source.get("phase")), row.where), {})
+        group.setdefault(row.mode, []).append(row.source)
+    phases = {phase for phase, _ in groups}
+    for (phase, where), modes in groups.items():
         said = {mode: score(own) for mode, own in modes.items()}
         if max(found.averaged for found in said.values()) < 2:
             continue
         texts = [f"{escape(mode)} {describe(found)}" for mode, found in said.items() if found.value != 1.0]
-        what = f" in {phase}" if len(phases) > 1 else ""
+        if not texts:
+            continue
+        what = (f" in {phase}" if len(phases) > 1 else "") + (f" ({escape(where)})" if where else "")
         console.print(f"geometric mean of the speedups{what}: " + " · ".join(texts), highlight=False, soft_wrap=True)
 
 
@@ -241,7 +246,7 @@ def end_of_sweep(outcome: Any) -> int:
     console = terminal()
     with Store.open(outcome.db, mode="read") as store:
         sweep = store.find_sweep(outcome.sweep_id)
-        rows = options.rows_of(store, sweep.id)
+        rows = options.rows_of(store, sweep)
         db = store.name  # without a password: this goes into logs
     if rows:
         show(console, sweep, rows, table_of(rows, None, sweep.baseline_mode))

@@ -15,15 +15,18 @@ TEXTS = ("model", "mode", "dtype", "phase", "device", "status", "reason", "envir
 
 
 def prepare(frame: pd.DataFrame) -> pd.DataFrame:
-    """The view's rows with three more columns and a fresh index, sorted by model, labels, bs and mode.
+    """The view's rows with further columns and a fresh index, sorted by model, labels, bs and mode.
 
-    `case` is the model with whatever else was swept (one line), `series` is the mode with its swept settings, and
-    `series_rank` its place in canonical order. Columns that the frame lacks are added as missing.
+    `case` is the model with whatever else was swept (one line), `series` is the mode with its swept settings,
+    `series_rank` its place in canonical order, and `where` what tells its environment from others. Columns that the
+    frame lacks are added as missing.
     """
     labelled = swept_rows(plain_rows(frame))
     order = {name: rank for rank, name in enumerate(mode_order((row.mode, row.base_mode) for row in labelled))}
     records: list[dict[str, Any]] = [
-        row.source | {"case": row.case, "series": row.mode, "series_rank": order[row.mode], "bs": row.labels["bs"]}
+        row.source
+        | {"case": row.case, "series": row.mode, "series_rank": order[row.mode], "bs": row.labels["bs"]}
+        | {"where": row.where}
         for row in labelled
     ]
     tidy = pd.DataFrame.from_records(records, columns=_columns(frame))
@@ -35,5 +38,5 @@ def prepare(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _columns(frame: pd.DataFrame) -> list[str]:
     known = [str(name) for name in frame.columns]
-    added = ["case", "series", "series_rank"]
+    added = ["case", "series", "series_rank", "where"]
     return known + [name for name in (*TEXTS, "bs", *NUMBERS, *added) if name not in known]

@@ -77,15 +77,16 @@ def _fastest(case: str, bs: int, ok: pd.DataFrame, baseline_mode: str) -> Fastes
 
 def by_mode(frame: pd.DataFrame) -> pd.DataFrame:
     """One row a mode, in canonical order, over all its results (model × bs and whatever else was swept); one for each
-    phase where there are several: a training step is not averaged with a call.
+    phase and environment where there are several: a training step is not averaged with a call.
 
-    Columns: series, phase (empty where there is only one), results, ok, pass_rate (ok ÷ results), speedup (geometric
-    mean over the `speedup_results` ok ones that have one) with speedup_low and speedup_high (95 %, None where not
-    known), memory_ratio (geometric mean), compile_cold_s (median), not_ok (text: what the others are).
+    Columns: series, phase (with the environment; empty where there is only one), results, ok, pass_rate (ok ÷ results),
+    speedup (geometric mean over the `speedup_results` ok ones that have one) with speedup_low and speedup_high (95 %,
+    None where not known), memory_ratio (geometric mean), compile_cold_s (median), not_ok (text: what the others are).
     """
     rows = []
     several = frame["phase"].nunique() > 1
-    ordered = frame.assign(phase=frame["phase"] if several else "").sort_values("series_rank", kind="stable")
+    phase = (frame["phase"] if several else "") + (" " + frame["where"]).str.rstrip()
+    ordered = frame.assign(phase=phase.str.strip()).sort_values("series_rank", kind="stable")
     for (phase, series), group in ordered.groupby(["phase", "series"], sort=False):
         ok = group[group["status"] == Status.OK]
         found = score(group.to_dict("records"))

@@ -27,9 +27,12 @@ class FakeStore:
         pass
 
     def find_sweep(self, reference: str):
-        return SimpleNamespace(id=reference, cells=1, baseline_mode="eager")
+        return SimpleNamespace(id=reference, cells=1, baseline_mode="eager", host={})
 
     def results(self, sweep_id: str) -> list:
+        return []
+
+    def environments(self, ids) -> list:
         return []
 
 

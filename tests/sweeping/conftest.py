@@ -7,7 +7,8 @@ from schedule_parts import PROTOCOL, Server, Watcher, gpus
 
 from effbench.cell import Trial
 from effbench.sweeping import schedule as scheduling
-from effbench.sweeping.schedule import Schedule
+from effbench.sweeping.interpreters import HERE
+from effbench.sweeping.schedule import Place, Schedule
 from effbench.sweeping.servers import Servers
 
 
@@ -17,12 +18,14 @@ def make(tmp_path, monkeypatch):
     monkeypatch.setattr(scheduling.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(scheduling, "POLL_S", 0.01)
 
-    def build(server=None, slots=None, **options):
+    def build(server=None, slots=None, places=None, ceilings=None, **options):
         recorded: list[Trial] = []
         settings = {"protocol": PROTOCOL, "timeout_s": 30.0, "isolation": "fork", "lock_timeout_s": 30.0,
-                    "cache_root": tmp_path / "cache", "record": recorded.append, "observer": Watcher()}  # fmt: skip
-        servers = Servers(server or Server(), make=lambda: scheduling.ForkServer())
-        made = Schedule(servers=servers, slots=slots or gpus(1), **{**settings, **options})
+                    "record": lambda job, trial: recorded.append(trial), "observer": Watcher()}  # fmt: skip
+        if places is None:
+            servers = Servers(server or Server(), make=lambda: scheduling.ForkServer())
+            places = {HERE: Place(servers, tmp_path / "cache", ceilings)}
+        made = Schedule(places=places, slots=slots or gpus(1), **{**settings, **options})
         made.recorded = recorded
         return made
 

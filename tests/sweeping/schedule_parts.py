@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from effbench.cell import Cell, Status, Trial
+from effbench.sweeping.interpreters import HERE, Unit
 from effbench.sweeping.schedule import Job, Slot
 from effbench.sweeping.workers import Task
 
@@ -13,6 +14,10 @@ from effbench.sweeping.workers import Task
 def cells(count, device="cuda", env=None):
     return [Cell({"name": "m"}, bs, {"name": "eager"}, "float32", "inference", device, {}, env or {})
             for bs in range(1, count + 1)]  # fmt: skip
+
+
+def units(count, device="cuda", env=None, interpreters=(HERE,)):
+    return [Unit(cell, one) for cell in cells(count, device, env) for one in interpreters]
 
 
 def gpus(count):

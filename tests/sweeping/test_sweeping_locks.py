@@ -6,7 +6,7 @@ import threading
 
 import filelock
 import pytest
-from schedule_parts import Server, cells, gpus, ok
+from schedule_parts import Server, gpus, ok, units
 
 from effbench.errors import WorkerError
 from effbench.sweeping import schedule as scheduling
@@ -19,7 +19,7 @@ class TestLock:
         schedule.observer.waiting_now.clear()
         held = filelock.FileLock(schedule.slots[0].lock_path)
         held.acquire()
-        runner = threading.Thread(target=schedule.run, args=(jobs_of(cells(2), 1, 0, {}),))
+        runner = threading.Thread(target=schedule.run, args=(jobs_of(units(2), 1, 0, {}),))
         runner.start()
         assert schedule.observer.waiting_now.wait(20)
         assert schedule.observer.order == []
@@ -31,7 +31,7 @@ class TestLock:
     def test_other_devices_do_not_wait(self, make):
         schedule = make(slots=gpus(2))
         with filelock.FileLock(schedule.slots[0].lock_path):
-            runner = threading.Thread(target=schedule.run, args=(jobs_of(cells(4), 1, 0, {}),))
+            runner = threading.Thread(target=schedule.run, args=(jobs_of(units(4), 1, 0, {}),))
             runner.start()
             # one job is with the slot that waits
             while len(schedule.recorded) < 3:
@@ -47,14 +47,14 @@ class TestLock:
             filelock.FileLock(schedule.slots[0].lock_path),
             pytest.raises(WorkerError, match=r"GPU 0 was in use .*resume=last"),
         ):
-            schedule.run(jobs_of(cells(1), 1, 0, {}))
+            schedule.run(jobs_of(units(1), 1, 0, {}))
         assert schedule.recorded == []
 
     def test_a_stop_ends_waiting(self, make):
         stop = threading.Event()
         schedule = make(stop=stop)
         with filelock.FileLock(schedule.slots[0].lock_path):
-            runner = threading.Thread(target=schedule.run, args=(jobs_of(cells(1), 1, 0, {}),))
+            runner = threading.Thread(target=schedule.run, args=(jobs_of(units(1), 1, 0, {}),))
             runner.start()
             assert schedule.observer.waiting_now.wait(20)
             stop.set()
@@ -73,7 +73,7 @@ class TestLock:
             return ok(request)
 
         schedule = make(Server(answer))
-        schedule.run(jobs_of(cells(2), 1, 0, {}))
+        schedule.run(jobs_of(units(2), 1, 0, {}))
         assert seen == ["held", "held"]
         with filelock.FileLock(schedule.slots[0].lock_path).acquire(timeout=0):
             pass
@@ -105,14 +105,14 @@ def spawned(monkeypatch):
 
 def test_spawn_takes_a_fresh_server_each_and_closes_it(make, spawned):
     shared = Server()
-    make(shared, isolation="spawn").run(jobs_of(cells(2), 1, 0, {}))
+    make(shared, isolation="spawn").run(jobs_of(units(2), 1, 0, {}))
     assert [(server.preload, server.closed, len(server.envs)) for server in spawned] == [(False, True, 1)] * 2
     assert shared.envs == []
 
 
 def test_a_cell_with_variables_is_spawned_with_them(make, spawned):
     shared = Server()
-    make(shared).run(jobs_of([*cells(1), *cells(1, env={"FOO": "1"})], 1, 0, {}))
+    make(shared).run(jobs_of([*units(1), *units(1, env={"FOO": "1"})], 1, 0, {}))
     assert len(shared.envs) == 1
     (server,) = spawned
     assert server.envs == [{"CUDA_VISIBLE_DEVICES": "GPU-0", "FOO": "1"}]
@@ -122,7 +122,7 @@ def test_a_dead_server_is_replaced(make, spawned):
     dead = Server()
     dead.dead = "the fork server ended"
     schedule = make(dead)
-    schedule.run(jobs_of(cells(3), 1, 0, {}))
+    schedule.run(jobs_of(units(3), 1, 0, {}))
     (new,) = spawned
     assert (len(new.envs), new.preload) == (3, True)
     assert [trial.status for trial in schedule.recorded] == ["ok"] * 3

@@ -11,6 +11,7 @@ from effbench.cell import Cell, Status
 from effbench.cli import COMMANDS
 from effbench.errors import ConfigError, UsageError
 from effbench.sweeping import arguments, plan, resume
+from effbench.sweeping.interpreters import Unit
 from effbench.sweeping.progress import duration
 from effbench.sweeping.schedule import jobs_of
 from effbench.sweeping.sites import fit_settings
@@ -38,6 +39,10 @@ def model(**changed):
 
 def cells(count):
     return [Cell({"name": "m"}, bs, {"name": "eager"}, "float32", "inference", "cpu") for bs in range(1, count + 1)]
+
+
+def units(count):
+    return [Unit(cell) for cell in cells(count)]
 
 
 @pytest.mark.parametrize(("cuda", "device", "dtype"), [(True, "cuda", "bfloat16"), (False, "cpu", "float32")])
@@ -89,21 +94,21 @@ def test_two_modules_must_not_share_a_name():
 
 class TestRounds:
     def test_every_cell_once_a_round_and_rounds_in_order(self):
-        jobs = jobs_of(cells(20), 4, 0, {})
+        jobs = jobs_of(units(20), 4, 0, {})
         assert [job.round for job in jobs] == [0] * 20 + [1] * 20 + [2] * 20 + [3] * 20
         for number in range(4):
             assert sorted(job.cell.bs for job in jobs if job.round == number) == list(range(1, 21))
 
     def test_the_order_is_random_seeded_and_another_in_each_round(self):
         def orders(seed):
-            jobs = jobs_of(cells(20), 3, seed, {})
+            jobs = jobs_of(units(20), 3, seed, {})
             return [tuple(job.cell.bs for job in jobs if job.round == number) for number in range(3)]
 
         assert orders(1) == orders(1)
         assert len({*orders(1), *orders(2), tuple(range(1, 21))}) == 7
 
     def test_what_is_recorded_or_has_failed_is_not_run(self):
-        one, two, three = cells(3)
+        one, two, three = units(3)
         recorded = {(one.key, 0): Status.OK, (two.key, 0): Status.OOM, (three.key, 1): Status.DEGRADED}
         left = {(job.cell.bs, job.round) for job in jobs_of([one, two, three], 3, 0, recorded)}
         assert left == {(1, 1), (1, 2), (3, 0), (3, 2)}

@@ -6,16 +6,17 @@ import threading
 from collections import Counter
 
 import pytest
-from schedule_parts import PROTOCOL, Server, cells, gpus, ok
+from schedule_parts import PROTOCOL, Server, cells, gpus, ok, units
 
 from effbench.cell import Cell, Status, Trial
 from effbench.errors import StoreError
+from effbench.sweeping.interpreters import HERE, Unit
 from effbench.sweeping.schedule import Job, Slot, jobs_of, with_retries
 
 
 def test_every_trial_once_and_in_the_planned_order_on_one_slot(make):
     schedule = make()
-    jobs = jobs_of(cells(10), 3, 5, {})
+    jobs = jobs_of(units(10), 3, 5, {})
     schedule.run(jobs)
     assert [job for _, job in schedule.observer.order] == jobs
     assert [(trial.cell_key, trial.round) for trial in schedule.recorded] == [(j.cell.key, j.round) for j in jobs]
@@ -30,14 +31,14 @@ def test_several_slots_run_in_parallel(make):
         return ok(request)
 
     schedule = make(Server(answer), gpus(3))
-    schedule.run(jobs_of(cells(3), 1, 0, {}))
+    schedule.run(jobs_of(units(3), 1, 0, {}))
     assert schedule.observer.most == 3
     assert Counter(slot for slot, _ in schedule.observer.order) == {"GPU 0": 1, "GPU 1": 1, "GPU 2": 1}
 
 
 def test_no_cell_twice_at_once_though_slots_are_free(make):
     schedule = make(slots=gpus(4))
-    schedule.run(jobs_of(cells(2), 30, 0, {}))  # the watcher asserts it at every start
+    schedule.run(jobs_of(units(2), 30, 0, {}))  # the watcher asserts it at every start
     assert len(schedule.recorded) == 60
     assert schedule.observer.most <= 2
     assert Counter(trial.cell_key for trial in schedule.recorded) == {cell.key: 30 for cell in cells(2)}
@@ -52,28 +53,29 @@ def test_the_cpu_and_a_gpu_never_work_side_by_side(make):
             beside.append({"cpu" if name == "CPU" else "cuda" for name in schedule.observer.running})
         return ok(request)
 
-    schedule.servers.first.answer = answer
-    schedule.run(jobs_of([*cells(4), *cells(4, device="cpu")], 2, 0, {}))
+    schedule.places[HERE].servers.first.answer = answer
+    schedule.run(jobs_of([*units(4), *units(4, device="cpu")], 2, 0, {}))
     assert len(schedule.recorded) == 16
     assert {frozenset(devices) for devices in beside} == {frozenset({"cpu"}), frozenset({"cuda"})}
 
 
 def test_a_noisy_round_keeps_its_further_tries_when_resumed():
+    planned = units(3)
     one, other, failed = cells(3)
     history = {
-        one.key: [Trial(one.key, 0, Status.NOISY), Trial(one.key, 1, Status.NOISY, attempt=1)],
-        other.key: [Trial(other.key, 0, Status.OK)],
-        failed.key: [Trial(failed.key, 0, Status.NOISY), Trial(failed.key, 1, Status.ERROR)],
+        planned[0].key: [Trial(one.key, 0, Status.NOISY), Trial(one.key, 1, Status.NOISY, attempt=1)],
+        planned[1].key: [Trial(other.key, 0, Status.OK)],
+        planned[2].key: [Trial(failed.key, 0, Status.NOISY), Trial(failed.key, 1, Status.ERROR)],
     }
     later = [Job(one, 1), Job(other, 2)]
-    assert with_retries(later, [one, other, failed], history, 2) == [Job(one, 0, 1), *later]
-    assert with_retries(later, [one, other, failed], history, 1) == later
+    assert with_retries(later, planned, history, 2) == [Job(one, 0, 1), *later]
+    assert with_retries(later, planned, history, 1) == later
 
 
 def test_each_slot_sees_its_gpu_and_the_cpu_none(make):
     server = Server()
     schedule = make(server, [*gpus(2), Slot("CPU", "cpu")])
-    schedule.run(jobs_of([*cells(4), *cells(3, "cpu")], 1, 0, {}))
+    schedule.run(jobs_of([*units(4), *units(3, "cpu")], 1, 0, {}))
     assert Counter(env["CUDA_VISIBLE_DEVICES"] for env in server.envs)[""] == 3
     assert {env["CUDA_VISIBLE_DEVICES"] for env in server.envs} <= {"", "GPU-0", "GPU-1"}
     for slot, job in schedule.observer.order:
@@ -83,7 +85,7 @@ def test_each_slot_sees_its_gpu_and_the_cpu_none(make):
 
 def test_a_cell_for_a_device_without_slot_says_so_itself(make):
     schedule = make(slots=[Slot("CPU", "cpu")])
-    schedule.run(jobs_of(cells(1, "cuda"), 1, 0, {}))
+    schedule.run(jobs_of(units(1, "cuda"), 1, 0, {}))
     assert len(schedule.recorded) == 1
 
 
@@ -96,7 +98,7 @@ def test_a_failure_drops_the_rounds_that_are_left(make, status):
         return ok(request, status if failed else "ok")
 
     schedule = make(Server(answer))
-    schedule.run(jobs_of(cells(2), 4, 0, {}))
+    schedule.run(jobs_of(units(2), 4, 0, {}))
     assert Counter(trial.cell_key for trial in schedule.recorded)[bad] == 2
     assert len(schedule.recorded) == 6
     assert [(job.cell.key, job.round) for job in schedule.observer.dropped_jobs] == [(bad, 2), (bad, 3)]
@@ -105,7 +107,7 @@ def test_a_failure_drops_the_rounds_that_are_left(make, status):
 @pytest.mark.parametrize("status", [Status.NOISY, Status.DEGRADED])
 def test_measured_trials_go_on(make, status):
     schedule = make(Server(lambda request, env: ok(request, status)))
-    schedule.run(jobs_of(cells(1), 3, 0, {}))
+    schedule.run(jobs_of(units(1), 3, 0, {}))
     assert [trial.round for trial in schedule.recorded] == [0, 1, 2]
 
 
@@ -117,7 +119,7 @@ def test_a_noisy_trial_is_tried_again_after_the_rest_of_its_round(make):
         return ok(request, "ok" if again else "noisy")
 
     schedule = make(Server(answer), protocol={**PROTOCOL, "attempts": 2})
-    jobs = jobs_of(cells(3), 2, 0, {})
+    jobs = jobs_of(units(3), 2, 0, {})
     schedule.run(jobs)
     tried = [(job.round, job.attempt) for _, job in schedule.observer.order]
     assert tried == [(0, 0)] * 3 + [(0, 1)] + [(1, 0)] * 3
@@ -129,7 +131,7 @@ def test_a_noisy_trial_is_tried_again_after_the_rest_of_its_round(make):
 
 def test_noise_without_end_is_tried_so_often_and_no_more(make):
     schedule = make(Server(lambda request, env: ok(request, "noisy")), protocol={**PROTOCOL, "attempts": 3})
-    schedule.run(jobs_of(cells(1), 2, 0, {}))
+    schedule.run(jobs_of(units(1), 2, 0, {}))
     assert [(trial.round, trial.attempt) for trial in schedule.recorded] == [
         (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)
     ]  # fmt: skip
@@ -150,7 +152,7 @@ class TestEnoughRounds:
             return done
 
         schedule = make(Server(answer), protocol=self.PROTOCOL)
-        schedule.run(jobs_of(cells(2), 10, 0, {}))
+        schedule.run(jobs_of(units(2), 10, 0, {}))
         counts = Counter(trial.cell_key for trial in schedule.recorded)
         assert counts == {loud: 10, cells(2)[1].key: 5}
         assert [job.round for job in schedule.observer.dropped_jobs] == [5, 6, 7, 8, 9]
@@ -162,22 +164,22 @@ class TestEnoughRounds:
             return done
 
         schedule = make(Server(answer), protocol=self.PROTOCOL)
-        schedule.run(jobs_of(cells(1), 8, 0, {}))
+        schedule.run(jobs_of(units(1), 8, 0, {}))
         assert len(schedule.recorded) == 8
 
     def test_rounds_of_before_a_resumption_count(self, make):
         (cell,) = cells(1)
         before = [Trial(cell.key, round, Status.OK, latency_ms=1.0) for round in range(4)]
-        schedule = make(protocol=self.PROTOCOL, history={cell.key: before})
-        recorded = {(cell.key, round): Status.OK for round in range(4)}
-        schedule.run(jobs_of([cell], 10, 0, recorded))
+        schedule = make(protocol=self.PROTOCOL, history={Unit(cell).key: before})
+        recorded = {(Unit(cell).key, round): Status.OK for round in range(4)}
+        schedule.run(jobs_of([Unit(cell)], 10, 0, recorded))
         assert [trial.round for trial in schedule.recorded] == [4]
 
     def test_a_cell_that_was_known_well_enough_is_not_taken_up_again(self, make):
         (cell,) = cells(1)
         before = [Trial(cell.key, round, Status.OK, latency_ms=1.0) for round in range(5)]
-        schedule = make(protocol=self.PROTOCOL, history={cell.key: before})
-        schedule.run(jobs_of([cell], 10, 0, {(cell.key, round): Status.OK for round in range(5)}))
+        schedule = make(protocol=self.PROTOCOL, history={Unit(cell).key: before})
+        schedule.run(jobs_of([Unit(cell)], 10, 0, {(Unit(cell).key, round): Status.OK for round in range(5)}))
         assert schedule.recorded == []
         assert len(schedule.observer.dropped_jobs) == 5
 
@@ -186,12 +188,12 @@ class TestEnoughRounds:
             return ok(request, "noisy" if request["round"] == 2 else "ok")
 
         schedule = make(Server(answer), protocol=self.PROTOCOL)
-        schedule.run(jobs_of(cells(1), 10, 0, {}))
+        schedule.run(jobs_of(units(1), 10, 0, {}))
         assert [trial.round for trial in schedule.recorded] == [0, 1, 2, 3, 4, 5]
 
     def test_noise_keeps_it_going(self, make):
         schedule = make(Server(lambda request, env: ok(request, "noisy")), protocol=self.PROTOCOL)
-        schedule.run(jobs_of(cells(1), 7, 0, {}))
+        schedule.run(jobs_of(units(1), 7, 0, {}))
         assert len(schedule.recorded) == 7
 
 
@@ -199,12 +201,12 @@ def test_what_a_trial_is_asked_for(make):
     server = Server()
     slot = Slot("GPU 0", "cuda", gpus(1)[0].gpu, (2, 3))
     schedule = make(server, [slot], ceilings={"copy_bytes_per_s": 1.0}, foreign_wait_s=7.0)
-    schedule.run(jobs_of(cells(1), 2, 0, {}))
+    schedule.run(jobs_of(units(1), 2, 0, {}))
     first, second = server.requests
     assert (first["cores"], first["foreign_wait_s"], first["ceilings"]) == ([2, 3], 7.0, {"copy_bytes_per_s": 1.0})
     assert (first["profile"], second["profile"]) == (True, True)
     without = Server()
-    make(without, protocol={**PROTOCOL, "profile": False}).run(jobs_of(cells(1), 1, 0, {}))
+    make(without, protocol={**PROTOCOL, "profile": False}).run(jobs_of(units(1), 1, 0, {}))
     assert without.requests[0]["profile"] is False
     assert without.requests[0]["cores"] is None
 
@@ -223,7 +225,7 @@ def test_a_process_without_a_result(make, outcome, status, reason):
     full = outcome if "died" in outcome else {"result": None, "exit": None, "signal": None, "oom_killed": False,
                                               "log": "its log", "pid": 7, **outcome}  # fmt: skip
     schedule = make(Server(lambda request, env: full))
-    schedule.run(jobs_of(cells(1), 1, 0, {}))
+    schedule.run(jobs_of(units(1), 1, 0, {}))
     (trial,) = schedule.recorded
     assert (trial.status, trial.reason, trial.phase) == (status, reason, "check")
     assert trial.extra.get("log") == full.get("log")
@@ -234,7 +236,7 @@ def test_a_trial_that_never_ends_is_killed_and_the_rest_goes_on(make):
     slow = cells(2)[0].key
     server = Server(lambda request, env: None if Cell.from_params(request["cell"]).key == slow else ok(request))
     schedule = make(server, timeout_s=0.1)
-    schedule.run(jobs_of(cells(2), 2, 0, {}))
+    schedule.run(jobs_of(units(2), 2, 0, {}))
     assert Counter(str(trial.status) for trial in schedule.recorded) == {"timeout": 1, "ok": 2}
     assert len(server.killed) == 1
     (trial,) = (trial for trial in schedule.recorded if trial.status == "timeout")
@@ -252,16 +254,16 @@ def test_a_stop_ends_what_runs_and_records_none_of_it(make):
 
     server = Server(answer)
     schedule = make(server, stop=stop)
-    schedule.run(jobs_of(cells(3), 2, 0, {}))
+    schedule.run(jobs_of(units(3), 2, 0, {}))
     assert [trial.round for trial in schedule.recorded] == [0, 0, 0]
     assert len(server.killed) == 1
 
 
 def test_an_error_while_recording_stops_the_sweep_and_is_raised(make):
-    def record(trial):
+    def record(job, trial):
         raise StoreError("the disk is full")
 
     schedule = make(record=record, slots=gpus(2))
     with pytest.raises(StoreError, match="the disk is full"):
-        schedule.run(jobs_of(cells(6), 2, 0, {}))
+        schedule.run(jobs_of(units(6), 2, 0, {}))
     assert len(schedule.observer.order) <= 2

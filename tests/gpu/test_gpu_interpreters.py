@@ -1,0 +1,53 @@
+"""Two interpreters in one sweep on a GPU: a pair of trials on one device, each with its own server and ceilings."""
+
+from __future__ import annotations
+
+import pytest
+
+from effbench.analysis.interpreters import halves
+from effbench.store import Store
+
+TINY = ("protocol=quick", "protocol.budget_s=0.2", "protocol.min_time_s=0.02", "protocol.warmup_s=0.02",
+        "protocol.load_s=0.02", "protocol.rounds=3")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def swept(cli_in, tmp_path_factory, another_python):
+    """`tiny` under the interpreter of the tests and under a virtual environment that has the same packages."""
+    cli = cli_in(tmp_path_factory.mktemp("interpreters"))
+    cli.python = another_python(cli.folder / "other")
+    cli.done = cli.run("-m", *TINY, "model=tiny", "device=cuda", "mode=eager,cuda-graph", f"python=null,{cli.python}")
+    with Store.open(cli.db) as store:
+        (cli.sweep,) = store.sweeps()
+        cli.trials, cli.rows = store.trials(cli.sweep.id), store.results(cli.sweep.id)
+        cli.environments = store.environments(row["environment_id"] for row in cli.rows)
+        cli.calibrations = [store.calibration(row["id"]) for row in cli.environments]
+    cli.half_of = {one: half.name("python") for one, half in halves(cli.environments).items()}
+    return cli
+
+
+def test_both_halves_are_measured(swept):
+    assert swept.done.code == 0, swept.done
+    assert sorted((row["mode"], swept.half_of[row["environment_id"]], row["status"]) for row in swept.rows) == [
+        (mode, half, "ok") for mode in ("cuda-graph", "eager") for half in ("other", "own")
+    ]
+    assert len({row["gpu_name"] for row in swept.environments}) == 1
+    assert None not in {row["gpu_name"] for row in swept.environments}
+    assert {row["flags"].get("interpreter") for row in swept.environments} == {None, swept.python}
+
+
+def test_a_pair_takes_turns_on_one_device(swept):
+    by_pair: dict[tuple, list[dict]] = {}
+    for trial in sorted(swept.trials, key=lambda trial: trial["started_at"]):
+        by_pair.setdefault((trial["cell_key"], trial["round"]), []).append(trial)
+    assert len(by_pair) == 2 * 3
+    for (_, number), pair in by_pair.items():
+        first = [trial for trial in pair if trial["attempt"] == 0]
+        expected = ["own", "other"] if number % 2 == 0 else ["other", "own"]
+        assert [swept.half_of[trial["environment_id"]] for trial in first] == expected
+        assert len({trial["gpu_uuid"] for trial in pair}) == 1
+
+
+def test_each_has_ceilings_of_its_own(swept):
+    assert len(swept.calibrations) == 2
+    assert all(found and found["ceilings"]["copy_bytes_per_s"] > 0 for found in swept.calibrations)
