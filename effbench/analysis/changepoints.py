@@ -1,12 +1,7 @@
 """Change points of series: where a level changed and stayed changed. Pure numpy, no randomness.
 
-The fit is a penalised one: a level for each sweep, a price for each change of level, and the least total (the Potts
-model), found by dynamic programming over levels. What a value costs is its squared distance from its level in units of
-noise, but never more than a bound (the biweight loss of Fearnhead and Rigaill, "Changepoint Detection in the Presence
-of Outliers", 2019): with the bound below the price, one odd sweep can never pay for a change, and three that agree can.
-Each change of the fit must then pass a t-test and a floor, and explain the values better than a straight line does.
-
-Legend: S series, N sweeps of the longest one, L levels.
+Candidates are those of a penalised fit that no single odd value can move (effbench.analysis.potts). Each must then pass
+a t-test and a floor, and explain the values better than a straight line does.
 """
 
 from __future__ import annotations
@@ -18,22 +13,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from effbench.analysis.potts import BOUND, LEAST_NOISE, SHORTEST, fit_all, noise_of
 from effbench.analysis.statistics import LogMean, Ratio, log_difference
 from effbench.analysis.verdicts import FLOOR
 
 #: A change is only called one with so many sweeps on either side.
 PERSISTENCE = 3
-#: Fewer than this and nothing is said: three before, three after.
-SHORTEST = 2 * PERSISTENCE
 P_VALUE = 1e-5
-#: Price of a change, in squared noise: the square of the normal quantile of `P_VALUE`.
-_PRICE = 19.5
-#: Most that one value can cost. Two thirds to one of the price: two values beside each other bear it, three do not.
-_BOUND = 0.75 * _PRICE
-#: Noise below this is not believed (0.05 %): figures have a resolution, and a constant series is no proof of none.
-_LEAST_NOISE = 5e-4
-#: Levels are tried this far apart, in units of noise: the fit is off by a hundredth of the price at most.
-_STEP = 0.1
 #: Two groups this far apart, in spreads within them, are two levels and not one.
 _APART = 6.0
 #: and among fewer values than this, two such groups are chance too often (in 7 of 1,000 unchanged series of ten).
@@ -42,8 +28,6 @@ _ALTERNATING = 12
 _DRIFTING = 10
 #: A line is taken for a step only where the step is this much better, in squared noise: where it lies was searched for.
 _SEARCHED = 4.0
-#: Values of batches of series in memory at once.
-_BATCH = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -118,96 +102,12 @@ def find_all(
         if not np.all(np.isfinite(one)):
             raise ValueError("a series must be finite: leave out what was not measured")
     scales = [
-        _scale(one, None if errors is None else np.asarray(errors[index], dtype=float))
+        noise_of(one, None if errors is None else np.asarray(errors[index], dtype=float))
         for index, one in enumerate(arrays)
     ]
     log_floor = math.log1p(floor)
-    splits = _fit_all(arrays, scales)
+    splits = fit_all(arrays, scales)
     return [_judge(*one, log_floor, p_value) for one in zip(arrays, scales, splits, strict=True)]
-
-
-# --- the fit ---
-
-
-def _scale(values: np.ndarray, errors: np.ndarray | None) -> np.ndarray:
-    """Noise of each value: that of the series, or its own error where that is larger."""
-    noise = _LEAST_NOISE
-    if len(values) > 1:
-        # the median |difference| of two normal values is 0.954 standard deviations
-        noise = max(noise, float(np.median(np.abs(np.diff(values)))) / 0.9539)
-    scale = np.full(len(values), noise)
-    return scale if errors is None else np.fmax(scale, np.where(np.isfinite(errors), errors, 0.0))
-
-
-def _fit_all(arrays: list[np.ndarray], scales: list[np.ndarray]) -> list[list[int]]:
-    """Where the fit changes level, for each series; those of like length together."""
-    splits: list[list[int]] = [[] for _ in arrays]
-    levels = {}
-    for index, (values, scale) in enumerate(zip(arrays, scales, strict=True)):
-        if len(values) >= SHORTEST:
-            candidates = _levels(values, float(scale.min()))
-            if len(candidates) > 1:
-                levels[index] = candidates
-    order = sorted(levels, key=lambda index: (len(arrays[index]), len(levels[index])))
-    while order:
-        longest, widest, batch = 0, 0, []
-        while order:
-            longest, widest = max(longest, len(arrays[order[0]])), max(widest, len(levels[order[0]]))
-            if batch and (len(batch) + 1) * longest * widest > _BATCH:
-                break
-            batch.append(order.pop(0))
-        found = _fit([arrays[i] for i in batch], [scales[i] for i in batch], [levels[i] for i in batch])
-        for index, split in zip(batch, found, strict=True):
-            splits[index] = split
-    return splits
-
-
-def _levels(values: np.ndarray, noise: float) -> np.ndarray:
-    """Levels worth trying: running medians and means, a tenth of the noise apart. Shape (L,), sorted."""
-    # no segment that counts is shorter than three: its level is near the median of a window in it
-    three = np.sort(np.stack([values[:-2], values[1:-1], values[2:]]), axis=0)
-    tried = [three[1], three.mean(axis=0)]
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    tried += [(sums[width:] - sums[:-width]) / width for width in (7, 15) if width <= len(values)]
-    steps = np.round((np.concatenate(tried) - values[0]) / (_STEP * noise))
-    levels = np.unique(steps) * (_STEP * noise) + values[0]
-    return levels if len(levels) <= 600 else levels[np.linspace(0, len(levels) - 1, 600).astype(int)]
-
-
-def _fit(arrays: list[np.ndarray], scales: list[np.ndarray], levels: list[np.ndarray]) -> list[list[int]]:
-    """The least of (cost of the values + price of the changes) over all paths of levels, for several series at once."""
-    count, longest = len(arrays), max(map(len, arrays))
-    grid = np.full((count, max(map(len, levels))), np.inf)  # (S, L); no value is near an infinite level
-    data, weight = np.zeros((longest, count, 1)), np.zeros((longest, count, 1))
-    for index, (values, scale, own) in enumerate(zip(arrays, scales, levels, strict=True)):
-        grid[index, : len(own)] = own
-        # shorter series are at the end: what is before them costs nothing and does not change level
-        data[longest - len(values) :, index, 0] = values
-        weight[longest - len(values) :, index, 0] = 1 / scale
-    finite = np.isfinite(grid)
-    grid = np.where(finite, grid, 0.0)
-    total = np.where(finite, 0.0, 1e12)  # (S, L) least cost of a path that ends on this level
-    jumped = np.zeros((longest, *grid.shape), dtype=bool)  # the path came from another level: from `source`
-    source = np.zeros((longest, count), dtype=np.intp)
-    rows = np.arange(count)
-    for step in range(longest):
-        best = total.argmin(axis=1)
-        source[step] = best
-        change = total[rows, best][:, None] + _PRICE
-        jumped[step] = change < total
-        np.minimum(total, change, out=total)
-        cost = (grid - data[step]) * weight[step]
-        np.multiply(cost, cost, out=cost)
-        total += np.minimum(cost, _BOUND, out=cost)
-    at = total.argmin(axis=1)
-    splits: list[list[int]] = [[] for _ in arrays]
-    starts = [longest - len(values) for values in arrays]
-    for step in range(longest - 1, 0, -1):
-        for index in np.flatnonzero(jumped[step, rows, at]):
-            if step > starts[index]:
-                splits[index].append(step - starts[index])
-            at[index] = source[step, index]
-    return [split[::-1] for split in splits]
 
 
 # --- what of it counts ---
@@ -275,7 +175,7 @@ def _segments(values: np.ndarray, scale: np.ndarray, splits: Sequence[int]) -> l
 
 def _segment(values: np.ndarray, scale: np.ndarray, start: int, end: int) -> _Segment:
     own, noise = values[start:end], scale[start:end]
-    kept = own[np.abs(own - np.median(own)) <= math.sqrt(_BOUND) * noise]
+    kept = own[np.abs(own - np.median(own)) <= math.sqrt(BOUND) * noise]
     mean = float(kept.mean()) if len(kept) else float(np.median(own))
     return _Segment(start, end, mean, max(1, len(kept)), float(((kept - mean) ** 2).sum()))
 
@@ -287,7 +187,7 @@ def _spread(segments: list[_Segment], scale: np.ndarray) -> tuple[float, int]:
     """
     df = sum(segment.n - 1 for segment in segments)
     own = math.sqrt(sum(segment.squares for segment in segments) / df) if df else 0.0
-    known = float(np.median(scale)) if df < 10 else _LEAST_NOISE
+    known = float(np.median(scale)) if df < 10 else LEAST_NOISE
     return max(own, known), max(df, 1)
 
 
@@ -298,7 +198,7 @@ def _likeness(values: np.ndarray, segments: list[_Segment], spread: float) -> fl
     is no more than chance gives: a machine that is a little slower for some sweeps shows here.
     """
     products = squares = 0.0
-    bound = math.sqrt(_BOUND) * spread
+    bound = math.sqrt(BOUND) * spread
     for segment in segments:
         left = np.clip(values[segment.start : segment.end] - segment.mean, -bound, bound)
         products += float((left[1:] * left[:-1]).sum())
@@ -366,7 +266,7 @@ def _line_gain(values: np.ndarray, scale: np.ndarray, one: _Segment, two: _Segme
     own, noise = values[one.start : two.end], scale[one.start : two.end]
     step = np.concatenate([np.full(one.end - one.start, one.mean), np.full(two.end - two.start, two.mean)])
     # only what is no outlier of its level: a line has nothing to gain from those
-    kept = np.abs(own - step) <= math.sqrt(_BOUND) * noise
+    kept = np.abs(own - step) <= math.sqrt(BOUND) * noise
     x, y, w = np.arange(len(own))[kept], own[kept], 1 / noise[kept]
     if len(x) < 2 * PERSISTENCE:
         return -math.inf
@@ -380,17 +280,17 @@ def _drift(values: np.ndarray, scale: np.ndarray, segment: _Segment, floor: floa
     if len(y) < _DRIFTING:
         return None
     five = np.lib.stride_tricks.sliding_window_view(np.pad(y, 2, mode="reflect"), 5)
-    kept = np.abs(y - np.median(five, axis=1)) <= math.sqrt(_BOUND) * noise
+    kept = np.abs(y - np.median(five, axis=1)) <= math.sqrt(BOUND) * noise
     x, y, noise = np.flatnonzero(kept).astype(float), y[kept], noise[kept]
     for _ in range(2):  # the second time without what is far off the line
         if len(x) < _DRIFTING:
             return None
         slope, offset = np.polyfit(x, y, 1)
         left = y - slope * x - offset
-        kept = np.abs(left) <= math.sqrt(_BOUND) * np.maximum(noise, left.std())
+        kept = np.abs(left) <= math.sqrt(BOUND) * np.maximum(noise, left.std())
         x, y, noise, left = x[kept], y[kept], noise[kept], left[kept]
     total = slope * (segment.end - segment.start - 1)
-    error = max(_LEAST_NOISE, math.sqrt(float(left @ left) / (len(x) - 2))) / math.sqrt(
+    error = max(LEAST_NOISE, math.sqrt(float(left @ left) / (len(x) - 2))) / math.sqrt(
         float(((x - x.mean()) ** 2).sum())
     )
     return float(total) if abs(total) > floor and t_tail(slope / error, len(x) - 2) < p_value else None
@@ -431,7 +331,7 @@ def _alternation(values: np.ndarray, floor: float) -> Alternation | None:
     within = squares[-1] - counts * (lower - ordered.mean()) ** 2 - (n - counts) * (upper - ordered.mean()) ** 2
     best = int(within.argmin())
     gap = float(upper[best] - lower[best])
-    spread = max(_LEAST_NOISE, math.sqrt(max(0.0, within[best]) / (n - 2)))
+    spread = max(LEAST_NOISE, math.sqrt(max(0.0, within[best]) / (n - 2)))
     if gap <= floor or gap < _APART * spread:
         return None
     border = (ordered[counts[best] - 1] + ordered[counts[best]]) / 2
