@@ -24,6 +24,7 @@ COMMANDS = {
     "reproduce": "reproduce",
     "claims": "claims",
     "advise": "advise",
+    "history": "history",
     "db": "db",
 }
 NOTHING = (

@@ -1,11 +1,11 @@
-"""Changes of what is exact: counters and statuses, where any difference that lasts is a change. Standard library only."""
+"""Changes of what is exact, such as counters: any difference that lasts is a change. Standard library only."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 #: A change of a counter is only called one with so many sweeps on either side.
 PERSISTENCE = 2
@@ -55,7 +55,7 @@ def find_exact(values: Sequence[Hashable], persistence: int = PERSISTENCE) -> St
             continue
         if not lasting or lasting[-1][0] != value:
             lasting.append([value, start])
-    steps = [Step(b[1], a[0], b[0]) for a, b in zip(lasting, lasting[1:], strict=False)]
+    steps = [Step(b[1], a[0], b[0]) for a, b in pairwise(lasting)]
     return Steps(tuple(_undone(steps)), recent)
 
 
@@ -92,7 +92,7 @@ def _alternation(values: Sequence[Hashable], raw: list) -> tuple[Hashable, Hasha
     if many + few < 0.9 * len(values) or few < max(3, 0.15 * len(values)):
         return None
     between = [(value, start) for value, start, _ in raw if value in (one, other)]
-    switches = [start for (a, _), (b, start) in zip(between, between[1:], strict=False) if a != b]
+    switches = [start for (a, _), (b, start) in pairwise(between) if a != b]
     if len(switches) < SWITCHES:
         return None
     return (*sorted((one, other)), len(switches), switches[-1])

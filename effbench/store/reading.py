@@ -97,8 +97,9 @@ class Reading(Database):
         with self._reading() as connection:
             return verdicts.newest(connection)
 
-    def series(self, columns: Sequence[str], models: Sequence[str] = (), modes: Sequence[str] = ()) -> Series:
-        """These columns of the results of all sweeps, of cells with one of the models and one of the modes."""
+    def series(self, columns: Sequence[str] | None, models: Sequence[str] = (), modes: Sequence[str] = ()) -> Series:
+        """These columns of the results of all sweeps, of cells with one of the models and one of the modes; of
+        None no results, but the cells, environments and sweeps."""
         with self._reading() as connection:
             return series.read(connection, columns, models, modes)
 

@@ -27,12 +27,15 @@ class Series:
     measured: list[tuple[str, str, str]]
 
 
-def read(connection: sa.Connection, columns: Sequence[str], models: Sequence[str], modes: Sequence[str]) -> Series:
+def read(
+    connection: sa.Connection, columns: Sequence[str] | None, models: Sequence[str], modes: Sequence[str]
+) -> Series:
     """`columns` of all results, after the first five: sweep_id, cell_key, environment_id, status, reason.
 
-    `models`, `modes`: only cells of these names; none given are all.
+    Of no columns (None) there are no rows and nothing `measured`, only what is named elsewhere. `models`, `modes`: only
+    cells of these names; none given are all.
     """
-    names = tuple(dict.fromkeys(("sweep_id", "cell_key", "environment_id", "status", "reason", *columns)))
+    names = tuple(dict.fromkeys(("sweep_id", "cell_key", "environment_id", "status", "reason", *(columns or ()))))
     cells = sa.select(CELL)
     if models:
         cells = cells.where(CELL.c.model.in_(list(models)))
@@ -48,13 +51,12 @@ def read(connection: sa.Connection, columns: Sequence[str], models: Sequence[str
         .join(CELL, CELL.c.key == RESULT.c.cell_key)
         .distinct()
     )
-    rows = [tuple(row) for row in connection.execute(results)]
     found = {row["key"]: dict(row) for row in connection.execute(cells).mappings()}
     return Series(
         [dict(row) for row in connection.execute(sweeps).mappings()],
         {row["id"]: dict(row) for row in connection.execute(sa.select(ENVIRONMENT)).mappings()},
         found,
         names,
-        rows,
-        [tuple(row) for row in connection.execute(measured)],
+        [] if columns is None else [tuple(row) for row in connection.execute(results)],
+        [] if columns is None else [tuple(row) for row in connection.execute(measured)],
     )
