@@ -35,8 +35,8 @@ class Made:
     def sweep(self, **changed):
         number = len(self.sweeps)
         started = START + dt.timedelta(days=number)
-        facts = {"id": f"s{number:03}", "name": None, "label": f"v{number}", "started_at": started,
-                 "protocol": {"name": "standard", "rounds": 5}, "host": {"hostname": "node"}, "state": "completed"}  # fmt: skip
+        facts = {"id": f"s{number:03}", "name": None, "label": f"v{number}", "started_at": started, "state": "x",
+                 "protocol": {"name": "standard", "rounds": 5}, "host": {"hostname": "node"}}  # fmt: skip
         self.sweeps.append({**facts, **changed})
         return self
 
