@@ -280,7 +280,9 @@ def _line_gain(values: np.ndarray, scale: np.ndarray, one: _Segment, two: _Segme
 def _drift(values: np.ndarray, scale: np.ndarray, segment: _Segment, floor: float, p_value: float) -> float | None:
     """By how much (a logarithm) a segment slides from start to end, where that is shown and beyond the floor."""
     y, noise = values[segment.start : segment.end], scale[segment.start : segment.end]
-    if len(y) < _DRIFTING:
+    half = len(y) // 2
+    # a line's halves are half of it apart: most series need no closer look
+    if len(y) < _DRIFTING or abs(np.median(y[half:]) - np.median(y[:half])) < floor / 4:
         return None
     five = np.lib.stride_tricks.sliding_window_view(np.pad(y, 2, mode="reflect"), 5)
     kept = np.abs(y - np.median(five, axis=1)) <= math.sqrt(BOUND) * noise
