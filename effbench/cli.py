@@ -27,6 +27,7 @@ COMMANDS = {
     "baseline": "baseline",
     "check": "check",
     "advise": "advise",
+    "history": "history",
     "db": "db",
 }
 NOTHING = (

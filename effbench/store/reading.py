@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from effbench.analysis.summary import last_attempts
 from effbench.cell import Cell, Status, Trial
-from effbench.store import baselines, calibration, samples, sides, sweeps, verdicts
+from effbench.store import acknowledgements, baselines, calibration, samples, series, sides, sweeps, verdicts
 from effbench.store.baselines import BaselineInfo
 from effbench.store.database import Database
 from effbench.store.schema import RESULTS, CellRow, EnvironmentRow, SampleRow, SweepCellRow, TrialRow
+from effbench.store.series import Series
 from effbench.store.sweeps import SweepInfo
 from effbench.store.values import trial_of
 
@@ -97,6 +98,17 @@ class Reading(Database):
         """The newest judgement of each claim by each experiment on each GPU (or CPU)."""
         with self._reading() as connection:
             return verdicts.newest(connection)
+
+    def series(self, columns: Sequence[str] | None, models: Sequence[str] = (), modes: Sequence[str] = ()) -> Series:
+        """These columns of the results of all sweeps, of cells with one of the models and one of the modes; of
+        None no results, but the cells, environments and sweeps."""
+        with self._reading() as connection:
+            return series.read(connection, columns, models, modes)
+
+    def acknowledgements(self) -> list[dict[str, Any]]:
+        """Rows of `acknowledgement`, oldest first."""
+        with self._reading() as connection:
+            return acknowledgements.read(connection)
 
     def results_frame(self, sweep_id: str | None = None) -> pd.DataFrame:
         """`results` as a DataFrame with the view's columns in order, also when it is empty.

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from effbench.cell import Cell, Environment, Trial
-from effbench.store import baselines, calibration, derive, samples, sweeps, verdicts
+from effbench.store import acknowledgements, baselines, calibration, derive, samples, sweeps, verdicts
 from effbench.store.reading import Reading
 from effbench.store.refusal import refused
 from effbench.store.schema import CellRow, EnvironmentRow, SampleRow, SweepCellRow, SweepRow, TrialRow
@@ -184,6 +184,16 @@ class Store(Reading):
         """Forget the name (on this hardware, None: on all); the sweeps stay. Returns what was removed."""
         with self._writing() as connection:
             return baselines.remove(connection, name, hardware, self.name)
+
+    def acknowledge(self, changes: Iterable[dict[str, str]], reason: str) -> None:
+        """Accept changes of history, each named by cell_key, hardware, metric and sweep_id (the first after it)."""
+        with self._writing() as connection:
+            acknowledgements.add(connection, changes, reason)
+
+    def unacknowledge(self, ids: Iterable[int]) -> None:
+        """Take acknowledgements back, by their ids."""
+        with self._writing() as connection:
+            acknowledgements.remove(connection, ids)
 
     def rebuild_results(self, sweep_id: str) -> None:
         """Derive every result of the sweep again from its trials."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from effbench.analysis import halves
+from effbench.analysis import interpreters as halves
 from effbench.store import Store
 from effbench.sweeping.conduct import run_cells
 from effbench.sweeping.interpreters import Unit, cells_of, resolve

@@ -1,0 +1,140 @@
+"""How often does the detector of `effbench history` cry wolf, and what does it find? Beside it, Otava's E-Divisive.
+
+    python benchmarks/changepoints.py [--series 300] [--sweeps 60] [--otava PYTHON] [--format text|markdown]
+
+Series of logarithms are made with a fixed seed: unchanged ones, some with what only looks like a change, and ones with
+planted steps. `false`: series with a change that is not within one sweep of a planted one. `found`: planted steps with
+a change within one sweep. `off`: mean distance in sweeps of the change that is nearest to a planted step, where one is
+within five. `--otava`: an interpreter that has apache-otava; it gets the same series, not as logarithms, and is asked
+twice: with its own defaults, and with p = 1e-5 and a least magnitude of 2 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import tables
+
+from effbench.analysis.changepoints import find_all
+
+OTAVA = """
+import json, sys
+from otava.analysis import compute_change_points
+asked = json.load(sys.stdin)
+found = []
+for values in asked["series"]:
+    points, _ = compute_change_points(values, max_pvalue=asked["p"], min_magnitude=asked["magnitude"])
+    found.append([int(point.index) for point in points])
+json.dump(found, sys.stdout)
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Series (S, N) as logarithms, and where in each a step was planted."""
+
+    name: str
+    values: np.ndarray
+    planted: tuple[int, ...] = ()
+
+
+def cases(series: int, sweeps: int) -> list[Case]:
+    random = np.random.default_rng(20260101)
+    shape = (series, sweeps)
+    half, third = sweeps // 2, sweeps // 3
+
+    def noise(sd: float) -> np.ndarray:
+        return random.normal(0, sd, shape)
+
+    def step(size: float, sd: float, at: int, until: int | None = None) -> np.ndarray:
+        values = noise(sd)
+        values[:, at:until] += np.log1p(size)
+        return values
+
+    def alike(sd: float, likeness: float) -> np.ndarray:
+        values = random.normal(0, sd * np.sqrt(1 - likeness**2), shape)
+        for place in range(1, sweeps):
+            values[:, place] += likeness * values[:, place - 1]
+        return values
+
+    odd = noise(0.005)
+    for _ in range(3):
+        odd[np.arange(series), random.integers(0, sweeps, series)] += random.choice([0.1, 0.3, 1.0], series)
+    found = [Case(f"unchanged, noise {sd:.1%}", noise(sd)) for sd in (0.005, 0.03, 0.2)]
+    found += [
+        Case("unchanged, heavy tails (t, 3 df) 0.5%", random.standard_t(3, shape) * 0.005),
+        Case("unchanged, neighbours alike (0.6), noise 3%", alike(0.03, 0.6)),
+        Case("three odd sweeps, noise 0.5%", odd),
+        Case("drift of 10% in all, noise 0.5%", noise(0.005) + np.linspace(0, 0.1, sweeps)),
+    ]
+    found += [
+        Case(f"step of {size:.0%}, noise {sd:.1%}", step(size, sd, half), (half,))
+        for size, sd in ((0.03, 0.005), (0.05, 0.005), (0.1, 0.005), (0.05, 0.03), (0.1, 0.03), (0.2, 0.03))
+    ]
+    late = sweeps - 3
+    found.append(Case("step of 5% three sweeps ago, noise 0.5%", step(0.05, 0.005, late), (late,)))
+    found.append(Case("step of 5%, undone, noise 0.5%", step(0.05, 0.005, third, 2 * third), (third, 2 * third)))
+    return found
+
+
+def ours(values: np.ndarray) -> list[list[int]]:
+    return [[change.at for change in found.changes] for found in find_all(list(values))]
+
+
+def otava(python: str, p: float, magnitude: float) -> Callable[[np.ndarray], list[list[int]]]:
+    def judge(values: np.ndarray) -> list[list[int]]:
+        asked = json.dumps({"series": np.exp(values).tolist(), "p": p, "magnitude": magnitude})
+        done = subprocess.run([python, "-c", OTAVA], input=asked, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"{python}: {done.stderr.strip().splitlines()[-1]}")
+        return json.loads(done.stdout)
+
+    return judge
+
+
+def rates(found: list[list[int]], planted: tuple[int, ...]) -> tuple[float, float | None, float | None]:
+    """Share of series with a false change, share of planted steps found, mean distance in sweeps."""
+    false = sum(any(min((abs(at - one) for one in planted), default=99) > 1 for at in places) for places in found)
+    if not planted:
+        return false / len(found), None, None
+    nearest = [min((abs(at - one) for at in places), default=99) for places in found for one in planted]
+    near = [distance for distance in nearest if distance <= 5]
+    return false / len(found), sum(d <= 1 for d in nearest) / len(nearest), sum(near) / len(near) if near else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--series", type=int, default=300)
+    parser.add_argument("--sweeps", type=int, default=60)
+    parser.add_argument("--otava", metavar="PYTHON", help="an interpreter that has apache-otava")
+    parser.add_argument("--format", default="text", choices=tables.FORMATS)
+    args = parser.parse_args()
+    judges: dict[str, Callable[[np.ndarray], list[list[int]]]] = {"effbench": ours}
+    if args.otava:
+        judges["Otava"] = otava(args.otava, 0.001, 0.0)
+        judges["Otava, 1e-5, 2%"] = otava(args.otava, 1e-5, 0.02)
+    rows, seconds = [], dict.fromkeys(judges, 0.0)
+    for case in cases(args.series, args.sweeps):
+        row = [case.name]
+        for name, judge in judges.items():
+            start = time.perf_counter()
+            found = judge(case.values)
+            seconds[name] += time.perf_counter() - start
+            false, share, off = rates(found, case.planted)
+            row += [f"{false:.1%}", "" if share is None else f"{share:.1%}", "" if off is None else f"{off:.2f}"]
+        rows.append(row)
+    head = [f"{args.series} series × {args.sweeps} sweeps"]
+    for name in judges:
+        head += [f"{name}: false", "found", "off"]
+    print(tables.render(head, rows, args.format))
+    print(", ".join(f"{name}: {spent:.1f} s" for name, spent in seconds.items()))
+
+
+if __name__ == "__main__":
+    main()

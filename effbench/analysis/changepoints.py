@@ -1,0 +1,346 @@
+"""Change points of series: where a level changed and stayed changed. Pure numpy, no randomness.
+
+Candidates are those of a penalised fit that no single odd value can move (effbench.analysis.potts). Each must then pass
+a t-test and a floor, and explain the values better than a straight line does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from effbench.analysis.potts import BOUND, LEAST_NOISE, SHORTEST, fit_all, noise_of
+from effbench.analysis.statistics import LogMean, Ratio, log_difference
+from effbench.analysis.verdicts import FLOOR
+
+#: A change is only called one with so many sweeps on either side.
+PERSISTENCE = 3
+#: Chance of a false change in a whole series of normal noise. A place is searched for, so each is tested at this ÷ the
+#: number of values: 1e-5 for ten. Tested at 1e-5 whatever the length, 3 in 1,000 unchanged series of 200 alarmed.
+P_VALUE = 1e-4
+#: Two groups this far apart, in spreads within them, are two levels and not one.
+_APART = 6.0
+#: and among fewer values than this, two such groups are chance too often (in 7 of 1,000 unchanged series of ten).
+_ALTERNATING = 12
+#: Fewer values than this do not drift.
+_DRIFTING = 10
+#: A line is taken for a step only where the step is this much better, in squared noise: where it lies was searched for.
+_SEARCHED = 4.0
+
+
+@dataclass(frozen=True)
+class Change:
+    """The level changed between the values `at - 1` and `at` of its series.
+
+    `before`, `after`: the levels, as logarithms. `ratio`: after ÷ before with its 95 % Welch bounds. `p_value` is of a
+    t-test with the spread of the whole series. `undone_at`: where a later change came back to within the floor of
+    `before`, else None. `undoes`: `at` of the earliest change that this one takes back.
+    """
+
+    at: int
+    before: float
+    after: float
+    ratio: Ratio
+    p_value: float
+    undone_at: int | None = None
+    undoes: int | None = None
+
+
+@dataclass(frozen=True)
+class Alternation:
+    """Two levels (logarithms) between which a series goes to and fro; `switches` counts how often, `last` where."""
+
+    low: float
+    high: float
+    switches: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is to say of one series.
+
+    `recent`: the newest one or two values alone lie off the last level: too few to be a change. `drift`: ratio of the
+    end to the start of the stretch between changes that slides most; None where none does. `noise`: standard deviation
+    of one value about its level, as a logarithm; None where the series is too short. `outliers`: values that count for
+    no level.
+    """
+
+    changes: tuple[Change, ...] = ()
+    recent: Change | None = None
+    alternation: Alternation | None = None
+    drift: float | None = None
+    noise: float | None = None
+    outliers: int = 0
+
+
+def find(
+    logs: Sequence[float], errors: Sequence[float] | None = None, floor: float = FLOOR, p_value: float = P_VALUE
+) -> Found:
+    """The change points of one series of logarithms, oldest first; see `find_all`."""
+    return find_all([logs], None if errors is None else [errors], floor, p_value)[0]
+
+
+def find_all(
+    series: Sequence[Sequence[float]],
+    errors: Sequence[Sequence[float]] | None = None,
+    floor: float = FLOOR,
+    p_value: float = P_VALUE,
+) -> list[Found]:
+    """The change points of many series of logarithms, each oldest first and of its own length.
+
+    `errors`: the known standard error of each value, NaN or 0 where there is none. The noise of a value is the larger
+    of it and of what the series itself shows (the median difference between neighbours, which no step inflates): trials
+    of one sweep cannot tell how sweeps differ, so their error is a lower bound and no more; but a sweep of few or
+    scattered trials must not count like the others. `floor`: changes within it (0.02: a ratio from 1 ÷ 1.02 to 1.02)
+    are none. `p_value`: chance of a false change in one whole series. Raises ValueError for values that are not finite:
+    what was not measured is left out.
+    """
+    arrays = [np.asarray(one, dtype=float) for one in series]
+    for one in arrays:
+        if not np.all(np.isfinite(one)):
+            raise ValueError("a series must be finite: leave out what was not measured")
+    scales = [
+        noise_of(one, None if errors is None else np.asarray(errors[index], dtype=float))
+        for index, one in enumerate(arrays)
+    ]
+    log_floor = math.log1p(floor)
+    splits = fit_all(arrays, scales)
+    return [_judge(*one, log_floor, p_value / max(1, len(one[0]))) for one in zip(arrays, scales, splits, strict=True)]
+
+
+# --- what of it counts ---
+
+
+@dataclass
+class _Segment:
+    """Values `start` to `end` (exclusive); `kept` are those that are no outliers of it."""
+
+    start: int
+    end: int
+    mean: float
+    n: int
+    squares: float  # of the distances of the kept values from their mean
+
+    def log_mean(self) -> LogMean:
+        return LogMean(self.mean, math.sqrt(self.squares / (self.n - 1) / self.n) if self.n > 1 else None, self.n)
+
+
+def _judge(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: float, p_value: float) -> Found:
+    """`floor` as a logarithm; `p_value` of one test."""
+    if len(values) < SHORTEST:
+        return Found()
+    alternation = _alternation(values, floor)
+    if alternation is not None:
+        return Found(alternation=alternation, noise=float(np.median(scale)))
+    splits = _kept(values, scale, splits, floor, p_value)
+    segments = _segments(values, scale, splits)
+    slides = [_drift(values, scale, segment, floor, p_value) for segment in segments]
+    drift = max((slide for slide in slides if slide is not None), key=abs, default=None)
+    recent = _recent(values, scale, segments, floor, p_value) if slides[-1] is None else None
+    spread, df = _spread(segments, scale)
+    likeness = _likeness(values, segments, spread)
+    changes = []
+    for one, two in pairwise(segments):
+        p = _p_value(one, two, spread * likeness, df)
+        ratio = log_difference(two.log_mean(), one.log_mean()).ratio()
+        changes.append(Change(two.start, one.mean, two.mean, ratio, p))
+    outliers = len(values) - sum(segment.n for segment in segments) if drift is None else 0
+    return Found(
+        tuple(mark_undone(changes, floor)), recent, None, drift and math.exp(min(drift, 709.0)), spread, outliers
+    )
+
+
+def mark_undone(changes: Sequence[Change], floor: float) -> list[Change]:
+    """The same with `undone_at` and `undoes`: a later level within `floor` (a logarithm) of the one before."""
+    undone = [
+        next((later.at for later in changes[index + 1 :] if abs(later.after - one.before) <= floor), None)
+        for index, one in enumerate(changes)
+    ]
+    undoes: dict[int, int] = {}
+    for one, back in zip(changes, undone, strict=True):
+        if back is not None:
+            undoes.setdefault(back, one.at)
+    return [
+        Change(one.at, one.before, one.after, one.ratio, one.p_value, back, undoes.get(one.at))
+        for one, back in zip(changes, undone, strict=True)
+    ]
+
+
+def _segments(values: np.ndarray, scale: np.ndarray, splits: Sequence[int]) -> list[_Segment]:
+    bounds = [0, *splits, len(values)]
+    return [_segment(values, scale, start, end) for start, end in pairwise(bounds)]
+
+
+def _segment(values: np.ndarray, scale: np.ndarray, start: int, end: int) -> _Segment:
+    own, noise = values[start:end], scale[start:end]
+    kept = own[np.abs(own - np.median(own)) <= math.sqrt(BOUND) * noise]
+    mean = float(kept.mean()) if len(kept) else float(np.median(own))
+    return _Segment(start, end, mean, max(1, len(kept)), float(((kept - mean) ** 2).sum()))
+
+
+def _spread(segments: list[_Segment], scale: np.ndarray) -> tuple[float, int]:
+    """Standard deviation of a value about its level, over all segments, and its degrees of freedom.
+
+    Never below what the values are known to be uncertain by: few that agree by chance prove no precision.
+    """
+    df = sum(segment.n - 1 for segment in segments)
+    own = math.sqrt(sum(segment.squares for segment in segments) / df) if df else 0.0
+    known = float(np.median(scale)) if df < 10 else LEAST_NOISE
+    return max(own, known), max(df, 1)
+
+
+def _likeness(values: np.ndarray, segments: list[_Segment], spread: float) -> float:
+    """By how much neighbours that are alike widen the error of a mean: the square root of (1 + r) ÷ (1 - r).
+
+    r is the correlation of what is left of a value and of the next one when their level is taken away. It is 1 where r
+    is no more than chance gives: a machine that is a little slower for some sweeps shows here.
+    """
+    products = squares = 0.0
+    bound = math.sqrt(BOUND) * spread
+    for segment in segments:
+        left = np.clip(values[segment.start : segment.end] - segment.mean, -bound, bound)
+        products += float((left[1:] * left[:-1]).sum())
+        squares += float((left * left).sum())
+    if squares == 0.0 or products / squares * math.sqrt(len(values)) < 1.0:
+        return 1.0
+    r = min(products / squares, 0.9)
+    return math.sqrt((1 + r) / (1 - r))
+
+
+def _p_value(one: _Segment, two: _Segment, spread: float, df: int) -> float:
+    """Two-sided, of Student's t with the spread of the whole series."""
+    return t_tail((two.mean - one.mean) / (spread * math.sqrt(1 / one.n + 1 / two.n)), df)
+
+
+def t_tail(t: float, df: float) -> float:
+    """P(|T| >= |t|) of Student's t."""
+    from scipy.special import stdtr
+
+    return 2 * float(stdtr(df, -abs(t)))
+
+
+def _kept(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: float, p_value: float) -> list[int]:
+    """The splits that are changes. The least convincing goes first, as its segments then become one; until all hold."""
+    splits = list(splits)
+    while splits:
+        segments = _segments(values, scale, splits)
+        pairs = list(pairwise(segments))
+        short = [index for index, segment in enumerate(segments) if segment.n < PERSISTENCE]
+        if short:
+            splits.pop(_nearer(segments, short[0]))
+            continue
+        spread, df = _spread(segments, scale)
+        spread *= _likeness(values, segments, spread)
+        ps = [_p_value(one, two, spread, df) for one, two in pairs]
+        weak = [
+            (p + (abs(two.mean - one.mean) < floor), index)
+            for index, (p, (one, two)) in enumerate(zip(ps, pairs, strict=True))
+            if p >= p_value or abs(two.mean - one.mean) < floor
+        ]
+        if not weak:
+            weak = [
+                (gain, index)
+                for index, (one, two) in enumerate(pairs)
+                if (gain := _line_gain(values, scale, one, two)) > -_SEARCHED
+            ]
+        if not weak:
+            break
+        splits.pop(max(weak)[1])
+    return splits
+
+
+def _nearer(segments: list[_Segment], index: int) -> int:
+    """The split between a short segment and the neighbour whose level is nearer; at an end the only one."""
+    if index == 0:
+        return 0
+    if index == len(segments) - 1:
+        return index - 1
+    own = segments[index].mean
+    return index - 1 if abs(segments[index - 1].mean - own) <= abs(segments[index + 1].mean - own) else index
+
+
+def _line_gain(values: np.ndarray, scale: np.ndarray, one: _Segment, two: _Segment) -> float:
+    """By how much a straight line through both segments costs less than their two levels, in squared noise."""
+    own, noise = values[one.start : two.end], scale[one.start : two.end]
+    step = np.concatenate([np.full(one.end - one.start, one.mean), np.full(two.end - two.start, two.mean)])
+    # only what is no outlier of its level: a line has nothing to gain from those
+    kept = np.abs(own - step) <= math.sqrt(BOUND) * noise
+    x, y, w = np.arange(len(own))[kept], own[kept], 1 / noise[kept]
+    if len(x) < 2 * PERSISTENCE:
+        return -math.inf
+    slope, offset = np.polyfit(x, y, 1, w=w)
+    return float((((y - step[kept]) * w) ** 2).sum() - (((y - slope * x - offset) * w) ** 2).sum())
+
+
+def _drift(values: np.ndarray, scale: np.ndarray, segment: _Segment, floor: float, p_value: float) -> float | None:
+    """By how much (a logarithm) a segment slides from start to end, where that is shown and beyond the floor."""
+    y, noise = values[segment.start : segment.end], scale[segment.start : segment.end]
+    half = len(y) // 2
+    # a line's halves are half of it apart: most series need no closer look
+    if len(y) < _DRIFTING or abs(np.median(y[half:]) - np.median(y[:half])) < floor / 4:
+        return None
+    five = np.lib.stride_tricks.sliding_window_view(np.pad(y, 2, mode="reflect"), 5)
+    kept = np.abs(y - np.median(five, axis=1)) <= math.sqrt(BOUND) * noise
+    x, y, noise = np.flatnonzero(kept).astype(float), y[kept], noise[kept]
+    for _ in range(2):  # the second time without what is far off the line
+        if len(x) < _DRIFTING:
+            return None
+        slope, offset = np.polyfit(x, y, 1)
+        left = y - slope * x - offset
+        kept = np.abs(left) <= math.sqrt(BOUND) * np.maximum(noise, left.std())
+        x, y, noise, left = x[kept], y[kept], noise[kept], left[kept]
+    total = slope * (segment.end - segment.start - 1)
+    error = max(LEAST_NOISE, math.sqrt(float(left @ left) / (len(x) - 2))) / math.sqrt(
+        float(((x - x.mean()) ** 2).sum())
+    )
+    return float(total) if abs(total) > floor and t_tail(slope / error, len(x) - 2) < p_value else None
+
+
+def _recent(
+    values: np.ndarray, scale: np.ndarray, segments: list[_Segment], floor: float, p_value: float
+) -> Change | None:
+    """The newest one or two values, where they lie off the level before them further than noise and floor let them."""
+    last = segments[-1]
+    for count in (2, 1):
+        if last.end - last.start - count < PERSISTENCE:
+            continue
+        before = _segment(values, scale, last.start, last.end - count)
+        newest = values[-count:]
+        spread, df = _spread([*segments[:-1], before], scale)
+        noise = np.maximum(scale[-count:], spread)
+        off = newest - before.mean
+        if np.all(np.abs(off) > floor) and abs(np.sign(off).sum()) == count and before.n >= PERSISTENCE:
+            ps = [t_tail(d / (s * math.sqrt(1 + 1 / before.n)), df) for d, s in zip(off, noise, strict=True)]
+            if max(ps) < p_value:
+                after = float(newest.mean())
+                ratio = Ratio(math.exp(min(after - before.mean, 709.0)), None, None)
+                return Change(len(values) - count, before.mean, after, ratio, max(ps))
+    return None
+
+
+def _alternation(values: np.ndarray, floor: float) -> Alternation | None:
+    """Two levels, well apart, with a switch to and fro at least twice and a fair share of the values on each."""
+    ordered = np.sort(values)
+    n = len(ordered)
+    least = max(3, math.ceil(0.15 * n))
+    if n < _ALTERNATING or ordered[-least] - ordered[least - 1] <= floor:
+        return None
+    sums, squares = np.cumsum(ordered), np.cumsum((ordered - ordered.mean()) ** 2)
+    counts = np.arange(least, n - least + 1)  # of the lower group
+    lower, upper = sums[counts - 1] / counts, (sums[-1] - sums[counts - 1]) / (n - counts)
+    within = squares[-1] - counts * (lower - ordered.mean()) ** 2 - (n - counts) * (upper - ordered.mean()) ** 2
+    best = int(within.argmin())
+    gap = float(upper[best] - lower[best])
+    spread = max(LEAST_NOISE, math.sqrt(max(0.0, within[best]) / (n - 2)))
+    if gap <= floor or gap < _APART * spread:
+        return None
+    border = (ordered[counts[best] - 1] + ordered[counts[best]]) / 2
+    switched = np.flatnonzero(np.diff(values > border)) + 1
+    if len(switched) < 4:
+        return None
+    return Alternation(float(lower[best]), float(upper[best]), len(switched), int(switched[-1]))

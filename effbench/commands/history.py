@@ -1,0 +1,295 @@
+"""`effbench history`: what changed over all sweeps, and what of it is known."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from effbench.analysis.events import STATUS, Event, History, SeriesId, event_id
+from effbench.analysis.history import DEFAULT_METRICS, columns_of, history, judgeable
+from effbench.analysis.swept import row_names
+from effbench.commands import options
+from effbench.commands.show import PLAIN_WIDTH, metric_name, terminal
+from effbench.errors import UsageError
+from effbench.report.history_table import FORMATS, HEADINGS, HistoryTable
+from effbench.store.store import Store
+
+HELP = "Change points of every cell over all sweeps: what changed, when, by how much, with what."
+ACK_HELP = "Accept changes, so that they are left out from now on: by their ids, or all of a cell."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_db(parser)
+    parser.add_argument("--since", metavar="DATE|LABEL|SWEEP", help="only what happened from then on (default: all)")
+    parser.add_argument(
+        "--metric", action="append", type=judged_name, metavar="NAME",
+        help=f"instead of the usual ones ({', '.join(DEFAULT_METRICS)}); may be given several times",
+    )  # fmt: skip
+    parser.add_argument("--model", action="append", default=[], metavar="NAME", help="only cells of this model")
+    parser.add_argument("--mode", action="append", default=[], metavar="NAME", help="only cells of this mode")
+    parser.add_argument("--all", action="store_true", help="acknowledged changes as well")
+    parser.add_argument("--format", default="table", choices=["table", *FORMATS], help="(default: table)")
+    options.add_out(parser)
+    parts = parser.add_subparsers(dest="what", metavar="ack|acks")
+    ack = parts.add_parser("ack", description=ACK_HELP)
+    ack.add_argument("names", nargs="*", metavar="ID|CELL", help="ids of changes, or the start of a cell's key")
+    ack.add_argument("--reason", metavar="TEXT", help="why it is accepted")
+    ack.add_argument(
+        "--metric", action="append", type=acked_name, default=argparse.SUPPRESS, metavar="NAME",
+        help="of a cell: only this metric",
+    )  # fmt: skip
+    ack.add_argument("--sweep", metavar="SWEEP", help="of a cell: only the change whose first sweep after this is")
+    ack.add_argument("--rm", action="append", default=[], metavar="ID", help="take an acknowledgement back")
+    acks = parts.add_parser("acks", description="Every acknowledgement.")
+    for part in (ack, acks):
+        part.error = lambda message: parser.error(message)  # type: ignore[method-assign] - in effbench's own words
+        # also before the subcommand: what was given there must not be undone here
+        part.add_argument("--db", default=argparse.SUPPRESS, metavar="URL", help="as above")
+
+
+def judged_name(text: str) -> str:
+    name = metric_name(text)
+    if name not in judgeable():
+        raise argparse.ArgumentTypeError(f"{name} has no history; allowed are {', '.join(judgeable())}")
+    return name
+
+
+def acked_name(text: str) -> str:
+    return STATUS if text == STATUS else judged_name(text)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.what == "ack":
+        return acknowledge(args)
+    if args.what == "acks":
+        return acknowledgements(args)
+    with Store.open(args.db, mode="read") as store:
+        table = table_of(store, args.metric or DEFAULT_METRICS, args.model, args.mode, args.since, args.all)
+    if args.format != "table":
+        options.write(table.render(args.format), args.out)
+    elif args.out:
+        text = io.StringIO()
+        show(Console(file=text, width=PLAIN_WIDTH), table)
+        options.write(text.getvalue(), args.out)
+    else:
+        show(terminal(), table)
+    return 0
+
+
+def table_of(
+    store: Store,
+    metrics: Sequence[str],
+    models: Sequence[str] = (),
+    modes: Sequence[str] = (),
+    since: str | None = None,
+    everything: bool = False,
+) -> HistoryTable:
+    """Judge what the database holds; leave out what is older than `since` or, but for `everything`, acknowledged."""
+    series = store.series(columns_of(metrics), models, modes)
+    if not series.cells and (models or modes):
+        raise UsageError(_no_cells(store, models, modes))
+    found = history(series, metrics, store.acknowledgements())
+    if since is not None:
+        position = position_of(since, series.sweeps)
+        found = newer(found, position, [sweep["id"] for sweep in series.sweeps])
+    if not everything:
+        shown = [event for event in found.events if event.acknowledged is None]
+        found = replace(found, events=shown, left_out=len(found.events) - len(shown))
+    rows = list(series.cells.values())
+    names = dict(zip(series.cells, row_names(rows), strict=True))
+    return HistoryTable(found, names, {sweep["id"]: sweep for sweep in series.sweeps})
+
+
+def _no_cells(store: Store, models: Sequence[str], modes: Sequence[str]) -> str:
+    known = store.series(None).cells.values()
+    there = [
+        f"{what}s {', '.join(sorted({cell[what] for cell in known})) or 'none'}"
+        for what, asked in (("model", models), ("mode", modes))
+        if asked
+    ]
+    return f"no cell with {' and '.join([*models, *modes])} in {store.name}; there are {' and '.join(there)}"
+
+
+def position_of(since: str, sweeps: Sequence[dict[str, Any]]) -> int:
+    """Place of the first sweep that `since` means: an id, a label, a name, a date (UTC), the start of an id."""
+    for key in ("id", "label", "name"):
+        for index, sweep in enumerate(sweeps):
+            if sweep[key] == since:
+                return index
+    try:
+        date = dt.datetime.fromisoformat(since)
+    except ValueError:
+        date = None
+    if date is not None:
+        date = date if date.tzinfo else date.replace(tzinfo=dt.UTC)
+        return next((index for index, sweep in enumerate(sweeps) if sweep["started_at"] >= date), len(sweeps))
+    for index, sweep in enumerate(sweeps):
+        if since and sweep["id"].startswith(since):
+            return index
+    raise UsageError(f"--since {since!r} is no date (2026-03-01), and no id, label or name of a sweep; effbench ls")
+
+
+def newer(found: History, position: int, ids: Sequence[str]) -> History:
+    """What happened from the sweep at `position` on."""
+    recent = set(ids[position:])
+    return replace(
+        found,
+        events=[event for event in found.events if event.position >= position],
+        flapping=[one for one in found.flapping if one.last in recent],
+        new=[one for one in found.new if one.sweep in recent],
+    )
+
+
+# --- in the terminal ---
+
+
+def show(console: Console, table: HistoryTable) -> None:
+    for title, events in (("Changes", table.confirmed), ("Recent, unconfirmed", table.recent)):
+        if events:
+            console.print(f"[bold]{title}[/]", highlight=False)
+            console.print(drawn(table, events))
+    for section in table.sections():
+        console.print(f"[bold]{section.title}[/]", highlight=False)
+        for line in section.lines:
+            console.print(escape(line), highlight=False, soft_wrap=True)
+    console.print(escape(table.summary()), highlight=False, soft_wrap=True)
+    alarms = [event for event in table.confirmed if event.alarms]
+    if alarms:
+        console.print(
+            f"! is worse, still so, and acknowledged by nobody; accept it: "
+            f'effbench history ack {table.short[alarms[0].id]} --reason "why"',
+            style="dim",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def drawn(table: HistoryTable, events: Sequence[Event]) -> Table:
+    grid = Table(header_style="bold", pad_edge=False, box=None)
+    for heading in HEADINGS:
+        grid.add_column(heading, overflow="fold", no_wrap=heading == "id")
+    for event in events:
+        first, change, *rest = map(escape, table.row(event))
+        tone = "bold red" if event.alarms else "green" if event.worse is False else "none"
+        grid.add_row(first, f"[{tone}]{change}[/]", *rest, style="dim" if event.acknowledged is not None else "")
+    return grid
+
+
+# --- acknowledgements ---
+
+
+def acknowledge(args: argparse.Namespace) -> int:
+    if args.rm:
+        if args.names or args.reason:
+            raise UsageError("history ack --rm takes an acknowledgement back: it needs no change and no reason")
+        return take_back(args)
+    if not args.names:
+        raise UsageError("history ack: name a change by its id (effbench history shows it), or a cell by its key")
+    if not (args.reason or "").strip():
+        raise UsageError('history ack: say why it is accepted: --reason "…"')
+    with Store.open(args.db, mode="read") as store:
+        table = table_of(store, judgeable(), everything=True)
+        sweep = store.find_sweep(args.sweep).id if args.sweep else None
+    chosen: dict[str, Event] = {}
+    for name in args.names:
+        chosen |= {event.id: event for event in meant(name, table, args.metric, sweep)}
+    with Store.open(args.db, mode="write") as store:
+        store.unacknowledge([event.acknowledgement for event in chosen.values() if event.acknowledgement is not None])
+        store.acknowledge(
+            [
+                {"cell_key": event.series.cell_key, "hardware": event.series.place, "metric": event.series.metric,
+                 "sweep_id": event.after}
+                for event in chosen.values()
+            ],
+            args.reason.strip(),
+        )  # fmt: skip
+    for event in chosen.values():
+        key, change, cell, metric, *_ = table.row(event)
+        print(f"acknowledged {key}: {change.removeprefix('! ')} {cell} {metric}, first in {event.after}")
+    return 0
+
+
+def meant(name: str, table: HistoryTable, metrics: Sequence[str] | None, sweep: str | None) -> list[Event]:
+    """The events that `name` means: the start of one id, or the start of a cell's key. Raises UsageError for none."""
+    wanted = name.casefold()
+    events = [
+        event
+        for event in table.found.events
+        if (not metrics or event.series.metric in metrics) and (sweep is None or event.after == sweep)
+    ]
+    by_id = [event for event in events if event.id.startswith(wanted)] if len(wanted) >= 4 else []
+    if len({event.id for event in by_id}) > 1:
+        raise UsageError(f"{name} is the start of {len(by_id)} ids: {', '.join(table.short[e.id] for e in by_id[:4])}")
+    if by_id:
+        return by_id
+    keys = sorted({key for key in table.names if len(wanted) >= 6 and key.startswith(wanted)})
+    if len(keys) > 1:
+        raise UsageError(f"{name} is the start of {len(keys)} cells' keys; give more of it")
+    of_cell = [event for event in events if keys and event.series.cell_key == keys[0]]
+    # of a cell what is known already stays as it is
+    of_cell = [event for event in of_cell if event.acknowledged is None] or of_cell
+    if of_cell:
+        return of_cell
+    if keys:
+        raise UsageError(f"{table.names[keys[0]]} has no change that fits; effbench history --all shows all")
+    raise UsageError(
+        f"no change has an id that starts with {name!r}, and no cell such a key; effbench history shows them"
+    )
+
+
+def take_back(args: argparse.Namespace) -> int:
+    with Store.open(args.db, mode="read") as store:
+        known = described(store)
+    gone = []
+    for wanted in args.rm:
+        fitting = [one for one in known if len(wanted) >= 4 and one["id"].startswith(wanted.casefold())]
+        if len(fitting) != 1:
+            there = ", ".join(one["id"][:6] for one in known[:8]) or "none"
+            what = f"{len(fitting)} acknowledgements start" if fitting else "no acknowledgement starts"
+            raise UsageError(f"{what} with {wanted!r}; there are: {there}")
+        gone.append(fitting[0])
+    with Store.open(args.db, mode="write") as store:
+        store.unacknowledge([one["row"] for one in gone])
+    for one in gone:
+        print(f"taken back {one['id'][:6]}: {one['cell']} {one['metric']}")
+    return 0
+
+
+def described(store: Store) -> list[dict[str, Any]]:
+    """Every acknowledgement with the id that its change has, and its cell's name."""
+    rows = store.acknowledgements()
+    cells = store.series(None).cells if rows else {}
+    names = dict(zip(cells, row_names(list(cells.values())), strict=True))
+    return [
+        {
+            "id": event_id(SeriesId(row["cell_key"], row["hardware"], row["metric"]), row["sweep_id"]),
+            "row": row["id"],
+            "cell": names[row["cell_key"]],
+            **{key: row[key] for key in ("hardware", "metric", "sweep_id", "reason", "acknowledged_at")},
+        }
+        for row in rows
+    ]
+
+
+def acknowledgements(args: argparse.Namespace) -> int:
+    with Store.open(args.db, mode="read") as store:
+        known = described(store)
+    if not known:
+        print("nothing is acknowledged")
+        return 0
+    grid = Table(header_style="bold", pad_edge=False, box=None)
+    for heading in ("id", "cell", "hardware", "metric", "first sweep after", "acknowledged (UTC)", "reason"):
+        grid.add_column(heading, overflow="fold")
+    for one in known:
+        texts = (one["id"][:6], one["cell"], one["hardware"], one["metric"], one["sweep_id"])
+        grid.add_row(*map(escape, texts), f"{one['acknowledged_at']:%Y-%m-%d %H:%M}", escape(one["reason"]))
+    terminal().print(grid)
+    return 0

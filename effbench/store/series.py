@@ -1,0 +1,62 @@
+"""What history is made of: a few columns of every result, with the sweeps, environments and cells that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from effbench.store.schema import CellRow, EnvironmentRow, ResultRow, SweepRow
+
+SWEEP, ENVIRONMENT, CELL, RESULT = (row.__table__ for row in (SweepRow, EnvironmentRow, CellRow, ResultRow))
+
+
+@dataclass(frozen=True)
+class Series:
+    """`sweeps` oldest first; `environments` and `cells` by id and key; `rows` are plain tuples in the order of
+    `columns`, in no order of their own. `measured`: every (sweep id, environment id, model) that has a result, also
+    where the rows are those of some models and modes only."""
+
+    sweeps: list[dict[str, Any]]
+    environments: dict[str, dict[str, Any]]
+    cells: dict[str, dict[str, Any]]
+    columns: tuple[str, ...]
+    rows: list[tuple]
+    measured: list[tuple[str, str, str]]
+
+
+def read(
+    connection: sa.Connection, columns: Sequence[str] | None, models: Sequence[str], modes: Sequence[str]
+) -> Series:
+    """`columns` of all results, after the first five: sweep_id, cell_key, environment_id, status, reason.
+
+    Of no columns (None) there are no rows and nothing `measured`, only what is named elsewhere. `models`, `modes`: only
+    cells of these names; none given are all.
+    """
+    names = tuple(dict.fromkeys(("sweep_id", "cell_key", "environment_id", "status", "reason", *(columns or ()))))
+    cells = sa.select(CELL)
+    if models:
+        cells = cells.where(CELL.c.model.in_(list(models)))
+    if modes:
+        cells = cells.where(CELL.c.mode.in_(list(modes)))
+    results = sa.select(*(RESULT.c[name] for name in names))
+    if models or modes:
+        results = results.where(RESULT.c.cell_key.in_(cells.with_only_columns(CELL.c.key)))
+    wanted = ("id", "name", "label", "started_at", "protocol", "host", "state")
+    sweeps = sa.select(*(SWEEP.c[name] for name in wanted)).order_by(SWEEP.c.started_at, SWEEP.c.id)
+    measured = (
+        sa.select(RESULT.c.sweep_id, RESULT.c.environment_id, CELL.c.model)
+        .join(CELL, CELL.c.key == RESULT.c.cell_key)
+        .distinct()
+    )
+    found = {row["key"]: dict(row) for row in connection.execute(cells).mappings()}
+    return Series(
+        [dict(row) for row in connection.execute(sweeps).mappings()],
+        {row["id"]: dict(row) for row in connection.execute(sa.select(ENVIRONMENT)).mappings()},
+        found,
+        names,
+        [] if columns is None else [tuple(row) for row in connection.execute(results)],
+        [] if columns is None else [tuple(row) for row in connection.execute(measured)],
+    )

@@ -1,0 +1,282 @@
+"""`effbench history` over databases of known figures."""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import io
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from effbench import cli
+from effbench.cell import Cell, Environment, Status, Trial
+from effbench.store import Store
+from effbench.store.schema import SweepRow
+
+OLD = Environment(None, None, None, None, "2.11.0", None, "3.12", "Xeon", "Linux")
+NEW = Environment(None, None, None, None, "2.13.0", None, "3.12", "Xeon", "Linux")
+SWEEPS = 16
+
+
+def cell(mode, model="net"):
+    model = {"name": model, "module": {"_target_": "a.Net"}, "inputs": []}
+    return Cell(model, 8, {"name": mode, "_target_": f"m.{mode}"}, "float32", "inference", "cpu")
+
+
+SLOWER, STEADY, BREAKS = cell("default"), cell("eager"), cell("fancy", model="other")
+
+
+def add_sweep(store, number, trials, environment, cells=(SLOWER, STEADY, BREAKS), protocol=None):
+    """One sweep a day, labelled by its number; `trials` makes those of a cell."""
+    sweep = store.begin_sweep(
+        name=None, label=f"v{number}", command=[], overrides=[], protocol=protocol or {"name": "quick"},
+        baseline_mode="eager", seed=0, git_revision=None, host={"hostname": "node"}, plan=cells, rounds=3,
+    )  # fmt: skip
+    store.add_environment(environment, {})
+    for one in cells:
+        for trial in trials(one):
+            store.record(sweep, environment.id, trial)
+    store.finish_sweep(sweep, "completed")
+    with store._writing() as connection:
+        started = dt.datetime(2026, 3, 1, tzinfo=dt.UTC) + dt.timedelta(days=number)
+        connection.execute(sa.update(SweepRow).where(SweepRow.id == sweep).values(started_at=started))
+    return sweep
+
+
+def fill(path, sweeps=SWEEPS, slower_from=8, broken_from=12):
+    random = np.random.default_rng(0)
+    with Store.open(path, mode="write") as store:
+        for number in range(sweeps):
+
+            def trials(one, number=number):
+                if one is BREAKS and number >= broken_from:
+                    return [Trial(one.key, 0, Status.ERROR, "it does not compile any more")]
+                factor = 1.1 if one is SLOWER and number >= slower_from else 1.0
+                sweep = random.normal(0, 0.003)
+                return [
+                    Trial(one.key, n, Status.OK, latency_ms=factor * math.exp(sweep + random.normal(0, 0.003)),
+                          graph_breaks=2 if one is SLOWER and number >= 4 else 0)
+                    for n in range(3)
+                ]  # fmt: skip
+
+            add_sweep(store, number, trials, NEW if number >= slower_from else OLD)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    return fill(tmp_path_factory.mktemp("history") / "h.db")
+
+
+@pytest.fixture
+def db(filled, tmp_path):
+    """A copy that a test may write to."""
+    path = tmp_path / "h.db"
+    shutil.copy(filled, path)
+    return str(path)
+
+
+@pytest.fixture
+def history(db, capsys):
+    def run(*words, code=0, db=db):
+        assert cli.run(["history", *words, "--db", db]) == code
+        done = capsys.readouterr()
+        return done.out if code == 0 else done.err
+
+    return run
+
+
+@pytest.fixture
+def read(history):
+    return lambda *words, **more: json.loads(history("--format", "json", *words, **more))
+
+
+class TestShown:
+    def test_what_changed_and_with_what(self, read):
+        broken, slower, breaks = read()["changes"]
+        assert (slower["word"], slower["metric"], slower["before_label"], slower["after_label"]) == (
+            "slower", "latency_ms", "v7", "v8",
+        )  # fmt: skip
+        assert slower["alarms"] and slower["low"] < 1.1 < slower["high"]
+        assert slower["coincides"] == ["torch 2.11.0 -> 2.13.0"]
+        assert slower["before_started_at"].startswith("2026-03-08")
+        assert (breaks["metric"], breaks["old"], breaks["new"], breaks["after_label"]) == ("graph_breaks", 0, 2, "v4")
+        assert (broken["kind"], broken["after_label"], broken["reason"]) == (
+            "broken",
+            "v12",
+            "it does not compile any more",
+        )
+        assert broken["cell"].startswith("other bs=8 fancy")
+
+    def test_in_the_terminal(self, history):
+        out = history()
+        line = next(line for line in out.splitlines() if "latency_ms" in line)
+        assert "! slower 1.1" in line and "v7 (" in line and "coincides with torch 2.11.0 -> 2.13.0" in line
+        assert "3 changes (3 unacknowledged and worse" in out
+        assert "2026-03-01 to 2026-03-16" in out
+        assert "\x1b" not in out
+        assert "effbench history ack" in out
+
+    def test_formats(self, history, tmp_path):
+        rows = list(csv.DictReader(io.StringIO(history("--format", "csv"))))
+        assert [row["word"] for row in rows] == ["broken", "slower", "more"]
+        assert float(rows[1]["ratio"]) == pytest.approx(1.1, rel=0.01)
+        text = history("--format", "markdown")
+        assert "## Changes" in text and "**! slower" in text
+        assert history("--out", str(tmp_path / "x" / "h.txt")) == ""
+        assert "slower" in (tmp_path / "x" / "h.txt").read_text()
+
+    def test_which_metrics(self, read):
+        assert [one["metric"] for one in read("--metric", "latency_ms", "--metric", "speedup")["changes"]] == [
+            "status", "latency_ms", "speedup",
+        ]  # fmt: skip
+        assert [one["word"] for one in read("--metric", "speedup", "--model", "net")["changes"]] == ["slower"]
+
+    def test_which_cells(self, read):
+        assert {one["cell"].split()[0] for one in read("--model", "net")["changes"]} == {"net"}
+        assert [one["kind"] for one in read("--mode", "fancy")["changes"]] == ["broken"]
+        assert read("--mode", "eager")["changes"] == []
+
+    @pytest.mark.parametrize(
+        "since, count", [("v0", 3), ("v8", 2), ("v9", 1), ("2026-03-09", 2), ("2026-03-10T00:00", 1), ("2030-01-01", 0)]
+    )
+    def test_since(self, read, since, count):
+        assert len(read("--since", since)["changes"]) == count
+
+    def test_since_a_sweep(self, read, db):
+        with Store.open(db) as store:
+            sweep = next(sweep for sweep in store.sweeps() if sweep.label == "v8")
+        assert len(read("--since", sweep.id)["changes"]) == 2
+
+
+class TestAcknowledge:
+    def ids(self, read, *words):
+        return {one["word"]: one["id"] for one in read(*words)["changes"]}
+
+    def test_alarms_once(self, history, read):
+        ids = self.ids(read)
+        said = history("ack", ids["slower"], "--reason", "torch 2.13 does more checks")
+        assert said.startswith(f"acknowledged {ids['slower']}: slower")
+        assert self.ids(read) == {word: ids[word] for word in ("broken", "more")}
+        assert "1 acknowledged and left out" in history()
+        shown = next(one for one in read("--all")["changes"] if one["word"] == "slower")
+        assert (shown["acknowledged"], shown["alarms"]) == ("torch 2.13 does more checks", False)
+        assert shown["id"] == ids["slower"]
+        listed = history("acks")
+        assert ids["slower"] in listed and "torch 2.13 does more checks" in listed and "latency_ms" in listed
+
+    def test_taken_back(self, history, read):
+        ids = self.ids(read)
+        history("ack", ids["slower"], ids["broken"], "--reason", "known")
+        assert self.ids(read) == {"more": ids["more"]}
+        assert history("ack", "--rm", ids["slower"]).startswith(f"taken back {ids['slower']}")
+        assert self.ids(read) == {word: ids[word] for word in ("slower", "more")}
+        assert "no acknowledgement starts with" in history("ack", "--rm", ids["slower"], code=2)
+
+    def test_again_with_another_reason(self, history, read):
+        ids = self.ids(read)
+        for reason in ("first", "second"):
+            history("ack", ids["slower"], "--reason", reason)
+        listed = history("acks")
+        assert "second" in listed and "first sweep" in listed and listed.count(ids["slower"]) == 1
+
+    def test_a_cell(self, history, read):
+        ids = self.ids(read)
+        history("ack", SLOWER.key[:10], "--metric", "graph_breaks", "--reason", "known")
+        assert set(self.ids(read)) == {"broken", "slower"}
+        history("ack", SLOWER.key, "--reason", "known")
+        assert self.ids(read) == {"broken": ids["broken"]}
+
+    def test_a_cell_in_a_sweep(self, history, read, db):
+        with Store.open(db) as store:
+            sweep = next(sweep.id for sweep in store.sweeps() if sweep.label == "v8")
+        history("ack", SLOWER.key, "--sweep", sweep, "--reason", "known")
+        assert set(self.ids(read)) == {"broken", "more"}
+
+    def test_the_database_before_the_word(self, db, capsys):
+        assert cli.run(["history", "--db", db, "acks"]) == 0
+        assert capsys.readouterr().out == "nothing is acknowledged\n"
+
+    def test_it_holds_when_the_change_moves_by_a_sweep(self, history, read, db):
+        (change,) = [one for one in read()["changes"] if one["word"] == "slower"]
+        with Store.open(db, mode="write") as store:
+            before = next(sweep.id for sweep in store.sweeps() if sweep.label == "v7")
+            where = {"cell_key": SLOWER.key, "hardware": "Xeon", "metric": "latency_ms"}
+            store.acknowledge([{**where, "sweep_id": before}], "known")
+        assert "slower" not in self.ids(read)
+        # its id is that of the acknowledgement, so that it can be taken back by it
+        (shown,) = [one for one in read("--all")["changes"] if one["word"] == "slower"]
+        assert shown["id"] != change["id"]
+        history("ack", shown["id"], "--reason", "still known")
+        assert history("acks").count("latency_ms") == 1
+
+    @pytest.mark.parametrize(
+        "words, said",
+        [
+            (["ack"], "name a change by its id"),
+            (["ack", "3f9a2c"], "say why"),
+            (["ack", "3f9a2c", "--reason", "  "], "say why"),
+            (["ack", "ffffffffffff", "--reason", "x"], "no change has an id"),
+            (["ack", STEADY.key, "--reason", "x"], "has no change that fits"),
+            (["ack", "x", "--rm", "3f9a2c"], "needs no change and no reason"),
+            (["ack", SLOWER.key, "--metric", "nothing", "--reason", "x"], "unknown metric"),
+            (["ack", SLOWER.key, "--sweep", "v99", "--reason", "x"], "no sweep"),
+        ],
+    )
+    def test_refused(self, words, said, db, capsys):
+        assert cli.run(["history", *words, "--db", db]) in (2, 3)
+        assert said in capsys.readouterr().err
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        "words, said",
+        [
+            (["--since", "yesterday"], "is no date"),
+            (["--metric", "flops"], "has no history"),
+            (["--metric", "latency"], "did you mean latency_ms?"),
+            (["--model", "nothing"], "there are models net, other"),
+            (["--mode", "nothing"], "there are modes default, eager, fancy"),
+            (["nonsense"], "invalid choice"),
+        ],
+    )
+    def test_refused(self, history, words, said):
+        assert said in history(*words, code=2)
+
+    def test_no_database(self, history, tmp_path):
+        assert "no database at" in history(db=str(tmp_path / "none.db"), code=2)
+        assert not (tmp_path / "none.db").exists()
+
+    def test_empty(self, history, read, tmp_path):
+        db = str(tmp_path / "empty.db")
+        Store.open(db, mode="write").close()
+        assert history(db=db) == "no results yet: nothing has a history\n"
+        assert read(db=db)["changes"] == []
+        assert history("acks", db=db) == "nothing is acknowledged\n"
+
+    def test_one_sweep(self, history, tmp_path):
+        db = fill(tmp_path / "one.db", sweeps=1)
+        out = history(db=db)
+        assert "0 changes" in out and "too short to judge" in out
+
+    def test_constant_and_impossible_figures(self, read, tmp_path):
+        db = str(tmp_path / "odd.db")
+        values = [1.0] * 6 + [math.nan, math.inf, 0.0, -1.0] + [1.5] * 6
+        with Store.open(db, mode="write") as store:
+            for number, value in enumerate(values):
+                add_sweep(
+                    store, number, lambda one, v=value: [Trial(one.key, 0, Status.OK, latency_ms=v)], OLD, [STEADY]
+                )
+        (change,) = [one for one in read(db=db)["changes"] if one["metric"] == "latency_ms"]
+        assert (change["ratio"], change["low"], change["high"]) == (pytest.approx(1.5),) * 3
+
+    def test_a_sweep_without_results(self, history, tmp_path):
+        db = str(tmp_path / "begun.db")
+        with Store.open(db, mode="write") as store:
+            add_sweep(store, 0, lambda one: [], OLD)
+        assert history(db=db) == "no results yet: nothing has a history\n"
