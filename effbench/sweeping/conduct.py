@@ -16,7 +16,7 @@ from effbench.cell import Cell, Environment, mode_settings
 from effbench.config import LOSSES, Config
 from effbench.errors import ConfigError, ResumeError
 from effbench.message import ProbeRequest
-from effbench.store import artifacts
+from effbench.store import artifacts, secrets
 from effbench.store.store import Store
 from effbench.sweeping import host, plan
 from effbench.sweeping.ceilings import measure_missing
@@ -223,8 +223,8 @@ def begin(store: Store, settings: plan.Settings, command: Command, cells: list[C
         return store.begin_sweep(
             name=settings.sweep["name"],
             label=settings.sweep["label"] or host.git_description(here),
-            command=command.argv,
-            overrides=command.overrides,
+            command=secrets.masked(command.argv),
+            overrides=secrets.masked_db(command.overrides),
             protocol=settings.protocol,
             baseline_mode=settings.baseline_mode,
             seed=settings.sweep["seed"],
