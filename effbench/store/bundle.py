@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import datetime as dt
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -260,10 +261,8 @@ def _sample(given: Any, what: str) -> dict[str, Any]:
 
 def _instant(value: Any, what: str) -> dt.datetime:
     if isinstance(value, str):
-        try:
+        with contextlib.suppress(ValueError):  # said below
             value = dt.datetime.fromisoformat(value)
-        except ValueError:
-            pass
     if not isinstance(value, dt.datetime):
         raise StoreError(f"{what} is {_shown(value)}, not a time (ISO 8601)")
     return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)

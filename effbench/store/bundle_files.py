@@ -93,10 +93,10 @@ def unpacked(stream: IO[bytes]) -> IO[bytes]:
 def require_end(stream: IO[bytes], name: str) -> None:
     """Raise StoreError unless the last line is the one that ends a bundle, and the first a header."""
     first = last = b""
-    number = 0
+    end = 0
     for number, line in _numbered(stream, name):
         first = first or line
-        last = line
+        last, end = line, number
     if not last:
         raise StoreError(f"{name} is empty; `effbench export --whole` writes what can be imported")
     check_header(_parsed(first, f"{name}, line 1", first=True), f"{name}, line 1")
@@ -106,7 +106,7 @@ def require_end(stream: IO[bytes], name: str) -> None:
         ended = False
     if not ended:
         raise StoreError(
-            f"{name}, line {number}: cut off: the line that ends a bundle does not follow; nothing of it was imported"
+            f"{name}, line {end}: cut off: the line that ends a bundle does not follow; nothing of it was imported"
         )
 
 

@@ -291,10 +291,9 @@ class _Taking:
         here = self.connection.execute(sa.select(SWEEP.c.state, SWEEP.c.finished_at).where(SWEEP.c.id == self.id)).one()
         lacks_here, lacks_there = self.done.trials > 0, len(self.there) > self.same
         given = filled(self.sweep, self.sweep.values["started_at"])
+        newer = lacks_here
         if lacks_here == lacks_there:
             newer = _time(given["finished_at"]) > _time(here.finished_at)
-        else:
-            newer = lacks_here
         if newer and (given["state"], given["finished_at"]) != (here.state, here.finished_at):
             values = {"state": given["state"], "finished_at": given["finished_at"]}
             self.connection.execute(sa.update(SWEEP).where(SWEEP.c.id == self.id).values(**values))
