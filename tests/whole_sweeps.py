@@ -117,15 +117,20 @@ def decide(store: Store, sweep_id: str) -> None:
         connection.execute(sa.insert(AcknowledgementRow).values(reason=ODD_TEXT[1], acknowledged_at=at, **row))
 
 
+def begun(store: Store, plan: list[Cell]) -> str:
+    """A sweep without a trial."""
+    return store.begin_sweep(
+        name="nothing yet", label=None, command=[], overrides=[], protocol={}, baseline_mode="eager", seed=1,
+        git_revision="abc", host={}, plan=plan, rounds=1,
+    )  # fmt: skip
+
+
 def odd_database(url: Any, sweeps: int = 2) -> list[str]:
     """Fill a database; the ids of its sweeps, oldest first."""
     with Store.open(url, mode="write") as store:
         ids = [sweep(store, name, seed) for seed, name in enumerate((ODD_TEXT[0], None, "third")[:sweeps])]
         decide(store, ids[0])
-        still = store.begin_sweep(
-            name="nothing yet", label=None, command=[], overrides=[], protocol={}, baseline_mode="eager", seed=1,
-            git_revision="abc", host={}, plan=cells(2), rounds=1,
-        )  # fmt: skip
+        still = begun(store, cells(2))
     return [*ids, still]
 
 

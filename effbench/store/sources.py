@@ -13,7 +13,7 @@ from typing import IO
 
 from effbench.errors import SchemaError, StoreError, UsageError
 from effbench.store import connect
-from effbench.store.bundle import Record
+from effbench.store.bundle import FORMAT, Record
 from effbench.store.bundle_files import read_lines
 from effbench.store.bundle_parquet import MANIFEST, read_folder
 from effbench.store.collect import collect
@@ -41,7 +41,7 @@ def found(source: str) -> list[str]:
     inside = [
         entry
         for entry in sorted(path.iterdir())
-        if (entry.is_file() and entry.name.endswith(LINES)) or (entry / MANIFEST).is_file()
+        if (entry.is_file() and _is_lines(entry)) or (entry / MANIFEST).is_file()
     ]
     if not inside:
         unfinished = " (an export that did not end?)" if (path / "sweep.parquet").is_file() else ""
@@ -92,6 +92,17 @@ def _stream(path: Path | None) -> Iterator[IO[bytes]]:
         except OSError as error:
             raise UsageError(f"cannot read {path or 'standard input'}: {error.strerror or error}") from error
         yield file
+
+
+def _is_lines(path: Path) -> bool:
+    """By its name, or by how it begins: a name is free."""
+    if path.name.endswith(LINES):
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(64).replace(b" ", b"").startswith(f'{{"format":"{FORMAT}"'.encode())
+    except OSError:
+        return False  # not ours to read
 
 
 def _starts(path: Path) -> bytes:

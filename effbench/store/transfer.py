@@ -113,7 +113,7 @@ class _Taking:
         row = filled(self.sweep, self.sweep.values["started_at"])
         row["id"] = self.id
         insert = self.store._insert(SWEEP).values(**row).on_conflict_do_nothing()
-        self.fresh = bool(self.connection.execute(insert).rowcount)
+        self.fresh = self.connection.scalar(insert.returning(SWEEP.c.id)) is not None
         if self.fresh:
             return
         sweeps.lock(self.connection, self.id, self.store.name)
@@ -218,7 +218,8 @@ class _Taking:
             return
         for record in batch:
             row = {**filled(record, self.sweep.values["started_at"]), "sweep_id": self.id}
-            if self.connection.execute(self.store._insert(BASELINE).values(**row).on_conflict_do_nothing()).rowcount:
+            insert = self.store._insert(BASELINE).values(**row).on_conflict_do_nothing()
+            if self.connection.scalar(insert.returning(BASELINE.c.name)) is not None:
                 self.done.added["baselines"] += 1
                 continue
             same = sa.and_(BASELINE.c.name == row["name"], BASELINE.c.hardware == row["hardware"])
