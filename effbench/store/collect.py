@@ -65,7 +65,7 @@ def section(connection: sa.Connection, sweep_id: str, samples: bool) -> Iterator
     cells = [dict(row) for row in planned.mappings()]
     acknowledged = rows(of(ACKNOWLEDGED, "id").where(ACKNOWLEDGED.c.sweep_id == sweep_id))
     unplanned = {row["cell_key"] for row in acknowledged} - {cell["key"] for cell in cells}
-    cells += [{"position": None, **row} for row in rows(of(CELL, "key").where(CELL.c.key.in_(unplanned)))]
+    cells += [{"position": None, **row} for row in rows(of(CELL, "key").where(CELL.c.key.in_(sorted(unplanned))))]
 
     counts = {"environments": [row["id"] for row in environments], "cells": len(cells), "trials": len(ids)}
     yield Record("sweep", {**sweep, **counts})

@@ -11,13 +11,17 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 import whole_sweeps as whole
+from alembic import command
 from whole_sweeps import CARRIERS, carried, export, ids_of, outcomes, take
 
 from effbench.cell import Status, Trial
 from effbench.errors import SchemaError, UsageError
 from effbench.store import Store
 from effbench.store.bundle_files import replacing
+from effbench.store.migrate import config
+from effbench.store.schema import REVISIONS, AcknowledgementRow, SweepRow
 from effbench.store.sources import found
 
 
@@ -260,20 +264,37 @@ def test_a_refused_sweep_does_not_stop_the_next(source, target):
 # --- databases as sources, and places ---
 
 
-def test_an_older_database_is_read_through_a_copy(tmp_path, target, monkeypatch):
-    path = tmp_path / "old.db"
-    with Store.open(path, mode="write") as store:
-        whole.sweep(store, rounds=1)
-    with closing(sqlite3.connect(path)) as raw:
-        raw.executescript("DROP TABLE acknowledgement; DROP TABLE baseline;")
-        raw.executescript("CREATE TABLE baseline (name TEXT PRIMARY KEY, sweep_id TEXT, set_at TEXT, note TEXT);")
-        raw.execute("UPDATE alembic_version SET version_num = '0003'")
-        raw.commit()
-    before = path.read_bytes()
-    with pytest.raises(SchemaError):
-        Store.open(path)
-    assert outcomes(path, target) == ["imported"]
-    assert path.read_bytes() == before
+@pytest.mark.parametrize("revision", [REVISIONS[0], REVISIONS[-2]])
+def test_an_older_database_is_read_through_a_copy(revision, source, target):
+    engine = sa.create_engine(f"sqlite:///{source}")
+    with engine.begin() as connection:
+        made = config()
+        made.attributes["connection"] = connection
+        command.downgrade(made, revision)
+    engine.dispose()
+    before = Path(source).read_bytes()
+    with pytest.raises(SchemaError, match="older effbench"):
+        Store.open(source)
+    assert outcomes(source, target) == ["imported"] * 3
+    assert Store.check(target) == []
+    assert Path(source).read_bytes() == before
+
+
+def test_a_change_of_a_cell_that_the_sweep_did_not_plan(source, tmp_path, target):
+    """It was measured before, and is accepted from this sweep on."""
+    with Store.open(source, mode="write") as store, store._writing() as connection:
+        sweep_id = connection.scalar(sa.select(SweepRow.id).where(SweepRow.name == "nothing yet"))
+        own = {"cell_key": whole.cells()[4].key, "hardware": "CPU", "metric": "latency_ms", "sweep_id": sweep_id}
+        at = whole.dt.datetime.now(whole.dt.UTC)
+        connection.execute(sa.insert(AcknowledgementRow).values(reason="known", acknowledged_at=at, **own))
+    expected = whole.contents(source)
+    take(export(source, tmp_path / "x.jsonl"), target, baselines=True)
+    assert whole.contents(target) == expected
+    take(export(target, tmp_path / "pq"), tmp_path / "other.db", baselines=True)
+    assert whole.contents(tmp_path / "other.db") == expected
+    take(source, tmp_path / "one.db", sweeps=["last"], baselines=True)
+    found = whole.contents(tmp_path / "one.db")
+    assert [len(found[name]) for name in ("cell", "sweep_cell", "acknowledgement")] == [3, 2, 1]
 
 
 def test_a_newer_database_is_refused(source, target):
