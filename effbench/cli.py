@@ -20,6 +20,7 @@ COMMANDS = {
     "ls": "ls",
     "report": "report",
     "export": "export",
+    "import": "imports",
     "doctor": "doctor",
     "reproduce": "reproduce",
     "claims": "claims",

@@ -26,7 +26,9 @@ def newest(connection: sa.Connection, environment_id: str) -> dict[str, Any] | N
     `measured_at` and `gpu_uuid` are those of the newest row.
     """
     query = sa.select(CALIBRATION).where(CALIBRATION.c.environment_id == environment_id)
-    rows = connection.execute(query.order_by(CALIBRATION.c.id.desc())).mappings().all()
+    # by time, not by id: an older one may have been imported since
+    rows = connection.execute(query.order_by(CALIBRATION.c.measured_at.desc(), CALIBRATION.c.id.desc()))
+    rows = rows.mappings().all()
     if not rows:
         return None
 

@@ -76,7 +76,8 @@ class Store(Reading):
             while True:
                 sweep_id = f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
                 insert = self._insert(SWEEP).values(id=sweep_id, **values).on_conflict_do_nothing()
-                if connection.execute(insert).rowcount:
+                # not its rowcount: PostgreSQL's driver does not tell
+                if connection.scalar(insert.returning(SWEEP.c.id)) is not None:
                     break
             self._plan(connection, sweep_id, plan, 0)
         return sweep_id

@@ -28,7 +28,7 @@ def newest(connection: sa.Connection) -> list[dict[str, Any]]:
     query = (
         sa.select(VERDICT, ENVIRONMENT.c.gpu_name, ENVIRONMENT.c.cpu_name, ENVIRONMENT.c.torch_version)
         .join(ENVIRONMENT, ENVIRONMENT.c.id == VERDICT.c.environment_id)
-        .order_by(VERDICT.c.id)
+        .order_by(VERDICT.c.judged_at, VERDICT.c.id)  # an older one may have been imported since
     )
     found: dict[tuple, dict[str, Any]] = {}
     for row in connection.execute(query).mappings():

@@ -10,6 +10,7 @@ from typing import Any
 from effbench.cell import Cell
 from effbench.config import Config
 from effbench.errors import ConfigError, ResumeError
+from effbench.store import secrets
 from effbench.store.store import Store
 from effbench.sweeping import host, plan
 from effbench.sweeping.interpreters import Interpreter, Unit, cells_of
@@ -35,8 +36,8 @@ def begin(
         return store.begin_sweep(
             name=settings.sweep["name"],
             label=settings.sweep["label"] or host.git_description(here),
-            command=command.argv,
-            overrides=command.overrides,
+            command=secrets.masked(command.argv),
+            overrides=secrets.masked_db(command.overrides),
             protocol=settings.protocol,
             baseline_mode=settings.baseline_mode,
             seed=settings.sweep["seed"],

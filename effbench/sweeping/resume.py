@@ -27,7 +27,8 @@ def expand(words: list[str]) -> tuple[list[str], list[str]]:
         sweep = store.find_sweep(reference)
     finally:
         store.close()
-    replayed = [word for word in sweep.overrides if key_of(word) not in given]
+    # it goes on in the database where it was found; the stored word may name another, and has no password
+    replayed = [word for word in sweep.overrides if key_of(word) not in {*given, "db"}]
     together = [*replayed, *(word for word in words if key_of(word) != "resume"), f"resume={sweep.id}"]
     return sorted(together, key=lambda word: not word.startswith("-")), sweep.overrides
 

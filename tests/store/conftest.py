@@ -1,4 +1,7 @@
+import shutil
+
 import pytest
+import whole_sweeps
 
 from effbench.cell import Cell, Environment
 from effbench.store import Store
@@ -61,3 +64,30 @@ def path(tmp_path):
 def store(path):
     with Store.open(path, mode="write") as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def odd(tmp_path_factory):
+    """A database with everything in it that is hard to carry; nobody writes to it."""
+    path = tmp_path_factory.mktemp("odd") / "odd.db"
+    whole_sweeps.odd_database(path)
+    return path
+
+
+@pytest.fixture
+def source(odd, tmp_path):
+    """A copy of it to play with."""
+    return shutil.copy(odd, tmp_path / "source.db")
+
+
+@pytest.fixture(scope="session")
+def blank(tmp_path_factory):
+    path = tmp_path_factory.mktemp("blank") / "blank.db"
+    Store.open(path, mode="write").close()
+    return path
+
+
+@pytest.fixture
+def target(blank, tmp_path):
+    """An empty database."""
+    return shutil.copy(blank, tmp_path / "target.db")

@@ -1,0 +1,241 @@
+"""A real PostgreSQL server: everything that a database is asked for, and whole sweeps from and to it.
+
+A cluster of its own, in a folder of its own, gone with the tests. It fails without an installed PostgreSQL, as these
+tests are worth nothing where they are skipped.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+import whole_sweeps as whole
+from whole_sweeps import outcomes, take
+
+from effbench import cli as command_line
+from effbench.cell import Status, Trial
+from effbench.errors import StoreError
+from effbench.store import Store
+
+PASSWORD = "s3cret"
+START_TIMEOUT_S = 60
+
+
+def programs() -> Path:
+    """Where PostgreSQL's programs are: Debian keeps them off the PATH."""
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    on_path = shutil.which("initdb")
+    assert installed or on_path, "these tests need a PostgreSQL server: apt-get install postgresql"
+    return installed[-1].parent if installed else Path(on_path).parent
+
+
+@pytest.fixture(scope="module")
+def server():
+    """The URL of a server, with {} for the database."""
+    # PostgreSQL refuses to run as root; its package brings a user for it
+    user = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
+    bin_folder = programs()
+    folder = Path(tempfile.mkdtemp(prefix="effbench-postgres-"))
+    process = None
+    try:
+        (folder / "password").write_text(PASSWORD)
+        if user:
+            for path in (folder, folder / "password"):
+                shutil.chown(path, "postgres", "postgres")
+        command = ["initdb", "-D", "data", "-U", "me", "-A", "scram-sha-256", "--pwfile=password", "-E", "UTF8"]
+        subprocess.run(
+            [bin_folder / command[0], *command[1:], "--no-sync", "--locale=C"],
+            cwd=folder, check=True, capture_output=True, **user,
+        )  # fmt: skip
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        settings = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": folder, "fsync": "off"}
+        words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [bin_folder / "postgres", "-D", "data", *words], cwd=folder, stdout=log, stderr=log, **user
+            )
+        url = f"postgresql://me:{PASSWORD}@127.0.0.1:{port}/{{}}"
+        wait_for(process, url, folder / "log")
+        yield url
+    finally:
+        if process is not None:
+            process.send_signal(signal.SIGINT)  # without waiting for clients
+            process.wait(30)
+        shutil.rmtree(folder)
+
+
+def wait_for(process, url, log):
+    until = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            psycopg.connect(url.format("postgres"), connect_timeout=5).close()
+            return
+        except psycopg.OperationalError as error:
+            if process.poll() is not None or time.monotonic() > until:
+                raise AssertionError(f"PostgreSQL did not start: {log.read_text()}") from error
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def postgres(server, request):
+    """The URL of an empty database."""
+    name = f"test_{abs(hash(request.node.name))}"
+    with psycopg.connect(server.format("postgres"), autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"')
+    return server.format(name)
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory):
+    path = tmp_path_factory.mktemp("odd") / "odd.db"
+    whole.odd_database(path)
+    return path
+
+
+def test_recorded_there_as_in_sqlite(postgres, tmp_path):
+    """The same sweep, trial by trial, gives the same rows of every reader."""
+
+    def recorded(url):
+        with Store.open(url, mode="write") as store:
+            sweep_id = whole.sweep(store, "same", seed=3)
+            whole.decide(store, sweep_id)
+            environment_id = whole.environment().id
+            rows = [{**row, "sweep_id": "", "started_at": ""} for row in store.results(sweep_id)]
+            frame = store.results_frame(sweep_id)
+            info = store.find_sweep("same")
+            history = store.history(sweep_id, environment_id)
+            history = {key: [trial.to_json() for trial in trials] for key, trials in history.items()}
+            samples = [store.samples(row["id"]) for row in store.trials(sweep_id)]
+            facts = (info.cells, info.trials, info.statuses, info.protocol, info.host, info.command)
+            calibration = {**store.calibration(environment_id), "measured_at": None}
+            return (
+                rows, [str(kind) for kind in frame.dtypes], facts, store.recorded(sweep_id, environment_id),
+                store.planned(sweep_id), history, calibration, [row["verdict"] for row in store.verdicts()],
+                [{name: values.tobytes() for name, values in sample.items()} for sample in samples],
+            )  # fmt: skip
+
+    for here, there in zip(recorded(postgres), recorded(tmp_path / "x.db"), strict=True):
+        assert here == there
+    assert Store.check(postgres) == []
+    assert Store.upgrade(postgres)[0] == Store.upgrade(postgres)[1]
+
+
+def test_an_id_that_is_taken_is_not_taken_again(postgres, monkeypatch):
+    """Two machines that begin in the same second, and by chance draw the same."""
+    drawn = iter(["aaaa", "aaaa", "bbbb"])
+    now = whole.dt.datetime.now(whole.dt.UTC)
+    monkeypatch.setattr("effbench.store.store.secrets.token_hex", lambda count: next(drawn))
+    monkeypatch.setattr("effbench.store.store.now", lambda: now)
+    with Store.open(postgres, mode="write") as store:
+        first, second = whole.begun(store, whole.cells(2)), whole.begun(store, whole.cells(4))
+        assert (first[-4:], second[-4:]) == ("aaaa", "bbbb")
+        assert (store.find_sweep(first).cells, store.find_sweep(second).cells) == (2, 4)
+
+
+def test_what_cannot_be_recorded(postgres):
+    with Store.open(postgres, mode="write") as store:
+        sweep_id = whole.sweep(store)
+        environment_id, cell = whole.environment().id, whole.cells()[0]
+        with pytest.raises(StoreError, match="recorded already"):
+            store.record(sweep_id, environment_id, Trial(cell.key, 0, Status.OK))
+        with pytest.raises(StoreError, match="not planned"):
+            store.record(sweep_id, environment_id, Trial("0" * 64, 0, Status.OK))
+        before = store.find_sweep(sweep_id).trials
+    with Store.open(postgres) as store:
+        assert store.find_sweep("last").trials == before
+        with pytest.raises(StoreError, match="reading only"):
+            store.finish_sweep(sweep_id, "failed")
+
+
+@pytest.mark.parametrize("by", ["database", "lines", "parquet"])
+def test_whole_sweeps_there_and_back(by, odd, postgres, tmp_path):
+    assert outcomes(odd, postgres, baselines=True) == ["imported"] * 3
+    assert whole.contents(postgres) == whole.contents(odd)
+    assert Store.check(postgres) == []
+    assert outcomes(odd, postgres, baselines=True) == ["present"] * 3
+    source = postgres if by == "database" else whole.carried(by, postgres, tmp_path)
+    back = tmp_path / "back.db"
+    assert outcomes(source, back, baselines=True) == ["imported"] * 3
+    assert whole.contents(back) == whole.contents(odd)
+
+
+def test_a_contradiction_leaves_nothing(odd, postgres, tmp_path):
+    take(odd, postgres)
+    before = whole.contents(postgres)
+    other = shutil.copy(odd, tmp_path / "other.db")
+    with Store.open(other, mode="write") as store:
+        first = store.find_sweep("<img src=x onerror=alert(1)>").id
+        environment_id = store.add_environment(whole.environment(torch_version="9"), {})
+        store.record(first, environment_id, Trial(whole.cells()[0].key, 0, Status.OK))
+    whole.set_state(other, first, seed=7)
+    refused = take(other, postgres)[0]
+    assert refused.outcome == "refused"
+    assert "sweep has seed" in refused.reason
+    assert PASSWORD not in refused.reason
+    assert whole.contents(postgres) == before
+
+
+def test_several_machines_at_once(odd, postgres, tmp_path):
+    """All import the same and something of their own: each sweep once, no one waits for ever."""
+    own = []
+    for number in range(3):
+        path = shutil.copy(odd, tmp_path / f"{number}.db")
+        with Store.open(path, mode="write") as store:
+            own.append(whole.sweep(store, f"own {number}", seed=number))
+    Store.open(postgres, mode="write").close()
+    together = threading.Barrier(3)
+
+    def run(number):
+        together.wait()
+        return outcomes(tmp_path / f"{number}.db", postgres, baselines=True)
+
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(run, range(3)))
+    assert sorted(outcome for outcomes in found for outcome in outcomes) == ["imported"] * 6 + ["present"] * 6
+    with Store.open(postgres) as store:
+        assert {sweep.id for sweep in store.sweeps()} >= set(own)
+    assert Store.check(postgres) == []
+
+
+def test_a_sweep_is_exported_as_of_one_moment(postgres, tmp_path):
+    """Trials that end while it is written out are not in it, and the counts agree."""
+    from effbench.store.collect import collect
+
+    with Store.open(postgres, mode="write") as store:
+        sweep_id = whole.sweep(store, rounds=1)
+        environment_id = store.add_environment(whole.environment(), {})
+        before = store.find_sweep(sweep_id).trials
+        with Store.open(postgres) as reader:
+            records = collect(reader, [sweep_id])
+            said = next(records)
+            store.record(sweep_id, environment_id, Trial(whole.cells()[0].key, 9, Status.OK))
+            rest = list(records)
+        assert store.find_sweep(sweep_id).trials == before + 1
+    assert said.values["trials"] == sum(record.table == "trial" for record in rest) == before
+
+
+def test_by_command_and_the_password_stays_here(odd, postgres, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert command_line.run(["export", "--db", str(odd), "--to", postgres]) == 0
+    assert command_line.run(["import", postgres, "--db", "back.db"]) == 0
+    assert command_line.run(["export", "--db", postgres, "--whole", "--out", "x.jsonl"]) == 0
+    assert command_line.run(["import", postgres, "--db", postgres]) == 2
+    assert command_line.run(["import", "x.jsonl", "--db", postgres.replace(PASSWORD, "wr0ng")]) == 2
+    said = capsys.readouterr()
+    assert "3 sweeps: 3 imported · database postgresql://me:***@127.0.0.1" in said.out
+    assert "is the database to import into" in said.err
+    assert "cannot be reached" in said.err
+    assert not any(word in said.out + said.err + Path("x.jsonl").read_text() for word in (PASSWORD, "wr0ng"))
+    assert whole.contents("back.db")["trial"] == whole.contents(odd)["trial"]

@@ -1,0 +1,195 @@
+"""A database with all that a sweep can have, values included that are hard to carry; and all that a database holds."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import random
+from contextlib import closing
+from typing import Any
+
+import sqlalchemy as sa
+
+from effbench.cell import Cell, Environment, Status, Trial
+from effbench.store import Store
+from effbench.store.bundle_files import replacing, write_lines
+from effbench.store.bundle_parquet import write_folder
+from effbench.store.collect import collect
+from effbench.store.schema import AcknowledgementRow, Base, BaselineRow, SweepRow, TrialRow
+from effbench.store.sources import opened
+from effbench.store.transfer import load
+from effbench.store.values import TRIAL_FIELDS
+
+ODD_TEXT = (
+    "<img src=x onerror=alert(1)>",
+    'it\'s "quoted", {a: [1]}; DROP TABLE trial; -- 100%',
+    "two\nlines\r\n\tand a tab, \u2028 too",
+    "größe 型号 🚀 e\u0301",
+    "nul \x00 and half \ud800 of a pair",
+    "",
+)
+ODD_SAMPLES = [1.0, math.nan, math.inf, -math.inf, None, -0.0, 5e-324, 1e308, 3]
+#: a column each; derived figures are made of the others
+EXTREME = {"power_w": 1.7e308, "energy_mj": 5e-324, "rel_error": -0.0, "overhead_s": math.nan, "wall_s": math.inf}
+HARDWARE = "NVIDIA <b>H200</b> 型"
+
+
+def cells(count: int = 6) -> list[Cell]:
+    """Half of them eager, which the others are compared with."""
+    return [
+        Cell(
+            {"name": ODD_TEXT[i // 2 % 4], "module": {"_target_": "x.Y", "width": 2**80, "scale": 0.1 + i // 2}},
+            i // 2 + 1,
+            {"name": "eager" if i % 2 == 0 else ODD_TEXT[1]},
+            "float32",
+            "inference",
+            "cpu",
+            env={"A": ODD_TEXT[0]},
+        )
+        for i in range(count)
+    ]
+
+
+def environment(**changed: Any) -> Environment:
+    facts = dict.fromkeys(("driver_version", "cuda_version", "triton_version"))
+    facts |= {"gpu_name": HARDWARE, "gpu_memory_bytes": 2**40, "torch_version": "2.13.0", "python": "3.11.9"}
+    return Environment(**{**facts, "cpu_name": ODD_TEXT[1], "platform": "linux", "flags": {"x": "é"}, **changed})
+
+
+def odd_trial(cell: Cell, turn: int, attempt: int, noise: random.Random) -> Trial:
+    """Every column has something or nothing, by chance."""
+    values: dict[str, Any] = {}
+    for name in TRIAL_FIELDS:
+        column = TrialRow.__table__.c[name]
+        if not column.nullable or noise.random() < 0.3:
+            continue
+        if isinstance(column.type, sa.Boolean):
+            values[name] = noise.random() < 0.5
+        elif isinstance(column.type, sa.BigInteger):
+            values[name] = noise.choice([0, 1, 2**53 + 1, 2**62, 2**63 - 1, 2**70])
+        elif isinstance(column.type, sa.Integer):
+            values[name] = noise.choice([0, 7, 2**31 - 1])
+        elif isinstance(column.type, sa.Double):
+            values[name] = EXTREME[name] if name in EXTREME else noise.lognormvariate(0, 1)
+        elif name != "started_at":
+            values[name] = noise.choice(ODD_TEXT)
+    return Trial(
+        cell.key,
+        turn,
+        noise.choice([*Status, Status.OK, Status.OK]),
+        attempt=attempt,
+        started_at=noise.choice([None, "2026-11-21T12:00:00.123456+05:30", "2026-11-21T12:00:00"]),
+        samples={name: [noise.choice(ODD_SAMPLES) for _ in range(20)] for name in ("latency_ms", ODD_TEXT[3])},
+        extra={"nan": math.nan, "huge": -(2**90), ODD_TEXT[0]: [ODD_TEXT, {"": None}, 1.0, 1, True], "1": 1e-320},
+        **values,
+    )
+
+
+def sweep(store: Store, name: str | None = None, seed: int = 0, rounds: int = 2, **changed: Any) -> str:
+    """A completed sweep in two environments, some rounds tried again."""
+    noise = random.Random(seed)
+    facts = {"name": name, "label": ODD_TEXT[2], "command": ["-m", *ODD_TEXT], "overrides": ["bs=1", *ODD_TEXT]}
+    facts |= {"protocol": {"name": "quick", "limit": math.inf}, "baseline_mode": "eager", "seed": 2**40 + seed}
+    facts |= {"git_revision": None, "host": {"name": ODD_TEXT[1]}, "plan": cells(), "rounds": rounds, **changed}
+    sweep_id = store.begin_sweep(**facts)
+    for own in (environment(), environment(torch_version="2.11.0")):
+        environment_id = store.add_environment(own, {"é": [ODD_TEXT[0], 2**80]})
+        for turn in range(rounds):
+            for cell in facts["plan"]:
+                for attempt in range(noise.choice([1, 1, 2])):
+                    store.record(sweep_id, environment_id, odd_trial(cell, turn, attempt, noise))
+    store.finish_sweep(sweep_id, "completed")
+    return sweep_id
+
+
+def decide(store: Store, sweep_id: str) -> None:
+    """Calibrations, verdicts, baselines and an acknowledgement of this sweep."""
+    environment_id, at = environment().id, dt.datetime(2026, 1, 2, 3, 4, 5, 678901, dt.UTC)
+    store.add_calibration(environment_id, "GPU-1", ceilings={"copy": 4.5e12, "é": None})
+    store.add_calibration(environment_id, None, noise={"launch": [0.1, 1e-320]})
+    judged = {"claim": "P1", "experiment": ODD_TEXT[0], "verdict": "confirmed", "reason": ODD_TEXT[2]}
+    store.add_verdicts(environment_id, [{**judged, "sweep_id": sweep_id, "measured": {"figure": 1.5, "é": [sweep_id]}}])
+    with store._writing() as connection:
+        for hardware, note in ((HARDWARE, ODD_TEXT[3]), ("CPU", None)):
+            row = {"name": f"main {ODD_TEXT[0]}", "hardware": hardware, "sweep_id": sweep_id, "note": note}
+            connection.execute(sa.insert(BaselineRow).values(set_at=at, **row))
+        row = {"cell_key": cells()[1].key, "hardware": HARDWARE, "metric": "latency_ms", "sweep_id": sweep_id}
+        connection.execute(sa.insert(AcknowledgementRow).values(reason=ODD_TEXT[1], acknowledged_at=at, **row))
+
+
+def begun(store: Store, plan: list[Cell]) -> str:
+    """A sweep without a trial."""
+    return store.begin_sweep(
+        name="nothing yet", label=None, command=[], overrides=[], protocol={}, baseline_mode="eager", seed=1,
+        git_revision="abc", host={}, plan=plan, rounds=1,
+    )  # fmt: skip
+
+
+def odd_database(url: Any, sweeps: int = 2) -> list[str]:
+    """Fill a database; the ids of its sweeps, oldest first."""
+    with Store.open(url, mode="write") as store:
+        ids = [sweep(store, name, seed) for seed, name in enumerate((ODD_TEXT[0], None, "third")[:sweeps])]
+        decide(store, ids[0])
+        still = begun(store, cells(2))
+    return [*ids, still]
+
+
+def contents(url: Any) -> dict[str, list[str]]:
+    """Every table with every column but ids that the database gave; a sample is known by its trial."""
+    found: dict[str, list[str]] = {}
+    with Store.open(url) as store, store._reading() as connection:
+        trials: dict[int, tuple] = {}
+        for table in Base.metadata.sorted_tables:
+            rows = []
+            for row in connection.execute(sa.select(table)).mappings():
+                values = dict(row)
+                if table.name == "trial":
+                    names = ("sweep_id", "cell_key", "environment_id", "round", "attempt")
+                    trials[values.pop("id")] = tuple(values[name] for name in names)
+                elif table.name == "sample":
+                    values["trial_id"] = trials[values["trial_id"]]
+                elif "id" in values and table.name in ("calibration", "claim_verdict", "acknowledgement"):
+                    del values["id"]
+                rows.append(repr(sorted(values.items())))
+            found[table.name] = sorted(rows)
+    return found
+
+
+def set_state(url: Any, sweep_id: str, **values: Any) -> None:
+    """Write columns of a sweep, as nothing in effbench does."""
+    with Store.open(url, mode="write") as store, store._writing() as connection:
+        connection.execute(sa.update(SweepRow).where(SweepRow.id == sweep_id).values(**values))
+
+
+CARRIERS = ("lines", "gzip", "parquet", "database")
+
+
+def export(db, out, *, samples=True, sweeps=None):
+    with Store.open(db) as store, closing(collect(store, sweeps or ids_of(store), samples=samples)) as records:
+        if out.suffix in (".jsonl", ".gz"):
+            with replacing(out) as stream:
+                write_lines(stream, records, samples=samples)
+        else:
+            write_folder(out, records, samples=samples)
+    return out
+
+
+def ids_of(store):
+    return [sweep.id for sweep in reversed(store.sweeps())]
+
+
+def take(out, db, **options):
+    """Import a source; what became of each sweep."""
+    chosen = {"sweeps": options.pop("sweeps", ()), "samples": options.get("samples", True)}
+    with Store.open(db, mode="write") as store, opened(str(out), store, **chosen) as records:
+        return list(load(store, records, **options))
+
+
+def outcomes(out, db, **options):
+    return [arrival.outcome for arrival in take(out, db, **options)]
+
+
+def carried(carrier, db, folder):
+    """What to name to import `db` by this carrier."""
+    name = {"lines": "x.jsonl", "gzip": "x.jsonl.gz", "parquet": "pq", "database": None}[carrier]
+    return db if name is None else export(db, folder / name)
