@@ -24,7 +24,7 @@ def read(name: str | None = None, settings: Sequence[str] = ()) -> Limits:
     A list (`metrics`, `exceptions`) replaces the one below it, mappings are merged. Raises ConfigError.
     """
     values = load(shipped("conf") / "check" / "default.yaml")
-    if name not in (None, "default"):
+    if name is not None:
         values = merged(values, load(find(str(name))))
     for word in settings:
         key, equals, text = word.partition("=")

@@ -84,20 +84,27 @@ def planned_cells(connection: sa.Connection, sweep_id: str) -> list[PlannedCell]
 
 def levels(
     connection: sa.Connection,
-    cell_keys: Iterable[str],
+    sweep_id: str,
     environment_ids: Iterable[str],
     before: dt.datetime,
     metrics: Iterable[str],
     most: int = 30,
 ) -> dict[tuple[str, str], list[float]]:
-    """(cell key, metric) -> its results in the newest `most` sweeps that began before `before` in these environments,
-    oldest first; `ok` ones only."""
+    """(cell key, metric) -> results of the cells of `sweep_id` in the newest `most` sweeps that have any of them, in
+    these environments, and began before `before`; oldest first, `ok` ones only."""
     metrics = [name for name in metrics if name in RESULT.columns]
     environment_ids = list(environment_ids)
+    own = sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == sweep_id)
+    having = sa.select(RESULT.c.sweep_id).where(
+        RESULT.c.sweep_id == SWEEP.c.id, RESULT.c.environment_id.in_(environment_ids), RESULT.c.cell_key.in_(own)
+    )
     recent = connection.scalars(
-        sa.select(SWEEP.c.id).where(SWEEP.c.started_at < before).order_by(SWEEP.c.started_at.desc()).limit(most)
+        sa.select(SWEEP.c.id)
+        .where(SWEEP.c.started_at < before, having.exists())
+        .order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
+        .limit(most)
     ).all()
-    wanted = set(cell_keys)
+    wanted = set(connection.scalars(own))
     found: dict[tuple[str, str], list[float]] = {}
     for sweep_id in reversed(recent):
         query = sa.select(RESULT.c.cell_key, *(RESULT.c[name] for name in metrics)).where(
