@@ -45,8 +45,10 @@ class ExceptionRule:
     used: bool = False
 
     def fits(self, cell: Mapping[str, Any], metric: str) -> bool:
-        values = {**cell, "metric": metric}
-        return all(fnmatch.fnmatchcase(str(values.get(name)), wanted) for name, wanted in self.patterns.items())
+        return all(
+            fnmatch.fnmatchcase(metric if name == "metric" else str(cell.get(name)), wanted)
+            for name, wanted in self.patterns.items()
+        )
 
     def __str__(self) -> str:
         return " ".join(f"{name}={wanted}" for name, wanted in self.patterns.items()) or "every cell"

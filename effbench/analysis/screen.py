@@ -121,14 +121,17 @@ def screen(
             limit = limits.of(pair.about, metric)
             how = METRICS[metric].compare
             if how == "ratio":
-                limit = replace(limit, floor=max(limit.floor, fence(pair.key, metric)))
+                if (noise := fence(pair.key, metric)) > limit.floor:
+                    limit = replace(limit, floor=noise)
                 change, comparison = of_ratio(pair, metric, limit, in_turns)
                 if comparison is not None:
                     tests.append((len(found), comparison))
             else:
                 change = of_integers(pair, metric, limit) if how == "exact" else of_bound(pair, metric, limit)
             if change is not None:
-                found.append(replace(change, ignored=limit.ignore, reason=also(change.reason, limit)))
+                if limit.reason is not None or limit.ignore:
+                    change = replace(change, ignored=limit.ignore, reason=also(change.reason, limit))
+                found.append(change)
     significant = benjamini_hochberg([comparison.p_value for _, comparison in tests], limits.q)
     bounds = {pair.key: (pair.before.bound, pair.after.bound) for pair in pairs if pair.before and pair.after}
     for (index, comparison), is_significant in zip(tests, significant, strict=True):
@@ -187,9 +190,12 @@ def of_ratio(pair: Pair, metric: str, limit: Limit, in_turns: bool) -> tuple[Cha
     else:
         comparison = compare(list(before.values()), list(after.values()), limit.floor)
     reason = "one trial on a side tells nothing of the spread" if comparison.p_value is None else None
-    names = ("ratio", "low", "high", "p_value", "smallest_slowdown", "error", "df")
-    known = {name: getattr(comparison, name) for name in names}
-    change = replace(blank, **means(before, after), **known, reason=also_said(reason, odd))
+    change = Change(
+        pair.key, pair.name, metric, Verdict.AMBIGUOUS, **means(before, after), ratio=comparison.ratio,
+        low=comparison.low, high=comparison.high, p_value=comparison.p_value, limit=limit.floor,
+        smallest_slowdown=comparison.smallest_slowdown, reason=also_said(reason, odd), error=comparison.error,
+        df=comparison.df, about=pair.about,
+    )  # fmt: skip
     if limit.least and abs(change.after - change.before) <= limit.least:
         return replace(change, verdict=Verdict.SAME, reason=also_said("too small a difference to matter", odd)), None
     return change, comparison
@@ -226,7 +232,7 @@ def decided(
         if (comparison.ratio if slowdown else 1 / max(comparison.ratio, 1e-300)) - 1 <= comparison.smallest_slowdown:
             said = f"launch-bound: less than the {comparison.smallest_slowdown:.0%} that these trials can show"
             return replace(change, verdict=Verdict.AMBIGUOUS, reason=also_said(said, change.reason))
-    return replace(change, verdict=verdict)
+    return change if verdict is change.verdict else replace(change, verdict=verdict)
 
 
 def of_integers(pair: Pair, metric: str, limit: Limit) -> Change | None:

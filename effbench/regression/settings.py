@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from effbench.analysis.limits import Limits, limits_of
+from effbench.config import shipped
 from effbench.errors import ConfigError
-from effbench.sweeping.invoke import shipped
 
 #: Where a user's own files lie if they are named without a path.
 OWN = Path("conf") / "check"

@@ -22,6 +22,7 @@ CELL, ENVIRONMENT, PLANNED, SWEEP, TRIAL, RESULT = (
 PER_TRIAL = tuple(
     name for name, metric in METRICS.items() if metric.compare in ("ratio", "exact") and name in TRIAL.columns
 )
+_MEASURED = frozenset(status for status in Status if status.is_measured)
 PER_SWEEP = tuple(name for name, metric in METRICS.items() if metric.compare == "bound")
 
 
@@ -43,8 +44,12 @@ def sides(connection: sa.Connection, sweep_id: str) -> list[CellSide]:
     )
     figures: dict[tuple[str, str], dict[str, dict[int, float | None]]] = {}
     for key, rows in groupby(connection.execute(query), lambda row: (row.cell_key, row.environment_id)):
-        kept = [row for row in counted(rows) if Status(row.status).is_measured]
-        figures[key] = {name: {row.round: getattr(row, name) for row in kept} for name in PER_TRIAL}
+        kept = [row for row in counted(rows) if row.status in _MEASURED]
+        rounds = [row.round for row in kept]
+        columns = zip(*(row[-len(PER_TRIAL) :] for row in kept), strict=True) if kept else ((),) * len(PER_TRIAL)
+        figures[key] = {
+            name: dict(zip(rounds, values, strict=True)) for name, values in zip(PER_TRIAL, columns, strict=True)
+        }
     query = sa.select(
         RESULT.c.cell_key, RESULT.c.environment_id, RESULT.c.status, RESULT.c.reason, RESULT.c.bound,
         *(RESULT.c[name] for name in PER_SWEEP),

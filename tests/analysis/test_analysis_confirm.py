@@ -49,7 +49,7 @@ def test_identical_pairs():
 
 
 def test_figures_whose_quotient_no_float_holds():
-    found = paired({n: 1e-300 for n in range(5)}, {n: 1e300 for n in range(5)})
+    found = paired(dict.fromkeys(range(5), 1e-300), dict.fromkeys(range(5), 1e300))
     assert found.ratio == math.inf
     assert found.verdict is Verdict.SLOWER
     assert paired({0: 1e300, 1: 1e300}, {0: 1e-300, 1: 1e-300}).verdict is Verdict.FASTER

@@ -13,7 +13,10 @@ def row(env):
     return {name: getattr(env, name) for name in env.__dataclass_fields__} | {"id": env.id}
 
 
-def half(cells, envs=(environment(),), title="before", measured=None, **facts):
+HERE = (environment(),)
+
+
+def half(cells, envs=HERE, title="before", measured=None, **facts):
     """A side where every cell was measured in every environment, or only those of `measured`."""
     cells = {cell.key: cell_row(cell) for cell in cells}
     done = cells if measured is None else {cell.key for cell in measured}

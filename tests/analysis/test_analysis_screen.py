@@ -90,7 +90,7 @@ def test_three_hundred_unchanged_cells():
     cells = [
         pair(*(side(latency_ms=[1 + draw.gauss(0, 0.005) for _ in range(5)]) for _ in "ab"), str(n)) for n in range(300)
     ]
-    counts = {verdict: 0 for verdict in Verdict}
+    counts = dict.fromkeys(Verdict, 0)
     for change in screen(cells, limits_of({})):
         counts[change.verdict] += 1
     assert counts[Verdict.SLOWER] + counts[Verdict.FASTER] == 0
