@@ -99,7 +99,7 @@ def refuse(name: str, message: str) -> NoReturn:
 
 def config_folder() -> Path:
     """Where the configurations that ship with effbench are."""
-    from effbench.sweeping.invoke import shipped
+    from effbench.config import shipped
 
     return shipped("conf")
 

@@ -7,6 +7,7 @@ open (a user adds keys without `+`); everything else is closed, so that a misspe
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -22,6 +23,12 @@ ISOLATIONS = ("fork", "spawn")
 ON_FAILURE = ("fail", "ignore")
 ARTIFACTS = ("trace", "code", "snapshot", "graph")
 MATMUL_PRECISIONS = ("highest", "high", "medium")
+
+
+def shipped(folder: str) -> Path:
+    """`conf` or `experiments`: in the wheel inside the package, in a checkout beside it."""
+    package = Path(__file__).resolve().parent
+    return package / folder if (package / folder).is_dir() else package.parent / folder
 
 
 @dataclass

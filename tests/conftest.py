@@ -155,3 +155,35 @@ def processes() -> Iterator[list[subprocess.Popen]]:
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream:
                 stream.close()
+
+
+@pytest.fixture(scope="session")
+def empty_db(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with a schema and nothing in it."""
+    from made_sweeps import template
+
+    return template(tmp_path_factory.mktemp("empty"))
+
+
+@pytest.fixture
+def made(empty_db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A database of made-up sweeps where effbench looks for one; the working directory is its folder."""
+    from made_sweeps import copied
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    return copied(empty_db, tmp_path / "results" / "effbench.db")
+
+
+@pytest.fixture
+def effbench(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """The command line in this process: `effbench("check", "--baseline", "main").code`."""
+    from effbench.cli import run
+
+    def call(*args: str) -> Done:
+        capsys.readouterr()
+        code = run(list(args))
+        said = capsys.readouterr()
+        return Done(code, said.out, said.err)
+
+    return call

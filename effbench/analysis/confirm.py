@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
-from effbench.analysis.statistics import LogDifference, log_mean
+from effbench.analysis.statistics import LogDifference, log_mean, mean_of_logs
 from effbench.analysis.verdicts import (
     ALPHA,
     FLOOR,
@@ -32,11 +31,12 @@ def paired(
     rounds = sorted(before.keys() & after.keys())
     if not rounds:
         raise ValueError("no round has both sides")
-    ratios = log_mean(after[number] / before[number] for number in rounds)
-    if ratios.error is None:
-        return Comparison(math.exp(ratios.value), None, None, None, Verdict.AMBIGUOUS, None)
-    difference = LogDifference(ratios.value, ratios.error, ratios.n - 1)
+    # the quotient of two figures may not fit a float where their logarithms do
+    ratios = mean_of_logs([log_mean([after[n]]).value - log_mean([before[n]]).value for n in rounds])
+    difference = LogDifference(ratios.value, ratios.error, None if ratios.error is None else ratios.n - 1)
     ratio = difference.ratio()
+    if ratios.error is None:
+        return Comparison(ratio.value, None, None, None, Verdict.AMBIGUOUS, None)
     p_value = p_value_of(difference)
     verdict = verdict_of(ratio.value, ratio.low, ratio.high, p_value < alpha, floor)
     smallest = smallest_paired(ratios, floor, alpha=alpha)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from effbench.analysis.screen import Pair, Side
@@ -43,6 +43,13 @@ class Half:
         for key, row in self.environments.items():
             found.setdefault(seat_of(row), []).append(key)
         return found
+
+    def within(self, environment_ids: Collection[str]) -> Half:
+        """The part that was measured in these environments."""
+        environments = {key: row for key, row in self.environments.items() if key in environment_ids}
+        return replace(
+            self, environments=environments, sides={k: v for k, v in self.sides.items() if k[1] in environments}
+        )
 
     def side(self, key: str, environment_ids: Sequence[str]) -> Side | None:
         """Of several environments the last counts."""
@@ -122,6 +129,12 @@ def seats_together(before: Half, after: Half, across: Collection[str]) -> tuple[
     return (one, old_ids), (other, new_ids)
 
 
+def seated(before: Half, after: Half, across: Collection[str] = ()) -> tuple[Half, Half]:
+    """Both sides without the environments that are not compared. Raises as `pairs_of`."""
+    chosen = seats_together(before, after, across)
+    return tuple(half.within(ids) for half, (_, ids) in zip((before, after), chosen, strict=True))
+
+
 def said(seats: Iterable[tuple]) -> str:
     return ", ".join(" ".join(str(part) for part in seat if part) for seat in seats)
 
@@ -152,12 +165,12 @@ def without(params: Any, names: Collection[str]) -> str:
 
 def nothing_shared(before: Half, after: Half, across: Collection[str]) -> str:
     """Why there is nothing to compare: what the cells differ in, if it is one of ACROSS."""
-    for name in ("dtype", "numerics"):
+    for name in () if partners_of(before.cells, after.cells, across) else ("dtype", "numerics"):
         if name not in across and partners_of(before.cells, after.cells, [*across, name]):
             old, new = ({value_of(row, name) for row in half.cells.values()} for half in (before, after))
             differ = f"{', '.join(sorted(old))} against {', '.join(sorted(new))}"
             return f"not comparable: the cells differ in {name} ({differ}); --across {name} compares them all the same"
-    return f"nothing comparable: {before.title} and {after.title} share no measured cell"
+    return f"nothing comparable: no cell was measured in both {before.title} and {after.title}"
 
 
 def value_of(row: Mapping[str, Any], name: str) -> str:
@@ -169,7 +182,7 @@ def value_of(row: Mapping[str, Any], name: str) -> str:
 def differences(before: Half, after: Half) -> list[str]:
     """What else differs between the two sides, to be told above the figures: software, flags, protocol."""
     told = []
-    for name in SOFTWARE:
+    for name in ("gpu_name", *SOFTWARE):
         told += [differs(name, *({one[name] for one in half.environments.values()} for half in (before, after)))]
     old, new = (flags_of(half) for half in (before, after))
     told += [differs(name, [old.get(name)], [new.get(name)]) for name in sorted(old.keys() | new.keys())]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import difflib
 import fnmatch
@@ -44,8 +45,10 @@ class ExceptionRule:
     used: bool = False
 
     def fits(self, cell: Mapping[str, Any], metric: str) -> bool:
-        values = {**cell, "metric": metric}
-        return all(fnmatch.fnmatchcase(str(values.get(name)), wanted) for name, wanted in self.patterns.items())
+        return all(
+            fnmatch.fnmatchcase(metric if name == "metric" else str(cell.get(name)), wanted)
+            for name, wanted in self.patterns.items()
+        )
 
     def __str__(self) -> str:
         return " ".join(f"{name}={wanted}" for name, wanted in self.patterns.items()) or "every cell"
@@ -64,12 +67,13 @@ class Limits:
     expired: list[ExceptionRule] = field(default_factory=list)
 
     def of(self, cell: Mapping[str, Any], metric: str) -> Limit:
-        """`cell`: its model, bs, mode, dtype, phase, device and hardware."""
-        limit = self.by_metric.get(metric, Limit(self.floor))
+        """`cell`: its model, bs, mode, dtype, phase, device and hardware. Of the exceptions that fit the last counts,
+        and it alone."""
+        limit = own = self.by_metric.get(metric, Limit(self.floor))
         for rule in self.exceptions:
             if rule.fits(cell, metric):
                 rule.used = True
-                limit = replace(limit, **rule.changes, reason=rule.reason)
+                limit = replace(own, **rule.changes, reason=rule.reason)
         return limit
 
     @property
@@ -82,17 +86,18 @@ def limits_of(settings: Mapping[str, Any], today: dt.date | None = None) -> Limi
     """Limits from the plain values of a configuration. Raises ConfigError for what is unknown or makes no sense."""
     known = ("metrics", "floor", "q", "on_missing", "limits", "exceptions")
     _no_others("", settings, known)
-    floor = _number("floor", settings.get("floor", 0.02), 0.0)
+    floor = _share("floor", settings.get("floor", 0.02))
     q = _number("q", settings.get("q", 0.05), 0.0)
     if not 0 < q < 1:
         raise ConfigError(f"q={q:g} is a share of false alarms, between 0 and 1")
     if settings.get("on_missing", "fail") not in ("fail", "ignore"):
         raise ConfigError(f"on_missing={settings['on_missing']} is not allowed; choose fail or ignore")
-    metrics = tuple(_list("metrics", settings.get("metrics") or COMPARED))
-    for name in metrics:
-        check_metric(name)
+    metrics = tuple(dict.fromkeys(check_metric(str(n)) for n in _list("metrics", settings.get("metrics") or COMPARED)))
     by_metric = {}
-    for name, given in (settings.get("limits") or {}).items():
+    given_limits = settings.get("limits") or {}
+    if not isinstance(given_limits, Mapping):
+        raise ConfigError(f"limits={given_limits} maps no metric to a limit, as {{latency_ms: {{floor: 0.05}}}} does")
+    for name, given in given_limits.items():
         check_metric(str(name))
         by_metric[str(name)] = Limit(**{"floor": floor, **_changes(f"limits.{name}", given)})
     rules = [_rule(index, given) for index, given in enumerate(_list("exceptions", settings.get("exceptions") or ()))]
@@ -144,7 +149,10 @@ def _changes(name: str, given: Any) -> dict[str, Any]:
                 raise ConfigError(f"{name}.ignore is {value!r}, neither true nor false")
             changes[key] = value
         else:
-            changes[key] = _number(f"{name}.{key}", value, 1.0 if key == "factor" else 0.0)
+            full = f"{name}.{key}"
+            changes[key] = (
+                _share(full, value) if key == "floor" else _number(full, value, 1.0 if key == "factor" else 0.0)
+            )
     return changes
 
 
@@ -157,7 +165,23 @@ def _date(name: str, value: Any) -> dt.date | None:
         raise ConfigError(f"{name}.until={value} is no date such as 2027-03-31") from error
 
 
+def _share(name: str, value: Any) -> float:
+    """`0.03` and `3%` are the same. A floor of 1 and more would hide a doubling: 3 was meant to be 3 %."""
+    if isinstance(value, str) and value.strip().endswith("%"):
+        try:
+            value = float(value.strip().removesuffix("%")) / 100
+        except ValueError as error:
+            raise ConfigError(f"{name}={value} is no size such as 3% or 0.03") from error
+    number = _number(name, value, 0.0)
+    if number >= 1:
+        raise ConfigError(f"{name}={value} is {number:.0%}: give a share below 100 %, such as 3% or 0.03")
+    return number
+
+
 def _number(name: str, value: Any, least: float) -> float:
+    if isinstance(value, str):  # YAML takes 1e-3 for text
+        with contextlib.suppress(ValueError):
+            value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < least:
         raise ConfigError(f"{name}={value} must be a number of at least {least:g}")
     return float(value)

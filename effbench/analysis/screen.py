@@ -16,7 +16,7 @@ from typing import Any
 
 from effbench.analysis.confirm import paired as compare_pairs
 from effbench.analysis.limits import Limit, Limits
-from effbench.analysis.statistics import geometric_mean
+from effbench.analysis.statistics import log_mean
 from effbench.analysis.verdicts import Comparison, Verdict, benjamini_hochberg, compare, verdict_of
 from effbench.cell import Status
 from effbench.metrics import METRICS
@@ -93,7 +93,7 @@ class Change:
 
     @property
     def gates(self) -> bool:
-        return not self.ignored and self.verdict in (Verdict.SLOWER, Verdict.BROKEN)
+        return not self.ignored and self.verdict in (Verdict.SLOWER, Verdict.BROKEN, Verdict.MISSING)
 
 
 def screen(
@@ -114,20 +114,24 @@ def screen(
         whole = status_change(pair)
         if whole is not None:
             limit = limits.of(pair.about, STATUS)
-            found.append(replace(whole, ignored=limit.ignore, reason=also(whole.reason, limit)))
+            ignored = limit.ignore or (whole.verdict is Verdict.MISSING and limits.on_missing == "ignore")
+            found.append(replace(whole, ignored=ignored, reason=also(whole.reason, limit)))
             continue
         for metric in limits.metrics:
             limit = limits.of(pair.about, metric)
             how = METRICS[metric].compare
             if how == "ratio":
-                limit = replace(limit, floor=max(limit.floor, fence(pair.key, metric)))
+                if (noise := fence(pair.key, metric)) > limit.floor:
+                    limit = replace(limit, floor=noise)
                 change, comparison = of_ratio(pair, metric, limit, in_turns)
                 if comparison is not None:
                     tests.append((len(found), comparison))
             else:
-                change = of_integers(pair, metric) if how == "exact" else of_bound(pair, metric, limit)
+                change = of_integers(pair, metric, limit) if how == "exact" else of_bound(pair, metric, limit)
             if change is not None:
-                found.append(replace(change, ignored=limit.ignore, reason=also(change.reason, limit)))
+                if limit.reason is not None or limit.ignore:
+                    change = replace(change, ignored=limit.ignore, reason=also(change.reason, limit))
+                found.append(change)
     significant = benjamini_hochberg([comparison.p_value for _, comparison in tests], limits.q)
     bounds = {pair.key: (pair.before.bound, pair.after.bound) for pair in pairs if pair.before and pair.after}
     for (index, comparison), is_significant in zip(tests, significant, strict=True):
@@ -179,26 +183,43 @@ def of_ratio(pair: Pair, metric: str, limit: Limit, in_turns: bool) -> tuple[Cha
         which = "before" if not before else "now"
         return replace(blank, **means(before, after), reason=also_said(f"not measured {which}", odd)), None
     if min(before.values()) <= 0 or min(after.values()) <= 0:
-        return replace(of_nothing(blank, before, after, limit), reason=odd or None), None
+        change = of_nothing(blank, before, after, limit)
+        return replace(change, reason=also_said(change.reason, odd)), None
     if in_turns and len(before.keys() & after.keys()) >= 2:
         comparison = compare_pairs(before, after, limit.floor)
     else:
         comparison = compare(list(before.values()), list(after.values()), limit.floor)
     reason = "one trial on a side tells nothing of the spread" if comparison.p_value is None else None
-    names = ("ratio", "low", "high", "p_value", "smallest_slowdown", "error", "df")
-    known = {name: getattr(comparison, name) for name in names}
-    change = replace(blank, **means(before, after), **known, reason=also_said(reason, odd))
+    change = Change(
+        pair.key, pair.name, metric, Verdict.AMBIGUOUS, **means(before, after), ratio=comparison.ratio,
+        low=comparison.low, high=comparison.high, p_value=comparison.p_value, limit=limit.floor,
+        smallest_slowdown=comparison.smallest_slowdown, reason=also_said(reason, odd), error=comparison.error,
+        df=comparison.df, about=pair.about,
+    )  # fmt: skip
     if limit.least and abs(change.after - change.before) <= limit.least:
         return replace(change, verdict=Verdict.SAME, reason=also_said("too small a difference to matter", odd)), None
     return change, comparison
 
 
 def of_nothing(blank: Change, before: Mapping[int, float], after: Mapping[int, float], limit: Limit) -> Change:
-    """Where a side is 0 (no graph pool, say) there is no ratio; the difference decides."""
-    old, new = max(before.values()), max(after.values())
-    changed = Verdict.SLOWER if new > old else Verdict.FASTER
-    verdict = Verdict.SAME if abs(new - old) <= limit.least else changed
-    return replace(blank, before=old, after=new, verdict=verdict)
+    """Where a trial has 0 (no graph pool, say) there is no ratio; the difference decides, as of counts."""
+    verdict, reason = by_range(before, after, limit.least, METRICS[blank.metric].format)
+    return replace(blank, before=max(before.values()), after=max(after.values()), verdict=verdict, reason=reason)
+
+
+def by_range(
+    before: Mapping[int, float], after: Mapping[int, float], least: float, format: Callable[[float], str]
+) -> tuple[Verdict, str | None]:
+    """Changed is what lies beyond all trials of the other side, by more than `least`."""
+    old, new = sorted(before.values()), sorted(after.values())
+    if max(old[-1], new[-1]) - min(old[0], new[0]) <= least or (old[0], old[-1]) == (new[0], new[-1]):
+        return Verdict.SAME, None
+    if new[0] - old[-1] > least:
+        return Verdict.SLOWER, None
+    if old[0] - new[-1] > least:
+        return Verdict.FASTER, None
+    ends = [f"{format(side[0])} to {format(side[-1])}" for side in (old, new)]
+    return Verdict.AMBIGUOUS, f"its trials differ: {ends[0]} before, {ends[1]} now"
 
 
 def decided(
@@ -207,33 +228,28 @@ def decided(
     """The verdict, now that it is known which tests are significant among all of them."""
     verdict = verdict_of(comparison.ratio, comparison.low, comparison.high, significant, change.limit)
     if change.metric in HOST_METRICS and "launch" in bounds and verdict in (Verdict.SLOWER, Verdict.FASTER):
-        seen = max(comparison.ratio, 1 / comparison.ratio) - 1
-        if seen <= comparison.smallest_slowdown:
+        slowdown = verdict is Verdict.SLOWER
+        if (comparison.ratio if slowdown else 1 / max(comparison.ratio, 1e-300)) - 1 <= comparison.smallest_slowdown:
             said = f"launch-bound: less than the {comparison.smallest_slowdown:.0%} that these trials can show"
             return replace(change, verdict=Verdict.AMBIGUOUS, reason=also_said(said, change.reason))
-    return replace(change, verdict=verdict)
+    return change if verdict is change.verdict else replace(change, verdict=verdict)
 
 
-def of_integers(pair: Pair, metric: str) -> Change | None:
-    """Counts: any change counts; where trials of one side disagree, only one beyond their range."""
+def of_integers(pair: Pair, metric: str, limit: Limit) -> Change | None:
+    """Counts: any change counts (beyond `least`, where an exception gives one); where trials of one side disagree, only
+    one beyond their range."""
     before, after, odd = usable(pair, metric)
-    if not before or not after:
+    if not before and not after:
         return None
-    old, new = sorted(before.values()), sorted(after.values())
-    reason = odd
-    if new[0] > old[-1]:
-        verdict = Verdict.SLOWER
-    elif new[-1] < old[0]:
-        verdict = Verdict.FASTER
-    elif (old[0], old[-1]) == (new[0], new[-1]):
-        verdict = Verdict.SAME
-    else:
-        verdict = Verdict.AMBIGUOUS
-        reason = also_said(f"its trials differ: {old[0]:g} to {old[-1]:g} before, {new[0]:g} to {new[-1]:g} now", odd)
-    ratio = new[-1] / old[-1] if old[-1] else None
-    return Change(
-        pair.key, pair.name, metric, verdict, old[-1], new[-1], ratio, reason=reason, limit=0.0, about=pair.about
-    )
+    blank = Change(pair.key, pair.name, metric, Verdict.AMBIGUOUS, limit=0.0, about=pair.about)
+    if not before or not after:
+        which = "before" if not before else "now"
+        ends = {"before": max(before.values(), default=None), "after": max(after.values(), default=None)}
+        return replace(blank, **ends, reason=also_said(f"not measured {which}", odd))
+    verdict, reason = by_range(before, after, limit.least, "{:.15g}".format)
+    old, new = max(before.values()), max(after.values())
+    ratio = new / old if old else None
+    return replace(blank, verdict=verdict, before=old, after=new, ratio=ratio, reason=also_said(reason, odd))
 
 
 def of_bound(pair: Pair, metric: str, limit: Limit) -> Change | None:
@@ -252,14 +268,20 @@ def of_bound(pair: Pair, metric: str, limit: Limit) -> Change | None:
 
 
 def usable(pair: Pair, metric: str) -> tuple[dict[int, float], dict[int, float], str | None]:
-    """The finite figures of both sides, and what was left out."""
+    """The figures of both sides that can be, and what was left out. A time or an energy of 0 cannot be: it was not
+    measured; a count or a size of memory can."""
+    can_be_zero = METRICS[metric].unit in ("bytes", "")
     sides = []
     odd = []
     for side, when in ((pair.before, "before"), (pair.after, "now")):
         given = {number: value for number, value in side.figures.get(metric, {}).items() if value is not None}
-        kept = {number: float(value) for number, value in given.items() if math.isfinite(value) and value >= 0}
+        kept = {
+            number: float(value)
+            for number, value in given.items()
+            if math.isfinite(value) and (value > 0 or (value == 0 and can_be_zero))
+        }
         if len(kept) < len(given):
-            odd.append(f"{len(given) - len(kept)} of {len(given)} figures {when} are no finite number")
+            odd.append(f"{len(given) - len(kept)} of {len(given)} figures {when} cannot be: left out")
         sides.append(kept)
     return sides[0], sides[1], "; ".join(odd) or None
 
@@ -268,7 +290,7 @@ def means(before: Mapping[int, float], after: Mapping[int, float]) -> dict[str, 
     def mean(values: Sequence[float]) -> float | None:
         if not values:
             return None
-        return geometric_mean(values).value if min(values) > 0 else max(values)
+        return math.exp(log_mean(values).value) if min(values) > 0 else max(values)
 
     return {"before": mean(list(before.values())), "after": mean(list(after.values()))}
 

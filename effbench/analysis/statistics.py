@@ -110,7 +110,11 @@ class LogDifference:
 
 def log_mean(values: Iterable[float]) -> LogMean:
     """Mean logarithm of one figure a trial. Raises ValueError as `geometric_mean` does."""
-    logs = _logs(values)
+    return mean_of_logs(_logs(values))
+
+
+def mean_of_logs(logs: Sequence[float]) -> LogMean:
+    """Mean of at least one logarithm."""
     n = len(logs)
     mean = math.fsum(logs) / n
     if n < 2:

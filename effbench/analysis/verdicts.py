@@ -169,22 +169,56 @@ def _smallest(before: LogMean, after: LogMean, floor: float, power: float, alpha
     error = math.hypot(before.error, after.error)
     if error <= _ROUNDING:
         return floor
+    least = math.log1p(floor) / error
+    if least >= _most_critical(before.n, after.n, alpha):  # whatever the sample variances, the floor decides
+        return _grown(least + _normal_quantile(power), error)
     critical, weights = _critical((before.error / error) ** 2, before.n, after.n, alpha)
     return _least_found(critical, weights, error, floor, power)
 
 
 def _least_found(critical: Any, weights: Any, error: float, floor: float, power: float) -> float:
-    """By bisection: `critical` are the least significant differences, in standard errors, with their weights."""
+    """By Newton's method within bounds: `critical` are the least significant differences, in standard errors, with
+    their weights."""
     import numpy as np
     from scipy.special import ndtr
 
     needed = np.maximum(critical, math.log1p(floor) / error)
     low, high = 0.0, float(needed.max()) + 10.0
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if float(ndtr(middle - needed) @ weights) >= power else (middle, high)
-    exponent = high * error
+    middle = float(needed @ weights) + _normal_quantile(power)
+    while high - low > 1e-9 * high:
+        beyond = middle - needed
+        excess = float(ndtr(beyond) @ weights) - power
+        low, high = (low, middle) if excess >= 0 else (middle, high)
+        slope = float(np.exp(-(beyond**2) / 2) @ weights) / math.sqrt(2 * math.pi)
+        step = excess / slope if slope else math.inf
+        if abs(step) <= 1e-9 * middle:
+            break
+        middle = middle - step if low < middle - step < high else (low + high) / 2
+    return _grown(middle, error)
+
+
+def _grown(differences: float, error: float) -> float:
+    """So many standard errors of a logarithm as a relative change."""
+    exponent = differences * error
     return math.expm1(exponent) if exponent < 709.0 else math.inf
+
+
+@lru_cache(maxsize=64)
+def _normal_quantile(probability: float) -> float:
+    from scipy.special import ndtri
+
+    return float(ndtri(probability))
+
+
+@lru_cache(maxsize=256)
+def _most_critical(n_before: int, n_after: int, alpha: float) -> float:
+    """What no element of `_critical` exceeds, whatever the share: the fewest degrees of freedom that Welch's formula
+    gives, and the largest variance."""
+    from scipy.special import stdtrit
+
+    (old, _), (new, _) = _variance_nodes(n_before - 1), _variance_nodes(n_after - 1)
+    largest = max(float(old.max()), float(new.max()))
+    return float(stdtrit(min(n_before, n_after) - 1, 1 - alpha / 2)) * math.sqrt(largest)
 
 
 def _critical(share: float, n_before: int, n_after: int, alpha: float) -> tuple:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
 from effbench.analysis.confirm import LEAST_PAIRS
+from effbench.analysis.screen import Change
 from effbench.analysis.verdicts import Verdict
 from effbench.commands import options
 from effbench.commands.compare import across_of, add_choice, chosen, limits_of, render, show, wanted_cells
@@ -55,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.out and args.format == "table":
+        raise UsageError("check --out needs a --format such as markdown or json: a table is for the terminal")
     limits = limits_of(args)
     across = across_of(args.across)
     with Store.open(args.db, mode="read") as store:
@@ -62,9 +67,10 @@ def run(args: argparse.Namespace) -> int:
         baseline = baseline_of(store, args.baseline, sweep, args.on, "hardware" in across)
         before = store.find_sweep(baseline.sweep_id)
         compared = compare_sweeps(store, before, sweep, limits, across, args.on, wanted_cells(args.cell))
+        name = store.name
     confirmation = confirmed(compared, before, sweep, args) if args.confirm else None
     compared = confirmation.compared if confirmation else compared
-    report(compared, sweep, args)
+    report(compared, partial(command_for, before=before.id, sweep=sweep, db=name, options=given(args)), args)
     if confirmation and confirmation.interrupted:
         print(f"effbench: interrupted while confirming (sweep {confirmation.sweep_id})", file=sys.stderr)
         return INTERRUPTED
@@ -83,35 +89,41 @@ def confirmed(compared: Compared, before: SweepInfo, sweep: SweepInfo, args: arg
     return confirm(compared, flagged, before, sweep, args.db, command, args.rounds, quiet)
 
 
-def report(compared: Compared, sweep: SweepInfo, args: argparse.Namespace) -> None:
-    """What was asked for on standard output, and the files beside it."""
+def given(args: argparse.Namespace) -> list[str]:
+    """The options that decide what is compared with what, and what counts, as they were given."""
+    words = []
+    for option in ("on", "across", "config", "floor"):
+        words += [f"--{option}", value] if (value := getattr(args, option)) else []
+    return words + [word for setting in args.settings for word in ("--set", setting)]
+
+
+def report(compared: Compared, shows: Callable[[Change], str], args: argparse.Namespace) -> None:
+    """What was asked for on standard output, and the files beside it. `shows`: the command that shows a row."""
     rows = chosen(compared.changes, args)
     if args.format == "table":
-        if args.out:
-            raise UsageError("check --out needs a --format such as markdown or json: a table is for the terminal")
         console = terminal()
         show(console, compared, rows, args)
-        for line in conclusion(compared, sweep, args):
+        for line in conclusion(compared, shows, args):
             console.print(escape(line), highlight=False, soft_wrap=True)
     else:
         options.write(render(args.format, compared, rows, args), args.out)
     if args.junit:
         options.write(comparison.as_junit(compared, compared.changes), args.junit)
     if os.environ.get(SUMMARY):
-        add_summary(Path(os.environ[SUMMARY]), compared, sweep, args)
+        add_summary(Path(os.environ[SUMMARY]), compared, shows, args)
 
 
-def conclusion(compared: Compared, sweep: SweepInfo, args: argparse.Namespace) -> list[str]:
+def conclusion(compared: Compared, shows: Callable[[Change], str], args: argparse.Namespace) -> list[str]:
     """Passed or not, and for each row that fails the command that shows it."""
     failed = failing(compared)
     lines = [verdict_line(compared, failed, args.baseline)]
-    commands = {command_for(change, args.baseline, sweep, args.db): change for change in reversed(failed)}
+    commands = {shows(change): change for change in reversed(failed)}
     for command, change in reversed(commands.items()):
         lines += [f"  {comparison.sentence(change)}", f"    {command}"]
     return lines
 
 
-def add_summary(path: Path, compared: Compared, sweep: SweepInfo, args: argparse.Namespace) -> None:
+def add_summary(path: Path, compared: Compared, shows: Callable[[Change], str], args: argparse.Namespace) -> None:
     """Append a section to the job's summary; other steps write to the same file."""
     failed = failing(compared)
     shown = [change for change in compared.changes if change.verdict != "same"]
@@ -119,7 +131,7 @@ def add_summary(path: Path, compared: Compared, sweep: SweepInfo, args: argparse
     lines.append(comparison.markdown(compared, shown[:MOST_ROWS], len(compared.changes) - len(shown)))
     if len(shown) > MOST_ROWS:
         lines.append(f"{len(shown) - MOST_ROWS} further rows are left out here.\n")
-    commands = dict.fromkeys(command_for(change, args.baseline, sweep, args.db) for change in failed[:MOST_ROWS])
+    commands = dict.fromkeys(shows(change) for change in failed[:MOST_ROWS])
     if commands:
         lines += ["What shows each of them:", "", "```sh", *commands, "```", ""]
     try:

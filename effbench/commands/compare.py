@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +14,7 @@ from rich.table import Table
 
 from effbench.analysis.halves import ACROSS
 from effbench.analysis.limits import check_metric
-from effbench.analysis.screen import STATUS, Change
+from effbench.analysis.screen import STATUS, Change, Pair
 from effbench.analysis.verdicts import Verdict
 from effbench.commands import options
 from effbench.commands.show import PLAIN_WIDTH, terminal
@@ -94,7 +94,11 @@ def compare(store: Store, args: argparse.Namespace) -> Compared:
         if len(args.sweeps) != 1:
             raise UsageError("compare --by takes one sweep, whose halves are compared")
         sweep = find(store, args.sweeps[0], args.on)
-        return compare_halves(store, sweep, args.by, limits, args.values or (), keep)
+        if args.across:
+            raise UsageError("--across is for two sweeps: the halves of one differ in what --by names and nothing else")
+        return compare_halves(store, sweep, args.by, limits, args.values or (), args.on, keep)
+    if args.values:
+        raise UsageError("--values names the two halves of --by, which is not given")
     if len(args.sweeps) != 2:
         raise UsageError("compare takes two sweeps, before and after; or one with --by (effbench ls lists them)")
     before, after = (find(store, reference, args.on) for reference in args.sweeps)
@@ -128,14 +132,16 @@ def across_of(text: str) -> tuple[str, ...]:
     return names
 
 
-def wanted_cells(text: str | None) -> Callable[[Mapping[str, Any]], bool]:
-    """By a part of `model bs=… mode dtype`, by a pattern of it, or by the start of the key."""
+def wanted_cells(text: str | None) -> Callable[[Pair], bool] | None:
+    """By a part of the name in the tables or of `model bs=… mode dtype`, by a pattern of it, or by the start of the
+    key."""
     if text is None:
-        return lambda cell: True
+        return None
 
-    def fits(cell: Mapping[str, Any]) -> bool:
-        name = f"{cell['model']} bs={cell['bs']} {cell['mode']} {cell['dtype']}"
-        return text in name or fnmatch.fnmatchcase(name, text) or (len(text) >= 6 and cell["key"].startswith(text))
+    def fits(pair: Pair) -> bool:
+        names = (pair.name, "{model} bs={bs} {mode} {dtype}".format_map(pair.about))
+        fitting = any(text in name or fnmatch.fnmatchcase(name, text) for name in names)
+        return fitting or (len(text) >= 6 and pair.key.startswith(text))
 
     return fits
 
@@ -182,7 +188,8 @@ def show(console: Console, compared: Compared, rows: Sequence[Change], args: arg
     console.print(f"{comparison.counts_text(compared)}{more}", highlight=False, soft_wrap=True)
     for line in comparison.mode_lines(compared):
         console.print(escape(line), highlight=False, soft_wrap=True)
-    console.print(sensitivity(compared), style="dim", highlight=False, soft_wrap=True)
+    if said := sensitivity(compared):
+        console.print(said, style="dim", highlight=False, soft_wrap=True)
     for note in compared.notes:
         console.print(f"note: {escape(note)}", style="yellow", highlight=False, soft_wrap=True)
 
@@ -196,13 +203,13 @@ def table_of(rows: Sequence[Change]) -> Table:
     return drawn
 
 
-def sensitivity(compared: Compared) -> str:
-    """What slowdown these trials would have shown: of the latency, in the middle and at worst."""
-    known = sorted(
-        (change.smallest_slowdown, change.name)
-        for change in compared.changes
-        if change.metric == "latency_ms" and change.smallest_slowdown is not None
-    )
+def sensitivity(compared: Compared) -> str | None:
+    """What slowdown these trials would have shown: of the latency, in the middle and at worst; None where no latency
+    was compared."""
+    latencies = [change for change in compared.changes if change.metric == "latency_ms" and change.ratio is not None]
+    if not latencies:
+        return None
+    known = sorted((one.smallest_slowdown, one.name) for one in latencies if one.smallest_slowdown is not None)
     if not known:
         return "one trial on a side: no verdict on a time is possible; use more rounds (protocol=standard has 5)"
     middle, (worst, name) = known[len(known) // 2][0], known[-1]

@@ -55,6 +55,6 @@ def write(text: str, out: str | None) -> None:
     path = Path(out)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {out}: {error.strerror or error}") from error

@@ -10,13 +10,14 @@ from typing import Any
 
 from effbench.analysis import interpreters
 from effbench.analysis.fence import noise_fence
-from effbench.analysis.halves import Half, differences, hardware_of, pairs_of, without
+from effbench.analysis.halves import Half, differences, hardware_of, pairs_of, seated, without
 from effbench.analysis.limits import Limits
-from effbench.analysis.screen import ORDER, Change, screen
-from effbench.analysis.statistics import half_width
+from effbench.analysis.screen import ORDER, Change, Pair, screen
+from effbench.analysis.statistics import LogDifference, half_width
 from effbench.analysis.swept import flatten, mode_order, row_names
 from effbench.analysis.verdicts import Verdict
 from effbench.errors import NothingFoundError, UsageError
+from effbench.metrics import METRICS
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 
@@ -66,17 +67,19 @@ def compare_sweeps(
     limits: Limits,
     across: Collection[str] = (),
     on: str | None = None,
-    only: Callable[[Mapping[str, Any]], bool] = lambda cell: True,
+    only: Callable[[Pair], bool] | None = None,
 ) -> Compared:
-    """Compare two sweeps. `on`: part of the name of the hardware or interpreter to look at; `only`: which cells.
+    """Compare two sweeps. `on`: part of the name of the hardware or interpreter to look at, on a side that has it;
+    `only`: which cells.
 
     Raises NothingFoundError where nothing can be compared and UsageError where it is not clear what with what.
     """
-    old, new = (load(store, info, on, only) for info in (before, after))
-    environments = [*old.environments, *new.environments]
-    keys = set(old.cells)
-    known = store.levels(keys, environments, after.started_at, limits.metrics)
-    return finish(old, new, limits, across, lambda key, metric: noise_fence(known.get((key, metric), ())))
+    old, new = chosen_on([load(store, info) for info in (before, after)], on)
+    old, new = seated(old, new, across)
+    environments = dict.fromkeys([*old.environments, *new.environments])
+    ratios = [name for name in limits.metrics if METRICS[name].compare == "ratio"]
+    known = store.levels(before.id, environments, after.started_at, ratios)
+    return finish(old, new, limits, across, lambda key, metric: noise_fence(known.get((key, metric), ())), only=only)
 
 
 def compare_halves(
@@ -85,7 +88,8 @@ def compare_halves(
     by: str,
     limits: Limits,
     values: Sequence[str] = (),
-    only: Callable[[Mapping[str, Any]], bool] = lambda cell: True,
+    on: str | None = None,
+    only: Callable[[Pair], bool] | None = None,
 ) -> Compared:
     """Compare the cells of one sweep under one value of `by` with those under the other.
 
@@ -93,13 +97,13 @@ def compare_halves(
     two, before and after, where there are more. Both sides were measured in the same rounds: pairs are compared.
     Raises as `compare_sweeps`.
     """
-    whole = load(store, sweep, None, only)
+    (whole,) = chosen_on([load(store, sweep)], on)
     split = by_environment(whole, by) if by in BY_ENVIRONMENT else by_parameter(whole, by)
     old_name, new_name = two_of(by, list(split), values, whole.title)
     old, new = split[old_name], split[new_name]
     old.title, new.title = f"{by}={old_name}", f"{by}={new_name}"
     across = ("hardware",) if by == "gpu_name" else ()
-    return finish(old, new, limits, across, lambda key, metric: 0.0, in_turns=True)
+    return finish(old, new, limits, across, lambda key, metric: 0.0, in_turns=True, only=only)
 
 
 def find(store: Store, reference: str, on: str | None = None) -> SweepInfo:
@@ -115,37 +119,45 @@ def find(store: Store, reference: str, on: str | None = None) -> SweepInfo:
 
 def finish(
     old: Half, new: Half, limits: Limits, across: Collection[str], fence: Callable[[str, str], float],
-    in_turns: bool = False,
+    in_turns: bool = False, only: Callable[[Pair], bool] | None = None,
 ) -> Compared:  # fmt: skip
+    """Every verdict on two sides. Raises as `compare_sweeps`."""
+    old, new = seated(old, new, across)
     pairs = pairs_of(old, new, names_of(old, new), across)
+    if only is not None:
+        pairs = [pair for pair in pairs if only(pair)]
+        if not pairs:
+            raise NothingFoundError(f"no cell of {old.title} or {new.title} is among those asked for")
     changes = screen(pairs, limits, fence, in_turns)
-    hardware = hardware_of(next(iter(new.environments.values())))
+    hardware = pairs[0].about["hardware"]
     compared = Compared(old, new, hardware, differences(old, new), changes, mode_changes(changes), limits, in_turns)
     compared.notes += [f"exception for {rule} ended on {rule.until}: {rule.reason}" for rule in limits.expired]
-    compared.notes += [f"exception for {rule} fits no cell here: {rule.reason}" for rule in limits.unused]
+    if only is None:
+        compared.notes += [f"exception for {rule} fits no cell here: {rule.reason}" for rule in limits.unused]
     return compared
 
 
-def load(
-    store: Store, info: SweepInfo, on: str | None, only: Callable[[Mapping[str, Any]], bool] = lambda cell: True
-) -> Half:
+def load(store: Store, info: SweepInfo) -> Half:
     """A sweep as one side of a comparison."""
-    cells = {cell.key: cell._asdict() for cell in store.planned_cells(info.id) if only(cell._asdict())}
+    cells = {cell.key: cell._asdict() for cell in store.planned_cells(info.id)}
     # as the user gave them, where the sweep says so
     order = list(info.host.get("environments") or ())
     rows = sorted(store.environments_of(info.id), key=lambda row: order.index(row["id"]) if row["id"] in order else -1)
     environments = {row["id"]: row for row in rows}
-    if on is not None:
-        environments = {key: row for key, row in environments.items() if on.lower() in text_of(row).lower()}
-        if not environments:
-            raise NothingFoundError(f"sweep {info.id} has no trial on {on!r}")
-    sides = {
-        (one.cell_key, one.environment_id): one.side
-        for one in store.sides(info.id)
-        if one.cell_key in cells and one.environment_id in environments
-    }
+    sides = {(one.cell_key, one.environment_id): one.side for one in store.sides(info.id)}
     name = f" ({info.name})" if info.name else ""
     return Half(f"{info.id}{name}", info.label, cells, sides, environments, info.protocol, info.state)
+
+
+def chosen_on(halves: Sequence[Half], on: str | None) -> list[Half]:
+    """The halves, those that ran on what `on` names without their other environments. Raises NothingFoundError."""
+    if on is None:
+        return list(halves)
+    fitting = [[key for key, row in half.environments.items() if on.lower() in text_of(row).lower()] for half in halves]
+    if not any(fitting):
+        titles = " nor ".join(half.title for half in halves)
+        raise NothingFoundError(f"{titles}: no trial on {on!r}")
+    return [half.within(ids) if ids else half for half, ids in zip(halves, fitting, strict=True)]
 
 
 def text_of(environment: Mapping[str, Any]) -> str:
@@ -179,11 +191,11 @@ def by_parameter(whole: Half, by: str) -> dict[str, Half]:
     """Value -> the cells that have it, under keys that leave it out, in the order of the plan."""
     found: dict[str, Half] = {}
     new_keys: dict[str, tuple[str, str]] = {}
+    names = value_names(whole.cells, by)
     for key, row in whole.cells.items():
-        flat = flatten(row["params"])
-        if by not in flat and by not in row["params"]:
+        if key not in names:
             continue
-        value = str(flat.get(by, row["params"].get(by)))
+        value = names[key]
         half = found.setdefault(value, part(whole, {}, whole.environments))
         shared = without(row["params"], [by])
         half.cells[shared] = row
@@ -196,6 +208,29 @@ def by_parameter(whole: Half, by: str) -> dict[str, Half]:
             value, shared = new_keys[key]
             found[value].sides[shared, environment] = side
     return found
+
+
+def value_names(cells: Mapping[str, Mapping[str, Any]], by: str) -> dict[str, str]:
+    """Cell key -> its value of a parameter as text, of those that have it: what has a name (a mode) is called by that,
+    with all else of it where two share the name."""
+    values = {}
+    for key, row in cells.items():
+        params = row["params"]
+        value = params[by] if by in params else flatten(params).get(by, params)
+        if value is not params:
+            values[key] = value
+    told: dict[str, set[str]] = {}
+    for value in values.values():
+        if isinstance(value, Mapping) and "name" in value:
+            told.setdefault(str(value["name"]), set()).add(str(value))
+
+    def text(value: Any) -> str:
+        if not (isinstance(value, Mapping) and "name" in value):
+            return str(value)
+        rest = {name: item for name, item in value.items() if name not in ("name", "description", "_target_")}
+        return str(value["name"]) if len(told[str(value["name"])]) == 1 else f"{value['name']} {rest}"
+
+    return {key: text(value) for key, value in values.items()}
 
 
 def part(whole: Half, cells: dict[str, Any], environments: Mapping[str, Any]) -> Half:
@@ -227,7 +262,7 @@ def mode_changes(changes: Sequence[Change]) -> list[ModeChange]:
     """A line for each phase and mode: by the period where all of its cells have one, else by the latency."""
     groups: dict[tuple[str, str], dict[str, list[Change]]] = {}
     for change in changes:
-        if change.metric in ("latency_ms", "period_ms") and change.ratio:
+        if change.metric in ("latency_ms", "period_ms") and change.ratio and math.isfinite(change.ratio):
             own = groups.setdefault((change.about["phase"], change.about["mode"]), {})
             own.setdefault(change.metric, []).append(change)
     found = []
@@ -236,6 +271,8 @@ def mode_changes(changes: Sequence[Change]) -> list[ModeChange]:
         for metric, own in sorted(metrics.items()):
             mean = math.fsum(math.log(change.ratio) for change in own) / len(own)
             half = half_width([None if c.error is None else (c.error, c.df) for c in own])
-            bounds = (None, None) if half is None else (math.exp(mean - half), math.exp(mean + half))
-            found.append(ModeChange(phase, mode, metric, math.exp(mean), *bounds, len(own)))
+            ratio = LogDifference(mean, None, None).ratio().value
+            low = None if half is None else LogDifference(mean - half, None, None).ratio().value
+            high = None if half is None else LogDifference(mean + half, None, None).ratio().value
+            found.append(ModeChange(phase, mode, metric, ratio, low, high, len(own)))
     return found

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Sequence
 
 from effbench.analysis.screen import Change
-from effbench.analysis.verdicts import Verdict
 from effbench.config import DEFAULT_DB
 from effbench.errors import NothingFoundError, UsageError
 from effbench.regression.compare import Compared
@@ -24,7 +23,9 @@ def baseline_of(store: Store, name: str, sweep: SweepInfo, on: str | None, any_h
     hardware = store.hardware(sweep.id)
     if not hardware:
         raise NothingFoundError(f"sweep {sweep.id} has no trial yet: there is nothing to check")
-    fitting = [one for one in known if one.hardware in hardware and (on is None or on.lower() in one.hardware.lower())]
+    fitting = [one for one in known if one.hardware in hardware]
+    if on is not None:  # it may name an interpreter, too
+        fitting = [one for one in fitting if on.lower() in one.hardware.lower()] or fitting
     if not fitting and any_hardware and len(known) == 1:
         fitting = known
     there = ", ".join(one.hardware for one in known)
@@ -34,7 +35,13 @@ def baseline_of(store: Store, name: str, sweep: SweepInfo, on: str | None, any_h
             f"effbench baseline set {name} SWEEP"
         )
     if len(fitting) > 1:
-        raise UsageError(f"sweep {sweep.id} and baseline {name!r} share {there}: choose one with --on")
+        shared = ", ".join(one.hardware for one in fitting)
+        raise UsageError(f"sweep {sweep.id} and baseline {name!r} share {shared}: choose one with --on")
+    if fitting[0].started_at is None:
+        raise NothingFoundError(
+            f"baseline {name!r} is sweep {fitting[0].sweep_id}, which is gone from this database; set another: "
+            f"effbench baseline set {name} SWEEP"
+        )
     if fitting[0].sweep_id == sweep.id:
         raise UsageError(f"sweep {sweep.id} is the baseline {name!r} itself: run another one, then check that")
     return fitting[0]
@@ -42,23 +49,18 @@ def baseline_of(store: Store, name: str, sweep: SweepInfo, on: str | None, any_h
 
 def failing(compared: Compared) -> list[Change]:
     """The rows that make a check fail, what matters most first."""
-    return [change for change in compared.changes if fails(change, compared.limits.on_missing)]
+    return [change for change in compared.changes if change.gates]
 
 
-def fails(change: Change, on_missing: str) -> bool:
-    if change.verdict is Verdict.MISSING:
-        return on_missing == "fail" and not change.ignored
-    return change.gates
-
-
-def command_for(change: Change, baseline: str, sweep: SweepInfo, db: str) -> str:
-    """What a user types to look at this row and its neighbours."""
-    words = ["effbench", "compare", baseline, sweep.id, "--cell", change.key[:12], "--all"]
+def command_for(change: Change, before: str, sweep: SweepInfo, db: str, options: Sequence[str] = ()) -> str:
+    """What a user types to look at this row and its neighbours. `before`: id of the baseline's sweep; `db`: without a
+    password, it goes into logs; `options`: those of the check that decide what is compared."""
+    words = ["effbench", "compare", before, sweep.id, "--cell", change.key[:12], "--all", *options]
     return " ".join(shlex.quote(word) for word in [*words, *(["--db", db] if db != DEFAULT_DB else [])])
 
 
 def verdict_line(compared: Compared, failed: Sequence[Change], name: str) -> str:
-    """`check failed: 2 slower, 1 broken against main` or `check passed against main: 40 same, 2 ambiguous`."""
+    """`check failed: 2 slower, 1 broken against main` or `check passed against main`."""
     if failed:
         kinds = dict.fromkeys(change.verdict for change in failed)
         said = ", ".join(f"{sum(change.verdict is kind for change in failed)} {kind}" for kind in kinds)

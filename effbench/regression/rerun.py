@@ -69,7 +69,7 @@ def confirm(
     if outcome.state != "completed":
         return Confirmation(compared, outcome.sweep_id, interrupted=True)
     with Store.open(db, mode="read") as store:
-        again = load(store, store.find_sweep(outcome.sweep_id), None)
+        again = load(store, store.find_sweep(outcome.sweep_id))
     return Confirmation(
         judged_again(compared, flagged, again, outcome.environments, found, here, moved), outcome.sweep_id
     )

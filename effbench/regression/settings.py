@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from effbench.analysis.limits import Limits, limits_of
+from effbench.config import shipped
 from effbench.errors import ConfigError
-from effbench.sweeping.invoke import shipped
 
 #: Where a user's own files lie if they are named without a path.
 OWN = Path("conf") / "check"
@@ -24,7 +24,7 @@ def read(name: str | None = None, settings: Sequence[str] = ()) -> Limits:
     A list (`metrics`, `exceptions`) replaces the one below it, mappings are merged. Raises ConfigError.
     """
     values = load(shipped("conf") / "check" / "default.yaml")
-    if name not in (None, "default"):
+    if name is not None:
         values = merged(values, load(find(str(name))))
     for word in settings:
         key, equals, text = word.partition("=")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 from xml.etree import ElementTree
@@ -24,6 +25,8 @@ SIGNS = {
 #: The name of a verdict where "slower" would be the wrong word.
 MORE = {Verdict.SLOWER: "more", Verdict.FASTER: "less"}
 _TIMES = ("ms", "s")
+_HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_MARKDOWN = frozenset("|`*[]\\")
 
 
 def word_of(change: Change) -> str:
@@ -40,7 +43,7 @@ def cells_of(change: Change) -> list[str]:
     return [
         word_of(change), change.name, change.metric, figure(change.metric, change.before),
         figure(change.metric, change.after), ratio_text(change.ratio, change.low, change.high),
-        "" if shows is None else f"≥ {percent(shows)}", change.reason or "",
+        "" if shows is None else f"≥ {percent(shows)}" if shows < 10 else percent(shows), change.reason or "",
     ]  # fmt: skip
 
 
@@ -91,10 +94,8 @@ def markdown(compared: Any, changes: Sequence[Change], left_out: int = 0) -> str
 
 
 def escape(text: str) -> str:
-    """Names come from users: they must not end the table's cell or begin HTML."""
-    for old, new in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "\\`")):
-        text = text.replace(old, new)
-    return " ".join(text.split())
+    """Names come from users: they must not end the table's cell, nor begin HTML, code, emphasis, a link or an image."""
+    return " ".join("".join(f"&#{ord(c)};" if c in _MARKDOWN else _HTML.get(c, c) for c in text).split())
 
 
 def as_json(compared: Any, changes: Iterable[Change]) -> str:
@@ -104,8 +105,8 @@ def as_json(compared: Any, changes: Iterable[Change]) -> str:
         return {"sweep": half.title, "label": half.label, "state": half.state}
 
     modes = [
-        {"phase": m.phase, "mode": m.mode, "metric": m.metric, "ratio": m.ratio, "ci_low": m.low, "ci_high": m.high,
-         "cells": m.cells}
+        {"phase": m.phase, "mode": m.mode, "metric": m.metric, "ratio": finite(m.ratio), "ci_low": finite(m.low),
+         "ci_high": finite(m.high), "cells": m.cells}
         for m in compared.modes
     ]  # fmt: skip
     whole = {
@@ -117,6 +118,10 @@ def as_json(compared: Any, changes: Iterable[Change]) -> str:
     return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
 def as_csv(changes: Iterable[Change]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
@@ -126,8 +131,8 @@ def as_csv(changes: Iterable[Change]) -> str:
 
 
 def as_junit(compared: Any, changes: Iterable[Change]) -> str:
-    """A test suite for each cell, a test for each of its metrics: slower and broken fail, ambiguous and missing are
-    skipped with the reason, as CI services show them."""
+    """A test suite for each cell, a test for each of its metrics: what fails a check fails here, what is ambiguous, or
+    missing and ignored, is skipped with the reason, as CI services show them."""
     cells: dict[str, list[Change]] = {}
     for change in changes:
         cells.setdefault(change.name, []).append(change)
@@ -148,8 +153,8 @@ def as_junit(compared: Any, changes: Iterable[Change]) -> str:
 
 
 def totals(changes: Sequence[Change]) -> dict[str, str]:
-    skipped = sum(change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING) for change in changes)
     failures = sum(change.gates for change in changes)
+    skipped = sum(change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING) and not change.gates for change in changes)
     return {"tests": str(len(changes)), "failures": str(failures), "skipped": str(skipped), "errors": "0"}
 
 

@@ -12,9 +12,9 @@ from typing import Any
 from effbench.analysis.claims import Claim
 from effbench.analysis.expression import names_in
 from effbench.analysis.rows import HIDDEN
+from effbench.config import shipped
 from effbench.errors import ConfigError, UsageError
 from effbench.store.schema import RESULT_COLUMNS
-from effbench.sweeping.invoke import shipped
 
 NEEDS = (None, "cuda")
 #: (what must be there, what may be there)

@@ -18,7 +18,7 @@ BASELINE, ENVIRONMENT, SWEEP, TRIAL = (row.__table__ for row in (BaselineRow, En
 
 @dataclass(frozen=True)
 class BaselineInfo:
-    """A baseline, with the label and the beginning of its sweep; times are aware UTC."""
+    """A baseline, with the label and the beginning of its sweep (None where that is gone); times are aware UTC."""
 
     name: str
     hardware: str
@@ -27,7 +27,7 @@ class BaselineInfo:
     note: str | None
     sweep_name: str | None
     label: str | None
-    started_at: dt.datetime
+    started_at: dt.datetime | None
 
 
 def hardware_of(connection: sa.Connection, sweep_id: str) -> list[str]:
@@ -45,6 +45,8 @@ def put(connection: sa.Connection, name: str, sweep_id: str, note: str | None, d
     name that could be mistaken, NothingFoundError for a sweep without trials."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.+@/-]*", name):
         raise UsageError(f"{name!r} cannot name a baseline: use letters, digits and . _ - + @ / (as main or v1.2)")
+    if name == "last" or re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", name):
+        raise UsageError(f"{name!r} cannot name a baseline: it means a sweep already; use a name such as main")
     found = hardware_of(connection, sweep_id)
     if not found:
         raise NothingFoundError(f"sweep {sweep_id} in {database} has no trial yet: it cannot be a baseline")
@@ -60,7 +62,7 @@ def everything(connection: sa.Connection) -> list[BaselineInfo]:
     """All baselines by name and hardware."""
     query = (
         sa.select(BASELINE, SWEEP.c.name.label("sweep_name"), SWEEP.c.label, SWEEP.c.started_at)
-        .join(SWEEP, SWEEP.c.id == BASELINE.c.sweep_id)
+        .outerjoin(SWEEP, SWEEP.c.id == BASELINE.c.sweep_id)  # a sweep may have been deleted by hand
         .order_by(BASELINE.c.name, BASELINE.c.hardware)
     )
     return [BaselineInfo(**row) for row in connection.execute(query).mappings()]
@@ -82,9 +84,12 @@ def named(connection: sa.Connection, name: str, database: str) -> list[BaselineI
 
 def remove(connection: sa.Connection, name: str, hardware: str | None, database: str) -> list[BaselineInfo]:
     """Forget the name (on this hardware, None: on all); the sweeps stay. Raises NothingFoundError."""
-    found = [one for one in named(connection, name, database) if hardware in (None, one.hardware)]
+    known = named(connection, name, database)
+    found = [one for one in known if hardware in (None, one.hardware)]
     if not found:
-        raise NothingFoundError(f"baseline {name!r} is not set for {hardware}")
+        raise NothingFoundError(
+            f"baseline {name!r} is set on {', '.join(o.hardware for o in known)}, not on {hardware}"
+        )
     for one in found:
         connection.execute(sa.delete(BASELINE).where(BASELINE.c.name == name, BASELINE.c.hardware == one.hardware))
     return found

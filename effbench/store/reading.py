@@ -162,8 +162,9 @@ class Reading(Database):
             return list(sides.environments_of(connection, sweep_id))
 
     def levels(
-        self, cell_keys: Iterable[str], environment_ids: Iterable[str], before: dt.datetime, metrics: Iterable[str]
+        self, sweep_id: str, environment_ids: Iterable[str], before: dt.datetime, metrics: Iterable[str]
     ) -> dict[tuple[str, str], list[float]]:
-        """(cell key, metric) -> its ok results in the newest sweeps before this time and in these environments."""
+        """(cell key, metric) -> ok results of this sweep's cells in the newest sweeps before this time and in these
+        environments."""
         with self._reading() as connection:
-            return sides.levels(connection, cell_keys, environment_ids, before, metrics)
+            return sides.levels(connection, sweep_id, environment_ids, before, metrics)

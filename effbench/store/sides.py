@@ -22,6 +22,7 @@ CELL, ENVIRONMENT, PLANNED, SWEEP, TRIAL, RESULT = (
 PER_TRIAL = tuple(
     name for name, metric in METRICS.items() if metric.compare in ("ratio", "exact") and name in TRIAL.columns
 )
+_MEASURED = frozenset(status for status in Status if status.is_measured)
 PER_SWEEP = tuple(name for name, metric in METRICS.items() if metric.compare == "bound")
 
 
@@ -43,8 +44,12 @@ def sides(connection: sa.Connection, sweep_id: str) -> list[CellSide]:
     )
     figures: dict[tuple[str, str], dict[str, dict[int, float | None]]] = {}
     for key, rows in groupby(connection.execute(query), lambda row: (row.cell_key, row.environment_id)):
-        kept = [row for row in counted(rows) if Status(row.status).is_measured]
-        figures[key] = {name: {row.round: getattr(row, name) for row in kept} for name in PER_TRIAL}
+        kept = [row for row in counted(rows) if row.status in _MEASURED]
+        rounds = [row.round for row in kept]
+        columns = zip(*(row[-len(PER_TRIAL) :] for row in kept), strict=True) if kept else ((),) * len(PER_TRIAL)
+        figures[key] = {
+            name: dict(zip(rounds, values, strict=True)) for name, values in zip(PER_TRIAL, columns, strict=True)
+        }
     query = sa.select(
         RESULT.c.cell_key, RESULT.c.environment_id, RESULT.c.status, RESULT.c.reason, RESULT.c.bound,
         *(RESULT.c[name] for name in PER_SWEEP),
@@ -84,20 +89,27 @@ def planned_cells(connection: sa.Connection, sweep_id: str) -> list[PlannedCell]
 
 def levels(
     connection: sa.Connection,
-    cell_keys: Iterable[str],
+    sweep_id: str,
     environment_ids: Iterable[str],
     before: dt.datetime,
     metrics: Iterable[str],
     most: int = 30,
 ) -> dict[tuple[str, str], list[float]]:
-    """(cell key, metric) -> its results in the newest `most` sweeps that began before `before` in these environments,
-    oldest first; `ok` ones only."""
+    """(cell key, metric) -> results of the cells of `sweep_id` in the newest `most` sweeps that have any of them, in
+    these environments, and began before `before`; oldest first, `ok` ones only."""
     metrics = [name for name in metrics if name in RESULT.columns]
     environment_ids = list(environment_ids)
+    own = sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == sweep_id)
+    having = sa.select(RESULT.c.sweep_id).where(
+        RESULT.c.sweep_id == SWEEP.c.id, RESULT.c.environment_id.in_(environment_ids), RESULT.c.cell_key.in_(own)
+    )
     recent = connection.scalars(
-        sa.select(SWEEP.c.id).where(SWEEP.c.started_at < before).order_by(SWEEP.c.started_at.desc()).limit(most)
+        sa.select(SWEEP.c.id)
+        .where(SWEEP.c.started_at < before, having.exists())
+        .order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
+        .limit(most)
     ).all()
-    wanted = set(cell_keys)
+    wanted = set(connection.scalars(own))
     found: dict[tuple[str, str], list[float]] = {}
     for sweep_id in reversed(recent):
         query = sa.select(RESULT.c.cell_key, *(RESULT.c[name] for name in metrics)).where(

@@ -5,19 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 from effbench import config
+from effbench.config import shipped
 from effbench.errors import EffbenchError, UsageError
 from effbench.sweeping.conduct import Command, Outcome
 from effbench.sweeping.progress import Progress
-
-
-def shipped(folder: str) -> Path:
-    """`conf` or `experiments`: in the wheel inside the package, in a checkout beside it."""
-    package = Path(__file__).resolve().parents[1]
-    return package / folder if (package / folder).is_dir() else package.parent / folder
 
 
 def hydra_sweep(

@@ -1,0 +1,132 @@
+"""Sweeps made up for comparing: cells with given figures in a real database, as one GPU's sweeps would fill it.
+
+A figure is one value for all rounds or a list with one a round; without a spread of its own it gets none.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from effbench.cell import Cell, Environment, Status, Trial
+from effbench.store import Store
+from effbench.store.schema import SweepRow, TrialRow
+from effbench.store.values import trial_row
+
+MIB = 2**20
+H200 = "NVIDIA H200"
+#: What a GPU-bound cell is recorded with where nothing else is said.
+FIGURES: dict[str, Any] = {
+    "latency_ms": 1.0, "period_ms": 0.96, "gpu_busy_ms": 0.95, "energy_mj": 50.0, "kernels": 12,
+    "peak_allocated_bytes": 100 * MIB, "peak_reserved_bytes": 120 * MIB, "rel_error": 1e-3,
+    "graph_breaks": 0, "recompiles": 0, "cudagraph_skips": 0, "first_call_s": 0.5,
+    "compute_floor_ms": 0.5, "memory_floor_ms": 0.1,
+}  # fmt: skip
+_FACTS: dict[str, Any] = {
+    "gpu_name": H200, "gpu_memory_bytes": 150_000_000_000, "driver_version": "570.1", "cuda_version": "12.8",
+    "torch_version": "2.13.0", "triton_version": "3.5", "python": "3.12.4", "cpu_name": "Xeon", "platform": "Linux",
+}  # fmt: skip
+
+
+def environment(**changed: Any) -> Environment:
+    return Environment(**{**_FACTS, **changed})
+
+
+def a_cell(mode: str = "eager", model: str = "mlp", bs: int = 8, dtype: str = "bfloat16", **more: Any) -> Cell:
+    settings = more.pop("settings", {})
+    fields = {"phase": "inference", "device": "cuda", "numerics": {"tf32": False}, **more}
+    return Cell({"name": model}, bs, {"name": mode, **settings}, dtype, **fields)
+
+
+def spread(value: float, relative: float, rounds: int = 5, seed: int = 0) -> list[float]:
+    """`rounds` figures about `value`, normal with this relative standard deviation."""
+    draw = random.Random(seed)
+    return [value * (1 + draw.gauss(0, relative)) for _ in range(rounds)]
+
+
+def steps(value: float, relative: float) -> list[float]:
+    """Five figures whose geometric mean is `value`; their logarithms lie -2, -1, 0, 1, 2 times `relative` beside it."""
+    return [value * (1 + relative) ** step for step in (-2, -1, 0, 1, 2)]
+
+
+def trials_of(cell: Cell, figures: Mapping[str, Any], rounds: int = 5) -> list[Trial]:
+    """`figures`: fields of `Trial` over those of FIGURES; `statuses`: of each round, as (status, reason)."""
+    values = {**FIGURES, **figures}
+    statuses = values.pop("statuses", None)
+    status, reason = values.pop("status", Status.OK), values.pop("reason", None)
+    found = []
+    for number in range(rounds):
+        own = {key: value[number] if isinstance(value, Sequence) and not isinstance(value, str) else value
+               for key, value in values.items()}  # fmt: skip
+        kind, why = statuses[number] if statuses else (status, reason)
+        if not Status(kind).is_measured:
+            own = {}
+        found.append(Trial(cell.key, number, Status(kind), why, **own))
+    return found
+
+
+class Made:
+    """A database at `path` with sweeps in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def sweep(
+        self, cells: Mapping[Cell, Mapping[str, Any] | None] | Sequence[Cell], *, env: Environment | None = None,
+        rounds: int = 5, state: str = "completed", into: str | None = None, **facts: Any,
+    ) -> str:  # fmt: skip
+        """Record a sweep of these cells and return its id. A cell with None is planned and not measured. `into`: an
+        earlier sweep, which ran in another environment, too."""
+        cells = cells if isinstance(cells, Mapping) else {cell: {} for cell in cells}
+        env = env or environment()
+        facts = {
+            "name": None, "label": None, "command": [], "overrides": [], "protocol": {"name": "standard", "rounds": 5},
+            "baseline_mode": "eager", "seed": 0, "git_revision": None, "host": {}, "rounds": rounds, **facts,
+        }  # fmt: skip
+        with Store.open(self.path, mode="write") as store:
+            sweep_id = into or store.begin_sweep(plan=list(cells), **facts)
+            environment_id = store.add_environment(env, {})
+            rows = [
+                {**trial_row(trial), "sweep_id": sweep_id, "environment_id": environment_id}
+                for cell, figures in cells.items()
+                if figures is not None
+                for trial in trials_of(cell, figures, rounds)
+            ]
+            with store._writing() as connection:  # one transaction: a trial each takes a while
+                if rows:
+                    connection.execute(sa.insert(TrialRow), rows)
+            store.rebuild_results(sweep_id)
+            store.finish_sweep(sweep_id, state)
+        return sweep_id
+
+    def sql(self, statement: str) -> None:
+        """Do what only someone with a database browser does."""
+        import sqlite3
+        from contextlib import closing
+
+        with closing(sqlite3.connect(self.path)) as connection:
+            connection.execute(statement)
+            connection.commit()
+
+    def delete_sweep(self, sweep_id: str) -> None:
+        for table in ("result", "trial", "sweep_cell"):
+            self.sql(f"DELETE FROM {table} WHERE sweep_id = '{sweep_id}'")
+        self.sql(f"DELETE FROM {SweepRow.__tablename__} WHERE id = '{sweep_id}'")
+
+
+def template(folder: Path) -> Path:
+    """An empty database: its schema takes longer to make than to copy."""
+    path = folder / "empty.db"
+    Store.open(path, mode="write").close()
+    return path
+
+
+def copied(empty: Path, path: Path) -> Made:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(empty, path)
+    return Made(path)

@@ -1,0 +1,264 @@
+import pytest
+from made_sweeps import H200, a_cell, environment, steps
+
+from effbench.analysis.limits import limits_of
+from effbench.errors import NothingFoundError, UsageError
+from effbench.regression.compare import compare_halves, compare_sweeps, find
+from effbench.store import Store
+
+EAGER, DEFAULT, GRAPH = (a_cell(mode) for mode in ("eager", "default", "cuda-graph"))
+FAST, SLOW = {"latency_ms": steps(1.0, 0.001)}, {"latency_ms": steps(1.1, 0.001)}
+A100 = environment(gpu_name="NVIDIA A100")
+
+
+@pytest.fixture
+def compared(made):
+    def call(before, after, settings=None, **options):
+        with Store.open(made.path) as store:
+            sweeps = [store.find_sweep(one) for one in (before, after)]
+            return compare_sweeps(store, *sweeps, limits_of(settings or {}), **options)
+
+    return call
+
+
+@pytest.fixture
+def halves(made):
+    def call(sweep, by, **options):
+        with Store.open(made.path) as store:
+            return compare_halves(store, store.find_sweep(sweep), by, limits_of({}), **options)
+
+    return call
+
+
+def verdicts(found, metric="latency_ms"):
+    return {one.about["mode"]: one.verdict for one in found.changes if one.metric == metric}
+
+
+def test_two_sweeps(made, compared):
+    before = made.sweep({EAGER: FAST, DEFAULT: FAST}, label="v1", name="nightly")
+    found = compared(before, made.sweep({EAGER: FAST, DEFAULT: SLOW}, label="v2"))
+    assert verdicts(found) == {"eager": "same", "default": "slower"}
+    assert (found.before.title, found.before.label, found.after.label) == (f"{before} (nightly)", "v1", "v2")
+    assert (found.hardware, found.differences, found.notes, found.in_turns) == (H200, [], [], False)
+    assert list(found.counts) == ["slower", "same"]
+    (change,) = [one for one in found.changes if one.gates]
+    assert change.name == "mlp bs=8 default bfloat16"
+
+
+def test_a_line_for_each_mode(made, compared):
+    other = a_cell(bs=64)
+    before = made.sweep({EAGER: FAST, other: FAST, GRAPH: {"status": "error"}})
+    after = made.sweep({EAGER: SLOW, other: {"latency_ms": steps(1.1**3, 0.001)}, GRAPH: {"status": "error"}})
+    found = compared(before, after)
+    lines = {(line.mode, line.metric): line for line in found.modes}
+    assert set(lines) == {("eager", "latency_ms"), ("eager", "period_ms")}
+    line = lines["eager", "latency_ms"]
+    assert line.ratio == pytest.approx(1.1**2)  # geometric mean of 1.1 and 1.1³
+    assert line.low < line.ratio < line.high
+    assert line.cells == 2
+
+
+def test_one_trial_leaves_the_modes_line_without_bounds(made, compared):
+    sweeps = [made.sweep([EAGER], rounds=1) for _ in "ab"]
+    (line, _) = compared(*sweeps).modes
+    assert (line.ratio, line.low) == (1.0, None)
+
+
+def test_a_sweep_against_itself(made, compared):
+    sweep = made.sweep({EAGER: FAST, DEFAULT: SLOW, GRAPH: {"status": "oom"}})
+    found = compared(sweep, sweep)
+    assert {one.verdict for one in found.changes} == {"same"}
+    assert {one.ratio for one in found.changes if one.metric == "latency_ms"} == {1.0}
+
+
+def test_the_noise_fence_comes_from_earlier_sweeps(made, compared):
+    """A cell that moves by 5 % from sweep to sweep is not slower by another 8."""
+    for number in range(8):
+        made.sweep({EAGER: {"latency_ms": steps(1.05 ** (number % 2), 0.001)}, DEFAULT: FAST})
+    before = made.sweep({EAGER: FAST, DEFAULT: FAST})
+    after = made.sweep({cell: {"latency_ms": steps(1.08, 0.001)} for cell in (EAGER, DEFAULT)})
+    found = compared(before, after)
+    assert verdicts(found) == {"eager": "same", "default": "slower"}
+    assert {one.about["mode"]: one.limit for one in found.changes if one.metric == "latency_ms"} == {
+        "eager": pytest.approx(1.05 ** (3 / 0.6745) - 1),
+        "default": 0.02,
+    }
+
+
+def test_differences_stand_on_top_and_only_those_of_what_is_compared(made, compared):
+    before = made.sweep([EAGER])
+    after = made.sweep([EAGER], env=environment(torch_version="2.14.0"), protocol={"name": "x", "rounds": 10})
+    made.sweep([EAGER], env=A100, into=after)
+    found = compared(before, after)
+    assert found.differences == ["torch_version 2.13.0 → 2.14.0", "protocol.rounds 5 → 10"]
+    assert found.hardware == H200
+
+
+def test_another_gpu(made, compared):
+    before, after = made.sweep([EAGER]), made.sweep({EAGER: SLOW}, env=A100)
+    with pytest.raises(NothingFoundError, match="NVIDIA H200 against NVIDIA A100"):
+        compared(before, after)
+    assert verdicts(compared(before, after, across=("hardware",))) == {"eager": "slower"}
+
+
+def test_of_two_gpus_one_is_chosen(made, compared):
+    sweeps = []
+    for figures in (FAST, SLOW):
+        sweeps.append(made.sweep({EAGER: FAST}))
+        made.sweep({EAGER: figures}, env=A100, into=sweeps[-1])
+    with pytest.raises(UsageError, match="choose one with --on"):
+        compared(*sweeps)
+    assert verdicts(compared(*sweeps, on="a100")) == {"eager": "slower"}
+    assert verdicts(compared(*sweeps, on="H200")) == {"eager": "same"}
+    with pytest.raises(NothingFoundError, match="no trial on 'B200'"):
+        compared(*sweeps, on="B200")
+
+
+def test_of_two_interpreters_one_is_chosen_on_the_side_that_has_it(made, compared):
+    sides = {name: environment(flags={"interpreter": f"/venvs/{name}/bin/python"}) for name in ("old", "new")}
+    before = made.sweep({EAGER: FAST}, env=sides["old"])
+    made.sweep({EAGER: SLOW}, env=sides["new"], into=before)
+    after = made.sweep({EAGER: SLOW})
+    assert verdicts(compared(before, after, on="/venvs/old/")) == {"eager": "slower"}
+    assert verdicts(compared(before, after, on="/venvs/new/")) == {"eager": "same"}
+
+
+def test_different_cells_and_half_finished_sweeps(made, compared):
+    before = made.sweep([EAGER, DEFAULT])
+    after = made.sweep({EAGER: {}, DEFAULT: None, GRAPH: {}}, state="interrupted")
+    found = {(one.about["mode"], one.metric): one for one in compared(before, after).changes}
+    assert found["default", "status"].verdict == "missing"
+    assert found["default", "status"].reason == "planned, not measured: the sweep is interrupted"
+    assert found["cuda-graph", "status"].verdict == "new"
+    running = made.sweep({EAGER: {}, DEFAULT: None}, state="running")
+    found = [one for one in compared(before, running).changes if one.metric == "status"]
+    assert [one.reason for one in found] == ["planned, not measured: the sweep is running"]
+
+
+def test_a_sweep_without_any_trial(made, compared):
+    sweeps = [made.sweep([EAGER]), made.sweep({EAGER: None})]
+    for pair in (sweeps, sweeps[::-1]):
+        with pytest.raises(NothingFoundError, match="has no trial yet"):
+            compared(*pair)
+
+
+def test_metrics_of_one_side_only(made, compared):
+    before = made.sweep({EAGER: {"gpu_busy_ms": None, "kernels": None}})
+    found = {one.metric: one for one in compared(before, made.sweep([EAGER])).changes}
+    assert found["gpu_busy_ms"].verdict == found["kernels"].verdict == "ambiguous"
+    assert found["gpu_busy_ms"].reason == found["kernels"].reason == "not measured before"
+    assert found["latency_ms"].verdict == "same"
+
+
+def test_figures_at_the_ends_of_the_floats(made, compared):
+    before = made.sweep({EAGER: {"latency_ms": 1e-300, "period_ms": 1e300}, DEFAULT: {"latency_ms": 1e300}})
+    after = made.sweep({EAGER: {"latency_ms": 1e300, "period_ms": 1e-300}, DEFAULT: {"latency_ms": 1e-300}})
+    found = compared(before, after)
+    assert verdicts(found) == {"eager": "slower", "default": "faster"}
+    assert verdicts(found, "period_ms")["eager"] == "faster"
+
+
+def test_only_some_cells(made, compared):
+    sweeps = [made.sweep([EAGER, DEFAULT]), made.sweep([EAGER, DEFAULT])]
+    rule = {"exceptions": [{"mode": "eager", "floor": 0.1, "reason": "noise"}]}
+    found = compared(*sweeps, rule, only=lambda pair: pair.about["mode"] == "default")
+    assert set(verdicts(found)) == {"default"}
+    assert found.notes == []  # that an exception fits none of few cells says nothing
+    with pytest.raises(NothingFoundError, match="among those asked for"):
+        compared(*sweeps, only=lambda pair: False)
+
+
+def test_exceptions_that_ended_or_fit_nothing_are_noted(made, compared):
+    rules = [{"model": "gone", "floor": 0.1, "reason": "old runner"},
+             {"model": "mlp", "floor": 0.5, "until": "2020-01-01", "reason": "driver 550"}]  # fmt: skip
+    found = compared(made.sweep({EAGER: FAST}), made.sweep({EAGER: SLOW}), {"exceptions": rules})
+    assert verdicts(found) == {"eager": "slower"}
+    assert found.notes == [
+        "exception for model=mlp ended on 2020-01-01: driver 550",
+        "exception for model=gone fits no cell here: old runner",
+    ]
+
+
+# --- halves of one sweep ---
+
+
+def test_two_interpreters_in_turns(made, halves):
+    drift = [1.0, 1.2, 1.4, 1.6, 1.8]
+    old = environment(flags={"interpreter": "/venvs/old/bin/python"}, torch_version="2.11.0")
+    new = environment(flags={"interpreter": "/venvs/new/bin/python"})
+    sweep = made.sweep({EAGER: {"latency_ms": drift}}, env=old)
+    slower = [value * factor for value, factor in zip(drift, (1.05, 1.051, 1.049, 1.05, 1.05), strict=True)]
+    made.sweep({EAGER: {"latency_ms": slower}}, env=new, into=sweep)
+    found = halves(sweep, "python")
+    assert (found.before.title, found.after.title) == ("python=old", "python=new")
+    assert verdicts(found) == {"eager": "slower"}
+    assert found.in_turns
+    assert found.differences[0] == "torch_version 2.11.0 → 2.13.0"
+    assert verdicts(halves(sweep, "torch_version", values=["2.13.0", "2.11.0"])) == {"eager": "faster"}
+    with pytest.raises(UsageError, match="means 0 of the values"):
+        halves(sweep, "python", values=["old", "newer"])
+
+
+def test_by_a_parameter(made, halves):
+    double = a_cell(bs=16)
+    half, other = a_cell(dtype="float16"), a_cell(dtype="float16", bs=16)
+    sweep = made.sweep({EAGER: FAST, half: SLOW, double: FAST, other: FAST})
+    found = halves(sweep, "dtype")
+    assert {one.about["bs"]: one.verdict for one in found.changes if one.metric == "latency_ms"} == {
+        8: "slower",
+        16: "same",
+    }
+    assert (found.before.title, found.after.title) == ("dtype=bfloat16", "dtype=float16")
+    swapped = halves(sweep, "dtype", values=["float16", "bfloat16"])
+    assert "faster" in {one.verdict for one in swapped.changes}
+
+
+def test_by_a_mode_and_its_settings(made, halves):
+    sweep = made.sweep({EAGER: SLOW, DEFAULT: FAST})
+    found = halves(sweep, "mode")
+    assert (found.before.title, found.after.title) == ("mode=eager", "mode=default")
+    assert verdicts(found) == {"eager": "faster"}
+    variants = [a_cell("default", settings={"fullgraph": value}) for value in (False, True)]
+    sweep = made.sweep({variants[0]: SLOW, variants[1]: FAST})
+    found = halves(sweep, "mode.fullgraph")
+    assert (found.before.title, found.after.title) == ("mode.fullgraph=False", "mode.fullgraph=True")
+    assert set(verdicts(found).values()) == {"faster"}
+    assert halves(sweep, "mode").before.title == "mode=default {'fullgraph': False}"
+
+
+def test_by_what_a_sweep_does_not_have_two_of(made, halves):
+    sweep = made.sweep([EAGER, DEFAULT, GRAPH])
+    with pytest.raises(UsageError, match="has 1 value of dtype, not two: bfloat16"):
+        halves(sweep, "dtype")
+    with pytest.raises(UsageError, match=r"has 3 values of mode, not two: .*; choose with --values"):
+        halves(sweep, "mode")
+    with pytest.raises(UsageError, match=r"no cell of .* has a parameter 'colour'"):
+        halves(sweep, "colour")
+    assert verdicts(halves(sweep, "mode", values=["eager", "cuda-graph"])) == {"eager": "same"}
+
+
+def test_by_python_on_one_of_two_gpus(made, halves):
+    sweep = None
+    for gpu in (H200, "NVIDIA A100"):
+        for name, figures in (("old", FAST), ("new", SLOW if gpu == H200 else FAST)):
+            env = environment(gpu_name=gpu, flags={"interpreter": f"/venvs/{name}/bin/python"})
+            sweep = made.sweep({EAGER: figures}, env=env, into=sweep)
+    with pytest.raises(UsageError, match="choose one with --on"):
+        halves(sweep, "python")
+    assert verdicts(halves(sweep, "python", on="H200")) == {"eager": "slower"}
+    assert verdicts(halves(sweep, "python", on="A100")) == {"eager": "same"}
+
+
+# --- references ---
+
+
+def test_a_reference_may_be_a_baseline(made):
+    first, second = made.sweep([EAGER]), made.sweep([EAGER], env=A100)
+    with Store.open(made.path, mode="write") as store:
+        store.set_baseline("main", first)
+        assert find(store, "main").id == first
+        assert find(store, second).id == find(store, "last").id == second
+        store.set_baseline("main", second)
+        with pytest.raises(UsageError, match="set on NVIDIA A100, NVIDIA H200: choose one with --on"):
+            find(store, "main")
+        assert find(store, "main", on="h200").id == first

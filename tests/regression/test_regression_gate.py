@@ -1,0 +1,97 @@
+from types import SimpleNamespace
+
+import pytest
+from made_sweeps import H200, a_cell, environment
+
+from effbench.analysis.screen import STATUS, Change
+from effbench.analysis.verdicts import Verdict
+from effbench.errors import NothingFoundError, UsageError
+from effbench.regression.gate import baseline_of, command_for, failing, verdict_line
+from effbench.store import Store
+
+A100 = environment(gpu_name="NVIDIA A100")
+
+
+@pytest.fixture
+def chosen(made):
+    def call(sweep, on=None, any_hardware=False):
+        with Store.open(made.path) as store:
+            return baseline_of(store, "main", store.find_sweep(sweep), on, any_hardware)
+
+    return call
+
+
+def set_main(made, *sweeps):
+    with Store.open(made.path, mode="write") as store:
+        for sweep in sweeps:
+            store.set_baseline("main", sweep)
+
+
+def test_the_baseline_of_the_sweeps_own_hardware(made, chosen):
+    here, there = made.sweep([a_cell()]), made.sweep([a_cell()], env=A100)
+    set_main(made, here, there)
+    assert chosen(made.sweep([a_cell()])).sweep_id == here
+    assert chosen(made.sweep([a_cell()], env=A100)).sweep_id == there
+
+
+def test_none_on_this_hardware(made, chosen):
+    set_main(made, made.sweep([a_cell()]))
+    sweep = made.sweep([a_cell()], env=A100)
+    with pytest.raises(NothingFoundError, match=r"is set on NVIDIA H200, and sweep .* ran on NVIDIA A100; set one"):
+        chosen(sweep)
+    assert chosen(sweep, any_hardware=True).hardware == H200
+
+
+def test_a_sweep_on_several(made, chosen):
+    both = made.sweep([a_cell()])
+    made.sweep([a_cell()], env=A100, into=both)
+    set_main(made, both)
+    sweep = made.sweep([a_cell()])
+    made.sweep([a_cell()], env=A100, into=sweep)
+    made.sweep([a_cell()], env=environment(gpu_name="NVIDIA L4"), into=sweep)
+    with pytest.raises(UsageError, match="share NVIDIA A100, NVIDIA H200: choose one with --on"):
+        chosen(sweep)
+    assert chosen(sweep, on="a100").hardware == "NVIDIA A100"
+
+
+def test_on_may_name_an_interpreter(made, chosen):
+    set_main(made, made.sweep([a_cell()]))
+    assert chosen(made.sweep([a_cell()]), on="/venvs/new/").hardware == H200
+
+
+def test_itself_gone_or_empty(made, chosen):
+    sweep = made.sweep([a_cell()])
+    set_main(made, sweep)
+    with pytest.raises(UsageError, match="is the baseline 'main' itself"):
+        chosen(sweep)
+    with pytest.raises(NothingFoundError, match="has no trial yet: there is nothing to check"):
+        chosen(made.sweep({a_cell(): None}))
+    last = made.sweep([a_cell()])
+    made.delete_sweep(sweep)
+    with pytest.raises(NothingFoundError, match=f"is sweep {sweep}, which is gone"):
+        chosen(last)
+
+
+def change(verdict, **more):
+    return Change("0123456789abcdef", "mlp", more.pop("metric", "latency_ms"), verdict, **more)
+
+
+def test_what_fails_a_check():
+    rows = [change(verdict) for verdict in Verdict]
+    compared = SimpleNamespace(changes=rows)
+    assert {one.verdict for one in failing(compared)} == {"slower", "broken", "missing"}
+    assert failing(SimpleNamespace(changes=[change(Verdict.SLOWER, ignored=True)])) == []
+
+
+def test_the_line_that_says_so():
+    failed = [change(Verdict.BROKEN, metric=STATUS), change(Verdict.SLOWER), change(Verdict.SLOWER)]
+    assert verdict_line(None, failed, "main") == "check failed: 1 broken, 2 slower against main"
+    assert verdict_line(None, [], "main") == "check passed against main"
+
+
+def test_the_command_that_shows_a_row():
+    row, sweep = change(Verdict.SLOWER), SimpleNamespace(id="20261121-143052-7f3a")
+    said = "effbench compare 20261120-000000-aaaa 20261121-143052-7f3a --cell 0123456789ab --all"
+    assert command_for(row, "20261120-000000-aaaa", sweep, "results/effbench.db") == said
+    more = command_for(row, "20261120-000000-aaaa", sweep, "a b.db", ["--on", "NVIDIA H200"])
+    assert more == f"{said} --on 'NVIDIA H200' --db 'a b.db'"

@@ -1,0 +1,117 @@
+import datetime as dt
+
+import pytest
+
+from effbench.analysis.limits import COMPARED, Limit
+from effbench.errors import ConfigError
+from effbench.regression.settings import merged, read
+
+CELL = {"model": "mlp", "bs": 8, "mode": "eager", "dtype": "float32", "phase": "inference", "device": "cuda",
+        "hardware": "H"}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def written(folder, text, name="conf/check/ours.yaml"):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return str(path)
+
+
+def test_what_ships_compares_every_metric_that_can_be():
+    limits = read()
+    assert set(limits.metrics) == set(COMPARED)
+    assert limits.exceptions == []
+    assert (limits.floor, limits.q, limits.on_missing) == (0.02, 0.05, "fail")
+    assert limits.of(CELL, "compile_cold_s") == Limit(0.02, 1.0, 1.25)
+    assert limits.of(CELL, "graph_pool_bytes") == Limit(0.02, 2 * 2**20)
+    assert limits.of(CELL, "peak_allocated_bytes") == Limit(0.02, 2**20)
+
+
+def test_a_file_of_the_users_is_laid_over_it(folder):
+    text = """
+        floor: 0.05
+        limits: {latency_ms: {floor: 10%}}
+        exceptions:
+          - {model: "m*", metric: kernels, ignore: true, until: 2027-03-31, reason: moving to new kernels}
+    """
+    path = written(folder, text)
+    for name in (path, "ours", "conf/check/ours.yaml"):
+        limits = read(name)
+        assert limits.of(CELL, "period_ms").floor == 0.05
+        assert limits.of(CELL, "latency_ms").floor == pytest.approx(0.1)
+        assert limits.of(CELL, "graph_pool_bytes").least == 2 * 2**20  # of the defaults
+        assert limits.exceptions[0].until == dt.date(2027, 3, 31)
+
+
+def test_the_users_own_default_can_be_asked_for(folder):
+    written(folder, "floor: 0.07", "conf/check/default.yaml")
+    assert read("default").floor == 0.07
+
+
+def test_settings_go_on_top(folder):
+    path = written(folder, "floor: 0.05\nlimits: {latency_ms: {floor: 0.1}}")
+    limits = read(path, ["floor=1e-05", "limits.latency_ms.least=0.5", "on_missing=ignore", "metrics=[latency_ms]"])
+    assert limits.floor == 1e-05
+    assert limits.of(CELL, "latency_ms") == Limit(0.1, 0.5)
+    assert (limits.on_missing, limits.metrics) == ("ignore", ("latency_ms",))
+    rule = "exceptions=[{mode: eager, floor: 0.4, reason: noise}]"
+    assert read(None, [rule]).of(CELL, "latency_ms").floor == 0.4
+
+
+def test_an_empty_file_changes_nothing(folder):
+    assert read(written(folder, "# nothing\n")) == read()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- a\n- b", "holds no mapping"),
+        ("floor: [", "is no YAML"),
+        ("flor: 0.1", "unknown setting flor; did you mean floor?"),
+        ("limits: 3", "maps no metric"),
+        ("\xff\xfe", "unacceptable|is no YAML|holds no mapping"),
+    ],
+)
+def test_files_that_cannot_be_used(folder, text, said):
+    path = written(folder, text)
+    with pytest.raises(ConfigError, match=said):
+        read(path)
+
+
+def test_bytes_that_are_no_text(folder):
+    path = folder / "x.yaml"
+    path.write_bytes(b"floor: \xff\xfe")
+    with pytest.raises(ConfigError, match="is no YAML"):
+        read(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nothing/there.yaml", "cannot read nothing/there.yaml: No such file"),
+        ("defualt", "did you mean default?"),
+        ("conf/check", "cannot read conf/check"),
+    ],
+)
+def test_names_that_mean_nothing(folder, name, said):
+    written(folder, "floor: 0.1")
+    with pytest.raises(ConfigError, match=said):
+        read(name)
+
+
+@pytest.mark.parametrize("word", ["floor", "=3", "floor=[", "floor=", "floor.x=3", "a..b=1", "limits=3", "floor=nan"])
+def test_settings_that_cannot_be(word):
+    with pytest.raises(ConfigError):
+        read(None, [word])
+
+
+def test_merging_leaves_both_as_they_were():
+    below, above = {"a": {"b": 1, "c": [1]}, "d": 2}, {"a": {"b": 3, "c": [2]}, "e": 4}
+    assert merged(below, above) == {"a": {"b": 3, "c": [2]}, "d": 2, "e": 4}
+    assert below == {"a": {"b": 1, "c": [1]}, "d": 2}

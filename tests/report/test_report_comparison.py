@@ -1,0 +1,164 @@
+import csv
+import io
+import json
+import math
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import pytest
+
+from effbench.analysis.halves import Half
+from effbench.analysis.limits import Limits
+from effbench.analysis.screen import COLUMNS, STATUS, Change
+from effbench.analysis.verdicts import Verdict
+from effbench.regression.compare import Compared, ModeChange
+from effbench.report import comparison
+
+HOSTILE = "<img src=x onerror=alert(1)> a|b `c` ![i](http://x) *e* \\"
+
+
+def change(verdict=Verdict.SLOWER, name="mlp", metric="latency_ms", **more):
+    return Change("key", name, metric, verdict, **more)
+
+
+def compared(*changes, differences=(), modes=(), notes=(), label="v1"):
+    before, after = (Half(title, label, {}, {}, {}) for title in ("one", "two"))
+    return Compared(before, after, "NVIDIA H200", list(differences), list(changes), list(modes), Limits(),
+                    notes=list(notes))  # fmt: skip
+
+
+SLOWER = change(before=1.02, after=1.08, ratio=1.059, low=1.051, high=1.067, p_value=0.001, limit=0.02,
+                smallest_slowdown=0.022)  # fmt: skip
+BROKEN = change(Verdict.BROKEN, "gpt2", STATUS, reason="error: boom (ok before)")
+
+
+def test_a_row_of_the_table():
+    assert comparison.cells_of(SLOWER) == [
+        "▲ slower", "mlp", "latency_ms", "1.02 ms", "1.08 ms", "1.059 (1.051–1.067)", "≥ 2.2 %", ""
+    ]  # fmt: skip
+    assert comparison.cells_of(BROKEN) == [
+        "✗ broken", "gpt2", "status", "", "", "", "", "error: boom (ok before)"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("row", "word"),
+    [
+        (change(Verdict.FASTER), "▼ faster"),
+        (change(Verdict.SLOWER, metric="peak_allocated_bytes"), "▲ more"),
+        (change(Verdict.FASTER, metric="kernels"), "▼ less"),
+        (change(Verdict.SLOWER, metric="compile_cold_s"), "▲ slower"),
+        (change(Verdict.MISSING, metric=STATUS, ignored=True), "? missing (ignored)"),
+        (change(Verdict.SAME, metric=STATUS), "= same"),
+    ],
+)
+def test_words(row, word):
+    assert comparison.word_of(row) == word
+
+
+def test_sentences():
+    assert comparison.sentence(SLOWER) == "mlp: latency_ms slower: 1.02 ms → 1.08 ms, 1.059 (1.051–1.067)"
+    assert comparison.sentence(BROKEN) == "gpt2: status broken: error: boom (ok before)"
+
+
+def test_markdown():
+    text = comparison.markdown(compared(SLOWER, BROKEN, differences=["torch_version 1 → 2"], notes=["a note"]),
+                               [SLOWER], 3)  # fmt: skip
+    lines = text.splitlines()
+    assert lines[0] == "**one v1 → two v1 · NVIDIA H200**"
+    assert "- torch_version 1 → 2" in lines
+    assert "1 broken, 1 slower" in lines
+    assert "3 rows that are the same are left out." in lines
+    assert lines[-1] == "- a note"
+    row = next(line for line in lines if "mlp" in line)
+    assert row.count("|") == len(comparison.HEADINGS) + 1
+
+
+def test_names_cannot_begin_anything_in_markdown():
+    row = change(Verdict.BROKEN, HOSTILE, STATUS, reason=f"{HOSTILE}\n| x |")
+    whole = compared(row, label=HOSTILE, differences=[HOSTILE], notes=[HOSTILE])
+    text = comparison.markdown(whole, [row])
+    assert "<" not in text
+    for line in text.splitlines():
+        if "alert" in line and line.startswith("|"):
+            assert line.count("|") == len(comparison.HEADINGS) + 1
+    assert not set("`[]\\") & set(text)
+    assert "a&#124;b" in text
+
+
+def strict(text):
+    def refuse(name):
+        raise AssertionError(name)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_json():
+    modes = [ModeChange("inference", "eager", "latency_ms", 1.05, 1.04, 1.06, 3)]
+    whole = strict(comparison.as_json(compared(SLOWER, BROKEN, modes=modes), [SLOWER, BROKEN]))
+    assert whole["before"] == {"sweep": "one", "label": "v1", "state": "completed"}
+    assert whole["counts"] == {"broken": 1, "slower": 1}
+    assert whole["modes"][0]["ci_high"] == 1.06
+    first, second = whole["changes"]
+    assert set(first) == set(COLUMNS)
+    assert (first["verdict"], first["gates"], first["ci_low"]) == ("slower", True, 1.051)
+    assert (second["cell"], second["ratio"], second["reason"]) == ("gpt2", None, "error: boom (ok before)")
+
+
+def test_json_has_no_number_that_json_does_not_know():
+    odd = change(ratio=math.inf, low=0.0, high=math.inf, smallest_slowdown=math.inf, before=1e-300, after=1e300)
+    modes = [ModeChange("inference", "eager", "latency_ms", math.inf, math.nan, math.inf, 1)]
+    whole = strict(comparison.as_json(compared(odd, modes=modes), [odd]))
+    assert whole["changes"][0]["ratio"] is whole["modes"][0]["ratio"] is whole["modes"][0]["ci_low"] is None
+    assert comparison.cells_of(odd)[5:7] == ["inf (0–inf)", "more than tenfold"]
+
+
+def test_csv():
+    rows = list(csv.DictReader(io.StringIO(comparison.as_csv([SLOWER, change(name='a,"b"\nc')]))))
+    assert [row["cell"] for row in rows] == ["mlp", 'a,"b"\nc']
+    assert (rows[0]["ratio"], rows[1]["ratio"]) == ("1.059", "")
+
+
+def test_junit():
+    rows = [SLOWER, change(metric="kernels", verdict=Verdict.SAME), BROKEN,
+            change(Verdict.AMBIGUOUS, "gpt2", "period_ms", reason="one trial"),
+            change(Verdict.MISSING, "bert", STATUS, reason="not in the plan"),
+            change(Verdict.MISSING, "vit", STATUS, ignored=True),
+            change(Verdict.SLOWER, "vit", "energy_mj", ignored=True)]  # fmt: skip
+    root = ElementTree.fromstring(comparison.as_junit(compared(*rows), rows))
+    assert root.attrib == {"name": "effbench", "tests": "7", "failures": "3", "skipped": "2", "errors": "0"}
+    suites = {suite.get("name"): suite for suite in root}
+    assert list(suites) == ["mlp", "gpt2", "bert", "vit"]
+    failure = suites["mlp"].find("testcase[@name='latency_ms']/failure")
+    assert failure.get("type") == "slower"
+    assert "1.02 ms → 1.08 ms" in failure.get("message")
+    assert suites["mlp"].find("testcase[@name='kernels']/*") is None
+    assert suites["gpt2"].find("testcase[@name='period_ms']/skipped").get("message").endswith("one trial")
+    assert suites["bert"].find("testcase/failure").get("type") == "missing"
+    assert suites["vit"].find("testcase[@name='status']/skipped") is not None
+    assert suites["vit"].find("testcase[@name='energy_mj']/*") is None
+    for suite in root:
+        assert int(suite.get("failures")) == len(suite.findall("testcase/failure"))
+
+
+def test_junit_of_what_xml_cannot_write():
+    row = change(Verdict.BROKEN, f"{HOSTILE}\x00\x1b[31m\ud800", STATUS, reason="\x0b]]> & <x>")
+    root = ElementTree.fromstring(comparison.as_junit(compared(row, label="\x07"), [row]))
+    assert "alert(1)" in root[0].get("name")
+    assert "]]> & <x>" in root[0][0][0].get("message")
+
+
+def test_nothing_to_say():
+    nothing = compared(label=None)
+    assert comparison.counts_text(nothing) == "nothing to compare"
+    assert comparison.markdown(nothing, []) == "**one → two · NVIDIA H200**\n\nnothing to compare\n"
+    assert ElementTree.fromstring(comparison.as_junit(nothing, [])).get("tests") == "0"
+
+
+def test_lines_of_modes():
+    lines = [ModeChange("inference", "eager", "latency_ms", 1.05, 1.04, 1.06, 3),
+             ModeChange("training", "eager", "period_ms", 1.0, None, None, 1)]  # fmt: skip
+    assert comparison.mode_lines(SimpleNamespace(modes=lines)) == [
+        "inference eager: latency 1.050 (1.040–1.060) over 3 cells",
+        "training eager: period 1.000 over 1 cell",
+    ]

@@ -1,0 +1,100 @@
+import pytest
+from made_sweeps import a_cell, environment, steps
+
+from effbench.cell import Status, Trial
+from effbench.store import Store
+from effbench.store.sides import levels
+
+EAGER, DEFAULT = a_cell(), a_cell("default")
+
+
+@pytest.fixture
+def opened(made):
+    with Store.open(made.path, mode="write") as store:
+        yield store
+
+
+def figures(store, sweep_id, cell=EAGER):
+    (side,) = [one.side for one in store.sides(sweep_id) if one.cell_key == cell.key]
+    return side
+
+
+def test_every_round_has_its_figure(made, opened):
+    sweep = made.sweep({EAGER: {"latency_ms": steps(2.0, 0.01), "kernels": [1, 2, 3, 4, 5]}, DEFAULT: {}})
+    side = figures(opened, sweep)
+    assert side.status == "ok"
+    assert side.figures["latency_ms"] == dict(enumerate(steps(2.0, 0.01)))
+    assert side.figures["kernels"] == {0: 1, 1: 2, 2: 3, 3: 4, 4: 5}
+    assert side.figures["first_call_s"] == {0: 0.5}
+    assert side.figures["rel_error"] == {0: 1e-3}
+    assert side.figures["graph_pool_bytes"] == dict.fromkeys(range(5))
+    assert len(opened.sides(sweep)) == 2
+
+
+def test_the_last_attempt_of_a_round_counts(made, opened):
+    sweep = made.sweep({EAGER: {"latency_ms": 1.0}}, rounds=2)
+    env = opened.environments_of(sweep)[0]["id"]
+    opened.record(sweep, env, Trial(EAGER.key, 1, Status.OK, attempt=1, latency_ms=3.0))
+    assert figures(opened, sweep).figures["latency_ms"] == {0: 1.0, 1: 3.0}
+
+
+def test_noisy_rounds_are_set_aside_while_three_others_remain(made, opened):
+    statuses = [("ok", None)] * 3 + [("noisy", "throttled")] * 2
+    side = figures(opened, made.sweep({EAGER: {"statuses": statuses, "latency_ms": [1.0, 1, 1, 9, 9]}}))
+    assert (side.status, side.figures["latency_ms"]) == ("ok", {0: 1.0, 1: 1.0, 2: 1.0})
+
+
+def test_a_failed_cell_has_its_reason_and_no_figures(made, opened):
+    side = figures(opened, made.sweep({EAGER: {"status": "oom", "reason": "20 GiB"}}))
+    assert (side.status, side.reason, side.figures["latency_ms"]) == ("oom", "20 GiB", {})
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_no_number_is_none(made, opened, bad):
+    side = figures(opened, made.sweep({EAGER: {"latency_ms": [bad, 1.0, 1.0, 1.0, 1.0]}}))
+    assert side.figures["latency_ms"][0] is None
+
+
+def test_a_sweep_without_trials(made, opened):
+    sweep = made.sweep({EAGER: None})
+    assert opened.sides(sweep) == []
+    assert opened.environments_of(sweep) == []
+    assert [cell.key for cell in opened.planned_cells(sweep)] == [EAGER.key]
+
+
+def test_planned_cells_are_in_the_order_of_the_plan(made, opened):
+    sweep = made.sweep([DEFAULT, EAGER])
+    cells = opened.planned_cells(sweep)
+    assert [(cell.mode, cell.bs, cell.params["model"]) for cell in cells] == [
+        ("default", 8, {"name": "mlp"}),
+        ("eager", 8, {"name": "mlp"}),
+    ]
+
+
+def test_levels_are_those_of_earlier_sweeps_in_the_same_environment(made, opened):
+    for level in (1.0, 2.0, 3.0):
+        made.sweep({EAGER: {"latency_ms": level}, DEFAULT: {"status": "error"}})
+    made.sweep({EAGER: {"latency_ms": 9.0}}, env=environment(torch_version="2.14.0"))
+    last = made.sweep({EAGER: {"latency_ms": 4.0}, DEFAULT: {}})
+    info = opened.find_sweep(last)
+    env = environment().id
+    found = opened.levels(last, [env], info.started_at, ["latency_ms", "kernels", "no_such_column"])
+    assert set(found) == {(EAGER.key, "latency_ms"), (EAGER.key, "kernels")}
+    assert found[EAGER.key, "latency_ms"] == pytest.approx([1.0, 2.0, 3.0])
+    assert found[EAGER.key, "kernels"] == [12, 12, 12]
+    assert opened.levels(last, [], info.started_at, ["latency_ms"]) == {}
+
+
+def test_sweeps_of_other_cells_do_not_push_out_the_levels(made, opened):
+    """A database that other jobs fill, too."""
+    made.sweep({EAGER: {"latency_ms": 1.0}})
+    made.sweep({EAGER: {"latency_ms": 2.0}})
+    for _ in range(3):
+        made.sweep([a_cell(model="other")])
+    last = made.sweep([EAGER])
+    began = opened.find_sweep(last).started_at
+    with opened._reading() as connection:
+        found = levels(connection, last, [environment().id], began, ["latency_ms"], most=2)
+        newest = levels(connection, last, [environment().id], began, ["latency_ms"], most=1)
+    assert found == {(EAGER.key, "latency_ms"): [1.0, 2.0]}
+    assert newest == {(EAGER.key, "latency_ms"): [2.0]}
