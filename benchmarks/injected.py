@@ -1,6 +1,6 @@
 """Which slowdowns does a comparison of two standard sweeps call `slower`, and how often does it cry wolf?
 
-    python benchmarks/detection.py [--rounds 24] [--kind gpu host] [--db FILE] [--format text|markdown]
+    python benchmarks/injected.py [--rounds 24] [--kind gpu host] [--db FILE] [--format text|markdown]
 
 Delays of 1, 2, 3, 5 and 10 % of a call are injected on the GPU (into an eager attention block with bs 64, which is
 GPU-bound) and, apart, on the host (into an eager `mlp` with bs 8, which is launch-bound). All variants of a kind run
@@ -38,7 +38,7 @@ DRAWS = 2000
 
 
 def name_of(kind: str) -> str:
-    return f"detection-{kind}"
+    return f"injected-{kind}"
 
 
 def run(kind: str, rounds: int, db: str, more: list[str]) -> None:
@@ -102,7 +102,7 @@ def main() -> None:
     args, more = parser.parse_known_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        db = args.db or str(Path(folder) / "detection.db")
+        db = args.db or str(Path(folder) / "injected.db")
         for kind in args.kind:
             if not args.read:
                 run(kind, args.rounds, db, more)
