@@ -200,7 +200,7 @@ _ALL = (
         "baseline's peak reserved ÷ this peak reserved: above 1 is less memory than the baseline",
     ),
     _m("energy_mj", "energy a call", "mJ", "lower", "ratio", "NVML's energy counter over back-to-back calls, a call"),
-    _m("rel_error", "relative error", "", "lower", "none", "‖output - eager‖ ÷ ‖eager‖, worst output and input set"),
+    _m("rel_error", "relative error", "", "lower", "bound", "‖output - eager‖ ÷ ‖eager‖, worst output and input set"),
     _m("graph_breaks", "graph breaks", "", "lower", "exact", "Dynamo's count"),
     _m("recompiles", "recompiles", "", "lower", "exact", "Dynamo's count of compilations beyond the first of a frame"),
     _m(

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+#: Tests run side by side: threads that wait for each other on a shared core make times meaningless.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 #: A protocol that takes a tenth of a second a trial.
 TINY = (
     "protocol=quick",

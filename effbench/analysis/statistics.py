@@ -203,7 +203,7 @@ def mode_score(outcomes: Iterable[Outcome | tuple]) -> ModeScore:
     if not averaged:
         return ModeScore(None, 0, passed, total)
     mean = math.fsum(math.log(model.speedup) for model in averaged) / len(averaged)
-    half = _half_width([_stored_error(model) for model in averaged])
+    half = half_width([_stored_error(model) for model in averaged])
     bounds = (None, None) if half is None else (_exp(mean - half), _exp(mean + half))
     return ModeScore(_exp(mean), len(averaged), passed, total, *bounds)
 
@@ -243,8 +243,9 @@ def _stored_error(model: Outcome) -> tuple[float, float] | None:
     return math.log(high / low) / 2 / t_quantile(df), df
 
 
-def _half_width(errors: Sequence[tuple[float, float] | None]) -> float | None:
-    """Half the 95 % interval of the mean of independent figures, of which `errors` holds (standard error, df)."""
+def half_width(errors: Sequence[tuple[float, float] | None]) -> float | None:
+    """Half the 95 % interval of the mean of independent figures, of which `errors` holds (standard error, df); None
+    where one of them is not known."""
     if any(error is None for error in errors):
         return None
     largest = max(error for error, _ in errors)

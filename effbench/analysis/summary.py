@@ -77,10 +77,10 @@ def last_attempts(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def counted(trials: Iterable[Trial]) -> list[Trial]:
-    """The trials that count: last attempts, without the noisy ones where enough ok ones remain."""
+    """The trials that count: last attempts, without the noisy ones where enough ok ones remain. Rows of `trial` do."""
     kept = last_attempts(trials)
-    if sum(trial.status is Status.OK for trial in kept) >= ENOUGH_OK:
-        kept = [trial for trial in kept if trial.status is not Status.NOISY]
+    if sum(trial.status == Status.OK for trial in kept) >= ENOUGH_OK:
+        kept = [trial for trial in kept if trial.status != Status.NOISY]
     return kept
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from typing import Any
 
 from effbench.analysis.statistics import LogDifference, LogMean, log_difference, log_mean
 
@@ -41,7 +42,8 @@ class Comparison:
     """`ratio` is after ÷ before (above 1: slower), `low` and `high` its Welch 95 % bounds.
 
     `p_value` is Welch's, two-sided, on logarithms. `smallest_slowdown` (0.05 = 5 %) is what such trials would have
-    called slower in four cases of five. All but `ratio` and `verdict` are None under two trials a side.
+    called slower in four cases of five. `error` and `df`: standard error of the ratio's logarithm and its degrees of
+    freedom. All but `ratio` and `verdict` are None under two trials a side.
     """
 
     ratio: float
@@ -50,6 +52,8 @@ class Comparison:
     p_value: float | None
     verdict: Verdict
     smallest_slowdown: float | None
+    error: float | None = None
+    df: float | None = None
 
 
 def compare(before: Sequence[float], after: Sequence[float], floor: float = FLOOR, alpha: float = ALPHA) -> Comparison:
@@ -67,9 +71,10 @@ def compare(before: Sequence[float], after: Sequence[float], floor: float = FLOO
     ratio = difference.ratio()
     if difference.error is None:
         return Comparison(ratio.value, None, None, None, Verdict.AMBIGUOUS, None)
-    p_value = _p_value(difference)
+    p_value = p_value_of(difference)
     verdict = verdict_of(ratio.value, ratio.low, ratio.high, p_value < alpha, floor)
-    return Comparison(ratio.value, ratio.low, ratio.high, p_value, verdict, _smallest(old, new, floor, POWER, alpha))
+    smallest = _smallest(old, new, floor, POWER, alpha)
+    return Comparison(ratio.value, ratio.low, ratio.high, p_value, verdict, smallest, difference.error, difference.df)
 
 
 def verdict_of(ratio: float, low: float | None, high: float | None, significant: bool, floor: float = FLOOR) -> Verdict:
@@ -124,6 +129,21 @@ def smallest_slowdown(
     return _smallest(side, side, floor, power, alpha)
 
 
+def smallest_paired(ratios: LogMean, floor: float = FLOOR, power: float = POWER, alpha: float = ALPHA) -> float:
+    """The smallest relative slowdown called slower with probability `power` by pairs that spread as these ratios do."""
+    error = ratios.error
+    if error is None:
+        raise ValueError("a comparison needs at least two pairs")
+    if error <= _ROUNDING:
+        return floor
+    import numpy as np
+    from scipy.special import stdtrit
+
+    variances, weights = _variance_nodes(ratios.n - 1)
+    critical = stdtrit(ratios.n - 1, 1 - alpha / 2) * np.sqrt(variances)
+    return _least_found(critical, weights, error, floor, power)
+
+
 def _check(floor: float, alpha: float) -> None:
     if not 0 <= floor < math.inf:
         raise ValueError(f"a floor is finite and not negative, unlike {floor!r}")
@@ -131,8 +151,8 @@ def _check(floor: float, alpha: float) -> None:
         raise ValueError(f"a significance level lies between 0 and 1, unlike {alpha!r}")
 
 
-def _p_value(difference: LogDifference) -> float:
-    """Two-sided p-value; of figures without spread 0 or 1."""
+def p_value_of(difference: LogDifference) -> float:
+    """Two-sided p-value of a difference with a standard error; of figures without spread 0 or 1."""
     if difference.error <= _ROUNDING:
         return 1.0 if abs(difference.value) <= _ROUNDING else 0.0
     from scipy.special import stdtr
@@ -149,11 +169,15 @@ def _smallest(before: LogMean, after: LogMean, floor: float, power: float, alpha
     error = math.hypot(before.error, after.error)
     if error <= _ROUNDING:
         return floor
+    critical, weights = _critical((before.error / error) ** 2, before.n, after.n, alpha)
+    return _least_found(critical, weights, error, floor, power)
+
+
+def _least_found(critical: Any, weights: Any, error: float, floor: float, power: float) -> float:
+    """By bisection: `critical` are the least significant differences, in standard errors, with their weights."""
     import numpy as np
     from scipy.special import ndtr
 
-    critical, weights = _critical((before.error / error) ** 2, before.n, after.n, alpha)
-    # in units of the standard error, as `critical` is
     needed = np.maximum(critical, math.log1p(floor) / error)
     low, high = 0.0, float(needed.max()) + 10.0
     while high - low > 1e-6 * high:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,8 @@ import sqlalchemy as sa
 
 from effbench.analysis.summary import last_attempts
 from effbench.cell import Cell, Status, Trial
-from effbench.store import calibration, samples, sweeps, verdicts
+from effbench.store import baselines, calibration, samples, sides, sweeps, verdicts
+from effbench.store.baselines import BaselineInfo
 from effbench.store.database import Database
 from effbench.store.schema import RESULTS, CellRow, EnvironmentRow, SampleRow, SweepCellRow, TrialRow
 from effbench.store.sweeps import SweepInfo
@@ -121,3 +123,35 @@ class Reading(Database):
             return self._rows(query)
         wanted = list(dict.fromkeys(ids))
         return self._rows(query.where(ENVIRONMENT.c.id.in_(wanted))) if wanted else []
+
+    def baselines(self, name: str | None = None) -> list[BaselineInfo]:
+        """All baselines, or those of this name: one for each hardware. Raises NothingFoundError for an unknown name."""
+        with self._reading() as connection:
+            return baselines.everything(connection) if name is None else baselines.named(connection, name, self.name)
+
+    def hardware(self, sweep_id: str) -> list[str]:
+        """What the sweep has trials on: GPUs by name; a machine without one by its CPU."""
+        with self._reading() as connection:
+            return baselines.hardware_of(connection, sweep_id)
+
+    def sides(self, sweep_id: str) -> list[sides.CellSide]:
+        """Every result of the sweep with the figures of its counted trials, for comparing."""
+        with self._reading() as connection:
+            return sides.sides(connection, sweep_id)
+
+    def planned_cells(self, sweep_id: str) -> list[sides.PlannedCell]:
+        """The cells of the sweep as rows, in the order of the plan."""
+        with self._reading() as connection:
+            return sides.planned_cells(connection, sweep_id)
+
+    def environments_of(self, sweep_id: str) -> list[dict[str, Any]]:
+        """Rows of `environment` in which the sweep has trials, oldest first."""
+        with self._reading() as connection:
+            return list(sides.environments_of(connection, sweep_id))
+
+    def levels(
+        self, cell_keys: Iterable[str], environment_ids: Iterable[str], before: dt.datetime, metrics: Iterable[str]
+    ) -> dict[tuple[str, str], list[float]]:
+        """(cell key, metric) -> its ok results in the newest sweeps before this time and in these environments."""
+        with self._reading() as connection:
+            return sides.levels(connection, cell_keys, environment_ids, before, metrics)

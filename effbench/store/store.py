@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from effbench.cell import Cell, Environment, Trial
-from effbench.store import calibration, derive, samples, sweeps, verdicts
+from effbench.store import baselines, calibration, derive, samples, sweeps, verdicts
 from effbench.store.reading import Reading
 from effbench.store.refusal import refused
 from effbench.store.schema import CellRow, EnvironmentRow, SampleRow, SweepCellRow, SweepRow, TrialRow
@@ -164,6 +164,16 @@ class Store(Reading):
         """Store rows of `claim_verdict` (less their environment and time), all or none."""
         with self._writing() as connection:
             verdicts.add(connection, environment_id, judged)
+
+    def set_baseline(self, name: str, sweep_id: str, note: str | None = None) -> list[str]:
+        """Name the sweep a baseline on all hardware that it has trials on, which is returned."""
+        with self._writing() as connection:
+            return baselines.put(connection, name, sweep_id, note, self.name)
+
+    def remove_baseline(self, name: str, hardware: str | None = None) -> list[baselines.BaselineInfo]:
+        """Forget the name (on this hardware, None: on all); the sweeps stay. Returns what was removed."""
+        with self._writing() as connection:
+            return baselines.remove(connection, name, hardware, self.name)
 
     def rebuild_results(self, sweep_id: str) -> None:
         """Derive every result of the sweep again from its trials."""

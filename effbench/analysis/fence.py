@@ -1,0 +1,30 @@
+"""How far a metric of a cell moves between sweeps although nothing changed: its own noise fence."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from statistics import median
+
+#: Sweeps before this one that a fence needs; fewer say nothing.
+LEAST_SWEEPS = 6
+#: Standard deviations of a sweep against the one before it that still pass for noise.
+WIDTH = 3.0
+#: A fence beyond this would hide everything: then the series is noise, and its limit says so.
+WIDEST = 0.5
+
+
+def noise_fence(levels: Sequence[float | None]) -> float:
+    """Relative change (0.03 = 3 %) that one sweep's figure may make against another's of an unchanged cell.
+
+    `levels`: one figure a sweep, oldest first. Robust to steps: it is the median absolute difference of neighbours that
+    counts, so a change between two sweeps is one odd difference among many. 0 where there are too few.
+    """
+    logs = [math.log(value) for value in levels if value is not None and value > 0 and math.isfinite(value)]
+    if len(logs) < LEAST_SWEEPS:
+        return 0.0
+    jumps = [abs(new - old) for old, new in itertools.pairwise(logs)]
+    # the median of |N(0, s)| is 0.6745 s
+    spread = median(jumps) / 0.6745
+    return min(math.expm1(WIDTH * spread), WIDEST)

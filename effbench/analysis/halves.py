@@ -1,0 +1,189 @@
+"""The two sides of a comparison: which cells belong together, whether they may be compared, and how they differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from effbench.analysis.screen import Pair, Side
+from effbench.analysis.swept import flatten
+from effbench.cell import digest
+from effbench.errors import NothingFoundError, UsageError
+
+#: What may differ only where the user says so; of the cell, and of the machine.
+ACROSS = ("hardware", "dtype", "numerics")
+ABOUT = ("model", "bs", "mode", "dtype", "phase", "device")
+SOFTWARE = ("torch_version", "triton_version", "cuda_version", "driver_version", "python", "cpu_name", "platform")
+#: Settings of a protocol that describe it and change nothing.
+_NAMES = ("name",)
+
+
+@dataclass
+class Half:
+    """One side: a sweep, or a part of one.
+
+    `cells`: key -> its row (model, bs, mode, dtype, phase, device, params) in the order of the plan. `sides`: (key,
+    environment id) -> what is known of it. `environments`: id -> row. `state` of its sweep says why cells may lack.
+    """
+
+    title: str
+    label: str | None
+    cells: dict[str, Mapping[str, Any]]
+    sides: dict[tuple[str, str], Side]
+    environments: dict[str, Mapping[str, Any]]
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    state: str = "completed"
+
+    @property
+    def seats(self) -> dict[tuple, list[str]]:
+        """Hardware and interpreter -> the environments there; a sweep that was resumed after an update has two."""
+        found: dict[tuple, list[str]] = {}
+        for key, row in self.environments.items():
+            found.setdefault(seat_of(row), []).append(key)
+        return found
+
+    def side(self, key: str, environment_ids: Sequence[str]) -> Side | None:
+        """Of several environments the last counts."""
+        found = [self.sides[key, one] for one in environment_ids if (key, one) in self.sides]
+        return found[-1] if found else None
+
+
+def hardware_of(environment: Mapping[str, Any]) -> str:
+    return environment["gpu_name"] or environment["cpu_name"]
+
+
+def seat_of(environment: Mapping[str, Any]) -> tuple[str, str | None, str | None]:
+    """Hardware, and the interpreter and folder where they were chosen."""
+    flags = environment["flags"] or {}
+    return hardware_of(environment), flags.get("interpreter"), flags.get("folder")
+
+
+def pairs_of(before: Half, after: Half, names: Mapping[str, str], across: Collection[str] = ()) -> list[Pair]:
+    """Every cell of both halves, matched; `names`: key -> how a cell is called.
+
+    Raises NothingFoundError where no cell is shared or the hardware differs, naming the difference, UsageError where it
+    is not clear which environments belong together. `across`: differences that the user accepts, of ACROSS.
+    """
+    old_seat, new_seat = seats_together(before, after, across)
+    partners = partners_of(before.cells, after.cells, across)
+    hardware = new_seat[0][0]
+    pairs = []
+    for key, row in before.cells.items():
+        other = partners.get(key)
+        old = before.side(key, old_seat[1])
+        new = after.side(other, new_seat[1]) if other else None
+        if old is None and new is None:
+            continue  # planned on both sides or one, measured on none: nothing is known of it
+        why = None
+        if new is None:
+            why = "not in the plan" if other is None else f"planned, not measured: the sweep is {after.state}"
+        elif old is None:
+            why = f"not measured before: that sweep is {before.state}"
+        pairs.append(Pair(key, names[key], about_of(row, hardware), old, new, why))
+    known = set(partners.values())
+    for key, row in after.cells.items():
+        new = after.side(key, new_seat[1])
+        if key not in known and new is not None:
+            pairs.append(Pair(key, names[key], about_of(row, hardware), None, new))
+    if not any(pair.before and pair.after for pair in pairs):
+        raise NothingFoundError(nothing_shared(before, after, across))
+    return pairs
+
+
+def about_of(row: Mapping[str, Any], hardware: str) -> dict[str, Any]:
+    return {**{name: row[name] for name in ABOUT}, "hardware": hardware}
+
+
+def seats_together(before: Half, after: Half, across: Collection[str]) -> tuple[tuple, tuple]:
+    """The (seat, environment ids) of both sides that are compared. Raises as `pairs_of`."""
+    old, new = before.seats, after.seats
+    for half, seats in ((before, old), (after, new)):
+        if not seats:
+            raise NothingFoundError(f"{half.title} has no trial yet: there is nothing to compare")
+    shared = [seat for seat in old if seat in new]
+    if len(shared) == 1:
+        return (shared[0], old[shared[0]]), (shared[0], new[shared[0]])
+    if shared:
+        raise UsageError(f"both sweeps ran on {len(shared)} kinds of hardware or interpreters: {said(shared)}; "
+                         "choose one with --on")  # fmt: skip
+    if len(old) > 1 or len(new) > 1:
+        which, seats = (before, old) if len(old) > 1 else (after, new)
+        raise UsageError(
+            f"{which.title} ran on {len(seats)} kinds of hardware or interpreters: {said(seats)}; choose one with "
+            "--on, or take its halves: effbench compare SWEEP --by python"
+        )
+    (one, old_ids), (other, new_ids) = next(iter(old.items())), next(iter(new.items()))
+    if one[0] != other[0] and "hardware" not in across:
+        raise NothingFoundError(
+            f"not comparable: {one[0]} against {other[0]}; --across hardware compares them all the same"
+        )
+    return (one, old_ids), (other, new_ids)
+
+
+def said(seats: Iterable[tuple]) -> str:
+    return ", ".join(" ".join(str(part) for part in seat if part) for seat in seats)
+
+
+def partners_of(
+    before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]], across: Collection[str]
+) -> dict[str, str]:
+    """Key before -> key after: the same cell, or, of what is left, one that differs in nothing but `across`."""
+    found = {key: key for key in before if key in after}
+    dropped = [name for name in across if name in ("dtype", "numerics")]
+    if dropped:
+        left: dict[str, str] = {}
+        for key, row in after.items():
+            if key not in found:
+                left.setdefault(without(row["params"], dropped), key)
+        for key, row in before.items():
+            if key not in found and (other := left.pop(without(row["params"], dropped), None)):
+                found[key] = other
+    return found
+
+
+def without(params: Any, names: Collection[str]) -> str:
+    """Hash of a cell but for these parameters (dotted)."""
+    flat = flatten(json.loads(params) if isinstance(params, str) else params)
+    kept = {key: value for key, value in flat.items() if not any(key == n or key.startswith(f"{n}.") for n in names)}
+    return digest({key: kept[key] for key in sorted(kept)})
+
+
+def nothing_shared(before: Half, after: Half, across: Collection[str]) -> str:
+    """Why there is nothing to compare: what the cells differ in, if it is one of ACROSS."""
+    for name in ("dtype", "numerics"):
+        if name not in across and partners_of(before.cells, after.cells, [*across, name]):
+            old, new = ({value_of(row, name) for row in half.cells.values()} for half in (before, after))
+            differ = f"{', '.join(sorted(old))} against {', '.join(sorted(new))}"
+            return f"not comparable: the cells differ in {name} ({differ}); --across {name} compares them all the same"
+    return f"nothing comparable: {before.title} and {after.title} share no measured cell"
+
+
+def value_of(row: Mapping[str, Any], name: str) -> str:
+    params = json.loads(row["params"]) if isinstance(row["params"], str) else row["params"]
+    value = params.get(name)
+    return " ".join(f"{key}={item}" for key, item in value.items()) if isinstance(value, Mapping) else str(value)
+
+
+def differences(before: Half, after: Half) -> list[str]:
+    """What else differs between the two sides, to be told above the figures: software, flags, protocol."""
+    told = []
+    for name in SOFTWARE:
+        told += [differs(name, *({one[name] for one in half.environments.values()} for half in (before, after)))]
+    old, new = (flags_of(half) for half in (before, after))
+    told += [differs(name, {old.get(name)}, {new.get(name)}) for name in sorted(old.keys() | new.keys())]
+    names = [name for name in {**before.protocol, **after.protocol} if name not in _NAMES]
+    told += [differs(f"protocol.{name}", {before.protocol.get(name)}, {after.protocol.get(name)}) for name in names]
+    return [text for text in told if text]
+
+
+def flags_of(half: Half) -> dict[str, str]:
+    return {name: value for one in half.environments.values() for name, value in (one["flags"] or {}).items()}
+
+
+def differs(name: str, before: Collection[Any], after: Collection[Any]) -> str | None:
+    if set(before) == set(after):
+        return None
+    old, new = (", ".join(sorted(str(value) for value in side)) for side in (before, after))
+    return f"{name} {old} → {new}"

@@ -1,0 +1,177 @@
+"""From which size on a difference between two sweeps is a change: by metric, with exceptions that say why.
+
+`conf/check/default.yaml` holds what applies where a user says nothing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import fnmatch
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from effbench.errors import ConfigError
+from effbench.metrics import METRICS
+
+COMPARED = tuple(name for name, metric in METRICS.items() if metric.compare != "none" and name != "speedup")
+#: What an exception can be tied to; each is a pattern (`llama-*`) against the cell's value.
+PATTERNS = ("model", "bs", "mode", "dtype", "phase", "device", "hardware", "metric")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """`floor`: least relative change, `least`: absolute one in the metric's unit; `factor`: in the place of the floor
+    for a metric with one value a sweep. `ignore`: a change of it does not count. `reason`: of the exception."""
+
+    floor: float = 0.02
+    least: float = 0.0
+    factor: float = 1.25
+    ignore: bool = False
+    reason: str | None = None
+
+
+@dataclass
+class ExceptionRule:
+    """Another limit for the cells and metrics that fit all of its patterns."""
+
+    patterns: dict[str, str]
+    changes: dict[str, Any]
+    reason: str
+    until: dt.date | None = None
+    used: bool = False
+
+    def fits(self, cell: Mapping[str, Any], metric: str) -> bool:
+        values = {**cell, "metric": metric}
+        return all(fnmatch.fnmatchcase(str(values.get(name)), wanted) for name, wanted in self.patterns.items())
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={wanted}" for name, wanted in self.patterns.items()) or "every cell"
+
+
+@dataclass
+class Limits:
+    """All limits of a comparison. `expired`: exceptions whose time has passed; they no longer hold."""
+
+    metrics: tuple[str, ...] = COMPARED
+    floor: float = 0.02
+    q: float = 0.05
+    on_missing: str = "fail"
+    by_metric: dict[str, Limit] = field(default_factory=dict)
+    exceptions: list[ExceptionRule] = field(default_factory=list)
+    expired: list[ExceptionRule] = field(default_factory=list)
+
+    def of(self, cell: Mapping[str, Any], metric: str) -> Limit:
+        """`cell`: its model, bs, mode, dtype, phase, device and hardware."""
+        limit = self.by_metric.get(metric, Limit(self.floor))
+        for rule in self.exceptions:
+            if rule.fits(cell, metric):
+                rule.used = True
+                limit = replace(limit, **rule.changes, reason=rule.reason)
+        return limit
+
+    @property
+    def unused(self) -> list[ExceptionRule]:
+        """Exceptions that no cell of this comparison fitted."""
+        return [rule for rule in self.exceptions if not rule.used]
+
+
+def limits_of(settings: Mapping[str, Any], today: dt.date | None = None) -> Limits:
+    """Limits from the plain values of a configuration. Raises ConfigError for what is unknown or makes no sense."""
+    known = ("metrics", "floor", "q", "on_missing", "limits", "exceptions")
+    _no_others("", settings, known)
+    floor = _number("floor", settings.get("floor", 0.02), 0.0)
+    q = _number("q", settings.get("q", 0.05), 0.0)
+    if not 0 < q < 1:
+        raise ConfigError(f"q={q:g} is a share of false alarms, between 0 and 1")
+    if settings.get("on_missing", "fail") not in ("fail", "ignore"):
+        raise ConfigError(f"on_missing={settings['on_missing']} is not allowed; choose fail or ignore")
+    metrics = tuple(_list("metrics", settings.get("metrics") or COMPARED))
+    for name in metrics:
+        check_metric(name)
+    by_metric = {}
+    for name, given in (settings.get("limits") or {}).items():
+        check_metric(str(name))
+        by_metric[str(name)] = Limit(**{"floor": floor, **_changes(f"limits.{name}", given)})
+    rules = [_rule(index, given) for index, given in enumerate(_list("exceptions", settings.get("exceptions") or ()))]
+    today = today or dt.datetime.now(dt.UTC).date()
+    expired = [rule for rule in rules if rule.until and rule.until < today]
+    return Limits(
+        metrics, floor, q, settings.get("on_missing", "fail"), by_metric,
+        [rule for rule in rules if rule not in expired], expired,
+    )  # fmt: skip
+
+
+def check_metric(name: str) -> str:
+    """`name`, if it can be compared. Raises ConfigError."""
+    if name not in COMPARED:
+        near = difflib.get_close_matches(name, COMPARED, n=1)
+        if name == "speedup":
+            raise ConfigError("speedup is a ratio within each sweep already: compare latency_ms")
+        if name in METRICS:
+            raise ConfigError(f"{name} follows from others or only describes; compared are {', '.join(COMPARED)}")
+        hint = f"did you mean {near[0]}?" if near else f"compared are {', '.join(COMPARED)}"
+        raise ConfigError(f"unknown metric {name!r}: {hint}")
+    return name
+
+
+def _rule(index: int, given: Any) -> ExceptionRule:
+    name = f"exceptions[{index}]"
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{name} is {given!r}; it maps patterns and limits: {{model: gpt2, floor: 0.1, reason: …}}")
+    own = {field.name for field in fields(Limit)}
+    _no_others(name, given, (*PATTERNS, *own, "until"))
+    reason = given.get("reason")
+    if not isinstance(reason, str) or not reason.strip():
+        raise ConfigError(f"{name} needs a reason: an exception without one outlives everybody who knew it")
+    changes = _changes(name, {key: value for key, value in given.items() if key in own and key != "reason"})
+    if not changes:
+        raise ConfigError(f"{name} changes nothing: give it floor, least, factor or ignore")
+    patterns = {key: str(given[key]) for key in PATTERNS if given.get(key) is not None}
+    return ExceptionRule(patterns, changes, reason.strip(), _date(name, given.get("until")))
+
+
+def _changes(name: str, given: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{name} is {given!r}; it maps floor, least, factor or ignore to a value")
+    _no_others(name, given, ("floor", "least", "factor", "ignore"))
+    changes: dict[str, Any] = {}
+    for key, value in given.items():
+        if key == "ignore":
+            if not isinstance(value, bool):
+                raise ConfigError(f"{name}.ignore is {value!r}, neither true nor false")
+            changes[key] = value
+        else:
+            changes[key] = _number(f"{name}.{key}", value, 1.0 if key == "factor" else 0.0)
+    return changes
+
+
+def _date(name: str, value: Any) -> dt.date | None:
+    if value is None or (isinstance(value, dt.date) and not isinstance(value, dt.datetime)):
+        return value
+    try:
+        return dt.date.fromisoformat(str(value))
+    except ValueError as error:
+        raise ConfigError(f"{name}.until={value} is no date such as 2027-03-31") from error
+
+
+def _number(name: str, value: Any, least: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < least:
+        raise ConfigError(f"{name}={value} must be a number of at least {least:g}")
+    return float(value)
+
+
+def _list(name: str, value: Any) -> Sequence[Any]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ConfigError(f"{name}={value} is no list")
+    return value
+
+
+def _no_others(name: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(sorted(known))}"
+            raise ConfigError(f"unknown setting {name + '.' if name else ''}{key}; {hint}")

@@ -1,0 +1,120 @@
+"""What sweeps know of their cells, read for comparing: few columns of many trials, a pass each."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from effbench.analysis.screen import Side
+from effbench.analysis.summary import counted
+from effbench.cell import Status
+from effbench.metrics import METRICS
+from effbench.store.schema import CellRow, EnvironmentRow, ResultRow, SweepCellRow, SweepRow, TrialRow
+
+CELL, ENVIRONMENT, PLANNED, SWEEP, TRIAL, RESULT = (
+    row.__table__ for row in (CellRow, EnvironmentRow, SweepCellRow, SweepRow, TrialRow, ResultRow)
+)
+#: A figure a trial; the others that are compared have one value a sweep.
+PER_TRIAL = tuple(
+    name for name, metric in METRICS.items() if metric.compare in ("ratio", "exact") and name in TRIAL.columns
+)
+PER_SWEEP = tuple(name for name, metric in METRICS.items() if metric.compare == "bound")
+
+
+class CellSide(NamedTuple):
+    """A cell in one environment of a sweep."""
+
+    cell_key: str
+    environment_id: str
+    side: Side
+
+
+def sides(connection: sa.Connection, sweep_id: str) -> list[CellSide]:
+    """Every result of the sweep with the figures of its counted trials."""
+    keys = (TRIAL.c.cell_key, TRIAL.c.environment_id)
+    query = (
+        sa.select(*keys, TRIAL.c.round, TRIAL.c.attempt, TRIAL.c.status, *(TRIAL.c[name] for name in PER_TRIAL))
+        .where(TRIAL.c.sweep_id == sweep_id)
+        .order_by(*keys, TRIAL.c.round, TRIAL.c.attempt)
+    )
+    figures: dict[tuple[str, str], dict[str, dict[int, float | None]]] = {}
+    for key, rows in groupby(connection.execute(query), lambda row: (row.cell_key, row.environment_id)):
+        kept = [row for row in counted(rows) if Status(row.status).is_measured]
+        figures[key] = {name: {row.round: getattr(row, name) for row in kept} for name in PER_TRIAL}
+    query = sa.select(
+        RESULT.c.cell_key, RESULT.c.environment_id, RESULT.c.status, RESULT.c.reason, RESULT.c.bound,
+        *(RESULT.c[name] for name in PER_SWEEP),
+    ).where(RESULT.c.sweep_id == sweep_id)  # fmt: skip
+    found = []
+    for row in connection.execute(query):
+        own = figures.get((row.cell_key, row.environment_id), {})
+        once = {name: {0: getattr(row, name)} for name in PER_SWEEP}
+        side = Side(row.status, row.reason, row.bound, {**own, **once})
+        found.append(CellSide(row.cell_key, row.environment_id, side))
+    return found
+
+
+class PlannedCell(NamedTuple):
+    """A cell of a sweep's plan, with what names it."""
+
+    key: str
+    model: str
+    bs: int
+    mode: str
+    dtype: str
+    phase: str
+    device: str
+    params: dict[str, Any]
+
+
+def planned_cells(connection: sa.Connection, sweep_id: str) -> list[PlannedCell]:
+    """In the order of the plan."""
+    query = (
+        sa.select(*(CELL.c[name] for name in PlannedCell._fields))
+        .join(PLANNED, PLANNED.c.cell_key == CELL.c.key)
+        .where(PLANNED.c.sweep_id == sweep_id)
+        .order_by(PLANNED.c.position)
+    )
+    return [PlannedCell(*row) for row in connection.execute(query)]
+
+
+def levels(
+    connection: sa.Connection,
+    cell_keys: Iterable[str],
+    environment_ids: Iterable[str],
+    before: dt.datetime,
+    metrics: Iterable[str],
+    most: int = 30,
+) -> dict[tuple[str, str], list[float]]:
+    """(cell key, metric) -> its results in the newest `most` sweeps that began before `before` in these environments,
+    oldest first; `ok` ones only."""
+    metrics = [name for name in metrics if name in RESULT.columns]
+    environment_ids = list(environment_ids)
+    recent = connection.scalars(
+        sa.select(SWEEP.c.id).where(SWEEP.c.started_at < before).order_by(SWEEP.c.started_at.desc()).limit(most)
+    ).all()
+    wanted = set(cell_keys)
+    found: dict[tuple[str, str], list[float]] = {}
+    for sweep_id in reversed(recent):
+        query = sa.select(RESULT.c.cell_key, *(RESULT.c[name] for name in metrics)).where(
+            RESULT.c.sweep_id == sweep_id,
+            RESULT.c.environment_id.in_(environment_ids),
+            RESULT.c.status == Status.OK,
+        )
+        for key, *values in connection.execute(query):
+            if key in wanted:
+                for name, value in zip(metrics, values, strict=True):
+                    if value is not None:
+                        found.setdefault((key, name), []).append(value)
+    return found
+
+
+def environments_of(connection: sa.Connection, sweep_id: str) -> Iterator[dict[str, Any]]:
+    """Rows of `environment` in which the sweep has trials."""
+    used = sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id).distinct()
+    query = sa.select(ENVIRONMENT).where(ENVIRONMENT.c.id.in_(used)).order_by(ENVIRONMENT.c.first_seen_at)
+    return (dict(row) for row in connection.execute(query).mappings())
