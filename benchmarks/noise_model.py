@@ -33,6 +33,9 @@ class Drawn:
     figures: np.ndarray
     values_ms: np.ndarray
 
+    def first(self, n: int) -> Drawn:
+        return Drawn(self.figures[:n], self.values_ms[:n])
+
     def of(self, figure: str) -> list[float]:
         column = self.figures[:, FIGURES.index(figure)]
         return column[~np.isnan(column)].tolist()
@@ -67,8 +70,11 @@ class Template:
     def means(self, rng: np.random.Generator, sweeps: int, n: int, drift: float = 0.0) -> np.ndarray:
         """(sweeps, M): geometric means of `n` trials in each of so many sweeps."""
         shifts = np.stack([self.shift(rng, drift) for _ in range(sweeps)])
-        chosen = rng.integers(len(self.deviations), size=(sweeps, n))
-        return np.exp(self.levels + shifts + np.nanmean(self.deviations[chosen], axis=1))
+        drawn = self.deviations[rng.integers(len(self.deviations), size=(sweeps, n))]
+        measured = (~np.isnan(drawn)).sum(axis=1)
+        # NaN where no trial of a sweep has the figure
+        mean = np.where(measured, np.nansum(drawn, axis=1) / np.maximum(measured, 1), math.nan)
+        return np.exp(self.levels + shifts + mean)
 
     def spread(self, figure: str) -> tuple[float, float]:
         """Standard deviation between the trials of a sweep, and of the sweeps' shifts (logarithms)."""

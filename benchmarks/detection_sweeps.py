@@ -1,0 +1,208 @@
+"""Simulated comparisons of two sweeps of 300 cells: false alarms, and one slowed cell found among them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from detection_rules import (
+    CONFIRMED,
+    FENCED,
+    MOST,
+    RULES,
+    SCREENED,
+    TRIALS,
+    Case,
+    confirmed,
+    p_values,
+    peers,
+    screened_among,
+    slower,
+)
+from detection_rules import screened as screened_all
+from noise_model import FIGURES, TIMES, Drawn, Template
+
+from effbench.analysis.confirm import LEAST_PAIRS, paired
+
+LEVELS = (0.01, 0.02, 0.03, 0.05, 0.10)
+HISTORY = 20
+#: Spread between processes that the goal for GPU-bound cells speaks of, and that of the noisiest hosts seen.
+GOAL_SPREAD, HOST_SPREAD = 0.005, 0.20
+HOST_TIMES = ("latency_ms", "period_ms")
+#: How a slowed cell is made: of which templates, with which spread of which figures, what is slowed.
+SLOWED = {
+    "GPU-bound, as recorded": ("GPU-bound", None, (), TIMES),
+    "GPU-bound, 0.5 % spread": ("GPU-bound", GOAL_SPREAD, TIMES, TIMES),
+    "launch-bound, on the host": ("launch-bound", None, (), HOST_TIMES),
+    "launch-bound, 20 % spread, on the host": ("launch-bound", HOST_SPREAD, HOST_TIMES, HOST_TIMES),
+    "launch-bound, in the kernels": ("launch-bound", None, (), ("gpu_busy_ms",)),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`drift`: standard deviation of a shift of all times of a cell from sweep to sweep, besides the recorded one.
+    `host_spread`: that of launch-bound cells between processes, None as recorded. `slow`: slowed cells too."""
+
+    cells: int = 300
+    drift: float = 0.0
+    host_spread: float | None = None
+    slow: bool = True
+
+
+@dataclass
+class Counts:
+    """Over runs. `alarmed`: rule -> runs with a false alarm; `false`: rule -> cells called slower; `found`: (how
+    slowed, level, rule) -> times; `errors`: (how, level, step) -> |log reported - log true| of the main figure;
+    `held`: same key -> whether the 95 % interval held the truth."""
+
+    runs: int = 0
+    cells: int = 0
+    alarmed: Counter = field(default_factory=Counter)
+    false: Counter = field(default_factory=Counter)
+    by_metric: Counter = field(default_factory=Counter)
+    found: Counter = field(default_factory=Counter)
+    errors: dict = field(default_factory=lambda: defaultdict(list))
+    held: dict = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, other: Counts) -> None:
+        self.runs += other.runs
+        self.cells += other.cells
+        for name in ("alarmed", "false", "by_metric", "found"):
+            getattr(self, name).update(getattr(other, name))
+        for name in ("errors", "held"):
+            for key, values in getattr(other, name).items():
+                getattr(self, name)[key] += values
+
+
+def drawn_case(rng: np.random.Generator, template: Template, drift: float, injected: np.ndarray | float = 0.0) -> Case:
+    """A cell in two sweeps, each with its own shift."""
+    before = template.trials(rng, MOST, template.shift(rng, drift))
+    after = template.trials(rng, MOST, template.shift(rng, drift), injected)
+    history = template.means(rng, HISTORY, TRIALS, drift)
+    return Case(template.kind, before, after, template.constant, history)
+
+
+def rerun(
+    rng: np.random.Generator, template: Template, drift: float, injected: np.ndarray | float
+) -> tuple[Drawn, Drawn]:
+    """Old and new in turns, in one session: its shift is the same for both."""
+    shift = template.shift(rng, drift)
+    return template.trials(rng, LEAST_PAIRS, shift), template.trials(rng, LEAST_PAIRS, shift, injected)
+
+
+def logs_of(level: float, slowed: Sequence[str]) -> np.ndarray:
+    """(M,): which figures grow by `level`."""
+    return np.array([math.log1p(level) if name in slowed else 0.0 for name in FIGURES])
+
+
+def run(seed: int, recorded: Sequence[Template], settings: Settings) -> Counts:
+    """One comparison of unchanged cells; then, one at a time, a slowed cell among them."""
+    rng = np.random.default_rng(seed)
+    counts = Counts(runs=1, cells=settings.cells)
+    used = [hosted(template, settings.host_spread) for template in recorded]
+    chosen = [used[i] for i in rng.integers(len(used), size=settings.cells)]
+    cases = [drawn_case(rng, template, settings.drift) for template in chosen]
+    verdicts = screened_all(cases)
+    fenced = screened_all(cases, fenced=True)
+    alarms: dict[str, set[int]] = {rule: set() for rule in RULES}
+    for rule, second, changes in ((SCREENED, CONFIRMED, verdicts), (None, FENCED, fenced)):
+        for change in slower(changes):
+            index = int(change.key)
+            if rule:
+                alarms[rule].add(index)
+                counts.by_metric[cases[index].kind, change.metric] += 1
+            if confirmed([change], *rerun(rng, chosen[index], settings.drift, 0.0)):
+                alarms[second].add(index)
+    for index, case in enumerate(cases):
+        for rule, alarm in peers(case).items():
+            if alarm:
+                alarms[rule].add(index)
+    for rule, cells in alarms.items():
+        counts.false[rule] += len(cells)
+        counts.alarmed[rule] += bool(cells)
+    if settings.slow:
+        others = {False: p_values(verdicts), True: p_values(fenced)}
+        for how, made in SLOWED.items():
+            for level in LEVELS:
+                slowed_cell(rng, recorded, settings.drift, how, made, level, others, counts)
+    return counts
+
+
+def hosted(template: Template, spread: float | None) -> Template:
+    wide = spread is not None and template.kind == "launch-bound"
+    return template.with_spread(spread, HOST_TIMES) if wide else template
+
+
+def slowed_cell(rng, recorded, drift, how, made, level, others, counts) -> None:
+    """Is a cell that is slower by `level` found, alone among unchanged ones, and how large is it said to be?"""
+    kind, spread, spread_of, slowed = made
+    template = rng.choice([one for one in recorded if one.kind == kind])
+    if spread is not None:
+        template = template.with_spread(spread, spread_of)
+    injected = logs_of(level, slowed)
+    case = drawn_case(rng, template, drift, injected)
+    again = rerun(rng, template, drift, injected)
+    main = slowed[0]
+    for rule, second, fence in ((SCREENED, CONFIRMED, False), (None, FENCED, True)):
+        changes = screened_among(case, others[fence], fence)
+        found = slower(changes)
+        counts.found[how, level, second] += bool(confirmed(found, *again))
+        if rule:
+            counts.found[how, level, rule] += bool(found)
+            change = next(change for change in changes if change.metric == main)
+            told(counts, (how, level, "two sweeps"), change, level)
+    old, new = (dict(enumerate(one.of(main))) for one in again)
+    told(counts, (how, level, "in turns"), paired(old, new), level)
+    for rule, alarm in peers(case).items():
+        counts.found[how, level, rule] += alarm
+
+
+def told(counts: Counts, key: tuple, comparison, level: float) -> None:
+    counts.errors[key].append(abs(math.log(comparison.ratio) - math.log1p(level)))
+    counts.held[key].append(comparison.low <= 1 + level <= comparison.high)
+
+
+def simulate(recorded: Sequence[Template], settings: Settings, runs: int, seed: int, mapped: Callable = map) -> Counts:
+    """`runs` comparisons; `mapped` is `map`, or that of a pool of processes."""
+    total = Counts()
+    seeds = [int(one) for one in np.random.SeedSequence(seed).generate_state(runs)]
+    for counts in mapped(partial(run, recorded=recorded, settings=settings), seeds):
+        total.add(counts)
+    return total
+
+
+def pool(jobs: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(max_workers=jobs)
+
+
+def false_alarm_rows(counts: Counts) -> list[list[str]]:
+    return [
+        [rule, f"{1 - counts.alarmed[rule] / counts.runs:.1%}", f"{counts.false[rule] / counts.runs:.2f}",
+         f"{counts.false[rule] / counts.cells:.3%}"]
+        for rule in RULES
+    ]  # fmt: skip
+
+
+def power_rows(counts: Counts) -> list[list[str]]:
+    rows = []
+    for how in SLOWED:
+        for rule in RULES:
+            rows.append([how, rule, *(f"{counts.found[how, level, rule] / counts.runs:.1%}" for level in LEVELS)])
+    return rows
+
+
+def magnitude_rows(counts: Counts) -> list[list[str]]:
+    rows = []
+    for how in SLOWED:
+        for step in ("two sweeps", "in turns"):
+            keys = [(how, level, step) for level in LEVELS]
+            errors = [math.expm1(float(np.median(counts.errors[key]))) for key in keys]
+            held = [float(np.mean(counts.held[key])) for key in keys]
+            rows.append([how, step, *(f"{e:.2%}, {h:.0%}" for e, h in zip(errors, held, strict=True))])
+    return rows
