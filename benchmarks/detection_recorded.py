@@ -14,6 +14,7 @@ from detection_rules import CONFIRMED, PEERS, SCREENED, TRIALS, Case, confirmed,
 from noise_model import CONSTANT, FIGURES, Drawn, delayed, figures_of, sweeps_of
 
 SHOWN = (SCREENED, PEERS[0], PEERS[1], PEERS[3], PEERS[4])
+DELAYED = (SCREENED, CONFIRMED, PEERS[0], PEERS[1], PEERS[3])
 
 
 def repeated_rows(trials: Sequence[dict[str, Any]]) -> tuple[list[list[str]], int, int]:
@@ -57,28 +58,30 @@ def recorded_case(sweeps: dict[int, list[dict[str, Any]]], old: int, new: int) -
     return Case(first["kind"], before, after, {key: first[key] for key in CONSTANT}, history)
 
 
-def delayed_rows(trials: Sequence[dict[str, Any]], draws: int, seed: int) -> list[list[str]]:
-    """Real delays: five trials of the unchanged cell and five of the delayed one, drawn from a sweep in which all ran in
-    turns; five other rounds are the re-run. Rows: where, delay, measured effect, share called slower by each rule."""
+def delayed_rows(trials: Sequence[dict[str, Any]], draws: int, seed: int) -> tuple[list[str], list[list[str]]]:
+    """Real delays: five trials of the unchanged cell and five of the delayed one, drawn from a sweep in which all ran
+    in turns; five other rounds are the re-run. Headings, and rows: rule, shares called slower in % by delay."""
     rng = np.random.default_rng(seed)
-    rows = []
+    headings = ["rule"]
+    columns: list[list[str]] = []
     for kind, levels in sorted(delayed(list(trials)).items()):
-        base = next(iter(levels.values()))
-        call = statistics.median(trial["latency_ms"] for trial in base) * 1000
-        for delay, slowed in levels.items():
-            if not delay:
-                continue
-            counts: Counter[str] = Counter()
-            for _ in range(draws):
-                case, again = drawn_rounds(rng, kind, base, slowed)
-                found = slower(screened([case]))
-                counts[SCREENED] += bool(found)
-                counts[CONFIRMED] += bool(confirmed(found, *again))
-                counts.update(rule for rule, alarm in peers(case).items() if alarm)
-            effect = geometric(slowed) / geometric(base) - 1
-            shares = [f"{counts[rule] / draws:.1%}" for rule in (SCREENED, CONFIRMED, *SHOWN[1:4])]
-            rows.append([kind, f"{delay / call:.0%}", f"{effect:+.2%}", *shares])
-    return rows
+        base, *others = levels.values()
+        found = [shares_found(rng, kind, base, slowed, draws) for slowed in others]
+        effects = ", ".join(f"{100 * (geometric(slowed) / geometric(base) - 1):.1f}" for slowed in others)
+        headings.append(f"{kind}, by {effects} %")
+        columns.append([", ".join(f"{100 * shares[rule]:.0f}" for shares in found) for rule in DELAYED])
+    return headings, [[rule, *cells] for rule, *cells in zip(DELAYED, *columns, strict=True)]
+
+
+def shares_found(rng, kind: str, base: list[dict], slowed: list[dict], draws: int) -> dict[str, float]:
+    counts: Counter[str] = Counter()
+    for _ in range(draws):
+        case, again = drawn_rounds(rng, kind, base, slowed)
+        found = slower(screened([case]))
+        counts[SCREENED] += bool(found)
+        counts[CONFIRMED] += bool(confirmed(found, *again))
+        counts.update(rule for rule, alarm in peers(case).items() if alarm)
+    return {rule: counts[rule] / draws for rule in DELAYED}
 
 
 def drawn_rounds(rng, kind: str, base: list[dict], slowed: list[dict]) -> tuple[Case, tuple[Drawn, Drawn]]:

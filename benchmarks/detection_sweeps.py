@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -31,6 +30,7 @@ from effbench.analysis.confirm import LEAST_PAIRS, paired
 
 LEVELS = (0.01, 0.02, 0.03, 0.05, 0.10)
 HISTORY = 20
+STEPS = ("two sweeps", "in turns")
 #: Spread between processes that the goal for GPU-bound cells speaks of, and that of the noisiest hosts seen.
 GOAL_SPREAD, HOST_SPREAD = 0.005, 0.20
 HOST_TIMES = ("latency_ms", "period_ms")
@@ -84,7 +84,7 @@ def drawn_case(rng: np.random.Generator, template: Template, drift: float, injec
     """A cell in two sweeps, each with its own shift."""
     before = template.trials(rng, MOST, template.shift(rng, drift))
     after = template.trials(rng, MOST, template.shift(rng, drift), injected)
-    history = template.means(rng, HISTORY, TRIALS, drift)
+    history = np.exp(template.means(rng, HISTORY, TRIALS, drift)[0])
     return Case(template.kind, before, after, template.constant, history)
 
 
@@ -156,9 +156,9 @@ def slowed_cell(rng, recorded, drift, how, made, level, others, counts) -> None:
         if rule:
             counts.found[how, level, rule] += bool(found)
             change = next(change for change in changes if change.metric == main)
-            told(counts, (how, level, "two sweeps"), change, level)
+            told(counts, (how, level, STEPS[0]), change, level)
     old, new = (dict(enumerate(one.of(main))) for one in again)
-    told(counts, (how, level, "in turns"), paired(old, new), level)
+    told(counts, (how, level, STEPS[1]), paired(old, new), level)
     for rule, alarm in peers(case).items():
         counts.found[how, level, rule] += alarm
 
@@ -177,32 +177,32 @@ def simulate(recorded: Sequence[Template], settings: Settings, runs: int, seed: 
     return total
 
 
-def pool(jobs: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(max_workers=jobs)
-
-
-def false_alarm_rows(counts: Counts) -> list[list[str]]:
+def false_alarm_rows(scenarios: Sequence[Counts]) -> list[list[str]]:
+    """Rule, and of every scenario: runs without a false alarm, and cells called slower."""
     return [
-        [rule, f"{1 - counts.alarmed[rule] / counts.runs:.1%}", f"{counts.false[rule] / counts.runs:.2f}",
-         f"{counts.false[rule] / counts.cells:.3%}"]
+        [rule, *(f"{1 - one.alarmed[rule] / one.runs:.1%}, {one.false[rule] / one.cells:.3%}" for one in scenarios)]
+        for rule in RULES
+    ]
+
+
+def power_rows(counts: Counts) -> list[list[str]]:
+    """Rule, and for every way to slow a cell the shares found in %, by level."""
+    return [
+        [rule, *(", ".join(f"{100 * counts.found[how, level, rule] / counts.runs:.0f}" for level in LEVELS)
+                 for how in SLOWED)]
         for rule in RULES
     ]  # fmt: skip
 
 
-def power_rows(counts: Counts) -> list[list[str]]:
-    rows = []
-    for how in SLOWED:
-        for rule in RULES:
-            rows.append([how, rule, *(f"{counts.found[how, level, rule] / counts.runs:.1%}" for level in LEVELS)])
-    return rows
-
-
 def magnitude_rows(counts: Counts) -> list[list[str]]:
+    """How slowed, and for both steps, over all levels: median error of the ratio, share of intervals that hold it."""
     rows = []
     for how in SLOWED:
-        for step in ("two sweeps", "in turns"):
+        cells = []
+        for step in STEPS:
             keys = [(how, level, step) for level in LEVELS]
-            errors = [math.expm1(float(np.median(counts.errors[key]))) for key in keys]
-            held = [float(np.mean(counts.held[key])) for key in keys]
-            rows.append([how, step, *(f"{e:.2%}, {h:.0%}" for e, h in zip(errors, held, strict=True))])
+            errors = np.concatenate([counts.errors[key] for key in keys])
+            cells.append(f"{math.expm1(float(np.median(errors))):.2%}")
+            cells.append(f"{np.mean(np.concatenate([counts.held[key] for key in keys])):.1%}")
+        rows.append([how, *cells])
     return rows

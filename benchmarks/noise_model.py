@@ -67,14 +67,20 @@ class Template:
         figures = np.exp(self.levels + shift + injected + self.deviations[chosen])
         return Drawn(figures, figures[:, :1] * self.values[chosen])
 
-    def means(self, rng: np.random.Generator, sweeps: int, n: int, drift: float = 0.0) -> np.ndarray:
-        """(sweeps, M): geometric means of `n` trials in each of so many sweeps."""
+    def means(self, rng: np.random.Generator, sweeps: int, n: int, drift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+        """Two of (sweeps, M): mean logarithms of `n` trials in each of so many sweeps, and their standard errors.
+
+        NaN where too few trials of a sweep have the figure.
+        """
         shifts = np.stack([self.shift(rng, drift) for _ in range(sweeps)])
         drawn = self.deviations[rng.integers(len(self.deviations), size=(sweeps, n))]
         measured = (~np.isnan(drawn)).sum(axis=1)
-        # NaN where no trial of a sweep has the figure
         mean = np.where(measured, np.nansum(drawn, axis=1) / np.maximum(measured, 1), math.nan)
-        return np.exp(self.levels + shifts + mean)
+        squares = np.nansum((drawn - mean[:, None]) ** 2, axis=1)
+        errors = np.where(
+            measured > 1, np.sqrt(squares / np.maximum(measured - 1, 1) / np.maximum(measured, 1)), math.nan
+        )
+        return self.levels + shifts + mean, errors
 
     def spread(self, figure: str) -> tuple[float, float]:
         """Standard deviation between the trials of a sweep, and of the sweeps' shifts (logarithms)."""
