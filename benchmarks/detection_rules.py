@@ -22,8 +22,9 @@ from effbench.analysis.limits import limits_of
 from effbench.analysis.screen import Change, Pair, Side, decided, of_ratio, screen
 from effbench.analysis.verdicts import Verdict, benjamini_hochberg
 
-SCREENED, CONFIRMED, FENCED = "effbench, screened", "effbench, confirmed", "effbench, confirmed, with history"
-EFFBENCH = (SCREENED, CONFIRMED, FENCED)
+SCREENED = "effbench, screened"
+AGAIN, CONFIRMED, FENCED = "effbench, run again", "effbench, in turns", "effbench, in turns, with history"
+EFFBENCH = (SCREENED, AGAIN, CONFIRMED, FENCED)
 PEERS = ("TorchBench 7 %", "pyperf t-test", "pyperf, 20 processes", "asv U test, × 1.1", "Conbench z = 5")
 RULES = (*EFFBENCH, *PEERS)
 #: What `conf/check/default.yaml` says of the metrics that were recorded.
@@ -84,9 +85,10 @@ def screened(cases: Sequence[Case], fenced: bool = False) -> list[Change]:
     return screen(pairs, LIMITS, lambda key, metric: fences[int(key)].get(metric, 0.0))
 
 
-def p_values(changes: Sequence[Change]) -> list[float]:
-    """Of the tests that a comparison made."""
-    return [change.p_value for change in changes if change.p_value is not None and change.metric in FIGURES]
+def p_values(changes: Sequence[Change], but: str | None = None) -> list[float]:
+    """Of the tests that a comparison made, without those of the cell `but`."""
+    tested = (change for change in changes if change.p_value is not None and change.metric in FIGURES)
+    return [change.p_value for change in tested if change.key != but]
 
 
 def screened_among(case: Case, others: Sequence[float], fenced: bool = False) -> list[Change]:
@@ -104,9 +106,10 @@ def screened_among(case: Case, others: Sequence[float], fenced: bool = False) ->
         change, comparison = of_ratio(pair, metric, limit, False)
         if comparison is not None:
             found.append((change, comparison))
-    significant = benjamini_hochberg([*(comparison.p_value for _, comparison in found), *others], LIMITS.q)
+    own = [comparison.p_value for _, comparison in found]
+    significant = benjamini_hochberg([*own, *others], LIMITS.q)[: len(own)]
     bounds = (pair.before.bound, pair.after.bound)
-    return [decided(*one, sure, bounds, LIMITS) for one, sure in zip(found, significant, strict=False)]
+    return [decided(*one, sure, bounds, LIMITS) for one, sure in zip(found, significant, strict=True)]
 
 
 def slower(changes: Sequence[Change]) -> list[Change]:
@@ -122,6 +125,12 @@ def confirmed(found: Sequence[Change], before: Drawn, after: Drawn) -> list[Chan
         if pairs >= LEAST_PAIRS and confirms(paired(old, new, change.limit), pairs, change.limit):
             kept.append(change)
     return kept
+
+
+def shown_again(found: Sequence[Change], before: Drawn, again: Drawn, case: Case) -> list[Change]:
+    """The same where the old side cannot be run any more: the new one alone is, and compared with the old figures."""
+    said = {change.metric for change in slower(screened([replace(case, before=before, after=again)]))}
+    return [change for change in found if change.metric in said]
 
 
 def peers(case: Case) -> dict[str, bool]:
