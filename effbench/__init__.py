@@ -2,6 +2,7 @@
 
 effbench.sweep(["model=mlp", "bs=1,8", "mode=eager,cuda-graph"]) -> Sweep
 effbench.results(db="results/effbench.db", sweep="last") -> DataFrame, the view `results`
+effbench.compare("main", "last") -> DataFrame, a verdict for each cell and metric
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "sweep": "effbench.api",
     "results": "effbench.api",
+    "compare": "effbench.api",
     "Sweep": "effbench.api",
     "Cell": "effbench.cell",
     "Environment": "effbench.cell",

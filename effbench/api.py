@@ -1,4 +1,4 @@
-"""The Python API: two functions and a handle."""
+"""The Python API: three functions and a handle."""
 
 from __future__ import annotations
 
@@ -52,3 +52,43 @@ def results(db: str = DEFAULT_DB, sweep: str | None = "last") -> pd.DataFrame:
 
     with Store.open(db, mode="read") as store:
         return store.results_frame(store.find_sweep(sweep).id if sweep is not None else None)
+
+
+def compare(
+    before: str,
+    after: str | None = None,
+    db: str = DEFAULT_DB,
+    by: str | None = None,
+    metrics: Sequence[str] | None = None,
+    config: str | None = None,
+) -> pd.DataFrame:
+    """Two sweeps cell by cell and metric by metric, as `effbench compare` does it; what matters most first.
+
+    `before`, `after`: ids, names, baselines or `last`; with `by` (`python`, `folder`, `dtype` …) the halves of the
+    sweep `before`. `metrics`: only these. `config`: limits and exceptions, a file or a name below conf/check. The columns are
+    those of `--format csv` (docs/regressions.md); `attrs` of the frame holds `differences` and `notes`, lists of text.
+    Raises NothingFoundError where nothing can be compared, UsageError and ConfigError for what does not fit together.
+    """
+    import pandas as pd
+
+    from effbench.analysis.limits import check_metric
+    from effbench.analysis.screen import COLUMNS, record
+    from effbench.errors import UsageError
+    from effbench.regression.compare import compare_halves, compare_sweeps, find
+    from effbench.regression.settings import read
+    from effbench.store import Store
+
+    if (after is None) == (by is None):
+        raise UsageError("compare() takes two sweeps, or one and by=")
+    limits = read(config)
+    if metrics is not None:
+        limits.metrics = tuple(check_metric(name) for name in metrics)
+    with Store.open(db, mode="read") as store:
+        old = find(store, before)
+        if by is not None:
+            compared = compare_halves(store, old, by, limits)
+        else:
+            compared = compare_sweeps(store, old, find(store, after), limits)
+    frame = pd.DataFrame([record(change) for change in compared.changes], columns=list(COLUMNS))
+    frame.attrs = {"differences": compared.differences, "notes": compared.notes}
+    return frame

@@ -10,6 +10,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 
@@ -91,7 +92,7 @@ class Cell:
     stream: dict[str, Any] | None = None
     training: dict[str, Any] | None = None
 
-    @property
+    @cached_property
     def key(self) -> str:
         """SHA-256 of the canonical JSON of the cell."""
         return digest(self.params())

@@ -23,6 +23,9 @@ COMMANDS = {
     "doctor": "doctor",
     "reproduce": "reproduce",
     "claims": "claims",
+    "compare": "compare",
+    "baseline": "baseline",
+    "check": "check",
     "advise": "advise",
     "db": "db",
 }

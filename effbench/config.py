@@ -128,6 +128,8 @@ class Config:
     device: str = "auto"  # auto: cuda if there is one, else cpu
     numerics: Numerics = field(default_factory=Numerics)
     env: Any = field(default_factory=dict)  # environment variables of the cell's process; forces isolation=spawn
+    python: str | None = None  # interpreter of the trials; null: the one that runs effbench
+    folder: str | None = None  # working directory whose modules the trials import; null: this one
     sweep: SweepSettings = field(default_factory=SweepSettings)
     protocol: Protocol = field(default_factory=Protocol)
     executor: Executor = field(default_factory=Executor)

@@ -60,6 +60,22 @@ def format_bytes(value: float) -> str:
     raise AssertionError("unreachable")
 
 
+def ratio_text(ratio: float | None, low: float | None = None, high: float | None = None) -> str:
+    """`1.052 (1.047–1.057)`; without bounds the ratio alone; of nothing a dash."""
+    if ratio is None:
+        return ""
+    if low is None or high is None:
+        return f"{ratio:.3f}"
+    return f"{ratio:.3f} ({low:.3f}–{high:.3f})" if high < 1000 else f"{ratio:.3g} ({low:.3g}–{high:.3g})"
+
+
+def percent(value: float) -> str:
+    """A relative size as a share of a hundred: `1.2 %`, `34 %`."""
+    if not math.isfinite(value) or value >= 10:
+        return "more than tenfold" if value >= 10 else "?"
+    return f"{100 * value:.1f} %" if value < 0.1 else f"{100 * value:.0f} %"
+
+
 def _m(name, title, unit, better, compare, help, digits=3):
     return Metric(name, title, unit, Better(better), compare, help, digits)
 

@@ -40,12 +40,15 @@ MAY_IMPORT = {
         "streams",
         "models.spec",
         "analysis.swept",
+        "analysis.interpreters",
         "analysis.stopping",
     },
     "report": {"analysis", "metrics"},
     "doctor": {"store", "sweeping", "analysis", "metrics", "message"},
     "reproduce": {"store", "sweeping", "analysis", "message", "config"},
+    "regression": {"store", "sweeping", "analysis", "metrics", "message", "config"},
     "commands": {
+        "regression",
         "store",
         "report",
         "analysis",
@@ -59,7 +62,7 @@ MAY_IMPORT = {
         "reproduce",
     },
     "cli": {"commands", "sweeping", "config"},
-    "api": {"sweeping", "store", "config"},
+    "api": {"sweeping", "store", "config", "regression", "analysis.limits", "analysis.screen"},
     "__init__": {"api"},
     "__main__": {"cli"},
 }
@@ -191,6 +194,7 @@ def test_public_names():
         "UsageError",
         "WorkerError",
         "__version__",
+        "compare",
         "results",
         "sweep",
     ]

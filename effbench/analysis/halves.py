@@ -172,9 +172,9 @@ def differences(before: Half, after: Half) -> list[str]:
     for name in SOFTWARE:
         told += [differs(name, *({one[name] for one in half.environments.values()} for half in (before, after)))]
     old, new = (flags_of(half) for half in (before, after))
-    told += [differs(name, {old.get(name)}, {new.get(name)}) for name in sorted(old.keys() | new.keys())]
+    told += [differs(name, [old.get(name)], [new.get(name)]) for name in sorted(old.keys() | new.keys())]
     names = [name for name in {**before.protocol, **after.protocol} if name not in _NAMES]
-    told += [differs(f"protocol.{name}", {before.protocol.get(name)}, {after.protocol.get(name)}) for name in names]
+    told += [differs(f"protocol.{name}", [before.protocol.get(name)], [after.protocol.get(name)]) for name in names]
     return [text for text in told if text]
 
 
@@ -182,8 +182,8 @@ def flags_of(half: Half) -> dict[str, str]:
     return {name: value for one in half.environments.values() for name, value in (one["flags"] or {}).items()}
 
 
-def differs(name: str, before: Collection[Any], after: Collection[Any]) -> str | None:
-    if set(before) == set(after):
+def differs(name: str, before: Iterable[Any], after: Iterable[Any]) -> str | None:
+    before, after = ({"not set" if value is None else str(value) for value in side} for side in (before, after))
+    if before == after:
         return None
-    old, new = (", ".join(sorted(str(value) for value in side)) for side in (before, after))
-    return f"{name} {old} → {new}"
+    return f"{name} {', '.join(sorted(before))} → {', '.join(sorted(after))}"

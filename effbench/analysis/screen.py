@@ -28,6 +28,11 @@ ORDER = (
     Verdict.BROKEN, Verdict.SLOWER, Verdict.MISSING, Verdict.AMBIGUOUS, Verdict.FIXED, Verdict.FASTER, Verdict.NEW,
     Verdict.SAME,
 )  # fmt: skip
+#: A row as plain values (`record`), of exports and of the Python API.
+COLUMNS = (
+    "cell", "metric", "verdict", "before", "after", "ratio", "ci_low", "ci_high", "p_value", "limit",
+    "smallest_slowdown", "gates", "reason", "cell_key",
+)  # fmt: skip
 #: The metric of a row that speaks of a whole cell.
 STATUS = "status"
 
@@ -127,7 +132,12 @@ def screen(
     bounds = {pair.key: (pair.before.bound, pair.after.bound) for pair in pairs if pair.before and pair.after}
     for (index, comparison), is_significant in zip(tests, significant, strict=True):
         found[index] = decided(found[index], comparison, is_significant, bounds[found[index].key], limits)
-    return sorted(found, key=lambda change: (ORDER.index(change.verdict), -size(change)))
+    return screen_order(found)
+
+
+def screen_order(changes: Iterable[Change]) -> list[Change]:
+    """What matters most first."""
+    return sorted(changes, key=lambda change: (ORDER.index(change.verdict), -size(change)))
 
 
 def status_change(pair: Pair) -> Change | None:
@@ -268,6 +278,17 @@ def size(change: Change) -> float:
     if change.ratio is None:
         return math.inf if change.metric == STATUS else 0.0
     return abs(math.log(change.ratio)) if change.ratio > 0 else math.inf
+
+
+def record(change: Change) -> dict[str, Any]:
+    """One row under COLUMNS; what is no finite number is None."""
+    row = {
+        "cell": change.name, "metric": change.metric, "verdict": str(change.verdict), "before": change.before,
+        "after": change.after, "ratio": change.ratio, "ci_low": change.low, "ci_high": change.high,
+        "p_value": change.p_value, "limit": change.limit, "smallest_slowdown": change.smallest_slowdown,
+        "gates": change.gates, "reason": change.reason, "cell_key": change.key,
+    }  # fmt: skip
+    return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in row.items()}
 
 
 def also(reason: str | None, limit: Limit) -> str | None:

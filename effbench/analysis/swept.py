@@ -25,8 +25,8 @@ MODES = (
     "cuda-graph",
     "compile+graph",
 )
-#: Columns of the view that become a label when they vary, in this order.
-COLUMNS = ("dtype", "phase", "device", "gpu_name", "torch_version", "python")
+#: Columns of the view, and of `halves.labelled`, that become a label when they vary, in this order.
+COLUMNS = ("dtype", "phase", "device", "gpu_name", "torch_version", "python", "interpreter", "folder")
 #: Parameters that have a column of their own.
 _STREAM = "stream.name"
 _COVERED = frozenset(

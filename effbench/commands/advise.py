@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     trace = trace_of(args) if args.what == "buckets" else None
     with Store.open(args.db, mode="read") as store:
         sweep = store.find_sweep(args.sweep)
-        rows = store.results(sweep.id)
+        rows = options.rows_of(store, sweep.id)
     if trace is not None:
         sheet = buckets_sheet(args, points(rows, args.model, args.mode, args.metric, sweep.baseline_mode), trace)
     else:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
+from effbench.analysis.interpreters import TELLING, labels
 from effbench.analysis.swept import cell_names, row_names
 from effbench.cell import Status
 from effbench.commands import options
@@ -16,6 +18,7 @@ from effbench.errors import NothingFoundError
 from effbench.metrics import METRICS
 from effbench.store.artifacts import home
 from effbench.store.store import Store
+from effbench.store.sweeps import SweepInfo
 
 HELP = "Sweeps in the database; with --cells the planned cells of one, with --failures what did not end ok."
 
@@ -51,21 +54,46 @@ def print_table(table: Table) -> None:
 def print_artifacts(store: Store, reference: str, folder: Path) -> None:
     """A line a file, with its cell; then what could not be made, and why. Plain where it is piped."""
     sweep = store.find_sweep(reference)
-    names = cell_names(store.planned(sweep.id))
+    names = names_of(store, sweep)
     trials = store.trials(sweep.id)
     table = table_of("cell", "kind", "file")
     # of a round that was tried again the last attempt: its files are those that are there
-    last = {trial["cell_key"]: trial for trial in trials if {"artifacts", "artifact_notes"} & trial["extra"].keys()}
-    for trial in last.values():
+    last = {unit_of(trial): trial for trial in trials if {"artifacts", "artifact_notes"} & trial["extra"].keys()}
+    for unit, trial in last.items():
         for name in trial["extra"].get("artifacts", ()):
             path = folder / name
             there = "" if path.is_file() else " (gone)"
-            table.add_row(escape(names[trial["cell_key"]]), kind_of(name), escape(f"{path}{there}"))
+            table.add_row(escape(names[unit]), kind_of(name), escape(f"{path}{there}"))
         for kind, why in trial["extra"].get("artifact_notes", {}).items():
-            table.add_row(escape(names[trial["cell_key"]]), kind, escape(f"none: {why}"))
+            table.add_row(escape(names[unit]), kind, escape(f"none: {why}"))
     if not table.row_count:
         raise NothingFoundError(f"sweep {sweep.id} has no artifacts; ask for them: 'artifacts=[trace,code,graph]'")
     print_table(table)
+
+
+def unit_of(row: dict[str, Any]) -> tuple[str, str]:
+    """Cell key and environment id of a result or a trial."""
+    return row["cell_key"], row["environment_id"]
+
+
+def names_of(store: Store, sweep: SweepInfo) -> dict[tuple[str, str], str]:
+    """Cell key and environment id -> a name, for every planned cell in every environment that it was planned for or ran
+    in; with what tells the environments apart where there are several. An environment id of "" where none is known."""
+    cells = {cell.key: cell for cell in store.planned(sweep.id)}
+    ran = (trial["environment_id"] for trial in store.trials(sweep.id))
+    ids = [*dict.fromkeys([*(sweep.host.get("environments") or {}), *ran])]
+    environments = {row["id"]: row for row in store.environments(ids)}
+    if len(environments) < 2:
+        return {(key, one): name for key, name in cell_names(cells.values()).items() for one in environments or [""]}
+    added = labels(environments.values())
+    units = [(key, one) for key in cells for one in ids if one in environments]
+    rows = [
+        {"model": cells[key].model_name, "bs": cells[key].bs, "mode": cells[key].mode_name, "dtype": cells[key].dtype,
+         "phase": cells[key].phase, "device": cells[key].device, "params": cells[key].params(), "environment_id": one,
+         **{name: environments[one][name] for name in TELLING}, **added[one]}
+        for key, one in units
+    ]  # fmt: skip
+    return dict(zip(units, row_names(rows), strict=True))
 
 
 def kind_of(name: str) -> str:
@@ -102,23 +130,22 @@ def sweeps_table(store: Store) -> Table:
 
 def cells_table(store: Store, reference: str) -> Table:
     sweep = store.find_sweep(reference)
-    cells = store.planned(sweep.id)
-    names = cell_names(cells)
-    results = {row["cell_key"]: row for row in store.results(sweep.id)}
+    devices = {cell.key: cell.device for cell in store.planned(sweep.id)}
+    results = {unit_of(row): row for row in store.results(sweep.id)}
     table = table_of("cell key", "cell", "device", "status", "trials", "latency")
-    for cell in cells:
-        row = results.get(cell.key)
+    for unit, name in names_of(store, sweep).items():
+        row = results.get(unit)
         status, trials, latency = (
             ("not run yet", "0", "")
             if row is None
             else (row["status"], str(row["trials"]), METRICS["latency_ms"].format(row["latency_ms"]))
         )
-        table.add_row(cell.key[:12], escape(names[cell.key]), cell.device, status, trials, latency)
+        table.add_row(unit[0][:12], escape(name), devices[unit[0]], status, trials, latency)
     return table
 
 
 def failures_table(store: Store, reference: str) -> Table:
-    rows = store.results(store.find_sweep(reference).id)
+    rows = options.rows_of(store, store.find_sweep(reference).id)
     table = table_of("status", "cell", "reason")
     for row, name in zip(rows, row_names(rows), strict=True):
         if row["status"] != Status.OK:

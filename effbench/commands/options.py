@@ -5,9 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from effbench.analysis.interpreters import labelled
 from effbench.config import DEFAULT_DB
 from effbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from effbench.store.store import Store
 
 
 def add_db(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +28,12 @@ def add_sweep(parser: argparse.ArgumentParser, default: str | None = "last") -> 
         metavar="ID|NAME|last",
         help=f"which sweep: its id, a unique part of it from the left, its name, or last (default: {default or 'all'})",
     )
+
+
+def rows_of(store: Store, sweep_id: str) -> list[dict[str, Any]]:
+    """The view's rows of a sweep, labelled by interpreter where it has several."""
+    rows = store.results(sweep_id)
+    return labelled(rows, store.environments(row["environment_id"] for row in rows))
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 from pathlib import Path
 
+from effbench.analysis.interpreters import labels
 from effbench.commands import options
 from effbench.errors import StoreError
 from effbench.store.store import Store
@@ -24,6 +25,9 @@ def run(args: argparse.Namespace) -> int:
         sweep = store.find_sweep(args.sweep)
         frame = store.results_frame(sweep.id)
         environments = store.environments(frame["environment_id"].unique())
+    names = labels(environments)
+    for column in dict.fromkeys(column for one in names.values() for column in one):
+        frame[column] = [names[one][column] for one in frame["environment_id"]]
     from effbench.report.page import write_report
 
     try:

@@ -53,7 +53,7 @@ def metric_name(text: str) -> str:
 def run(args: argparse.Namespace) -> int:
     with Store.open(args.db, mode="read") as store:
         sweep = store.find_sweep(args.sweep)
-        rows = store.results(sweep.id)
+        rows = options.rows_of(store, sweep.id)
     if not rows:
         raise NothingFoundError(f"sweep {sweep.id} has no results yet; effbench ls --cells lists what it planned")
     if args.why:
@@ -241,7 +241,7 @@ def end_of_sweep(outcome: Any) -> int:
     console = terminal()
     with Store.open(outcome.db, mode="read") as store:
         sweep = store.find_sweep(outcome.sweep_id)
-        rows = store.results(sweep.id)
+        rows = options.rows_of(store, sweep.id)
         db = store.name  # without a password: this goes into logs
     if rows:
         show(console, sweep, rows, table_of(rows, None, sweep.baseline_mode))
@@ -249,7 +249,9 @@ def end_of_sweep(outcome: Any) -> int:
     said = ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
     option = "" if outcome.db == options.DEFAULT_DB else f" --db '{db}'"
     setting = "" if outcome.db == options.DEFAULT_DB else f" 'db=\"{db}\"'" if "?" in db else f" db={db}"
-    console.print(f"{said} of {sweep.cells} cells · database {db}", highlight=False, soft_wrap=True)
+    environments = len({row["environment_id"] for row in rows})
+    where = f" in {environments} environments" if environments > 1 else ""
+    console.print(f"{said} of {sweep.cells} cells{where} · database {db}", highlight=False, soft_wrap=True)
     if outcome.state == "interrupted":
         console.print(
             f"interrupted; go on with: effbench -m resume={sweep.id}{setting}", highlight=False, soft_wrap=True

@@ -14,17 +14,18 @@ from effbench.analysis.estimate import ABSENT, Estimate, Vector
 from effbench.analysis.expression import ExpressionError, names_in
 from effbench.analysis.rows import Missing, Rows
 from effbench.cell import Environment, Status
-from effbench.errors import UsageError
+from effbench.errors import ConfigError, UsageError
 from effbench.message import EvidenceRequest, ProbeRequest
 from effbench.reproduce.experiment import Experiment
 from effbench.reproduce.reuse import look
 from effbench.store.store import Store
 from effbench.sweeping import plan
-from effbench.sweeping.conduct import PROBE_TIMEOUT_S, Command, Outcome, conduct, probe
+from effbench.sweeping.conduct import Command, Outcome, conduct
 from effbench.sweeping.evidence import EvidenceOutcome, gather
 from effbench.sweeping.invoke import hydra_sweep
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.resume import key_of, value_of
+from effbench.sweeping.sites import PROBE_TIMEOUT_S, probe
 from effbench.sweeping.workers import ForkServer
 
 NO_CUDA = "needs a CUDA GPU, and there is none here"
@@ -106,6 +107,8 @@ class Reusing:
         extend: Outcome | None = None,
     ) -> Outcome | None:
         parts, settings = plan.split(configs)
+        if chosen := sorted({name for part in parts for name in plan.INTERPRETER_KEYS if part[name] is not None}):
+            raise ConfigError(f"reproduce runs under its own interpreter: leave {' and '.join(chosen)} out")
         answer = probe(server, parts, settings.baseline_mode)
         has_cuda = bool(answer["gpus"])
         cells = [plan.resolve([part], has_cuda)[0] for part in parts]

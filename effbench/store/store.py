@@ -146,6 +146,16 @@ class Store(Reading):
             )
         return trial_id
 
+    def note_environments(self, sweep_id: str, facts: dict[str, dict[str, Any]]) -> None:
+        """Add what is known of further environments of a sweep to its `host["environments"]`; what is there stays."""
+        with self._writing() as connection:
+            sweeps.lock(connection, sweep_id, self.name)
+            host = connection.execute(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id)).scalar_one()
+            known = {**facts, **(host.get("environments") or {})}
+            connection.execute(
+                sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(host={**host, "environments": known})
+            )
+
     def finish_sweep(self, sweep_id: str, state: str) -> None:
         """Set the state (completed, interrupted, failed) and the time of the end; `running` takes the end back."""
         if state not in STATES:

@@ -15,6 +15,8 @@ from effbench.store.schema import ResultRow, SweepCellRow, SweepRow, TrialRow
 SWEEP, PLANNED, TRIAL, RESULT = (row.__table__ for row in (SweepRow, SweepCellRow, TrialRow, ResultRow))
 
 STATES = ("running", "completed", "interrupted", "failed")
+#: How the names of sweeps begin that only run some cells of another one again: `last` is none of them.
+CONFIRMING = "confirm:"
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def find(connection: sa.Connection, ref: str, database: str) -> SweepInfo:
 
 def _resolve(ref: str, known: list[tuple[str, str | None]], database: str) -> str:
     if ref == "last":
-        return known[0][0]
+        return next((one for one, name in known if not (name or "").startswith(CONFIRMING)), known[0][0])
     ids = [sweep_id for sweep_id, _ in known]
     if ref in ids:
         return ref

@@ -1,4 +1,4 @@
-"""One sweep from its configurations to its last trial: probe, plan, record, resume, end."""
+"""One sweep from its configurations, or from given cells, to its last trial: probe, plan, record, resume, end."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from effbench.cell import Cell, Environment, mode_settings
-from effbench.config import LOSSES, Config
-from effbench.errors import ConfigError, ResumeError
-from effbench.message import ProbeRequest
+from effbench.cell import Cell
+from effbench.errors import ConfigError
 from effbench.store import artifacts
 from effbench.store.store import Store
-from effbench.sweeping import host, plan
+from effbench.sweeping import interpreters, plan, sites
 from effbench.sweeping.ceilings import measure_missing
 from effbench.sweeping.cores import share_out, wanted_cores
+from effbench.sweeping.host import cache_home
+from effbench.sweeping.interpreters import Interpreter, Unit, cells_of, distinct, interpreters_of
+from effbench.sweeping.planned import Command, begin, check_baseline, facts_of
 from effbench.sweeping.progress import Progress
-from effbench.sweeping.schedule import Job, Schedule, Slot, jobs_of, with_retries
+from effbench.sweeping.schedule import Job, Place, Schedule, Slot, jobs_of, with_retries
 from effbench.sweeping.servers import Servers
+from effbench.sweeping.sites import Site, Sites, preload
 from effbench.sweeping.workers import ForkServer
-
-PROBE_TIMEOUT_S = 300.0
-OWN_MODELS = "effbench.models."
 
 
 @dataclass(frozen=True)
 class Outcome:
     """How a sweep ended. `state`: completed or interrupted. `latencies`: median latency in ms by the configuration's
-    position, None where it has none."""
+    (or unit's) position, None where it has none. `environments`: the environment of each interpreter; `environment_id`
+    is the first of them."""
 
     sweep_id: str
     environment_id: str
@@ -41,156 +41,189 @@ class Outcome:
     state: str
     on_failure: str
     latencies: list[float | None]
-
-
-@dataclass
-class Command:
-    """What the user typed: all of it, and the overrides among it."""
-
-    argv: list[str]
-    overrides: list[str]
+    environments: dict[Interpreter, str] = field(default_factory=dict)
 
 
 def conduct(
     configs: Sequence[dict[str, Any]],
     command: Command,
-    server: ForkServer,
+    server: ForkServer | None,
     progress: Progress,
     stop: threading.Event,
     extend: Outcome | None = None,
 ) -> Outcome:
     """Run (or resume) the sweep of these configurations.
 
-    `extend`: an earlier outcome of the same invocation, whose sweep goes on with these cells (sweepers that choose the
-    next cells by the results of the last). Raises EffbenchError for anything that is wrong before the first trial;
-    nothing is recorded then.
+    `server`: of effbench's own interpreter, its owner's to close; None: one is started where it is needed. `extend`: an
+    earlier outcome of the same invocation, whose sweep goes on with these cells (sweepers that choose the next cells by
+    the results of the last). Raises EffbenchError for anything that is wrong before the first trial; nothing is
+    recorded then.
     """
     parts, settings = plan.split(configs)
-    store = Store.open(settings.db, mode="write")
-    try:
-        answer = probe(server, parts, settings.baseline_mode)
-        cells = plan.resolve(parts, has_cuda=bool(answer["gpus"]))
-        check_baseline(settings, cells)
-        environment = Environment(**answer["environment"])
-        slots = slots_of(answer["gpus"], cells, settings.executor)
-        environment_id = store.add_environment(environment, answer["details"])
-        if extend is None:
-            sweep_id = begin(store, settings, command, cells)
-        else:
-            sweep_id = extend.sweep_id
-            store.extend_sweep(sweep_id, cells)
-        recorded = store.recorded(sweep_id, environment_id)
-        history = store.history(sweep_id, environment_id) if recorded else {}
-        if settings.resume and not recorded and store.trials(sweep_id):
-            progress.note("hardware or software differs from that of the recorded trials: all cells run anew here")
-        jobs = jobs_of(cells, settings.protocol["rounds"], settings.sweep["seed"], recorded)
-        jobs = with_retries(jobs, cells, history, settings.protocol["attempts"])
-        preload(server, cells)
-        gpus = [slot.gpu for slot in slots if slot.gpu]
+    chosen = chosen_interpreters(parts)
+    wanted: dict[Interpreter, list[dict[str, Any]]] = {}
+    for part, interpreter in zip(parts, chosen, strict=True):
+        wanted.setdefault(interpreter, []).append(part)
+    with (
+        Store.open(settings.db, mode="write") as store,  # first: one that cannot be opened is known at once
+        sites.opened(wanted, server, settings.baseline_mode) as ready,
+    ):
+        has_cuda = any(site.gpus for site in ready.values())
+        check_baseline(settings, plan.resolve(parts, has_cuda))
+        cells = [plan.resolve([part], has_cuda)[0] for part in parts]
+        units = [Unit(cell, interpreter) for cell, interpreter in zip(cells, chosen, strict=True)]
+        return run_ready(store, settings, units, command, ready, progress, stop, extend)
+
+
+def chosen_interpreters(parts: Sequence[dict[str, Any]]) -> list[Interpreter]:
+    """The interpreter of each configuration. Raises ConfigError."""
+    asked = [(part["python"], part["folder"]) for part in parts]
+    known = {one: interpreters.resolve(*one) for one in dict.fromkeys(asked)}
+    return [known[one] for one in asked]
+
+
+def run_cells(
+    settings: plan.Settings,
+    units: Sequence[Unit],
+    command: Command,
+    server: ForkServer | None,
+    progress: Progress,
+    stop: threading.Event,
+    extend: Outcome | None = None,
+) -> Outcome:
+    """Run a sweep over given units, each a cell under an interpreter, without Hydra: cells out of a database, say.
+
+    `settings`: of the whole sweep (`plan.Settings.with_defaults(db=…, protocol={"rounds": 10})`). `units`:
+    `Unit(cell, interpreter)`, the interpreter from `interpreters.resolve(python, folder)` or `HERE`; each counts once,
+    and the interpreters of a cell, in the order in which they come first here, alternate A-B, B-A from round to round.
+    `command` is stored as what the user typed. `server`, `progress`, `stop` and `extend` are those of `conduct`: a set
+    `stop` ends the sweep as Ctrl-C does; `Progress(quiet=True)` says nothing.
+
+    The outcome's `latencies` go by the position in `units`; `environments` says which environment each interpreter's
+    trials have in the database. Cells that fail are results with a status. Raises EffbenchError for anything that is
+    wrong before the first trial (no such interpreter, a model that it cannot import): nothing is recorded then.
+
+        units = [Unit(cell, half) for cell in store.planned(sweep_id) for half in (HERE, resolve(python="/old/python"))]
+        outcome = run_cells(settings, units, Command(argv, []), None, Progress(quiet=True), threading.Event())
+    """
+    if not units:
+        raise ConfigError("no cell to run")
+    wanted: dict[Interpreter, list[dict[str, Any]]] = {}
+    for unit in units:
+        wanted.setdefault(unit.interpreter, []).append(unit.cell.params())
+    with (
+        Store.open(settings.db, mode="write") as store,
+        sites.opened(wanted, server, settings.baseline_mode) as ready,
+    ):
+        return run_ready(store, settings, units, command, ready, progress, stop, extend)
+
+
+def run_ready(
+    store: Store,
+    settings: plan.Settings,
+    asked: Sequence[Unit],
+    command: Command,
+    ready: Sites,
+    progress: Progress,
+    stop: threading.Event,
+    extend: Outcome | None,
+) -> Outcome:
+    """The sweep, once its interpreters are ready."""
+    units = distinct(asked)
+    cells = cells_of(units)
+    slots = slots_of(max((site.gpus for site in ready.values()), key=len), cells, settings.executor)
+    ids = {one: store.add_environment(site.environment, site.details) for one, site in ready.items()}
+    if extend is None:
+        sweep_id = begin(store, settings, command, units, ready, progress)
+    else:
+        sweep_id = extend.sweep_id
+        store.extend_sweep(sweep_id, cells)
+        store.note_environments(sweep_id, facts_of(ready))
+    recorded, history = {}, {}
+    for interpreter in interpreters_of(units):
+        found = store.recorded(sweep_id, ids[interpreter])
+        recorded |= {((key, interpreter), round): status for (key, round), status in found.items()}
+        if found:
+            known = store.history(sweep_id, ids[interpreter])
+            history |= {(key, interpreter): trials for key, trials in known.items()}
+    jobs = jobs_of(units, settings.protocol["rounds"], settings.sweep["seed"], recorded)
+    jobs = with_retries(jobs, units, history, settings.protocol["attempts"])
+    gpus = [slot.gpu for slot in slots if slot.gpu]
+    sweep_cache = cache_folder(settings.executor["cache_dir"]) / sweep_id
+    places = {}
+    for interpreter, site in ready.items():
+        own = [unit.cell for unit in units if unit.interpreter == interpreter]
+        preload(site.server, own)
         if gpus and jobs and settings.protocol["profile"]:
-            lock_timeout_s = settings.executor["lock_timeout_s"]
-            reason = measure_missing(server, store, environment_id, gpus, lock_timeout_s=lock_timeout_s)
-            if reason:
-                progress.note(f"this GPU's ceilings could not be measured: {reason}; no roofline in these results")
-        known = store.calibration(environment_id)
-        cache_root = cache_folder(settings.executor["cache_dir"]) / sweep_id / environment_id
-        schedule = Schedule(
-            servers=Servers(
-                server,
-                lambda fresh: preload(fresh, cells),
+            ceilings_of(site, store, ids[interpreter], gpus, settings, progress)
+        known = store.calibration(ids[interpreter])
+        places[interpreter] = Place(
+            Servers(
+                site.server,
+                equip=lambda fresh, own=own: preload(fresh, own),
+                make=site.start,
                 renew=settings.executor["renew_server"] and bool(gpus),
                 last_round=settings.protocol["rounds"] - 1,
             ),
-            slots=slots,
-            protocol=settings.protocol,
-            timeout_s=settings.timeout_s,
-            isolation=settings.isolation,
-            lock_timeout_s=settings.executor["lock_timeout_s"],
-            cache_root=cache_root,
-            record=lambda trial: store.record(sweep_id, environment_id, trial),
-            observer=progress,
-            foreign_wait_s=settings.executor["foreign_wait_s"],
-            ceilings=known and known["ceilings"],
-            artifacts=lambda job: wanted_artifacts(job, settings, sweep_id),
-            history=history,
-            stop=stop,
+            sweep_cache / ids[interpreter],
+            known and known["ceilings"],
         )
-        state = "failed"
-        try:
-            with progress.showing(sweep_id, settings, cells, jobs, slots), stop_on_ctrl_c(stop):
-                schedule.run(jobs)
-            state = "interrupted" if stop.is_set() else "completed"
-        except KeyboardInterrupt:  # a second Ctrl-C
-            state = "interrupted"
-            raise
-        finally:
-            store.finish_sweep(sweep_id, state)
-            if state == "completed" and not settings.executor["keep_cache"]:
-                shutil.rmtree(cache_root.parent, ignore_errors=True)
-        found = {row["cell_key"]: row["latency_ms"] for row in store.results(sweep_id)}
-        keys = [plan.resolve([part], has_cuda=bool(answer["gpus"]))[0].key for part in parts]
-        latencies = [found.get(key) for key in keys]
-        return Outcome(sweep_id, environment_id, settings.db, state, settings.on_failure, latencies)
+    schedule = Schedule(
+        places=places,
+        slots=slots,
+        protocol=settings.protocol,
+        timeout_s=settings.timeout_s,
+        isolation=settings.isolation,
+        lock_timeout_s=settings.executor["lock_timeout_s"],
+        record=lambda job, trial: store.record(sweep_id, ids[job.interpreter], trial),
+        observer=progress,
+        foreign_wait_s=settings.executor["foreign_wait_s"],
+        artifacts=lambda job: wanted_artifacts(job, settings, sweep_id, ids[job.interpreter]),
+        history=history,
+        stop=stop,
+    )
+    state = "failed"
+    try:
+        with progress.showing(sweep_id, settings, units, jobs, slots), stop_on_ctrl_c(stop):
+            schedule.run(jobs)
+        state = "interrupted" if stop.is_set() else "completed"
+    except KeyboardInterrupt:  # a second Ctrl-C
+        state = "interrupted"
+        raise
     finally:
-        store.close()
+        store.finish_sweep(sweep_id, state)
+        if state == "completed" and not settings.executor["keep_cache"]:
+            shutil.rmtree(sweep_cache, ignore_errors=True)
+    measured = {(row["cell_key"], row["environment_id"]): row["latency_ms"] for row in store.results(sweep_id)}
+    latencies = [measured.get((unit.cell.key, ids[unit.interpreter])) for unit in asked]
+    first = ids[units[0].interpreter]
+    return Outcome(sweep_id, first, settings.db, state, settings.on_failure, latencies, ids)
 
 
-def wanted_artifacts(job: Job, settings: plan.Settings, sweep_id: str) -> dict[str, Any] | None:
+def ceilings_of(
+    site: Site,
+    store: Store,
+    environment_id: str,
+    gpus: list[dict[str, Any]],
+    settings: plan.Settings,
+    progress: Progress,
+) -> None:
+    """Measure them where they are not known, and say where they cannot be."""
+    lock_timeout_s = settings.executor["lock_timeout_s"]
+    reason = measure_missing(site.server, store, environment_id, gpus, lock_timeout_s=lock_timeout_s)
+    if reason:
+        progress.note(f"this GPU's ceilings could not be measured: {reason}; no roofline in these results")
+
+
+def wanted_artifacts(job: Job, settings: plan.Settings, sweep_id: str, environment_id: str) -> dict[str, Any] | None:
     """What the trial shall leave behind, and where: in a cell's first round alone."""
     if not settings.artifacts or job.round > 0:
         return None
     name = artifacts.name_of(sweep_id, job.cell.key)
+    if job.interpreter.given:  # beside those of the same cell under another
+        name += f"-{environment_id}"
     folder = (artifacts.home(settings.db) / name).absolute()
     return {"kinds": settings.artifacts, "folder": str(folder), "name": name}
-
-
-def probe(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str) -> dict[str, Any]:
-    """Import every target once, in a child; learn the environment; fit the modes' settings.
-
-    Raises ConfigError for what cannot be imported and for a setting that a mode does not have.
-    """
-    modules = dict.fromkeys(part["model"]["module"]["_target_"] for part in parts)
-    named = (part["training"]["loss"] for part in parts if part["phase"] == "training")
-    losses = dict.fromkeys(loss for loss in named if loss not in LOSSES)
-    modules |= losses
-    modes = {str(part["mode"]): part["mode"] for part in parts}
-    device = "cpu" if all(part["device"] == "cpu" for part in parts) else "auto"
-    answer = server.call("probe", ProbeRequest(list(modules), list(modes.values()), device).to_json(), PROBE_TIMEOUT_S)
-    for loss in losses:
-        answer["errors"] = [said.replace(f"_target_={loss}", f"training.loss={loss}") for said in answer["errors"]]
-    known = dict(zip(modes, answer["settings"], strict=True))
-    if errors := answer["errors"] or fit_settings(parts, known, baseline_mode):
-        more = f" (and {len(errors) - 2} more like these)" if len(errors) > 2 else ""
-        raise ConfigError("\n".join(errors[:2]) + more)
-    return answer
-
-
-def fit_settings(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | None], baseline_mode: str) -> list[str]:
-    """Take from the baseline what only other modes have (`mode=eager,default mode.fullgraph=true`), so that it stands
-    beside them. Returns what is wrong with the settings of all others."""
-    errors = {}
-    elsewhere = {name for names in known.values() for name in names or ()}
-    for part in parts:
-        mode, names = part["mode"], known[str(part["mode"])]
-        unknown = [name for name in mode_settings(mode) if names is not None and name not in names]
-        if mode["name"] == baseline_mode and elsewhere.issuperset(unknown):
-            part["mode"] = {key: value for key, value in mode.items() if key not in unknown}
-            continue
-        for name in unknown:
-            has = ", ".join(names or ()) or "none"
-            errors[f"mode {mode['name']} has no setting {name!r}; it has: {has}"] = None
-    return list(errors)
-
-
-def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
-    """Have the server import effbench's own model modules (and so torchvision, transformers) once for all trials.
-
-    A user's modules are imported in each trial: what they do on import must not touch the server.
-    """
-    targets = {cell.model["module"]["_target_"] for cell in cells if not cell.env}
-    own = sorted({target.rpartition(".")[0] for target in targets if target.startswith(OWN_MODELS)})
-    if own:
-        server.call("preload", {"modules": own}, PROBE_TIMEOUT_S)
 
 
 def slots_of(gpus: list[dict[str, Any]], cells: Sequence[Cell], executor: dict[str, Any]) -> list[Slot]:
@@ -216,67 +249,9 @@ def slots_of(gpus: list[dict[str, Any]], cells: Sequence[Cell], executor: dict[s
     return slots
 
 
-def begin(store: Store, settings: plan.Settings, command: Command, cells: list[Cell]) -> str:
-    """The id of a new sweep, or of the one to be resumed after its plan was found to be the same."""
-    if settings.resume is None:
-        here = Path.cwd()
-        return store.begin_sweep(
-            name=settings.sweep["name"],
-            label=settings.sweep["label"] or host.git_description(here),
-            command=command.argv,
-            overrides=command.overrides,
-            protocol=settings.protocol,
-            baseline_mode=settings.baseline_mode,
-            seed=settings.sweep["seed"],
-            git_revision=host.git_revision(here),
-            host=host.facts(),
-            plan=cells,
-            rounds=settings.protocol["rounds"],
-        )
-    info = store.find_sweep(settings.resume)
-    check_same_plan(info, store.planned(info.id), cells, settings)
-    store.finish_sweep(info.id, "running")
-    return info.id
-
-
-def check_same_plan(info: Any, planned: list[Cell], cells: list[Cell], settings: plan.Settings) -> None:
-    """Raises ResumeError that names the first difference."""
-    before, now = {cell.key: cell for cell in planned}, {cell.key: cell for cell in cells}
-    gone = [cell for key, cell in before.items() if key not in now]
-    new = [cell for key, cell in now.items() if key not in before]
-    how = "resume without overrides, or start a new sweep without resume="
-    if gone or new:
-        parts = [
-            f"{len(found)} {what} (first: {found[0]} on {found[0].device})"
-            for found, what in ((gone, "cells missing"), (new, "cells more"))
-            if found
-        ]
-        raise ResumeError(f"sweep {info.id} was planned otherwise: {', '.join(parts)}; {how}")
-    pairs = {f"protocol.{key}": (info.protocol.get(key, value), value) for key, value in settings.protocol.items()}
-    pairs["baseline_mode"] = (info.baseline_mode, settings.baseline_mode)
-    pairs["sweep.seed"] = (info.seed, settings.sweep["seed"])
-    for key, old in (("name", info.name), ("label", info.label)):
-        pairs[f"sweep.{key}"] = (old, settings.sweep[key] or old)
-    for key, (old, new) in pairs.items():
-        if old != new:
-            raise ResumeError(f"sweep {info.id} has {key}={old}, not {new}; {how}")
-
-
-def check_baseline(settings: plan.Settings, cells: list[Cell]) -> None:
-    """A baseline that was named must be there; the default, eager, may be left out of a sweep. Raises ConfigError."""
-    modes = sorted({cell.mode_name for cell in cells})
-    if settings.baseline_mode not in (*modes, Config.baseline_mode):
-        raise ConfigError(
-            f"baseline_mode={settings.baseline_mode} is not among the modes of this sweep: {', '.join(modes)}"
-        )
-
-
 def cache_folder(configured: str | None) -> Path:
     """Where compile caches live while a sweep runs."""
-    if configured:
-        return Path(configured).expanduser().resolve()
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "effbench" / "compile"
+    return Path(configured).expanduser().resolve() if configured else cache_home() / "compile"
 
 
 @contextmanager

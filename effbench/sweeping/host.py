@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,15 @@ def facts() -> dict[str, Any]:
         "kernel": platform.release(),
         "cpu_count": os.cpu_count(),
         "effbench": effbench.__version__,
+        "executable": sys.executable,
+        "folder": str(Path.cwd()),
     }
+
+
+def cache_home() -> Path:
+    """effbench's own part of the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return (Path(base) / "effbench").absolute()
 
 
 def git_revision(folder: Path) -> str | None:

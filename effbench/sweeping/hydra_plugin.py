@@ -97,7 +97,7 @@ class EffbenchLauncher(Launcher):
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         session = Session.current
         assert session is not None, "the launcher runs below effbench.cli"
-        if session.server is None:
+        if session.server is None and not all(map(names_interpreter, job_overrides)):
             session.server = ForkServer()  # starts while the jobs are composed
         composer = Composer(self.hydra_context.config_loader, self.config)
         configs = [composer.compose(overrides) for overrides in job_overrides]
@@ -109,6 +109,11 @@ class EffbenchLauncher(Launcher):
             JobReturn(overrides=list(overrides), status=JobStatus.COMPLETED, _return_value=latency)
             for overrides, latency in zip(job_overrides, latencies, strict=True)
         ]
+
+
+def names_interpreter(overrides: Sequence[str]) -> bool:
+    """Does this job say where it runs? Then effbench's own interpreter need not load torch."""
+    return any(override.startswith(("python=", "folder=")) for override in overrides)
 
 
 def register() -> None:

@@ -14,9 +14,14 @@ from effbench import streams
 from effbench.cell import Cell
 from effbench.errors import ConfigError
 from effbench.models.spec import parse_inputs
+from effbench.store.sweeps import CONFIRMING
+from effbench.sweeping.interpreters import Unit
 
-#: Top-level keys that define a cell; all others are settings of the whole sweep.
+#: Top-level keys that define a cell.
 CELL_KEYS = ("model", "bs", "stream", "mode", "dtype", "phase", "training", "device", "numerics", "env")
+#: Those that say under which interpreter it runs. All others are settings of the whole sweep.
+INTERPRETER_KEYS = ("python", "folder")
+SWEPT_KEYS = CELL_KEYS + INTERPRETER_KEYS
 
 
 @dataclass(frozen=True)
@@ -34,17 +39,28 @@ class Settings:
     on_failure: str
     db: str
 
+    @classmethod
+    def with_defaults(cls, **given: Any) -> Settings:
+        """Those that are given, all others as the configuration has them: for a sweep that no command line describes.
+
+        Of `sweep`, `protocol` and `executor` a part may be given.
+        """
+        values = dataclasses.asdict(schema.Config())
+        names = [field.name for field in dataclasses.fields(cls)]
+        nested = {name: values[name] | value for name, value in given.items() if isinstance(value, dict)}
+        return cls(**{name: values[name] for name in names} | given | nested)
+
 
 def split(configs: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], Settings]:
-    """The cells' part of each configuration, and the settings that all of them share.
+    """The part of each configuration that says what runs where (SWEPT_KEYS), and the settings that all share.
 
     Raises ConfigError for an invalid value, and for a setting of the sweep that was itself swept.
     """
     cells, settings = [], None
     for config in configs:
         validate(config)
-        cells.append({key: config[key] for key in CELL_KEYS})
-        found = {key: value for key, value in config.items() if key not in CELL_KEYS}
+        cells.append({key: config[key] for key in SWEPT_KEYS})
+        found = {key: value for key, value in config.items() if key not in SWEPT_KEYS}
         if settings is None:
             settings = found
         elif settings != found:
@@ -112,6 +128,10 @@ def validate(config: dict[str, Any]) -> None:
     if config["sweep"]["name"] == "last":
         raise ConfigError(
             "sweep.name=last would be hidden by the newest sweep, which `last` means: choose another name"
+        )
+    if (config["sweep"]["name"] or "").startswith(CONFIRMING):
+        raise ConfigError(
+            f"sweep.name must not begin with {CONFIRMING!r}: so begin the re-runs of effbench check --confirm"
         )
     if config["model"]["tolerance"] is not None and config["model"]["tolerance"] <= 0:
         raise ConfigError(f"model.tolerance must be above 0, got {config['model']['tolerance']:g}")
@@ -221,8 +241,15 @@ def resolve(cells: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
     return list(found.values())
 
 
-def round_order(cells: Sequence[Cell], seed: int, round: int) -> list[Cell]:
-    """All cells in this round's random order: drift of the machine then hits every mode alike."""
-    order = list(cells)
+def round_order(units: Sequence[Unit], seed: int, round: int) -> list[Unit]:
+    """All cells in this round's random order: drift of the machine then hits every mode alike.
+
+    The interpreters of a cell stand next to each other, forwards and backwards by turns (A-B, B-A, A-B …): trials of
+    one round are pairs, and drift within a pair favours neither.
+    """
+    groups: dict[str, list[Unit]] = {}
+    for unit in units:
+        groups.setdefault(unit.cell.key, []).append(unit)
+    order = list(groups.values())
     random.Random(f"{seed}/{round}").shuffle(order)
-    return order
+    return [unit for group in order for unit in (group[::-1] if round % 2 else group)]

@@ -16,9 +16,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from effbench.analysis.interpreters import OWN, short_names
 from effbench.analysis.swept import cell_names
-from effbench.cell import Cell, Status, Trial
+from effbench.cell import Status, Trial
 from effbench.metrics import METRICS, significant
+from effbench.sweeping.interpreters import Unit, UnitKey, cells_of, interpreters_of
 from effbench.sweeping.schedule import Job, Slot
 
 LAST_RESULTS = 8
@@ -38,6 +40,19 @@ def duration(seconds: float) -> str:
     if seconds < 3600:
         return f"{seconds // 60} min {seconds % 60:02d} s"
     return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+
+
+def unit_names(units: Sequence[Unit]) -> dict[UnitKey, str]:
+    """A name for each cell; where there are several interpreters, with the short name of its own."""
+    cells = cell_names(cells_of(units))
+    interpreters = interpreters_of(units)
+    words: dict[Any, list[str]] = {one: [] for one in interpreters}
+    for by in OWN:
+        paths = [getattr(one, by) for one in interpreters]
+        if len(set(paths)) > 1:
+            for one, name in zip(interpreters, short_names(paths, OWN[by]), strict=True):
+                words[one].append(name)
+    return {unit.key: " · ".join([cells[unit.cell.key], *words[unit.interpreter]]) for unit in units}
 
 
 class Estimate:
@@ -74,19 +89,22 @@ class Progress:
         self.total = self.done = self.rounds = 0
         self.slots = 1
         self.title = ""
-        self.names: dict[str, str] = {}
+        self.names: dict[UnitKey, str] = {}
         self.live: Live | None = None
 
     @contextmanager
     def showing(
-        self, sweep_id: str, settings: Any, cells: Sequence[Cell], jobs: Sequence[Job], slots: Sequence[Slot]
+        self, sweep_id: str, settings: Any, units: Sequence[Unit], jobs: Sequence[Job], slots: Sequence[Slot]
     ) -> Iterator[None]:
-        self.names = cell_names(cells)
+        self.names = unit_names(units)
         self.left, self.total, self.slots = set(jobs), len(jobs), len(slots)
         self.done = 0
         self.rounds = settings.protocol["rounds"]
         where = ", ".join(slot.name for slot in slots)
-        size = f"{count(len(cells), 'cell')} × {count(self.rounds, 'round')} ({settings.protocol['name']})"
+        halves = len(interpreters_of(units))
+        under = f" × {halves} interpreters" if halves > 1 else ""
+        cells = count(len(cells_of(units)), "cell")
+        size = f"{cells}{under} × {count(self.rounds, 'round')} ({settings.protocol['name']})"
         self.title = f"sweep {sweep_id} · {size} on {where}"
         if self.quiet:
             yield
@@ -155,7 +173,7 @@ class Progress:
         """One ended trial: `[ 3/21] mlp bs=8 eager float32 · round 1/5 · ok 0.123 ms (2.1 s)`."""
         width = len(str(self.total))
         text = Text(
-            f"[{self.done:>{width}}/{self.total}] {self.names[job.cell.key]} · round {job.round + 1}/{self.rounds} · "
+            f"[{self.done:>{width}}/{self.total}] {self.names[job.key]} · round {job.round + 1}/{self.rounds} · "
         )
         if job.attempt:
             text.append(f"try {job.attempt + 1} · ")
@@ -178,7 +196,7 @@ class Progress:
             counts.append("time left unknown yet" if left is None else f"about {duration(left)} left")
             now = Table.grid(padding=(0, 2))
             for slot, (job, phase, since) in sorted(self.running.items()):
-                what = escape(self.names[job.cell.key]) if job else ""
+                what = escape(self.names[job.key]) if job else ""
                 round = f"round {job.round + 1}/{self.rounds}" if job else ""
                 now.add_row(f"[bold]{slot}[/]", what, round, phase, duration(time.monotonic() - since))
             rows = Table(box=None, show_header=False, padding=(0, 2), show_edge=False)
@@ -186,7 +204,7 @@ class Progress:
                 style = STYLES.get(trial.status, "red")
                 figure = "" if trial.latency_ms is None else METRICS["latency_ms"].format(trial.latency_ms)
                 rows.add_row(
-                    escape(str(job.cell)), f"[{style}]{trial.status}[/]", figure, escape(trial.reason or "")[:80]
+                    escape(self.names[job.key]), f"[{style}]{trial.status}[/]", figure, escape(trial.reason or "")[:80]
                 )
             bar = ProgressBar(total=max(1, self.total), completed=self.done, width=48)
             return Group(head, bar, counts, now, rows)

@@ -7,8 +7,8 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from effbench.analysis.stopping import enough
 from effbench.cell import Cell, Status, Trial
 from effbench.errors import WorkerError
 from effbench.message import TrialRequest
+from effbench.sweeping.interpreters import HERE, Interpreter, Unit, UnitKey
 from effbench.sweeping.plan import round_order
 from effbench.sweeping.servers import Servers
 from effbench.sweeping.workers import ForkServer, Task
@@ -65,6 +66,12 @@ class Job:
     cell: Cell
     round: int
     attempt: int = 0
+    interpreter: Interpreter = HERE
+
+    @property
+    def key(self) -> UnitKey:
+        """Of what it is a trial: the cell under its interpreter."""
+        return self.cell.key, self.interpreter
 
 
 class Observer(Protocol):
@@ -80,11 +87,19 @@ class Observer(Protocol):
 
 @dataclass
 class Queue:
-    """The jobs that are left. A cell never runs twice at once: its compile cache has one writer."""
+    """The jobs that are left. A cell never runs twice at once: its compile cache has one writer, and its interpreters
+    are compared with each other. Their trials of one round run on one slot, so that they differ in nothing else."""
 
     jobs: list[Job]
     lock: threading.Lock = field(default_factory=threading.Lock)
     running: dict[str, str] = field(default_factory=dict)  # cell key -> device of its slot
+    slots: dict[tuple[str, int], str] = field(default_factory=dict)  # cell key and round -> slot of its interpreters
+
+    def __post_init__(self) -> None:
+        interpreters: dict[str, set[Interpreter]] = {}
+        for job in self.jobs:
+            interpreters.setdefault(job.cell.key, set()).add(job.interpreter)
+        self.pairs = {key for key, found in interpreters.items() if len(found) > 1}
 
     def take(self, slot: Slot, devices: Collection[str]) -> Job | None:
         """The next job for this slot. `devices`: those that have slots; a job for another goes to any slot, where its
@@ -92,19 +107,22 @@ class Queue:
         with self.lock:
             for index, job in enumerate(self.jobs):
                 fits = job.cell.device == slot.device or job.cell.device not in devices
+                fits &= self.slots.get((job.cell.key, job.round), slot.name) == slot.name
                 if fits and job.cell.key not in self.running:
                     # a trial on the CPU may use every core, and so those of trials on GPUs
                     if any((device == "cpu") != (slot.device == "cpu") for device in self.running.values()):
                         return None
                     self.running[job.cell.key] = slot.device
+                    if job.cell.key in self.pairs:
+                        self.slots[job.cell.key, job.round] = slot.name
                     return self.jobs.pop(index)
             return None
 
     def finished(self, job: Job, drop_rest: bool) -> list[Job]:
-        """Free the cell; the jobs that are dropped because the cell needs no further rounds."""
+        """Free the cell; the jobs that are dropped because it needs no further rounds under this interpreter."""
         with self.lock:
             self.running.pop(job.cell.key, None)
-            dropped = [other for other in self.jobs if drop_rest and other.cell.key == job.cell.key]
+            dropped = [other for other in self.jobs if drop_rest and other.key == job.key]
             self.jobs = [other for other in self.jobs if other not in dropped]
             return dropped
 
@@ -120,22 +138,30 @@ class Queue:
 
 
 @dataclass
-class Schedule:
-    """One run over a queue. `record` stores a trial; an exception from it stops the sweep and is raised by run()."""
+class Place:
+    """What the trials of one interpreter share. `cache_root`: of their compile caches, no other interpreter's."""
 
     servers: Servers
+    cache_root: Path
+    ceilings: dict[str, Any] | None = None
+
+
+@dataclass
+class Schedule:
+    """One run over a queue. `record` stores the trial of a job; an exception from it stops the sweep and is raised by
+    run()."""
+
+    places: Mapping[Interpreter, Place]
     slots: list[Slot]
     protocol: dict[str, Any]
     timeout_s: float
     isolation: str
     lock_timeout_s: float
-    cache_root: Path
-    record: Callable[[Trial], None]
+    record: Callable[[Job, Trial], None]
     observer: Observer
     foreign_wait_s: float = 0.0
-    ceilings: dict[str, Any] | None = None
     artifacts: Callable[[Job], dict[str, Any] | None] = lambda job: None
-    history: dict[str, list[Trial]] = field(default_factory=dict)  # what is recorded of each cell
+    history: dict[UnitKey, list[Trial]] = field(default_factory=dict)  # what is recorded of each cell and interpreter
     stop: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
     history_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -143,9 +169,9 @@ class Schedule:
     def run(self, jobs: list[Job]) -> None:
         """Run all jobs. Returns early, with the trials in flight ended and not recorded, once `stop` is set."""
         known = {key for key in self.history if self.is_enough(key)}
-        if spared := [job for job in jobs if job.cell.key in known]:
+        if spared := [job for job in jobs if job.key in known]:
             self.observer.dropped(spared)
-        queue = Queue([job for job in jobs if job.cell.key not in known])
+        queue = Queue([job for job in jobs if job.key not in known])
         threads = [
             threading.Thread(target=self.work, args=(slot, queue), name=f"effbench-{slot.name}") for slot in self.slots
         ]
@@ -154,7 +180,8 @@ class Schedule:
         for thread in threads:
             while thread.is_alive():  # in short steps: a signal handler only runs between them
                 thread.join(POLL_S)
-        self.servers.close()
+        for place in self.places.values():
+            place.servers.close()
         if self.error:
             raise self.error
 
@@ -169,14 +196,14 @@ class Schedule:
                 trial = self.run_locked(slot, job)
                 if trial is None:
                     return
-                self.record(trial)
+                self.record(job, trial)
                 if trial.status is Status.NOISY and job.attempt + 1 < self.protocol["attempts"]:
-                    another = Job(job.cell, job.round, job.attempt + 1)
+                    another = replace(job, attempt=job.attempt + 1)
                     queue.again(another)
                     self.observer.added(another)
                 # a cell that failed once cannot become ok again: the worst status counts
-                self.remember(trial)
-                spare_rest = not trial.status.is_measured or self.is_enough(job.cell.key)
+                self.remember(job, trial)
+                spare_rest = not trial.status.is_measured or self.is_enough(job.key)
                 dropped = queue.finished(job, drop_rest=spare_rest)
                 self.observer.ended(slot, job, trial)
                 if dropped:
@@ -185,19 +212,19 @@ class Schedule:
             self.error = self.error or error
             self.stop.set()
 
-    def remember(self, trial: Trial) -> None:
+    def remember(self, job: Job, trial: Trial) -> None:
         """A round that was tried again counts with its last try."""
         with self.history_lock:
-            known = self.history.get(trial.cell_key, [])
-            self.history[trial.cell_key] = [other for other in known if other.round != trial.round] + [trial]
+            known = self.history.get(job.key, [])
+            self.history[job.key] = [other for other in known if other.round != trial.round] + [trial]
 
-    def is_enough(self, cell_key: str) -> bool:
-        """Are latency and period of this cell known well enough to spare its further rounds?"""
+    def is_enough(self, key: UnitKey) -> bool:
+        """Are latency and period known well enough here to spare the further rounds?"""
         target = self.protocol["enough_interval"]
         if target is None:
             return False
         with self.history_lock:
-            known = list(self.history.get(cell_key, ()))
+            known = list(self.history.get(key, ()))
         if any(trial.status not in (Status.OK, Status.NOISY) for trial in known):
             return False
         good = [trial for trial in known if trial.status is Status.OK]
@@ -217,6 +244,7 @@ class Schedule:
             lock.release()
 
     def run_trial(self, slot: Slot, job: Job) -> Trial | None:
+        place = self.places[job.interpreter]
         request = TrialRequest(
             cell=job.cell.params(),
             protocol=self.protocol,
@@ -224,21 +252,21 @@ class Schedule:
             attempt=job.attempt,
             gpu_index=slot.gpu["index"] if slot.gpu else None,
             gpu_uuid=slot.gpu["uuid"] if slot.gpu else None,
-            cache_dir=str(self.cache_root / job.cell.key[:32]),
+            cache_dir=str(place.cache_root / job.cell.key[:32]),
             cores=list(slot.cores) if slot.cores else None,
             foreign_wait_s=self.foreign_wait_s,
             profile=self.protocol["profile"],
-            ceilings=self.ceilings,
+            ceilings=place.ceilings,
             artifacts=self.artifacts(job),
         )
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         # variables may be read when torch is imported: such a cell needs a fresh interpreter
         spawn = self.isolation == "spawn" or bool(job.cell.env)
         if spawn:
-            server = ForkServer(preload=False)
+            server = ForkServer(**job.interpreter.given, preload=False)
             server.wait_ready()
         else:
-            server = self.servers.take(job.round)
+            server = place.servers.take(job.round)
         start = time.monotonic()
         try:
             task = server.submit(
@@ -261,7 +289,7 @@ class Schedule:
             if spawn:
                 server.close()
             else:
-                self.servers.give_back(server)
+                place.servers.give_back(server)
         trial = self.trial_of(task, job, timed_out)
         trial.started_at = started_at
         trial.wall_s = ended - start
@@ -333,25 +361,32 @@ def signal_name(number: int) -> str:
 
 
 def jobs_of(
-    cells: list[Cell], rounds: int, seed: int, recorded: dict[tuple[str, int], Status], first_round: int = 0
+    units: Sequence[Unit],
+    rounds: int,
+    seed: int,
+    recorded: Mapping[tuple[UnitKey, int], Status],
+    first_round: int = 0,
 ) -> list[Job]:
-    """All trials still to be run: rounds one after the other, without those recorded and without cells that failed."""
+    """All trials still to be run: rounds one after the other, without those recorded and without what failed (a cell
+    under an interpreter)."""
     given_up = {key for (key, _), status in recorded.items() if not status.is_measured}
     return [
-        Job(cell, round)
+        Job(unit.cell, round, interpreter=unit.interpreter)
         for round in range(first_round, rounds)
-        for cell in round_order(cells, seed, round)
-        if (cell.key, round) not in recorded and cell.key not in given_up
+        for unit in round_order(units, seed, round)
+        if (unit.key, round) not in recorded and unit.key not in given_up
     ]
 
 
-def with_retries(jobs: list[Job], cells: list[Cell], history: dict[str, list[Trial]], attempts: int) -> list[Job]:
+def with_retries(
+    jobs: list[Job], units: Sequence[Unit], history: Mapping[UnitKey, list[Trial]], attempts: int
+) -> list[Job]:
     """With the further tries of recorded rounds that were noisy, each among the jobs of its round."""
     retries = [
-        Job(cell, trial.round, trial.attempt + 1)
-        for cell in cells
-        if all(trial.status.is_measured for trial in history.get(cell.key, ()))
-        for trial in history.get(cell.key, ())
+        Job(unit.cell, trial.round, trial.attempt + 1, unit.interpreter)
+        for unit in units
+        if all(trial.status.is_measured for trial in history.get(unit.key, ()))
+        for trial in history.get(unit.key, ())
         if trial.status is Status.NOISY and trial.attempt + 1 < attempts
     ]
     return sorted([*jobs, *retries], key=lambda job: job.round)

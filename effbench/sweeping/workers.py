@@ -16,6 +16,7 @@ from typing import Any
 
 from effbench.errors import WorkerError
 from effbench.message import TRIAL_VARIABLE, MessageError, decode, encode
+from effbench.sweeping.interpreters import lone_package
 
 #: Without these two a forked child hangs: a pool of compile workers, and a CUDA check that starts CUDA.
 SERVER_ENVIRONMENT = {"TORCH_WARM_POOL": "0", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
@@ -41,19 +42,25 @@ class Task:
 
 
 class ForkServer:
-    """One per interpreter. Thread-safe; starts on construction and is ready some seconds later."""
+    """One per interpreter. Thread-safe; starts on construction and is ready some seconds later.
+
+    `python`: its executable, None: this one. `folder`: its working directory, None: this one's.
+    """
 
     _ids = itertools.count(1)
 
-    def __init__(self, python: str = sys.executable, preload: bool = True) -> None:
-        package_root = str(Path(__file__).resolve().parents[2])
+    def __init__(self, python: str | None = None, preload: bool = True, folder: str | None = None) -> None:
+        package_root = lone_package() if python else str(Path(__file__).resolve().parents[2])
         search_path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
-        command = [python, "-P", "-m", "effbench.worker.server"] + ([] if preload else ["--no-preload"])
+        command = [python or sys.executable, "-P", "-m", "effbench.worker.server"] + (
+            [] if preload else ["--no-preload"]
+        )
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            cwd=folder,
             env={**os.environ, **SERVER_ENVIRONMENT, "PYTHONPATH": search_path},
             start_new_session=True,
         )

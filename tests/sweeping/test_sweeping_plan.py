@@ -11,9 +11,9 @@ from effbench.cell import Cell, Status
 from effbench.cli import COMMANDS
 from effbench.errors import ConfigError, UsageError
 from effbench.sweeping import arguments, plan, resume
-from effbench.sweeping.conduct import fit_settings
 from effbench.sweeping.progress import duration
 from effbench.sweeping.schedule import jobs_of
+from effbench.sweeping.sites import fit_settings
 
 PART = {
     "model": {"name": None, "description": "words", "module": {"_target_": "a.b.Net"}, "inputs": {"x": {"shape": [4]}},

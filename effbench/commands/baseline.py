@@ -1,0 +1,72 @@
+"""`effbench baseline`: names for sweeps that later ones are compared with."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.markup import escape
+from rich.table import Table
+
+from effbench.commands import options
+from effbench.commands.show import terminal
+from effbench.errors import NothingFoundError
+from effbench.store.store import Store
+
+HELP = "Name a sweep as a baseline (set), list the baselines (ls), or forget one (rm)."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="set|ls|rm")
+    put = actions.add_parser("set", help="name a sweep; the name moves to it from the sweep that had it")
+    put.add_argument("name", help="such as main")
+    put.add_argument("sweep", nargs="?", default="last", metavar="SWEEP", help="id, name or last (default: last)")
+    put.add_argument("--note", help="free text, shown by ls")
+    listed = actions.add_parser("ls", help="all baselines, with their sweeps")
+    forget = actions.add_parser("rm", help="forget a name; its sweep stays")
+    forget.add_argument("name")
+    forget.add_argument("--on", metavar="HARDWARE", help="only on this hardware, by its full name (default: on all)")
+    for action in (put, listed, forget):
+        options.add_db(action)
+        action.error = parser.error  # one line, as everywhere
+
+
+def run(args: argparse.Namespace) -> int:
+    with Store.open(args.db, mode="read" if args.action == "ls" else "write") as store:
+        return {"set": put, "ls": listed, "rm": forget}[args.action](store, args)
+
+
+def put(store: Store, args: argparse.Namespace) -> int:
+    sweep = store.find_sweep(args.sweep)
+    before = {one.hardware: one.sweep_id for one in store.baselines() if one.name == args.name}
+    for hardware in store.set_baseline(args.name, sweep.id, args.note):
+        old = before.get(hardware)
+        moved = f", before {old}" if old not in (None, sweep.id) else ""
+        print(f"baseline {args.name} on {hardware}: sweep {sweep.id}{moved}")
+    if sweep.state != "completed":
+        print(f"note: that sweep is {sweep.state}; cells that it has not measured will be `new` in every comparison")
+    failed = {status: number for status, number in sweep.statuses.items() if status != "ok"}
+    if failed:
+        said = ", ".join(f"{number} {status}" for status, number in sorted(failed.items()))
+        print(f"note: not all of its cells are ok ({said}); those are not guarded (effbench ls --failures)")
+    return 0
+
+
+def listed(store: Store, args: argparse.Namespace) -> int:
+    found = store.baselines()
+    if not found:
+        raise NothingFoundError(f"{store.name} has no baseline; `effbench baseline set main last` sets one")
+    table = Table(header_style="bold", pad_edge=False, box=None)
+    for name in ("name", "hardware", "sweep", "label", "sweep began", "set", "note"):
+        table.add_column(name)
+    for one in found:
+        sweep = f"{one.sweep_id} ({one.sweep_name})" if one.sweep_name else one.sweep_id
+        times = (f"{when:%Y-%m-%d %H:%M}" for when in (one.started_at, one.set_at))
+        table.add_row(*(escape(text or "") for text in (one.name, one.hardware, sweep, one.label, *times, one.note)))
+    terminal().print(table)
+    return 0
+
+
+def forget(store: Store, args: argparse.Namespace) -> int:
+    for one in store.remove_baseline(args.name, args.on):
+        print(f"baseline {one.name} on {one.hardware} forgotten; sweep {one.sweep_id} stays")
+    return 0

@@ -1,0 +1,66 @@
+"""The gate: which baseline a sweep is held against, and whether it passes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from effbench.analysis.screen import Change
+from effbench.analysis.verdicts import Verdict
+from effbench.config import DEFAULT_DB
+from effbench.errors import NothingFoundError, UsageError
+from effbench.regression.compare import Compared
+from effbench.store.baselines import BaselineInfo
+from effbench.store.store import Store
+from effbench.store.sweeps import SweepInfo
+
+
+def baseline_of(store: Store, name: str, sweep: SweepInfo, on: str | None, any_hardware: bool) -> BaselineInfo:
+    """The baseline of this name for the hardware of the sweep.
+
+    Raises NothingFoundError where there is none, UsageError where it is not clear which, or where it is the sweep.
+    """
+    known = store.baselines(name)
+    hardware = store.hardware(sweep.id)
+    if not hardware:
+        raise NothingFoundError(f"sweep {sweep.id} has no trial yet: there is nothing to check")
+    fitting = [one for one in known if one.hardware in hardware and (on is None or on.lower() in one.hardware.lower())]
+    if not fitting and any_hardware and len(known) == 1:
+        fitting = known
+    there = ", ".join(one.hardware for one in known)
+    if not fitting:
+        raise NothingFoundError(
+            f"baseline {name!r} is set on {there}, and sweep {sweep.id} ran on {', '.join(hardware)}; set one there: "
+            f"effbench baseline set {name} SWEEP"
+        )
+    if len(fitting) > 1:
+        raise UsageError(f"sweep {sweep.id} and baseline {name!r} share {there}: choose one with --on")
+    if fitting[0].sweep_id == sweep.id:
+        raise UsageError(f"sweep {sweep.id} is the baseline {name!r} itself: run another one, then check that")
+    return fitting[0]
+
+
+def failing(compared: Compared) -> list[Change]:
+    """The rows that make a check fail, what matters most first."""
+    return [change for change in compared.changes if fails(change, compared.limits.on_missing)]
+
+
+def fails(change: Change, on_missing: str) -> bool:
+    if change.verdict is Verdict.MISSING:
+        return on_missing == "fail" and not change.ignored
+    return change.gates
+
+
+def command_for(change: Change, baseline: str, sweep: SweepInfo, db: str) -> str:
+    """What a user types to look at this row and its neighbours."""
+    words = ["effbench", "compare", baseline, sweep.id, "--cell", change.key[:12], "--all"]
+    return " ".join(shlex.quote(word) for word in [*words, *(["--db", db] if db != DEFAULT_DB else [])])
+
+
+def verdict_line(compared: Compared, failed: Sequence[Change], name: str) -> str:
+    """`check failed: 2 slower, 1 broken against main` or `check passed against main: 40 same, 2 ambiguous`."""
+    if failed:
+        kinds = dict.fromkeys(change.verdict for change in failed)
+        said = ", ".join(f"{sum(change.verdict is kind for change in failed)} {kind}" for kind in kinds)
+        return f"check failed: {said} against {name}"
+    return f"check passed against {name}"

@@ -1,0 +1,170 @@
+"""A comparison as text: rows for a terminal, Markdown, JSON, CSV, JUnit XML."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+from effbench.analysis.screen import COLUMNS, STATUS, Change, record
+from effbench.analysis.verdicts import Verdict
+from effbench.metrics import METRICS, percent, ratio_text
+
+FORMATS = ("markdown", "json", "csv", "junit")
+HEADINGS = ("verdict", "cell", "metric", "before", "after", "after ÷ before", "detectable", "why")
+NUMERIC = (False, False, False, True, True, True, True, False)
+#: Not by colour alone: a sign that also a plain terminal, a printout and a screen reader have.
+SIGNS = {
+    Verdict.BROKEN: "✗", Verdict.SLOWER: "▲", Verdict.MISSING: "?", Verdict.AMBIGUOUS: "~", Verdict.FIXED: "✓",
+    Verdict.FASTER: "▼", Verdict.NEW: "+", Verdict.SAME: "=",
+}  # fmt: skip
+#: The name of a verdict where "slower" would be the wrong word.
+MORE = {Verdict.SLOWER: "more", Verdict.FASTER: "less"}
+_TIMES = ("ms", "s")
+
+
+def word_of(change: Change) -> str:
+    """`▲ slower`; of what is no time `▲ more`. An ignored row says so."""
+    metric = METRICS.get(change.metric)
+    is_time = metric is None or metric.unit in _TIMES
+    word = str(change.verdict) if is_time else MORE.get(change.verdict, str(change.verdict))
+    return f"{SIGNS[change.verdict]} {word}" + (" (ignored)" if change.ignored else "")
+
+
+def cells_of(change: Change) -> list[str]:
+    """One row of the table, as HEADINGS names its columns."""
+    shows = change.smallest_slowdown
+    return [
+        word_of(change), change.name, change.metric, figure(change.metric, change.before),
+        figure(change.metric, change.after), ratio_text(change.ratio, change.low, change.high),
+        "" if shows is None else f"≥ {percent(shows)}", change.reason or "",
+    ]  # fmt: skip
+
+
+def figure(metric: str, value: float | None) -> str:
+    if metric == STATUS:
+        return ""
+    return METRICS[metric].format(value)
+
+
+def counts_text(compared: Any) -> str:
+    """`2 slower, 1 broken, 40 same`: rows by verdict."""
+    return ", ".join(f"{number} {verdict}" for verdict, number in compared.counts.items()) or "nothing to compare"
+
+
+def heading(compared: Any) -> str:
+    """Both sides with their labels, and the hardware."""
+
+    def side(half: Any) -> str:
+        return f"{half.title} {half.label}" if half.label else half.title
+
+    return f"{side(compared.before)} → {side(compared.after)} · {compared.hardware}"
+
+
+def mode_lines(compared: Any) -> list[str]:
+    """`inference eager: latency 1.003 (0.998–1.008) over 12 cells`."""
+    phases = {line.phase for line in compared.modes}
+    return [
+        (f"{line.phase} " if len(phases) > 1 else "")
+        + f"{line.mode}: {METRICS[line.metric].title} {ratio_text(line.ratio, line.low, line.high)}"
+        + f" over {line.cells} cell{'s' * (line.cells != 1)}"
+        for line in compared.modes
+    ]
+
+
+def markdown(compared: Any, changes: Sequence[Change], left_out: int = 0) -> str:
+    """A section for a pull request or a job summary."""
+    lines = [f"**{escape(heading(compared))}**", "", *(f"- {escape(text)}" for text in compared.differences)]
+    lines += [""] * bool(compared.differences)
+    lines += [f"{counts_text(compared)}", ""]
+    if changes:
+        lines += ["| " + " | ".join(HEADINGS) + " |", "| " + " | ".join("--:" if n else "---" for n in NUMERIC) + " |"]
+        lines += ["| " + " | ".join(map(escape, cells_of(change))) + " |" for change in changes]
+        lines.append("")
+    if left_out:
+        lines += [f"{left_out} rows that are the same are left out.", ""]
+    lines += [f"- {escape(text)}" for text in [*mode_lines(compared), *compared.notes]]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def escape(text: str) -> str:
+    """Names come from users: they must not end the table's cell or begin HTML."""
+    for old, new in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "\\`")):
+        text = text.replace(old, new)
+    return " ".join(text.split())
+
+
+def as_json(compared: Any, changes: Iterable[Change]) -> str:
+    """Both sides, what differs, the rows and the modes; docs/regressions.md names the keys."""
+
+    def side(half: Any) -> dict[str, Any]:
+        return {"sweep": half.title, "label": half.label, "state": half.state}
+
+    modes = [
+        {"phase": m.phase, "mode": m.mode, "metric": m.metric, "ratio": m.ratio, "ci_low": m.low, "ci_high": m.high,
+         "cells": m.cells}
+        for m in compared.modes
+    ]  # fmt: skip
+    whole = {
+        "before": side(compared.before), "after": side(compared.after), "hardware": compared.hardware,
+        "differences": compared.differences, "in_turns": compared.in_turns,
+        "counts": {str(verdict): number for verdict, number in compared.counts.items()},
+        "modes": modes, "notes": compared.notes, "changes": [record(change) for change in changes],
+    }  # fmt: skip
+    return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def as_csv(changes: Iterable[Change]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(record(change) for change in changes)
+    return out.getvalue()
+
+
+def as_junit(compared: Any, changes: Iterable[Change]) -> str:
+    """A test suite for each cell, a test for each of its metrics: slower and broken fail, ambiguous and missing are
+    skipped with the reason, as CI services show them."""
+    cells: dict[str, list[Change]] = {}
+    for change in changes:
+        cells.setdefault(change.name, []).append(change)
+    every = [change for own in cells.values() for change in own]
+    root = ElementTree.Element("testsuites", name="effbench", **totals(every))
+    for name, own in cells.items():
+        suite = ElementTree.SubElement(root, "testsuite", name=clean(name), **totals(own))
+        for change in own:
+            test = ElementTree.SubElement(suite, "testcase", classname=clean(name), name=change.metric)
+            said = clean(sentence(change))
+            if change.gates:
+                failure = ElementTree.SubElement(test, "failure", message=said, type=str(change.verdict))
+                failure.text = clean(heading(compared))
+            elif change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING):
+                ElementTree.SubElement(test, "skipped", message=said)
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def totals(changes: Sequence[Change]) -> dict[str, str]:
+    skipped = sum(change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING) for change in changes)
+    failures = sum(change.gates for change in changes)
+    return {"tests": str(len(changes)), "failures": str(failures), "skipped": str(skipped), "errors": "0"}
+
+
+def sentence(change: Change) -> str:
+    """One line for a log: `latency_ms slower: 1.02 ms → 1.08 ms, 1.059 (1.051–1.067)`."""
+    _, name, metric, before, after, ratio, _, reason = cells_of(change)
+    parts = [f"{metric} {change.verdict}"]
+    if change.before is not None and change.after is not None:
+        parts.append(f"{before} → {after}, {ratio}".rstrip(", "))
+    if reason:
+        parts.append(reason)
+    return f"{name}: " + ": ".join(parts)
+
+
+def clean(text: str) -> str:
+    """Without what XML 1.0 has no way to write."""
+    return "".join(c for c in text if c in "\t\n\r" or 0x20 <= ord(c) <= 0xD7FF or (0xE000 <= ord(c) <= 0x10FFFF
+                   and ord(c) not in (0xFFFE, 0xFFFF)))  # fmt: skip

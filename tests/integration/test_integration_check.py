@@ -1,0 +1,112 @@
+"""The gate for real: a model that becomes slower, is broken, or only looks slower, in a repository with revisions."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+
+from effbench.store import Store
+
+#: Sleeps are longer than noise. A file that is not under version control makes it slower as a busy machine would.
+NET = """
+import time
+from pathlib import Path
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        time.sleep({seconds})
+        if Path("disturbed").exists():
+            time.sleep(0.002)
+        {extra}
+        return x + 1
+"""
+
+
+@pytest.fixture(scope="module")
+def repository(cli_in, tmp_path_factory):
+    """A baseline `main` of the first revision; the second one sleeps half as long again."""
+    folder = tmp_path_factory.mktemp("check") / "here"
+    folder.mkdir()
+    cli = cli_in(folder)
+    cli.git = lambda *args: subprocess.run(
+        ["git", "-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false", *args],
+        cwd=cli.folder, check=True, capture_output=True,
+    )  # fmt: skip
+    (cli.folder / ".gitignore").write_text("results\ndisturbed\n*.xml\n__pycache__\n")
+    cli.git("init", "-q")
+    write(cli, 0.004)
+    sweep(cli, "before")
+    done = cli.run("baseline", "set", "main", "last")
+    assert done.code == 0, done
+    write(cli, 0.006)
+    return cli
+
+
+def write(cli, seconds, extra=""):
+    (cli.folder / "net.py").write_text(NET.format(seconds=seconds, extra=extra))
+    cli.git("add", "-A")
+    cli.git("commit", "-qm", f"{seconds}")
+
+
+def sweep(cli, name, *more):
+    done = cli.run(
+        "-m", "model=custom", "model.module._target_=net.py:Net", "model.inputs.x.shape=[8]", "mode=eager",
+        "protocol.rounds=3", f"sweep.name={name}", "on_failure=ignore", *cli.tiny, *more,
+    )  # fmt: skip
+    assert done.code == 0, done
+
+
+def test_slower_is_found_and_confirmed_in_turns(repository):
+    sweep(repository, "slower")
+    done = repository.run("check", "--baseline", "main", "--confirm", "--junit", "check.xml")
+    assert done.code == 1, done
+    assert re.search(r"▲ slower .*latency_ms", done.out)
+    assert "(old and new in turns, 5 pairs)" in done.out
+    assert "check failed: 1 slower against main" in done.out
+    assert 'failures="1"' in (repository.folder / "check.xml").read_text()
+    command = next(line.split() for line in done.out.splitlines() if line.strip().startswith("effbench compare"))
+    shown = repository.run(*command[1:])
+    assert shown.code == 0
+    assert "slower" in shown.out
+
+    with Store.open(repository.db) as store:
+        confirming, checked = store.sweeps()[:2]
+        assert confirming.name == f"confirm:{checked.id}"
+        assert store.find_sweep("last").id == checked.id, "a re-run is no sweep to be checked"
+        trials = store.trials(confirming.id)
+    order = [trial["environment_id"] for trial in sorted(trials, key=lambda trial: trial["started_at"])]
+    assert len(order) == 10
+    assert [order[i] != order[i + 1] for i in (0, 2, 4, 6, 8)] == [True] * 5, "a pair in each round"
+    assert order[1] == order[2], "A-B, B-A"
+    worktrees = subprocess.run(
+        ["git", "worktree", "list"], cwd=repository.folder, capture_output=True, text=True, check=True
+    ).stdout
+    assert len(worktrees.splitlines()) == 1
+
+
+def test_a_disturbance_is_not_confirmed(repository):
+    """The machine was slow for a while, the code is what it was."""
+    sweep(repository, "calm")
+    assert repository.run("baseline", "set", "calm", "last").code == 0
+    (repository.folder / "disturbed").touch()
+    sweep(repository, "disturbed")
+    (repository.folder / "disturbed").unlink()
+    assert repository.run("check", "--baseline", "calm").code == 1
+    done = repository.run("check", "--baseline", "calm", "--confirm")
+    assert done.code == 0, done
+    assert "not confirmed" in done.out
+    assert "same interpreter and revision" in done.out
+    assert "check passed against calm" in done.out
+
+
+def test_broken_fails_without_a_second_look(repository):
+    write(repository, 0.006, extra="raise ValueError('no such luck')")
+    sweep(repository, "broken")
+    done = repository.run("check", "--baseline", "main", "--confirm")
+    assert done.code == 1
+    assert re.search(r"✗ broken .*no such luck", done.out)
+    with Store.open(repository.db) as store:
+        assert store.sweeps()[0].name == "broken", "nothing was run again"
