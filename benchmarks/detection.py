@@ -58,6 +58,7 @@ def replayed(templates: list[noise_model.Template], runs: int, cells: int, seed:
     title = f"Unchanged sweeps of {cells} cells, {runs} runs each: runs without a false alarm, cells called slower"
     show(title, ["rule", *SCENARIOS], sweeps.false_alarm_rows(list(counted.values())), how)
     counts = counted["as recorded"]
+    print(f"{sweeps.what_alarmed(counts)}\n")
     title = f"One slowed cell among {cells} unchanged ones, {runs} runs: found, in %, where slower by {LEVELS} %"
     show(title, ["rule", *sweeps.SLOWED], sweeps.power_rows(counts), how)
     title = "How large it is said to be: median error of the ratio, and how often its 95 % interval holds the truth"

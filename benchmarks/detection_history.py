@@ -11,12 +11,11 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 import peers_rules
 from noise_model import FIGURES, Template
-
-from effbench.analysis.changepoints import find_all
 
 SWEEPS, TRIALS = 60, 5
 LEVELS = (0.02, 0.03, 0.05, 0.10)
@@ -99,6 +98,8 @@ def series_of(
 
 
 def ours(many: Sequence[Planted]) -> list[Reported]:
+    from effbench.analysis.changepoints import find_all
+
     found = find_all([one.logs for one in many], [one.errors for one in many])
     return [
         Reported(
@@ -119,7 +120,9 @@ def otava(many: Sequence[Planted], python: str, options: dict[str, float]) -> li
 
 def rules_of(python: str | None) -> dict[str, Callable[[Sequence[Planted]], list[Reported]]]:
     """`python`: an interpreter with apache-otava, or None to go without."""
-    rules = {OURS: ours, CONBENCH: conbench}
+    rules = {CONBENCH: conbench}
+    if find_spec("effbench.analysis.changepoints"):
+        rules = {OURS: ours, **rules}
     if python:
         for name, options in OTAVA.items():
             rules[name] = lambda many, options=options: otava(many, python, options)

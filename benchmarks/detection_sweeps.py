@@ -158,7 +158,8 @@ def hosted(template: Template, spread: float | None) -> Template:
 def slowed_cell(rng, recorded, drift, how, made, level, others, counts) -> None:
     """Is a cell that is slower by `level` found, alone among unchanged ones, and how large is it said to be?"""
     kind, spread, spread_of, slowed = made
-    template = rng.choice([one for one in recorded if one.kind == kind])
+    fitting = [one for one in recorded if one.kind == kind]
+    template = fitting[rng.integers(len(fitting))]
     if spread is not None:
         template = template.with_spread(spread, spread_of)
     injected = logs_of(level, slowed)
@@ -196,6 +197,12 @@ def false_alarm_rows(scenarios: Sequence[Counts]) -> list[list[str]]:
         [rule, *(f"{1 - one.alarmed[rule] / one.runs:.1%}, {one.false[rule] / one.cells:.3%}" for one in scenarios)]
         for rule in RULES
     ]
+
+
+def what_alarmed(counts: Counts) -> str:
+    """Kind and metric of effbench's false alarms before any re-run, with how many cells of all."""
+    told = [f"{kind} {metric} {number}" for (kind, metric), number in counts.by_metric.most_common()]
+    return f"{SCREENED}, as recorded, of {counts.cells} cells: {', '.join(told) or 'none'}"
 
 
 def power_rows(counts: Counts) -> list[list[str]]:
