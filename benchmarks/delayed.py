@@ -1,4 +1,4 @@
-"""Models that are slower by a known time: on the GPU, or on the host. For `detection.py`."""
+"""Models that are slower by a known time: on the GPU, or on the host. For `injected.py`."""
 
 from __future__ import annotations
 

@@ -1,115 +1,90 @@
-"""Which slowdowns does a comparison of two standard sweeps call `slower`, and how often does it cry wolf?
+"""Which slowdowns do `compare`, `check --confirm` and `history` find, how often do they cry wolf, and do others' rules?
 
-    python benchmarks/detection.py [--rounds 24] [--kind gpu host] [--db FILE] [--format text|markdown]
+    python benchmarks/detection.py [--runs 200] [--seed 0] [--otava PYTHON] [--quick] [--format text|markdown]
 
-Delays of 1, 2, 3, 5 and 10 % of a call are injected on the GPU (into an eager attention block with bs 64, which is
-GPU-bound) and, apart, on the host (into an eager `mlp` with bs 8, which is launch-bound). All variants of a kind run
-interleaved in one sweep of the standard protocol with many rounds. From its trials two sweeps of five trials each are
-drawn again and again, one of the unchanged model and one of the delayed, and compared by effbench's own rules
-(effbench.analysis.verdicts, floor 2 %, 5 %). The row with no delay compares trials of the unchanged model with others
-of it: what it calls slower or faster is false.
+Nothing is measured here: real sweeps of unchanged cells on an H200, recorded with `record_noise.py`, are replayed.
+
+1. As recorded: every pair of unchanged sweeps; and cells with a real delay against the same without it.
+2. Two sweeps of 300 unchanged cells drawn from the recording's noise (`noise_model.py`), and in each such comparison
+   one more cell that is 1, 2, 3, 5 or 10 % slower.
+3. Series of 60 sweeps of that noise with a step, with a step that is undone, and without any.
+
+All of it goes through effbench's own rules and through those of other projects (`peers_rules.py`), Otava's by an
+interpreter of its own (`python -m venv otava && otava/bin/pip install apache-otava`, then `--otava otava/bin/python`).
 """
 
 from __future__ import annotations
 
 import argparse
-import math
-import random
-import statistics
-import tempfile
-from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import detection_history as history
+import detection_recorded as as_recorded
+import detection_sweeps as sweeps
+import noise_model
 import tables
+from detection_sweeps import Settings
 
-import effbench
-from effbench.analysis.verdicts import compare
-from effbench.store import Store
-
-LEVELS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.10)
-HERE = Path(__file__).resolve().parent
-KINDS = {
-    "gpu": [f"model.module._target_={HERE / 'delayed.py'}:GpuDelayed", "model.inputs.x.shape=[512,1024]", "bs=64"],
-    "host": [f"model.module._target_={HERE / 'delayed.py'}:HostDelayed", "model.inputs.x.shape=[1024]", "bs=8"],
+#: Runs and cells of a look.
+QUICK = (3, 30)
+#: Name -> how two unchanged sweeps differ besides the recorded noise.
+SCENARIOS = {
+    "as recorded": Settings(),
+    "0.5 % drift": Settings(drift=0.005, slow=False),
+    "1 % drift": Settings(drift=0.01, slow=False),
+    "launch-bound cells at 20 %": Settings(host_spread=sweeps.HOST_SPREAD, slow=False),
 }
-METRICS = {"gpu": ("latency_ms", "period_ms", "gpu_busy_ms"), "host": ("latency_ms", "period_ms", "gpu_busy_ms")}
-TRIALS = 5
-DRAWS = 2000
+LEVELS = ", ".join(f"{100 * level:.0f}" for level in sweeps.LEVELS)
 
 
-def name_of(kind: str) -> str:
-    return f"detection-{kind}"
+def show(title: str, headings: list[str], rows: list[list[str]], how: str) -> None:
+    print(f"{title}\n\n{tables.render(headings, rows, how)}\n", flush=True)
 
 
-def run(kind: str, rounds: int, db: str, more: list[str]) -> None:
-    """A look at the unchanged model says how long a call is; then all levels, interleaved."""
-    base = ["model=custom", f"model.name={kind}", "mode=eager", f"db={db}", *KINDS[kind]]
-    look = effbench.sweep([*base, "protocol=quick", *more]).results().iloc[0]
-    if look["status"] != "ok":
-        raise SystemExit(f"{kind}: {look['status']}: {look['reason']}")
-    call_us = 1000 * (look["period_ms"] if kind == "gpu" else look["latency_ms"])
-    delays = ",".join(f"{call_us * level:.3f}" for level in LEVELS)
-    effbench.sweep(
-        [*base, f"model.module.us={delays}", f"protocol.rounds={rounds}", f"sweep.name={name_of(kind)}", *more]
-    )
+def recorded(trials: list[dict], draws: int, seed: int, how: str) -> None:
+    rows, pairs, cells = as_recorded.repeated_rows(trials)
+    title = f"Recorded pairs of unchanged sweeps: {pairs} pairs, {cells} cells compared"
+    show(title, ["rule", "pairs without an alarm", "cells called slower", "share"], rows, how)
+    title = f"Cells with a real delay, {draws} draws of five against five trials: called slower, in %"
+    show(title, *as_recorded.delayed_rows(trials, draws, seed), how)
 
 
-def trials_of(kind: str, db: str) -> list[tuple[float, list[dict]]]:
-    """(injected µs, its `ok` trials), shortest delay first."""
-    with Store.open(db) as store:
-        sweep = store.find_sweep(name_of(kind))
-        delays = {cell.key: float(cell.model["module"]["us"]) for cell in store.planned(sweep.id)}
-        found: dict[float, list[dict]] = {delay: [] for delay in delays.values()}
-        for trial in store.trials(sweep.id):
-            if trial["status"] == "ok":
-                found[delays[trial["cell_key"]]].append(trial)
-    return sorted(found.items())
-
-
-def rows_of(kind: str, levels: list[tuple[float, list[dict]]]) -> list[list[str]]:
-    rows = []
-    order = random.Random(0)
-    for metric in METRICS[kind]:
-        base = [trial[metric] for trial in levels[0][1] if trial[metric] is not None]
-        if len(base) < 2 * TRIALS:
-            continue
-        spread = statistics.stdev(map(math.log, base))
-        for (delay, trials), level in zip(levels, LEVELS, strict=True):
-            changed = [trial[metric] for trial in trials]
-            real = math.exp(statistics.fmean(map(math.log, changed)) - statistics.fmean(map(math.log, base))) - 1
-            counts: Counter[str] = Counter()
-            for _ in range(DRAWS):
-                if delay:
-                    before, after = order.sample(base, TRIALS), order.sample(changed, TRIALS)
-                else:
-                    drawn = order.sample(base, 2 * TRIALS)
-                    before, after = drawn[:TRIALS], drawn[TRIALS:]
-                counts[compare(before, after).verdict] += 1
-            shares = [f"{counts[verdict] / DRAWS:.1%}" for verdict in ("slower", "faster", "same", "ambiguous")]
-            rows.append([kind, metric, f"{level:.0%}", f"{real:+.2%}", f"{spread:.2%}", str(len(trials)), *shares])
-    return rows
+def replayed(templates: list[noise_model.Template], runs: int, cells: int, seed: int, how: str, mapped) -> None:
+    counted = {}
+    for number, (name, settings) in enumerate(SCENARIOS.items()):
+        chosen = Settings(cells, settings.drift, settings.host_spread, settings.slow)
+        counted[name] = sweeps.simulate(templates, chosen, runs, seed + number, mapped)
+    title = f"Unchanged sweeps of {cells} cells, {runs} runs each: runs without a false alarm, cells called slower"
+    show(title, ["rule", *SCENARIOS], sweeps.false_alarm_rows(list(counted.values())), how)
+    counts = counted["as recorded"]
+    print(f"{sweeps.what_alarmed(counts)}\n")
+    title = f"One slowed cell among {cells} unchanged ones, {runs} runs: found, in %, where slower by {LEVELS} %"
+    show(title, ["rule", *sweeps.SLOWED], sweeps.power_rows(counts), how)
+    title = "How large it is said to be: median error of the ratio, and how often its 95 % interval holds the truth"
+    headings = [f"{step}, {what}" for step in sweeps.STEPS for what in ("error", "held")]
+    show(title, ["slowed", *headings], sweeps.magnitude_rows(counts), how)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--rounds", type=int, default=24, help="trials of each level, at least 10 (default: %(default)s)"
-    )
-    parser.add_argument("--kind", nargs="+", choices=KINDS, default=list(KINDS), help="where to inject")
-    parser.add_argument("--db", help="keep the sweeps there (default: a temporary database)")
-    parser.add_argument("--read", action="store_true", help="run nothing: read the sweeps that --db has")
+    parser.add_argument("--runs", type=int, default=200, help="of each kind (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
+    parser.add_argument("--recording", type=Path, default=noise_model.RECORDING)
+    parser.add_argument("--otava", metavar="PYTHON", help="an interpreter that has apache-otava")
+    parser.add_argument("--quick", action="store_true", help=f"a look of seconds: {QUICK[0]} runs of {QUICK[1]} cells")
     parser.add_argument("--format", choices=tables.FORMATS, default="text")
-    args, more = parser.parse_known_args()
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        db = args.db or str(Path(folder) / "detection.db")
-        for kind in args.kind:
-            if not args.read:
-                run(kind, args.rounds, db, more)
-            rows += rows_of(kind, trials_of(kind, db))
-    headings = ["injected", "metric", "delay", "measured", "SD", "trials", "slower", "faster", "same", "ambiguous"]
-    print(tables.render(headings, rows, args.format))
-    print(f"{DRAWS} comparisons of {TRIALS} against {TRIALS} trials in each row")
+    args = parser.parse_args()
+    runs, cells = QUICK if args.quick else (args.runs, 300)
+    _, trials = noise_model.load(args.recording)
+    templates = noise_model.templates(trials)
+    recorded(trials, 10 * runs, args.seed, args.format)
+    with ProcessPoolExecutor(max_workers=args.jobs) as pool:
+        replayed(templates, runs, cells, args.seed, args.format, pool.map)
+        rows = history.rows_of(templates, runs, args.seed, args.otava, pool.map)
+    title = f"Series of {history.SWEEPS} sweeps, {runs} of each: change points"
+    show(title, history.HEADINGS, rows, args.format)
 
 
 if __name__ == "__main__":

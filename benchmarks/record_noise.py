@@ -1,0 +1,116 @@
+"""The noise of real sweeps, small enough to commit: what `detection.py` replays.
+
+    python benchmarks/record_noise.py --db FILE [FILE …] --out results/reference/noise-h200.jsonl
+
+Reads sweeps that ran the same cells again and again (`repeatability.py --db FILE`) or at injected delays
+(`injected.py --db FILE`) and writes a line a trial: which database (`a`, `b`, …; of one version of the code each),
+sweep and round, the cell, its status, its figures, and 60 means of equally many consecutive latencies, in the order
+measured: what a tool that repeats a call for some milliseconds a value would have stored. A sweep that two databases
+hold is written once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from effbench.store import Store
+
+FORMAT = 1
+NAMES = ("repeatability", "injected-gpu", "injected-host", "detection-gpu", "detection-host")
+FIGURES = ("latency_ms", "period_ms", "gpu_busy_ms", "energy_mj", "peak_allocated_bytes", "kernels")
+VALUES = 60
+#: A cell whose GPU idles for more than this share of its period is launch-bound.
+IDLE = 0.25
+
+
+def header(databases: list[str]) -> dict[str, Any]:
+    """What the recording is: its form, the machine of each database."""
+    environments = {}
+    for tag, file in zip(tags(databases), databases, strict=True):
+        with Store.open(file) as store:
+            used = {trial["environment_id"] for sweep in store.sweeps() for trial in store.trials(sweep.id)}
+            found = store.environments(used)
+        environments[tag] = {key: found[0].get(key) for key in ("gpu_name", "torch_version", "driver_version")}
+    return {"format": FORMAT, "values": VALUES, "environments": environments}
+
+
+def tags(databases: list[str]) -> list[str]:
+    return [chr(ord("a") + index) for index in range(len(databases))]
+
+
+def lines(databases: list[str]) -> Iterator[dict[str, Any]]:
+    """One record a trial, by database, sweep and time."""
+    seen: set[str] = set()
+    for tag, file in zip(tags(databases), databases, strict=True):
+        with Store.open(file) as store:
+            number = 0
+            for sweep in sorted(store.sweeps(), key=lambda sweep: sweep.started_at):
+                if sweep.name not in NAMES or sweep.id in seen:
+                    continue
+                seen.add(sweep.id)
+                yield from of_sweep(store, sweep.id, {"db": tag, "sweep": number})
+                number += 1
+
+
+def of_sweep(store: Store, sweep_id: str, place: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    cells = {cell.key: cell for cell in store.planned(sweep_id)}
+    trials = sorted(store.trials(sweep_id), key=lambda trial: trial["id"])
+    delays = {key: float(cell.model["module"]["us"]) for key, cell in cells.items() if "us" in cell.model["module"]}
+    idle = {key: idle_fraction([t for t in trials if t["cell_key"] == key]) for key in cells}
+    least = min((value for value in idle.values() if value is not None), default=None)
+    for trial in trials:
+        key = trial["cell_key"]
+        # the variants of an injected delay are one cell: what they are is told by the undelayed one, which idles least
+        share = least if delays else idle[key]
+        record = {
+            **place,
+            "round": trial["round"],
+            "attempt": trial["attempt"],
+            "cell": f"{cells[key].model['name']} bs={cells[key].bs} {cells[key].mode['name']}",
+            "kind": None if share is None else "launch-bound" if share > IDLE else "GPU-bound",
+            "status": trial["status"],
+            "foreign": trial["foreign_processes"],
+        }
+        if delays:
+            record["delay_us"] = delays[key]
+        record |= {name: rounded(trial[name]) for name in FIGURES if trial[name] is not None}
+        if trial["latency_ms"] is not None:
+            record["latencies_ms"] = [rounded(value, 5) for value in means(store.samples(trial["id"])["latency_ms"])]
+        yield record
+
+
+def idle_fraction(trials: list[dict[str, Any]]) -> float | None:
+    """Median share of the period in which no kernel runs."""
+    shares = [1 - t["gpu_busy_ms"] / t["period_ms"] for t in trials if t["gpu_busy_ms"] and t["period_ms"]]
+    return statistics.median(shares) if shares else None
+
+
+def means(samples: np.ndarray) -> list[float]:
+    """(n,) samples -> at most VALUES means of consecutive ones, as equally many as possible each."""
+    return [float(part.mean()) for part in np.array_split(samples.astype(float), min(VALUES, len(samples)))]
+
+
+def rounded(value: float, digits: int = 6) -> float | int:
+    return value if isinstance(value, int) else float(f"{value:.{digits}g}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--db", nargs="+", required=True, help="databases of sweeps, one version of the code each")
+    parser.add_argument("--out", required=True, type=Path)
+    args = parser.parse_args()
+    with args.out.open("w", encoding="utf-8") as file:
+        for record in (header(args.db), *lines(args.db)):
+            file.write(json.dumps(record, separators=(",", ":")) + "\n")
+    print(f"{args.out}: {args.out.stat().st_size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()
