@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="acknowledged changes as well")
     parser.add_argument("--format", default="table", choices=["table", *FORMATS], help="(default: table)")
     options.add_out(parser)
-    parts = parser.add_subparsers(dest="what", metavar="ack|acks")
+    parts = parser.add_subparsers(dest="what", metavar="[ack | acks]")
     ack = parts.add_parser("ack", description=ACK_HELP)
     ack.add_argument("names", nargs="*", metavar="ID|CELL", help="ids of changes, or the start of a cell's key")
     ack.add_argument("--reason", metavar="TEXT", help="why it is accepted")
