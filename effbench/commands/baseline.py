@@ -31,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    with Store.open(args.db, mode="read"):  # where there is none, naming a sweep of it must not make one
+        pass
     with Store.open(args.db, mode="read" if args.action == "ls" else "write") as store:
         return {"set": put, "ls": listed, "rm": forget}[args.action](store, args)
 

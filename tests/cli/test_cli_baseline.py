@@ -1,0 +1,82 @@
+import pytest
+from made_sweeps import a_cell, environment
+
+A100 = environment(gpu_name="NVIDIA A100")
+
+
+def test_set_ls_rm(made, effbench):
+    first = made.sweep([a_cell()], label="v1")
+    done = effbench("baseline", "set", "main", "--note", "[red]good")
+    assert (done.code, done.err) == (0, "")
+    assert done.out == f"baseline main on NVIDIA H200: sweep {first}\n"
+    listed = effbench("baseline", "ls").out
+    for text in ("main", "NVIDIA H200", first, "v1", "[red]good"):
+        assert text in listed
+    second = made.sweep([a_cell()], name="nightly")
+    assert f"sweep {second}, before {first}" in effbench("baseline", "set", "main", "nightly").out
+    assert "before" not in effbench("baseline", "set", "main", second).out
+    assert "(nightly)" in effbench("baseline", "ls").out
+    assert effbench("baseline", "rm", "main").out == f"baseline main on NVIDIA H200 forgotten; sweep {second} stays\n"
+    assert second in effbench("ls").out
+
+
+def test_two_gpus_under_one_name(made, effbench):
+    here, there = made.sweep([a_cell()]), made.sweep([a_cell()], env=A100)
+    for sweep in (here, there):
+        assert effbench("baseline", "set", "main", sweep).code == 0
+    listed = effbench("baseline", "ls").out
+    assert here in listed
+    assert there in listed
+    done = effbench("baseline", "rm", "main", "--on", "NVIDIA L4")
+    assert done.code == 3
+    assert "set on NVIDIA A100, NVIDIA H200, not on NVIDIA L4" in done.err
+    effbench("baseline", "rm", "main", "--on", "NVIDIA A100")
+    assert there not in effbench("baseline", "ls").out
+
+
+def test_what_it_does_not_guard_is_said(made, effbench):
+    broken = {"status": "error", "reason": "boom"}
+    made.sweep({a_cell(): {}, a_cell("default"): broken, a_cell("x"): None}, state="interrupted")
+    done = effbench("baseline", "set", "main")
+    assert done.code == 0
+    assert "that sweep is interrupted" in done.out
+    assert "not all of its cells are ok (1 error)" in done.out
+
+
+def test_a_sweep_that_is_gone_is_shown_so(made, effbench):
+    sweep = made.sweep([a_cell()])
+    made.sweep([a_cell()])
+    effbench("baseline", "set", "main", sweep)
+    made.delete_sweep(sweep)
+    assert "gone" in effbench("baseline", "ls").out
+    assert effbench("baseline", "rm", "main").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((), 2, "set|ls|rm"),
+        (("put", "main"), 2, "invalid choice"),
+        (("set",), 2, "name"),
+        (("set", "a b"), 2, "cannot name a baseline"),
+        (("set", "last"), 2, "cannot name a baseline"),
+        (("set", "main", "nowhere"), 3, "no sweep 'nowhere'"),
+        (("rm", "main"), 3, "`effbench baseline set main last` sets it"),
+        (("ls",), 3, "has no baseline"),
+    ],
+)
+def test_refusals(made, effbench, words, code, said):
+    made.sweep([a_cell()])
+    done = effbench("baseline", *words)
+    assert (done.code, done.out) == (code, "")
+    assert said in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_no_database(tmp_path, monkeypatch, effbench):
+    monkeypatch.chdir(tmp_path)
+    for words in (("set", "main"), ("ls",), ("rm", "main")):
+        done = effbench("baseline", *words)
+        assert done.code == 2
+        assert "no database at" in done.err
+    assert list(tmp_path.iterdir()) == []

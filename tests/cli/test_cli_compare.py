@@ -1,0 +1,187 @@
+import csv
+import io
+import json
+
+import pytest
+from made_sweeps import a_cell, environment, steps
+
+EAGER, DEFAULT = a_cell(), a_cell("default")
+FAST, SLOW = {"latency_ms": steps(1.0, 0.001)}, {"latency_ms": steps(1.1, 0.001)}
+A100 = environment(gpu_name="NVIDIA A100")
+
+
+def strict(text):
+    return json.loads(text, parse_constant=lambda name: pytest.fail(name))
+
+
+def rows(done):
+    """(mode, metric) -> verdict of `--format json`."""
+    assert done.code == 0, done.err
+    assert done.err == ""
+    return {(one["cell"].split()[-2], one["metric"]): one["verdict"] for one in strict(done.out)["changes"]}
+
+
+@pytest.fixture
+def two(made):
+    return made.sweep({EAGER: FAST, DEFAULT: FAST}, label="v1"), made.sweep({EAGER: FAST, DEFAULT: SLOW}, label="v2")
+
+
+def test_the_table_says_what_changed_and_counts_the_rest(two, effbench):
+    done = effbench("compare", *two)
+    assert (done.code, done.err) == (0, "")  # a regression is an answer here; `check` is the gate
+    assert f"{two[0]} v1 → {two[1]} v2 · NVIDIA H200" in done.out
+    assert "▲ slower" in done.out
+    assert "1.100" in done.out
+    assert "1 slower, 23 same (23 rows that are the same are not shown: --all)" in done.out
+    assert "default: latency 1.100" in done.out
+    assert "these trials show a slower latency from" in done.out
+    assert "\x1b" not in done.out
+    everything = effbench("compare", *two, "--all").out
+    assert everything.count("= same") == 23
+
+
+def test_formats(two, effbench, tmp_path):
+    assert rows(effbench("compare", *two, "--format", "json"))["default", "latency_ms"] == "slower"
+    found = list(csv.DictReader(io.StringIO(effbench("compare", *two, "--format", "csv").out)))
+    assert [row["verdict"] for row in found].count("slower") == 1
+    assert "| ▲ slower | mlp bs=8 default bfloat16 |" in effbench("compare", *two, "--format", "markdown").out
+    assert 'failures="1"' in effbench("compare", *two, "--format", "junit").out
+    for format in ("table", "json"):
+        path = tmp_path / "new" / f"{format}.txt"
+        done = effbench("compare", *two, "--format", format, "--out", str(path))
+        assert (done.code, done.out) == (0, "")
+        assert "slower" in path.read_text(encoding="utf-8")
+
+
+def test_which_rows(two, effbench):
+    assert set(rows(effbench("compare", *two, "--format", "json", "--only", "slower, broken")).values()) == {"slower"}
+    found = rows(effbench("compare", *two, "--format", "json", "--metric", "period_ms", "--metric", "kernels"))
+    assert {metric for _, metric in found} == {"period_ms", "kernels"}
+    key = DEFAULT.key[:12]
+    for text in ("default", "mlp bs=8 default*", "bs=8 default", key):
+        assert {mode for mode, _ in rows(effbench("compare", *two, "--format", "json", "--cell", text))} == {"default"}
+    assert "slower" not in rows(effbench("compare", *two, "--format", "json", "--floor", "11%")).values()
+    assert "slower" not in rows(effbench("compare", *two, "--format", "json", "--set", "floor=11%")).values()
+
+
+def test_a_cell_can_be_named_as_the_table_names_it(made, effbench):
+    variants = [a_cell("default", settings={"fullgraph": value}) for value in (False, True)]
+    sweeps = [made.sweep(variants), made.sweep(variants)]
+    done = effbench("compare", *sweeps, "--format", "json", "--cell", "default (fullgraph=True)")
+    assert {one["cell_key"] for one in strict(done.out)["changes"]} == {variants[1].key}
+
+
+def test_without_a_time_to_compare_nothing_is_said_of_times(two, effbench):
+    assert "trial" not in effbench("compare", *two, "--metric", "kernels").out
+
+
+def test_one_trial(made, effbench):
+    done = effbench("compare", made.sweep([EAGER], rounds=1), made.sweep([EAGER], rounds=1))
+    assert done.code == 0
+    assert "one trial on a side: no verdict on a time is possible" in done.out
+
+
+def test_across(made, effbench):
+    before = made.sweep({EAGER: FAST})
+    half = made.sweep({a_cell(dtype="float16"): SLOW})
+    flags = made.sweep({a_cell(numerics={"tf32": True}): SLOW})
+    other = made.sweep({EAGER: SLOW}, env=A100)
+    for after, name, said in (
+        (half, "dtype", "differ in dtype (bfloat16 against float16)"),
+        (flags, "numerics", "differ in numerics (tf32=False against tf32=True)"),
+        (other, "hardware", "NVIDIA H200 against NVIDIA A100"),
+    ):
+        refused = effbench("compare", before, after)
+        assert (refused.code, refused.out) == (3, "")
+        assert said in refused.err
+        assert refused.err.count("\n") == 1
+        found = rows(effbench("compare", before, after, "--across", name, "--format", "json"))
+        assert found["eager", "latency_ms"] == "slower"
+
+
+def test_by(made, effbench):
+    old = environment(torch_version="2.11.0", flags={"interpreter": "/venvs/old/bin/python"})
+    sweep = made.sweep({EAGER: FAST}, env=old)
+    made.sweep({EAGER: SLOW}, env=environment(flags={"interpreter": "/venvs/new/bin/python"}), into=sweep)
+    for by in ("python", "torch_version"):
+        done = effbench("compare", sweep, "--by", by, "--format", "json")
+        assert rows(done)["eager", "latency_ms"] == "slower"
+        whole = strict(done.out)
+        assert whole["in_turns"] is True
+        assert whole["differences"][0] == "torch_version 2.11.0 → 2.13.0"
+    done = effbench("compare", sweep, "--by", "python", "--values", "new", "old", "--format", "json")
+    assert rows(done)["eager", "latency_ms"] == "faster"
+
+
+def test_names_that_are_markup(made, effbench):
+    hostile = a_cell(model="<img src=x onerror=alert(1)>a|b[red]x[/red]")
+    sweeps = [made.sweep({hostile: FAST}, label="[bold]<b>"), made.sweep({hostile: SLOW})]
+    table = effbench("compare", *sweeps)
+    assert table.code == 0
+    assert "[bold]<b>" in table.out
+    assert "[red]x[/red]" in table.out
+    text = effbench("compare", *sweeps, "--format", "markdown").out
+    assert "<" not in text
+    assert "a&#124;b" in text
+
+
+def test_figures_that_no_float_relates(made, effbench):
+    before = made.sweep({EAGER: {"latency_ms": 1e-300, "period_ms": 1e300}})
+    after = made.sweep({EAGER: {"latency_ms": 1e300, "period_ms": 1e-300}})
+    found = rows(effbench("compare", before, after, "--format", "json"))
+    assert (found["eager", "latency_ms"], found["eager", "period_ms"]) == ("slower", "faster")
+    for format in ("table", "markdown", "csv", "junit"):
+        assert effbench("compare", before, after, "--format", format).code == 0
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 0.0, -1.0])
+def test_figures_that_cannot_be(made, effbench, bad):
+    before = made.sweep({EAGER: {"latency_ms": [bad, *steps(1, 0.001)[1:]], "period_ms": bad}})
+    found = rows(effbench("compare", before, made.sweep([EAGER]), "--format", "json"))
+    assert found["eager", "period_ms"] == "ambiguous"
+    assert found["eager", "latency_ms"] == "same"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "required: SWEEP"),
+        (("last",), "compare takes two sweeps"),
+        (("last", "last", "last"), "compare takes two sweeps"),
+        (("last", "last", "--by", "dtype"), "--by takes one sweep"),
+        (("last", "--by", "dtype"), "has 1 value of dtype"),
+        (("last", "--by", "colour"), "no cell of"),
+        (("last", "--by", "dtype", "--across", "dtype"), "--across is for two sweeps"),
+        (("last", "last", "--values", "a", "b"), "--by, which is not given"),
+        (("last", "last", "--only", "slow"), "a verdict is one of"),
+        (("last", "last", "--floor", "2"), "give a share below 100 %"),
+        (("last", "last", "--floor", "nan"), "give a share below 100 %"),
+        (("last", "last", "--floor", "x"), "give a size such as"),
+        (("last", "last", "--metric", "latency"), "did you mean latency_ms?"),
+        (("last", "last", "--metric", "speedup"), "compare latency_ms"),
+        (("last", "last", "--across", "mode"), "--across mode is not possible"),
+        (("last", "last", "--config", "nowhere"), "no configuration 'nowhere'"),
+        (("last", "last", "--set", "limits=3"), "maps no metric"),
+        (("last", "last", "--format", "html"), "invalid choice"),
+        (("last", "last", "--out", "/proc/x/y"), "cannot write /proc/x/y"),
+    ],
+)
+def test_what_is_refused(two, effbench, words, said):
+    done = effbench("compare", *words)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+    assert done.err.count("\n") <= 2
+
+
+def test_what_is_not_found(two, made, effbench):
+    empty = made.sweep({EAGER: None})
+    for words, said in (
+        (("last", "nightly"), "no sweep 'nightly'"),
+        ((two[0], empty), "has no trial yet"),
+        ((*two, "--on", "B200"), "no trial on 'B200'"),
+        ((*two, "--cell", "gpt2"), "among those asked for"),
+    ):
+        done = effbench("compare", *words)
+        assert (done.code, done.out) == (3, "")
+        assert said in done.err
+        assert done.err.count("\n") == 1
