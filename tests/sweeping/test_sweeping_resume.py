@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import whole_sweeps as whole
 
 from effbench.store import Store
-from effbench.sweeping import conduct, resume
+from effbench.sweeping import planned, resume
+from effbench.sweeping.interpreters import Unit
+from effbench.sweeping.progress import Progress
 
 DB = "db=postgresql://me:s3cret@host/x"
 
@@ -16,7 +18,10 @@ def test_a_sweep_is_stored_without_the_password(tmp_path):
     settings = SimpleNamespace(resume=None, sweep={"name": "x", "label": None, "seed": 0}, protocol={"rounds": 1})
     settings.baseline_mode = "eager"
     with Store.open(tmp_path / "x.db", mode="write") as store:
-        conduct.begin(store, settings, conduct.Command(["-m", "bs=1", DB], ["bs=1", DB]), whole.cells(2))
+        units = [Unit(cell) for cell in whole.cells(2)]
+        planned.begin(
+            store, settings, planned.Command(["-m", "bs=1", DB], ["bs=1", DB]), units, {}, Progress(quiet=True)
+        )
         info = store.find_sweep("x")
     assert info.command == ["-m", "bs=1", "db=postgresql://me:***@host/x"]
     assert info.overrides == ["bs=1", "db=postgresql://me:***@host/x"]
