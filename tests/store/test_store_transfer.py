@@ -206,6 +206,7 @@ def changed(source, statement):
         raw.commit()
 
 
+THIS = "WHERE id = '{id}'"
 ONE = "WHERE id = (SELECT min(id) FROM {})"
 
 
@@ -215,9 +216,9 @@ ONE = "WHERE id = (SELECT min(id) FROM {})"
         ("UPDATE trial SET power_w = 7 " + ONE.format("trial"), ["trial of cell", "power_w", "7.0 in what"]),
         ("UPDATE trial SET extra = '{}' " + ONE.format("trial"), ["trial of cell", "extra"]),
         ("UPDATE trial SET status = 'noisy' " + ONE.format("trial"), ["trial of cell", "status", "noisy"]),
-        ("UPDATE sweep SET seed = 7 " + ONE.format("sweep"), ["sweep has seed", "7 in what"]),
-        ("UPDATE sweep SET protocol = '{}' " + ONE.format("sweep"), ["sweep has protocol"]),
-        ("UPDATE sweep SET command = '[]' " + ONE.format("sweep"), ["sweep has command"]),
+        ("UPDATE sweep SET seed = 7 " + THIS, ["sweep has seed", "7 in what"]),
+        ("UPDATE sweep SET protocol = '{}' " + THIS, ["sweep has protocol"]),
+        ("UPDATE sweep SET command = '[]' " + THIS, ["sweep has command"]),
         ("UPDATE environment SET driver_version = '1' WHERE torch_version = '2.11.0'", ["driver_version"]),
         ("UPDATE cell SET params = '{}' WHERE key = '{key}'", ["cell", "params"]),
         ("UPDATE sweep_cell SET position = 99 WHERE position = 1 AND sweep_id = '{id}'", ["position", "99 in what"]),
