@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 
 import pytest
 import torch
+from turned_clock import TurnedClock
 
 from effbench.measure import passes, timing
 
@@ -21,67 +21,64 @@ def rules(**changed):
     return timing.Rules(**(values | changed))
 
 
-class Steps:
-    """Sleeps as long as its size says."""
-
-    def __init__(self, ms=0.2):
-        self.ms, self.seen = ms, []
-
-    def __call__(self, size):
-        self.seen.append(size)
-        time.sleep(size * self.ms / 1000)
+@pytest.fixture
+def clock(monkeypatch):
+    """With `step`, a call of 0.2 ms for each of its size."""
+    clock = TurnedClock(monkeypatch)
+    clock.step = clock.taking(lambda size: size * 2e-4)
+    return clock
 
 
-def test_warm_up_is_whole_passes():
-    step = Steps()
-    found = passes.warm_up(step, INPUTS, CPU, rules())
-    assert found.calls == len(step.seen) == len(found.samples_ms) >= 8
-    assert found.calls % len(SIZES) == 0
-    assert step.seen[:4] == SIZES
+def sizes_of(clock):
+    return [args[0] for args, _ in clock.calls]
 
 
-def test_warm_up_that_never_settles_ends():
-    step = Steps(0.01)
-    step.ms = 0.01
+def test_warm_up_is_whole_passes(clock):
+    found = passes.warm_up(clock.step, INPUTS, CPU, rules())
+    assert (found.calls, found.steady) == (8, True)
+    assert found.samples_ms == pytest.approx([0.6, 0.2, 0.6, 0.4] * 2)
+    assert sizes_of(clock) == SIZES * 2
 
-    def slower(size):
-        step.ms *= 1.2
-        step(size)
 
-    found = passes.warm_up(slower, INPUTS, CPU, rules(max_warmup_calls=12))
+def test_warm_up_that_never_settles_ends(clock):
+    growing = clock.taking(lambda size: size * 2e-4 * 1.2 ** len(clock.calls))
+    found = passes.warm_up(growing, INPUTS, CPU, rules(max_warmup_calls=12))
     assert (found.calls, found.steady) == (12, False)
 
 
-def test_latency_is_whole_passes_in_order():
-    step = Steps()
-    found = passes.time_latency(step, INPUTS, CPU, rules(), 1.0)
-    assert found.calls == len(found.samples_ms) == len(found.enqueue_ms) == len(step.seen)
+def test_warm_up_goes_on_until_passes_are_steady(clock):
+    falling = clock.taking(lambda size: size * 2e-4 * (4 if len(clock.calls) <= 4 else 1))
+    found = passes.warm_up(falling, INPUTS, CPU, rules())
+    assert found.steady
+    assert 8 < found.calls < 40
+
+
+def test_latency_is_whole_passes_in_order(clock):
+    found = passes.time_latency(clock.step, INPUTS, CPU, rules(), 1.0)
+    assert found.calls == len(found.samples_ms) == len(found.enqueue_ms) == len(clock.calls)
     assert found.calls >= 4 * passes.FEWEST_PASSES
-    assert step.seen == SIZES * (found.calls // 4)
+    assert sizes_of(clock) == SIZES * (found.calls // 4)
     told = passes.describe(found.samples_ms, SIZES)
     assert {size: entry["calls"] for size, entry in told["by_size"].items()} == {"1": 1, "2": 1, "3": 2}
-    medians = [told["by_size"][size]["latency_ms"] for size in "123"]
-    assert medians == sorted(medians) and medians[0] >= 0.2
+    assert [told["by_size"][size]["latency_ms"] for size in "123"] == pytest.approx([0.2, 0.4, 0.6])
     assert told["latency_p50_ms"] <= told["latency_p95_ms"] <= told["latency_p99_ms"]
 
 
-def test_a_budget_that_is_too_short_still_gives_a_pass():
-    assert passes.time_latency(Steps(), INPUTS, CPU, rules(), 0.0).calls == 4
+def test_a_budget_that_is_too_short_still_gives_a_pass(clock):
+    assert passes.time_latency(clock.step, INPUTS, CPU, rules(), 0.0).calls == 4
 
 
-def test_disturbed_passes_are_thrown_away_whole():
-    class Once(timing.Watch):
-        def __init__(self):
-            self.left = 2
+def test_disturbed_passes_are_thrown_away_whole(clock):
+    class Twice(timing.Watch):
+        left = 2
 
         def disturbed(self):
             self.left -= 1
             return self.left >= 0
 
-    step = Steps()
-    found = passes.time_latency(step, INPUTS, CPU, rules(), 1.0, Once())
+    found = passes.time_latency(clock.step, INPUTS, CPU, rules(), 1.0, Twice())
     assert found.calls % 4 == 0
-    assert len(step.seen) > found.calls == len(found.enqueue_ms)
+    assert len(clock.calls) > found.calls == len(found.enqueue_ms)
 
 
 def test_percentiles_and_medians():

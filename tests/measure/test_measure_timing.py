@@ -9,6 +9,7 @@ import time
 
 import pytest
 import torch
+from turned_clock import TurnedClock
 
 from effbench.measure import memory, telemetry, timing
 
@@ -27,23 +28,8 @@ RULES = timing.Rules(
 INPUTS = [((i,), {"k": i}) for i in range(3)]
 
 
-class Clock:
-    """Advances only when a step is called."""
-
-    def __init__(self, monkeypatch, durations_s):
-        self.now = 0.0
-        self.durations = iter(durations_s)
-        self.calls = []
-        monkeypatch.setattr(timing.time, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(timing.time, "perf_counter_ns", lambda: round(self.now * 1e9))
-
-    def step(self, *args, **kwargs):
-        self.calls.append((args, kwargs))
-        self.now += next(self.durations)
-
-
 def test_warm_up_takes_the_least_calls_and_the_least_time(monkeypatch):
-    clock = Clock(monkeypatch, itertools.repeat(0.001))
+    clock = TurnedClock(monkeypatch, itertools.repeat(0.001))
     done = timing.warm_up(clock.step, INPUTS, CPU, RULES)
     assert (done.calls, done.steady) == (200, True)
     assert done.samples_ms == [pytest.approx(1.0)] * 200
@@ -51,27 +37,27 @@ def test_warm_up_takes_the_least_calls_and_the_least_time(monkeypatch):
 
 
 def test_slow_calls_need_no_ten_of_them(monkeypatch):
-    clock = Clock(monkeypatch, itertools.repeat(0.9))
+    clock = TurnedClock(monkeypatch, itertools.repeat(0.9))
     assert timing.warm_up(clock.step, INPUTS, CPU, dataclasses.replace(RULES, budget_s=60)).calls == 3
 
 
 def test_warm_up_goes_on_until_steady(monkeypatch):
     # 250 calls that grow quicker, then a plateau
     falling = (0.02 / (1 + i / 10) for i in range(250))
-    clock = Clock(monkeypatch, itertools.chain(falling, itertools.repeat(0.02 / 26)))
+    clock = TurnedClock(monkeypatch, itertools.chain(falling, itertools.repeat(0.02 / 26)))
     done = timing.warm_up(clock.step, INPUTS, CPU, dataclasses.replace(RULES, budget_s=60, max_warmup_calls=10_000))
     assert done.steady
     assert done.calls > 100
 
 
 def test_warm_up_that_never_gets_steady_says_so(monkeypatch):
-    clock = Clock(monkeypatch, (0.001 * 1.05**i for i in itertools.count()))
+    clock = TurnedClock(monkeypatch, (0.001 * 1.05**i for i in itertools.count()))
     done = timing.warm_up(clock.step, INPUTS, CPU, dataclasses.replace(RULES, budget_s=1e9))
     assert (done.calls, done.steady) == (300, False)
 
 
 def test_warm_up_ends_with_the_budget(monkeypatch):
-    clock = Clock(monkeypatch, (0.01 * 1.1**i for i in itertools.count()))
+    clock = TurnedClock(monkeypatch, (0.01 * 1.1**i for i in itertools.count()))
     done = timing.warm_up(clock.step, INPUTS, CPU, RULES)
     assert not done.steady
     assert done.seconds >= RULES.budget_s
@@ -89,27 +75,27 @@ def test_is_steady(samples, steady):
 
 class TestLatency:
     def test_stops_when_the_median_is_known(self, monkeypatch):
-        clock = Clock(monkeypatch, itertools.repeat(0.001))
+        clock = TurnedClock(monkeypatch, itertools.repeat(0.001))
         done = timing.time_latency(clock.step, INPUTS, CPU, RULES, 2.0)
         assert 0.5 <= done.seconds < 0.55
         assert done.samples_ms == [pytest.approx(1.0)] * done.calls
 
     def test_takes_the_least_samples_of_slow_calls(self, monkeypatch):
-        clock = Clock(monkeypatch, itertools.repeat(0.05))
+        clock = TurnedClock(monkeypatch, itertools.repeat(0.05))
         assert timing.time_latency(clock.step, INPUTS, CPU, RULES, 10.0).calls >= 30
 
     def test_noise_uses_the_budget_up_and_no_more(self, monkeypatch):
-        clock = Clock(monkeypatch, itertools.cycle([0.001, 0.002]))
+        clock = TurnedClock(monkeypatch, itertools.cycle([0.001, 0.002]))
         done = timing.time_latency(clock.step, INPUTS, CPU, RULES, 2.0)
         assert 2.0 <= done.seconds < 2.1
 
     def test_a_call_longer_than_the_budget_is_made_once(self, monkeypatch):
-        clock = Clock(monkeypatch, itertools.repeat(30.0))
+        clock = TurnedClock(monkeypatch, itertools.repeat(30.0))
         done = timing.time_latency(clock.step, INPUTS, CPU, RULES, 2.0)
         assert done.samples_ms == [pytest.approx(30_000)]
 
     def test_never_more_than_the_most_samples(self, monkeypatch):
-        clock = Clock(monkeypatch, itertools.cycle([1e-6, 3e-6]))
+        clock = TurnedClock(monkeypatch, itertools.cycle([1e-6, 3e-6]))
         rules = dataclasses.replace(RULES, max_samples=500)
         assert timing.time_latency(clock.step, INPUTS, CPU, rules, 2.0).calls == 500
 
