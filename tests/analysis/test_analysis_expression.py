@@ -278,9 +278,9 @@ def test_everything_else_is_refused(text):
     "text", ["9**9**9", "9**9**9**9**9", "-9**9**9", "1e300 * 1e300", "2 ** 1e300", "exp(exp(exp(9)))"]
 )
 def test_huge_figures_take_no_time(text):
-    start = time.perf_counter()
+    start = time.process_time()
     assert math.isinf(number(text))
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_nesting_up_to_the_limit_is_evaluated():
