@@ -1,41 +1,38 @@
-"""`effbench report`: one self-contained page of a sweep."""
+"""`effbench report`: the site of a database."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import time
 from pathlib import Path
 
-from effbench.analysis.interpreters import COLUMNS
 from effbench.commands import options
 from effbench.errors import StoreError
 from effbench.store.store import Store
 
-HELP = "Write the report of a sweep as one self-contained HTML page."
+HELP = "Write the site of a database: plain files that open from disk or from any web server."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
-    options.add_sweep(parser)
-    parser.add_argument("--out", default="dashboards", metavar="DIR", help="folder of the page (default: %(default)s)")
+    options.add_sweep(parser, default=None)
+    parser.add_argument("--out", default="dashboards", metavar="DIR", help="folder of the site (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> int:
+    began = time.perf_counter()
     with Store.open(args.db, mode="read") as store:
-        sweep = store.find_sweep(args.sweep)
-        rows = options.rows_of(store, sweep)
-        environments = store.environments(row["environment_id"] for row in rows)
-    from effbench.report.page import write_report
-    from effbench.store.frames import results_frame
+        from effbench.commands.material import gather
+        from effbench.report.site.build import write_site
 
-    frame = results_frame(rows)
-    for name in COLUMNS:
-        if any(name in row for row in rows):
-            frame[name] = [row[name] for row in rows]
-
-    try:
-        page = write_report(frame, dataclasses.asdict(sweep), environments, Path(args.out), args.db)
-    except OSError as error:
-        raise StoreError(f"cannot write the report to {args.out}: {error.strerror or error}") from error
-    print(f"{page} ({page.stat().st_size / 2**20:.1f} MiB): open it in a browser")
+        material = gather(store, args.db, [args.sweep] if args.sweep else [])
+        try:
+            written = write_site(material, Path(args.out))
+        except OSError as error:
+            raise StoreError(f"cannot write the site to {args.out}: {error.strerror or error}") from error
+    size = written.size() / 2**20
+    print(
+        f"{Path(args.out) / 'index.html'} ({len(written.written)} files, {size:.1f} MiB, "
+        f"{time.perf_counter() - began:.1f} s): open it in a browser"
+    )
     return 0

@@ -121,9 +121,13 @@ def speedup_table(frame_or_rows: Any, metric: str = "speedup", baseline_mode: st
     With `speedup`, the baseline's column shows its latency, so that the absolute level can be seen, while its value
     stays the speedup 1. Only `ok` entries carry a value and can be best of their row.
     """
+    return table_of(swept_rows(plain_rows(frame_or_rows)), metric, baseline_mode)
+
+
+def table_of(labelled: list[SweptRow], metric: str = "speedup", baseline_mode: str = "eager") -> SpeedupTable:
+    """The same of rows that are labelled already."""
     if metric not in METRICS:
         raise UsageError(f"unknown metric {metric!r}; choose from {', '.join(METRICS)}")
-    labelled = swept_rows(plain_rows(frame_or_rows))
     modes = mode_order((row.mode, row.base_mode) for row in labelled)
     rows: dict[tuple, Row] = {}
     for source in labelled:

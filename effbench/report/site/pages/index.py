@@ -1,0 +1,64 @@
+"""The overview: of each machine's newest sweep the answer first, then what failed and what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from effbench.report import summary
+from effbench.report.site.material import Subject
+from effbench.report.site.pages.base import Page, PageFolder
+
+#: Rows of the table of the fastest modes that a reader takes in; the rest is on the speedups page.
+MOST_CASES = 40
+
+
+def context(folder: PageFolder) -> Mapping[str, Any]:
+    return {"answers": [answer(subject) for subject in folder.material], "most_cases": MOST_CASES}
+
+
+def answer(subject: Subject) -> dict[str, Any]:
+    """What the overview says of one subject."""
+    tidy = subject.tidy
+    best = summary.fastest(tidy, subject.baseline_mode) if len(tidy) else {}
+    modes = summary.by_mode(tidy) if len(tidy) else pd.DataFrame()
+    return {
+        "subject": subject,
+        "counts": summary.counts(tidy),
+        "fastest": dict(list(best.items())[:MOST_CASES]),
+        "cases": len(best),
+        "sizes": sorted({bs for row in best.values() for bs in row}),
+        "headline": summary.headline(best, modes) if len(tidy) else ("", 0, 0),
+        "modes": modes.to_dict("records"),
+        "not_ok": not_ok(tidy),
+        "environment": environment_line(subject),
+    }
+
+
+def not_ok(tidy: pd.DataFrame, most: int = 8) -> dict[str, Any]:
+    """The worst of what is not ok, and how many more there are."""
+    from effbench.analysis.swept import plain_rows
+    from effbench.cell import SEVERITY
+
+    rank = {str(status): index for index, status in enumerate(SEVERITY)}
+    bad = tidy[tidy["status"] != "ok"]
+    rows = plain_rows(bad[["status", "case", "bs", "series", "reason", "cell_key"]])
+    rows.sort(key=lambda row: rank.get(str(row["status"]), -1))
+    return {"rows": rows[:most], "more": max(0, len(rows) - most)}
+
+
+def environment_line(subject: Subject) -> str:
+    """Machine and software on one line; where there are several environments what they share."""
+    names = {"driver_version": "driver", "cuda_version": "CUDA", "torch_version": "torch", "triton_version": "triton",
+             "python": "Python"}  # fmt: skip
+    parts = [subject.hardware]
+    for key, title in names.items():
+        found = {str(environment[key]) for environment in subject.environments if environment.get(key)}
+        if found:
+            parts.append(f"{title} {' and '.join(sorted(found))}")
+    return " · ".join(parts)
+
+
+PAGE = Page("index", "Overview", 10, context, of_subject=False)

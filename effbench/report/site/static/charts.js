@@ -1,0 +1,87 @@
+"use strict";
+// Draws each `.chart` when it comes into view: its figure from `data-src`, its colours from the theme.
+(() => {
+  const { load, complain, onTheme, theme } = window.effbench;
+  const hidden = new Map(); // section -> modes that are switched off
+  const specs = new Map(); // drawn element -> figure
+  let looks = null;
+
+  function themed(spec, section) {
+    const colors = looks.themes[theme()];
+    const off = hidden.get(section) || new Set();
+    const data = spec.data.map((trace) => {
+      const copy = { ...trace };
+      if (trace.type === "heatmap") copy.colorscale = looks.diverging[theme()];
+      if (trace.meta && off.has(trace.meta.mode)) copy.visible = false;
+      return copy;
+    });
+    const layout = { ...spec.layout };
+    layout.font = { ...layout.font, color: colors.ink };
+    layout.hoverlabel = {
+      ...layout.hoverlabel, bgcolor: colors.panel, bordercolor: colors.muted,
+      font: { color: colors.ink, family: layout.font.family, size: 12 },
+    };
+    layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: colors.muted, activecolor: colors.ink };
+    for (const key of Object.keys(layout)) {
+      if (!/^[xy]axis\d*$/.test(key)) continue;
+      layout[key] = { ...layout[key], gridcolor: colors.line, linecolor: colors.muted, zerolinecolor: colors.muted, tickcolor: colors.muted };
+    }
+    return { data, layout };
+  }
+
+  /** Draw `spec` into `chart` and keep it in step with the theme. */
+  async function show(chart, spec) {
+    looks = looks || (await load(`${document.documentElement.dataset.assets}/looks.js`));
+    specs.set(chart, spec);
+    const { data, layout } = themed(spec, chart.closest("section"));
+    await Plotly.react(chart, data, layout, {
+      responsive: true, displaylogo: false, modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+    });
+    chart.dataset.drawn = "true";
+  }
+  const again = () => { for (const [chart, spec] of specs) if (chart.isConnected) show(chart, spec); else specs.delete(chart); };
+
+  async function draw(chart) {
+    try { await show(chart, await load(chart.dataset.src)); } catch (error) { complain(chart, error); }
+  }
+
+  window.effbench.show = show;
+  document.addEventListener("DOMContentLoaded", () => {
+    const charts = [...document.querySelectorAll(".chart[data-src]")];
+    const watcher = new IntersectionObserver((entries) => {
+      for (const entry of entries) {
+        if (!entry.isIntersecting) continue;
+        watcher.unobserve(entry.target);
+        draw(entry.target);
+      }
+    }, { rootMargin: "600px 0px" });
+    charts.forEach((chart) => watcher.observe(chart));
+    onTheme(again);
+    window.addEventListener("beforeprint", () => charts.filter((chart) => !specs.has(chart)).forEach(draw));
+
+    for (const button of document.querySelectorAll(".legend button[data-mode]")) {
+      button.addEventListener("click", () => {
+        const section = button.closest("section");
+        const off = hidden.get(section) || new Set();
+        hidden.set(section, off);
+        const on = off.has(button.dataset.mode);
+        if (on) off.delete(button.dataset.mode); else off.add(button.dataset.mode);
+        button.setAttribute("aria-pressed", String(on));
+        for (const [chart, spec] of specs) if (section.contains(chart)) show(chart, spec);
+      });
+    }
+    for (const select of document.querySelectorAll("select[data-panels]")) {
+      select.addEventListener("change", () => {
+        for (const panel of document.querySelectorAll("figure[data-model]")) {
+          panel.hidden = select.value !== "" && panel.dataset.model !== select.value;
+        }
+        window.effbench.place.write({ model: select.value });
+      });
+      const model = window.effbench.place.read().model;
+      if (model && [...select.options].some((option) => option.value === model)) {
+        select.value = model;
+        select.dispatchEvent(new Event("change"));
+      }
+    }
+  });
+})();

@@ -1,0 +1,86 @@
+"use strict";
+// What every page needs: data from files, and the reader's theme. No network, no storage but the theme.
+window.effbench = (() => {
+  const values = new Map(); // URL of a data file -> what it held
+  const loading = new Map();
+
+  /** Called by data files: `effbench.put(value);`. */
+  const put = (value) => values.set(document.currentScript.src, value);
+
+  /** The value of a data file, a promise; each is loaded once. */
+  function load(source) {
+    const url = new URL(source, document.baseURI).href;
+    if (!loading.has(url)) {
+      loading.set(url, new Promise((resolve, reject) => {
+        if (values.has(url)) { resolve(values.get(url)); return; }
+        const script = document.createElement("script");
+        script.src = url;
+        script.onload = () => (values.has(url) ? resolve(values.get(url)) : reject(new Error(`nothing in ${source}`)));
+        script.onerror = () => reject(new Error(`cannot load ${source}`));
+        document.head.append(script);
+      }));
+    }
+    return loading.get(url);
+  }
+
+  /** An element with attributes and children; texts stay texts. */
+  function element(name, attributes = {}, ...children) {
+    const made = document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) {
+      if (value === undefined || value === null || value === false) continue;
+      if (key === "class") made.className = value;
+      else if (key === "text") made.textContent = value;
+      else if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+      else made.setAttribute(key, value === true ? "" : value);
+    }
+    made.append(...children.filter((child) => child !== null && child !== undefined));
+    return made;
+  }
+
+  /** Says in place of what could not be shown why; nothing fails silently. */
+  function complain(place, error) {
+    place.replaceChildren(element("p", { class: "note", text: `This cannot be shown: ${error.message || error}` }));
+  }
+
+  // --- the reader's place: what follows # as name=value, so that a view can be linked ---
+  const place = {
+    read: () => Object.fromEntries(new URLSearchParams(location.hash.slice(1))),
+    write(changed) {
+      const values = new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
+      for (const [name, value] of Object.entries(changed)) {
+        if (value === "" || value === null || value === undefined) values.delete(name); else values.set(name, value);
+      }
+      history.replaceState(null, "", `#${values}`);
+    },
+  };
+
+  // --- theme: the system's, or the reader's own ---
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const listeners = [];
+  let chosen = null;
+  let printing = false;
+  try { chosen = localStorage.getItem("effbench-theme"); } catch { /* no storage from disk in some browsers */ }
+  const theme = () => (printing ? "light" : chosen || (dark.matches ? "dark" : "light"));
+  const changed = () => listeners.forEach((listener) => listener(theme()));
+  function choose(name) {
+    chosen = name;
+    document.documentElement.dataset.theme = name;
+    try { localStorage.setItem("effbench-theme", name); } catch { /* kept for this page only */ }
+    changed();
+  }
+  if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen; else chosen = null;
+  dark.addEventListener("change", changed);
+  window.addEventListener("beforeprint", () => { printing = true; changed(); });
+  window.addEventListener("afterprint", () => { printing = false; changed(); });
+
+  document.addEventListener("DOMContentLoaded", () => {
+    const button = document.getElementById("theme");
+    const label = () => { button.setAttribute("aria-label", `switch to the ${theme() === "dark" ? "light" : "dark"} theme`); };
+    button.addEventListener("click", () => { choose(theme() === "dark" ? "light" : "dark"); label(); });
+    label();
+    const subjects = document.getElementById("subjects");
+    if (subjects) subjects.addEventListener("change", () => { location.href = subjects.value; });
+  });
+
+  return { put, load, element, complain, place, theme, onTheme: (listener) => listeners.push(listener) };
+})();
