@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from effbench import __version__
 from effbench.errors import EffbenchError, UsageError
+from effbench.sweeping.interrupts import remembered
 
 #: Subcommand -> module under effbench.commands; each has `HELP`, `add_arguments(parser)` and `run(args) -> exit code`.
 COMMANDS = {
@@ -45,6 +46,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run(argv: list[str]) -> int:
     """Do what `argv` says and return the exit code. Errors go to stderr in one or two lines."""
+    with remembered():
+        return do(argv)
+
+
+def do(argv: list[str]) -> int:
     try:
         if not argv:
             raise UsageError(NOTHING.removeprefix("effbench: "))

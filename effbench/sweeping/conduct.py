@@ -16,7 +16,7 @@ from effbench.cell import Cell
 from effbench.errors import ConfigError
 from effbench.store import artifacts
 from effbench.store.store import Store
-from effbench.sweeping import interpreters, plan, sites
+from effbench.sweeping import interpreters, interrupts, plan, sites
 from effbench.sweeping.ceilings import measure_missing
 from effbench.sweeping.cores import share_out, wanted_cores
 from effbench.sweeping.host import cache_home
@@ -266,6 +266,8 @@ def stop_on_ctrl_c(stop: threading.Event) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    if interrupts.seen():
+        stop.set()
     try:
         yield
     finally:

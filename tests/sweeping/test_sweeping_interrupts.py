@@ -1,0 +1,70 @@
+"""Ctrl-C where Python would drop it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+
+import pytest
+
+from effbench.sweeping import interrupts
+from effbench.sweeping.conduct import stop_on_ctrl_c
+
+
+class Dropping:
+    """Python prints what its destructor raises, and goes on."""
+
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_dropped_one_is_remembered_and_stops_the_sweep(capsys):
+    stop = threading.Event()
+    with interrupts.remembered():
+        assert not interrupts.seen()
+        thing = Dropping()
+        del thing
+        assert interrupts.seen()
+        with stop_on_ctrl_c(stop):
+            assert stop.is_set()
+    assert not interrupts.seen()
+    assert capsys.readouterr().err == ""
+
+
+def test_others_are_raised_as_ever():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), interrupts.remembered():
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert not interrupts.seen()
+
+
+def test_none_means_no_stop():
+    stop = threading.Event()
+    with interrupts.remembered(), stop_on_ctrl_c(stop):
+        assert not stop.is_set()
+
+
+def test_a_handler_of_somebody_else_is_left_alone(monkeypatch):
+    mine = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        handler = signal.getsignal(signal.SIGINT)
+        with interrupts.remembered():
+            assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, mine)
+
+
+def test_other_errors_of_destructors_are_still_printed(monkeypatch):
+    class Failing:
+        def __del__(self):
+            raise ValueError("told")
+
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: told.append(str(found.exc_value)))
+    with interrupts.remembered():
+        thing = Failing()
+        del thing
+    assert told == ["told"]
