@@ -29,6 +29,11 @@ TINY = (
 NOT_OURS = ("EFFBENCH_", "CUDA_VISIBLE_DEVICES", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "HYDRA_", "TORCH_LOGS")
 
 
+def heed_ctrl_c() -> None:
+    """As on a terminal: where tests run in the background of a script, their children would ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @dataclass(frozen=True)
 class Done:
     """How a command ended."""
@@ -70,6 +75,7 @@ class Cli:
             env={**self.env, **(env or {})},
             start_new_session=True,
             text=True,
+            preexec_fn=heed_ctrl_c,
             **settings,
         )
 

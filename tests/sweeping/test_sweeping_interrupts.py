@@ -13,6 +13,14 @@ from effbench.sweeping import interrupts
 from effbench.sweeping.conduct import stop_on_ctrl_c
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c():
+    """As Python has it on a terminal, whatever started the tests."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class Dropping:
     """Python prints what its destructor raises, and goes on."""
 
