@@ -69,7 +69,7 @@
     place.replaceChildren(element("div", { class: "bar-of-table" }, filters, tools), body);
 
     const columns = grid.columns.map((column, index) => ({
-      title: "", name: column.title, className: [column.numeric ? "num" : "", column.wide ? "reason" : ""].join(" ").trim(),
+      className: [column.numeric ? "num" : "", column.wide ? "reason" : ""].join(" ").trim(),
       data: null, type: column.numeric ? "num" : "string",
       render: (row, type) => (type === "sort" || type === "type" ? sortable(row[index], column.numeric) : text(row[index])),
       createdCell: (td, _, row) => fill(td, row[index]),
