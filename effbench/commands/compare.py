@@ -58,14 +58,20 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only", metavar="VERDICTS", help=f"only rows with these verdicts, with commas: {', '.join(Verdict)}"
     )
-    parser.add_argument("--cell", metavar="TEXT", help="only cells whose name has this text, or fits it as a pattern")
-    parser.add_argument("--floor", metavar="SIZE", help="least relative change that counts: 3%% or 0.03")
+    parser.add_argument(
+        "--cell", metavar="TEXT", help="tell only of cells whose name has this text, or fits it as a pattern"
+    )
+    parser.add_argument(
+        "--floor", metavar="SIZE", help="least relative change that counts, of every metric and cell: 3%% or 0.03"
+    )
     parser.add_argument("--on", metavar="TEXT", help="only trials on hardware, or by an interpreter, of this name")
     parser.add_argument(
         "--across", metavar="NAMES", default="", help=f"compare although these differ, with commas: {', '.join(ACROSS)}"
     )
     parser.add_argument(
-        "--config", metavar="NAME|FILE", help="limits and exceptions: a file, or a name below conf/check"
+        "--config",
+        metavar="NAME|FILE",
+        help="limits and exceptions: a file, or a name below conf/check (default: default)",
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="a setting of it, on top"
@@ -107,7 +113,10 @@ def compare(store: Store, args: argparse.Namespace) -> Compared:
 
 def limits_of(args: argparse.Namespace) -> Any:
     """Limits of the configuration, with what the options say on top."""
-    limits = read(args.config, [*args.settings, *([f"floor={fraction(args.floor)}"] if args.floor else [])])
+    limits = read(args.config, args.settings)
+    if args.floor:
+        limits.floor_for_all = fraction(args.floor)
+        limits.source = f"{limits.source}, --floor {args.floor}"
     if args.metric:
         limits.metrics = tuple(check_metric(name) for name in dict.fromkeys(args.metric))
     return limits
@@ -190,6 +199,8 @@ def show(console: Console, compared: Compared, rows: Sequence[Change], args: arg
         console.print(escape(line), highlight=False, soft_wrap=True)
     if said := sensitivity(compared):
         console.print(said, style="dim", highlight=False, soft_wrap=True)
+    for line in comparison.limits_line(compared):
+        console.print(escape(line), style="dim", highlight=False, soft_wrap=True)
     for note in compared.notes:
         console.print(f"note: {escape(note)}", style="yellow", highlight=False, soft_wrap=True)
 

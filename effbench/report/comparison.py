@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -16,6 +16,7 @@ from effbench.metrics import METRICS, percent, ratio_text
 
 FORMATS = ("markdown", "json", "csv", "junit")
 HEADINGS = ("verdict", "cell", "metric", "before", "after", "after ÷ before", "detectable", "why")
+ALWAYS = ("verdict", "cell", "metric")
 NUMERIC = (False, False, False, True, True, True, True, False)
 #: Not by colour alone: a sign that also a plain terminal, a printout and a screen reader have.
 SIGNS = {
@@ -67,6 +68,11 @@ def heading(compared: Any) -> str:
     return f"{side(compared.before)} → {side(compared.after)} · {compared.hardware}"
 
 
+def limits_line(compared: Any) -> list[str]:
+    """Which limits held, where that is known."""
+    return [f"limits: {compared.limits.source}"] if compared.limits.source else []
+
+
 def mode_lines(compared: Any) -> list[str]:
     """`inference eager: latency 1.003 (0.998–1.008) over 12 cells`."""
     phases = {line.phase for line in compared.modes}
@@ -84,13 +90,20 @@ def markdown(compared: Any, changes: Sequence[Change], left_out: int = 0) -> str
     lines += [""] * bool(compared.differences)
     lines += [f"{counts_text(compared)}", ""]
     if changes:
-        lines += ["| " + " | ".join(HEADINGS) + " |", "| " + " | ".join("--:" if n else "---" for n in NUMERIC) + " |"]
-        lines += ["| " + " | ".join(map(escape, cells_of(change))) + " |" for change in changes]
-        lines.append("")
+        lines += [rows_table(changes), ""]
     if left_out:
         lines += [f"{left_out} rows that are the same are left out.", ""]
-    lines += [f"- {escape(text)}" for text in [*mode_lines(compared), *compared.notes]]
+    lines += [f"- {escape(text)}" for text in [*mode_lines(compared), *limits_line(compared), *compared.notes]]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def rows_table(changes: Sequence[Change]) -> str:
+    """A Markdown table of rows, without the columns that none of them has anything in."""
+    rows = [cells_of(change) for change in changes]
+    used = [n for n, heading in enumerate(HEADINGS) if heading in ALWAYS or any(row[n] for row in rows)]
+    lines = [[HEADINGS[n] for n in used], ["--:" if NUMERIC[n] else "---" for n in used]]
+    lines += [[escape(row[n]) for n in used] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def escape(text: str) -> str:
@@ -98,8 +111,8 @@ def escape(text: str) -> str:
     return " ".join("".join(f"&#{ord(c)};" if c in _MARKDOWN else _HTML.get(c, c) for c in text).split())
 
 
-def as_json(compared: Any, changes: Iterable[Change]) -> str:
-    """Both sides, what differs, the rows and the modes; docs/regressions.md names the keys."""
+def as_json(compared: Any, changes: Iterable[Change], **more: Any) -> str:
+    """Both sides, what differs, the rows and the modes; docs/regressions.md names the keys. `more`: further ones."""
 
     def side(half: Any) -> dict[str, Any]:
         return {"sweep": half.title, "label": half.label, "state": half.state}
@@ -111,10 +124,11 @@ def as_json(compared: Any, changes: Iterable[Change]) -> str:
     ]  # fmt: skip
     whole = {
         "before": side(compared.before), "after": side(compared.after), "hardware": compared.hardware,
-        "differences": compared.differences, "in_turns": compared.in_turns,
+        "differences": compared.differences, "in_turns": compared.in_turns, "limits": compared.limits.source,
         "counts": {str(verdict): number for verdict, number in compared.counts.items()},
         "modes": modes, "notes": compared.notes, "changes": [record(change) for change in changes],
     }  # fmt: skip
+    whole |= more
     return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -130,9 +144,9 @@ def as_csv(changes: Iterable[Change]) -> str:
     return out.getvalue()
 
 
-def as_junit(compared: Any, changes: Iterable[Change]) -> str:
+def as_junit(compared: Any, changes: Iterable[Change], shows: Callable[[Change], str] | None = None) -> str:
     """A test suite for each cell, a test for each of its metrics: what fails a check fails here, what is ambiguous, or
-    missing and ignored, is skipped with the reason, as CI services show them."""
+    missing and ignored, is skipped with the reason, as CI services show them. `shows`: the command that shows a row."""
     cells: dict[str, list[Change]] = {}
     for change in changes:
         cells.setdefault(change.name, []).append(change)
@@ -145,7 +159,7 @@ def as_junit(compared: Any, changes: Iterable[Change]) -> str:
             said = clean(sentence(change))
             if change.gates:
                 failure = ElementTree.SubElement(test, "failure", message=said, type=str(change.verdict))
-                failure.text = clean(heading(compared))
+                failure.text = clean("\n".join([heading(compared), *([shows(change)] if shows else [])]))
             elif change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING):
                 ElementTree.SubElement(test, "skipped", message=said)
     ElementTree.indent(root)
