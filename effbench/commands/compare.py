@@ -197,8 +197,8 @@ def show(console: Console, compared: Compared, rows: Sequence[Change], args: arg
     console.print(f"{comparison.counts_text(compared)}{more}", highlight=False, soft_wrap=True)
     for line in comparison.mode_lines(compared):
         console.print(escape(line), highlight=False, soft_wrap=True)
-    if said := sensitivity(compared):
-        console.print(said, style="dim", highlight=False, soft_wrap=True)
+    if said := comparison.sensitivity(compared):
+        console.print(escape(said), style="dim", highlight=False, soft_wrap=True)
     for line in comparison.limits_line(compared):
         console.print(escape(line), style="dim", highlight=False, soft_wrap=True)
     for note in compared.notes:
@@ -212,20 +212,3 @@ def table_of(rows: Sequence[Change]) -> Table:
     for change in rows:
         drawn.add_row(*map(escape, comparison.cells_of(change)), style=TONES.get(change.verdict, ""))
     return drawn
-
-
-def sensitivity(compared: Compared) -> str | None:
-    """What slowdown these trials would have shown: of the latency, in the middle and at worst; None where no latency
-    was compared."""
-    latencies = [change for change in compared.changes if change.metric == "latency_ms" and change.ratio is not None]
-    if not latencies:
-        return None
-    known = sorted((one.smallest_slowdown, one.name) for one in latencies if one.smallest_slowdown is not None)
-    if not known:
-        return "one trial on a side: no verdict on a time is possible; use more rounds (protocol=standard has 5)"
-    middle, (worst, name) = known[len(known) // 2][0], known[-1]
-    how = "pairs of rounds" if compared.in_turns else "trials"
-    return (
-        f"these {how} show a slower latency from {comparison.percent(middle)} on in the middle, at worst from "
-        f"{comparison.percent(worst)} on ({escape(name)}); after ÷ before with its 95 % interval"
-    )

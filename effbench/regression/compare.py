@@ -31,7 +31,7 @@ MOST_NAMES = 3
 @dataclass(frozen=True)
 class ModeChange:
     """A mode over all cells that both sides have: geometric mean of after ÷ before, with its 95 % bounds (None where
-    some cell has no interval)."""
+    some cell has no interval). `cells`: so many, `of` so many of this mode that either side has."""
 
     phase: str
     mode: str
@@ -40,6 +40,7 @@ class ModeChange:
     low: float | None
     high: float | None
     cells: int
+    of: int | None = None
 
 
 @dataclass
@@ -293,6 +294,7 @@ def mode_changes(changes: Sequence[Change]) -> list[ModeChange]:
         if change.metric in ("latency_ms", "period_ms") and change.ratio and math.isfinite(change.ratio):
             own = groups.setdefault((change.about["phase"], change.about["mode"]), {})
             own.setdefault(change.metric, []).append(change)
+    every = Counter((about["phase"], about["mode"]) for about in {one.key: one.about for one in changes}.values())
     found = []
     order = mode_order((mode, mode) for _, mode in groups)
     for (phase, mode), metrics in sorted(groups.items(), key=lambda item: (item[0][0], order.index(item[0][1]))):
@@ -302,5 +304,5 @@ def mode_changes(changes: Sequence[Change]) -> list[ModeChange]:
             ratio = LogDifference(mean, None, None).ratio().value
             low = None if half is None else LogDifference(mean - half, None, None).ratio().value
             high = None if half is None else LogDifference(mean + half, None, None).ratio().value
-            found.append(ModeChange(phase, mode, metric, ratio, low, high, len(own)))
+            found.append(ModeChange(phase, mode, metric, ratio, low, high, len(own), every[phase, mode]))
     return found

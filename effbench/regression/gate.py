@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from effbench.analysis.screen import Change
+from effbench.analysis.verdicts import Verdict
 from effbench.config import DEFAULT_DB
 from effbench.errors import NothingFoundError, UsageError
 from effbench.regression.compare import Compared
@@ -68,9 +69,11 @@ def command_for(
 
 
 def verdict_line(compared: Compared, failed: Sequence[Change], name: str) -> str:
-    """`check failed: 2 slower, 1 broken against main` or `check passed against main`."""
+    """`check failed: 2 slower, 1 broken against main` or `check passed against main`; where much is open, that, too."""
     if failed:
         kinds = dict.fromkeys(change.verdict for change in failed)
         said = ", ".join(f"{sum(change.verdict is kind for change in failed)} {kind}" for kind in kinds)
         return f"check failed: {said} against {name}"
-    return f"check passed against {name}"
+    open_rows = sum(change.verdict is Verdict.AMBIGUOUS for change in compared.changes)
+    of = f" of {len(compared.changes)} rows"
+    return f"check passed against {name}" + (f"; {open_rows}{of} could not be judged" if open_rows else "")

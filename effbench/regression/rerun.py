@@ -120,7 +120,8 @@ def judged_again(
         else:
             pairs = pairs_in(old, new, change)
             changes.append(verdict_after(change, row_in(turned, change), True, pairs, "old and new in turns"))
-    notes = [f"{len(asked)} rows were {'old and new in turns' if old else 'run again'}, sweep {again.title}"]
+    how = "old and new in turns" if old else "the new side alone"
+    notes = [f"run again for {len(asked)} row{'s' * (len(asked) != 1)}, {how}: sweep {again.title}"]
     if why:
         notes.append(f"not in turns: {why}; a drift of the machine between the sessions is not excluded")
     if moved:

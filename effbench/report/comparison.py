@@ -42,9 +42,9 @@ def cells_of(change: Change) -> list[str]:
     """One row of the table, as HEADINGS names its columns."""
     shows = change.smallest_slowdown
     return [
-        word_of(change), change.name, change.metric, figure(change.metric, change.before),
+        word_of(change), one_line(change.name), change.metric, figure(change.metric, change.before),
         figure(change.metric, change.after), ratio_text(change.ratio, change.low, change.high),
-        "" if shows is None else f"≥ {percent(shows)}" if shows < 10 else percent(shows), change.reason or "",
+        "" if shows is None else f"≥ {percent(shows)}" if shows < 10 else percent(shows), one_line(change.reason or ""),
     ]  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def heading(compared: Any) -> str:
     def side(half: Any) -> str:
         return f"{half.title} {half.label}" if half.label else half.title
 
-    return f"{side(compared.before)} → {side(compared.after)} · {compared.hardware}"
+    return one_line(f"{side(compared.before)} → {side(compared.after)} · {compared.hardware}")
 
 
 def limits_line(compared: Any) -> list[str]:
@@ -79,7 +79,8 @@ def mode_lines(compared: Any) -> list[str]:
     return [
         (f"{line.phase} " if len(phases) > 1 else "")
         + f"{line.mode}: {METRICS[line.metric].title} {ratio_text(line.ratio, line.low, line.high)}"
-        + f" over {line.cells} cell{'s' * (line.cells != 1)}"
+        + f" over {line.cells} {'' if line.of in (None, line.cells) else f'of {line.of} '}"
+        + f"cell{'s' * ((line.of or line.cells) != 1)}"
         for line in compared.modes
     ]
 
@@ -106,9 +107,31 @@ def rows_table(changes: Sequence[Change]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def sensitivity(compared: Any) -> str | None:
+    """What slowdown these trials would have shown: of the latency, in the middle and at worst; None where no latency
+    was compared."""
+    latencies = [change for change in compared.changes if change.metric == "latency_ms" and change.ratio is not None]
+    if not latencies:
+        return None
+    known = sorted((one.smallest_slowdown, one.name) for one in latencies if one.smallest_slowdown is not None)
+    if not known:
+        return "one trial on a side: no verdict on a time is possible; use more rounds (protocol=standard has 5)"
+    middle, (worst, name) = known[len(known) // 2][0], known[-1]
+    how = "pairs of rounds" if compared.in_turns else "trials"
+    return (
+        f"these {how} show a slower latency from {percent(middle)} on in the middle, at worst from "
+        f"{percent(worst)} on ({one_line(name)}); after ÷ before with its 95 % interval"
+    )
+
+
+def one_line(text: str) -> str:
+    """Names and reasons come from users and their code: nothing in them breaks a line or steers a terminal."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
 def escape(text: str) -> str:
     """Names come from users: they must not end the table's cell, nor begin HTML, code, emphasis, a link or an image."""
-    return " ".join("".join(f"&#{ord(c)};" if c in _MARKDOWN else _HTML.get(c, c) for c in text).split())
+    return "".join(f"&#{ord(c)};" if c in _MARKDOWN else _HTML.get(c, c) for c in one_line(text))
 
 
 def as_json(compared: Any, changes: Iterable[Change], **more: Any) -> str:
@@ -119,7 +142,7 @@ def as_json(compared: Any, changes: Iterable[Change], **more: Any) -> str:
 
     modes = [
         {"phase": m.phase, "mode": m.mode, "metric": m.metric, "ratio": finite(m.ratio), "ci_low": finite(m.low),
-         "ci_high": finite(m.high), "cells": m.cells}
+         "ci_high": finite(m.high), "cells": m.cells, "of": m.of}
         for m in compared.modes
     ]  # fmt: skip
     whole = {

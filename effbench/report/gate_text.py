@@ -9,7 +9,17 @@ from typing import Any
 
 from effbench.analysis.screen import STATUS, Change
 from effbench.analysis.verdicts import Verdict
-from effbench.report.comparison import counts_text, escape, heading, limits_line, mode_lines, rows_table, sentence
+from effbench.report.comparison import (
+    counts_text,
+    escape,
+    heading,
+    limits_line,
+    mode_lines,
+    one_line,
+    rows_table,
+    sensitivity,
+    sentence,
+)
 
 #: Rows of a job's summary, of those that fail and of the others: beyond this nobody reads on.
 MOST_ROWS = 50
@@ -43,8 +53,8 @@ def markdown(
         parts.append(
             folded(f"What fails nothing: {said}", "\n\n".join([rows_table(others[:MOST_ROWS]), *more(others)]))
         )
-    if compared.modes:
-        parts.append("\n".join(f"- {escape(text)}" for text in mode_lines(compared)))
+    lines = [*mode_lines(compared), *filter(None, [sensitivity(compared)])]
+    parts += ["\n".join(f"- {escape(text)}" for text in lines)] if lines else []
     parts.append("; ".join([counts_text(compared), *map(escape, limits_line(compared))]))
     parts += ["\n".join(f"- note: {escape(text)}" for text in compared.notes)] if compared.notes else []
     return "\n\n".join(parts) + "\n"
@@ -57,7 +67,7 @@ def more(rows: Sequence[Change]) -> list[str]:
 def commands_block(failed: Sequence[Change], shows: Callable[[Change], str]) -> str:
     lines = []
     for command, changes in by_command(failed, shows).items():
-        lines += [*(f"# {one_line(sentence(change))}" for change in changes), command]
+        lines += [*(f"# {one_line(f'{one.name}: {one.metric} {one.verdict}')}" for one in changes), command]
     text = "\n".join(lines)
     # longer than any run of backticks in it: nothing in it can end the block
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
@@ -74,7 +84,3 @@ def by_command(failed: Sequence[Change], shows: Callable[[Change], str]) -> dict
     for change in failed:
         found.setdefault(shows(change), []).append(change)
     return found
-
-
-def one_line(text: str) -> str:
-    return " ".join(text.split())

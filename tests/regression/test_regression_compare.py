@@ -55,7 +55,13 @@ def test_a_line_for_each_mode(made, compared):
     line = lines["eager", "latency_ms"]
     assert line.ratio == pytest.approx(1.1**2)  # geometric mean of 1.1 and 1.1³
     assert line.low < line.ratio < line.high
-    assert line.cells == 2
+    assert (line.cells, line.of) == (2, 2)
+
+
+def test_a_cell_that_broke_does_not_leave_the_modes_line_silently(made, compared):
+    other = a_cell(bs=64)
+    found = compared(made.sweep([EAGER, other]), made.sweep({EAGER: {}, other: {"status": "error"}}))
+    assert {(line.cells, line.of) for line in found.modes} == {(1, 2)}
 
 
 def test_one_trial_leaves_the_modes_line_without_bounds(made, compared):
