@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from effbench.analysis.verdicts import Verdict
 from effbench.commands import options
 from effbench.commands.compare import across_of, add_choice, chosen, limits_of, render, show, wanted_cells
 from effbench.commands.show import terminal
-from effbench.errors import UsageError
+from effbench.errors import EffbenchError, UsageError
 from effbench.regression.compare import Compared, compare_sweeps
 from effbench.regression.gate import baseline_of, command_for, failing, verdict_line
 from effbench.report import comparison, gate_text
@@ -56,6 +57,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    try:
+        return checked(args)
+    except EffbenchError as error:
+        # whoever reads the job's page is to learn why there is no verdict
+        if os.environ.get(SUMMARY):
+            with contextlib.suppress(UsageError):  # that it cannot be written may be the error itself
+                add_summary(Path(os.environ[SUMMARY]), gate_text.not_checked(str(error), args.baseline))
+        raise
+
+
+def checked(args: argparse.Namespace) -> int:
+    """The exit code of a check that could be made."""
     if args.out and args.format == "table":
         raise UsageError("check --out needs a --format such as markdown or json: a table is for the terminal")
     limits = limits_of(args)

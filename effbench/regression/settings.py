@@ -34,6 +34,10 @@ def read(name: str | None = None, settings: Sequence[str] = ()) -> Limits:
     if path.resolve() != shipped_path.resolve():
         values = merged(values, load(path))
         source = f"{path} over {source}"
+        try:
+            limits_of(values)
+        except ConfigError as error:  # a file that was found by itself may be news to the user
+            raise ConfigError(f"{path}: {error}") from error
     for word in settings:
         key, equals, text = word.partition("=")
         if not equals or not key:

@@ -60,6 +60,11 @@ def markdown(
     return "\n\n".join(parts) + "\n"
 
 
+def not_checked(why: str, name: str) -> str:
+    """The section where there is nothing to judge."""
+    return f"## ❌ effbench: not checked against {escape(name)}\n\n{escape(why)}\n"
+
+
 def more(rows: Sequence[Change]) -> list[str]:
     return [f"{len(rows) - MOST_ROWS} further rows are left out here."] if len(rows) > MOST_ROWS else []
 

@@ -198,6 +198,18 @@ def test_markdown_is_a_section_for_a_pull_request(checked, effbench, tmp_path, m
     assert "<details>" not in text
 
 
+def test_a_job_that_could_not_check_says_why_in_its_summary(made, effbench, tmp_path, monkeypatch):
+    path = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(path))
+    made.sweep({EAGER: FAST})
+    done = effbench("check", "--baseline", "main")
+    assert done.code == 3
+    assert path.read_text() == (
+        "## ❌ effbench: not checked against main\n\n"
+        + done.err.removeprefix("effbench: ").replace("`", "&#96;") + "\n"
+    )  # fmt: skip
+
+
 def test_a_summary_of_very_many_rows_stays_short(checked, monkeypatch, tmp_path):
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     cells = [a_cell(bs=size) for size in range(1, 61)]

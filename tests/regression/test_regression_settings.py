@@ -100,6 +100,12 @@ def test_files_that_cannot_be_used(folder, text, said):
         read(path)
 
 
+def test_a_file_that_was_found_by_itself_is_named(folder):
+    written(folder, "lr: 0.1", "conf/check/default.yaml")
+    with pytest.raises(ConfigError, match=r"^conf/check/default.yaml: unknown setting lr"):
+        read()
+
+
 def test_bytes_that_are_no_text(folder):
     path = folder / "x.yaml"
     path.write_bytes(b"floor: \xff\xfe")
