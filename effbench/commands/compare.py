@@ -207,8 +207,11 @@ def show(console: Console, compared: Compared, rows: Sequence[Change], args: arg
 
 def table_of(rows: Sequence[Change]) -> Table:
     drawn = Table(header_style="bold", pad_edge=False)
-    for heading, numeric in zip(comparison.HEADINGS, comparison.NUMERIC, strict=True):
-        drawn.add_column(heading, justify="right" if numeric else "left", overflow="fold")
-    for change in rows:
-        drawn.add_row(*map(escape, comparison.cells_of(change)), style=TONES.get(change.verdict, ""))
+    cells = [comparison.cells_of(change) for change in rows]
+    used = comparison.columns_used(cells)
+    for n in used:
+        justify = "right" if comparison.NUMERIC[n] else "left"
+        drawn.add_column(comparison.HEADINGS[n], justify=justify, overflow="fold")
+    for change, row in zip(rows, cells, strict=True):
+        drawn.add_row(*(escape(row[n]) for n in used), style=TONES.get(change.verdict, ""))
     return drawn

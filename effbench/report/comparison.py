@@ -98,10 +98,15 @@ def markdown(compared: Any, changes: Sequence[Change], left_out: int = 0) -> str
     return "\n".join(lines).rstrip() + "\n"
 
 
+def columns_used(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Places in HEADINGS of the columns that say something in these rows (as `cells_of` makes them)."""
+    return [n for n, heading in enumerate(HEADINGS) if heading in ALWAYS or any(row[n] for row in rows)]
+
+
 def rows_table(changes: Sequence[Change]) -> str:
-    """A Markdown table of rows, without the columns that none of them has anything in."""
+    """A Markdown table of rows."""
     rows = [cells_of(change) for change in changes]
-    used = [n for n, heading in enumerate(HEADINGS) if heading in ALWAYS or any(row[n] for row in rows)]
+    used = columns_used(rows)
     lines = [[HEADINGS[n] for n in used], ["--:" if NUMERIC[n] else "---" for n in used]]
     lines += [[escape(row[n]) for n in used] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
