@@ -45,9 +45,14 @@ class ExceptionRule:
     used: bool = False
 
     def fits(self, cell: Mapping[str, Any], metric: str) -> bool:
-        return all(
-            fnmatch.fnmatchcase(metric if name == "metric" else str(cell.get(name)), wanted)
-            for name, wanted in self.patterns.items()
+        """`cell["after"]`, where it is there: what the other side has otherwise. One side that fits is enough."""
+        sides = (cell, {**cell, **cell.get("after", {})})
+        return any(
+            all(
+                fnmatch.fnmatchcase(metric if name == "metric" else str(side.get(name)), wanted)
+                for name, wanted in self.patterns.items()
+            )
+            for side in sides
         )
 
     def __str__(self) -> str:

@@ -35,6 +35,8 @@ COLUMNS = (
     "cell", "metric", "verdict", "before", "after", "ratio", "ci_low", "ci_high", "p_value", "limit",
     "smallest_slowdown", "gates", "reason", "cell_key",
 )  # fmt: skip
+#: Why a metric that one side alone has is `ambiguous`.
+NOT_BEFORE, NOT_NOW = "not measured before", "not measured now"
 #: The metric of a row that speaks of a whole cell.
 STATUS = "status"
 
@@ -272,7 +274,7 @@ def one_sided(blank: Change, before: Mapping[int, float], after: Mapping[int, fl
     if not before and not after:
         return replace(blank, reason=odd) if odd else None
     ends = {"before": max(before.values(), default=None), "after": max(after.values(), default=None)}
-    return replace(blank, **ends, reason=also_said(f"not measured {'before' if not before else 'now'}", odd))
+    return replace(blank, **ends, reason=also_said(NOT_NOW if before else NOT_BEFORE, odd))
 
 
 def usable(pair: Pair, metric: str) -> tuple[dict[int, float], dict[int, float], str | None]:

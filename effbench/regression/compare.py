@@ -12,7 +12,7 @@ from effbench.analysis import interpreters
 from effbench.analysis.fence import noise_fence
 from effbench.analysis.halves import ABOUT, Half, differences, hardware_of, pairs_of, seated, without
 from effbench.analysis.limits import Limits
-from effbench.analysis.screen import ORDER, Change, Pair, screen
+from effbench.analysis.screen import NOT_BEFORE, NOT_NOW, ORDER, Change, Pair, screen
 from effbench.analysis.statistics import LogDifference, half_width
 from effbench.analysis.swept import flatten, mode_order, row_names
 from effbench.analysis.verdicts import Verdict
@@ -101,6 +101,7 @@ def compare_halves(
     two, before and after, where there are more. Both sides were measured in the same rounds: pairs are compared.
     Raises as `compare_sweeps`.
     """
+    by = {"mode.name": "mode", "model.name": "model"}.get(by, by)  # a name alone is never all that differs
     (whole,) = chosen_on([load(store, sweep)], on)
     split = by_environment(whole, by) if by in BY_ENVIRONMENT else by_parameter(whole, by)
     old_name, new_name = two_of(by, list(split), values, whole.title)
@@ -108,10 +109,22 @@ def compare_halves(
     old.title, new.title = f"{by}={old_name}", f"{by}={new_name}"
     across = ("hardware",) if by == "gpu_name" else ()
     compared = finish(old, new, limits, across, lambda key, metric: 0.0, in_turns=True, only=only, by=by)
-    if by in ("mode", "mode.name"):
+    if by not in BY_ENVIRONMENT:
+        leave_lopsided(compared)
+    if by == "mode":
         compared.modes = [replace(line, mode=f"{old_name} → {new_name}") for line in compared.modes]
     compared.notes += left_out(whole, by, [name for name in split if name not in (old_name, new_name)])
     return compared
+
+
+def leave_lopsided(compared: Compared) -> None:
+    """Where the work itself differs, a metric that one side lacks (eager compiles nothing) does not apply: a note names
+    it, in the place of its rows."""
+    lopsided = [change for change in compared.changes if change.reason in (NOT_BEFORE, NOT_NOW)]
+    if lopsided:
+        compared.changes = [change for change in compared.changes if change not in lopsided]
+        told = ", ".join(dict.fromkeys(change.metric for change in lopsided))
+        compared.notes.append(f"measured on one side only, and not compared: {told}")
 
 
 def left_out(whole: Half, by: str, others: Sequence[str]) -> list[str]:
@@ -283,8 +296,7 @@ def names_of(old: Half, new: Half, by: str | None = None) -> dict[str, str]:
 def without_parameter(row: Mapping[str, Any], by: str) -> dict[str, Any]:
     """A cell's row as if it did not have this parameter."""
     params = {name: v for name, v in flatten(row["params"]).items() if name != by and not name.startswith(f"{by}.")}
-    column = by.removesuffix(".name")
-    return {**row, "params": params, **({column: None} if column in ABOUT else {})}
+    return {**row, "params": params, **({by: None} if by in ABOUT else {})}
 
 
 def mode_changes(changes: Sequence[Change]) -> list[ModeChange]:

@@ -103,6 +103,20 @@ def test_what_by_compares_is_no_part_of_a_cells_name(made, effbench):
     assert told[1] == ["not compared here: mode=default {'fullgraph': False}"]
 
 
+def test_what_one_mode_alone_has_does_not_apply(made, effbench):
+    compiled = {"graph_breaks": 1, "compile_s": [9.0, 2.0, 2.0, 2.0, 2.0], "compile_cache": ["cold", *["warm"] * 4]}
+    eager = {"graph_breaks": None, "recompiles": None, "gpu_busy_ms": -1.0}
+    made.sweep({EAGER: eager, DEFAULT: compiled}, name="modes")
+    for by in ("mode", "mode.name"):
+        whole = strict(effbench("compare", "modes", "--by", by, "--format", "json").out)
+        assert whole["before"]["sweep"] == "mode=eager"
+        metrics = {one["metric"] for one in whole["changes"]}
+        assert not metrics & {"graph_breaks", "recompiles", "compile_cold_s", "compile_warm_s"}
+        assert metrics >= {"latency_ms", "gpu_busy_ms"}  # that one is odd, which is told
+        assert whole["notes"] == ["measured on one side only, and not compared: graph_breaks, recompiles, "
+                                  "compile_cold_s, compile_warm_s"]  # fmt: skip
+
+
 def test_a_cell_can_be_named_as_the_table_names_it(made, effbench):
     variants = [a_cell("default", settings={"fullgraph": value}) for value in (False, True)]
     sweeps = [made.sweep(variants), made.sweep(variants)]

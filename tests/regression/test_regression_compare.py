@@ -255,6 +255,17 @@ def test_by_python_on_one_of_two_gpus(made, halves):
     assert verdicts(halves(sweep, "python", on="A100")) == {"eager": "same"}
 
 
+def test_an_exception_holds_where_either_half_fits_it(made):
+    sweep = made.sweep({EAGER: FAST, a_cell(dtype="float16"): SLOW})
+    for dtype, ignored in (("float16", True), ("bfloat16", True), ("float32", False)):
+        limits = limits_of({"exceptions": [{"dtype": dtype, "ignore": True, "reason": "rounding"}]})
+        with Store.open(made.path) as store:
+            found = compare_halves(store, store.find_sweep(sweep), "dtype", limits)
+        (row,) = [one for one in found.changes if one.metric == "latency_ms"]
+        assert (row.verdict, row.ignored) == ("slower", ignored)
+        assert bool(found.notes) is not ignored
+
+
 # --- references ---
 
 
