@@ -37,8 +37,9 @@ def reference() -> Subject:
     first = rows[0]
     sweep = {"id": first["sweep_id"], "name": first["sweep_name"], "label": first["label"], "state": "completed",
              "started_at": first["started_at"], "baseline_mode": "eager", "protocol": {}, "command": []}  # fmt: skip
-    environment = {"id": first["environment_id"], "gpu_name": first["gpu_name"],
-                   "torch_version": first["torch_version"], "python": first["python"], "cpu_name": "", "platform": "", "flags": {}, "details": {}}  # fmt: skip
+    of_rows = ("gpu_name", "torch_version", "python")
+    environment = {"id": first["environment_id"], **{name: first[name] for name in of_rows}}
+    environment |= {"cpu_name": "", "platform": "", "flags": {}, "details": {}}
     known = ("gpu_memory_bytes", "driver_version", "cuda_version", "triton_version", "first_seen_at")
     environment |= dict.fromkeys(known)
     return Subject(sweep=sweep, hardware=first["gpu_name"], rows=rows, environments=[environment])
