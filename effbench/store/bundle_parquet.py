@@ -1,8 +1,8 @@
 """Bundles as a folder of Parquet tables, for DuckDB, pandas and the like as much as for `effbench import`.
 
-`manifest.json` is the header and is written last, with rows and SHA-256 of each table; each table is a file. Rows that several sweeps share (`environment`,
-`cell`, `calibration`) stand once; `sweep_cell` is the plan; `trial` has its samples as a list. JSON columns are text.
-The only importer of pyarrow.
+`manifest.json` is the header, with the rows and the SHA-256 of each table, and is written last; each table is a file.
+Rows that several sweeps share (`environment`, `cell`, `calibration`) stand once; `sweep_cell` is the plan; `trial` has
+its samples as a list. JSON columns are text. The only importer of pyarrow.
 """
 
 from __future__ import annotations
