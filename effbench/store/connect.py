@@ -44,7 +44,8 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
     if backend == "sqlite" and driver in ("", "pysqlite"):
         if "?" in given:  # all behind it would be lost, and the file another one
             raise StoreError(
-                f"{masked_url(given)}: a SQLite URL is sqlite:///PATH without a ?; a file that has one is named by its path"
+                f"{masked_url(given)}: a SQLite URL is sqlite:///PATH without a ?; "
+                "a file that has one is named by its path"
             )
         if parsed.host:
             raise StoreError(f"{masked_url(given)}: a SQLite URL is sqlite:///PATH (four slashes for an absolute path)")

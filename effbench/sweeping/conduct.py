@@ -21,9 +21,10 @@ from effbench.sweeping.ceilings import measure_missing
 from effbench.sweeping.cores import share_out, wanted_cores
 from effbench.sweeping.host import cache_home
 from effbench.sweeping.interpreters import Interpreter, Unit, cells_of, distinct, interpreters_of
+from effbench.sweeping.jobs import Job, jobs_of, with_retries
 from effbench.sweeping.planned import Command, begin, check_baseline, facts_of
 from effbench.sweeping.progress import Progress
-from effbench.sweeping.schedule import Job, Place, Schedule, Slot, jobs_of, with_retries
+from effbench.sweeping.schedule import Place, Schedule, Slot
 from effbench.sweeping.servers import Servers
 from effbench.sweeping.sites import Site, Sites, preload
 from effbench.sweeping.workers import ForkServer
