@@ -61,7 +61,7 @@ def conduct(
     recorded then.
     """
     parts, settings = plan.split(configs)
-    chosen = chosen_interpreters(parts)
+    chosen = chosen_interpreters(parts, progress)
     wanted: dict[Interpreter, list[dict[str, Any]]] = {}
     for part, interpreter in zip(parts, chosen, strict=True):
         wanted.setdefault(interpreter, []).append(part)
@@ -76,10 +76,12 @@ def conduct(
         return run_ready(store, settings, units, command, ready, progress, stop, extend)
 
 
-def chosen_interpreters(parts: Sequence[dict[str, Any]]) -> list[Interpreter]:
-    """The interpreter of each configuration. Raises ConfigError."""
+def chosen_interpreters(parts: Sequence[dict[str, Any]], progress: Progress) -> list[Interpreter]:
+    """The interpreter of each configuration; says where two are one. Raises ConfigError."""
     asked = [(part["python"], part["folder"]) for part in parts]
     known = {one: interpreters.resolve(*one) for one in dict.fromkeys(asked)}
+    for said in interpreters.named_twice(known):
+        progress.note(said)
     return [known[one] for one in asked]
 
 

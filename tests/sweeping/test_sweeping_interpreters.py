@@ -21,7 +21,7 @@ from effbench.errors import ConfigError, ResumeError, WorkerError
 from effbench.sweeping import interpreters, plan, planned, sites
 from effbench.sweeping import schedule as scheduling
 from effbench.sweeping.hydra_plugin import names_interpreter
-from effbench.sweeping.interpreters import HERE, Interpreter, Unit, check, resolve
+from effbench.sweeping.interpreters import HERE, Interpreter, Unit, check, named_twice, resolve
 from effbench.sweeping.jobs import Job, jobs_of, with_retries
 from effbench.sweeping.progress import unit_names
 from effbench.sweeping.schedule import Place
@@ -74,6 +74,22 @@ class TestFound:
         assert resolve("venv/python").python == str(tmp_path / "venv" / "python")
         assert resolve("./venv/../venv/python") == resolve("venv/python")
 
+    @pytest.mark.parametrize("empty", ["", "  "])
+    def test_nothing_is_no_name(self, empty):
+        for name in ("python", "folder"):
+            with pytest.raises(ConfigError, match=f"^{name}= is empty; leave it out, or say {name}=null"):
+                resolve(**{name: empty})
+
+    def test_one_under_two_names_is_told(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "old").mkdir()
+        (tmp_path / "link").symlink_to("old")
+        asked = [(None, None), (None, "old"), (None, "./old"), (None, "link"), (None, None)]
+        assert named_twice({one: resolve(*one) for one in asked}) == [
+            "folder=./old is the same as folder=old: it runs once",
+            "folder=link is the same as folder=old: it runs once",
+        ]
+
     def test_links_of_a_folder_are_followed(self, tmp_path, monkeypatch):
         (tmp_path / "v1").mkdir()
         (tmp_path / "current").symlink_to(tmp_path / "v1")
@@ -118,6 +134,13 @@ class TestChecked:
     @pytest.mark.parametrize("torch", ["2.11.0", "2.12.0a0+git1234", "3.0", "nightly"])
     def test_one_that_will_do(self, script, torch):
         check(Interpreter(script(answer(torch=torch))))
+
+    def test_one_that_dies_is_named_with_the_signal(self, tmp_path):
+        path = tmp_path / "python"
+        path.write_text("#!/bin/sh\necho boo >&2\nkill -SEGV $$\n")
+        path.chmod(0o755)
+        with pytest.raises(ConfigError, match="is no Python interpreter that works .it ended by signal 11."):
+            check(Interpreter(str(path)))
 
     def test_this_very_interpreter_will_do(self, tmp_path):
         (tmp_path / "torch.py").write_text("raise SystemExit")  # of the user's: not the package
