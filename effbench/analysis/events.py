@@ -63,13 +63,15 @@ class Event:
 
 @dataclass(frozen=True)
 class Flapping:
-    """A series that goes to and fro between two levels; `last`: sweep of the newest switch."""
+    """A series that goes to and fro between two levels; `last`: sweep of the newest switch. `with_`: what is never the
+    same on both."""
 
     series: SeriesId
     low: Any
     high: Any
     switches: int
     last: str
+    with_: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

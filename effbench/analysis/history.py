@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from effbench.analysis import changepoints
-from effbench.analysis.coincidence import coinciding
+from effbench.analysis.coincidence import coinciding, separating
 from effbench.analysis.events import STATUS, Drifting, Event, Flapping, History, Seen, SeriesId, event_id
 from effbench.analysis.exact_changes import find_exact, runs
 from effbench.analysis.potts import SHORTEST
@@ -163,8 +163,10 @@ class _Judging:
                 low=one.ratio.low, high=one.ratio.high, p_value=one.p_value, **_whereabouts(rows, one),
             )  # fmt: skip
         if found.alternation is not None:
-            low, high, last = (found.alternation.low, found.alternation.high, found.alternation.last)
-            self.result.flapping.append(Flapping(key, _exp(low), _exp(high), found.alternation.switches, rows[last][0]))
+            low, high, last = (_exp(found.alternation.low), _exp(found.alternation.high), found.alternation.last)
+            border, column = math.sqrt(low) * math.sqrt(high), self.column[metric.name]
+            goes_with = self._separating(rows, [row[column] > border for row in rows])
+            self.result.flapping.append(Flapping(key, low, high, found.alternation.switches, rows[last][0], goes_with))
         if found.drift is not None:
             self.result.drifting.append(Drifting(key, found.drift))
         self.result.states[key] = (
@@ -185,13 +187,21 @@ class _Judging:
             self._add(key, rows, one, kind, metric, old=one.before, new=one.after, ratio=ratio)
         if found.alternation is not None:
             low, high, switches, last = found.alternation
-            self.result.flapping.append(Flapping(key, low, high, switches, rows[last][0]))
+            kept = [(row, value) for row, value in zip(rows, values, strict=True) if value in (low, high)]
+            goes_with = self._separating([row for row, _ in kept], [value == high for _, value in kept])
+            self.result.flapping.append(Flapping(key, low, high, switches, rows[last][0], goes_with))
         self.result.states[key] = (
             "short" if len(rows) < 2 * 2
             else "flapping" if found.alternation is not None
             else "changed" if found.changes
             else "steady"
         )  # fmt: skip
+
+    def _separating(self, rows: list[tuple], is_high: list[bool]) -> tuple[str, ...]:
+        sides: tuple[list, list] = ([], [])
+        for row, high in zip(rows, is_high, strict=True):
+            sides[int(high)].append((self.sweeps[row[0]], self.series.environments[row[2]]))
+        return tuple(separating(*sides))
 
     def _add(self, key: SeriesId, rows: list[tuple], one: Any, kind: str, metric: Metric, **figures: Any) -> None:
         before, after = rows[one.at - 1], rows[one.at]
@@ -230,7 +240,8 @@ class _Judging:
             if (alternation := find_exact(ok).alternation) is not None:
                 _, _, switches, last = alternation
                 failed = next(row[3] for row in reversed(rows) if row[3] != Status.OK)
-                self.result.flapping.append(Flapping(key, Status.OK, failed, switches, rows[last][0]))
+                goes_with = self._separating(rows, ok)
+                self.result.flapping.append(Flapping(key, Status.OK, failed, switches, rows[last][0], goes_with))
                 continue
             found = [run for run in runs(ok) if run[1]]  # not how it began
             for index, (well, start, length) in enumerate(found):

@@ -20,6 +20,7 @@ from effbench.commands import options
 from effbench.commands.show import PLAIN_WIDTH, metric_name, terminal
 from effbench.errors import UsageError
 from effbench.report.history_table import FORMATS, HEADINGS, HistoryTable, one_line
+from effbench.store.series import Series
 from effbench.store.store import Store
 
 HELP = "Change points of every cell over all sweeps: what changed, when, by how much, with what."
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--model", action="append", default=[], metavar="NAME", help="only cells of this model")
     parser.add_argument("--mode", action="append", default=[], metavar="NAME", help="only cells of this mode")
+    parser.add_argument("--host", action="append", default=[], metavar="NAME", help="only what this machine measured")
     parser.add_argument("--all", action="store_true", help="acknowledged changes as well")
     parser.add_argument("--format", default="table", choices=["table", *FORMATS], help="(default: table)")
     options.add_out(parser)
@@ -78,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     if args.what == "acks":
         return acknowledgements(args)
     with Store.open(args.db, mode="read") as store:
-        table = table_of(store, args.metric or DEFAULT_METRICS, args.model, args.mode, args.since, args.all)
+        table = table_of(store, args.metric or DEFAULT_METRICS, args.model, args.mode, args.since, args.all, args.host)
     if args.format != "table":
         options.write(table.render(args.format), args.out)
     elif args.out:
@@ -97,11 +99,14 @@ def table_of(
     modes: Sequence[str] = (),
     since: str | None = None,
     everything: bool = False,
+    hosts: Sequence[str] = (),
 ) -> HistoryTable:
     """Judge what the database holds; leave out what is older than `since` or, but for `everything`, acknowledged."""
     series = store.series(columns_of(metrics), models, modes)
     if not series.cells and (models or modes):
         raise UsageError(_no_cells(store, models, modes))
+    if hosts:
+        series = of_hosts(series, hosts)
     found = history(series, metrics, store.acknowledgements())
     if since is not None:
         position = position_of(since, series.sweeps)
@@ -112,6 +117,19 @@ def table_of(
     rows = list(series.cells.values())
     names = dict(zip(series.cells, row_names(rows), strict=True))
     return HistoryTable(found, names, {sweep["id"]: sweep for sweep in series.sweeps})
+
+
+def of_hosts(series: Series, hosts: Sequence[str]) -> Series:
+    """What these machines measured. Raises UsageError for one that measured nothing."""
+    host_of = {sweep["id"]: (sweep["host"] or {}).get("hostname") for sweep in series.sweeps}
+    known = sorted({name for name in host_of.values() if name})
+    if unknown := [name for name in hosts if name not in known]:
+        raise UsageError(f"no sweep of host {unknown[0]}; there are {', '.join(known) or 'none with a name'}")
+    return replace(
+        series,
+        rows=[row for row in series.rows if host_of[row[0]] in hosts],
+        measured=[one for one in series.measured if host_of[one[0]] in hosts],
+    )
 
 
 def _no_cells(store: Store, models: Sequence[str], modes: Sequence[str]) -> str:

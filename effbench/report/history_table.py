@@ -132,6 +132,7 @@ class HistoryTable:
             Section("Flapping", [
                 f"{self.where(one.series)} {one.series.metric}: {self.level(one.series, one.low)} and "
                 f"{self.level(one.series, one.high)}, {one.switches} switches, last in {self.sweep(one.last)}"
+                + (f"; goes with {', '.join(one_line(text, REASON) for text in one.with_)}" if one.with_ else "")
                 for one in found.flapping
             ]),
             Section("Drifting", [
@@ -196,7 +197,7 @@ class HistoryTable:
             key = one.series
             records.append(self._record(
                 "flapping", key.cell_key, key.place, metric=key.metric, old=one.low, new=one.high,
-                switches=one.switches, **self._facts("after", one.last),
+                switches=one.switches, coincides=list(one.with_), **self._facts("after", one.last),
             ))  # fmt: skip
         for one in found.drifting:
             key = one.series

@@ -33,11 +33,11 @@ def cell(mode, model="net"):
 SLOWER, STEADY, BREAKS = cell("default"), cell("eager"), cell("fancy", model="other")
 
 
-def add_sweep(store, number, trials, environment, cells=(SLOWER, STEADY, BREAKS), protocol=None):
+def add_sweep(store, number, trials, environment, cells=(SLOWER, STEADY, BREAKS), protocol=None, host="node"):
     """One sweep a day, labelled by its number; `trials` makes those of a cell."""
     sweep = store.begin_sweep(
         name=None, label=f"v{number}", command=[], overrides=[], protocol=protocol or {"name": "quick"},
-        baseline_mode="eager", seed=0, git_revision=None, host={"hostname": "node"}, plan=cells, rounds=3,
+        baseline_mode="eager", seed=0, git_revision=None, host={"hostname": host}, plan=cells, rounds=3,
     )  # fmt: skip
     store.add_environment(environment, {})
     for one in cells:
@@ -154,6 +154,39 @@ class TestShown:
         with Store.open(db) as store:
             sweep = next(sweep for sweep in store.sweeps() if sweep.label == "v8")
         assert len(read("--since", sweep.id)["changes"]) == 2
+
+
+class TestMachines:
+    """Two machines with the same hardware, one of which is slower."""
+
+    @pytest.fixture
+    def two(self, tmp_path):
+        db = str(tmp_path / "two.db")
+        with Store.open(db, mode="write") as store:
+            for number in range(24):
+                host = "b" if number > 11 and number % 2 else "a"
+                value = (1.1 if host == "b" else 1.0) * (1 + 0.001 * (number % 3))
+                add_sweep(
+                    store, number, lambda one, v=value: [Trial(one.key, 0, Status.OK, latency_ms=v)], OLD, [STEADY],
+                    host=host,
+                )  # fmt: skip
+        return db
+
+    def test_what_the_levels_go_with(self, two, history, read):
+        (flapping,) = [one for one in read(db=two)["flapping"] if one["metric"] == "latency_ms"]
+        assert flapping["coincides"] == ["host a | b"]
+        assert "; goes with host a | b" in history(db=two)
+        assert "; goes with host a | b" in history("--format", "markdown", db=two).replace("\\|", "|")
+
+    @pytest.mark.parametrize("host, sweeps", [("a", 18), ("b", 6)])
+    def test_one_of_them(self, two, history, read, host, sweeps):
+        found = read("--host", host, db=two)
+        assert (found["flapping"], found["changes"], found["recent"]) == ([], [], [])
+        assert f"over {sweeps} sweeps" in history("--host", host, db=two)
+        assert "over 24 sweeps" in history("--host", "a", "--host", "b", db=two)
+
+    def test_an_unknown_one(self, two, history):
+        assert "no sweep of host c; there are a, b" in history("--host", "c", code=2, db=two)
 
 
 class TestAcknowledge:
