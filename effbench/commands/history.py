@@ -331,7 +331,7 @@ def take_back(args: argparse.Namespace) -> int:
     with Store.open(args.db, mode="write") as store:
         store.unacknowledge([one["row"] for one in gone])
     for one in gone:
-        print(f"taken back {one['id'][:6]}: {one['cell']} {one['metric']}")
+        print(f"taken back {one['id'][:6]}: {one_line(one['cell'])} {one['metric']}")
     return 0
 
 

@@ -239,6 +239,16 @@ def test_a_damaged_line_after_a_sound_sweep(line, said, lines, tmp_path, target)
     assert Store.check(target) == []
 
 
+@pytest.mark.parametrize("name", ["../../x", "..", "a/b", "", " ", "x\x1b[2J", "two\nlines", "-x", "x" * 65])
+def test_an_id_that_is_none(name, lines, tmp_path, target):
+    """Folders of caches and artifacts are named by it."""
+    index = line_of(lines, "sweep")
+    record = {**json.loads(lines[index]), "id": name}
+    message = refused(written(tmp_path, [*lines[:index], json.dumps(record), *lines[index + 1 :]]), target)
+    assert f"line {index + 1}: " in message and "is not the id of a sweep" in message and message.isprintable()
+    assert empty(target)
+
+
 def test_a_trial_that_stands_twice(lines, tmp_path, target):
     index = line_of(lines, "trial")
     assert "stands there twice" in refused(written(tmp_path, [*lines[: index + 1], *lines[index:]]), target)
