@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from effbench.analysis import changepoints
+from effbench.analysis import changepoints, exact_changes
 from effbench.analysis.coincidence import coinciding, separating
 from effbench.analysis.events import STATUS, Drifting, Event, Flapping, History, Seen, SeriesId, event_id
 from effbench.analysis.exact_changes import find_exact, runs
@@ -191,7 +191,7 @@ class _Judging:
             goes_with = self._separating([row for row, _ in kept], [value == high for _, value in kept])
             self.result.flapping.append(Flapping(key, low, high, switches, rows[last][0], goes_with))
         self.result.states[key] = (
-            "short" if len(rows) < 2 * 2
+            "short" if len(rows) < exact_changes.SHORTEST
             else "flapping" if found.alternation is not None
             else "changed" if found.changes
             else "steady"

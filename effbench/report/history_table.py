@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from effbench.analysis.events import STATUS, Event, History, SeriesId
+from effbench.analysis.exact_changes import SHORTEST as EXACT
+from effbench.analysis.potts import SHORTEST
 from effbench.metrics import METRICS, Better
 
 #: Longest label and longest reason in a table, in characters; JSON and CSV have all of them.
@@ -66,10 +68,11 @@ class HistoryTable:
             if self.found.left_out
             else f"{sum(event.acknowledged is not None for event in changes)} acknowledged",
         ]
+        short = f"too short to judge (under {SHORTEST} sweeps, of counters {EXACT})"
         others = [
             (len(self.recent), "recent, unconfirmed"), (len(self.found.new), "new"), (len(self.found.dead), "dead"),
             (len(self.found.flapping), "flapping"), (len(self.found.drifting), "drifting"),
-            (states.count("steady"), "steady"), (states.count("short"), "too short to judge"),
+            (states.count("steady"), "steady"), (states.count("short"), short),
         ]  # fmt: skip
         said = " · ".join(f"{number} {what}" for number, what in others if number)
         return (
