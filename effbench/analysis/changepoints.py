@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -30,6 +30,9 @@ _ALTERNATING = 12
 _DRIFTING = 10
 #: A line is taken for a step only where the step is this much better, in squared noise: where it lies was searched for.
 _SEARCHED = 4.0
+#: Places that cost no more than this above the best one, in squared noise, may be where the change is: of a step in
+#: normal noise that cost is below x with a chance of (1 - exp(-x / 2))², which is 95 % here (Yao, 1987).
+_WHEREABOUTS = 7.35
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ class Change:
 
     `before`, `after`: the levels, as logarithms. `ratio`: after ÷ before with its 95 % Welch bounds. `p_value` is of a
     t-test with the spread of the whole series. `undone_at`: where a later change came back to within the floor of
-    `before`, else None. `undoes`: `at` of the earliest change that this one takes back.
+    `before`, else None. `undoes`: `at` of the earliest change that this one takes back. `earliest`, `latest`: `at` lies
+    between these with a confidence of 95 %; both are `at` where None.
     """
 
     at: int
@@ -48,6 +52,8 @@ class Change:
     p_value: float
     undone_at: int | None = None
     undoes: int | None = None
+    earliest: int | None = None
+    latest: int | None = None
 
 
 @dataclass(frozen=True)
@@ -148,7 +154,8 @@ def _judge(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: floa
     for one, two in pairwise(segments):
         p = _p_value(one, two, spread * likeness, df)
         ratio = log_difference(two.log_mean(), one.log_mean()).ratio()
-        changes.append(Change(two.start, one.mean, two.mean, ratio, p))
+        earliest, latest = _whereabouts(values, scale, one, two, spread * likeness)
+        changes.append(Change(two.start, one.mean, two.mean, ratio, p, earliest=earliest, latest=latest))
     outliers = len(values) - sum(segment.n for segment in segments) if drift is None else 0
     return Found(
         tuple(mark_undone(changes, floor)), recent, None, drift and math.exp(min(drift, 709.0)), spread, outliers
@@ -165,10 +172,7 @@ def mark_undone(changes: Sequence[Change], floor: float) -> list[Change]:
     for one, back in zip(changes, undone, strict=True):
         if back is not None:
             undoes.setdefault(back, one.at)
-    return [
-        Change(one.at, one.before, one.after, one.ratio, one.p_value, back, undoes.get(one.at))
-        for one, back in zip(changes, undone, strict=True)
-    ]
+    return [replace(one, undone_at=back, undoes=undoes.get(one.at)) for one, back in zip(changes, undone, strict=True)]
 
 
 def _segments(values: np.ndarray, scale: np.ndarray, splits: Sequence[int]) -> list[_Segment]:
@@ -210,6 +214,16 @@ def _likeness(values: np.ndarray, segments: list[_Segment], spread: float) -> fl
         return 1.0
     r = min(products / squares, 0.9)
     return math.sqrt((1 + r) / (1 - r))
+
+
+def _whereabouts(values: np.ndarray, scale: np.ndarray, one: _Segment, two: _Segment, spread: float) -> tuple[int, int]:
+    """First and last place at which the change between two segments may be: see `Change.earliest`."""
+    own = values[one.start : two.end]
+    noise = np.maximum(scale[one.start : two.end], spread)
+    before, after = (np.minimum(((own - level) / noise) ** 2, BOUND) for level in (one.mean, two.mean))
+    cost = np.cumsum(before - after)[:-1]  # of a change after each value
+    places = one.start + 1 + np.flatnonzero(cost <= cost.min() + _WHEREABOUTS)
+    return min(int(places[0]), two.start), max(int(places[-1]), two.start)
 
 
 def _p_value(one: _Segment, two: _Segment, spread: float, df: int) -> float:

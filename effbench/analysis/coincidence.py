@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 _SOFTWARE = {
@@ -15,6 +15,8 @@ _SOFTWARE = {
     "gpu_memory_bytes": "GPU memory",
     "platform": "platform",
 }
+#: A sweep and an environment in it.
+Where = tuple[Mapping[str, Any], Mapping[str, Any]]
 #: What a sweep compares within itself is part of the place of a series.
 _COMPARED = ("interpreter", "folder")
 
@@ -46,6 +48,26 @@ def coinciding(
         if host.get(name) != other.get(name)
     ]
     return texts
+
+
+def separating(
+    low: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]],
+    high: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]],
+) -> list[str]:
+    """What is never the same on both levels of a series, such as `host a | b`; each side as (sweep, environment)."""
+    texts = []
+    for name, of in _SEPARATING.items():
+        one, other = ({str(of(*where) or "none") for where in side} for side in (low, high))
+        if not one & other:
+            texts.append(f"{name} {', '.join(sorted(one))} | {', '.join(sorted(other))}")
+    return texts
+
+
+_SEPARATING: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Any]] = {
+    "host": lambda sweep, environment: (sweep["host"] or {}).get("hostname"),
+    **{name: lambda sweep, environment, key=key: environment[key] for key, name in _SOFTWARE.items()},
+    "protocol": lambda sweep, environment: (sweep["protocol"] or {}).get("name"),
+}
 
 
 def _text(name: str, old: Any, new: Any) -> str:

@@ -27,7 +27,8 @@ class Event:
 
     `kind`: `change`, `recent` (the newest one or two sweeps alone: not confirmed), `broken` or `fixed` (the status).
     `old`, `new`: levels in the metric's unit, or statuses. `ratio`: new ÷ old with its 95 % bounds, None where it has
-    none. `worse`: True, False, or None where the metric has no direction. `undone`: sweep from which the old level was
+    none. `earliest`, `latest`: sweeps between which `after` lies with a confidence of 95 %; None: it is certain.
+    `worse`: True, False, or None where the metric has no direction. `undone`: sweep from which the old level was
     back. `undoes`: id of the event that this one takes back. `with_`: what else changed between the two sweeps.
     `reason`: of the status. `acknowledged`: the reason given, None where nobody did.
     """
@@ -51,6 +52,8 @@ class Event:
     reason: str | None = None
     acknowledged: str | None = None
     acknowledgement: int | None = None  # its row
+    earliest: str | None = None
+    latest: str | None = None
 
     @property
     def alarms(self) -> bool:
@@ -60,13 +63,15 @@ class Event:
 
 @dataclass(frozen=True)
 class Flapping:
-    """A series that goes to and fro between two levels; `last`: sweep of the newest switch."""
+    """A series that goes to and fro between two levels; `last`: sweep of the newest switch. `with_`: what is never the
+    same on both."""
 
     series: SeriesId
     low: Any
     high: Any
     switches: int
     last: str
+    with_: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from itertools import groupby, pairwise
 
 #: A change of a counter is only called one with so many sweeps on either side.
 PERSISTENCE = 2
+#: Fewer values than this are not judged.
+SHORTEST = 2 * PERSISTENCE
 #: So many changes between two values that both come back are an alternation.
 SWITCHES = 4
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from effbench.analysis import changepoints
-from effbench.analysis.coincidence import coinciding
+from effbench.analysis import changepoints, exact_changes
+from effbench.analysis.coincidence import coinciding, separating
 from effbench.analysis.events import STATUS, Drifting, Event, Flapping, History, Seen, SeriesId, event_id
 from effbench.analysis.exact_changes import find_exact, runs
 from effbench.analysis.potts import SHORTEST
@@ -68,7 +68,8 @@ def history(
     """Judge every series of `series` (an effbench.store.series.Series, or what has its fields).
 
     `acknowledged`: rows of the table `acknowledgement`; each holds for a change of its series no more than one of its
-    sweeps away. Values that are NaN, infinite or not positive (where a ratio is asked for) count as not measured.
+    sweeps away from where the change may be. Values that are NaN, infinite or not positive (where a ratio is asked for)
+    count as not measured.
     """
     found = _Judging(series)
     for name in metrics:
@@ -159,11 +160,13 @@ class _Judging:
         for kind, one in [*(("change", one) for one in changes), *([("recent", recent)] if recent else [])]:
             self._add(
                 key, rows, one, kind, metric, old=_exp(one.before), new=_exp(one.after), ratio=one.ratio.value,
-                low=one.ratio.low, high=one.ratio.high, p_value=one.p_value,
+                low=one.ratio.low, high=one.ratio.high, p_value=one.p_value, **_whereabouts(rows, one),
             )  # fmt: skip
         if found.alternation is not None:
-            low, high, last = (found.alternation.low, found.alternation.high, found.alternation.last)
-            self.result.flapping.append(Flapping(key, _exp(low), _exp(high), found.alternation.switches, rows[last][0]))
+            low, high, last = (_exp(found.alternation.low), _exp(found.alternation.high), found.alternation.last)
+            border, column = math.sqrt(low) * math.sqrt(high), self.column[metric.name]
+            goes_with = self._separating(rows, [row[column] > border for row in rows])
+            self.result.flapping.append(Flapping(key, low, high, found.alternation.switches, rows[last][0], goes_with))
         if found.drift is not None:
             self.result.drifting.append(Drifting(key, found.drift))
         self.result.states[key] = (
@@ -184,13 +187,21 @@ class _Judging:
             self._add(key, rows, one, kind, metric, old=one.before, new=one.after, ratio=ratio)
         if found.alternation is not None:
             low, high, switches, last = found.alternation
-            self.result.flapping.append(Flapping(key, low, high, switches, rows[last][0]))
+            kept = [(row, value) for row, value in zip(rows, values, strict=True) if value in (low, high)]
+            goes_with = self._separating([row for row, _ in kept], [value == high for _, value in kept])
+            self.result.flapping.append(Flapping(key, low, high, switches, rows[last][0], goes_with))
         self.result.states[key] = (
-            "short" if len(rows) < 2 * 2
+            "short" if len(rows) < exact_changes.SHORTEST
             else "flapping" if found.alternation is not None
             else "changed" if found.changes
             else "steady"
         )  # fmt: skip
+
+    def _separating(self, rows: list[tuple], is_high: list[bool]) -> tuple[str, ...]:
+        sides: tuple[list, list] = ([], [])
+        for row, high in zip(rows, is_high, strict=True):
+            sides[int(high)].append((self.sweeps[row[0]], self.series.environments[row[2]]))
+        return tuple(separating(*sides))
 
     def _add(self, key: SeriesId, rows: list[tuple], one: Any, kind: str, metric: Metric, **figures: Any) -> None:
         before, after = rows[one.at - 1], rows[one.at]
@@ -229,7 +240,8 @@ class _Judging:
             if (alternation := find_exact(ok).alternation) is not None:
                 _, _, switches, last = alternation
                 failed = next(row[3] for row in reversed(rows) if row[3] != Status.OK)
-                self.result.flapping.append(Flapping(key, Status.OK, failed, switches, rows[last][0]))
+                goes_with = self._separating(rows, ok)
+                self.result.flapping.append(Flapping(key, Status.OK, failed, switches, rows[last][0], goes_with))
                 continue
             found = [run for run in runs(ok) if run[1]]  # not how it began
             for index, (well, start, length) in enumerate(found):
@@ -283,31 +295,53 @@ class _Judging:
         by_series: dict[SeriesId, list[Mapping[str, Any]]] = defaultdict(list)
         for one in acknowledged:
             by_series[SeriesId(one["cell_key"], one["hardware"], one["metric"])].append(one)
-        result.events = [
-            _acknowledge(event, by_series[event.series], rows[event.series.cell_key, event.series.place])
-            if event.series in by_series
-            else event
-            for event in result.events
-        ]
-        result.events = _ordered(result.events)
+        others = [event for event in result.events if event.series not in by_series]
+        for key, held in by_series.items():
+            own = [event for event in result.events if event.series == key]
+            others += _acknowledged(own, held, rows.get((key.cell_key, key.place), []))
+        result.events = _ordered(others)
         result.sweeps = sorted({row[0] for row in self.series.rows}, key=self.position.__getitem__)
         return result
 
 
-def _acknowledge(event: Event, candidates: list[Mapping[str, Any]], sweep_ids: list[str]) -> Event:
-    """The event as acknowledged by the nearest of `candidates`, if one is within a sweep of it. It then has the id
-    that it was acknowledged by."""
-    at = sweep_ids.index(event.after)
-    near = {
-        sweep_id: abs(index - at) for index, sweep_id in enumerate(sweep_ids[max(0, at - 1) : at + 2], max(0, at - 1))
-    }
-    held = [one for one in candidates if one["sweep_id"] in near]
-    if not held:
-        return event
-    one = min(held, key=lambda one: near[one["sweep_id"]])
-    return replace(
-        event, acknowledged=one["reason"], acknowledgement=one["id"], id=event_id(event.series, one["sweep_id"])
-    )
+def _acknowledged(events: list[Event], candidates: list[Mapping[str, Any]], sweep_ids: list[str]) -> list[Event]:
+    """The events of a series, those that are acknowledged marked; they have the id that they were acknowledged by.
+
+    Each of `candidates` holds for one event: the nearest of those that may lie in its sweep, or one beside it. Of
+    several that hold for an event it is the nearest.
+    """
+    place = {sweep_id: index for index, sweep_id in enumerate(sweep_ids)}
+    best: dict[str, tuple[int, Mapping[str, Any]]] = {}
+    for one in candidates:
+        at = place.get(one["sweep_id"])
+        if at is None:
+            continue
+        near = []
+        for event in events:
+            first, last = place[event.earliest or event.after] - 1, place[event.latest or event.after] + 1
+            if first <= at <= last:
+                near.append((abs(place[event.after] - at), event.id))
+        if near:
+            distance, event_id_ = min(near)
+            if event_id_ not in best or distance < best[event_id_][0]:
+                best[event_id_] = (distance, one)
+    return [
+        replace(
+            event,
+            acknowledged=best[event.id][1]["reason"],
+            acknowledgement=best[event.id][1]["id"],
+            id=event_id(event.series, best[event.id][1]["sweep_id"]),
+        )
+        if event.id in best
+        else event
+        for event in events
+    ]
+
+
+def _whereabouts(rows: list[tuple], one: changepoints.Change) -> dict[str, str]:
+    if one.earliest is None or one.latest is None or one.earliest == one.latest:
+        return {}
+    return {"earliest": rows[one.earliest][0], "latest": rows[one.latest][0]}
 
 
 def _ordered(events: list[Event]) -> list[Event]:
@@ -334,13 +368,15 @@ def _ordered(events: list[Event]) -> list[Event]:
 
 
 def _is_figure(value: Any, metric: Metric) -> bool:
-    if value is None or not math.isfinite(value):
+    # SQLite keeps a text in a column of numbers, if someone writes it there
+    if not isinstance(value, int | float) or not math.isfinite(value):
         return False
     return metric.compare == "exact" or value > 0
 
 
 def _error(low: float | None, high: float | None, trials: int) -> float:
-    if low is None or high is None or trials < 2 or not 0 < low <= high < math.inf:
+    known = all(isinstance(value, int | float) for value in (low, high, trials))
+    if not known or trials < 2 or not 0 < low <= high < math.inf:
         return math.nan
     return math.log(high / low) / 2 / t_quantile(trials - 1)
 

@@ -19,7 +19,8 @@ from effbench.analysis.swept import row_names
 from effbench.commands import options
 from effbench.commands.show import PLAIN_WIDTH, metric_name, terminal
 from effbench.errors import UsageError
-from effbench.report.history_table import FORMATS, HEADINGS, HistoryTable
+from effbench.report.history_table import FORMATS, HEADINGS, HistoryTable, one_line
+from effbench.store.series import Series
 from effbench.store.store import Store
 
 HELP = "Change points of every cell over all sweeps: what changed, when, by how much, with what."
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--model", action="append", default=[], metavar="NAME", help="only cells of this model")
     parser.add_argument("--mode", action="append", default=[], metavar="NAME", help="only cells of this mode")
+    parser.add_argument("--host", action="append", default=[], metavar="NAME", help="only what this machine measured")
     parser.add_argument("--all", action="store_true", help="acknowledged changes as well")
     parser.add_argument("--format", default="table", choices=["table", *FORMATS], help="(default: table)")
     options.add_out(parser)
@@ -46,7 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--metric", action="append", type=acked_name, default=argparse.SUPPRESS, metavar="NAME",
         help="of a cell: only this metric",
     )  # fmt: skip
-    ack.add_argument("--sweep", metavar="SWEEP", help="of a cell: only the change whose first sweep after this is")
+    ack.add_argument(
+        "--sweep", metavar="SWEEP",
+        help="of a cell: only what may have come with this sweep (id, label, name); without a name all that may",
+    )  # fmt: skip
+    ack.add_argument(
+        "--together", action="store_true", help="also what changed in the same cell at the same time, by other metrics"
+    )
     ack.add_argument("--rm", action="append", default=[], metavar="ID", help="take an acknowledgement back")
     acks = parts.add_parser("acks", description="Every acknowledgement.")
     for part in (ack, acks):
@@ -72,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     if args.what == "acks":
         return acknowledgements(args)
     with Store.open(args.db, mode="read") as store:
-        table = table_of(store, args.metric or DEFAULT_METRICS, args.model, args.mode, args.since, args.all)
+        table = table_of(store, args.metric or DEFAULT_METRICS, args.model, args.mode, args.since, args.all, args.host)
     if args.format != "table":
         options.write(table.render(args.format), args.out)
     elif args.out:
@@ -91,11 +99,14 @@ def table_of(
     modes: Sequence[str] = (),
     since: str | None = None,
     everything: bool = False,
+    hosts: Sequence[str] = (),
 ) -> HistoryTable:
     """Judge what the database holds; leave out what is older than `since` or, but for `everything`, acknowledged."""
     series = store.series(columns_of(metrics), models, modes)
     if not series.cells and (models or modes):
         raise UsageError(_no_cells(store, models, modes))
+    if hosts:
+        series = of_hosts(series, hosts)
     found = history(series, metrics, store.acknowledgements())
     if since is not None:
         position = position_of(since, series.sweeps)
@@ -106,6 +117,19 @@ def table_of(
     rows = list(series.cells.values())
     names = dict(zip(series.cells, row_names(rows), strict=True))
     return HistoryTable(found, names, {sweep["id"]: sweep for sweep in series.sweeps})
+
+
+def of_hosts(series: Series, hosts: Sequence[str]) -> Series:
+    """What these machines measured. Raises UsageError for one that measured nothing."""
+    host_of = {sweep["id"]: (sweep["host"] or {}).get("hostname") for sweep in series.sweeps}
+    known = sorted({name for name in host_of.values() if name})
+    if unknown := [name for name in hosts if name not in known]:
+        raise UsageError(f"no sweep of host {unknown[0]}; there are {', '.join(known) or 'none with a name'}")
+    return replace(
+        series,
+        rows=[row for row in series.rows if host_of[row[0]] in hosts],
+        measured=[one for one in series.measured if host_of[one[0]] in hosts],
+    )
 
 
 def _no_cells(store: Store, models: Sequence[str], modes: Sequence[str]) -> str:
@@ -163,9 +187,13 @@ def show(console: Console, table: HistoryTable) -> None:
     console.print(escape(table.summary()), highlight=False, soft_wrap=True)
     alarms = [event for event in table.confirmed if event.alarms]
     if alarms:
+        several = any(
+            (one.series.cell_key, one.series.place) == (alarms[0].series.cell_key, alarms[0].series.place)
+            for one in alarms[1:]
+        )
         console.print(
             f"! is worse, still so, and acknowledged by nobody; accept it: "
-            f'effbench history ack {table.short[alarms[0].id]} --reason "why"',
+            f'effbench history ack {table.short[alarms[0].id]}{" --together" if several else ""} --reason "why"',
             style="dim",
             highlight=False,
             soft_wrap=True,
@@ -191,16 +219,26 @@ def acknowledge(args: argparse.Namespace) -> int:
         if args.names or args.reason:
             raise UsageError("history ack --rm takes an acknowledgement back: it needs no change and no reason")
         return take_back(args)
-    if not args.names:
-        raise UsageError("history ack: name a change by its id (effbench history shows it), or a cell by its key")
+    if not args.names and args.sweep is None:
+        raise UsageError(
+            "history ack: name a change by its id (effbench history shows it), a cell by its key, or a sweep by --sweep"
+        )
     if not (args.reason or "").strip():
         raise UsageError('history ack: say why it is accepted: --reason "…"')
     with Store.open(args.db, mode="read") as store:
         table = table_of(store, judgeable(), everything=True)
-        sweep = store.find_sweep(args.sweep).id if args.sweep else None
+        sweep = None if args.sweep is None else sweep_of(args.sweep, store, table)
     chosen: dict[str, Event] = {}
     for name in args.names:
         chosen |= {event.id: event for event in meant(name, table, args.metric, sweep)}
+    if not args.names:
+        chosen = {event.id: event for event in chosen_by(table, args.metric, sweep) if event.acknowledged is None}
+        if not chosen:
+            raise UsageError(
+                f"no change that is not acknowledged came with {args.sweep}; effbench history --all shows all"
+            )
+    if args.together:
+        chosen |= {event.id: event for event in fellows(list(chosen.values()), table)}
     with Store.open(args.db, mode="write") as store:
         store.unacknowledge([event.acknowledgement for event in chosen.values() if event.acknowledgement is not None])
         store.acknowledge(
@@ -220,11 +258,7 @@ def acknowledge(args: argparse.Namespace) -> int:
 def meant(name: str, table: HistoryTable, metrics: Sequence[str] | None, sweep: str | None) -> list[Event]:
     """The events that `name` means: the start of one id, or the start of a cell's key. Raises UsageError for none."""
     wanted = name.casefold()
-    events = [
-        event
-        for event in table.found.events
-        if (not metrics or event.series.metric in metrics) and (sweep is None or event.after == sweep)
-    ]
+    events = chosen_by(table, metrics, sweep)
     by_id = [event for event in events if event.id.startswith(wanted)] if len(wanted) >= 4 else []
     if len({event.id for event in by_id}) > 1:
         raise UsageError(f"{name} is the start of {len(by_id)} ids: {', '.join(table.short[e.id] for e in by_id[:4])}")
@@ -245,6 +279,44 @@ def meant(name: str, table: HistoryTable, metrics: Sequence[str] | None, sweep: 
     )
 
 
+def chosen_by(table: HistoryTable, metrics: Sequence[str] | None, sweep: str | None) -> list[Event]:
+    """The events of these metrics (None: all) that may have come with this sweep (None: any)."""
+    return [
+        event
+        for event in table.found.events
+        if (not metrics or event.series.metric in metrics) and (sweep is None or sweep in whereabouts(event, table))
+    ]
+
+
+def whereabouts(event: Event, table: HistoryTable) -> list[str]:
+    """The sweeps of which one is the first after the change."""
+    ids = list(table.sweeps)
+    return ids[ids.index(event.earliest or event.after) : ids.index(event.latest or event.after) + 1]
+
+
+def fellows(events: Sequence[Event], table: HistoryTable) -> list[Event]:
+    """What is not acknowledged and changed in the cells of these events, where they are, at the same time."""
+    found = []
+    for event in events:
+        own = set(whereabouts(event, table))
+        found += [
+            other
+            for other in table.found.events
+            if (other.series.cell_key, other.series.place) == (event.series.cell_key, event.series.place)
+            and other.acknowledged is None
+            and own.intersection(whereabouts(other, table))
+        ]
+    return found
+
+
+def sweep_of(reference: str, store: Store, table: HistoryTable) -> str:
+    """The id of a sweep, also by its label. Raises UsageError where several have it, NothingFoundError for none."""
+    labelled = [sweep_id for sweep_id, sweep in table.sweeps.items() if sweep["label"] == reference]
+    if len(labelled) > 1:
+        raise UsageError(f"{len(labelled)} sweeps have the label {reference!r}: {', '.join(labelled[-4:])}; give an id")
+    return labelled[0] if labelled else store.find_sweep(reference).id
+
+
 def take_back(args: argparse.Namespace) -> int:
     with Store.open(args.db, mode="read") as store:
         known = described(store)
@@ -259,7 +331,7 @@ def take_back(args: argparse.Namespace) -> int:
     with Store.open(args.db, mode="write") as store:
         store.unacknowledge([one["row"] for one in gone])
     for one in gone:
-        print(f"taken back {one['id'][:6]}: {one['cell']} {one['metric']}")
+        print(f"taken back {one['id'][:6]}: {one_line(one['cell'])} {one['metric']}")
     return 0
 
 
@@ -282,14 +354,19 @@ def described(store: Store) -> list[dict[str, Any]]:
 def acknowledgements(args: argparse.Namespace) -> int:
     with Store.open(args.db, mode="read") as store:
         known = described(store)
+        found = table_of(store, judgeable(), everything=True).found if known else History()
     if not known:
         print("nothing is acknowledged")
         return 0
+    holding = {event.acknowledgement for event in found.events}
     grid = Table(header_style="bold", pad_edge=False, box=None)
-    for heading in ("id", "cell", "hardware", "metric", "first sweep after", "acknowledged (UTC)", "reason"):
+    for heading in ("id", "cell", "hardware", "metric", "first sweep after", "acknowledged (UTC)", "holds", "reason"):
         grid.add_column(heading, overflow="fold")
     for one in known:
         texts = (one["id"][:6], one["cell"], one["hardware"], one["metric"], one["sweep_id"])
-        grid.add_row(*map(escape, texts), f"{one['acknowledged_at']:%Y-%m-%d %H:%M}", escape(one["reason"]))
+        when, holds = f"{one['acknowledged_at']:%Y-%m-%d %H:%M}", "yes" if one["row"] in holding else "no"
+        grid.add_row(*(escape(one_line(text)) for text in texts), when, holds, escape(one_line(one["reason"])))
     terminal().print(grid)
+    if any(one["row"] not in holding for one in known):
+        print("no: there is no such change now, or not in that sweep; effbench history ack --rm ID takes it back")
     return 0

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from effbench.commands import options
 from effbench.errors import EffbenchError, NothingFoundError, StoreError
+from effbench.report.history_table import LABEL, one_line
 from effbench.store import Store
 from effbench.store.sources import found, opened
 from effbench.store.transfer import Arrival, load
@@ -86,10 +87,10 @@ class Tally:
         self.outcomes[arrival.outcome] += 1
         if arrival.reason:
             self.errors.append(arrival.reason)
-        name = f" {arrival.name}" if arrival.name else ""
+        name = f" {one_line(arrival.name, LABEL)}" if arrival.name else ""
         print(f"{arrival.sweep_id}{name}: {said(arrival)}", flush=True)
         for note in arrival.notes:
-            print(f"  {note}")
+            print(f"  {one_line(note)}")
 
     def failed(self, error: EffbenchError) -> None:
         self.errors.append(str(error))

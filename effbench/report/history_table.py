@@ -10,14 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from effbench.analysis.events import STATUS, Event, History, SeriesId
+from effbench.analysis.exact_changes import SHORTEST as EXACT
+from effbench.analysis.potts import SHORTEST
 from effbench.metrics import METRICS, Better
 
+#: Longest label and longest reason in a table, in characters; JSON and CSV have all of them.
+LABEL, REASON = 40, 200
 FORMATS = ("markdown", "json", "csv")
 HEADINGS = ("id", "change", "cell", "metric", "levels", "last before .. first after", "notes")
 COLUMNS = (
     "id", "kind", "word", "alarms", "cell", "cell_key", "place", "metric", "old", "new", "ratio", "low", "high",
     "before_sweep", "before_label", "before_started_at", "after_sweep", "after_label", "after_started_at",
-    "undone_sweep", "undoes", "coincides", "reason", "acknowledged", "switches",
+    "earliest_sweep", "latest_sweep", "undone_sweep", "undoes", "coincides", "reason", "acknowledged", "switches",
 )  # fmt: skip
 
 
@@ -64,10 +68,11 @@ class HistoryTable:
             if self.found.left_out
             else f"{sum(event.acknowledged is not None for event in changes)} acknowledged",
         ]
+        short = f"too short to judge (under {SHORTEST} sweeps, of counters {EXACT})"
         others = [
             (len(self.recent), "recent, unconfirmed"), (len(self.found.new), "new"), (len(self.found.dead), "dead"),
             (len(self.found.flapping), "flapping"), (len(self.found.drifting), "drifting"),
-            (states.count("steady"), "steady"), (states.count("short"), "too short to judge"),
+            (states.count("steady"), "steady"), (states.count("short"), short),
         ]  # fmt: skip
         said = " · ".join(f"{number} {what}" for number, what in others if number)
         return (
@@ -97,19 +102,21 @@ class HistoryTable:
         return said
 
     def notes(self, event: Event) -> list[str]:
-        notes = [f"undone in {self.sweep(event.undone)}"] if event.undone else []
+        notes = []
+        if event.earliest is not None and event.latest is not None:
+            notes.append(f"first after it is one of {self.sweep(event.earliest)} .. {self.sweep(event.latest)} (95 %)")
+        notes += [f"undone in {self.sweep(event.undone)}"] if event.undone else []
         notes += [f"takes back {self.short.get(event.undoes, event.undoes[:6])}"] if event.undoes else []
-        notes += [f"coincides with {', '.join(event.with_)}"] if event.with_ else []
-        notes += [event.reason] if event.reason else []
-        notes += [f"acknowledged: {event.acknowledged}"] if event.acknowledged is not None else []
+        notes += [f"coincides with {', '.join(one_line(text, REASON) for text in event.with_)}"] if event.with_ else []
+        notes += [one_line(event.reason, REASON)] if event.reason else []
+        notes += [f"acknowledged: {one_line(event.acknowledged, REASON)}"] if event.acknowledged is not None else []
         return notes
 
     def where(self, series: SeriesId) -> str:
-        name = self.names[series.cell_key]
-        return f"{name} on {series.place}" if self.several_places else name
+        return self.cell(series)
 
     def sweep(self, sweep_id: str) -> str:
-        label = self.sweeps[sweep_id]["label"]
+        label = one_line(self.sweeps[sweep_id]["label"] or "", LABEL)
         return f"{label} ({sweep_id})" if label else sweep_id
 
     def date(self, sweep_id: str) -> str:
@@ -128,6 +135,7 @@ class HistoryTable:
             Section("Flapping", [
                 f"{self.where(one.series)} {one.series.metric}: {self.level(one.series, one.low)} and "
                 f"{self.level(one.series, one.high)}, {one.switches} switches, last in {self.sweep(one.last)}"
+                + (f"; goes with {', '.join(one_line(text, REASON) for text in one.with_)}" if one.with_ else "")
                 for one in found.flapping
             ]),
             Section("Drifting", [
@@ -138,7 +146,9 @@ class HistoryTable:
         return [section for section in sections if section.lines]
 
     def cell(self, one: Any) -> str:
-        return f"{self.names[one.cell_key]} on {one.place}" if self.several_places else self.names[one.cell_key]
+        """Of what has a `cell_key` and a `place`."""
+        name = self.names[one.cell_key]
+        return one_line(f"{name} on {one.place}" if self.several_places else name)
 
     # --- formats ---
 
@@ -190,7 +200,7 @@ class HistoryTable:
             key = one.series
             records.append(self._record(
                 "flapping", key.cell_key, key.place, metric=key.metric, old=one.low, new=one.high,
-                switches=one.switches, **self._facts("after", one.last),
+                switches=one.switches, coincides=list(one.with_), **self._facts("after", one.last),
             ))  # fmt: skip
         for one in found.drifting:
             key = one.series
@@ -206,6 +216,7 @@ class HistoryTable:
             event.kind, event.series.cell_key, event.series.place, id=self.short[event.id], word=word(event),
             alarms=event.alarms, metric=event.series.metric, old=event.old, new=event.new, ratio=event.ratio,
             low=event.low, high=event.high, undone_sweep=event.undone, coincides=list(event.with_),
+            earliest_sweep=event.earliest or event.after, latest_sweep=event.latest or event.after,
             undoes=event.undoes and self.short.get(event.undoes, event.undoes[:6]), reason=event.reason,
             acknowledged=event.acknowledged, **self._facts("before", event.before), **self._facts("after", event.after),
         )  # fmt: skip
@@ -238,5 +249,14 @@ def _markdown_line(values: Any) -> str:
     return "| " + " | ".join(values) + " |"
 
 
+def one_line(text: str, longest: int | None = None) -> str:
+    """The text without line ends, control characters and others that change how a line looks; shortened with `…`."""
+    plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return plain if longest is None or len(plain) <= longest else plain[: longest - 1] + "…"
+
+
 def _markdown_text(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+    text = text.replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;")
+    for sign in "|*`[":
+        text = text.replace(sign, f"\\{sign}")
+    return text

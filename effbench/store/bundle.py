@@ -61,6 +61,7 @@ REQUIRED = {
 #: what stands for a missing field that may not be NULL; JSON columns have {} and [], times that of the sweep's start
 _DEFAULTS = {"state": "completed", "baseline_mode": "eager", "seed": 0, "rounds": 1, "attempt": 0}
 _LISTS = ("command", "overrides")
+_INT32 = 2**31 - 1
 _SAMPLE = {"timer": str, "count": int, "stored": int, "codec": str}
 
 
@@ -201,8 +202,10 @@ def _typed(column: sa.Column, value: Any, what: str) -> Any:
         return plain(value)
     if isinstance(kind, sa.Boolean):
         right, wanted = isinstance(value, bool), "true or false"
-    elif isinstance(kind, sa.Integer):
+    elif isinstance(kind, sa.BigInteger):
         right, wanted = isinstance(value, int) and not isinstance(value, bool), "an integer"
+    elif isinstance(kind, sa.Integer):
+        right, wanted = _is_integer(value) and -value <= _INT32, "an integer of 32 bits"
     elif isinstance(kind, sa.Double):
         right, wanted = isinstance(value, int | float) and not isinstance(value, bool), "a number"
         value = _float(value) if right else value
@@ -214,6 +217,11 @@ def _typed(column: sa.Column, value: Any, what: str) -> Any:
     if stored is None and not column.nullable:
         raise StoreError(f"{what} is {_shown(value)}, which no database can hold")
     return stored
+
+
+def _is_integer(value: Any) -> bool:
+    """One that every database holds in an INTEGER."""
+    return isinstance(value, int) and not isinstance(value, bool) and value <= _INT32
 
 
 def _float(value: float) -> float | None:
@@ -231,9 +239,7 @@ def _more(name: str, value: Any, what: str) -> Any:
     if name == "environments":
         right = isinstance(value, list) and all(isinstance(one, str) for one in value)
     else:  # counts; a cell that is not planned has no position
-        right = (isinstance(value, int) and not isinstance(value, bool) and value >= 0) or (
-            value is None and name == "position"
-        )
+        right = (_is_integer(value) and value >= 0) or (value is None and name == "position")
     if not right:
         raise StoreError(f"{what} is {_shown(value)}, which it cannot be")
     return value
@@ -244,9 +250,13 @@ def _sample(given: Any, what: str) -> dict[str, Any]:
     if not isinstance(given, dict) or given.keys() != {*_SAMPLE, "data"}:
         raise StoreError(f"{what}: an entry has {', '.join((*_SAMPLE, 'data'))}, not {_shown(given)}")
     for name, kind in _SAMPLE.items():
-        if not isinstance(given[name], kind):
+        if not (isinstance(given[name], kind) if kind is str else _is_integer(given[name])):
             raise StoreError(f"{what}: {name} is {_shown(given[name])}")
     data = given["data"]
+    if not isinstance(data, str | bytes):
+        raise StoreError(f"{what}: data is {_shown(data)}, not a blob")
+    if given["count"] < given["stored"]:
+        raise StoreError(f"{what}: {given['stored']} samples of {given['count']} are stored, which cannot be")
     if isinstance(data, str):
         try:
             data = base64.b64decode(data, validate=True)

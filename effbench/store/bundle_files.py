@@ -1,6 +1,7 @@
-"""Bundles as JSON lines: a header, a line a record, and a last line that says that nothing is missing.
+"""Bundles as JSON lines: a header, a line a record, and a last line that says that nothing is missing or was changed.
 
 Blobs are base64, times ISO 8601 in UTC. Files may be compressed (gzip) and may be put one after another with `cat`.
+The last line has the SHA-256 of the lines above it, each without white space at its ends and with one line feed.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import gzip
+import hashlib
 import io
 import json
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,16 +22,25 @@ from effbench.errors import StoreError, UsageError
 from effbench.store.bundle import Record, check_header, checked, header
 
 GZIP = b"\x1f\x8b"
+END_FIELDS = {"end", "sweeps", "sha256"}
+#: longer than any last line
+_END_BYTES = 300
 
 
 def write_lines(stream: IO[bytes], records: Iterable[Record], *, samples: bool) -> int:
     """Write a bundle; returns how many sweeps it holds."""
-    stream.write(_line(header(samples)))
-    sweeps = 0
+    digest, sweeps = hashlib.sha256(), 0
+
+    def write(said: dict[str, Any]) -> None:
+        line = _line(said)
+        digest.update(line)
+        stream.write(line)
+
+    write(header(samples))
     for record in records:
         sweeps += record.table == "sweep"
-        stream.write(_line({"table": record.table, **record.values}))
-    stream.write(_line({"end": True, "sweeps": sweeps}))
+        write({"table": record.table, **record.values})
+    stream.write(_line({"end": True, "sweeps": sweeps, "sha256": digest.hexdigest()}))
     return sweeps
 
 
@@ -59,10 +71,10 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 def read_lines(stream: IO[bytes], name: str) -> Iterator[Record]:
     """The records of a seekable stream. Raises StoreError that names the line for whatever is wrong with it.
 
-    Its end is looked at first, so that a file that was cut off is refused before anything of it is used.
+    All of it is looked at first, so that a file that was cut off or changed is refused before anything of it is used.
     """
     stream = unpacked(stream)
-    require_end(stream, name)
+    require_whole(stream, name)
     stream.seek(0)
     inside, sweeps = False, 0
     for where, said in lines(stream, name):
@@ -90,24 +102,44 @@ def unpacked(stream: IO[bytes]) -> IO[bytes]:
     return io.BufferedReader(gzip.GzipFile(fileobj=stream)) if start == GZIP else stream
 
 
-def require_end(stream: IO[bytes], name: str) -> None:
-    """Raise StoreError unless the last line is the one that ends a bundle, and the first a header."""
-    first = last = b""
-    end = 0
+def require_whole(stream: IO[bytes], name: str) -> None:
+    """Raise StoreError unless the first line is a header, the last one ends a bundle, and all are what was written."""
+    digest, first, number, ended = hashlib.sha256(), True, 0, False
     for number, line in _numbered(stream, name):
-        first = first or line
-        last, end = line, number
-    if not last:
+        if first:
+            check_header(_parsed(line, f"{name}, line 1", first=True), f"{name}, line 1")
+            first = False
+        said = _end_of(line)
+        ended = said is not None
+        if said is None:
+            digest.update(line.strip() + b"\n")
+            continue
+        if said.keys() - END_FIELDS or said.get("sha256", digest.hexdigest()) != digest.hexdigest():
+            stream.seek(0)
+            for _ in lines(stream, name):  # which line it is, where one is no JSON any more
+                pass
+            raise StoreError(
+                f"{name}, line {number}: the lines above are not those that were written (their sha256 is another): "
+                "damaged or edited; nothing of it was imported"
+            )
+        digest = hashlib.sha256()
+    if first:
         raise StoreError(f"{name} is empty; `effbench export --whole` writes what can be imported")
-    check_header(_parsed(first, f"{name}, line 1", first=True), f"{name}, line 1")
-    try:
-        ended = _parsed(last, "").get("end") is True
-    except StoreError:
-        ended = False
     if not ended:
         raise StoreError(
-            f"{name}, line {end}: cut off: the line that ends a bundle does not follow; nothing of it was imported"
+            f"{name}, line {number}: cut off: the line that ends a bundle does not follow; nothing of it was imported"
         )
+
+
+def _end_of(line: bytes) -> dict[str, Any] | None:
+    """What the line says if it ends a bundle."""
+    if len(line) > _END_BYTES or b'"end"' not in line:
+        return None
+    try:
+        said = _parsed(line, "")
+    except StoreError:
+        return None
+    return said if said.get("end") is True else None
 
 
 def lines(stream: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -123,7 +155,7 @@ def _numbered(stream: IO[bytes], name: str) -> Iterator[tuple[int, bytes]]:
         for number, line in enumerate(stream, 1):
             if line.strip():
                 yield number, line
-    except (OSError, EOFError) as error:  # gzip's own among them
+    except (OSError, EOFError, zlib.error) as error:  # gzip's own among them
         raise StoreError(f"{name}, after line {number}: damaged or cut off ({error})") from error
 
 

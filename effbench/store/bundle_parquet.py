@@ -1,12 +1,13 @@
 """Bundles as a folder of Parquet tables, for DuckDB, pandas and the like as much as for `effbench import`.
 
-`manifest.json` is the header and is written last; each table is a file. Rows that several sweeps share (`environment`,
-`cell`, `calibration`) stand once; `sweep_cell` is the plan; `trial` has its samples as a list. JSON columns are text.
-The only importer of pyarrow.
+`manifest.json` is the header, with the rows and the SHA-256 of each table, and is written last; each table is a file.
+Rows that several sweeps share (`environment`, `cell`, `calibration`) stand once; `sweep_cell` is the plan; `trial` has
+its samples as a list. JSON columns are text. The only importer of pyarrow.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -91,7 +92,8 @@ def write_folder(folder: Path, records: Iterable[Record], *, samples: bool) -> i
                     values = {"sweep_id": sweep_id, **values}
                 tables[record.table].add(values)
             counts = {name: table.finish() for name, table in tables.items()}
-        text = json.dumps({**header(samples), "tables": counts}, indent=2)
+        digests = {name: _digest(folder / f"{name}.parquet") for name in FILES}
+        text = json.dumps({**header(samples), "tables": counts, "sha256": digests}, indent=2)
         (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {folder}: {error.strerror or error}") from error
@@ -145,12 +147,17 @@ def read_folder(folder: Path) -> Iterator[Record]:
     except (OSError, ValueError) as error:
         raise StoreError(f"{manifest}: damaged or unreadable ({error})") from error
     check_header(said, str(manifest))
+    counts, digests = _of_tables(said, "tables", int, manifest), _of_tables(said, "sha256", str, manifest)
     with ExitStack() as stack:
         tables = {name: _opened(folder, name, stack) for name in FILES}
-        for name, count in (said.get("tables") or {}).items():
-            found = tables[name].metadata.num_rows if tables.get(name) is not None else 0
+        for name, count in counts.items():
+            found = tables[name].metadata.num_rows if tables[name] is not None else 0
             if found != count:
                 raise StoreError(f"{folder / f'{name}.parquet'}: {found} rows where {count} were written")
+        for name, digest in digests.items():
+            path = folder / f"{name}.parquet"
+            if path.is_file() and _digest(path) != digest:
+                raise StoreError(f"{path} is not what was written (its sha256 is another): damaged or edited")
 
         def rows(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
             return _rows(folder, name, tables[name])
@@ -177,6 +184,22 @@ def read_folder(folder: Path) -> Iterator[Record]:
                     yield checked(name, row, place)
         if trials.next is not None:
             raise StoreError(f"{trials.next[0]}: a trial that follows no sweep of the bundle")
+
+
+def _of_tables(said: dict[str, Any], field: str, kind: type, manifest: Path) -> dict[str, Any]:
+    """What the manifest says of its tables in this field; {} where it says nothing."""
+    given = said.get(field, {})
+    if not isinstance(given, dict) or given.keys() - set(FILES) or not all(type(v) is kind for v in given.values()):
+        raise StoreError(f"{manifest}: damaged: {field} is not one {kind.__name__} a table")
+    return given
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise StoreError(f"{path}: damaged or unreadable ({error.strerror or error})") from error
 
 
 def _cells(sweep_id: Any, plans: dict, cells: dict, acknowledged: dict) -> Iterator[Record]:
@@ -222,7 +245,7 @@ def _opened(folder: Path, name: str, stack: ExitStack) -> Any:
     pa = arrow()
     try:
         return stack.enter_context(pa.parquet.ParquetFile(path))
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:  # names that are no UTF-8, too
         raise StoreError(f"{path}: damaged or cut off ({str(error).splitlines()[0]})") from error
 
 

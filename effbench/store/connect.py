@@ -7,6 +7,7 @@ read-only folder can be read, and Python's own transaction handling stays out of
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
 import time
 import urllib.parse
@@ -19,6 +20,7 @@ from sqlalchemy.pool import QueuePool
 
 from effbench.errors import SchemaError, StoreError
 from effbench.store.schema import HEAD_REVISION, REVISIONS
+from effbench.store.secrets import masked_url
 from effbench.store.values import dump_json
 
 BUSY_TIMEOUT_S = 30.0
@@ -36,12 +38,17 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
         parsed = sa.make_url(given)
     except (exc.ArgumentError, ValueError) as error:
         raise StoreError(
-            f"not a database URL: {_masked(given)}; give a path, sqlite:///PATH or postgresql://USER@HOST/NAME"
+            f"not a database URL: {masked_url(given)}; give a path, sqlite:///PATH or postgresql://USER@HOST/NAME"
         ) from error
     backend, _, driver = parsed.drivername.partition("+")
     if backend == "sqlite" and driver in ("", "pysqlite"):
-        if parsed.query or parsed.host:
-            raise StoreError(f"{_masked(given)}: a SQLite URL is sqlite:///PATH (four slashes for an absolute path)")
+        if "?" in given:  # all behind it would be lost, and the file another one
+            raise StoreError(
+                f"{masked_url(given)}: a SQLite URL is sqlite:///PATH without a ?; "
+                "a file that has one is named by its path"
+            )
+        if parsed.host:
+            raise StoreError(f"{masked_url(given)}: a SQLite URL is sqlite:///PATH (four slashes for an absolute path)")
         if parsed.database in (None, "", ":memory:"):
             raise StoreError("a database in memory ends with this process; give a file: sqlite:///results/effbench.db")
         return parsed
@@ -50,11 +57,13 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
             raise StoreError(
                 f"unknown PostgreSQL driver {driver!r}; allowed are psycopg (the default), psycopg2, pg8000"
             )
+        if "@" in (parsed.host or ""):
+            raise StoreError(f"{masked_url(given)}: a user name or password holds @: write it as %40")
         # psycopg 3 is the driver of the extra; SQLAlchemy's default has been another
         return parsed.set(drivername=f"postgresql+{driver or 'psycopg'}")
     raise StoreError(
-        f"unknown database {parsed.drivername!r} in {_masked(given)}; effbench keeps results in SQLite or PostgreSQL "
-        "(postgresql://…)"
+        f"unknown database {parsed.drivername!r} in {masked_url(given)}; effbench keeps results in SQLite or "
+        "PostgreSQL (postgresql://…)"
     )
 
 
@@ -62,7 +71,7 @@ def describe(url: sa.URL) -> str:
     """The database for a person: the path, or the URL without its password."""
     if url.get_backend_name() == "sqlite":
         return url.database or ""
-    return url.set(drivername="postgresql").render_as_string(hide_password=True)
+    return masked_url(url.set(drivername="postgresql").render_as_string(hide_password=True))
 
 
 def connect(url: sa.URL, *, write: bool, create: bool = False) -> sa.Engine:
@@ -111,7 +120,7 @@ def require_head(current: str, name: str) -> None:
     if current in REVISIONS:
         raise SchemaError(
             f"{name} has the schema of an older effbench ({current}, now {HEAD_REVISION}).\n"
-            f"Run `effbench db upgrade --db {name}`."
+            f"Run `effbench db upgrade --db {shlex.quote(name)}`."
         )
     raise SchemaError(
         f"{name} was made by a newer effbench (schema {current}, known {HEAD_REVISION}); upgrade effbench"
@@ -265,12 +274,3 @@ def _unfinished(file: Path) -> bool:
 
 def _file_of(connection: sa.Connection) -> str:
     return connection.engine.url.database or ""
-
-
-def _masked(url: str) -> str:
-    """`url` without a password, also where it is too broken to be parsed."""
-    scheme, separator, rest = url.partition("://")
-    credentials, at, host = rest.rpartition("@")
-    if not at:
-        return url
-    return f"{scheme}{separator}{credentials.partition(':')[0]}:***@{host}" if ":" in credentials else url

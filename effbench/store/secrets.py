@@ -6,13 +6,18 @@ import re
 from collections.abc import Sequence
 
 #: user:password@ of a URL, up to the last @ as nobody escapes what they should, and password=… behind a question mark
-_CREDENTIALS = re.compile(r"""(://[^:/@\s'"]*):[^\s'"]*@""")
-_PARAMETER = re.compile(r"""([?&](?:ssl)?password=)[^&\s'"]*""", re.I)
+_CREDENTIALS = re.compile(r"""(://[^:/@\s'"]*):.*@""", re.S)
+_PARAMETER = re.compile(r"""([?&](?:ssl)?password=)[^&]*?(?=&|['"]*$)""", re.I | re.S)
 
 
 def masked(words: Sequence[str]) -> list[str]:
     """The words with `***` for every password in a URL."""
-    return [_PARAMETER.sub(r"\1***", _CREDENTIALS.sub(r"\1:***@", word)) for word in words]
+    return [masked_url(word) for word in words]
+
+
+def masked_url(text: str) -> str:
+    """One such word, or a URL that may be too broken to be parsed."""
+    return _PARAMETER.sub(r"\1***", _CREDENTIALS.sub(r"\1:***@", text))
 
 
 def masked_db(words: Sequence[str]) -> list[str]:

@@ -45,6 +45,8 @@ def found(source: str) -> list[str]:
     ]
     if not inside:
         unfinished = " (an export that did not end?)" if (path / "sweep.parquet").is_file() else ""
+        if any(entry.suffix in (".db", ".sqlite") for entry in path.iterdir()):
+            unfinished += "; a database is named itself"
         raise UsageError(
             f"{source} holds neither JSON lines (*.jsonl, *.jsonl.gz) nor Parquet folders with their {MANIFEST}"
             + unfinished

@@ -7,6 +7,7 @@ the first difference refuses the sweep. Every sweep is one transaction.
 from __future__ import annotations
 
 import datetime as dt
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -39,6 +40,7 @@ from effbench.store.secrets import masked
 _CHANGES = ("state", "finished_at", "command", "overrides", "environments", "cells", "trials")
 #: as they were seen the first time
 _FIRST_SEEN = ("details", "first_seen_at")
+_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
 _TRIAL_KEY = ("cell_key", "environment_id", "round", "attempt")
 
 
@@ -110,6 +112,8 @@ class _Taking:
         return self.done
 
     def begin(self) -> None:
+        if not _ID.fullmatch(self.id):  # folders are named by it
+            raise StoreError(f"{self.sweep.where or self.store.name}: {_short(self.id)!r} is not the id of a sweep")
         row = filled(self.sweep, self.sweep.values["started_at"])
         row["id"] = self.id
         insert = self.store._insert(SWEEP).values(**row).on_conflict_do_nothing()
@@ -324,5 +328,5 @@ def _time(value: dt.datetime | None) -> dt.datetime:
 
 
 def _short(value: Any) -> str:
-    text = str(value)
+    text = "".join(sign if sign.isprintable() else " " for sign in str(value))
     return text if len(text) <= 60 else text[:57] + "…"

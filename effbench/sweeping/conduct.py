@@ -21,9 +21,10 @@ from effbench.sweeping.ceilings import measure_missing
 from effbench.sweeping.cores import share_out, wanted_cores
 from effbench.sweeping.host import cache_home
 from effbench.sweeping.interpreters import Interpreter, Unit, cells_of, distinct, interpreters_of
+from effbench.sweeping.jobs import Job, jobs_of, with_retries
 from effbench.sweeping.planned import Command, begin, check_baseline, facts_of
 from effbench.sweeping.progress import Progress
-from effbench.sweeping.schedule import Job, Place, Schedule, Slot, jobs_of, with_retries
+from effbench.sweeping.schedule import Place, Schedule, Slot
 from effbench.sweeping.servers import Servers
 from effbench.sweeping.sites import Site, Sites, preload
 from effbench.sweeping.workers import ForkServer
@@ -60,7 +61,7 @@ def conduct(
     recorded then.
     """
     parts, settings = plan.split(configs)
-    chosen = chosen_interpreters(parts)
+    chosen = chosen_interpreters(parts, progress)
     wanted: dict[Interpreter, list[dict[str, Any]]] = {}
     for part, interpreter in zip(parts, chosen, strict=True):
         wanted.setdefault(interpreter, []).append(part)
@@ -75,10 +76,12 @@ def conduct(
         return run_ready(store, settings, units, command, ready, progress, stop, extend)
 
 
-def chosen_interpreters(parts: Sequence[dict[str, Any]]) -> list[Interpreter]:
-    """The interpreter of each configuration. Raises ConfigError."""
+def chosen_interpreters(parts: Sequence[dict[str, Any]], progress: Progress) -> list[Interpreter]:
+    """The interpreter of each configuration; says where two are one. Raises ConfigError."""
     asked = [(part["python"], part["folder"]) for part in parts]
     known = {one: interpreters.resolve(*one) for one in dict.fromkeys(asked)}
+    for said in interpreters.named_twice(known):
+        progress.note(said)
     return [known[one] for one in asked]
 
 

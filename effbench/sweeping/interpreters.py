@@ -128,7 +128,25 @@ def resolve(python: str | None = None, folder: str | None = None) -> Interpreter
     Symbolic links of a folder are followed, those of an interpreter are not: a virtual environment's is a link.
     Raises ConfigError for what is not there; `check` looks at whether it will do.
     """
+    for name, given in (("python", python), ("folder", folder)):
+        if given is not None and not given.strip():
+            raise ConfigError(f"{name}= is empty; leave it out, or say {name}=null for effbench's own")
     return Interpreter(python and _executable(python), folder and _folder(folder))
+
+
+def named_twice(known: Mapping[tuple[str | None, str | None], Interpreter]) -> list[str]:
+    """What was asked for under several names and runs once, a text each; `known`: what was asked for, resolved."""
+    first: dict[Interpreter, tuple[str | None, str | None]] = {}
+    texts = []
+    for asked, interpreter in known.items():
+        other = first.setdefault(interpreter, asked)
+        if other != asked:
+            one, two = (
+                " ".join(f"{name}={value}" for name, value in zip(("python", "folder"), given, strict=True) if value)
+                for given in (other, asked)
+            )
+            texts.append(f"{two} is the same as {one}: it runs once")
+    return texts
 
 
 def _executable(text: str) -> str:
@@ -184,6 +202,8 @@ def check(interpreter: Interpreter) -> None:
     except (ValueError, TypeError):  # what it printed is not what CHECK prints
         words = done.stderr.strip().splitlines()
         last = f" (it said: {words[-1]})" if words else ""
+        if done.returncode < 0:
+            last = f" (it ended by signal {-done.returncode})"
         raise ConfigError(f"{named} is no Python interpreter that works{last}; give the path of one") from None
     if tuple(version) < OLDEST_PYTHON:
         raise ConfigError(f"{named} is Python {dotted(version)}; trials need {dotted(OLDEST_PYTHON)} or newer")

@@ -21,7 +21,8 @@ from effbench.analysis.swept import cell_names
 from effbench.cell import Status, Trial
 from effbench.metrics import METRICS, significant
 from effbench.sweeping.interpreters import Unit, UnitKey, cells_of, interpreters_of
-from effbench.sweeping.schedule import Job, Slot
+from effbench.sweeping.jobs import Job
+from effbench.sweeping.schedule import Slot
 
 LAST_RESULTS = 8
 STYLES = {Status.OK: "green", Status.DEGRADED: "yellow", Status.NOISY: "yellow", Status.UNSUPPORTED: "dim"}

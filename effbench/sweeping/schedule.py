@@ -7,8 +7,8 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,11 +16,11 @@ from typing import Any, Protocol
 import filelock
 
 from effbench.analysis.stopping import enough
-from effbench.cell import Cell, Status, Trial
+from effbench.cell import Status, Trial
 from effbench.errors import WorkerError
 from effbench.message import TrialRequest
-from effbench.sweeping.interpreters import HERE, Interpreter, Unit, UnitKey
-from effbench.sweeping.plan import round_order
+from effbench.sweeping.interpreters import Interpreter, UnitKey
+from effbench.sweeping.jobs import Job, Queue
 from effbench.sweeping.servers import Servers
 from effbench.sweeping.workers import ForkServer, Task
 
@@ -59,21 +59,6 @@ class Slot:
         return folder / f"{self.gpu['uuid'] if self.gpu else 'cpu'}.lock"
 
 
-@dataclass(frozen=True)
-class Job:
-    """A trial to be run."""
-
-    cell: Cell
-    round: int
-    attempt: int = 0
-    interpreter: Interpreter = HERE
-
-    @property
-    def key(self) -> UnitKey:
-        """Of what it is a trial: the cell under its interpreter."""
-        return self.cell.key, self.interpreter
-
-
 class Observer(Protocol):
     """Who wants to know how the sweep goes. Called from several threads."""
 
@@ -83,58 +68,6 @@ class Observer(Protocol):
     def ended(self, slot: Slot, job: Job, trial: Trial) -> None: ...
     def added(self, job: Job) -> None: ...
     def dropped(self, jobs: Collection[Job]) -> None: ...
-
-
-@dataclass
-class Queue:
-    """The jobs that are left. A cell never runs twice at once: its compile cache has one writer, and its interpreters
-    are compared with each other. Their trials of one round run on one slot, so that they differ in nothing else."""
-
-    jobs: list[Job]
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    running: dict[str, str] = field(default_factory=dict)  # cell key -> device of its slot
-    slots: dict[tuple[str, int], str] = field(default_factory=dict)  # cell key and round -> slot of its interpreters
-
-    def __post_init__(self) -> None:
-        interpreters: dict[str, set[Interpreter]] = {}
-        for job in self.jobs:
-            interpreters.setdefault(job.cell.key, set()).add(job.interpreter)
-        self.pairs = {key for key, found in interpreters.items() if len(found) > 1}
-
-    def take(self, slot: Slot, devices: Collection[str]) -> Job | None:
-        """The next job for this slot. `devices`: those that have slots; a job for another goes to any slot, where its
-        trial says what is missing."""
-        with self.lock:
-            for index, job in enumerate(self.jobs):
-                fits = job.cell.device == slot.device or job.cell.device not in devices
-                fits &= self.slots.get((job.cell.key, job.round), slot.name) == slot.name
-                if fits and job.cell.key not in self.running:
-                    # a trial on the CPU may use every core, and so those of trials on GPUs
-                    if any((device == "cpu") != (slot.device == "cpu") for device in self.running.values()):
-                        return None
-                    self.running[job.cell.key] = slot.device
-                    if job.cell.key in self.pairs:
-                        self.slots[job.cell.key, job.round] = slot.name
-                    return self.jobs.pop(index)
-            return None
-
-    def finished(self, job: Job, drop_rest: bool) -> list[Job]:
-        """Free the cell; the jobs that are dropped because it needs no further rounds under this interpreter."""
-        with self.lock:
-            self.running.pop(job.cell.key, None)
-            dropped = [other for other in self.jobs if drop_rest and other.key == job.key]
-            self.jobs = [other for other in self.jobs if other not in dropped]
-            return dropped
-
-    def again(self, job: Job) -> None:
-        """Another try, after the jobs of its round that are left: what disturbed it may have passed by then."""
-        with self.lock:
-            place = sum(other.round <= job.round for other in self.jobs)
-            self.jobs.insert(place, job)
-
-    def is_empty(self) -> bool:
-        with self.lock:
-            return not self.jobs and not self.running
 
 
 @dataclass
@@ -171,7 +104,8 @@ class Schedule:
         known = {key for key in self.history if self.is_enough(key)}
         if spared := [job for job in jobs if job.key in known]:
             self.observer.dropped(spared)
-        queue = Queue([job for job in jobs if job.key not in known])
+        slots = {slot.gpu["uuid"]: slot.name for slot in self.slots if slot.gpu}
+        queue = Queue([job for job in jobs if job.key not in known], dict(self.history), slots)
         threads = [
             threading.Thread(target=self.work, args=(slot, queue), name=f"effbench-{slot.name}") for slot in self.slots
         ]
@@ -189,7 +123,7 @@ class Schedule:
         devices = {other.device for other in self.slots}
         try:
             while not self.stop.is_set() and not queue.is_empty():
-                job = queue.take(slot, devices)
+                job = queue.take(slot.name, slot.device, devices)
                 if job is None:  # what is left runs elsewhere, or is for another device
                     self.stop.wait(POLL_S)
                     continue
@@ -198,9 +132,8 @@ class Schedule:
                     return
                 self.record(job, trial)
                 if trial.status is Status.NOISY and job.attempt + 1 < self.protocol["attempts"]:
-                    another = replace(job, attempt=job.attempt + 1)
-                    queue.again(another)
-                    self.observer.added(another)
+                    for another in queue.again(job, self.protocol["attempts"]):
+                        self.observer.added(another)
                 # a cell that failed once cannot become ok again: the worst status counts
                 self.remember(job, trial)
                 spare_rest = not trial.status.is_measured or self.is_enough(job.key)
@@ -358,35 +291,3 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def jobs_of(
-    units: Sequence[Unit],
-    rounds: int,
-    seed: int,
-    recorded: Mapping[tuple[UnitKey, int], Status],
-    first_round: int = 0,
-) -> list[Job]:
-    """All trials still to be run: rounds one after the other, without those recorded and without what failed (a cell
-    under an interpreter)."""
-    given_up = {key for (key, _), status in recorded.items() if not status.is_measured}
-    return [
-        Job(unit.cell, round, interpreter=unit.interpreter)
-        for round in range(first_round, rounds)
-        for unit in round_order(units, seed, round)
-        if (unit.key, round) not in recorded and unit.key not in given_up
-    ]
-
-
-def with_retries(
-    jobs: list[Job], units: Sequence[Unit], history: Mapping[UnitKey, list[Trial]], attempts: int
-) -> list[Job]:
-    """With the further tries of recorded rounds that were noisy, each among the jobs of its round."""
-    retries = [
-        Job(unit.cell, trial.round, trial.attempt + 1, unit.interpreter)
-        for unit in units
-        if all(trial.status.is_measured for trial in history.get(unit.key, ()))
-        for trial in history.get(unit.key, ())
-        if trial.status is Status.NOISY and trial.attempt + 1 < attempts
-    ]
-    return sorted([*jobs, *retries], key=lambda job: job.round)

@@ -250,3 +250,41 @@ def test_the_fit_is_the_least(seed):
 def test_undone_needs_the_level_before():
     change = find([0.0] * 10 + [0.05] * 10).changes[0]
     assert mark_undone([change], 0.02) == [change]
+
+
+class TestWhereabouts:
+    """The range in which a change is said to lie."""
+
+    @pytest.mark.parametrize("step, noise", [(0.05, 0.03), (0.1, 0.03), (-0.1, 0.03), (0.03, 0.01)])
+    def test_it_holds_the_truth_in_95_of_100(self, step, noise):
+        at = 25
+        found = [one.changes[0] for one in find_all(list(stepped(step, noise, at))) if len(one.changes) == 1]
+        assert len(found) > 50
+        assert all(one.earliest <= one.at <= one.latest for one in found)
+        assert share(found, lambda one: one.earliest <= at <= one.latest) >= 0.95
+
+    def test_it_grows_with_the_noise(self):
+        widths = []
+        for noise in (0.005, 0.02, 0.035):
+            found = [one.changes[0] for one in find_all(list(stepped(0.05, noise, 30))) if len(one.changes) == 1]
+            widths.append(sum(one.latest - one.earliest for one in found) / len(found))
+        assert widths[0] < 0.1 < widths[1] < widths[2]
+
+    def test_it_stays_between_the_changes_beside_it(self):
+        values = stepped(0.1, 0.04, 20)
+        values[:, 40:] += math.log1p(0.1)
+        for one in find_all(list(values)):
+            places = [0, *(change.at for change in one.changes), N]
+            for before, change, after in zip(places, one.changes, places[2:], strict=False):
+                assert before < change.earliest <= change.latest < after
+
+    def test_values_without_noise(self):
+        (one,) = find([0.0] * 10 + [0.1] * 10).changes
+        assert (one.earliest, one.at, one.latest) == (10, 10, 10)
+
+    def test_what_is_undone_keeps_it(self):
+        values = np.concatenate(
+            [unchanged(0.04, 1)[0], unchanged(0.04, 1, seed=5)[0] + 0.1, unchanged(0.04, 1, seed=6)[0]]
+        )
+        first, second = find(values).changes
+        assert first.undone_at == second.at and first.earliest is not None and second.latest is not None

@@ -349,6 +349,35 @@ class TestAcknowledged:
         # the id is that under which it was acknowledged
         assert event.id == event_id(event.series, sweep_id if held else "s015")
 
+    def test_holds_wherever_noise_lets_the_change_be(self):
+        """What a few more sweeps would move it to."""
+        random = np.random.default_rng(1)
+        values = list(np.exp(random.normal(0, 0.03, 40) + np.repeat([0, math.log(1.06)], 20)))
+        made = latencies(values)
+        (event,) = made.judge().events
+        places = [int(one[1:]) for one in (event.earliest, event.after, event.latest)]
+        assert places[0] <= places[1] <= places[2] and places[2] - places[0] >= 2
+        for at in range(40):
+            (event,) = made.judge(acknowledged=[self.row(f"s{at:03}")]).events
+            assert (event.acknowledged is not None) is (places[0] - 1 <= at <= places[2] + 1), at
+
+    def test_each_holds_for_one_change(self):
+        """The nearest: the next change of the series alarms again, even close by."""
+        made = latencies(noisy(10) + noisy(3, 1.1, 1) + noisy(10, 1.3, 2))
+        second, first = made.judge(acknowledged=[self.row("s011")]).events
+        assert (first.after, second.after) == ("s010", "s013")
+        assert first.acknowledged == "known" and second.alarms
+        second, first = made.judge(acknowledged=[self.row("s013")]).events
+        assert second.acknowledged == "known" and first.alarms
+        second, first = made.judge(acknowledged=[self.row("s010"), self.row("s014") | {"id": 8}]).events
+        assert (first.acknowledgement, second.acknowledgement) == (7, 8)
+
+    def test_of_several_the_nearest_one_is_it(self):
+        made = latencies(noisy(15) + noisy(15, 1.1, 1))
+        rows = [{**self.row(sweep_id), "id": number} for number, sweep_id in enumerate(("s016", "s015", "s014"))]
+        (event,) = made.judge(acknowledged=rows).events
+        assert event.acknowledgement == 1
+
     def test_counts_the_sweeps_of_the_series(self):
         values = [*noisy(10), *[None] * 10, *noisy(10, 1.1, 1)]
         (event,) = latencies(values).judge(acknowledged=[self.row("s009")]).events
@@ -359,6 +388,32 @@ class TestAcknowledged:
         made = latencies(noisy(15) + noisy(15, 1.1, 1))
         (event,) = made.judge(acknowledged=[self.row("s015", **other)]).events
         assert event.acknowledged is None
+
+
+class TestGoesWith:
+    """What the levels of a flapping series go with."""
+
+    def flapping(self, **more):
+        made = Made()
+        made.environment("b", torch_version="2.13")
+        for number in range(24):
+            odd = number % 2 == 1
+            made.sweep(**({"host": {"hostname": "other"}} if odd and more.get("hosts") else {}))
+            figures = {"latency_ms": 1.1, "kernels": 3} if odd else {"latency_ms": 1.0, "kernels": 2}
+            made.result(environment="b" if odd and more.get("software") else "a", **figures)
+        return {one.series.metric: one.with_ for one in made.judge().flapping}
+
+    @pytest.mark.parametrize(
+        "given, said",
+        [
+            ({}, ()),
+            ({"hosts": True}, ("host node | other",)),
+            ({"software": True}, ("torch 2.11 | 2.13",)),
+            ({"hosts": True, "software": True}, ("host node | other", "torch 2.11 | 2.13")),
+        ],
+    )
+    def test_what_is_never_the_same(self, given, said):
+        assert self.flapping(**given) == {"latency_ms": said, "kernels": said}
 
 
 def test_an_empty_database():

@@ -8,6 +8,8 @@ import io
 import json
 import math
 import shutil
+import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -31,11 +33,11 @@ def cell(mode, model="net"):
 SLOWER, STEADY, BREAKS = cell("default"), cell("eager"), cell("fancy", model="other")
 
 
-def add_sweep(store, number, trials, environment, cells=(SLOWER, STEADY, BREAKS), protocol=None):
+def add_sweep(store, number, trials, environment, cells=(SLOWER, STEADY, BREAKS), protocol=None, host="node"):
     """One sweep a day, labelled by its number; `trials` makes those of a cell."""
     sweep = store.begin_sweep(
         name=None, label=f"v{number}", command=[], overrides=[], protocol=protocol or {"name": "quick"},
-        baseline_mode="eager", seed=0, git_revision=None, host={"hostname": "node"}, plan=cells, rounds=3,
+        baseline_mode="eager", seed=0, git_revision=None, host={"hostname": host}, plan=cells, rounds=3,
     )  # fmt: skip
     store.add_environment(environment, {})
     for one in cells:
@@ -154,6 +156,39 @@ class TestShown:
         assert len(read("--since", sweep.id)["changes"]) == 2
 
 
+class TestMachines:
+    """Two machines with the same hardware, one of which is slower."""
+
+    @pytest.fixture
+    def two(self, tmp_path):
+        db = str(tmp_path / "two.db")
+        with Store.open(db, mode="write") as store:
+            for number in range(24):
+                host = "b" if number > 11 and number % 2 else "a"
+                value = (1.1 if host == "b" else 1.0) * (1 + 0.001 * (number % 3))
+                add_sweep(
+                    store, number, lambda one, v=value: [Trial(one.key, 0, Status.OK, latency_ms=v)], OLD, [STEADY],
+                    host=host,
+                )  # fmt: skip
+        return db
+
+    def test_what_the_levels_go_with(self, two, history, read):
+        (flapping,) = [one for one in read(db=two)["flapping"] if one["metric"] == "latency_ms"]
+        assert flapping["coincides"] == ["host a | b"]
+        assert "; goes with host a | b" in history(db=two)
+        assert "; goes with host a | b" in history("--format", "markdown", db=two).replace("\\|", "|")
+
+    @pytest.mark.parametrize("host, sweeps", [("a", 18), ("b", 6)])
+    def test_one_of_them(self, two, history, read, host, sweeps):
+        found = read("--host", host, db=two)
+        assert (found["flapping"], found["changes"], found["recent"]) == ([], [], [])
+        assert f"over {sweeps} sweeps" in history("--host", host, db=two)
+        assert "over 24 sweeps" in history("--host", "a", "--host", "b", db=two)
+
+    def test_an_unknown_one(self, two, history):
+        assert "no sweep of host c; there are a, b" in history("--host", "c", code=2, db=two)
+
+
 class TestAcknowledge:
     def ids(self, read, *words):
         return {one["word"]: one["id"] for one in read(*words)["changes"]}
@@ -215,6 +250,53 @@ class TestAcknowledge:
         history("ack", shown["id"], "--reason", "still known")
         assert history("acks").count("latency_ms") == 1
 
+    def test_what_changed_together(self, history, read, tmp_path):
+        """One id for all metrics of a cell that changed at the same time; other cells and times stay."""
+        db = str(tmp_path / "t.db")
+        figures = {"latency_ms": 1.0, "period_ms": 0.9, "peak_reserved_bytes": 1000, "kernels": 12}
+        with Store.open(db, mode="write") as store:
+            for number in range(16):
+
+                def trials(one, number=number):
+                    factor = 2 if number >= 8 else 1
+                    later = {"graph_breaks": 1 if number >= 12 else 0}
+                    return [Trial(one.key, 0, Status.OK, **{k: v * factor for k, v in figures.items()}, **later)]
+
+                add_sweep(store, number, trials, OLD, [SLOWER, STEADY])
+        found = read(db=db)["changes"]
+        assert len(found) == 2 * 5
+        one = next(x for x in found if (x["metric"], x["cell_key"]) == ("period_ms", SLOWER.key))
+        assert "--together --reason" in history(db=db)
+        said = history("ack", one["id"], "--together", "--reason", "known", db=db)
+        assert sorted(line.split(", first")[0].split()[-1] for line in said.splitlines()) == sorted(figures)
+        left = read(db=db)["changes"]
+        assert sorted(x["metric"] for x in left if x["cell_key"] == SLOWER.key) == ["graph_breaks"]
+        assert len(left) == 6
+        history("ack", "--sweep", "v8", "--metric", "kernels", "--reason", "known", db=db)
+        assert len(read(db=db)["changes"]) == 5
+        history("ack", "--sweep", "v8", "--reason", "a new version", db=db)
+        assert [x["metric"] for x in read(db=db)["changes"]] == ["graph_breaks"] * 2
+        assert "no change that is not acknowledged came with v8" in history(
+            "ack", "--sweep", "v8", "--reason", "again", code=2, db=db
+        )
+
+    def test_one_whose_sweep_is_gone(self, history, read, db):
+        """It holds for nothing, and says so; nothing else is accepted in its place."""
+        ids = self.ids(read)
+        history("ack", ids["slower"], "--reason", "known")
+        with Store.open(db) as store:
+            sweep = next(sweep.id for sweep in store.sweeps() if sweep.label == "v8")
+        with closing(sqlite3.connect(db)) as raw, raw:
+            for table in ("result", "trial", "sweep_cell"):
+                raw.execute(f"DELETE FROM {table} WHERE sweep_id = ?", [sweep])
+            raw.execute("DELETE FROM sweep WHERE id = ?", [sweep])
+        (change,) = [one for one in read()["changes"] if one["word"] == "slower"]
+        assert change["alarms"] and change["after_label"] == "v9"
+        listed = history("acks")
+        assert " no " in listed and "no: there is no such change now" in listed
+        assert "no change has an id" in history("ack", ids["slower"], "--reason", "x", code=2)
+        assert "taken back" in history("ack", "--rm", ids["slower"])
+
     @pytest.mark.parametrize(
         "words, said",
         [
@@ -274,6 +356,35 @@ class TestBadInput:
                 )
         (change,) = [one for one in read(db=db)["changes"] if one["metric"] == "latency_ms"]
         assert (change["ratio"], change["low"], change["high"]) == (pytest.approx(1.5),) * 3
+
+    def test_a_text_where_a_number_should_be(self, history, db):
+        """SQLite keeps what someone else writes."""
+        with closing(sqlite3.connect(db)) as raw, raw:
+            raw.execute("UPDATE result SET latency_ms = 'fast', latency_ci_low_ms = x'00' WHERE rowid % 4 = 1")
+            raw.execute("UPDATE result SET latency_ci_high_ms = 'slow', graph_breaks = 'none' WHERE rowid % 4 = 2")
+        assert "changes" in history()
+
+    LABELS = (
+        "<script>alert(1)</script>", "two\nlines\r\n\u2028x", "a,b;c|d`e`*f*", "x" * 5000, "größe 型号 🚀",
+        "[bold red]x[/]", "\x1b[31mred", "back\u202ewards", "![x](http://evil)",
+    )  # fmt: skip
+
+    @pytest.mark.parametrize("label", LABELS)
+    def test_hostile_labels(self, label, history, db, tmp_path):
+        with Store.open(db, mode="write") as store, store._writing() as connection:
+            connection.execute(sa.update(SweepRow).values(label=label))
+        for words in ([], ["--format", "markdown"], ["--all"]):
+            out = history(*words)
+            rows = [line for line in out.splitlines() if "latency_ms" in line]
+            assert len(rows) == 1 and "\x1b" not in out and "\u202e" not in out and "\r" not in out
+            assert not words[1:] or ("<script" not in out and rows[0].replace("\\|", "").count("|") == 8)
+            assert len(rows[0]) < 500
+        found = json.loads(history("--format", "json"))["changes"]
+        assert found[0]["after_label"] == label
+        rows = list(csv.DictReader(io.StringIO(history("--format", "csv"), newline="")))
+        assert [row["after_label"] for row in rows] == [label] * 3
+        history("ack", found[0]["id"], "--reason", label)
+        assert len(history("acks").splitlines()) < 120
 
     def test_a_sweep_without_results(self, history, tmp_path):
         db = str(tmp_path / "begun.db")

@@ -197,3 +197,23 @@ def test_the_view_by_the_name_of_the_file(odd, run):
     assert len(Path("x.jsonl").read_text().splitlines()) == len(rows)
     header = ",".join(RESULT_COLUMNS)
     assert Path("x.csv").read_text().splitlines()[0] == Path("x.txt").read_text().splitlines()[0] == header
+
+
+def test_a_hostile_name_stays_on_its_line(run):
+    with Store.open("from.db", mode="write") as store:
+        whole.sweep(store, name="evil\x1b[2J\nname\u202e" + "x" * 99, label="a\nb")
+    run("export", "--db", "from.db", "--whole", "--out", "x.jsonl")
+    code, said, _ = run("import", "x.jsonl")
+    assert code == 0
+    assert len(said.splitlines()) == 2 and all(line.isprintable() for line in said.splitlines())
+    assert " evil [2J name xxx" in said and len(said.splitlines()[0]) < 120
+    with Store.open("results/effbench.db") as store:
+        assert store.find_sweep("last").name == "evil\x1b[2J\nname\u202e" + "x" * 99
+    whole.set_state("results/effbench.db", store_id("results/effbench.db"), label="c\nd")
+    code, _, err = run("import", "x.jsonl")
+    assert code == 2 and "label c d there, a b in what is imported" in err and len(err.splitlines()) == 1
+
+
+def store_id(path):
+    with Store.open(path) as store:
+        return store.find_sweep("last").id

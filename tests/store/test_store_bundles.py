@@ -18,8 +18,24 @@ from effbench.store.schema import SampleRow, TrialRow
 
 
 @pytest.fixture(scope="module")
-def lines(odd, tmp_path_factory):
+def sealed(odd, tmp_path_factory):
     return export(odd, tmp_path_factory.mktemp("lines") / "x.jsonl").read_text().splitlines()
+
+
+@pytest.fixture(scope="module")
+def lines(sealed):
+    """Without the checksum in the last one: what is wrong in them is then told by itself."""
+    end = json.loads(sealed[-1])
+    del end["sha256"]
+    return [*sealed[:-1], json.dumps(end)]
+
+
+def unsealed(folder):
+    """Take the checksums out of a Parquet folder."""
+    manifest = folder / "manifest.json"
+    said = json.loads(manifest.read_text())
+    del said["sha256"]
+    manifest.write_text(json.dumps(said))
 
 
 def refused(out, target, kind=StoreError):
@@ -60,6 +76,84 @@ def test_cut_off_between_two_lines(lines, tmp_path, target):
     assert empty(target)
 
 
+class TestChecksum:
+    """What is sound JSON and a sound record, and yet not what was written."""
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            ('"status":"ok"', '"status":"oom"'),
+            ('"round":1', '"round":7'),
+            ('"seed":1', '"seed":2'),
+            ('"name":', '"nome":'),
+        ],
+    )
+    def test_an_edited_value(self, old, new, sealed, tmp_path, target):
+        index = next(index for index, line in enumerate(sealed) if old in line)
+        edited = [*sealed[:index], sealed[index].replace(old, new, 1), *sealed[index + 1 :]]
+        message = refused(written(tmp_path, edited), target)
+        assert f"line {len(sealed)}: the lines above are not those that were written" in message
+        assert empty(target)
+
+    @pytest.mark.parametrize("change", [lambda lines: lines.pop(20), lambda lines: lines.insert(20, lines.pop(21))])
+    def test_a_line_that_is_gone_or_moved(self, change, sealed, tmp_path, target):
+        edited = list(sealed)
+        change(edited)
+        assert "not those that were written" in refused(written(tmp_path, edited), target)
+        assert empty(target)
+
+    def test_the_second_of_two_files(self, sealed, tmp_path, target):
+        edited = [line.replace('"status":"ok"', '"status":"oom"') for line in sealed]
+        message = refused(written(tmp_path, [*sealed, *edited]), target)
+        assert f"line {2 * len(sealed)}: " in message
+        assert empty(target), "nothing of the first one either"
+
+    def test_the_line_is_named_where_it_is_no_json(self, sealed, tmp_path, target):
+        edited = [*sealed[:9], sealed[9][:-5], *sealed[10:]]
+        assert "line 10: damaged: not JSON" in refused(written(tmp_path, edited), target)
+
+    @pytest.mark.parametrize("sha", [None, 1, "", "0" * 64, ["x"]])
+    def test_the_checksum_itself(self, sha, sealed, tmp_path, target):
+        end = json.dumps({**json.loads(sealed[-1]), "sha256": sha})
+        assert "not those that were written" in refused(written(tmp_path, [*sealed[:-1], end]), target)
+
+    def test_other_line_ends_are_the_same(self, sealed, tmp_path, target):
+        path = tmp_path / "x.jsonl"
+        path.write_bytes("".join(f"{line}\r\n\r\n" for line in sealed).encode())
+        assert outcomes(path, target) == ["imported"] * 3
+
+    @pytest.mark.parametrize("table", ["trial", "environment", "calibration"])
+    def test_another_table_of_parquet(self, table, odd, tmp_path, target):
+        import pyarrow.parquet as pq
+
+        folder = export(odd, tmp_path / "pq")
+        path = folder / f"{table}.parquet"
+        pq.write_table(pq.read_table(path), path, compression="none")
+        assert f"{table}.parquet is not what was written" in refused(folder, target)
+        assert empty(target)
+        unsealed(folder)
+        assert outcomes(folder, target) == ["imported"] * 3
+
+    @pytest.mark.parametrize("field", ["tables", "sha256"])
+    @pytest.mark.parametrize("value", [None, 1, [], "x", {"trail": "x"}, {"trial": None}, {"trial": [1]}])
+    def test_a_manifest_that_makes_no_sense(self, field, value, odd, tmp_path, target):
+        folder = export(odd, tmp_path / "pq")
+        said = json.loads((folder / "manifest.json").read_text())
+        (folder / "manifest.json").write_text(json.dumps({**said, field: value}))
+        assert f"manifest.json: damaged: {field}" in refused(folder, target)
+        assert empty(target)
+
+
+def test_damaged_gzip(sealed, tmp_path, target):
+    """Every byte of the compressed file matters."""
+    data = gzip.compress("\n".join(sealed).encode(), mtime=0)
+    for place in range(12, len(data), len(data) // 40):
+        path = tmp_path / "x.jsonl.gz"
+        path.write_bytes(data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :])
+        refused(path, target)
+    assert empty(target)
+
+
 def line_of(lines, table, number=0):
     return [index for index, line in enumerate(lines) if line.startswith(f'{{"table":"{table}"')][number]
 
@@ -87,7 +181,9 @@ def blob(codec, data):
         ("trial", {"extra": []}, "trial.extra is [], not a JSON object"),
         ("trial", {"status": "fine"}, "trial.status is 'fine'"),
         ("trial", {"round": ...}, "trial without its round"),
-        ("trial", {"round": 2**70}, "which no database can hold"),
+        ("trial", {"round": 2**70}, "not an integer of 32 bits"),
+        ("trial", {"attempt": -(2**31)}, "not an integer of 32 bits"),
+        ("sweep", {"seed": 2**70}, "which no database can hold"),
         ("trial", {"started_at": "yesterday"}, "trial.started_at is 'yesterday', not a time"),
         ("trial", {"cell_key": "abc"}, "the cell is not in the plan"),
         ("trial", {"environment_id": "abc"}, "its environment is not among"),
@@ -96,6 +192,12 @@ def blob(codec, data):
         ("trial", {"samples": [blob("f32le+zlib", "%%%")]}, "damaged samples"),
         ("trial", {"samples": [blob("f32le+zlib", "AAAA")]}, "damaged samples"),
         ("trial", {"samples": [blob("zstd", "")]}, "upgrade effbench"),
+        ("trial", {"samples": [blob("f32le+zlib", 1.5)]}, "data is 1.5, not a blob"),
+        ("trial", {"samples": [blob("f32le+zlib", None)]}, "data is None, not a blob"),
+        ("trial", {"samples": [blob("f32le+zlib", {})]}, "data is {}, not a blob"),
+        ("trial", {"samples": [{**blob("f32le+zlib", ""), "count": 0}]}, "1 samples of 0 are stored"),
+        ("trial", {"samples": [{**blob("f32le+zlib", ""), "count": 2**70}]}, "count is 118"),
+        ("trial", {"samples": [{**blob("f32le+zlib", ""), "stored": True}]}, "stored is True"),
         ("trial", {"wattage": 3}, "no field 'wattage'"),
         ("trial", {"table": "trail"}, "unknown table 'trail'"),
         ("trial", {"table": ["x"]}, "unknown table"),
@@ -106,6 +208,7 @@ def blob(codec, data):
         ("sweep", {"cells": 70}, "should have 70 cells, and has"),
         ("sweep", {"id": ...}, "sweep without its id"),
         ("cell", {"position": -1}, "cell.position is -1"),
+        ("cell", {"position": 2**40}, "cell.position is 109"),
         ("cell", {"mode": ..., "params": {"a": 1}}, "does not describe a cell"),
         ("calibration", {"environment_id": "abc"}, "environment that the sweep does not have"),
     ],
@@ -143,6 +246,16 @@ def test_a_damaged_line_after_a_sound_sweep(line, said, lines, tmp_path, target)
     with Store.open(target) as store:
         assert len(store.sweeps()) == 1
     assert Store.check(target) == []
+
+
+@pytest.mark.parametrize("name", ["../../x", "..", "a/b", "", " ", "x\x1b[2J", "two\nlines", "-x", "x" * 65])
+def test_an_id_that_is_none(name, lines, tmp_path, target):
+    """Folders of caches and artifacts are named by it."""
+    index = line_of(lines, "sweep")
+    record = {**json.loads(lines[index]), "id": name}
+    message = refused(written(tmp_path, [*lines[:index], json.dumps(record), *lines[index + 1 :]]), target)
+    assert f"line {index + 1}: " in message and "is not the id of a sweep" in message and message.isprintable()
+    assert empty(target)
 
 
 def test_a_trial_that_stands_twice(lines, tmp_path, target):
@@ -265,6 +378,7 @@ def test_trials_of_another_sweep_in_parquet(odd, tmp_path, target):
     import pyarrow.parquet as pq
 
     folder = export(odd, tmp_path / "pq")
+    unsealed(folder)
     table = pq.read_table(folder / "trial.parquet")
     pq.write_table(table.take(list(reversed(range(table.num_rows)))), folder / "trial.parquet")
     assert "should have" in refused(folder, target)

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from effbench.cell import Cell, Status, Trial
 from effbench.sweeping.interpreters import HERE, Unit
-from effbench.sweeping.schedule import Job, Slot
+from effbench.sweeping.jobs import Job
+from effbench.sweeping.schedule import Slot
 from effbench.sweeping.workers import Task
 
 

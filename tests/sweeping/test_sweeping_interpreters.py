@@ -21,9 +21,10 @@ from effbench.errors import ConfigError, ResumeError, WorkerError
 from effbench.sweeping import interpreters, plan, planned, sites
 from effbench.sweeping import schedule as scheduling
 from effbench.sweeping.hydra_plugin import names_interpreter
-from effbench.sweeping.interpreters import HERE, Interpreter, Unit, check, resolve
+from effbench.sweeping.interpreters import HERE, Interpreter, Unit, check, named_twice, resolve
+from effbench.sweeping.jobs import Job, jobs_of, with_retries
 from effbench.sweeping.progress import unit_names
-from effbench.sweeping.schedule import Job, Place, jobs_of, with_retries
+from effbench.sweeping.schedule import Place
 from effbench.sweeping.servers import Servers
 
 A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
@@ -73,6 +74,22 @@ class TestFound:
         assert resolve("venv/python").python == str(tmp_path / "venv" / "python")
         assert resolve("./venv/../venv/python") == resolve("venv/python")
 
+    @pytest.mark.parametrize("empty", ["", "  "])
+    def test_nothing_is_no_name(self, empty):
+        for name in ("python", "folder"):
+            with pytest.raises(ConfigError, match=f"^{name}= is empty; leave it out, or say {name}=null"):
+                resolve(**{name: empty})
+
+    def test_one_under_two_names_is_told(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "old").mkdir()
+        (tmp_path / "link").symlink_to("old")
+        asked = [(None, None), (None, "old"), (None, "./old"), (None, "link"), (None, None)]
+        assert named_twice({one: resolve(*one) for one in asked}) == [
+            "folder=./old is the same as folder=old: it runs once",
+            "folder=link is the same as folder=old: it runs once",
+        ]
+
     def test_links_of_a_folder_are_followed(self, tmp_path, monkeypatch):
         (tmp_path / "v1").mkdir()
         (tmp_path / "current").symlink_to(tmp_path / "v1")
@@ -117,6 +134,13 @@ class TestChecked:
     @pytest.mark.parametrize("torch", ["2.11.0", "2.12.0a0+git1234", "3.0", "nightly"])
     def test_one_that_will_do(self, script, torch):
         check(Interpreter(script(answer(torch=torch))))
+
+    def test_one_that_dies_is_named_with_the_signal(self, tmp_path):
+        path = tmp_path / "python"
+        path.write_text("#!/bin/sh\necho boo >&2\nkill -SEGV $$\n")
+        path.chmod(0o755)
+        with pytest.raises(ConfigError, match=r"is no Python interpreter that works \(it ended by signal 11\)"):
+            check(Interpreter(str(path)))
 
     def test_this_very_interpreter_will_do(self, tmp_path):
         (tmp_path / "torch.py").write_text("raise SystemExit")  # of the user's: not the package
@@ -277,10 +301,20 @@ class TestInterleaved:
         left = jobs_of([under_a, under_b], 3, 0, recorded)
         assert [(job.interpreter, job.round) for job in left] == [(B, 1), (B, 2)]
 
-    def test_further_tries_stay_under_their_own(self):
-        planned_units = units(1, interpreters=BOTH)
-        history = {planned_units[1].key: [Trial(planned_units[1].cell.key, 0, Status.NOISY)]}
-        assert with_retries([], planned_units, history, 2) == [Job(planned_units[1].cell, 0, 1, B)]
+    def test_further_tries_of_both_stand_together(self):
+        (under_a, under_b) = planned_units = units(1, interpreters=BOTH)
+        cell = under_a.cell
+        history = {under_b.key: [Trial(cell.key, 1, Status.NOISY)]}
+        assert with_retries([], planned_units, history, 2) == [Job(cell, 1, 1, B)]
+        later = [Job(cell, 2, 0, A), Job(cell, 2, 0, B)]
+        assert with_retries([Job(cell, 1, 0, A), *later], planned_units, history, 2) == [
+            Job(cell, 1, 1, B), Job(cell, 1, 0, A), *later,
+        ]  # fmt: skip
+        history[under_a.key] = [Trial(cell.key, 1, Status.OK)]
+        assert with_retries(later, planned_units, history, 2) == [Job(cell, 1, 1, B), Job(cell, 1, 1, A), *later]
+        history[under_a.key] = [Trial(cell.key, 1, Status.ERROR)]
+        assert with_retries([], planned_units, history, 2) == [Job(cell, 1, 1, B)]
+        assert with_retries([], planned_units, history, 1) == []
 
 
 @pytest.fixture
@@ -333,11 +367,40 @@ class TestScheduled:
         schedule.run(jobs_of(units(1, interpreters=BOTH), 8, 0, {}))
         assert Counter(job.interpreter for job, _ in schedule.done) == {A: 5, B: 8}
 
-    def test_noise_is_tried_again_under_its_own(self, halves):
-        schedule = halves(
-            lambda interpreter, request: ok(request, "noisy" if interpreter == B and not request["attempt"] else "ok"),
-            protocol={**PROTOCOL, "attempts": 2},
+    @pytest.mark.parametrize("noisy", BOTH)
+    @pytest.mark.parametrize("number", [0, 1])
+    def test_after_noise_both_come_again_beside_each_other(self, noisy, number, halves):
+        """At the end of the round; the one that has not had its trial yet waits for that."""
+        bad = cells(3)[1].key
+
+        def answer(interpreter, request):
+            disturbed = interpreter == noisy and request["round"] == number and not request["attempt"]
+            return ok(request, "noisy" if disturbed and Cell.from_params(request["cell"]).key == bad else "ok")
+
+        schedule = halves(answer, protocol={**PROTOCOL, "attempts": 2})
+        schedule.run(jobs_of(units(3, interpreters=BOTH), 2, 0, {}))
+        of_round = [job for job, _ in schedule.done if job.round == number]
+        first, second = BOTH if number == 0 else BOTH[::-1]
+        assert all(job.cell.key == bad for job in of_round[-2:])
+        assert [(job.interpreter, job.attempt) for job in of_round[-2:]] == (
+            [(first, 1), (second, 1)] if noisy == second else [(first, 1), (second, 0)]
         )
+        assert len(of_round) == (8 if noisy == second else 7)
+        assert len(schedule.done) == 6 + len(of_round)
+        assert len(schedule.observer.added_jobs) == len(of_round) - 6
+
+    def test_noise_without_end_is_tried_so_often_and_no_more(self, halves):
+        schedule = halves(lambda interpreter, request: ok(request, "noisy"), protocol={**PROTOCOL, "attempts": 3})
+        schedule.run(jobs_of(units(2, interpreters=BOTH), 2, 0, {}))
+        counts = Counter((job.key, job.round, job.attempt) for job, _ in schedule.done)
+        assert set(counts.values()) == {1}
+        assert len(counts) == 2 * 2 * 2 * 3
+
+    def test_one_that_failed_does_not_come_again(self, halves):
+        def answer(interpreter, request):
+            return ok(request, "error" if interpreter == A else "noisy" if not request["attempt"] else "ok")
+
+        schedule = halves(answer, protocol={**PROTOCOL, "attempts": 2})
         schedule.run(jobs_of(units(1, interpreters=BOTH), 1, 0, {}))
         assert [(job.interpreter, job.attempt) for job, _ in schedule.done] == [(A, 0), (B, 0), (B, 1)]
 
@@ -349,6 +412,23 @@ class TestScheduled:
             where.setdefault((job.cell.key, job.round), set()).add(slot)
         assert len(where) == 30
         assert all(len(slots) == 1 for slots in where.values())
+
+    def test_a_pair_that_was_interrupted_goes_on_where_it_was(self, halves):
+        """What was recorded under one says on which GPU the other belongs, if that is still there."""
+        planned_units = units(4, interpreters=BOTH)
+        history, recorded = {}, {}
+        for index, unit in enumerate(planned_units):
+            if unit.interpreter == A:
+                known = Trial(unit.cell.key, 0, Status.OK, latency_ms=1.0, gpu_uuid=f"GPU-{index // 2}")
+                history[unit.key], recorded[unit.key, 0] = [known], Status.OK
+        schedule = halves(slots=gpus(3), history=history)
+        left = jobs_of(planned_units, 1, 0, recorded)
+        schedule.run(left)
+        assert len(left) == len(schedule.done) == 4
+        assert {job.interpreter for job in left} == {B}
+        slot_of = {job.cell.key: slot for slot, job in schedule.observer.order}
+        assert [slot_of[cell.key] for cell in cells(3)] == ["GPU 0", "GPU 1", "GPU 2"]
+        assert slot_of[cells(4)[3].key] in slot_of.values(), "a GPU that is gone holds nobody up"
 
     @pytest.mark.parametrize("options", [{"isolation": "spawn"}, {}])
     def test_fresh_interpreters_are_those_asked_for(self, halves, monkeypatch, options):

@@ -10,7 +10,7 @@ from schedule_parts import Server, gpus, ok, units
 
 from effbench.errors import WorkerError
 from effbench.sweeping import schedule as scheduling
-from effbench.sweeping.schedule import jobs_of
+from effbench.sweeping.jobs import jobs_of
 
 
 class TestLock:

@@ -12,8 +12,8 @@ from effbench.cli import COMMANDS
 from effbench.errors import ConfigError, UsageError
 from effbench.sweeping import arguments, plan, resume
 from effbench.sweeping.interpreters import Unit
+from effbench.sweeping.jobs import jobs_of
 from effbench.sweeping.progress import duration
-from effbench.sweeping.schedule import jobs_of
 from effbench.sweeping.sites import fit_settings
 
 PART = {
