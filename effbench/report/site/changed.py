@@ -1,0 +1,83 @@
+"""What changed on this hardware since the sweep before, for the overview."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from effbench.analysis.screen import STATUS, Change
+from effbench.analysis.verdicts import Verdict
+from effbench.metrics import METRICS, ratio_text
+from effbench.report import comparison
+
+#: Rows that a reader takes in at a glance.
+MOST_ROWS = 10
+TONES = {Verdict.BROKEN: "status", Verdict.SLOWER: "status", Verdict.MISSING: "status", Verdict.AMBIGUOUS: "unsure"}
+
+
+@dataclass(frozen=True)
+class Changes:
+    """`previous`: the sweep that `sweep_id` was compared with (a row; None: there is none). `compared`: what
+    effbench.regression.compare says of it, None where nothing could be compared; `why` then says the reason."""
+
+    previous: Mapping[str, Any] | None = None
+    compared: Any | None = None
+    why: str | None = None
+    sweep_id: str = "last"
+
+
+def changed(found: Changes, most: int = MOST_ROWS) -> dict[str, Any]:
+    """Plain values for a template, see templates/changed.html.j2.
+
+    `counts`: verdict -> rows, what matters most first. `rows`: what is sure to differ, at most `most`, with cell, key,
+    word, tone, metric, before, after, ratio, reason; `more`: how many further ones. `modes`: geometric means by mode.
+    `differences`: in software, flags, protocol. `command`: what shows all of it. `quiet`: nothing is sure to have
+    changed; `told`: whether the trials could show a verdict on a time at all.
+    """
+    compared = found.compared
+    if compared is None:
+        return {"previous": found.previous, "why": found.why, "counts": {}, "rows": [], "more": 0, "modes": [],
+                "differences": [], "told": False, "quiet": False, "command": ""}  # fmt: skip
+    # an open question is no answer: it is counted alone
+    sure = [change for change in compared.changes if change.verdict not in (Verdict.SAME, Verdict.AMBIGUOUS)]
+    shown = sure[:most]
+    phases = {line.phase for line in compared.modes}
+    return {
+        "previous": found.previous,
+        "why": None,
+        "counts": {str(verdict): number for verdict, number in compared.counts.items()},
+        "rows": [row_of(change) for change in shown],
+        "more": len(sure) - len(shown),
+        "modes": [
+            {
+                "phase": line.phase if len(phases) > 1 else "",
+                "mode": line.mode,
+                "metric": METRICS[line.metric].title,
+                "ratio": line.ratio,
+                "low": line.low,
+                "high": line.high,
+                "cells": line.cells,
+            }
+            for line in compared.modes
+        ],
+        "differences": list(compared.differences),
+        "told": any(change.smallest_slowdown is not None for change in compared.changes),
+        "quiet": not sure,
+        "command": f"effbench compare {found.previous['id']} {found.sweep_id}",
+    }
+
+
+def row_of(change: Change) -> dict[str, Any]:
+    return {
+        "cell": change.name,
+        "key": change.key,
+        "verdict": str(change.verdict),
+        "word": comparison.word_of(change),
+        "tone": TONES.get(change.verdict, ""),
+        "metric": "status" if change.metric == STATUS else METRICS[change.metric].title,
+        "before": comparison.figure(change.metric, change.before),
+        "after": comparison.figure(change.metric, change.after),
+        "ratio": ratio_text(change.ratio, change.low, change.high),
+        "reason": change.reason or "",
+    }
