@@ -49,8 +49,6 @@ def grid_of(entries: Sequence[Entry], subjects: Sequence[Subject]) -> Grid:
         Column("why", wide=True),
         Column("experiment", filter=True),
         Column("machine", filter=True),
-        Column("judged"),
-        Column("sweep"),
     ]
     pages = {subject.sweep["id"]: subject for subject in subjects}
     return Grid("Claims with their verdicts", columns, [row_of(entry, pages) for entry in entries])
@@ -67,10 +65,8 @@ def row_of(entry: Entry, pages: Mapping[str, Subject]) -> list[Any]:
         measured_cell(entry),
         claim.published or ABSENT,
         entry.reason,
-        entry.experiment,
-        entry.machine or NOT_HERE,
-        f"{entry.judged_at[:16].replace('T', ' ')} UTC" if entry.judged_at else ABSENT,
-        sweep_cell(entry, pages),
+        experiment_cell(entry, pages),
+        cell(entry.machine or NOT_HERE, sub=entry.judged_at and f"judged {entry.judged_at[:16].replace('T', ' ')} UTC"),
     ]
 
 
@@ -81,16 +77,19 @@ def measured_cell(entry: Entry) -> dict[str, Any]:
     return cell(text, value if finite else None, sub=f"[{interval}" if bracket else None)
 
 
-def sweep_cell(entry: Entry, pages: Mapping[str, Subject]) -> dict[str, Any]:
-    """The newest sweep that it rests on, as a link where this site has pages of it."""
+def experiment_cell(entry: Entry, pages: Mapping[str, Subject]) -> dict[str, Any]:
+    """With the sweeps that the verdict rests on; a link where this site has pages of one."""
     rests_on = [str(one) for one in entry.measured.get("sweeps") or ()]
     if not rests_on:
-        return cell("evidence" if entry.measured.get("evidence") else ABSENT)
-    more = f"and {len(rests_on) - 1} more" if len(rests_on) > 1 else None
-    for one in rests_on:
-        if one in pages:
-            return cell(one, link=f"{pages[one].slug}/speedups.html", sub=more)
-    return cell(rests_on[-1], sub=more)
+        return cell(entry.experiment, sub="evidence" if entry.measured.get("evidence") else None)
+    here = next((one for one in rests_on if one in pages), None)
+    more = f" and {len(rests_on) - 1} more" if len(rests_on) > 1 else ""
+    return cell(
+        entry.experiment,
+        sub=f"sweep {here or rests_on[-1]}{more}",
+        link=f"{pages[here].slug}/speedups.html" if here else None,
+        title="the sweep that it rests on" if here else None,
+    )
 
 
 PAGE = Page("claims", "Claims", 70, context, of_subject=False, scripts=("datatables.js", "grid.js", "linked.js"))

@@ -67,9 +67,9 @@ def titles(environments: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 def all_grid(places: Sequence[Place], material: Material) -> Grid:
     columns = [
-        Column("environment"), Column("hardware", filter=True), Column("driver", filter=True),
+        Column("hardware", filter=True), Column("driver", filter=True),
         Column("CUDA", filter=True), Column("torch", filter=True), Column("triton"), Column("Python", filter=True),
-        Column("first seen (UTC)"), Column("sweeps", numeric=True), Column("last sweep"),
+        Column("first seen (UTC)"), Column("sweeps", numeric=True, help="below it the last one"),
         Column("copy", numeric=True, help="measured bandwidth of a copy on the device"),
         Column("matrix rate", numeric=True, help="measured, of matrix products; the fastest dtype, all in the details"),
         Column("noise", help="how figures of this machine spread, as `effbench doctor --noise` found it"),
@@ -80,15 +80,14 @@ def all_grid(places: Sequence[Place], material: Material) -> Grid:
     for number, place in enumerate(places):
         row = place.row
         last = place.sweeps[-1] if place.sweeps else None
-        named = sweeps.get(last, {}).get("name") if last else None
+        named = f"last: {sweeps.get(last, {}).get('name') or last}" if last else None
         link = f"{slugs[last]}/speedups.html" if last in slugs else None
         rows.append([
-            cell(place.id[:8], link=f"#environment-{number}", title="all that is known of it"),
-            row["gpu_name"] or row["cpu_name"],
+            cell(row["gpu_name"] or row["cpu_name"], link=f"#environment-{number}", sub=place.id[:8],
+                 title="all that is known of it"),
             *(row[name] or ABSENT for name in SOFTWARE),
-            f"{row['first_seen_at']:%Y-%m-%d %H:%M}",
-            len(place.sweeps),
-            cell(last, sub=named, link=link) if last else ABSENT,
+            cell(f"{row['first_seen_at']:%Y-%m-%d %H:%M}", tone="nowrap"),
+            cell(str(len(place.sweeps)), len(place.sweeps), sub=named, link=link),
             *ceilings_cells(place.calibration),
         ])  # fmt: skip
     return Grid("Machines and software seen", columns, rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,13 +60,12 @@ def changes_grid(past: Past, events: Sequence[Event]) -> Grid:
         Column("cell"),
         *([Column("hardware", filter=True)] if table.several_places else []),
         Column("metric", filter=True),
-        Column("before", numeric=True),
-        Column("after", numeric=True),
         Column("after ÷ before", numeric=True, help="ratio of the levels, with its 95 % interval where it is known"),
+        Column("levels", help="before and after"),
         Column("first sweep after", help="below it the last one before"),
         Column("state", filter=True, help="open: worse, still so, acknowledged by nobody"),
         Column("notes", wide=True),
-        Column("id", help="for `effbench history ack`"),
+        Column("id", help="what effbench history ack calls it"),
     ]
     rows = [change_row(past, event) for event in events]
     return Grid("Changes over all sweeps", columns, rows)
@@ -77,6 +75,7 @@ def change_row(past: Past, event: Event) -> list[Any]:
     table, series = past.table, event.series
     sign = "▲" if event.worse else "▼" if event.worse is False else "●"
     said = word(event)
+    before = table.sweeps[event.before]["label"] or event.before
     state = state_of(event)
     details = {"undone": event.undone and f"in {table.sweep(event.undone)}", "acknowledged": event.acknowledged}
     interval = None if event.low is None or event.high is None else f"{event.low:.3f} to {event.high:.3f}"
@@ -84,23 +83,17 @@ def change_row(past: Past, event: Event) -> list[Any]:
              *([f"coincides with {', '.join(event.with_)}"] if event.with_ else []),
              *([event.reason] if event.reason else [])]  # fmt: skip
     return [
-        cell(f"{sign} {said}", tone="status" if event.alarms else None),
+        cell(f"{sign} {said}", tone="status nowrap" if event.alarms else "nowrap"),
         cell(table.names[series.cell_key], link=address(series), title="its series as a figure"),
         *([series.place] if table.several_places else []),
-        cell(series.metric if series.metric == STATUS else METRICS[series.metric].title),
-        level_cell(table, series, event.old),
-        level_cell(table, series, event.new),
+        cell(series.metric if series.metric == STATUS else METRICS[series.metric].title, tone="nowrap"),
         cell("—") if event.ratio is None else cell(f"{event.ratio:.3f}×", event.ratio, sub=interval),
-        cell(short_sweep(table, event.after), event.position, sub=f"before: {short_sweep(table, event.before)}"),
+        cell(f"{table.level(series, event.old)} → {table.level(series, event.new)}", tone="nowrap"),
+        cell(short_sweep(table, event.after), event.position, sub=f"after {before}", tone="nowrap"),
         cell(state, sub=details.get(state)),
         "; ".join(notes),
         table.short[event.id],
     ]
-
-
-def level_cell(table: HistoryTable, series: SeriesId, value: Any) -> dict[str, Any]:
-    finite = isinstance(value, int | float) and math.isfinite(value)
-    return cell(table.level(series, value), value if finite else str(value))
 
 
 def short_sweep(table: HistoryTable, sweep_id: str) -> str:

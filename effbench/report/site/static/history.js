@@ -112,6 +112,8 @@ document.addEventListener("DOMContentLoaded", async () => {
 
     const step = Math.max(1, Math.ceil(at.length / Math.max(3, Math.floor(chart.clientWidth / 110))));
     const ticks = at.map((_, i) => i).filter((i) => i % step === 0);
+    const oneDay = new Set(at.map((sweep) => index.sweeps[sweep][3].slice(0, 10))).size === 1;
+    const time = (sweep) => (oneDay ? index.sweeps[sweep][3].slice(11) : index.sweeps[sweep][3].slice(0, 10));
     const unit = index.metrics[name].unit;
     const word = index.metrics[name].title;
     const present = values.filter((value, i) => value !== null && value !== undefined && !line.status[i]);
@@ -127,7 +129,7 @@ document.addEventListener("DOMContentLoaded", async () => {
       margin: { l: 12, r: 18, t: 30, b: 8 }, hoverlabel: { align: "left" }, shapes, annotations,
       xaxis: {
         title: { text: "sweep, oldest first", standoff: 8 }, automargin: true, zeroline: false, showgrid: false, range: [-0.7, at.length - 0.3],
-        tickvals: ticks, ticktext: ticks.map((i) => `${safe(short(sweepName(at[i]), 15))}<br>${safe(index.sweeps[at[i]][3].slice(0, 10))}`), tickangle: 0,
+        tickvals: ticks, ticktext: ticks.map((i) => `${safe(short(sweepName(at[i]), 15))}<br>${time(at[i])}`), tickangle: 0,
       },
       yaxis: axis,
     };

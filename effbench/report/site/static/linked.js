@@ -25,7 +25,7 @@
 
   async function open(box) {
     try {
-      grid(box, await load(box.dataset.src));
+      grid(box, await load(box.dataset.src), { page: Number(box.dataset.page) || 100, class: box.dataset.class });
     } catch (error) {
       complain(box, error);
       return;
