@@ -44,8 +44,10 @@ class Subject:
 
     @cached_property
     def tidy(self) -> pd.DataFrame:
-        """`report.frame.prepare` of the rows."""
-        return prepare(pd.DataFrame.from_records(list(self.rows)))
+        """`report.frame.prepare` of the rows, with `is_baseline`."""
+        tidy = prepare(pd.DataFrame.from_records(list(self.rows)))
+        tidy["is_baseline"] = tidy["mode"] == self.baseline_mode
+        return tidy
 
     @property
     def baseline_mode(self) -> str:
