@@ -86,7 +86,7 @@ def all_grid(places: Sequence[Place], material: Material) -> Grid:
             cell(row["gpu_name"] or row["cpu_name"], link=f"#environment-{number}", sub=place.id[:8],
                  title="all that is known of it"),
             *(row[name] or ABSENT for name in SOFTWARE),
-            cell(f"{row['first_seen_at']:%Y-%m-%d %H:%M}", tone="nowrap"),
+            cell(time_text(row.get("first_seen_at")), tone="nowrap"),
             cell(str(len(place.sweeps)), len(place.sweeps), sub=named, link=link),
             *ceilings_cells(place.calibration),
         ])  # fmt: skip
@@ -109,6 +109,10 @@ def ceilings_cells(calibration: Mapping[str, Any] | None) -> list[Any]:
 
 def is_figure(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def time_text(value: Any) -> str:
+    return f"{value:%Y-%m-%d %H:%M}" if hasattr(value, "strftime") else str(value or ABSENT)
 
 
 # --- one in full ---
@@ -134,9 +138,9 @@ def facts_of(place: Place) -> Iterator[tuple[str, str, Any]]:
         for name, value in flat(calibration.get(part)):
             yield part, name, value_cell(name, value)
     if calibration:
-        yield "ceilings", "measured at", f"{calibration['measured_at']:%Y-%m-%d %H:%M} UTC"
+        yield "ceilings", "measured at (UTC)", time_text(calibration.get("measured_at"))
     yield "record", "id", place.id
-    yield "record", "first seen", f"{row['first_seen_at']:%Y-%m-%d %H:%M} UTC"
+    yield "record", "first seen (UTC)", time_text(row.get("first_seen_at"))
     yield "record", "sweeps", len(place.sweeps)
 
 

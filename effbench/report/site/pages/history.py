@@ -84,7 +84,7 @@ def change_row(past: Past, event: Event) -> list[Any]:
              *([event.reason] if event.reason else [])]  # fmt: skip
     return [
         cell(f"{sign} {said}", tone="status nowrap" if event.alarms else "nowrap"),
-        cell(table.names[series.cell_key], link=address(series), title="its series as a figure"),
+        cell(table.names[series.cell_key], link=address(series), title="its series as a figure", tone="name"),
         *([series.place] if table.several_places else []),
         cell(series.metric if series.metric == STATUS else METRICS[series.metric].title, tone="nowrap"),
         cell("—") if event.ratio is None else cell(f"{event.ratio:.3f}×", event.ratio, sub=interval),
@@ -118,7 +118,13 @@ def other_rows(past: Past) -> list[list[Any]]:
 
     def row(what: str, series: SeriesId, details: str) -> list[Any]:
         metric = METRICS[series.metric].title if series.metric in METRICS else series.metric
-        return [what, cell(table.names[series.cell_key], link=address(series)), series.place, metric, details]
+        return [
+            what,
+            cell(table.names[series.cell_key], link=address(series), tone="name"),
+            series.place,
+            metric,
+            details,
+        ]
 
     rows = []
     for what, seen in (("new", found.new), ("dead", found.dead)):

@@ -29,6 +29,7 @@ document.addEventListener("DOMContentLoaded", async () => {
     const facts = new Map(); // part and name -> [part, name, a, b]
     sides.forEach((side, index) => {
       for (const [part, name, found] of side.rows) {
+        if (part === "record") continue; // of the row in the database, not of the machine
         const key = `${part}\n${name}`;
         if (!facts.has(key)) facts.set(key, [part, name, null, null]);
         facts.get(key)[2 + index] = found;
@@ -39,13 +40,14 @@ document.addEventListener("DOMContentLoaded", async () => {
     const rows = [...facts.values()].sort((one, other) => parts.indexOf(one[0]) - parts.indexOf(other[0])).map(([part, name, a, b]) => {
       const differs = value(a) !== value(b);
       const cell = (found) => ({ t: text(found), v: value(found), ...(differs ? { c: "differs" } : {}) });
-      return [differs ? "≠ differs" : "= same", part, name, cell(a), cell(b)];
+      return [differs ? { t: "≠", d: "differs", v: "differs" } : { t: "=", d: "the same", v: "same" }, part, name, cell(a), cell(b)];
     });
     const names = [first, second].map((select) => select.selectedOptions[0].textContent.trim());
     const columns = [{ title: "" }, { title: "part", filter: true }, { title: "fact" }, { title: `first: ${names[0]}`, wide: true }, { title: `second: ${names[1]}`, wide: true }];
-    const count = rows.filter(([state]) => state.startsWith("≠") ).length;
+    const count = rows.filter(([state]) => state.v === "differs").length;
     document.getElementById("differing").textContent = `${count} of ${rows.length} facts differ.`;
-    grid(box, { caption: `${names[0]} and ${names[1]}, fact by fact`, columns, rows }, { keep: (row) => !only.checked || row[0].startsWith("≠"), page: 400 });
+    const made = grid(box, { caption: `${names[0]} and ${names[1]}, fact by fact`, columns, rows }, { keep: (row) => !only.checked || row[0].v === "differs", page: 400 });
+    made.table.draw(); // not until now does it know what to keep
     box.dataset.shown = `${first.selectedOptions[0].dataset.id} ${second.selectedOptions[0].dataset.id}`;
   }
 

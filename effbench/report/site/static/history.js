@@ -211,7 +211,7 @@ document.addEventListener("DOMContentLoaded", async () => {
     const [mode, color, glyph] = index.modes[facts[MODE]];
     const status = index.statuses[facts[STATUS]];
     return [
-      { t: facts[NAME], h: `#series=${id}.${choice.options[0].value}` }, index.models[facts[MODEL]], { t: mode, g: [color, glyph] },
+      { t: facts[NAME], h: `#series=${id}.${choice.options[0].value}`, c: "name" }, index.models[facts[MODEL]], { t: mode, g: [color, glyph] },
       ...(several ? [index.places[facts[PLACE]][0]] : []), facts[COUNT], { t: sweepName(facts[LAST]), v: index.sweeps[facts[LAST]][3] },
       status === "ok" ? status : { t: status, c: "status" }, facts[LATENCY] === null ? "—" : { t: format("latency_ms", facts[LATENCY]), v: facts[LATENCY] },
       facts[CHANGES], facts[OPEN],
