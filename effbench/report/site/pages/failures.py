@@ -117,7 +117,8 @@ def bad_grid(rows: Sequence[Named]) -> Grid:
     ]  # fmt: skip
     found = [
         [cell(str(one.row["status"]), _RANK.get(str(one.row["status"]), -1), tone="status"),
-         cell(one.name, link=cell_link(one.row), tone="name"), one.case, one.row["bs"], mode_cell(one), one.row["trials"],
+         cell(one.name, link=cell_link(one.row), tone="name"), one.case, one.row["bs"], mode_cell(one),
+         one.row["trials"],
          one.row.get("reason") or NO_REASON]
         for one in rows
     ]  # fmt: skip
@@ -149,7 +150,8 @@ def odd_grid(rows: Sequence[tuple[Named, str, int]]) -> Grid:
                Column("mode", filter=True), Column("trials", numeric=True)]  # fmt: skip
     return Grid(
         "Results that are ok but worth a look", columns,
-        [[title, number, cell(one.name, link=cell_link(one.row), tone="name"), one.case, mode_cell(one), one.row["trials"]]
+        [[title, number, cell(one.name, link=cell_link(one.row), tone="name"), one.case, mode_cell(one),
+          one.row["trials"]]
          for one, title, number in rows],
     )  # fmt: skip
 
