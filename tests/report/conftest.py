@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest.register_assert_rewrite("browsing")
+
 
 @pytest.fixture(scope="session")
 def chromium():

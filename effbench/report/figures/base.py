@@ -105,7 +105,7 @@ def tick_text(value: float) -> str:
     for size, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if value >= size:
             return f"{value / (1e3 if suffix == 'k' else size):.3g}{suffix}"
-    return f"{value:.3g}" if value >= 1e-4 else f"{value:.0e}"
+    return f"{value:.4g}" if value >= 1e-4 else f"{value:.0e}"
 
 
 def bs_axis(values: pd.Series) -> dict[str, Any]:

@@ -44,10 +44,8 @@ class Subject:
 
     @cached_property
     def tidy(self) -> pd.DataFrame:
-        """`report.frame.prepare` of the rows, with `is_baseline`."""
-        tidy = prepare(pd.DataFrame.from_records(list(self.rows)))
-        tidy["is_baseline"] = tidy["mode"] == self.baseline_mode
-        return tidy
+        """`report.frame.prepare` of the rows."""
+        return prepare(pd.DataFrame.from_records(list(self.rows)), self.baseline_mode)
 
     @property
     def baseline_mode(self) -> str:
