@@ -36,13 +36,13 @@ document.addEventListener("DOMContentLoaded", async () => {
   }
   const sweepName = (at) => { const [id, name, label] = index.sweeps[at]; return label || name || id; };
 
-  /** { id, metric } of the address; a cell's key (or its start) finds the first place that it was measured at. */
+  /** { id, metric } of the address; a cell's key (or its start) finds where it was measured: on the hardware `on`, else the first. */
   function wanted() {
-    const { series, cell, metric } = place.read();
+    const { series, cell, metric, on } = place.read();
     const [id, name] = (series || "").split(".");
     if (index.lines[id]) return { id, metric: name };
     if (cell) {
-      const found = Object.keys(index.lines).find((one) => cell.length >= 6 && (index.lines[one][KEY].startsWith(cell) || cell.startsWith(index.lines[one][KEY])));
+      const found = Object.keys(index.lines).find((one) => cell.length >= 6 && (!on || index.places[index.lines[one][PLACE]][1] === on) && (index.lines[one][KEY].startsWith(cell) || cell.startsWith(index.lines[one][KEY])));
       if (found) return { id: found, metric: metric || choice.value };
       return { missing: `The cell ${cell} has no history in this database.` };
     }
