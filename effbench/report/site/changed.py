@@ -37,7 +37,8 @@ def changed(found: Changes, most: int = MOST_ROWS) -> dict[str, Any]:
     """
     compared = found.compared
     if compared is None:
-        return {"previous": found.previous, "why": found.why, "counts": {}, "rows": [], "more": 0, "modes": [],
+        why = found.why or "There is no earlier sweep to compare with."
+        return {"previous": found.previous, "why": why, "counts": {}, "rows": [], "more": 0, "modes": [],
                 "differences": [], "told": False, "quiet": False, "command": ""}  # fmt: skip
     # an open question is no answer: it is counted alone
     sure = [change for change in compared.changes if change.verdict not in (Verdict.SAME, Verdict.AMBIGUOUS)]

@@ -7,6 +7,7 @@ from typing import Any
 
 from effbench.analysis.events import STATUS, Event, SeriesId
 from effbench.analysis.potts import SHORTEST
+from effbench.cell import Status
 from effbench.metrics import METRICS
 from effbench.report.colors import style_of
 from effbench.report.history_table import HistoryTable, word
@@ -188,7 +189,8 @@ def first_series(past: Past) -> str:
     events = [event for event in past.table.found.events if event.series.metric != STATUS]
     for event in [*(event for event in events if event.alarms), *events][:1]:
         return f"{line_id(event.series.cell_key, event.series.place)}.{event.series.metric}"
-    longest = max(past.tracks, key=lambda track: len(track.rows))
+    # by its ok results: a line of failures alone has nothing to draw
+    longest = max(past.tracks, key=lambda track: sum(row[3] == Status.OK.value for row in track.rows))
     return f"{line_id(longest.cell_key, longest.place)}.{past.metrics[0]}"
 
 

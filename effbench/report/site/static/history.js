@@ -174,7 +174,7 @@ document.addEventListener("DOMContentLoaded", async () => {
     let line;
     try { line = (await load(`data/history-lines-${facts[FILE]}.js`))[id]; } catch (error) { complain(chart, error); return; }
     if (own !== turn) return; // another was chosen meanwhile
-    const there = Object.keys(line.values);
+    const there = Object.keys(line.values).filter((one) => line.values[one].some((value, i) => value !== null && !line.status[i]));
     for (const option of choice.options) option.disabled = !there.includes(option.value);
     const name = there.includes(metric) ? metric : there[0];
     title.textContent = index.places.length > 1 ? `${facts[NAME]} on ${index.places[facts[PLACE]][0]}` : facts[NAME];
@@ -185,7 +185,7 @@ document.addEventListener("DOMContentLoaded", async () => {
     if (!name) {
       chart.hidden = true;
       numbers.hidden = true;
-      said.replaceChildren(element("li", { text: "No sweep measured a figure of it: every result is without one." }));
+      said.replaceChildren(element("li", { text: "There is no figure to show: no result of it is ok." }));
       return;
     }
     choice.value = name;
