@@ -230,7 +230,11 @@ def test_changes_since_the_sweep_before(made):
     assert [row["metric"] for row in found["rows"]] == ["latency", "period"] and len(sure) == 2
     assert found["rows"][0]["key"] == sweeps.cells()[2].key and found["rows"][0]["ratio"].startswith("1.100 (")
     assert found["command"] == f"effbench compare {before} {after}"
-    assert {line["mode"] for line in found["modes"]} == {"eager", "default", "cuda-graph"}
+    assert [line["mode"] for line in found["modes"]] == ["eager", "default", "cuda-graph"]
+    for line in compared.modes:
+        title = {"latency_ms": "latency", "period_ms": "period"}[line.metric]
+        (shown,) = [one["figures"][title] for one in found["modes"] if one["mode"] == line.mode]
+        assert (shown["ratio"], shown["low"], shown["high"]) == (line.ratio, line.low, line.high)
     short = changed(Changes({"id": before}, compared, None, after), 1)
     assert len(short["rows"]) == 1 and short["more"] == 1
 

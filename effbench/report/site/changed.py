@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ def changed(found: Changes, most: int = MOST_ROWS) -> dict[str, Any]:
     """Plain values for a template, see templates/changed.html.j2.
 
     `counts`: verdict -> rows, what matters most first. `rows`: what is sure to differ, at most `most`, with cell, key,
-    word, tone, metric, before, after, ratio, reason; `more`: how many further ones. `modes`: geometric means by mode.
+    word, tone, metric, before, after, ratio, reason; `more`: how many further ones. `modes`: see `modes_of`.
     `differences`: in software, flags, protocol. `command`: what shows all of it. `quiet`: nothing is sure to have
     changed; `told`: whether the trials could show a verdict on a time at all.
     """
@@ -43,30 +43,31 @@ def changed(found: Changes, most: int = MOST_ROWS) -> dict[str, Any]:
     # an open question is no answer: it is counted alone
     sure = [change for change in compared.changes if change.verdict not in (Verdict.SAME, Verdict.AMBIGUOUS)]
     shown = sure[:most]
-    phases = {line.phase for line in compared.modes}
     return {
         "previous": found.previous,
         "why": None,
         "counts": {str(verdict): number for verdict, number in compared.counts.items()},
         "rows": [row_of(change) for change in shown],
         "more": len(sure) - len(shown),
-        "modes": [
-            {
-                "phase": line.phase if len(phases) > 1 else "",
-                "mode": line.mode,
-                "metric": METRICS[line.metric].title,
-                "ratio": line.ratio,
-                "low": line.low,
-                "high": line.high,
-                "cells": line.cells,
-            }
-            for line in compared.modes
-        ],
+        "modes": modes_of(compared.modes),
         "differences": list(compared.differences),
         "told": any(change.smallest_slowdown is not None for change in compared.changes),
         "quiet": not sure,
         "command": f"effbench compare {found.previous['id']} {found.sweep_id}",
     }
+
+
+def modes_of(lines: Sequence[Any]) -> list[dict[str, Any]]:
+    """A row for each phase and mode: `figures` is metric -> geometric mean of after ÷ before over `cells` cells, with
+    its bounds (None where they are not known). `phase` is empty where there is only one."""
+    several = len({line.phase for line in lines}) > 1
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for line in lines:
+        new = {"phase": line.phase if several else "", "mode": line.mode, "cells": line.cells, "figures": {}}
+        row = found.setdefault((line.phase, line.mode), new)
+        row["figures"][METRICS[line.metric].title] = {"ratio": line.ratio, "low": line.low, "high": line.high}
+        row["cells"] = max(row["cells"], line.cells)
+    return list(found.values())
 
 
 def row_of(change: Change) -> dict[str, Any]:
