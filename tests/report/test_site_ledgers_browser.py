@@ -154,6 +154,15 @@ def test_a_cell_that_broke_shows_it(visit, made):
     assert crosses.count() == sweeps.SWEEPS - sweeps.BREAK
 
 
+def test_of_a_degraded_result_counters_are_drawn_and_nothing_else(visit):
+    name = line_id(sweeps.cells()[4].key, PLACE)
+    points = "document.querySelectorAll('#series .scatterlayer .points path.point').length"
+    drawn = [
+        visit("history", after=f"#series={name}.{what}").page.evaluate(points) for what in ("kernels", "latency_ms")
+    ]
+    assert drawn == [sweeps.BREAK + 1, sweeps.BREAK]  # one is the star of the baseline
+
+
 def test_a_link_to_a_series_that_is_gone_says_so(chromium, made):
     with Visit(chromium, made[0] / "history.html", after="#series=nothing.latency_ms") as one:
         until(one.page, "document.getElementById('series-name').textContent.includes('no series nothing')")

@@ -182,12 +182,12 @@ def sweep_facts(sweeps: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
 
 
 def metric_facts(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Title, unit, and which side is better, for a page's script."""
+    """Title, unit, and whether it is a count, for a page's script."""
     found = {
-        name: {"title": METRICS[name].title, "unit": METRICS[name].unit, "better": str(METRICS[name].better)}
+        name: {"title": METRICS[name].title, "unit": METRICS[name].unit, "exact": METRICS[name].compare == "exact"}
         for name in names
     }
-    return found | {STATUS: {"title": STATUS, "unit": "", "better": "neither"}}
+    return found | {STATUS: {"title": STATUS, "unit": "", "exact": True}}
 
 
 def places_of(past: Past) -> list[dict[str, Any]]:

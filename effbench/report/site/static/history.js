@@ -51,6 +51,13 @@ document.addEventListener("DOMContentLoaded", async () => {
     return { id: first, metric: what };
   }
 
+  /** Whether this point has a figure to draw: of ok results, and of degraded ones the counters. */
+  const drawn = (line, name, i) => {
+    const value = (line.values[name] || [])[i];
+    if (value === null || value === undefined) return false;
+    return !line.status[i] || (index.metrics[name].exact && line.status[i][0] === "degraded");
+  };
+
   /** The series as a Plotly figure. */
   function figure(line, facts, name) {
     const values = line.values[name] || [];
@@ -71,7 +78,7 @@ document.addEventListener("DOMContentLoaded", async () => {
     const piece = (end) => {
       const x = [], y = [], over = [], under = [], text = [];
       for (let i = start; i < end; i += 1) {
-        if (values[i] === null || values[i] === undefined || line.status[i]) { if (x.length) { x.push(i); y.push(null); over.push(0); under.push(0); text.push(""); } continue; }
+        if (!drawn(line, name, i)) { if (x.length) { x.push(i); y.push(null); over.push(0); under.push(0); text.push(""); } continue; }
         x.push(i); y.push(values[i]); text.push(hover[i]);
         const known = bounds && bounds[0][i] !== null && bounds[1][i] !== null;
         over.push(known ? bounds[1][i] - values[i] : 0); under.push(known ? values[i] - bounds[0][i] : 0);
@@ -99,7 +106,7 @@ document.addEventListener("DOMContentLoaded", async () => {
       note(x, sign, 1.0, { hovertext: safe(`${event.text} · ${event.state} · ${event.id}`), captureevents: true });
     }
     const marked = at.map((sweep, i) => [i, index.baselines.filter(([, hardware, id]) => id === index.sweeps[sweep][0] && hardware === index.places[facts[PLACE]][1]).map(([own]) => own)]).filter(([, names]) => names.length);
-    const shown = marked.filter(([i]) => values[i] !== null && values[i] !== undefined && !line.status[i]);
+    const shown = marked.filter(([i]) => drawn(line, name, i));
     if (shown.length) {
       data.push({
         type: "scatter", mode: "markers+text", x: shown.map(([i]) => i), y: shown.map(([i]) => values[i]), hoverinfo: "skip",
@@ -116,7 +123,7 @@ document.addEventListener("DOMContentLoaded", async () => {
     const time = (sweep) => (oneDay ? index.sweeps[sweep][3].slice(11) : index.sweeps[sweep][3].slice(0, 10));
     const unit = index.metrics[name].unit;
     const word = index.metrics[name].title;
-    const present = values.filter((value, i) => value !== null && value !== undefined && !line.status[i]);
+    const present = values.filter((_, i) => drawn(line, name, i));
     const axis = { title: { text: unit ? `${word} (${unit})` : word, standoff: 8 }, automargin: true, zeroline: false, rangemode: "normal" };
     if (present.length && Math.min(...present) === Math.max(...present) && !bounds) {
       const only = present[0];
@@ -174,7 +181,7 @@ document.addEventListener("DOMContentLoaded", async () => {
     let line;
     try { line = (await load(`data/history-lines-${facts[FILE]}.js`))[id]; } catch (error) { complain(chart, error); return; }
     if (own !== turn) return; // another was chosen meanwhile
-    const there = Object.keys(line.values).filter((one) => line.values[one].some((value, i) => value !== null && !line.status[i]));
+    const there = Object.keys(line.values).filter((one) => line.at.some((_, i) => drawn(line, one, i)));
     for (const option of choice.options) option.disabled = !there.includes(option.value);
     const name = there.includes(metric) ? metric : there[0];
     title.textContent = index.places.length > 1 ? `${facts[NAME]} on ${index.places[facts[PLACE]][0]}` : facts[NAME];
