@@ -11,6 +11,7 @@ from browsing import EVIL
 from made_sweeps import a_cell, copied, environment, template
 
 from effbench.analysis.verdicts import Verdict
+from effbench.commands import ledgers
 from effbench.commands.history import table_of
 from effbench.commands.material import gather
 from effbench.regression.compare import compare_sweeps
@@ -237,6 +238,14 @@ def test_changes_since_the_sweep_before(made):
         assert (shown["ratio"], shown["low"], shown["high"]) == (line.ratio, line.low, line.high)
     short = changed(Changes({"id": before}, compared, None, after), 1)
     assert len(short["rows"]) == 1 and short["more"] == 1
+
+
+def test_of_very_many_cells_the_times_alone_are_compared_and_that_is_said(made, monkeypatch):
+    monkeypatch.setattr(ledgers, "MOST_CELLS", 5)
+    with Store.open(made[0].path) as store:
+        found = changed(gather(store, "made", [made[1][sweeps.STEP]]).subjects[0].changes)
+    assert found["only"] == ["latency", "period"] and sum(found["counts"].values()) == 12
+    assert "only latency, period and statuses were" in drawn(found)
 
 
 def test_a_first_sweep_has_nothing_before_it(made):

@@ -19,12 +19,14 @@ TONES = {Verdict.BROKEN: "status", Verdict.SLOWER: "status", Verdict.MISSING: "s
 @dataclass(frozen=True)
 class Changes:
     """`previous`: the sweep that `sweep_id` was compared with (a row; None: there is none). `compared`: what
-    effbench.regression.compare says of it, None where nothing could be compared; `why` then says the reason."""
+    effbench.regression.compare says of it, None where nothing could be compared; `why` then says the reason. `only`:
+    the metrics that were compared, where these are not all."""
 
     previous: Mapping[str, Any] | None = None
     compared: Any | None = None
     why: str | None = None
     sweep_id: str = "last"
+    only: Sequence[str] = ()
 
 
 def changed(found: Changes, most: int = MOST_ROWS) -> dict[str, Any]:
@@ -32,14 +34,15 @@ def changed(found: Changes, most: int = MOST_ROWS) -> dict[str, Any]:
 
     `counts`: verdict -> rows, what matters most first. `rows`: what is sure to differ, at most `most`, with cell, key,
     word, tone, metric, before, after, ratio, reason; `more`: how many further ones. `modes`: see `modes_of`.
-    `differences`: in software, flags, protocol. `command`: what shows all of it. `quiet`: nothing is sure to have
-    changed; `told`: whether the trials could show a verdict on a time at all.
+    `differences`: in software, flags, protocol. `command`: what shows all of it. `only`: titles of the metrics that
+    were compared, where these are not all. `quiet`: nothing is sure to have changed; `told`: whether the trials could
+    show a verdict on a time at all.
     """
     compared = found.compared
     if compared is None:
         why = found.why or "There is no earlier sweep to compare with."
         return {"previous": found.previous, "why": why, "counts": {}, "rows": [], "more": 0, "modes": [],
-                "differences": [], "told": False, "quiet": False, "command": ""}  # fmt: skip
+                "differences": [], "told": False, "quiet": False, "command": "", "only": []}  # fmt: skip
     # an open question is no answer: it is counted alone
     sure = [change for change in compared.changes if change.verdict not in (Verdict.SAME, Verdict.AMBIGUOUS)]
     shown = sure[:most]
@@ -53,6 +56,7 @@ def changed(found: Changes, most: int = MOST_ROWS) -> dict[str, Any]:
         "differences": list(compared.differences),
         "told": any(change.smallest_slowdown is not None for change in compared.changes),
         "quiet": not sure,
+        "only": [METRICS[name].title for name in found.only],
         "command": f"effbench compare {found.previous['id']} {found.sweep_id}",
     }
 
