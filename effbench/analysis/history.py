@@ -35,7 +35,7 @@ BOUND_RATIO, BOUND_S = 1.25, 1.0
 #: `new`: first seen in the newest so many sweeps; `dead`: not seen in them.
 NEWEST = 3
 #: Columns with an interval that tells their error within a sweep.
-_INTERVALS = {
+INTERVALS = {
     "latency_ms": ("latency_ci_low_ms", "latency_ci_high_ms"),
     "period_ms": ("period_ci_low_ms", "period_ci_high_ms"),
     "speedup": ("speedup_ci_low", "speedup_ci_high"),
@@ -43,7 +43,7 @@ _INTERVALS = {
 
 
 @dataclass
-class _Track:
+class Track:
     """The results of one cell at one place, oldest first: one row a sweep, with its position among all sweeps."""
 
     cell_key: str
@@ -54,7 +54,7 @@ class _Track:
 
 def columns_of(metrics: Iterable[str]) -> list[str]:
     """The columns of `result` that these metrics are judged by."""
-    return ["trials", *(name for metric in metrics for name in (metric, *_INTERVALS.get(metric, ())))]
+    return ["trials", *(name for metric in metrics for name in (metric, *INTERVALS.get(metric, ())))]
 
 
 def judgeable() -> list[str]:
@@ -87,6 +87,27 @@ def place_of(environment: Mapping[str, Any]) -> str:
     return f"{hardware} ({', '.join(compared)})" if compared else hardware
 
 
+def tracks_of(series: Any) -> list[Track]:
+    """One row a cell, place and sweep: of several environments alike (two hosts) the ok one with most trials."""
+    best: dict[tuple[str, str], dict[str, tuple]] = defaultdict(dict)
+    places = {key: place_of(environment) for key, environment in series.environments.items()}
+    position = {sweep["id"]: index for index, sweep in enumerate(series.sweeps)}
+    trials = series.columns.index("trials")
+
+    def rank(row: tuple) -> tuple:
+        return (row[3] == Status.OK, row[trials], row[2])
+
+    for row in series.rows:
+        own = best[row[1], places[row[2]]]
+        if row[0] not in own or rank(row) > rank(own[row[0]]):
+            own[row[0]] = row
+    tracks = []
+    for (cell_key, place), rows in sorted(best.items()):
+        ordered = sorted((position[sweep_id], row) for sweep_id, row in rows.items())
+        tracks.append(Track(cell_key, place, [row for _, row in ordered], [at for at, _ in ordered]))
+    return tracks
+
+
 class _Judging:
     """Judges one metric after the other over the same tracks."""
 
@@ -97,26 +118,8 @@ class _Judging:
         self.sweeps = {sweep["id"]: sweep for sweep in series.sweeps}
         self.position = {sweep_id: index for index, sweep_id in enumerate(self.ids)}
         self.places = {key: place_of(environment) for key, environment in series.environments.items()}
-        self.tracks = self._tracks()
+        self.tracks = tracks_of(series)
         self.result = History()
-
-    def _tracks(self) -> list[_Track]:
-        """One row a cell, place and sweep: of several environments alike (two hosts) the ok one with most trials."""
-        best: dict[tuple[str, str], dict[str, tuple]] = defaultdict(dict)
-        trials = self.column["trials"]
-
-        def rank(row: tuple) -> tuple:
-            return (row[3] == Status.OK, row[trials], row[2])
-
-        for row in self.series.rows:
-            own = best[row[1], self.places[row[2]]]
-            if row[0] not in own or rank(row) > rank(own[row[0]]):
-                own[row[0]] = row
-        tracks = []
-        for (cell_key, place), rows in sorted(best.items()):
-            ordered = sorted((self.position[sweep_id], row) for sweep_id, row in rows.items())
-            tracks.append(_Track(cell_key, place, [row for _, row in ordered], [at for at, _ in ordered]))
-        return tracks
 
     # --- figures ---
 
@@ -142,9 +145,9 @@ class _Judging:
 
     def _errors(self, rows: list[tuple], name: str) -> np.ndarray:
         """Standard error of each logarithm, NaN where the trials do not tell."""
-        if name not in _INTERVALS:
+        if name not in INTERVALS:
             return np.full(len(rows), np.nan)
-        low, high = (self.column[bound] for bound in _INTERVALS[name])
+        low, high = (self.column[bound] for bound in INTERVALS[name])
         trials = self.column["trials"]
         return np.array([_error(row[low], row[high], row[trials]) for row in rows])
 

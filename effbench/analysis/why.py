@@ -21,12 +21,12 @@ def why(row: Mapping[str, Any]) -> str | None:
     match row.get("bound"):
         case "launch":
             return f"the GPU is idle {percent(idle)} of the time: {kernels} {_take(row, busy, period)}; {_waits(row)}"
-        case "memory":
+        case "memory" if _known(row, "min_bytes"):
             speed = (
                 f"{percent(row['roofline_fraction'])} of the copy bandwidth ({format_bytes(row['min_bytes'])} at least)"
             )
             return f"{speed} in {_ms(period)}; {kernels}, the GPU is idle {percent(idle)}"
-        case "compute":
+        case "compute" if _known(row, "flops"):
             speed = f"{percent(row['roofline_fraction'])} of the matrix rate ({_si(row['flops'])}FLOP)"
             return f"{speed} in {_ms(period)}; {kernels}, the GPU is idle {percent(idle)}"
         case "latency":
@@ -34,6 +34,11 @@ def why(row: Mapping[str, Any]) -> str | None:
             near = percent(row.get("roofline_fraction") or 0.0)
             return f"the GPU is busy {percent(1 - idle)} of the time, but at {near} of its nearest ceiling: {each}"
     return f"the GPU is idle {percent(idle)} of the time: {kernels} {_take(row, busy, period)}"
+
+
+def _known(row: Mapping[str, Any], name: str) -> bool:
+    """Whether the figures that a ceiling is told by are there; rows that were imported or made up may lack them."""
+    return row.get("roofline_fraction") is not None and row.get(name) is not None
 
 
 def percent(fraction: float) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from effbench.commands import options
+from effbench.commands import ledgers, options
 from effbench.report.site.material import Material, Subject
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
@@ -17,11 +17,18 @@ def gather(store: Store, database: str, references: Sequence[str] = ()) -> Mater
     infos = store.sweeps()
     chosen = [store.find_sweep(reference) for reference in references] or newest(store, infos)
     subjects = [subject for info in chosen for subject in subjects_of(store, info)]
+    history = ledgers.past(store)
+    for subject in subjects:
+        subject.changes = ledgers.changes(store, subject, history, infos)
+    environments = store.environments()
     return Material(
         database=database,
         subjects=subjects,
         sweeps=[dataclasses.asdict(info) for info in infos],
-        environments=store.environments(),
+        environments=environments,
+        claims=ledgers.ledger(store),
+        history=history,
+        calibrations=ledgers.calibrations(store, environments),
     )
 
 
@@ -43,6 +50,7 @@ def subjects_of(store: Store, info: SweepInfo) -> list[Subject]:
     """One for each hardware of the sweep."""
     rows = options.rows_of(store, info)
     environments = {one["id"]: one for one in store.environments(row["environment_id"] for row in rows)}
+    planned = store.planned_cells(info.id)
     parts: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         place = environments[row["environment_id"]]
@@ -53,6 +61,7 @@ def subjects_of(store: Store, info: SweepInfo) -> list[Subject]:
             hardware=hardware,
             rows=part,
             environments=[environments[key] for key in dict.fromkeys(row["environment_id"] for row in part)],
+            unmeasured=ledgers.unmeasured(planned, part, environments),
         )
         for hardware, part in parts.items()
     ]

@@ -52,5 +52,11 @@ def test_without_a_profile_or_a_period_there_is_none(name):
     assert why({**LAUNCH, name: None, "gpu_idle_fraction": None, "bound": None}) is None
 
 
+@pytest.mark.parametrize("bound", ["memory", "compute", "latency", "launch"])
+def test_a_row_that_lacks_the_ceilings_is_told_without_them(bound):
+    lacking = {"bound": bound, "roofline_fraction": None, "flops": None, "min_bytes": None}
+    assert "15 kernels" in why({**LAUNCH, **lacking})
+
+
 def test_percent():
     assert [percent(value) for value in (0.0, 0.0523, 0.0996, 0.5, 1.0)] == ["0.0 %", "5.2 %", "10 %", "50 %", "100 %"]

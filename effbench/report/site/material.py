@@ -11,9 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from effbench.analysis.history import History
 from effbench.report.frame import prepare
 from effbench.report.ledger import Entry
+from effbench.report.site.changed import Changes
+from effbench.report.site.past import Past
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Subject:
     """One sweep on one hardware: what most pages are about.
 
     `sweep`, `environments`: rows as plain dicts; `rows`: the view `results`; `trials`: gives every trial, a cell's
-    together; `changes`: against the sweep before it on this hardware, None where there is none; `previous`: that sweep.
+    together; `changes`: against the sweep before it on this hardware; `unmeasured`: planned cells without a result,
+    as rows of the view with what is known of them.
     """
 
     sweep: Mapping[str, Any]
@@ -37,8 +39,8 @@ class Subject:
     rows: Sequence[Mapping[str, Any]]
     environments: Sequence[Mapping[str, Any]]
     trials: Callable[[], Iterable[TrialFacts]] = tuple
-    changes: Any | None = None
-    previous: Mapping[str, Any] | None = None
+    changes: Changes = field(default_factory=Changes)
+    unmeasured: Sequence[Mapping[str, Any]] = ()
 
     @cached_property
     def tidy(self) -> pd.DataFrame:
@@ -63,15 +65,15 @@ class Subject:
 
 @dataclass
 class Material:
-    """`subjects`: the first is what a reader sees first; `sweeps`: rows of all, newest first; `environments`: all."""
+    """`subjects`: the first is what a reader sees first; `sweeps`: rows of all, newest first; `environments`: all;
+    `calibrations`: environment id -> `ceilings`, `noise` and `measured_at`, of those that have any."""
 
     database: str
     subjects: Sequence[Subject]
     sweeps: Sequence[Mapping[str, Any]] = ()
     environments: Sequence[Mapping[str, Any]] = ()
     claims: Sequence[Entry] = ()
-    history: History | None = None
-    baselines: Sequence[Any] = ()
+    history: Past | None = None
     calibrations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Subject]:

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from effbench.report import summary
+from effbench.report.site.changed import changed
 from effbench.report.site.material import Subject
 from effbench.report.site.pages.base import Page, PageFolder
 
@@ -34,6 +35,7 @@ def answer(subject: Subject) -> dict[str, Any]:
         "modes": modes.to_dict("records"),
         "not_ok": not_ok(tidy),
         "environment": environment_line(subject),
+        "changed": changed(subject.changes),
     }
 
 

@@ -1,0 +1,95 @@
+"""The ledger of claims: what is written about CUDA graphs and torch.compile, and what measuring says of it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from effbench.analysis.claims import Verdict
+from effbench.report.ledger import ABSENT, Entry
+from effbench.report.site.grid import Column, Grid, cell
+from effbench.report.site.material import Subject
+from effbench.report.site.pages.base import Page, PageFolder
+
+#: Verdict -> a sign beside the word (not by colour alone) and a class of the style sheet.
+LOOKS = {
+    Verdict.CONFIRMED: ("✓", "good"), Verdict.REFUTED: ("✗", "status"), Verdict.DEPENDS: ("◐", None),
+    Verdict.UNDECIDED: ("?", None), Verdict.NOT_MEASURABLE: ("–", "absent"), Verdict.NOT_MEASURED: ("·", "absent"),
+}  # fmt: skip
+NOT_HERE = "not measured"
+
+
+def context(folder: PageFolder) -> Mapping[str, Any]:
+    entries = folder.material.claims
+    machines = list(dict.fromkeys(entry.machine for entry in entries if entry.machine))
+    return {
+        "claims": len({(entry.experiment, entry.claim.id) for entry in entries}),
+        "counts": counts(entries),
+        "machines": machines,
+        "looks": {str(verdict): look for verdict, look in LOOKS.items()},
+        "grid": folder.grid("ledger", grid_of(entries, folder.material.subjects)) if entries else None,
+    }
+
+
+def counts(entries: Sequence[Entry]) -> dict[str, int]:
+    """Verdict -> entries (a claim on a machine), in the order of `Verdict`; one of a later effbench comes last."""
+    found = Counter(entry.verdict for entry in entries)
+    return {name: found[name] for name in [*map(str, Verdict), *found] if found[name]}
+
+
+def grid_of(entries: Sequence[Entry], subjects: Sequence[Subject]) -> Grid:
+    columns = [
+        Column("claim", help="its id, in docs/claims.md and the experiment"),
+        Column("statement", wide=True),
+        Column("verdict", filter=True),
+        Column("measured", numeric=True, help="the figure that the verdict rests on, with its 95 % interval"),
+        Column("published", wide=True, help="what others published, measured on their machines: not by effbench"),
+        Column("why", wide=True),
+        Column("experiment", filter=True),
+        Column("machine", filter=True),
+    ]
+    pages = {subject.sweep["id"]: subject for subject in subjects}
+    return Grid("Claims with their verdicts", columns, [row_of(entry, pages) for entry in entries])
+
+
+def row_of(entry: Entry, pages: Mapping[str, Subject]) -> list[Any]:
+    sign, tone = LOOKS.get(entry.verdict, ("·", None))
+    claim = entry.claim
+    return [
+        claim.id,
+        claim.text,
+        # plain text: what a filter offers
+        cell(entry.verdict, tone=tone, glyph=("inherit", sign)),
+        measured_cell(entry),
+        claim.published or ABSENT,
+        entry.reason,
+        experiment_cell(entry, pages),
+        cell(entry.machine or NOT_HERE, sub=entry.judged_at and f"judged {entry.judged_at[:16].replace('T', ' ')} UTC"),
+    ]
+
+
+def measured_cell(entry: Entry) -> dict[str, Any]:
+    text, bracket, interval = entry.figure.partition(" [")
+    value = entry.measured.get("value")
+    finite = isinstance(value, int | float) and math.isfinite(value)
+    return cell(text, value if finite else None, sub=f"[{interval}" if bracket else None)
+
+
+def experiment_cell(entry: Entry, pages: Mapping[str, Subject]) -> dict[str, Any]:
+    """With the sweeps that the verdict rests on; a link where this site has pages of one."""
+    rests_on = [str(one) for one in entry.measured.get("sweeps") or ()]
+    if not rests_on:
+        return cell(entry.experiment, sub="evidence" if entry.measured.get("evidence") else None)
+    here = next((one for one in rests_on if one in pages), None)
+    more = f" and {len(rests_on) - 1} more" if len(rests_on) > 1 else ""
+    return cell(
+        entry.experiment,
+        sub=f"sweep {here or rests_on[-1]}{more}",
+        link=f"{pages[here].slug}/speedups.html" if here else None,
+        title="the sweep that it rests on" if here else None,
+    )
+
+
+PAGE = Page("claims", "Claims", 70, context, of_subject=False, scripts=("datatables.js", "grid.js", "linked.js"))

@@ -1,0 +1,215 @@
+"""History and regressions: what changed over all sweeps, every series as a figure, and the baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from effbench.analysis.events import STATUS, Event, SeriesId
+from effbench.analysis.potts import SHORTEST
+from effbench.cell import Status
+from effbench.metrics import METRICS
+from effbench.report.colors import style_of
+from effbench.report.history_table import HistoryTable, word
+from effbench.report.site.grid import Column, Grid, cell
+from effbench.report.site.pages.base import Page, PageFolder
+from effbench.report.site.past import Lines, Past, files_of, line_id, metric_facts, places_of, state_of, sweep_facts
+from effbench.report.site.past import number as as_number
+
+#: Changes in the table; more than anybody reads, and what a browser takes in at once.
+MOST_CHANGES = 3000
+
+
+def context(folder: PageFolder) -> Mapping[str, Any]:
+    past = folder.material.history
+    if past is None or not past.tracks:
+        return {"places": [], "past": None, "least": SHORTEST, "baselines": None}
+    places = places_of(past)
+    found: dict[str, Any] = {
+        "past": past,
+        "places": places,
+        "least": SHORTEST,
+        "several": any(place["sweeps"] > 1 for place in places),
+        "summary": past.table.summary(),
+        "open": sum(place["open"] for place in places),
+        "baselines": folder.grid("baselines", baselines_grid(past)) if past.baselines else None,
+        "metrics": [METRICS[name] for name in past.metrics],
+        "changes": None,
+        "others": None,
+        "more": 0,
+        "more_than": MOST_CHANGES,
+    }
+    if not found["several"]:
+        return found
+    events = past.table.found.events
+    found["more"] = max(0, len(events) - MOST_CHANGES)
+    if events:
+        found["changes"] = folder.grid("changes", changes_grid(past, events[:MOST_CHANGES]))
+    if others := other_rows(past):
+        found["others"] = folder.grid("others", Grid("Cells that are new, gone, flapping or drifting", OTHERS, others))
+    found["index"] = write_lines(folder, past)
+    return found
+
+
+# --- changes ---
+
+
+def changes_grid(past: Past, events: Sequence[Event]) -> Grid:
+    """A row for each change; its cell leads to the figure of its series."""
+    table = past.table
+    columns = [
+        Column("change", filter=True),
+        Column("cell"),
+        *([Column("hardware", filter=True)] if table.several_places else []),
+        Column("metric", filter=True),
+        Column("after ÷ before", numeric=True, help="ratio of the levels, with its 95 % interval where it is known"),
+        Column("levels", help="before and after"),
+        Column("first sweep after", help="below it the last one before"),
+        Column("state", filter=True, help="open: worse, still so, acknowledged by nobody"),
+        Column("notes", wide=True),
+        Column("id", help="what effbench history ack calls it"),
+    ]
+    rows = [change_row(past, event) for event in events]
+    return Grid("Changes over all sweeps", columns, rows)
+
+
+def change_row(past: Past, event: Event) -> list[Any]:
+    table, series = past.table, event.series
+    sign = "▲" if event.worse else "▼" if event.worse is False else "●"
+    said = word(event)
+    before = table.sweeps[event.before]["label"] or event.before
+    state = state_of(event)
+    details = {"undone": event.undone and f"in {table.sweep(event.undone)}", "acknowledged": event.acknowledged}
+    interval = None if event.low is None or event.high is None else f"{event.low:.3f} to {event.high:.3f}"
+    notes = [*([f"takes back {table.short.get(event.undoes, event.undoes[:6])}"] if event.undoes else []),
+             *([f"coincides with {', '.join(event.with_)}"] if event.with_ else []),
+             *([event.reason] if event.reason else [])]  # fmt: skip
+    return [
+        cell(f"{sign} {said}", tone="status nowrap" if event.alarms else "nowrap"),
+        cell(table.names[series.cell_key], link=address(series), title="its series as a figure", tone="name"),
+        *([series.place] if table.several_places else []),
+        cell(series.metric if series.metric == STATUS else METRICS[series.metric].title, tone="nowrap"),
+        cell("—") if event.ratio is None else cell(f"{event.ratio:.3f}×", event.ratio, sub=interval),
+        cell(f"{table.level(series, event.old)} → {table.level(series, event.new)}", tone="nowrap"),
+        cell(short_sweep(table, event.after), event.position, sub=f"after {before}", tone="nowrap"),
+        cell(state, sub=details.get(state)),
+        "; ".join(notes),
+        table.short[event.id],
+    ]
+
+
+def short_sweep(table: HistoryTable, sweep_id: str) -> str:
+    """Its label where it has one, else its id; with the day."""
+    sweep = table.sweeps[sweep_id]
+    return f"{sweep['label']} · {table.date(sweep_id)}" if sweep["label"] else sweep_id
+
+
+def address(series: SeriesId) -> str:
+    return f"#series={line_id(series.cell_key, series.place)}.{series.metric}"
+
+
+OTHERS = (
+    Column("what", filter=True), Column("cell"), Column("hardware", filter=True), Column("metric", filter=True),
+    Column("details", wide=True),
+)  # fmt: skip
+
+
+def other_rows(past: Past) -> list[list[Any]]:
+    """What is no change of level: new, dead, flapping and drifting ones."""
+    table, found = past.table, past.table.found
+
+    def row(what: str, series: SeriesId, details: str) -> list[Any]:
+        metric = METRICS[series.metric].title if series.metric in METRICS else series.metric
+        return [
+            what,
+            cell(table.names[series.cell_key], link=address(series), tone="name"),
+            series.place,
+            metric,
+            details,
+        ]
+
+    rows = []
+    for what, seen in (("new", found.new), ("dead", found.dead)):
+        verb = "first in" if what == "new" else "last in"
+        for one in seen:
+            series = SeriesId(one.cell_key, one.place, STATUS)
+            rows.append(row(what, series, f"{verb} {table.sweep(one.sweep)}"))
+    rows += [
+        row("flapping", one.series, f"{table.level(one.series, one.low)} and {table.level(one.series, one.high)}, "
+            f"{one.switches} switches, the last in {table.sweep(one.last)}")
+        for one in found.flapping
+    ]  # fmt: skip
+    rows += [row("drifting", one.series, f"slides by {one.ratio:.3f}× without a step") for one in found.drifting]
+    return rows
+
+
+# --- series ---
+
+
+def write_lines(folder: PageFolder, past: Past) -> str:
+    """Every line in its file, then the index of all: what the figure and the list that a reader searches need."""
+    lines = Lines(past)
+    files: dict[tuple[str, str], int] = {}
+    for number, part in enumerate(files_of(past)):
+        folder.data(f"lines-{number}", {line_id(one.cell_key, one.place): lines.line(one) for one in part})
+        files |= dict.fromkeys(((one.cell_key, one.place) for one in part), number)
+    series, table = past.series, past.table
+    hardware = {key: row["gpu_name"] or row["cpu_name"] for key, row in series.environments.items()}
+    places, models, modes, statuses = ({} for _ in range(4))  # what many lines share, by its number
+    latency = series.columns.index("latency_ms") if "latency_ms" in series.columns else None
+    rows = {}
+    for track in past.tracks:
+        key, last, about = track.cell_key, track.rows[-1], series.cells[track.cell_key]
+        events = past.events_of_line.get((key, track.place), ())
+        rows[line_id(key, track.place)] = [
+            files[key, track.place], table.names[key],
+            places.setdefault((track.place, hardware[last[2]]), len(places)),
+            models.setdefault(about["model"], len(models)), modes.setdefault(about["mode"], len(modes)),
+            key[:16], len(track.rows), track.positions[-1], statuses.setdefault(last[3], len(statuses)),
+            None if latency is None else as_number(last[latency]),
+            sum(event.kind != "recent" for event in events), sum(event.alarms for event in events),
+        ]  # fmt: skip
+    index = {
+        "sweeps": sweep_facts(series.sweeps),
+        "texts": lines.texts,
+        "metrics": metric_facts(past.metrics),
+        "baselines": [[one.name, one.hardware, one.sweep_id] for one in past.baselines],
+        "places": list(places),
+        "models": list(models),
+        "modes": [[mode, style_of(mode).color, style_of(mode).glyph] for mode in modes],
+        "statuses": list(statuses),
+        "lines": rows,
+        "first": first_series(past),
+    }
+    return folder.data("index", index)
+
+
+def first_series(past: Past) -> str:
+    """What is shown before anything is chosen: the newest and worst change, else the longest line's first metric."""
+    events = [event for event in past.table.found.events if event.series.metric != STATUS]
+    for event in [*(event for event in events if event.alarms), *events][:1]:
+        return f"{line_id(event.series.cell_key, event.series.place)}.{event.series.metric}"
+    # by its ok results: a line of failures alone has nothing to draw
+    longest = max(past.tracks, key=lambda track: sum(row[3] == Status.OK.value for row in track.rows))
+    return f"{line_id(longest.cell_key, longest.place)}.{past.metrics[0]}"
+
+
+# --- baselines ---
+
+
+def baselines_grid(past: Past) -> Grid:
+    columns = [Column("name"), Column("hardware", filter=True), Column("sweep"), Column("label"),
+               Column("sweep began (UTC)"), Column("set (UTC)"), Column("note", wide=True)]  # fmt: skip
+    rows = [
+        [one.name, one.hardware, cell(one.sweep_id, sub=one.sweep_name), one.label or "—", *(
+            "gone" if time is None else f"{time:%Y-%m-%d %H:%M}" for time in (one.started_at, one.set_at)
+        ), one.note or ""]
+        for one in past.baselines
+    ]  # fmt: skip
+    return Grid("Baselines", columns, rows)
+
+
+PAGE = Page(
+    "history", "History", 60, context, of_subject=False,
+    scripts=("datatables.js", "grid.js", "linked.js", "plotly.min.js", "charts.js", "history.js"),
+)  # fmt: skip

@@ -1,0 +1,237 @@
+"use strict";
+// One series as a figure: a figure a sweep with its interval, baselines, changes, and breaks of its conditions.
+document.addEventListener("DOMContentLoaded", async () => {
+  const { load, element, complain, place, grid, show } = window.effbench;
+  const section = document.getElementById("series");
+  if (!section) return;
+  const chart = section.querySelector(".chart");
+  const choice = document.getElementById("metric");
+  const title = document.getElementById("series-name");
+  const said = document.getElementById("series-events");
+  const numbers = section.querySelector("details");
+  const GRAY = "#7d8590";
+  // Plotly reads <b>, <a href> and entities in any text
+  const safe = (text) => String(text === null || text === undefined ? "" : text).replace(/\s+/g, " ").replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  const short = (text, most) => (text.length <= most ? text : `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(-Math.floor(most / 2))}`);
+
+  let index;
+  try { index = await load(section.dataset.src); } catch (error) { complain(section, error); return; }
+  const [FILE, NAME, PLACE, MODEL, MODE, KEY, COUNT, LAST, STATUS, LATENCY, CHANGES, OPEN] = Array(12).keys();
+
+  /** As effbench.metrics formats it: three significant digits and a unit. */
+  function format(name, value) {
+    if (value === null || value === undefined) return "—";
+    let unit = index.metrics[name].unit;
+    if (unit === "bytes") {
+      const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+      while (Math.abs(value) >= 1024 && units.length > 1) { value /= 1024; units.shift(); }
+      unit = units[0];
+      if (unit === "B") return `${value} B`;
+    }
+    if (unit === "×") return `${value.toFixed(2)}×`;
+    const size = Math.abs(value);
+    const text = size === 0 || size >= 1e6 || size < 1e-4 ? String(Number(value.toPrecision(3)))
+      : value.toFixed(Math.max(0, 2 - Math.floor(Math.log10(size))));
+    return unit ? `${text} ${unit}` : String(Number(value.toPrecision(3)));
+  }
+  const sweepName = (at) => { const [id, name, label] = index.sweeps[at]; return label || name || id; };
+
+  /** { id, metric } of the address; a cell's key (or its start) finds where it was measured: on the hardware `on`, else the first. */
+  function wanted() {
+    const { series, cell, metric, on } = place.read();
+    const [id, name] = (series || "").split(".");
+    if (index.lines[id]) return { id, metric: name };
+    if (cell) {
+      const found = Object.keys(index.lines).find((one) => cell.length >= 6 && (!on || index.places[index.lines[one][PLACE]][1] === on) && (index.lines[one][KEY].startsWith(cell) || cell.startsWith(index.lines[one][KEY])));
+      if (found) return { id: found, metric: metric || choice.value };
+      return { missing: `The cell ${cell} has no history in this database.` };
+    }
+    if (series) return { missing: `There is no series ${series} in this database.` };
+    const [first, what] = index.first.split(".");
+    return { id: first, metric: what };
+  }
+
+  /** Whether this point has a figure to draw: of ok results, and of degraded ones the counters. */
+  const drawn = (line, name, i) => {
+    const value = (line.values[name] || [])[i];
+    if (value === null || value === undefined) return false;
+    return !line.status[i] || (index.metrics[name].exact && line.status[i][0] === "degraded");
+  };
+
+  /** The series as a Plotly figure. */
+  function figure(line, facts, name) {
+    const values = line.values[name] || [];
+    const bounds = line.bounds[name];
+    const color = index.modes[facts[MODE]][1];
+    const at = line.at;
+    const events = line.events.filter((event) => event.metric === name || event.metric === "status");
+    const hover = at.map((sweep, i) => {
+      const [id, , label, time] = index.sweeps[sweep];
+      const interval = bounds && bounds[0][i] !== null && bounds[1][i] !== null ? `95 % interval ${format(name, bounds[0][i])} to ${format(name, bounds[1][i])}` : "";
+      const state = line.status[i] ? `${line.status[i][0]}: ${short(line.status[i][1] || "no reason recorded", 90)}` : "";
+      return [`<b>${safe(format(name, values[i]))}</b>`, safe(interval), `${line.trials[i]} trial${line.trials[i] === 1 ? "" : "s"}`, safe(state),
+        safe(label ? `${short(label, 60)} · ${id}` : id), `${safe(time)} UTC`,
+        i in line.breaks ? `before it changed: ${safe(short(index.texts[line.breaks[i]], 120))}` : ""].filter(Boolean).join("<br>");
+    });
+    const data = [];
+    let start = 0;
+    const piece = (end) => {
+      const x = [], y = [], over = [], under = [], text = [];
+      for (let i = start; i < end; i += 1) {
+        if (!drawn(line, name, i)) { if (x.length) { x.push(i); y.push(null); over.push(0); under.push(0); text.push(""); } continue; }
+        x.push(i); y.push(values[i]); text.push(hover[i]);
+        const known = bounds && bounds[0][i] !== null && bounds[1][i] !== null;
+        over.push(known ? bounds[1][i] - values[i] : 0); under.push(known ? values[i] - bounds[0][i] : 0);
+      }
+      start = end;
+      if (!y.some((one) => one !== null)) return;
+      data.push({
+        type: "scatter", mode: "lines+markers", x, y, text, hoverinfo: "text", connectgaps: false,
+        line: { color, width: 1.6 }, marker: { color, size: at.length > 80 ? 4 : 6 },
+        error_y: { type: "data", symmetric: false, array: over, arrayminus: under, visible: Boolean(bounds), color, thickness: 1, width: at.length > 60 ? 0 : 3 },
+      });
+    };
+    for (const cut of Object.keys(line.breaks).map(Number).sort((a, b) => a - b)) piece(cut);
+    piece(at.length);
+
+    const shapes = [], annotations = [];
+    const upright = (x, dash, width) => shapes.push({ type: "line", xref: "x", yref: "paper", x0: x, x1: x, y0: 0, y1: 1, line: { color: GRAY, width, dash }, layer: "below" });
+    const note = (x, text, y, more = {}) => annotations.push({ x, xref: "x", y, yref: "paper", yanchor: "bottom", xanchor: "center", text, showarrow: false, font: { size: 11 }, ...more });
+    for (const cut of Object.keys(line.breaks).map(Number)) upright(cut - 0.5, "dot", 1);
+    for (const event of events) {
+      if (event.metric !== name) continue;
+      const x = at.indexOf(event.after) - 0.5;
+      upright(x, "solid", 2);
+      const sign = event.worse ? "▲" : "▼";
+      note(x, sign, 1.0, { hovertext: safe(`${event.text} · ${event.state} · ${event.id}`), captureevents: true });
+    }
+    const marked = at.map((sweep, i) => [i, index.baselines.filter(([, hardware, id]) => id === index.sweeps[sweep][0] && hardware === index.places[facts[PLACE]][1]).map(([own]) => own)]).filter(([, names]) => names.length);
+    const shown = marked.filter(([i]) => drawn(line, name, i));
+    if (shown.length) {
+      data.push({
+        type: "scatter", mode: "markers+text", x: shown.map(([i]) => i), y: shown.map(([i]) => values[i]), hoverinfo: "skip",
+        text: shown.map(([, names]) => safe(short(names.join(", "), 24))), textposition: "top center", cliponaxis: false,
+        marker: { symbol: "star-open", size: 15, color: GRAY, line: { width: 2, color: GRAY } },
+      });
+    }
+    const bad = Object.keys(line.status).map(Number);
+    for (const i of bad) note(i, "✕", 0, { font: { size: 13, color: GRAY }, hovertext: hover[i], captureevents: true });
+
+    const step = Math.max(1, Math.ceil(at.length / Math.max(3, Math.floor(chart.clientWidth / 110))));
+    const ticks = at.map((_, i) => i).filter((i) => i % step === 0);
+    const oneDay = new Set(at.map((sweep) => index.sweeps[sweep][3].slice(0, 10))).size === 1;
+    const time = (sweep) => (oneDay ? index.sweeps[sweep][3].slice(11) : index.sweeps[sweep][3].slice(0, 10));
+    const unit = index.metrics[name].unit;
+    const word = index.metrics[name].title;
+    const present = values.filter((_, i) => drawn(line, name, i));
+    const axis = { title: { text: unit ? `${word} (${unit})` : word, standoff: 8 }, automargin: true, zeroline: false, rangemode: "normal" };
+    if (present.length && Math.min(...present) === Math.max(...present) && !bounds) {
+      const only = present[0];
+      axis.range = [only - Math.max(1, Math.abs(only) * 0.1), only + Math.max(1, Math.abs(only) * 0.1)];
+    }
+    const layout = {
+      height: 380, autosize: true, dragmode: false, showlegend: false, hovermode: "closest",
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: 12 },
+      margin: { l: 12, r: 18, t: 30, b: 8 }, hoverlabel: { align: "left" }, shapes, annotations,
+      xaxis: {
+        title: { text: "sweep, oldest first", standoff: 8 }, automargin: true, zeroline: false, showgrid: false, range: [-0.7, at.length - 0.3],
+        tickvals: ticks, ticktext: ticks.map((i) => `${safe(short(sweepName(at[i]), 15))}<br>${time(at[i])}`), tickangle: 0,
+      },
+      yaxis: axis,
+    };
+    return { data, layout };
+  }
+
+  /** The same as a table. */
+  function table(line, facts, name) {
+    const values = line.values[name] || [];
+    const bounds = line.bounds[name];
+    const number = (value) => ({ t: format(name, value), ...(value === null || value === undefined ? {} : { v: value }) });
+    const columns = [
+      { title: "sweep" }, { title: "label" }, { title: "began (UTC)" }, { title: "status", filter: true },
+      { title: index.metrics[name].unit ? `${index.metrics[name].title} (${index.metrics[name].unit})` : index.metrics[name].title, numeric: true },
+      ...(bounds ? [{ title: "95 % interval, low", numeric: true }, { title: "high", numeric: true }] : []),
+      { title: "trials", numeric: true }, { title: "marks" }, { title: "changed before it", wide: true },
+    ];
+    const rows = line.at.map((sweep, i) => {
+      const [id, own, label, time] = index.sweeps[sweep];
+      const marks = [
+        ...index.baselines.filter(([, hardware, one]) => one === id && hardware === index.places[facts[PLACE]][1]).map(([one]) => `baseline ${one}`),
+        ...line.events.filter((event) => event.after === sweep && event.metric === name).map((event) => `${event.text}, ${event.state} (${event.id})`),
+      ];
+      const status = line.status[i];
+      return [
+        own ? { t: id, s: own } : id, label || "—", time, status ? { t: status[0], c: "status", d: status[1] || "no reason recorded" } : "ok", number(values[i]),
+        ...(bounds ? [number(bounds[0][i]), number(bounds[1][i])] : []), line.trials[i], marks.join("; "),
+        i in line.breaks ? index.texts[line.breaks[i]] : "",
+      ];
+    });
+    return { caption: `${index.metrics[name].title} of ${facts[NAME]}, a row a sweep`, columns, rows };
+  }
+
+  let turn = 0;
+  async function open(scroll) {
+    const own = (turn += 1);
+    const { id, metric, missing } = wanted();
+    if (missing) { title.textContent = missing; said.replaceChildren(); chart.hidden = true; numbers.hidden = true; return; }
+    chart.hidden = false;
+    numbers.hidden = false;
+    const facts = index.lines[id];
+    let line;
+    try { line = (await load(`data/history-lines-${facts[FILE]}.js`))[id]; } catch (error) { complain(chart, error); return; }
+    if (own !== turn) return; // another was chosen meanwhile
+    const there = Object.keys(line.values).filter((one) => line.at.some((_, i) => drawn(line, one, i)));
+    for (const option of choice.options) option.disabled = !there.includes(option.value);
+    const name = there.includes(metric) ? metric : there[0];
+    title.textContent = index.places.length > 1 ? `${facts[NAME]} on ${index.places[facts[PLACE]][0]}` : facts[NAME];
+    const events = line.events.filter((event) => event.metric === name || event.metric === "status");
+    said.replaceChildren(...events.map((event) => element("li", {},
+      element("b", { text: `${event.metric === "status" ? "status " : ""}${event.text}` }), ` first in ${sweepName(event.after)} (last before: ${sweepName(event.before)}), ${event.state} `, element("code", { text: event.id }))));
+    section.dataset.series = name ? `${id}.${name}` : id;
+    if (!name) {
+      chart.hidden = true;
+      numbers.hidden = true;
+      said.replaceChildren(element("li", { text: "There is no figure to show: no result of it is ok." }));
+      return;
+    }
+    choice.value = name;
+    chart.setAttribute("aria-label", `${index.metrics[name].title} of ${facts[NAME]} over ${line.at.length} sweeps; the numbers follow as a table`);
+    const spot = numbers.querySelector("div");
+    spot.replaceChildren();
+    const fill = () => { if (numbers.open && !spot.hasChildNodes()) grid(spot, table(line, facts, name)); };
+    numbers.ontoggle = fill;
+    fill();
+    if (scroll) section.scrollIntoView();
+    try { await show(chart, figure(line, facts, name)); } catch (error) { complain(chart, error); }
+  }
+
+  // the list that is searched: a row for each line
+  const several = index.places.length > 1;
+  const columns = [
+    { title: "cell" }, { title: "model", filter: true }, { title: "mode", filter: true },
+    ...(several ? [{ title: "hardware", filter: true }] : []), { title: "sweeps", numeric: true }, { title: "last sweep" },
+    { title: "last status", filter: true }, { title: "latency", numeric: true, help: "in its last sweep" },
+    { title: "changes", numeric: true }, { title: "open", numeric: true, help: "for the worse, still so, acknowledged by nobody" },
+  ];
+  const rows = Object.entries(index.lines).map(([id, facts]) => {
+    const [mode, color, glyph] = index.modes[facts[MODE]];
+    const status = index.statuses[facts[STATUS]];
+    return [
+      { t: facts[NAME], h: `#series=${id}.${choice.options[0].value}`, c: "name" }, index.models[facts[MODEL]], { t: mode, g: [color, glyph] },
+      ...(several ? [index.places[facts[PLACE]][0]] : []), facts[COUNT], { t: sweepName(facts[LAST]), v: index.sweeps[facts[LAST]][3] },
+      status === "ok" ? status : { t: status, c: "status" }, facts[LATENCY] === null ? "—" : { t: format("latency_ms", facts[LATENCY]), v: facts[LATENCY] },
+      facts[CHANGES], facts[OPEN],
+    ];
+  });
+  grid(document.getElementById("list"), { caption: "Every cell with a history", columns, rows, order: [[columns.length - 1, "desc"]] }, { page: 25 });
+
+  choice.addEventListener("change", () => {
+    const [id] = section.dataset.series.split(".");
+    place.write({ series: `${id}.${choice.value}`, cell: "", metric: "" });
+    open(false);
+  });
+  // another anchor of this page leaves what is shown as it is
+  window.addEventListener("hashchange", () => { if (place.read().series || place.read().cell) open(true); });
+  await open(Boolean(place.read().series || place.read().cell));
+});

@@ -1,0 +1,208 @@
+"""The pages of history, claims, failures and environments in a browser: from disk, linked, filtered, harmless."""
+
+from __future__ import annotations
+
+import ledger_sweeps as sweeps
+import pytest
+from browsing import EVIL, Visit, until
+
+from effbench.commands.material import gather
+from effbench.report.site.build import write_site
+from effbench.report.site.past import line_id
+from effbench.store import Store
+
+PAGES = ("history", "claims", "environments", "failures")
+PLACE = "NVIDIA H200"
+READY = """[...document.querySelectorAll('.linked-grid')].every((one) => one.dataset.ready)
+&& (!document.querySelector('#series') || document.querySelector('#series').dataset.series)
+&& (!document.querySelector('#both') || document.querySelector('#both').dataset.shown)
+&& [...document.querySelectorAll('#series .chart:not([hidden])')].every((one) => one.dataset.drawn)"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    database, ids = sweeps.fill(tmp_path_factory.mktemp("browsed"))
+    with Store.open(database.path) as store:
+        material = gather(store, str(database.path))
+        results = store.results()
+    folder = tmp_path_factory.mktemp("site")
+    write_site(material, folder)
+    return folder, material, results, ids
+
+
+@pytest.fixture
+def visit(chromium, made):
+    """visit("history", after="#…") opens a page."""
+    opened = []
+
+    def open(name, **more):
+        folder, material, *_ = made
+        where = folder / material.subjects[0].slug if name == "failures" else folder
+        one = Visit(chromium, where / f"{name}.html", **more)
+        one.home = folder.resolve().as_uri()
+        opened.append(one)
+        until(one.page, READY)
+        return one
+
+    yield open
+    for one in opened:
+        one.page.close()
+
+
+def rows(one, place, column=None):
+    """Texts of the rows of a table, or of one of its columns."""
+    texts = [[cell.strip() for cell in row.split("\t")] for row in one.texts(f"{place} tbody tr")]
+    if column is None:
+        return texts
+    heads = [text.strip() for text in one.texts(f"{place} thead th")]
+    return [(row[heads.index(column)].splitlines() or [""])[0] for row in texts]
+
+
+def assert_quiet(one):
+    """Nothing was asked of another host, nothing complained or opened."""
+    foreign = [url for url in one.requests if not url.startswith((one.home + "/", "data:", "blob:"))]
+    assert (foreign, one.complaints, one.dialogs) == ([], [], [])
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(("width", "theme"), [(390, "dark"), (1200, "light")])
+def test_quiet_harmless_and_no_wider_than_the_screen(visit, page, width, theme):
+    one = visit(page, width=width, theme=theme)
+    one.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    until(one.page, "[...document.querySelectorAll('details > div')].every((one) => one.childElementCount)")
+    assert one.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert one.page.locator("img, main svg[onload], a[href^='javascript'], svg a, td b, th b").count() == 0
+    main = one.page.locator("main").inner_text()
+    assert any(name in main for name in EVIL)
+    assert "nan" not in main.lower().split() and "undefined" not in main.lower().split()
+    assert_quiet(one)
+
+
+def test_failures_are_filtered_and_linked(visit):
+    one = visit("failures")
+    assert rows(one, "#table", "status") == ["error", "error", "oom"]
+    one.page.locator("#table select[data-column=status]").select_option("oom")
+    assert rows(one, "#table", "status") == ["oom"] and one.page.url.endswith("#status=oom")
+    one.page.locator("#table select[data-column=status]").select_option("")
+    one.page.locator("#table select[data-column=mode]").select_option("default")
+    assert rows(one, "#table", "mode") == ["■default", "■default"] or rows(one, "#table", "mode") == ["default"] * 2
+    button = one.page.locator("button[data-value=error]")
+    button.click()
+    assert button.get_attribute("aria-pressed") == "true"
+    assert rows(one, "#table", "status") == ["error", "error"]
+    linked = visit("failures", after="#status=error&mode=default&model=mlp")
+    assert len(rows(linked, "#table")) == 1
+    assert one.page.locator("#reasons pre").all_inner_texts()[0] == sweeps.WHY
+    keys = [link.get_attribute("href") for link in one.page.locator("#reasons article").first.locator("a").all()]
+    assert keys == [f"cell.html#cell={sweeps.cells()[number].key}" for number in (1, 4)]
+    assert len(rows(one, "#waiting")) == 1
+
+
+def test_claims_are_filtered_by_verdict_and_machine(visit):
+    one = visit("claims")
+    total = len(rows(one, ".linked-grid"))
+    one.page.locator("button[data-value=confirmed]").click()
+    assert [row[0] for row in rows(one, ".linked-grid")] == ["P1"] and one.page.url.endswith("#verdict=confirmed")
+    one.page.locator("button[data-value=confirmed]").click()
+    assert len(rows(one, ".linked-grid")) == total > 20
+    one.page.locator("select[data-column=machine]").select_option("NVIDIA H200, torch 2.13.0")
+    assert sorted(row[0] for row in rows(one, ".linked-grid")) == sorted(["P1", EVIL[0]])
+    linked = visit("claims", after="#verdict=refuted")
+    assert [row[0] for row in rows(linked, ".linked-grid")] == [EVIL[0]]
+
+
+def test_a_link_opens_its_series_and_its_numbers_are_those_of_the_database(visit, made):
+    _, material, results, _ = made
+    cell = sweeps.cells()[2].key
+    name = f"{line_id(cell, PLACE)}.latency_ms"
+    one = visit("history", after=f"#series={name}")
+    assert one.page.locator("#series").get_attribute("data-series") == name
+    assert one.page.locator("#series-name").inner_text() == material.history.table.names[cell]
+    assert "slower 1.100×" in one.page.locator("#series-events").inner_text()
+    points = "document.querySelectorAll('#series .scatterlayer .points path.point').length"
+    assert one.page.evaluate(points) == sweeps.SWEEPS + 1  # the star of the baseline
+    assert one.page.evaluate("document.querySelectorAll('#series .scatterlayer .trace').length") == 3  # a break
+    one.page.locator("#series summary").click()
+    until(one.page, "document.querySelector('#series details table')")
+    shown = {row["sweep_id"]: f"{row['latency_ms']:.2f} ms" for row in results if row["cell_key"] == cell}
+    found = dict(zip(rows(one, "#series details", "sweep"), rows(one, "#series details", "latency (ms)"), strict=True))
+    assert found == shown and len(found) == sweeps.SWEEPS
+    assert "baseline main" in rows(one, "#series details", "marks")[4]
+    assert "torch 2.12.0 -> 2.13.0" in rows(one, "#series details", "changed before it")[sweeps.UPDATE]
+
+
+def test_another_metric_and_another_cell(visit):
+    one = visit("history")
+    before = one.page.locator("#series").get_attribute("data-series")
+    one.page.locator("#metric").select_option("period_ms")
+    name = before.partition(".")[0] + ".period_ms"
+    until(one.page, f"document.getElementById('series').dataset.series === '{name}'")
+    assert one.page.url.endswith(f"#series={name}")
+    link = one.page.locator("#list tbody a").last
+    link.click()
+    wanted = link.get_attribute("href").partition("=")[2]
+    until(one.page, f"document.getElementById('series').dataset.series === '{wanted}'")
+    assert_quiet(one)
+
+
+def test_a_cell_that_broke_shows_it(visit, made):
+    cell = sweeps.cells()[1].key
+    one = visit("history", after=f"#cell={cell[:16]}&metric=period_ms")
+    assert one.page.locator("#series").get_attribute("data-series") == f"{line_id(cell, PLACE)}.period_ms"
+    assert "status broken" in one.page.locator("#series-events").inner_text()
+    crosses = one.page.locator("#series .annotation-text", has_text="✕")
+    assert crosses.count() == sweeps.SWEEPS - sweeps.BREAK
+
+
+def test_of_a_degraded_result_counters_are_drawn_and_nothing_else(visit):
+    name = line_id(sweeps.cells()[4].key, PLACE)
+    points = "document.querySelectorAll('#series .scatterlayer .points path.point').length"
+    drawn = [
+        visit("history", after=f"#series={name}.{what}").page.evaluate(points) for what in ("kernels", "latency_ms")
+    ]
+    assert drawn == [sweeps.BREAK + 1, sweeps.BREAK]  # one is the star of the baseline
+
+
+def test_a_link_to_a_series_that_is_gone_says_so(chromium, made):
+    with Visit(chromium, made[0] / "history.html", after="#series=nothing.latency_ms") as one:
+        until(one.page, "document.getElementById('series-name').textContent.includes('no series nothing')")
+        assert one.page.locator("#series .chart").is_hidden()
+
+
+def test_changes_are_filtered(visit):
+    one = visit("history")
+    one.page.locator("#changes select[data-column=change]").select_option("▲ broken")
+    assert len(rows(one, "#changes")) == 3
+    one.page.locator("#changes select[data-column=state]").select_option("acknowledged")
+    assert len(rows(one, "#changes")) == 1
+
+
+def test_two_environments_side_by_side(visit, made):
+    new, old = [one["id"] for one in reversed(made[1].environments)]
+    one = visit("environments", after=f"#a={old}&b={new}")
+    assert one.page.locator("#both").get_attribute("data-shown") == f"{old} {new}"
+    facts = {row[2]: row[3:] for row in rows(one, "#both")}
+    assert facts["torch"] == ["2.12.0", "2.13.0"] and "CUDA" not in facts
+    assert facts[EVIL[1]] == [EVIL[0], "—"]
+    one.page.locator("#only").uncheck()
+    until(one.page, "document.querySelector('#both tbody').innerText.includes('CUDA')")
+    facts = {row[2]: row for row in rows(one, "#both")}
+    assert facts["CUDA"][0] == "=" and facts["torch"][0] == "≠"
+    one.page.locator("#second").select_option(index=1)
+    until(one.page, f"document.getElementById('both').dataset.shown === '{old} {old}'")
+    assert f"a={old}&b={old}&only=0" in one.page.url
+    assert one.page.locator("#differing").inner_text().startswith("0 of ")
+    again = visit("environments", after="#environment-1")
+    assert again.page.locator("#environment-1").get_attribute("open") is not None
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_accessible(visit, page, theme):
+    """axe-core finds no serious violation."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    one = visit(page, theme=theme)
+    found = Axe().run(one.page).response["violations"]
+    serious = [rule for rule in found if rule["impact"] in ("serious", "critical")]
+    assert [(rule["id"], rule["nodes"][0]["html"][:200]) for rule in serious] == []
