@@ -9,6 +9,7 @@ from typing import Any
 from effbench.metrics import METRICS
 from effbench.report import summary
 from effbench.report.comparison import escape
+from effbench.report.site.changed import changed
 from effbench.report.site.material import Subject
 from effbench.report.site.pages.index import environment_line, not_ok
 from effbench.report.speedup_table import speedup_table
@@ -47,7 +48,28 @@ def section(subject: Subject) -> str:
             for row in failures["rows"]
         ]
         lines += [f"- and {failures['more']} more"] if failures["more"] else []
+    lines += since(subject)
     return "\n".join([*lines, "", f"<sub>{escape(environment_line(subject))}</sub>", ""])
+
+
+def since(subject: Subject) -> list[str]:
+    """What changed since the sweep before; nothing where there is none."""
+    found = changed(subject.changes)
+    if found["previous"] is None:
+        return []
+    previous = found["previous"]
+    name = previous["name"] or previous["label"] or previous["id"]
+    lines = ["", f"### Since sweep {escape(str(name))}", ""]
+    if found["why"]:
+        return [*lines, f"The two cannot be compared: {escape(found['why'])}"]
+    lines += [", ".join(f"{number} {verdict}" for verdict, number in found["counts"].items()) + "."]
+    if found["rows"]:
+        headings = ["verdict", "cell", "metric", "before", "after", "after ÷ before"]
+        names = ("word", "cell", "metric", "before", "after", "ratio")
+        lines += ["", *table(headings, [[row[name] or "—" for name in names] for row in found["rows"]], numeric=3)]
+    if found["more"]:
+        lines += ["", f"{found['more']} more: `{found['command']}`"]
+    return lines
 
 
 def mode_line(row: dict[str, Any]) -> list[str]:

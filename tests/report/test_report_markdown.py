@@ -1,0 +1,36 @@
+"""The report as Markdown: the same answer, and names that stay text."""
+
+from __future__ import annotations
+
+import synthetic as make
+from browsing import EVIL, subject
+
+from effbench.report import markdown
+
+
+def test_the_answer_modes_speedups_and_failures():
+    text = markdown.report([subject(make.sample().to_dict("records"))])
+    assert text.startswith("## h200 standard on NVIDIA H200\n")
+    assert "**compile+graph** is the fastest mode in 9 of 9 points" in text
+    assert "58 of 63 results ok; 1 incorrect, 1 timeout, 1 oom, 1 unsupported, 1 degraded." in text
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len([line for line in rows if "| resnet50 |" in line]) == 3
+    assert any(line.startswith("| default | 1.") for line in rows)
+    assert "- oom: transformer bs 64 max-autotune: CUDA out of memory: tried to allocate 12.5 GiB" in text
+    assert "nan" not in text.lower().split()
+
+
+def test_nothing_measured():
+    assert "no result" in markdown.report([])
+    text = markdown.report([subject([make.failed("mlp", 1, "eager", "error", "boom")])])
+    assert "0 of 1 results ok; 1 error." in text and "- error: mlp bs 1 eager: boom" in text
+
+
+def test_names_begin_no_markdown():
+    rows = [make.row(name, 1, mode) for name in EVIL for mode in ("eager", "default")]
+    rows.append(make.failed(EVIL[0], 8, "default", "error", f"{EVIL[1]}\n# heading\n| cell"))
+    text = markdown.report([subject(rows, {"name": EVIL[0], "label": EVIL[1]}, hardware=EVIL[2])])
+    assert "<img" not in text and "<script" not in text and "<svg" not in text
+    assert "\n# heading" not in text
+    tables = [line for line in text.splitlines() if line.startswith("|")]
+    assert {line.count(" | ") for line in tables} <= {3, 4}
