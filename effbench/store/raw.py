@@ -1,0 +1,45 @@
+"""Trials with their raw samples in bulk: a whole sweep's, a few hundred at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from effbench.store import samples
+from effbench.store.schema import SampleRow, TrialRow
+
+if TYPE_CHECKING:
+    import numpy as np
+
+TRIAL, SAMPLE = TrialRow.__table__, SampleRow.__table__
+#: trials in one statement: below SQLite's limit of bound values, and some megabytes of samples
+CHUNK = 500
+_IDS = sa.bindparam("ids", expanding=True)
+_TRIALS = sa.select(TRIAL).where(TRIAL.c.id.in_(_IDS))
+_SAMPLES = sa.select(SAMPLE).where(SAMPLE.c.trial_id.in_(_IDS)).order_by(SAMPLE.c.trial_id, SAMPLE.c.timer)
+
+
+def ordered_ids(connection: sa.Connection, sweep_id: str, environment_ids: Sequence[str]) -> list[int]:
+    """The sweep's trials in these environments by cell key; each cell's by environment, round and attempt."""
+    query = (
+        sa.select(TRIAL.c.id)
+        .where(TRIAL.c.sweep_id == sweep_id, TRIAL.c.environment_id.in_(environment_ids))
+        .order_by(TRIAL.c.cell_key, TRIAL.c.environment_id, TRIAL.c.round, TRIAL.c.attempt)
+    )
+    return list(connection.scalars(query))
+
+
+def read(
+    connection: sa.Connection, ids: Sequence[int]
+) -> Iterator[tuple[dict[str, Any], dict[str, tuple[int, np.ndarray]]]]:
+    """Rows of `trial` in the order of `ids`, each with timer -> how many samples were taken, and float32 of those that
+    are stored."""
+    rows = {row["id"]: dict(row) for row in connection.execute(_TRIALS, {"ids": ids}).mappings()}
+    blobs: dict[int, dict[str, tuple[int, np.ndarray]]] = {}
+    for trial_id, timer, count, stored, codec, data in connection.execute(_SAMPLES, {"ids": ids}):
+        blobs.setdefault(trial_id, {})[timer] = (count, samples.decode(codec, data, stored))
+    for one in ids:
+        if one in rows:
+            yield rows[one], blobs.get(one, {})
