@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from effbench.cell import Cell
 from effbench.commands import options
-from effbench.report.site.material import Material, Subject
+from effbench.report.site.material import Material, Subject, TrialFacts
+from effbench.store import artifacts
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
+from effbench.sweeping.again import InexpressibleError, overrides_of, protocol_overrides, text_of
 
 
 def gather(store: Store, database: str, references: Sequence[str] = ()) -> Material:
     """Everything for the site. `references`: which sweeps it is about; none given are the newest of each hardware."""
     infos = store.sweeps()
     chosen = [store.find_sweep(reference) for reference in references] or newest(store, infos)
-    subjects = [subject for info in chosen for subject in subjects_of(store, info)]
+    subjects = [subject for info in chosen for subject in subjects_of(store, info, database)]
     return Material(
         database=database,
         subjects=subjects,
@@ -39,7 +44,7 @@ def newest(store: Store, infos: Sequence[SweepInfo]) -> list[SweepInfo]:
     return found
 
 
-def subjects_of(store: Store, info: SweepInfo) -> list[Subject]:
+def subjects_of(store: Store, info: SweepInfo, database: str) -> list[Subject]:
     """One for each hardware of the sweep."""
     rows = options.rows_of(store, info)
     environments = {one["id"]: one for one in store.environments(row["environment_id"] for row in rows)}
@@ -53,6 +58,32 @@ def subjects_of(store: Store, info: SweepInfo) -> list[Subject]:
             hardware=hardware,
             rows=part,
             environments=[environments[key] for key in dict.fromkeys(row["environment_id"] for row in part)],
+            trials=partial(trials_of, store, info.id, list(dict.fromkeys(row["environment_id"] for row in part))),
+            command=partial(command_of, info),
+            artifacts=artifacts.home(database),
         )
         for hardware, part in parts.items()
     ]
+
+
+def trials_of(store: Store, sweep_id: str, environment_ids: Sequence[str]) -> Iterator[TrialFacts]:
+    """Every trial of the sweep in these environments, by cell key."""
+    for row, timers in store.trials_with_samples(sweep_id, environment_ids):
+        yield TrialFacts(
+            row, {name: stored for name, (_, stored) in timers.items()}, {name: n for name, (n, _) in timers.items()}
+        )
+
+
+def command_of(info: SweepInfo, params: Mapping[str, Any], environment_id: str) -> tuple[str | None, str | None]:
+    """The command that runs the cell again as the sweep did, under the interpreter that it ran under; or None and why
+    there is none."""
+    facts = (info.host.get("environments") or {}).get(environment_id) or {}
+    try:
+        words = [
+            *overrides_of(Cell.from_params(dict(params))),
+            *protocol_overrides(info.protocol),
+            *(f"{name}={text_of(facts[name])}" for name in facts.get("given", ())),
+        ]
+    except (InexpressibleError, TypeError) as error:  # TypeError: parameters of another version
+        return None, str(error)
+    return shlex.join(["effbench", *words]), None

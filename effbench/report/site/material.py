@@ -7,21 +7,29 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from effbench.analysis.history import History
+from effbench.analysis.swept import SweptRow, plain_rows, swept_rows
 from effbench.report.frame import prepare
 from effbench.report.ledger import Entry
 
 
 @dataclass(frozen=True)
 class TrialFacts:
-    """One trial: its row of the table `trial`, and timer -> float32 array of its raw samples in order."""
+    """One trial: its row of the table `trial`, timer -> float32 array of its raw samples in order, and timer -> how
+    many were taken, where that is more than are stored."""
 
     row: Mapping[str, Any]
     samples: Mapping[str, Any]
+    taken: Mapping[str, int] = field(default_factory=dict)
+
+
+def no_command(params: Mapping[str, Any], environment_id: str) -> tuple[str | None, str]:
+    return None, "nobody said how"
 
 
 @dataclass
@@ -29,7 +37,10 @@ class Subject:
     """One sweep on one hardware: what most pages are about.
 
     `sweep`, `environments`: rows as plain dicts; `rows`: the view `results`; `trials`: gives every trial, a cell's
-    together; `changes`: against the sweep before it on this hardware, None where there is none; `previous`: that sweep.
+    together in the order of their keys, each cell's by environment; `command`: of a cell's parameters and an
+    environment's id the command line that runs it again, or None and why there is none; `artifacts`: the folder that
+    the names of trials' artifacts are relative to; `changes`: against the sweep before it on this hardware, None where
+    there is none; `previous`: that sweep.
     """
 
     sweep: Mapping[str, Any]
@@ -37,8 +48,15 @@ class Subject:
     rows: Sequence[Mapping[str, Any]]
     environments: Sequence[Mapping[str, Any]]
     trials: Callable[[], Iterable[TrialFacts]] = tuple
+    command: Callable[[Mapping[str, Any], str], tuple[str | None, str | None]] = no_command
+    artifacts: Path | None = None
     changes: Any | None = None
     previous: Mapping[str, Any] | None = None
+
+    @cached_property
+    def labelled(self) -> list[SweptRow]:
+        """The rows with what tells them apart, in reading order."""
+        return swept_rows(plain_rows(self.rows))
 
     @cached_property
     def tidy(self) -> pd.DataFrame:

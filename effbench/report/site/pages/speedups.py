@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from effbench.analysis.swept import SweptRow, plain_rows, swept_rows
+from effbench.analysis.swept import SweptRow
 from effbench.metrics import METRICS
 from effbench.report.figures.speedup_heatmap import FIGURE
 from effbench.report.site.grid import Column, Grid, cell
@@ -21,7 +21,7 @@ METRIC_NAMES = (
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
     subject = folder.subject
-    labelled = swept_rows(plain_rows(subject.rows))
+    labelled = subject.labelled
     tables = {name: table_of(labelled, name, subject.baseline_mode) for name in METRIC_NAMES}
     present = [name for name, table in tables.items() if name == "speedup" or _has_value(table)]
     keys = {(*row.labels.values(), row.mode): row.source["cell_key"] for row in labelled}
