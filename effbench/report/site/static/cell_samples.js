@@ -174,9 +174,9 @@
     }
 
     place.replaceChildren(
-      element("div", { class: "legend", role: "group", "aria-label": "Timer" }, ...buttons), said, legend,
+      element("div", { class: "switch", role: "group", "aria-label": "Timer" }, ...buttons), said, legend,
       element("figure", { class: "panel" }, element("figcaption", { text: "In order" }), element("div", { class: "chart-box" }, first)), outside,
-      element("div", { class: "panels" },
+      element("div", { class: "panels two" },
         element("figure", { class: "panel" }, element("figcaption", { text: "How many took how long" }), element("div", { class: "chart-box" }, second)),
         element("figure", { class: "panel" }, element("figcaption", { text: "Which share was done by then" }), element("div", { class: "chart-box" }, third))),
       details,
