@@ -168,7 +168,7 @@ def test_importing_effbench_costs_nothing():
         ("import effbench.commands.ls", {"torch", "pandas", "hydra", "plotly"}),
         ("import effbench.commands.doctor", {"torch", "pandas", "hydra", "plotly", "scipy"}),
         ("import effbench.sweeping.hydra_plugin", {"torch", "pandas", "plotly"}),
-        ("import effbench.report.page", {"torch", "hydra"}),
+        ("import effbench.report.site.build", {"torch", "hydra"}),
         ("import effbench.worker.processes, effbench.message", {"torch", "numpy", "hydra"}),
     ],
 )

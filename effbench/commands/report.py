@@ -5,34 +5,73 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
+from typing import Any
 
 from effbench.commands import options
-from effbench.errors import StoreError
+from effbench.errors import StoreError, UsageError
 from effbench.store.store import Store
 
+FORMATS = ("png", "svg")
 HELP = "Write the site of a database: plain files that open from disk or from any web server."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
-    options.add_sweep(parser, default=None)
-    parser.add_argument("--out", default="dashboards", metavar="DIR", help="folder of the site (default: %(default)s)")
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        metavar="ID|NAME|last",
+        help="which sweep the pages are about; may be repeated (default: the newest of each GPU or CPU)",
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="folder of the site (default: dashboards); of Markdown the file (default: stdout)"
+    )
+    parser.add_argument("--format", choices=["html", "markdown"], default="html", help="(default: %(default)s)")
+    parser.add_argument(
+        "--static-images",
+        choices=FORMATS,
+        help="also every figure as a file below DIR/images, which needs kaleido and a Chromium",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     began = time.perf_counter()
+    references = list(dict.fromkeys(args.sweep or []))
+    if args.format == "markdown":
+        if args.static_images:
+            raise UsageError("--static-images belongs to the site: leave --format markdown out")
+        with Store.open(args.db, mode="read") as store:
+            from effbench.report.markdown import report
+
+            options.write(report(gather(store, args.db, references).subjects), args.out)
+        return 0
+    out = Path(args.out or "dashboards")
     with Store.open(args.db, mode="read") as store:
-        from effbench.commands.material import gather
         from effbench.report.site.build import write_site
 
-        material = gather(store, args.db, [args.sweep] if args.sweep else [])
+        material = gather(store, args.db, references)
         try:
-            written = write_site(material, Path(args.out))
+            written = write_site(material, out)
+            images = write_images(material.subjects, out, args.static_images) if args.static_images else []
         except OSError as error:
-            raise StoreError(f"cannot write the site to {args.out}: {error.strerror or error}") from error
+            raise StoreError(f"cannot write the site to {out}: {error.strerror or error}") from error
     size = written.size() / 2**20
     print(
-        f"{Path(args.out) / 'index.html'} ({len(written.written)} files, {size:.1f} MiB, "
+        f"{out / 'index.html'} ({len(written.written)} files, {size:.1f} MiB, "
         f"{time.perf_counter() - began:.1f} s): open it in a browser"
     )
+    if images:
+        print(f"{len(images)} images below {out / 'images'}")
     return 0
+
+
+def gather(store: Store, database: str, references: list[str]) -> Any:
+    from effbench.commands.material import gather  # pandas and plotly load slowly: `effbench --help` needs neither
+
+    return gather(store, database, references)
+
+
+def write_images(subjects: Any, out: Path, form: str) -> list[Path]:
+    from effbench.report.site.images import write_images
+
+    return write_images(subjects, out, form)

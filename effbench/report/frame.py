@@ -14,19 +14,19 @@ NUMBERS = (*METRICS, *INTERVALS, "trials")
 TEXTS = ("model", "mode", "dtype", "phase", "device", "status", "reason", "environment_id", "cell_key")
 
 
-def prepare(frame: pd.DataFrame) -> pd.DataFrame:
+def prepare(frame: pd.DataFrame, baseline_mode: str = "eager") -> pd.DataFrame:
     """The view's rows with further columns and a fresh index, sorted by model, labels, bs and mode.
 
     `case` is the model with whatever else was swept (one line), `series` is the mode with its swept settings,
-    `series_rank` its place in canonical order, and `where` what tells its environment from others. Columns that the
-    frame lacks are added as missing.
+    `series_rank` its place in canonical order, `where` what tells its environment from others, and `is_baseline`
+    whether its mode is the baseline's. Columns that the frame lacks are added as missing.
     """
     labelled = swept_rows(plain_rows(frame))
     order = {name: rank for rank, name in enumerate(mode_order((row.mode, row.base_mode) for row in labelled))}
     records: list[dict[str, Any]] = [
         row.source
         | {"case": row.case, "series": row.mode, "series_rank": order[row.mode], "bs": row.labels["bs"]}
-        | {"where": row.where}
+        | {"where": row.where, "is_baseline": row.base_mode == baseline_mode}
         for row in labelled
     ]
     tidy = pd.DataFrame.from_records(records, columns=_columns(frame))
@@ -38,5 +38,5 @@ def prepare(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _columns(frame: pd.DataFrame) -> list[str]:
     known = [str(name) for name in frame.columns]
-    added = ["case", "series", "series_rank", "where"]
+    added = ["case", "series", "series_rank", "where", "is_baseline"]
     return known + [name for name in (*TEXTS, "bs", *NUMBERS, *added) if name not in known]

@@ -117,9 +117,29 @@ def make_package_file(name, folder, monkeypatch, package):
 def test_the_figure_is_on_the_page(results, tmp_path, monkeypatch, capsys):
     make_package_file("effbench/report/figures/first_call.py", tmp_path, monkeypatch, figures)
     assert cli.run(["report", "--out", str(tmp_path / "site")]) == 0
-    html = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
-    assert "Preparation and first call together." in html
-    assert "seconds to the first output" in html
+    page = next((tmp_path / "site").glob("*/scaling.html"))
+    assert "Preparation and first call together." in page.read_text(encoding="utf-8")
+    drawn = next(page.parent.glob("data/scaling-first-call-0.js")).read_text(encoding="utf-8")
+    assert "seconds to the first output" in drawn
+
+
+def test_the_page_is_on_the_site(results, tmp_path, monkeypatch, capsys):
+    import jinja2
+
+    from effbench.report.site import build
+    from effbench.report.site import pages as site_pages
+
+    make_package_file("effbench/report/site/pages/errors.py", tmp_path, monkeypatch, site_pages)
+    template = (
+        '{% extends "base.html.j2" %}{% block main %}<div class="grid-place" data-src="{{ grid }}"></div>{% endblock %}'
+    )
+    env = build.environment()
+    env.loader = jinja2.ChoiceLoader([jinja2.DictLoader({"errors.html.j2": template}), env.loader])
+    monkeypatch.setattr(build, "environment", lambda: env)
+    assert cli.run(["report", "--out", str(tmp_path / "site")]) == 0
+    page = next((tmp_path / "site").glob("*/errors.html"))
+    assert 'data-src="data/errors-errors.js"' in page.read_text(encoding="utf-8")
+    assert "Relative errors" in (page.parent / "data" / "errors-errors.js").read_text(encoding="utf-8")
 
 
 def test_the_subcommand_runs(results, tmp_path, monkeypatch, capsys):

@@ -43,6 +43,8 @@ def row(model: str = "mlp", bs: int = 1, mode: str = "eager", **more: Any) -> di
         "status": "ok", "reason": None, "trials": 5,
         "latency_ms": latency, "latency_ci_low_ms": latency * 0.96, "latency_ci_high_ms": latency * 1.04,
         "latency_min_ms": latency * 0.9, "latency_p95_ms": latency * 1.3, "period_ms": latency * 0.8,
+        "period_ci_low_ms": latency * 0.8 * 0.98, "period_ci_high_ms": latency * 0.8 * 1.02,
+        "enqueue_ms": latency * (0.1 if graph else 0.9 if bs < 8 else 0.3),
         "throughput_per_s": bs / latency * 1250,
         "speedup": speedup, "speedup_ci_low": None if mode == "eager" or not speedup else speedup * 0.95,
         "speedup_ci_high": None if mode == "eager" or not speedup else speedup * 1.05,
@@ -101,6 +103,7 @@ def cpu_quick() -> pd.DataFrame:
     """One trial each on a CPU: no interval, no period, no device memory."""
     absent = {
         "latency_ci_low_ms", "latency_ci_high_ms", "speedup_ci_low", "speedup_ci_high", "period_ms", "gpu_busy_ms",
+        "period_ci_low_ms", "period_ci_high_ms",
         "kernels", "gpu_idle_fraction", "peak_allocated_bytes", "peak_reserved_bytes", "graph_pool_bytes",
         "process_gpu_bytes", "memory_ratio", "energy_mj", "gpu_name",
     }  # fmt: skip

@@ -10,7 +10,19 @@ import synthetic as make
 from effbench.analysis.swept import MODES
 from effbench.report import summary
 from effbench.report.colors import STYLES, THEMES, style_of
-from effbench.report.figures import all_figures, base, compile_seconds, latency, memory, speedup_heatmap
+from effbench.report.figures import (
+    all_figures,
+    base,
+    break_even,
+    compile_seconds,
+    latency,
+    launch_bound,
+    memory,
+    pareto,
+    speedup_heatmap,
+    throughput,
+)
+from effbench.report.figures.base import tick_text
 from effbench.report.frame import prepare
 
 
@@ -47,18 +59,93 @@ def test_latency_lines_break_where_a_result_is_not_ok(tidy):
     table = latency.data(tidy)
     part = table[table["case"] == "transformer"]
     figure = latency.draw(part)
-    eager = next(trace for trace in figure.data if trace.meta["mode"] == "eager")
+    band, eager = (trace for trace in figure.data if trace.meta["mode"] == "eager")
     assert eager.x == (1, 8, 64)
     assert eager.y[2] is None and eager.y[0] == pytest.approx(2.5)
-    assert eager.error_y.array[0] == pytest.approx(0.1) and eager.error_y.arrayminus[0] == pytest.approx(0.1)
+    assert band.x == (1, 8, 8, 1, 1)
+    assert band.y == pytest.approx((2.6, 3.328, 3.072, 2.4, 2.6))
     assert figure.layout.yaxis.title.text == "latency (ms)"
 
 
 def test_latency_of_one_batch_size_is_a_row_of_dots():
     figure = latency.draw(latency.data(prepare(make.cpu_quick())))
     assert [trace.mode for trace in figure.data] == ["markers"] * 3
-    assert figure.layout.xaxis.title.text == "latency at batch size 1 (ms)"
+    assert figure.layout.xaxis.title.text == "latency (ms), batch size 1"
     assert not figure.data[0].error_x.visible
+
+
+def test_a_point_alone_has_a_band_as_wide_as_a_whisker(tidy):
+    table = latency.data(tidy)
+    part = table[(table["case"] == "resnet50") & (table["series"] == "max-autotune-no-cudagraphs")]
+    first, last, line = latency.draw(part).data
+    assert line.y[1] is None
+    assert (first.x, last.x) == (
+        pytest.approx((0.97, 1.03, 1.03, 0.97, 0.97)),
+        pytest.approx((62.08, 65.92, 65.92, 62.08, 62.08)),
+    )
+
+
+def test_throughput_has_the_bounds_of_the_period(tidy):
+    row = throughput.data(tidy).iloc[0]
+    assert (row["case"], row["bs"], row["series"]) == ("mlp", 1, "eager")
+    assert row["throughput_low"] == pytest.approx(row["throughput_per_s"] / 1.02)
+    assert row["throughput_high"] == pytest.approx(row["throughput_per_s"] / 0.98)
+
+
+def test_throughput_on_the_cpu_has_those_of_the_latency():
+    frame = make.cpu_quick()
+    frame["latency_ci_low_ms"], frame["latency_ci_high_ms"] = frame["latency_ms"] * 0.5, frame["latency_ms"] * 2
+    row = throughput.data(prepare(frame)).iloc[0]
+    assert row["throughput_low"] == pytest.approx(row["throughput_per_s"] / 2)
+    assert row["throughput_high"] == pytest.approx(row["throughput_per_s"] * 2)
+
+
+def test_the_launch_ratio_is_the_baselines(tidy):
+    table = launch_bound.data(tidy)
+    assert "eager" not in set(table["series"])
+    found = table[(table["case"] == "mlp") & (table["bs"] == 1)]
+    assert found["launch_ratio"].tolist() == pytest.approx([0.9 / 0.5] * 6)
+    assert not len(table[(table["case"] == "transformer") & (table["bs"] == 64)]), "its baseline timed out"
+
+
+def test_break_even_is_of_what_is_saved(tidy):
+    table = break_even.data(tidy).set_index(["case", "bs", "series"])
+    row = table.loc[("resnet50", 1, "default")]
+    assert row["saved_ms"] == pytest.approx(2.5 - 2.5 / 1.3)
+    assert table.loc[("resnet50", 64, "default"), "saved_ms"] < 0
+    assert ("mlp", 1, "cuda-graph") not in table.index, "nothing is compiled"
+    drawn = break_even.draw(break_even.data(tidy))
+    marks = [trace for trace in drawn.data if trace.mode == "markers"]
+    assert sum(len(trace.x) for trace in marks) == int((table["saved_ms"] > 0).sum())
+    lines = [trace for trace in drawn.data if trace.mode == "lines"]
+    for line, note in zip(lines, drawn.layout.annotations, strict=True):
+        calls = 1e3 * line.x[0] / line.y[0]
+        assert round(math.log10(calls), 6) == round(
+            math.log10(float(note.text.replace(",", "").replace("10<sup>", "1e").split("<")[0].split()[0])), 6
+        )
+
+
+def test_break_even_where_nothing_is_saved(tidy):
+    slow = tidy.assign(latency_ms=tidy["latency_ms"].where(tidy["is_baseline"], 100.0))
+    figure = break_even.draw(break_even.data(slow))
+    assert "none pays back" in figure.layout.annotations[0].text
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "front"),
+    [([1, 2, 3], [3, 2, 1], [True, True, True]), ([1, 2], [1, 2], [True, False]), ([1, 1], [1, 1], [True, True]),
+     ([1, 1], [1, 2], [True, False]), ([], [], [])],
+)  # fmt: skip
+def test_a_front(first, second, front):
+    assert pareto.on_front(first, second) == front
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.05, "0.05"), (500, "500"), (2000, "2000"), (20_000, "20k"), (3e6, "3M"), (5e9, "5G"), (1e-6, "1e-06")],
+)
+def test_tick_texts(value, text):
+    assert tick_text(value) == text
 
 
 def test_memory_in_binary_units_with_the_pool_inside(tidy):

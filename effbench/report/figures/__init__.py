@@ -9,7 +9,9 @@ import pkgutil
 from effbench.report.figures.base import Figure
 
 
-def all_figures() -> list[Figure]:
-    """The `FIGURE` of every module in this package, in reading order."""
+def all_figures(page: str | None = None) -> list[Figure]:
+    """The `FIGURE` of every module in this package (of those on one page), in reading order."""
     modules = (importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__))
-    return sorted((m.FIGURE for m in modules if hasattr(m, "FIGURE")), key=lambda figure: (figure.order, figure.name))
+    found = [module.FIGURE for module in modules if hasattr(module, "FIGURE")]
+    wanted = [figure for figure in found if page in (None, figure.page)]
+    return sorted(wanted, key=lambda figure: (figure.order, figure.name))

@@ -17,7 +17,7 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
 @dataclass(frozen=True)
 class Figure:
-    """A section of the page.
+    """A section of the page named `page`.
 
     `data` takes the frame of `prepare` and gives a plain DataFrame (empty: the page says `absent` instead of drawing);
     `draw` takes it, or with `small_multiples` the part of one `case`. `numbers` names the columns of the table of
@@ -33,6 +33,8 @@ class Figure:
     draw: Callable[[pd.DataFrame], go.Figure]
     numbers: dict[str, str]
     small_multiples: bool = False
+    modes: bool = False  # its modes can be switched off also without small multiples
+    page: str = "scaling"
     min_width: int = 0  # pixels; narrower screens scroll the figure inside its box
 
 
@@ -94,8 +96,16 @@ def log_axis(title: str, values: pd.Series, **more: Any) -> dict[str, Any]:
     ticks = [step * 10.0**power for power in exponents for step in steps if low <= math.log10(step) + power <= high]
     if len(ticks) < 2:
         return axis(title, type="log", range=[low, high], nticks=5, tickformat=".3~g", **more)
-    texts = [f"{tick:.3g}" if 1e-4 <= tick < 1e6 else f"{tick:.0e}" for tick in ticks]
+    texts = [tick_text(tick) for tick in ticks]
     return axis(title, type="log", range=[low, high], tickvals=ticks, ticktext=texts, **more)
+
+
+def tick_text(value: float) -> str:
+    """`0.05`, `500`, `20k`, `3M`: a figure of an axis, short."""
+    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= size:
+            return f"{value / (1e3 if suffix == 'k' else size):.3g}{suffix}"
+    return f"{value:.4g}" if value >= 1e-4 else f"{value:.0e}"
 
 
 def bs_axis(values: pd.Series) -> dict[str, Any]:

@@ -75,6 +75,7 @@ FIGURE = Figure(
     absent="Nothing in this sweep was compiled, or no compile time was recorded.",
     data=data,
     draw=draw,
+    page="cost",
     numbers={"case": "model", "bs": "bs (samples)", "series": "mode", "status": "status",
              "compile_cold_s": "cold (s)", "compile_warm_s": "warm (s)", "first_call_s": "first output (s)",
              "break_even_calls": "break-even (calls)"},

@@ -82,6 +82,7 @@ FIGURE = Figure(
     absent="No device memory was recorded: it exists for ok results on CUDA only.",
     data=data,
     draw=draw,
+    page="cost",
     numbers={"case": "model", "bs": "bs (samples)", "series": "mode", "peak_reserved_bytes": "peak reserved",
              "graph_pool_bytes": "graph pool", "peak_allocated_bytes": "peak allocated",
              "memory_ratio": "memory ratio (×)"},

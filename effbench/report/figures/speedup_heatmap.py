@@ -126,6 +126,7 @@ FIGURE = Figure(
     absent="No result of this sweep has a speedup: the baseline has no ok result, or nothing ran beside it.",
     data=data,
     draw=draw,
+    page="speedups",
     numbers={"case": "model", "bs": "bs (samples)", "series": "mode", "status": "status", "speedup": "speedup (×)",
              "speedup_ci_low": "95 % low (×)", "speedup_ci_high": "95 % high (×)", "trials": "trials"},
     min_width=720,

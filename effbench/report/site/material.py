@@ -61,7 +61,7 @@ class Subject:
     @cached_property
     def tidy(self) -> pd.DataFrame:
         """`report.frame.prepare` of the rows."""
-        return prepare(pd.DataFrame.from_records(list(self.rows)))
+        return prepare(pd.DataFrame.from_records(list(self.rows)), self.baseline_mode)
 
     @property
     def baseline_mode(self) -> str:

@@ -14,6 +14,10 @@ from effbench.report.site.grid import Column, Grid, cell
 from effbench.report.site.material import Material, Subject
 from effbench.report.site.writer import Writer
 
+#: Scripts of pages with tables, and of those with figures.
+GRIDS = ("datatables.js", "grid.js")
+CHARTS = ("plotly.min.js", "charts.js")
+
 
 @dataclass(frozen=True)
 class Page:
@@ -86,7 +90,7 @@ class PageFolder:
             self.writer.json(self.folder + path, figure_json(drawn))
             section.panels.append(Panel(title, path, int(drawn.layout.height)))
         ranks = dict(zip(data["series"], data["series_rank"], strict=True))
-        section.modes = sorted(ranks, key=lambda name: ranks[name]) if figure.small_multiples else []
+        section.modes = sorted(ranks, key=lambda name: ranks[name]) if figure.small_multiples or figure.modes else []
         section.grid = self.grid(f"{figure.name}-numbers", numbers(figure, data))
         section.rows = len(data)
         return section
@@ -113,6 +117,8 @@ def _number(name: str, value: Any) -> Any:
         return cell("—")
     if name in METRICS and METRICS[name].unit == "bytes":
         return cell(METRICS[name].format(value), value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
         return cell(f"{value:.0f}" if value.is_integer() and abs(value) < 1e9 else f"{value:.4g}", value)
     return value if isinstance(value, int | str) else json.dumps(value)

@@ -9,7 +9,7 @@ from effbench.analysis.swept import SweptRow
 from effbench.metrics import METRICS
 from effbench.report.figures.speedup_heatmap import FIGURE
 from effbench.report.site.grid import Column, Grid, cell
-from effbench.report.site.pages.base import Page, PageFolder
+from effbench.report.site.pages.base import CHARTS, GRIDS, Page, PageFolder
 from effbench.report.speedup_table import Entry, SpeedupTable, table_of
 
 #: In the order of the choice; those that no result has are left out.
@@ -80,4 +80,4 @@ def statuses(labelled: list[SweptRow]) -> list[str]:
     return list(dict.fromkeys(str(row.source["status"]) for row in labelled))
 
 
-PAGE = Page("speedups", "Speedups", 20, context, scripts=("datatables.js", "grid.js", "speedups.js", "plotly.min.js", "charts.js"))  # fmt: skip
+PAGE = Page("speedups", "Speedups", 20, context, scripts=(*GRIDS, "speedups.js", *CHARTS))

@@ -18,6 +18,8 @@
     if (cell.c) td.classList.add(...cell.c.split(" "));
   }
 
+  const escaped = (item) => item.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+
   /** What can be sorted: numbers as numbers, nothing last. */
   const sortable = (cell, numeric) => {
     const found = value(cell);
@@ -71,7 +73,11 @@
     const columns = grid.columns.map((column, index) => ({
       className: [column.numeric ? "num" : "", column.wide ? "reason" : ""].join(" ").trim(),
       data: null, type: column.numeric ? "num" : "string",
-      render: (row, type) => (type === "sort" || type === "type" ? sortable(row[index], column.numeric) : text(row[index])),
+      // DataTables reads texts as HTML: it is given none to display (createdCell fills the cell), and escaped ones to search
+      render: (row, type) => {
+        if (type === "sort" || type === "type") return sortable(row[index], column.numeric);
+        return type === "filter" ? escaped(text(row[index])) : "";
+      },
       createdCell: (td, _, row) => fill(td, row[index]),
     }));
     const head = element("tr");

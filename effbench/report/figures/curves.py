@@ -1,0 +1,127 @@
+"""Curves over batch size, a line a mode, with the bands of their intervals; dots where there is one batch size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from effbench.report.colors import style_of
+from effbench.report.figures.base import axis, bs_axis, layout, log_axis, safe, short
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What is drawn against batch size: columns of the value and its bounds (NaN: none), the axis' title with its unit
+    and the hover text of a row."""
+
+    value: str
+    low: str
+    high: str
+    title: str
+    hover: Callable[[Any], str]
+
+
+def draw(table: pd.DataFrame, curve: Curve) -> go.Figure:
+    """Log-log lines; with a single batch size one row of dots a mode. Columns besides those of the curve: bs, series,
+    series_rank."""
+    if table["bs"].nunique() == 1:
+        return _dots(table, curve)
+    shown = table.dropna(subset=curve.value)
+    figure = go.Figure(layout=layout(290))
+    if shown.empty:
+        return figure
+    figure.update_layout(xaxis=bs_axis(table["bs"]), yaxis=log_axis(curve.title, _reach(shown, curve)))
+    for series, part in by_series(table):
+        style = style_of(series)
+        for xs, ys in _bands(part, curve):
+            figure.add_trace(
+                go.Scatter(
+                    x=xs, y=ys, mode="lines", fill="toself", line={"width": 0}, fillcolor=_faint(style.color),
+                    hoverinfo="skip", name=safe(series), meta={"mode": series},
+                )
+            )  # fmt: skip
+        figure.add_trace(
+            go.Scatter(
+                x=part["bs"].tolist(), y=_list(part[curve.value]), mode="lines+markers", name=safe(series),
+                line={"color": style.color, "dash": style.dash, "width": 1.8},
+                marker={"symbol": style.symbol, "size": 8}, hovertext=[curve.hover(item) for item in part.itertuples()],
+                hoverinfo="text", meta={"mode": series},
+            )
+        )  # fmt: skip
+    return figure
+
+
+def _dots(table: pd.DataFrame, curve: Curve) -> go.Figure:
+    shown = table.dropna(subset=curve.value)
+    names = [name for name, _ in by_series(table)]
+    figure = go.Figure(layout=layout(90 + 26 * len(names)))
+    if shown.empty:
+        return figure
+    figure.update_layout(
+        xaxis=log_axis(f"{curve.title}, batch size {table['bs'].iloc[0]}", _reach(shown, curve)),
+        yaxis=axis(
+            "",
+            tickvals=list(range(len(names))),
+            ticktext=[safe(short(name, 18)) for name in names],
+            range=[len(names) - 0.5, -0.5],
+        ),
+    )
+    for rank, (series, part) in enumerate(by_series(table)):
+        style = style_of(series)
+        figure.add_trace(
+            go.Scatter(
+                x=_list(part[curve.value]), y=[rank] * len(part), mode="markers", name=safe(series),
+                marker={"symbol": style.symbol, "size": 10, "color": style.color}, error_x=_bars(part, curve),
+                hovertext=[curve.hover(item) for item in part.itertuples()], hoverinfo="text", meta={"mode": series},
+            )
+        )  # fmt: skip
+    return figure
+
+
+def by_series(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """(mode, its rows by batch size), in canonical order."""
+    ordered = table.sort_values(["series_rank", "bs"], kind="stable")
+    return [(str(name), part) for name, part in ordered.groupby("series", sort=False)]
+
+
+def _bands(part: pd.DataFrame, curve: Curve) -> list[tuple[list[float], list[float]]]:
+    """A closed outline for each run of neighbours that have bounds; a point alone has a whisker's width."""
+    runs: list[list[tuple[float, float, float]]] = [[]]
+    for bs, value, low, high in zip(part["bs"], part[curve.value], part[curve.low], part[curve.high], strict=True):
+        if any(math.isnan(item) for item in (value, low, high)):
+            runs.append([])
+        else:
+            runs[-1].append((float(bs), float(low), float(high)))
+    outlines = []
+    for run in filter(None, runs):
+        points = run if len(run) > 1 else [(run[0][0] * 0.97, *run[0][1:]), (run[0][0] * 1.03, *run[0][1:])]
+        xs = [x for x, _, _ in points]
+        outlines.append(
+            ([*xs, *xs[::-1], xs[0]], [*(h for *_, h in points), *(low for _, low, _ in points[::-1]), points[0][2]])
+        )
+    return outlines
+
+
+def _bars(part: pd.DataFrame, curve: Curve) -> dict[str, Any]:
+    up, down = part[curve.high] - part[curve.value], part[curve.value] - part[curve.low]
+    arrays = {"array": up.fillna(0).clip(lower=0).tolist(), "arrayminus": down.fillna(0).clip(lower=0).tolist()}
+    look = {"type": "data", "symmetric": False, "thickness": 1.2, "width": 4, "visible": bool(up.notna().any())}
+    return look | arrays
+
+
+def _reach(shown: pd.DataFrame, curve: Curve) -> pd.Series:
+    return pd.concat([shown[curve.value], shown[curve.low], shown[curve.high]]).dropna()
+
+
+def _faint(color: str) -> str:
+    red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.18)"
+
+
+def _list(values: pd.Series) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in values]

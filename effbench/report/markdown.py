@@ -1,0 +1,66 @@
+"""The report as Markdown, for a pull request or a job's summary: the answer, each mode, the speedups, what failed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from effbench.metrics import METRICS
+from effbench.report import summary
+from effbench.report.comparison import escape
+from effbench.report.site.material import Subject
+from effbench.report.site.pages.index import environment_line, not_ok
+from effbench.report.speedup_table import speedup_table
+
+
+def report(subjects: Iterable[Subject]) -> str:
+    """A section for each sweep and hardware."""
+    sections = [section(subject) for subject in subjects]
+    return "\n".join(sections) if sections else "There is no result in this database yet.\n"
+
+
+def section(subject: Subject) -> str:
+    tidy = subject.tidy
+    best = summary.fastest(tidy, subject.baseline_mode)
+    modes = summary.by_mode(tidy)
+    counted = summary.counts(tidy)
+    winner, wins, points = summary.headline(best, modes)
+    bad = ", ".join(f"{number} {status}" for status, number in counted.by_status.items() if status != "ok")
+    lines = [f"## {escape(subject.name)} on {escape(subject.hardware)}", ""]
+    if winner:
+        lines += [f"**{escape(winner)}** is the fastest mode in {wins} of {points} points (model × batch size).", ""]
+    lines += [f"{counted.ok} of {counted.total} results ok{f'; {escape(bad)}' if bad else ''}.", ""]
+    lines += table(
+        ["mode", "speedup (×)", "pass rate", "memory ratio (×)", "compile, cold"],
+        [mode_line(row) for row in modes.to_dict("records")],
+        numeric=4,
+    )
+    lines += ["", speedup_table(subject.rows, "speedup", subject.baseline_mode).render("markdown")]
+    lines += [f"× against {escape(subject.baseline_mode)}, whose column shows its latency; bold: the best of its row."]
+    failures = not_ok(tidy, most=20)
+    if failures["rows"]:
+        lines += ["", "### Not ok", ""]
+        lines += [
+            f"- {escape(row['status'])}: {escape(row['case'])} bs {row['bs']} {escape(row['series'])}: "
+            f"{escape((row['reason'] or 'no reason recorded')[:300])}"
+            for row in failures["rows"]
+        ]
+        lines += [f"- and {failures['more']} more"] if failures["more"] else []
+    return "\n".join([*lines, "", f"<sub>{escape(environment_line(subject))}</sub>", ""])
+
+
+def mode_line(row: dict[str, Any]) -> list[str]:
+    speedup = METRICS["speedup"].format(row["speedup"])
+    low, high = row["speedup_low"], row["speedup_high"]
+    if low is not None and not math.isnan(low) and low < high:
+        speedup += f" ({low:.2f}–{high:.2f})"
+    passed = f"{row['ok']} of {row['results']}"
+    name = f"{row['series']} {row['phase']}".strip()
+    return [name, speedup, passed, *(METRICS[key].format(row[key]) for key in ("memory_ratio", "compile_cold_s"))]
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numeric: int) -> list[str]:
+    """Lines of a table whose last `numeric` columns are aligned as numbers."""
+    rule = ["---"] * (len(headings) - numeric) + ["---:"] * numeric
+    return [f"| {' | '.join(line)} |" for line in (headings, rule, *(list(map(escape, row)) for row in rows))]

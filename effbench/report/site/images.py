@@ -1,0 +1,87 @@
+"""Figures as PNG or SVG files, for slides and pull requests, through kaleido and a Chromium."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import plotly.graph_objects as go
+
+from effbench.errors import UsageError
+from effbench.report.colors import THEMES
+from effbench.report.figures import all_figures
+from effbench.report.figures.base import safe
+from effbench.report.site.material import Subject
+
+FORMATS = ("png", "svg")
+WIDTH = 900  # pixels; a PNG has twice as many
+NO_KALEIDO = "static images need kaleido: pip install 'effbench[export]'"
+NO_BROWSER = (
+    "static images need a Chrome or Chromium, and kaleido finds none here: install one (Debian: apt-get install "
+    "chromium; anywhere: plotly_get_chrome), or set BROWSER_PATH to it"
+)
+
+
+def write_images(subjects: Sequence[Subject], out: Path, form: str) -> list[Path]:
+    """Every figure of every subject as `out/images/SLUG/FIGURE[-N].FORM`; returns the paths.
+
+    Raises UsageError where kaleido or its browser is missing, with what to do.
+    """
+    try:
+        import kaleido  # noqa: F401 - plotly's own message for its absence is a traceback's length
+        import plotly.io
+    except ImportError as error:
+        raise UsageError(NO_KALEIDO) from error
+    figures: list[go.Figure] = []
+    paths: list[Path] = []
+    for subject in subjects:
+        folder = out / "images" / subject.slug
+        for figure in all_figures():
+            data = figure.data(subject.tidy)
+            if data.empty:
+                continue
+            parts = [("", data)]
+            if figure.small_multiples:
+                parts = [(str(case), part) for case, part in data.groupby("case", sort=False)]
+            for number, (case, part) in enumerate(parts):
+                figures.append(alone(figure.draw(part), f"{figure.title}{f' · {case}' if case else ''}"))
+                paths.append(folder / f"{figure.name}{f'-{number}' if len(parts) > 1 else ''}.{form}")
+    if not figures:
+        return []
+    for folder in {path.parent for path in paths}:
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        plotly.io.write_images(figures, paths, format=form, width=WIDTH, scale=2 if form == "png" else 1)
+    except Exception as error:  # kaleido's own types differ between its versions
+        if re.search(r"chrome|browser", f"{type(error).__name__} {error}", re.IGNORECASE):
+            raise UsageError(NO_BROWSER) from error
+        raise
+    return paths
+
+
+def alone(figure: go.Figure, title: str) -> go.Figure:
+    """The figure with what the page around it says otherwise: title, legend, colours of the light theme."""
+    colors = THEMES["light"]
+    named: set[str] = set()
+    for trace in figure.data:
+        mode = (trace.meta or {}).get("mode") if isinstance(trace.meta, dict) else None
+        # a band and a line of one mode are one entry of the legend
+        first = mode is not None and getattr(trace, "fill", None) is None and mode not in named
+        if trace.type != "heatmap":
+            trace.showlegend = first
+        if first:
+            named.add(mode)
+    figure.update_layout(
+        title={"text": safe(title), "x": 0.01, "font": {"size": 15}},
+        margin={"t": 46, "b": 10, "l": 12, "r": 14},
+        height=int(figure.layout.height) + 46,
+        showlegend=bool(named),
+        legend={"orientation": "h", "y": -0.25},
+        paper_bgcolor=colors["paper"],
+        plot_bgcolor=colors["paper"],
+        font={"color": colors["ink"]},
+    )
+    figure.update_xaxes(gridcolor=colors["line"], linecolor=colors["muted"])
+    figure.update_yaxes(gridcolor=colors["line"], linecolor=colors["muted"])
+    return figure

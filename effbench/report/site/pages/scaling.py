@@ -1,0 +1,40 @@
+"""Scaling: latency and throughput against batch size by mode, why graphs help, and what bounds each cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from effbench.report.figures import all_figures
+from effbench.report.site.grid import Column, Grid
+from effbench.report.site.material import Subject
+from effbench.report.site.pages.base import CHARTS, GRIDS, Page, PageFolder
+from effbench.report.why_table import why_table
+
+
+def context(folder: PageFolder) -> Mapping[str, Any]:
+    tidy = folder.subject.tidy
+    return {
+        "sections": [folder.section(figure, tidy) for figure in all_figures("scaling")],
+        "models": models(tidy),
+        "why": folder.grid("why", bounds(folder.subject)),
+    }
+
+
+def models(tidy: Any) -> list[str]:
+    """What the page's small multiples can be narrowed to."""
+    return list(dict.fromkeys(tidy["case"]))
+
+
+def bounds(subject: Subject) -> Grid:
+    """What bounds each cell, with the figures that say so."""
+    table = why_table(subject.rows)
+    filters = {"model", "mode", "bound"}
+    columns = [
+        Column(heading, numeric=numeric, filter=heading in filters, wide=heading == "why")
+        for heading, numeric in zip(table.headings, table.numeric, strict=True)
+    ]
+    return Grid("What bounds each cell", columns, table.rows)
+
+
+PAGE = Page("scaling", "Scaling", 30, context, scripts=GRIDS + CHARTS)

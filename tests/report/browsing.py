@@ -1,0 +1,96 @@
+"""Pages in a real browser: what they asked for, said and threw; and sites of made-up sweeps."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import synthetic as make
+
+from effbench.report.site.build import write_site
+from effbench.report.site.material import Material, Subject
+
+EVIL = (
+    "<img src=x onerror=alert(1)>",
+    "</script><script>alert(2)</script>",
+    '"><svg onload=alert(3)>',
+    "<a href='javascript:alert(4)'>x</a>",
+    "%{x} {{ 7*7 }}",
+    "<b>&lt;i&gt;</b>",
+    "../../x",
+    "');alert(5);//",
+)
+
+
+def chromium_path() -> str:
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert path, "these tests need a Chromium on the PATH"
+    return path
+
+
+def subject(rows: list[dict[str, Any]], sweep: dict[str, Any] | None = None, **more: Any) -> Subject:
+    known = {"sweep": make.SWEEP | (sweep or {}), "hardware": "NVIDIA H200", "environments": [make.ENVIRONMENT]}
+    return Subject(**{**known, "rows": rows, **more})
+
+
+def site(out: Path, *subjects: Subject, database: str = "sqlite:///results/effbench.db", **more: Any) -> Path:
+    """Writes a site; returns its folder."""
+    known = {"sweeps": [one.sweep for one in subjects], "environments": [make.ENVIRONMENT] if subjects else []}
+    write_site(Material(database=database, subjects=subjects, **{**known, **more}), out)
+    return out
+
+
+def page_of(folder: Path, one: Subject, name: str) -> Path:
+    return folder / one.slug / f"{name}.html"
+
+
+def until(page: Any, condition: str, seconds: float = 30) -> None:
+    """Wait for a JavaScript condition; Playwright's own way needs eval, which the page's policy forbids."""
+    deadline = time.monotonic() + seconds
+    while not page.evaluate(condition):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {condition}"
+        page.wait_for_timeout(20)
+
+
+class Visit:
+    """A page opened in a browser, everything on it drawn."""
+
+    def __init__(
+        self, browser: Any, where: Path | str, width: int = 1200, theme: str = "light", after: str = ""
+    ) -> None:
+        self.requests, self.complaints, self.dialogs = [], [], []
+        self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
+        self.page.goto((where if isinstance(where, str) else where.resolve().as_uri()) + after)
+        self.home = self.page.url.partition("#")[0].rpartition("/")[0].rpartition("/")[0]
+        self.draw()
+
+    def draw(self) -> None:
+        """As printing does: also the figures that are out of sight."""
+        self.page.evaluate("dispatchEvent(new Event('beforeprint')); dispatchEvent(new Event('afterprint'))")
+        until(self.page, "[...document.querySelectorAll('.chart[data-src]')].every((chart) => chart.dataset.drawn)")
+        until(
+            self.page,
+            "[...document.querySelectorAll('.grid-place[data-src], #grid')]"
+            ".every((place) => place.closest('details:not([open])') || place.childElementCount)",
+        )
+
+    def __enter__(self) -> Visit:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.page.close()
+
+    def texts(self, selector: str) -> list[str]:
+        return self.page.locator(selector).all_inner_texts()
+
+    def assert_quiet(self) -> None:
+        """Nothing was asked of another host or a folder above the site, nothing complained or opened."""
+        own = (self.home + "/", "data:", "blob:")
+        foreign = [url for url in self.requests if not url.startswith(own)]
+        assert (foreign, self.complaints, self.dialogs) == ([], [], [])

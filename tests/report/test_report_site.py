@@ -1,0 +1,313 @@
+"""The site: whole, without a network, harmless whatever names users choose, and good in a real browser."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import re
+import threading
+
+import pandas as pd
+import pytest
+import synthetic as make
+from browsing import EVIL, Visit, page_of, site, subject, until
+
+from effbench.report.embed import command_line, figure_json, without_password
+from effbench.report.figures import speedup_heatmap
+from effbench.report.frame import prepare
+from effbench.report.site.build import write_site
+from effbench.report.site.material import Material
+
+PAGES = ("speedups", "scaling", "cost")
+
+
+def evil_rows():
+    rows = [make.row(name, bs, mode) for name in EVIL for bs in (1, 8) for mode in ("eager", "default", EVIL[0])]
+    rows += [make.failed(EVIL[1], 64, EVIL[1], "error", name) for name in EVIL[:1]]
+    rows.append(make.failed(EVIL[0], 64, "default", EVIL[0], EVIL[1]))
+    rows.append(make.row(EVIL[0], 64, "eager", dtype=EVIL[3]))
+    return rows
+
+
+def evil_subject():
+    sweep = {"name": EVIL[0], "label": EVIL[1], "git_revision": EVIL[2], "state": EVIL[0], "command": list(EVIL)}
+    sweep |= {"protocol": {"name": EVIL[1], "rounds": 5}, "baseline_mode": "eager", "id": EVIL[6]}
+    environment = dict.fromkeys(make.ENVIRONMENT, EVIL[1]) | {
+        "flags": {EVIL[0]: EVIL[1]},
+        "details": {EVIL[0]: EVIL[1]},
+    }
+    return subject(evil_rows(), sweep, hardware=EVIL[6], environments=[environment | {"gpu_memory_bytes": 1}])
+
+
+@pytest.fixture(scope="module")
+def subjects():
+    return {
+        "full": subject(make.sample().to_dict("records")),
+        "cpu": subject(make.cpu_quick().to_dict("records"), hardware="Xeon"),
+        "evil": evil_subject(),
+        "failed": subject([make.failed("mlp", 1, mode, "error", "boom") for mode in ("eager", "default")]),
+    }
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory, subjects):
+    folder = tmp_path_factory.mktemp("sites")
+    made = {name: site(folder / name, one) for name, one in subjects.items()}
+    return made | {"empty": site(folder / "empty"), "two": site(folder / "two", subjects["full"], subjects["cpu"])}
+
+
+@pytest.fixture
+def visit(chromium, sites, subjects):
+    """visit("full", "speedups") opens a page of a site."""
+    opened = []
+
+    def open(name, page="index", **more):
+        where = sites[name] / "index.html" if page == "index" else page_of(sites[name], subjects[name], page)
+        opened.append(Visit(chromium, where, **more))
+        return opened[-1]
+
+    yield open
+    for one in opened:
+        one.page.close()
+
+
+def test_an_empty_database_says_so(visit):
+    page = visit("empty")
+    assert "There is no result in this database yet" in page.page.locator("main").inner_text()
+    page.assert_quiet()
+
+
+@pytest.mark.parametrize("page", ["index", *PAGES])
+@pytest.mark.parametrize("name", ["full", "cpu", "evil", "failed"])
+@pytest.mark.parametrize(("width", "theme"), [(390, "dark"), (1200, "light")])
+def test_quiet_and_no_wider_than_the_screen(visit, name, page, width, theme):
+    one = visit(name, page, width=width, theme=theme)
+    assert one.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert "nan" not in one.page.locator("main").inner_text().lower().split()
+    if page == "index":
+        one.home = one.page.url.rpartition("/")[0]
+    one.assert_quiet()
+
+
+def test_from_a_server_as_from_disk(chromium, sites, subjects):
+    quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    handler = functools.partial(quiet, directory=sites["full"])
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/{subjects['full'].slug}/speedups.html"
+        with Visit(chromium, url) as one:
+            assert len(one.texts("#grid tbody tr")) == 9
+            one.assert_quiet()
+        server.shutdown()
+
+
+def test_names_of_users_are_text_and_nothing_else(visit):
+    for page in ("speedups", "scaling", "cost"):
+        one = visit("evil", page)
+        one.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        one.draw()
+        assert one.page.locator("img, main svg[onload], a[href^='javascript'], svg a, td b, th b").count() == 0
+        assert EVIL[0] in one.page.locator(".facts").inner_text()
+        for button in one.page.locator(".legend button").all()[-2:]:
+            button.click()
+        one.assert_quiet()
+    drawn = visit("evil", "scaling").page.locator(".chart svg").all_text_contents()
+    assert drawn
+
+
+def test_no_name_leads_out_of_the_site(tmp_path, subjects):
+    site(tmp_path / "in" / "site", subjects["evil"])
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    assert [path.name for path in (tmp_path / "in").iterdir()] == ["site"]
+    assert re.fullmatch(r"[a-z0-9-]+", subjects["evil"].slug)
+
+
+def test_the_metric_switch(visit, subjects):
+    one = visit("full", "speedups")
+    by_key = {row["cell_key"]: row for row in subjects["full"].rows}
+    for metric in ("latency_ms", "throughput_per_s", "memory_ratio", "energy_mj", "speedup"):
+        one.page.locator("#metric").select_option(metric)
+        until(one.page, f"document.getElementById('grid').dataset.metric === '{metric}'")
+        found = one.page.evaluate(
+            "[...document.querySelectorAll('#grid tbody td a')].map((a) => [a.hash.slice(6), a.textContent])"
+        )
+        assert len(found) == len(by_key)
+        for key, text in found:
+            row = by_key[key]
+            if row["status"] != "ok":
+                assert text == row["status"]
+            elif pd.isna(row[metric]):
+                assert text in ("no baseline", "—")
+            elif not (metric == "speedup" and row["mode"] == "eager"):
+                figure = re.search(r"[0-9.]+(e[+-]?[0-9]+)?", text)
+                assert figure, text
+                assert float(figure[0]) == pytest.approx(row[metric], rel=0.006)
+    assert "metric=speedup" in one.page.url
+
+
+def test_a_link_keeps_the_metric(visit):
+    one = visit("full", "speedups", after="#metric=latency_ms")
+    assert one.page.locator("#metric").input_value() == "latency_ms"
+    assert "ms" in one.texts("#grid tbody td a")[1]
+
+
+def test_filters_modes_and_status(visit):
+    one = visit("full", "speedups")
+    one.page.locator("#grid select[data-column=model]").select_option("resnet50")
+    assert {row.split("\t")[0] for row in one.texts("#grid tbody tr")} == {"resnet50"}
+    one.page.locator("#metric").select_option("latency_ms")
+    until(one.page, "document.getElementById('grid').dataset.metric === 'latency_ms'")
+    assert len(one.texts("#grid tbody tr")) == 3, "a filter outlives the metric"
+    one.page.locator("#grid select[data-column=model]").select_option("")
+    one.page.locator("#status").select_option("oom")
+    assert len(one.texts("#grid tbody tr")) == 1
+    one.page.locator("#status").select_option("")
+    columns = len(one.texts("#grid thead th"))
+    button = one.page.locator("#table .legend button", has_text="cuda-graph")
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    assert len(one.texts("#grid thead th")) == columns - 1
+    one.assert_quiet()
+
+
+def test_sorting_is_by_number(visit):
+    one = visit("full", "speedups")
+    head = one.page.locator("#grid thead th", has_text="compile+graph")
+    for order in ("ascending", "descending"):
+        head.click()
+        until(one.page, f"document.querySelector('#grid th[aria-sort]')?.ariaSort === '{order}'")
+    column = one.page.evaluate(
+        "[...document.querySelectorAll('#grid tbody tr')].map((row) => row.lastElementChild.innerText.split('\\n')[0])"
+    )
+    values = [float(re.sub(r"[^0-9.]", "", text.replace("n.s.", ""))) for text in column if "×" in text]
+    assert values == sorted(values, reverse=True) and len(values) > 5
+
+
+def test_copying(visit):
+    one = visit("full", "speedups")
+    one.page.evaluate("navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }")
+    one.page.locator("#grid select[data-column=model]").select_option("mlp")
+    one.page.locator("button[data-copy=CSV]").first.click()
+    until(one.page, "window.copied !== undefined")
+    lines = one.page.evaluate("window.copied").splitlines()
+    assert lines[0].startswith("model,bs,eager,default")
+    assert len(lines) == 4 and lines[1].startswith("mlp,1,1,1.3,2.4")
+    one.page.locator("button[data-copy=Markdown]").first.click()
+    until(one.page, "window.copied.startsWith('|')")
+    table = one.page.evaluate("window.copied")
+    assert table.splitlines()[1] == "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    assert "★ 2.80×" in table
+
+
+def test_themes_follow_the_system_and_the_reader(visit):
+    one = visit("full", "scaling", theme="light")
+    ink = "getComputedStyle(document.querySelector('#latency .chart .xtick text')).fill"
+    paper = "getComputedStyle(document.body).backgroundColor"
+    light = one.page.evaluate(f"[{ink}, {paper}]")
+    one.page.emulate_media(color_scheme="dark")
+    until(one.page, f"{ink} !== '{light[0]}'")
+    assert one.page.evaluate(f"[{ink}, {paper}]") == ["rgb(230, 234, 239)", "rgb(15, 19, 24)"]
+    one.page.locator("#theme").click()
+    until(one.page, f"{ink} === '{light[0]}'")
+    assert one.page.evaluate(paper) == light[1]
+    one.page.reload()
+    assert one.page.evaluate(paper) == light[1], "the choice is kept"
+    one.assert_quiet()
+
+
+def test_the_legend_hides_a_mode_in_all_small_multiples(visit):
+    one = visit("full", "scaling")
+    lines = "document.querySelectorAll('#latency .scatterlayer .trace').length"
+    before = one.page.evaluate(lines)
+    button = one.page.locator("#latency .legend button", has_text="compile+graph")
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    until(one.page, f"{lines} === {before - 6}")  # a band and a line in each of three models
+    button.click()
+    until(one.page, f"{lines} === {before}")
+
+
+def test_it_prints_in_light_colours(visit):
+    one = visit("full", "scaling", theme="dark")
+    one.page.emulate_media(media="print")
+    assert one.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert one.page.locator("nav").first.is_hidden()
+    assert one.page.pdf()[:4] == b"%PDF"
+
+
+def test_two_machines(chromium, sites, subjects):
+    with Visit(chromium, page_of(sites["two"], subjects["full"], "cost")) as one:
+        assert one.page.locator("#subjects option").count() == 2
+        one.page.locator("#subjects").select_option(index=1)
+        one.page.wait_for_url(f"**/{subjects['cpu'].slug}/cost.html")
+        assert "Xeon" in one.page.locator(".facts").inner_text()
+        assert "No device memory was recorded" in one.page.locator("main").inner_text()
+        one.assert_quiet()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("page", ["index", *PAGES])
+def test_accessible(visit, page, theme):
+    """axe-core finds no serious violation."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    one = visit("full", page, theme=theme)
+    found = Axe().run(one.page).response["violations"]
+    bad = [(item["id"], item["nodes"][0]["html"]) for item in found if item["impact"] in ("serious", "critical")]
+    assert bad == []
+
+
+def test_the_answer_comes_first(sites):
+    html = (sites["full"] / "index.html").read_text(encoding="utf-8")
+    assert "<b>compile+graph</b> is the fastest mode in 9 of 9 points" in html
+    assert "CUDA out of memory: tried to allocate 12.5 GiB" in html
+    assert html.index("is the fastest mode") < html.index("Each mode over all models")
+
+
+def test_an_unfinished_sweep_is_marked(tmp_path, sites):
+    one = subject(make.sample().to_dict("records"), {"state": "running", "finished_at": None})
+    html = (site(tmp_path, one) / "index.html").read_text(encoding="utf-8")
+    assert "is still running" in html
+    assert "is still running" not in (sites["full"] / "index.html").read_text(encoding="utf-8")
+
+
+def test_writing_again_removes_what_is_no_longer_part_of_it(tmp_path, subjects):
+    site(tmp_path, subjects["full"])
+    mine = tmp_path / subjects["full"].slug / "notes.txt"
+    mine.write_text("kept")
+    site(tmp_path, subjects["cpu"])
+    assert [path.name for path in mine.parent.rglob("*")] == ["notes.txt"]
+    assert page_of(tmp_path, subjects["cpu"], "speedups").exists()
+    assert not [path for path in tmp_path.rglob("*") if path.name.startswith(".")]
+
+
+def test_a_list_of_files_from_elsewhere_removes_nothing_outside(tmp_path):
+    outside = tmp_path / "outside.txt"
+    outside.write_text("kept")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "site.json").write_text(json.dumps({"files": ["../outside.txt", "index.html"]}))
+    write_site(Material("x.db", []), tmp_path / "site")
+    assert outside.exists()
+
+
+def test_json_in_a_script_cannot_end_it_and_reads_back_equal():
+    figure = speedup_heatmap.draw(speedup_heatmap.data(prepare(pd.DataFrame(evil_rows()))))
+    text = str(figure_json(figure))
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == json.loads(figure.to_json())
+
+
+def test_passwords_are_masked(tmp_path):
+    url = "postgresql+psycopg://ann:s3cr:et@db:5432/bench"
+    assert without_password(url) == "postgresql+psycopg://ann:***@db:5432/bench"
+    assert without_password("sqlite:///a@b.db") == "sqlite:///a@b.db"
+    one = subject(make.sample().to_dict("records"), {"command": ["-m", f"db={url}"]})
+    out = site(tmp_path, one, database=url)
+    text = "".join(path.read_text(encoding="utf-8") for path in out.rglob("*.html"))
+    assert "s3cr" not in text and "ann:***@db" in text
+
+
+@pytest.mark.parametrize("program", [[], ["effbench"], ["/opt/bin/effbench"], ["/lib/effbench/__main__.py"]])
+def test_the_command_is_fit_for_a_shell(program):
+    assert command_line([*program, "-m", "bs=1,8", "sweep.name=a b"]) == "effbench -m bs=1,8 'sweep.name=a b'"
