@@ -54,17 +54,24 @@ _CHUNK = 5000
 
 @dataclass(frozen=True)
 class Shape:
-    """`sweeps` take turns on the two GPUs; with one, it has all trials and as many models as these need. `latencies`
-    and `periods`: median number of samples of a trial (on an H200 about 1,500 and 200)."""
+    """Sweeps of 40 models take turns on the two GPUs. `one_sweep`: all trials in one, of 160 models (as PyTorch's
+    compiler dashboard has), nine batch sizes and ten rounds for 100,000. `latencies` and `periods`: median number of
+    samples of a trial (on an H200 about 1,500 and 200)."""
 
     trials: int = 100_000
     models: int = 40
-    sizes: tuple[int, ...] = (1, 4, 16, 64, 256)
-    rounds: int = 5
     one_sweep: bool = False
     latencies: int = 1500
     periods: int = 200
     seed: int = 0
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return (1, 2, 4, 8, 16, 32, 64, 128, 256) if self.one_sweep else (1, 4, 16, 64, 256)
+
+    @property
+    def rounds(self) -> int:
+        return 10 if self.one_sweep else 5
 
     @property
     def cells(self) -> int:

@@ -36,7 +36,10 @@ def read(
 ) -> Iterator[tuple[dict[str, Any], dict[str, tuple[int, np.ndarray]]]]:
     """Rows of `trial` in the order of `ids`, each with timer -> how many samples were taken, and float32 of those that
     are stored."""
-    rows = {row["id"]: dict(row) for row in connection.execute(_TRIALS, {"ids": ids}).mappings()}
+    found = connection.execute(_TRIALS, {"ids": ids})
+    names = tuple(found.keys())
+    place = names.index("id")
+    rows = {values[place]: dict(zip(names, values, strict=True)) for values in found}
     blobs: dict[int, dict[str, tuple[int, np.ndarray]]] = {}
     for trial_id, timer, count, stored, codec, data in connection.execute(_SAMPLES, {"ids": ids}):
         blobs.setdefault(trial_id, {})[timer] = (count, samples.decode(codec, data, stored))

@@ -5,6 +5,7 @@ Nothing but the configurations that ship is needed: a model or a mode that they 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
@@ -43,7 +44,7 @@ def overrides_of(cell: Cell) -> list[str]:
     Raises InexpressibleError where none do: a stream out of a file, a name that Hydra's grammar does not take, or
     settings that this version of effbench does not have.
     """
-    words = [*_model(json.dumps([cell.model, cell.bs])), *_mode(json.dumps(cell.mode))]
+    words = [*_model(json.dumps(cell.model), cell.bs), *_mode(json.dumps(cell.mode))]
     if cell.stream is None:
         words.append(f"bs={cell.bs}")
     else:
@@ -124,6 +125,12 @@ def _options(group: str) -> dict[str, dict[str, Any]]:
     }
 
 
+@cache
+def _refers(group: str, name: str, to: str = "${") -> bool:
+    """Whether something in this option refers to something else."""
+    return to in json.dumps(_options(group)[name])
+
+
 # --- models and modes ---
 
 _GONE = object()
@@ -131,9 +138,9 @@ Change = tuple[tuple[str, ...], Any]
 
 
 @cache
-def _model(asked: str) -> tuple[str, ...]:
-    """The words for a cell's model at a batch size, both as JSON."""
-    model, bs = json.loads(asked)
+def _model(asked: str, bs: int) -> tuple[str, ...]:
+    """The words for a cell's model, as JSON, at a batch size."""
+    model = json.loads(asked)
     inputs = {spec["name"]: {key: value for key, value in spec.items() if key != "name"} for spec in model["inputs"]}
     wanted = {**model, "inputs": inputs}
     if {"description", *wanted} != {f.name for f in dataclasses.fields(schema.Model)} or len(inputs) < len(
@@ -194,6 +201,18 @@ def _laid_over(group: str, name: str, wanted: dict[str, Any], bs: int) -> list[s
 
 def _resolved(group: str, name: str, changes: Sequence[Change], bs: int) -> dict[str, Any] | None:
     """The option with these changes as planning sees it; None where something in it refers to what is not there."""
+    if _refers(group, name):
+        have = _resolved_by_omegaconf(group, name, changes, bs)
+    else:  # nothing in it refers to anything: a hundred times as fast
+        have = _changed(copy.deepcopy(_options(group)[name]), changes)
+    if have is None:
+        return None
+    if not have.get("name") and "module" in have:  # as planning names it
+        have["name"] = str(have["module"].get("_target_")).replace(":", ".").rpartition(".")[2]
+    return have
+
+
+def _resolved_by_omegaconf(group: str, name: str, changes: Sequence[Change], bs: int) -> dict[str, Any] | None:
     config = OmegaConf.create({group: _options(group)[name], "bs": bs})
     try:
         for path, value in changes:
@@ -203,11 +222,25 @@ def _resolved(group: str, name: str, changes: Sequence[Change], bs: int) -> dict
                 OmegaConf.select(config, ".".join((group, *path[:-1]))).pop(path[-1])
             else:
                 OmegaConf.update(config, _path(group, *path), value, merge=True)
-        have = OmegaConf.to_container(config, resolve=True)[group]
+        return OmegaConf.to_container(config, resolve=True)[group]
     except OmegaConfBaseException:
         return None
-    if not have.get("name") and "module" in have:  # as planning names it
-        have["name"] = str(have["module"].get("_target_")).replace(":", ".").rpartition(".")[2]
+
+
+def _changed(have: dict[str, Any], changes: Sequence[Change]) -> dict[str, Any] | None:
+    """The same without references."""
+    for path, value in changes:
+        node = have
+        for part in path[:-1]:
+            node = node.setdefault(part, {})
+        if value is _GONE:
+            if node[path[-1]] is None:
+                return None
+            del node[path[-1]]
+        elif isinstance(value, dict) and isinstance(node.get(path[-1]), dict):
+            node[path[-1]] |= value
+        else:
+            node[path[-1]] = value
     return have
 
 

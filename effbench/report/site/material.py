@@ -14,7 +14,7 @@ import pandas as pd
 
 from effbench.analysis.history import History
 from effbench.analysis.swept import SweptRow, plain_rows, swept_rows
-from effbench.report.frame import prepare
+from effbench.report.frame import tidied
 from effbench.report.ledger import Entry
 
 
@@ -61,7 +61,7 @@ class Subject:
     @cached_property
     def tidy(self) -> pd.DataFrame:
         """`report.frame.prepare` of the rows."""
-        return prepare(pd.DataFrame.from_records(list(self.rows)), self.baseline_mode)
+        return tidied(self.labelled, self.baseline_mode)
 
     @property
     def baseline_mode(self) -> str:
