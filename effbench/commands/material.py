@@ -84,6 +84,8 @@ def command_of(info: SweepInfo, params: Mapping[str, Any], environment_id: str) 
             *protocol_overrides(info.protocol),
             *(f"{name}={text_of(facts[name])}" for name in facts.get("given", ())),
         ]
-    except (InexpressibleError, TypeError) as error:  # TypeError: parameters of another version
+    except InexpressibleError as error:
         return None, str(error)
+    except (TypeError, KeyError, AttributeError):
+        return None, "its parameters were recorded by another version of effbench"
     return shlex.join(["effbench", *words]), None

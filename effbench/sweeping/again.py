@@ -141,12 +141,15 @@ Change = tuple[tuple[str, ...], Any]
 def _model(asked: str, bs: int) -> tuple[str, ...]:
     """The words for a cell's model, as JSON, at a batch size."""
     model = json.loads(asked)
+    unlike = InexpressibleError(
+        f"the model {model.get('name')} was recorded with other settings than this effbench has"
+    )
+    if {"description", *model} != {f.name for f in dataclasses.fields(schema.Model)}:
+        raise unlike
     inputs = {spec["name"]: {key: value for key, value in spec.items() if key != "name"} for spec in model["inputs"]}
+    if len(inputs) < len(model["inputs"]):
+        raise unlike
     wanted = {**model, "inputs": inputs}
-    if {"description", *wanted} != {f.name for f in dataclasses.fields(schema.Model)} or len(inputs) < len(
-        model["inputs"]
-    ):
-        raise InexpressibleError(f"the model {model['name']} was recorded with other settings than this effbench has")
     found = _shortest("model", model, model["module"].get("_target_"), "custom", wanted, bs)
     if found is None:
         raise InexpressibleError(f"no option says the model {model['name']}")
