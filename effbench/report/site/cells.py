@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
+from urllib.parse import quote
 
 from effbench.analysis.swept import plain
 from effbench.metrics import METRICS
@@ -88,6 +89,20 @@ _STARTED = next(index for index, fact in enumerate(FACTS) if fact.name == "start
 #: Parts of `extra` that have a place of their own.
 _ELSEWHERE = frozenset({"profile", "traceback", "log", "artifacts"})
 _LONG = 60
+#: Characters of a key in links: enough to find it.
+SHORT_KEY = 16
+
+
+def short_key(key: str) -> str:
+    """The start of a hash; another key as it is."""
+    is_hash = len(key) == 64 and all(character in "0123456789abcdef" for character in key)
+    return key[:SHORT_KEY] if is_hash else key
+
+
+def address(row: Mapping[str, Any], several: bool) -> str:
+    """What follows the page's name in the address of a result's cell; `several`: there is more than one environment."""
+    where = f"&env={quote(row['environment_id'], safe='')}" if several else ""
+    return f"#cell={quote(short_key(row['cell_key']), safe='')}{where}"
 
 
 def results(row: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -25,8 +25,6 @@ from effbench.report.site.pages.base import Page, PageFolder
 
 #: Characters of a chunk file; a cell alone may have more.
 CHUNK = 800_000
-#: Of a key in the links of this page: enough to find it.
-SHORT_KEY = 16
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
@@ -184,23 +182,15 @@ def neighbour(row: SweptRow) -> list[Any]:
     source = row.source
     ok = source["status"] == "ok"
     return [
-        row.mode, _glyph(row.base_mode), row.labels["bs"], short_key(source["cell_key"]), source["environment_id"],
+        row.mode, _glyph(row.base_mode), row.labels["bs"], cells.short_key(source["cell_key"]), source["environment_id"],
         source["status"], METRICS["latency_ms"].format(source["latency_ms"]) if ok else None,
         METRICS["speedup"].format(source["speedup"]) if ok and source["speedup"] is not None else None,
     ]  # fmt: skip
 
 
-def short_key(key: str) -> str:
-    """The start of a hash; another key as it is."""
-    is_hash = len(key) == 64 and all(character in "0123456789abcdef" for character in key)
-    return key[:SHORT_KEY] if is_hash else key
-
-
 def list_of(subject: Subject) -> Grid:
     """Every cell with a link to it."""
-    several = defaultdict(int)
-    for row in subject.labelled:
-        several[row.source["cell_key"]] += 1
+    several = len(subject.environments) > 1
     names = [name for name in subject.labelled[0].labels if name != "bs"] if subject.labelled else ["model"]
     columns = [
         *(Column(name, filter=True) for name in names), Column("bs", numeric=True, filter=True),
@@ -210,13 +200,11 @@ def list_of(subject: Subject) -> Grid:
     rows = []
     for row in subject.labelled:
         source = row.source
-        key = quote(short_key(source["cell_key"]), safe="")
-        where = f"&env={quote(source['environment_id'], safe='')}" if several[source["cell_key"]] > 1 else ""
         ok = source["status"] == "ok"
         latency, speedup = (source["latency_ms"], source["speedup"]) if ok else (None, None)
         rows.append([
             *(str(row.labels[name]) for name in names), row.labels["bs"],
-            cell(row.mode, link=f"#cell={key}{where}", glyph=tuple(_glyph(row.base_mode))),
+            cell(row.mode, link=cells.address(source, several), glyph=tuple(_glyph(row.base_mode))),
             "ok" if ok else cell(str(source["status"]), tone="status"),
             cell("—") if latency is None else cell(METRICS["latency_ms"].format(latency), latency),
             cell("—") if speedup is None else cell(METRICS["speedup"].format(speedup), speedup),
