@@ -183,6 +183,28 @@ def modes() -> Table:
     return Table(["mode", "what it is", "settings under `mode` and their defaults", "needs"], rows)
 
 
+def status_changes() -> Table:
+    """Every status before against every status now; None is a cell that was not measured."""
+    from effbench.analysis.statuses import is_guarded, verdict_of_statuses
+    from effbench.cell import SEVERITY
+
+    every = [*reversed(SEVERITY), None]
+
+    def verdict(before: str | None, now: str | None) -> str:
+        if before is now is None:
+            return "no row"
+        found = verdict_of_statuses(before, now)
+        if found is None:
+            return "compared"
+        return str(found) if is_guarded(before, now) else f"({found})"
+
+    def name(status: str | None) -> str:
+        return "not measured" if status is None else str(status)
+
+    rows = [Row(name(before), [verdict(before, now) for now in every], []) for before in every]
+    return Table(["before ╲ now", *map(name, every)], rows)
+
+
 def evidence() -> Table:
     from effbench.evidence import pieces  # imports torch
 
@@ -212,6 +234,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "models": models,
     "modes": modes,
     "evidence": evidence,
+    "status_changes": status_changes,
 }
 
 

@@ -65,10 +65,10 @@ def compare(
     """Two sweeps cell by cell and metric by metric, as `effbench compare` does it; what matters most first.
 
     `before`, `after`: ids, names, baselines or `last`; with `by` (`python`, `folder`, `dtype` …) the halves of the
-    sweep `before`. `metrics`: only these. `config`: limits and exceptions, a file or a name below conf/check. The
-    columns are those of `--format csv` (docs/regressions.md); `attrs` of the frame holds `differences` and `notes`,
-    lists of text. Raises NothingFoundError where nothing can be compared, UsageError and ConfigError for what does not
-    fit together.
+    sweep `before`. `metrics`: only these. `config`: limits and exceptions, a file or a name below conf/check; without
+    it `default`, as on the command line. The columns are those of `--format csv` (docs/regressions.md); `attrs` of the
+    frame holds `differences` and `notes`, lists of text, and `limits`, where these come from. Raises NothingFoundError
+    where nothing can be compared, UsageError and ConfigError for what does not fit together.
     """
     import pandas as pd
 
@@ -91,5 +91,5 @@ def compare(
         else:
             compared = compare_sweeps(store, old, find(store, after), limits)
     frame = pd.DataFrame([record(change) for change in compared.changes], columns=list(COLUMNS))
-    frame.attrs = {"differences": compared.differences, "notes": compared.notes}
+    frame.attrs = {"differences": compared.differences, "notes": compared.notes, "limits": limits.source}
     return frame

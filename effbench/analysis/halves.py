@@ -88,7 +88,7 @@ def pairs_of(before: Half, after: Half, names: Mapping[str, str], across: Collec
             why = "not in the plan" if other is None else f"planned, not measured: the sweep is {after.state}"
         elif old is None:
             why = f"not measured before: that sweep is {before.state}"
-        pairs.append(Pair(key, names[key], about_of(row, hardware), old, new, why))
+        pairs.append(Pair(key, names[key], about_of(row, hardware, after.cells.get(other)), old, new, why))
     known = set(partners.values())
     for key, row in after.cells.items():
         new = after.side(key, new_seat[1])
@@ -99,8 +99,11 @@ def pairs_of(before: Half, after: Half, names: Mapping[str, str], across: Collec
     return pairs
 
 
-def about_of(row: Mapping[str, Any], hardware: str) -> dict[str, Any]:
-    return {**{name: row[name] for name in ABOUT}, "hardware": hardware}
+def about_of(row: Mapping[str, Any], hardware: str, partner: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What exceptions are tied to. `after`: what of it the other side's cell has otherwise, where it is another one."""
+    otherwise = {name: partner[name] for name in ABOUT if partner[name] != row[name]} if partner else {}
+    about = {**{name: row[name] for name in ABOUT}, "hardware": hardware}
+    return about | ({"after": otherwise} if otherwise else {})
 
 
 def seats_together(before: Half, after: Half, across: Collection[str]) -> tuple[tuple, tuple]:

@@ -45,9 +45,14 @@ class ExceptionRule:
     used: bool = False
 
     def fits(self, cell: Mapping[str, Any], metric: str) -> bool:
-        return all(
-            fnmatch.fnmatchcase(metric if name == "metric" else str(cell.get(name)), wanted)
-            for name, wanted in self.patterns.items()
+        """`cell["after"]`, where it is there: what the other side has otherwise. One side that fits is enough."""
+        sides = (cell, {**cell, **cell.get("after", {})})
+        return any(
+            all(
+                fnmatch.fnmatchcase(metric if name == "metric" else str(side.get(name)), wanted)
+                for name, wanted in self.patterns.items()
+            )
+            for side in sides
         )
 
     def __str__(self) -> str:
@@ -56,7 +61,8 @@ class ExceptionRule:
 
 @dataclass
 class Limits:
-    """All limits of a comparison. `expired`: exceptions whose time has passed; they no longer hold."""
+    """All limits of a comparison. `expired`: exceptions whose time has passed; they no longer hold. `floor_for_all`:
+    in the place of every floor, also of a metric's own and of an exception's. `source`: where they come from."""
 
     metrics: tuple[str, ...] = COMPARED
     floor: float = 0.02
@@ -65,15 +71,19 @@ class Limits:
     by_metric: dict[str, Limit] = field(default_factory=dict)
     exceptions: list[ExceptionRule] = field(default_factory=list)
     expired: list[ExceptionRule] = field(default_factory=list)
+    floor_for_all: float | None = None
+    source: str | None = field(default=None, compare=False)
 
     def of(self, cell: Mapping[str, Any], metric: str) -> Limit:
         """`cell`: its model, bs, mode, dtype, phase, device and hardware. Of the exceptions that fit the last counts,
         and it alone."""
-        limit = own = self.by_metric.get(metric, Limit(self.floor))
+        over = {} if self.floor_for_all is None else {"floor": self.floor_for_all}
+        limit = own = replace(self.by_metric.get(metric, Limit(self.floor)), **over)
         for rule in self.exceptions:
             if rule.fits(cell, metric):
                 rule.used = True
-                limit = replace(own, **rule.changes, reason=rule.reason)
+                changes = {name: value for name, value in rule.changes.items() if name not in over}
+                limit = replace(own, **changes, reason=rule.reason) if changes else own
         return limit
 
     @property

@@ -1,10 +1,11 @@
 """Every cell and metric of two sweeps against each other: one verdict each, with what it rests on.
 
 Pure: what both sides know of each cell goes in, `Change` comes out. The rules, in the order in which they apply:
-a cell that was not measured on one side is `missing` or `new`; one whose status changed is `broken` or `fixed`; of the
-rest each metric is compared as `effbench.metrics` declares: `ratio` by Welch's test (or by pairs, where both were
-measured in the same rounds), Benjamini–Hochberg over all of the comparison, and an effect beyond the limit; `exact` by
-its integers; `bound` by a factor and an absolute difference.
+a cell that was not measured on one side is `missing` or `new`; one whose status changed has the verdict of
+`effbench.analysis.statuses`; of the rest each metric is compared as `effbench.metrics` declares: `ratio` by Welch's
+test (or by pairs, where both were measured in the same rounds), Benjamini–Hochberg over all of the comparison that is
+not ignored, and an effect beyond the limit; `exact` by its integers; `bound` by a factor and an absolute difference. A
+metric that one side alone has is `ambiguous`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from effbench.analysis.confirm import paired as compare_pairs
 from effbench.analysis.limits import Limit, Limits
 from effbench.analysis.statistics import log_mean
+from effbench.analysis.statuses import gives_figures, is_guarded, verdict_of_statuses
 from effbench.analysis.verdicts import Comparison, Verdict, benjamini_hochberg, compare, verdict_of
 from effbench.cell import Status
 from effbench.metrics import METRICS
@@ -33,6 +35,8 @@ COLUMNS = (
     "cell", "metric", "verdict", "before", "after", "ratio", "ci_low", "ci_high", "p_value", "limit",
     "smallest_slowdown", "gates", "reason", "cell_key",
 )  # fmt: skip
+#: Why a metric that one side alone has is `ambiguous`.
+NOT_BEFORE, NOT_NOW = "not measured before", "not measured now"
 #: The metric of a row that speaks of a whole cell.
 STATUS = "status"
 
@@ -115,6 +119,7 @@ def screen(
         if whole is not None:
             limit = limits.of(pair.about, STATUS)
             ignored = limit.ignore or (whole.verdict is Verdict.MISSING and limits.on_missing == "ignore")
+            ignored |= not is_guarded(pair.before and pair.before.status, pair.after and pair.after.status)
             found.append(replace(whole, ignored=ignored, reason=also(whole.reason, limit)))
             continue
         for metric in limits.metrics:
@@ -132,10 +137,13 @@ def screen(
                 if limit.reason is not None or limit.ignore:
                     change = replace(change, ignored=limit.ignore, reason=also(change.reason, limit))
                 found.append(change)
-    significant = benjamini_hochberg([comparison.p_value for _, comparison in tests], limits.q)
     bounds = {pair.key: (pair.before.bound, pair.after.bound) for pair in pairs if pair.before and pair.after}
-    for (index, comparison), is_significant in zip(tests, significant, strict=True):
-        found[index] = decided(found[index], comparison, is_significant, bounds[found[index].key], limits)
+    # what is ignored must not change what is not: two families of tests
+    for ignored in (False, True):
+        family = [(index, comparison) for index, comparison in tests if found[index].ignored is ignored]
+        significant = benjamini_hochberg([comparison.p_value for _, comparison in family], limits.q)
+        for (index, comparison), is_significant in zip(family, significant, strict=True):
+            found[index] = decided(found[index], comparison, is_significant, bounds[found[index].key], limits)
     return screen_order(found)
 
 
@@ -147,22 +155,23 @@ def screen_order(changes: Iterable[Change]) -> list[Change]:
 def status_change(pair: Pair) -> Change | None:
     """The verdict on a cell whose figures cannot be compared; None where they can."""
     before, after = pair.before, pair.after
-    if before is None or after is None:
-        verdict = Verdict.NEW if before is None else Verdict.MISSING
-        return whole(pair, verdict, pair.why)
-    comparable = (Status.OK, Status.DEGRADED)
-    if before.status == after.status and before.status in comparable:
+    verdict = verdict_of_statuses(before and before.status, after and after.status)
+    if verdict is None:
         return None
-    if Status.NOISY in (before.status, after.status):
-        side = "before" if before.status == Status.NOISY else "now"
-        disturbed = before if side == "before" else after
-        return whole(pair, Verdict.AMBIGUOUS, f"{side} {describe(disturbed)}")
+    if before is None:
+        return whole(pair, verdict, also_said(pair.why, None if after.status == Status.OK else describe(after)))
+    if after is None:
+        unguarded = None if gives_figures(before.status) else f"it gave no figures before: {describe(before)}"
+        return whole(pair, verdict, also_said(pair.why, unguarded))
+    if verdict is Verdict.AMBIGUOUS:
+        sides = (("before", before), ("now", after))
+        return whole(pair, verdict, also_said(*(f"{w} {describe(s)}" for w, s in sides if s.status == Status.NOISY)))
     if before.status == Status.OK:
-        return whole(pair, Verdict.BROKEN, f"{describe(after)} (ok before)")
+        return whole(pair, verdict, f"{describe(after)} (ok before)")
     if after.status == Status.OK:
-        return whole(pair, Verdict.FIXED, f"ok now (before {describe(before)})")
+        return whole(pair, verdict, f"ok now (before {describe(before)})")
     said = describe(after) if before.status == after.status else f"{describe(after)} (before {describe(before)})"
-    return whole(pair, Verdict.SAME, f"not ok on either side: {said}")
+    return whole(pair, verdict, f"no figures on either side: {said}" if verdict is Verdict.SAME else said)
 
 
 def describe(side: Side) -> str:
@@ -177,11 +186,9 @@ def of_ratio(pair: Pair, metric: str, limit: Limit, in_turns: bool) -> tuple[Cha
     """What the test says before the others of the comparison are known; None twice where no side has the metric."""
     before, after, odd = usable(pair, metric)
     blank = Change(pair.key, pair.name, metric, Verdict.AMBIGUOUS, limit=limit.floor, about=pair.about)
-    if not before and not after:
-        return (replace(blank, reason=odd), None) if odd else (None, None)
     if not before or not after:
-        which = "before" if not before else "now"
-        return replace(blank, **means(before, after), reason=also_said(f"not measured {which}", odd)), None
+        change = one_sided(blank, before, after, odd)
+        return (replace(change, **means(before, after)) if change else None), None
     if min(before.values()) <= 0 or min(after.values()) <= 0:
         change = of_nothing(blank, before, after, limit)
         return replace(change, reason=also_said(change.reason, odd)), None
@@ -239,13 +246,9 @@ def of_integers(pair: Pair, metric: str, limit: Limit) -> Change | None:
     """Counts: any change counts (beyond `least`, where an exception gives one); where trials of one side disagree, only
     one beyond their range."""
     before, after, odd = usable(pair, metric)
-    if not before and not after:
-        return None
     blank = Change(pair.key, pair.name, metric, Verdict.AMBIGUOUS, limit=0.0, about=pair.about)
     if not before or not after:
-        which = "before" if not before else "now"
-        ends = {"before": max(before.values(), default=None), "after": max(after.values(), default=None)}
-        return replace(blank, **ends, reason=also_said(f"not measured {which}", odd))
+        return one_sided(blank, before, after, odd)
     verdict, reason = by_range(before, after, limit.least, "{:.15g}".format)
     old, new = max(before.values()), max(after.values())
     ratio = new / old if old else None
@@ -255,16 +258,23 @@ def of_integers(pair: Pair, metric: str, limit: Limit) -> Change | None:
 def of_bound(pair: Pair, metric: str, limit: Limit) -> Change | None:
     """One value a sweep: a factor and an absolute difference, both exceeded."""
     before, after, odd = usable(pair, metric)
+    blank = Change(pair.key, pair.name, metric, Verdict.AMBIGUOUS, limit=limit.factor - 1, about=pair.about)
     if not before or not after:
-        return None
+        return one_sided(blank, before, after, odd)
     old, new = max(before.values()), max(after.values())
     verdict = Verdict.SAME
     if abs(new - old) > limit.least and max(new, old) > limit.factor * min(new, old):
         verdict = Verdict.SLOWER if new > old else Verdict.FASTER
-    ratio = new / old if old else None
-    return Change(
-        pair.key, pair.name, metric, verdict, old, new, ratio, limit=limit.factor - 1, reason=odd, about=pair.about
-    )
+    return replace(blank, verdict=verdict, before=old, after=new, ratio=new / old if old else None, reason=odd)
+
+
+def one_sided(blank: Change, before: Mapping[int, float], after: Mapping[int, float], odd: str | None) -> Change | None:
+    """The row of a metric that one side has, with the largest of its figures; None where neither has it, unless there
+    were figures that cannot be."""
+    if not before and not after:
+        return replace(blank, reason=odd) if odd else None
+    ends = {"before": max(before.values(), default=None), "after": max(after.values(), default=None)}
+    return replace(blank, **ends, reason=also_said(NOT_NOW if before else NOT_BEFORE, odd))
 
 
 def usable(pair: Pair, metric: str) -> tuple[dict[int, float], dict[int, float], str | None]:

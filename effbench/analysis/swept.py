@@ -63,11 +63,17 @@ class SweptRow:
 
     @property
     def name(self) -> str:
-        """All of it on one line, as progress and reasons say it: `Net how=fast bs=2 default (fullgraph=True)`."""
+        """All of it on one line, as progress and reasons say it: `Net how=fast bs=2 default (fullgraph=True) float32`;
+        without what the row does not say."""
         extra = [f"{name.removeprefix('model.').removeprefix('module.')}={value}"
                  for name, value in self.labels.items() if name not in ("model", "bs", "dtype")]  # fmt: skip
-        words = [str(self.labels["model"]), *extra, f"bs={self.labels['bs']}", self.mode, str(self.source["dtype"])]
-        return " ".join(words)
+        own = self.source
+        words = [
+            None if own.get("model") is None else str(self.labels["model"]), *extra,
+            None if own.get("bs") is None else f"bs={self.labels['bs']}",
+            None if own.get("mode") is None else self.mode, None if own.get("dtype") is None else str(own["dtype"]),
+        ]  # fmt: skip
+        return " ".join(word for word in words if word)
 
 
 def row_names(rows: list[dict[str, Any]]) -> list[str]:

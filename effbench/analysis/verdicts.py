@@ -31,7 +31,7 @@ class Verdict(StrEnum):
     FASTER = "faster"
     SLOWER = "slower"
     AMBIGUOUS = "ambiguous"  # neither shown nor excluded
-    BROKEN = "broken"  # ok before, not now
+    BROKEN = "broken"  # its status fell a class (effbench.analysis.statuses)
     FIXED = "fixed"
     NEW = "new"
     MISSING = "missing"

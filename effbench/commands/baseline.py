@@ -49,7 +49,8 @@ def put(store: Store, args: argparse.Namespace) -> int:
     failed = {status: number for status, number in sweep.statuses.items() if status != "ok"}
     if failed:
         said = ", ".join(f"{number} {status}" for status, number in sorted(failed.items()))
-        print(f"note: not all of its cells are ok ({said}); those are not guarded (effbench ls --failures)")
+        print(f"note: not all of its cells are ok ({said}); what failed is not guarded, nor are the figures of what is "
+              "noisy (effbench ls --failures)")  # fmt: skip
     return 0
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,10 +19,10 @@ from effbench.analysis.verdicts import Verdict
 from effbench.commands import options
 from effbench.commands.compare import across_of, add_choice, chosen, limits_of, render, show, wanted_cells
 from effbench.commands.show import terminal
-from effbench.errors import UsageError
+from effbench.errors import EffbenchError, UsageError
 from effbench.regression.compare import Compared, compare_sweeps
 from effbench.regression.gate import baseline_of, command_for, failing, verdict_line
-from effbench.report import comparison
+from effbench.report import comparison, gate_text
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 HELP = "Hold a sweep against a baseline: exit 1 where a cell became slower or broken, or was not measured."
 SUMMARY = "GITHUB_STEP_SUMMARY"
 INTERRUPTED = 130
-#: Rows of a job summary: beyond this nobody reads on.
-MOST_ROWS = 50
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +57,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    try:
+        return checked(args)
+    except EffbenchError as error:
+        # whoever reads the job's page is to learn why there is no verdict
+        if os.environ.get(SUMMARY):
+            with contextlib.suppress(UsageError):  # that it cannot be written may be the error itself
+                add_summary(Path(os.environ[SUMMARY]), gate_text.not_checked(str(error), args.baseline))
+        raise
+
+
+def checked(args: argparse.Namespace) -> int:
+    """The exit code of a check that could be made."""
     if args.out and args.format == "table":
         raise UsageError("check --out needs a --format such as markdown or json: a table is for the terminal")
     limits = limits_of(args)
@@ -70,7 +81,9 @@ def run(args: argparse.Namespace) -> int:
         name = store.name
     confirmation = confirmed(compared, before, sweep, args) if args.confirm else None
     compared = confirmation.compared if confirmation else compared
-    report(compared, partial(command_for, before=before.id, sweep=sweep, db=name, options=given(args)), args)
+    again = {} if confirmation is None else dict.fromkeys(confirmation.failed, confirmation.sweep_id)
+    shows = partial(command_for, before=before.id, sweep=sweep, db=name, options=given(args), failed_again=again)
+    report(compared, shows, args)
     if confirmation and confirmation.interrupted:
         print(f"effbench: interrupted while confirming (sweep {confirmation.sweep_id})", file=sys.stderr)
         return INTERRUPTED
@@ -94,48 +107,48 @@ def given(args: argparse.Namespace) -> list[str]:
     words = []
     for option in ("on", "across", "config", "floor"):
         words += [f"--{option}", value] if (value := getattr(args, option)) else []
-    return words + [word for setting in args.settings for word in ("--set", setting)]
+    words += [word for setting in args.settings for word in ("--set", setting)]
+    return words + [word for metric in args.metric or () for word in ("--metric", metric)]
 
 
 def report(compared: Compared, shows: Callable[[Change], str], args: argparse.Namespace) -> None:
     """What was asked for on standard output, and the files beside it. `shows`: the command that shows a row."""
     rows = chosen(compared.changes, args)
+    failed = failing(compared)
+    line = verdict_line(compared, failed, args.baseline)
     if args.format == "table":
         console = terminal()
         show(console, compared, rows, args)
-        for line in conclusion(compared, shows, args):
-            console.print(escape(line), highlight=False, soft_wrap=True)
+        for text in gate_text.plain(line, failed, shows):
+            console.print(escape(text), highlight=False, soft_wrap=True)
     else:
-        options.write(render(args.format, compared, rows, args), args.out)
+        options.write(rendered(compared, rows, failed, line, shows, args), args.out)
     if args.junit:
-        options.write(comparison.as_junit(compared, compared.changes), args.junit)
+        options.write(comparison.as_junit(compared, compared.changes, shows), args.junit)
     if os.environ.get(SUMMARY):
-        add_summary(Path(os.environ[SUMMARY]), compared, shows, args)
+        text = gate_text.markdown(compared, compared.changes, failed, line, shows)
+        add_summary(Path(os.environ[SUMMARY]), text)
 
 
-def conclusion(compared: Compared, shows: Callable[[Change], str], args: argparse.Namespace) -> list[str]:
-    """Passed or not, and for each row that fails the command that shows it."""
-    failed = failing(compared)
-    lines = [verdict_line(compared, failed, args.baseline)]
-    commands = {shows(change): change for change in reversed(failed)}
-    for command, change in reversed(commands.items()):
-        lines += [f"  {comparison.sentence(change)}", f"    {command}"]
-    return lines
+def rendered(
+    compared: Compared, rows: Sequence[Change], failed: Sequence[Change], line: str, shows: Callable[[Change], str],
+    args: argparse.Namespace,
+) -> str:  # fmt: skip
+    """In a format for machines, or as the section of a job's summary."""
+    if args.format == "markdown":
+        return gate_text.markdown(compared, rows, failed, line, shows, everything=args.all)
+    if args.format == "junit":
+        return comparison.as_junit(compared, rows, shows)
+    if args.format == "json":
+        commands = [{"cell_key": one.key, "metric": one.metric, "command": shows(one)} for one in failed]
+        return comparison.as_json(compared, rows, baseline=args.baseline, passed=not failed, failing=commands)
+    return render(args.format, compared, rows, args)
 
 
-def add_summary(path: Path, compared: Compared, shows: Callable[[Change], str], args: argparse.Namespace) -> None:
+def add_summary(path: Path, text: str) -> None:
     """Append a section to the job's summary; other steps write to the same file."""
-    failed = failing(compared)
-    shown = [change for change in compared.changes if change.verdict != "same"]
-    lines = [f"## effbench: {verdict_line(compared, failed, args.baseline)}", ""]
-    lines.append(comparison.markdown(compared, shown[:MOST_ROWS], len(compared.changes) - len(shown)))
-    if len(shown) > MOST_ROWS:
-        lines.append(f"{len(shown) - MOST_ROWS} further rows are left out here.\n")
-    commands = dict.fromkeys(shows(change) for change in failed[:MOST_ROWS])
-    if commands:
-        lines += ["What shows each of them:", "", "```sh", *commands, "```", ""]
     try:
         with path.open("a", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
+            file.write(text + "\n")
     except OSError as error:
         raise UsageError(f"cannot write {SUMMARY}={path}: {error.strerror or error}") from error

@@ -58,14 +58,20 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only", metavar="VERDICTS", help=f"only rows with these verdicts, with commas: {', '.join(Verdict)}"
     )
-    parser.add_argument("--cell", metavar="TEXT", help="only cells whose name has this text, or fits it as a pattern")
-    parser.add_argument("--floor", metavar="SIZE", help="least relative change that counts: 3%% or 0.03")
+    parser.add_argument(
+        "--cell", metavar="TEXT", help="tell only of cells whose name has this text, or fits it as a pattern"
+    )
+    parser.add_argument(
+        "--floor", metavar="SIZE", help="least relative change that counts, of every metric and cell: 3%% or 0.03"
+    )
     parser.add_argument("--on", metavar="TEXT", help="only trials on hardware, or by an interpreter, of this name")
     parser.add_argument(
         "--across", metavar="NAMES", default="", help=f"compare although these differ, with commas: {', '.join(ACROSS)}"
     )
     parser.add_argument(
-        "--config", metavar="NAME|FILE", help="limits and exceptions: a file, or a name below conf/check"
+        "--config",
+        metavar="NAME|FILE",
+        help="limits and exceptions: a file, or a name below conf/check (default: default)",
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="a setting of it, on top"
@@ -107,7 +113,10 @@ def compare(store: Store, args: argparse.Namespace) -> Compared:
 
 def limits_of(args: argparse.Namespace) -> Any:
     """Limits of the configuration, with what the options say on top."""
-    limits = read(args.config, [*args.settings, *([f"floor={fraction(args.floor)}"] if args.floor else [])])
+    limits = read(args.config, args.settings)
+    if args.floor:
+        limits.floor_for_all = fraction(args.floor)
+        limits.source = f"{limits.source}, --floor {args.floor}"
     if args.metric:
         limits.metrics = tuple(check_metric(name) for name in dict.fromkeys(args.metric))
     return limits
@@ -188,33 +197,21 @@ def show(console: Console, compared: Compared, rows: Sequence[Change], args: arg
     console.print(f"{comparison.counts_text(compared)}{more}", highlight=False, soft_wrap=True)
     for line in comparison.mode_lines(compared):
         console.print(escape(line), highlight=False, soft_wrap=True)
-    if said := sensitivity(compared):
-        console.print(said, style="dim", highlight=False, soft_wrap=True)
+    if said := comparison.sensitivity(compared):
+        console.print(escape(said), style="dim", highlight=False, soft_wrap=True)
+    for line in comparison.limits_line(compared):
+        console.print(escape(line), style="dim", highlight=False, soft_wrap=True)
     for note in compared.notes:
         console.print(f"note: {escape(note)}", style="yellow", highlight=False, soft_wrap=True)
 
 
 def table_of(rows: Sequence[Change]) -> Table:
     drawn = Table(header_style="bold", pad_edge=False)
-    for heading, numeric in zip(comparison.HEADINGS, comparison.NUMERIC, strict=True):
-        drawn.add_column(heading, justify="right" if numeric else "left", overflow="fold")
-    for change in rows:
-        drawn.add_row(*map(escape, comparison.cells_of(change)), style=TONES.get(change.verdict, ""))
+    cells = [comparison.cells_of(change) for change in rows]
+    used = comparison.columns_used(cells)
+    for n in used:
+        justify = "right" if comparison.NUMERIC[n] else "left"
+        drawn.add_column(comparison.HEADINGS[n], justify=justify, overflow="fold")
+    for change, row in zip(rows, cells, strict=True):
+        drawn.add_row(*(escape(row[n]) for n in used), style=TONES.get(change.verdict, ""))
     return drawn
-
-
-def sensitivity(compared: Compared) -> str | None:
-    """What slowdown these trials would have shown: of the latency, in the middle and at worst; None where no latency
-    was compared."""
-    latencies = [change for change in compared.changes if change.metric == "latency_ms" and change.ratio is not None]
-    if not latencies:
-        return None
-    known = sorted((one.smallest_slowdown, one.name) for one in latencies if one.smallest_slowdown is not None)
-    if not known:
-        return "one trial on a side: no verdict on a time is possible; use more rounds (protocol=standard has 5)"
-    middle, (worst, name) = known[len(known) // 2][0], known[-1]
-    how = "pairs of rounds" if compared.in_turns else "trials"
-    return (
-        f"these {how} show a slower latency from {comparison.percent(middle)} on in the middle, at worst from "
-        f"{comparison.percent(worst)} on ({escape(name)}); after ÷ before with its 95 % interval"
-    )

@@ -110,14 +110,21 @@ def table_of(*columns: str) -> Table:
 
 
 def sweeps_table(store: Store) -> Table:
-    table = table_of("sweep", "name", "started (UTC)", "state", "protocol", "cells", "trials", "statuses", "label")
+    baselines: dict[str, dict[str, None]] = {}  # sweep -> the names that it has, each once
+    for one in store.baselines():
+        baselines.setdefault(one.sweep_id, {})[one.name] = None
+    # the column is there where it says something
+    marked = ["baseline"] if baselines else []
+    table = table_of("sweep", "name", *marked, "started (UTC)", "state", "protocol", "cells", "trials", "statuses",
+                     "label")  # fmt: skip
     for sweep in store.sweeps():
         statuses = ", ".join(f"{number} {status}" for status, number in sweep.statuses.items())
-        started = str(sweep.started_at)[:19]
+        names = [escape(", ".join(baselines.get(sweep.id, ())))] if marked else []
         table.add_row(
             sweep.id,
             escape(sweep.name or ""),
-            started,
+            *names,
+            str(sweep.started_at)[:19],
             sweep.state,
             str(sweep.protocol.get("name", "")),
             str(sweep.cells),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from effbench.analysis import interpreters
 from effbench.analysis.fence import noise_fence
-from effbench.analysis.halves import Half, differences, hardware_of, pairs_of, seated, without
+from effbench.analysis.halves import ABOUT, Half, differences, hardware_of, pairs_of, seated, without
 from effbench.analysis.limits import Limits
-from effbench.analysis.screen import ORDER, Change, Pair, screen
+from effbench.analysis.screen import NOT_BEFORE, NOT_NOW, ORDER, Change, Pair, screen
 from effbench.analysis.statistics import LogDifference, half_width
 from effbench.analysis.swept import flatten, mode_order, row_names
 from effbench.analysis.verdicts import Verdict
@@ -24,11 +24,14 @@ from effbench.store.sweeps import SweepInfo
 #: What `--by` takes besides the parameters of cells.
 BY_ENVIRONMENT = ("python", "folder", "torch_version", "triton_version", "driver_version", "cuda_version", "gpu_name")
 
+#: Cells that a note names.
+MOST_NAMES = 3
+
 
 @dataclass(frozen=True)
 class ModeChange:
     """A mode over all cells that both sides have: geometric mean of after ÷ before, with its 95 % bounds (None where
-    some cell has no interval)."""
+    some cell has no interval). `cells`: so many, `of` so many of this mode that either side has."""
 
     phase: str
     mode: str
@@ -37,6 +40,7 @@ class ModeChange:
     low: float | None
     high: float | None
     cells: int
+    of: int | None = None
 
 
 @dataclass
@@ -70,7 +74,7 @@ def compare_sweeps(
     only: Callable[[Pair], bool] | None = None,
 ) -> Compared:
     """Compare two sweeps. `on`: part of the name of the hardware or interpreter to look at, on a side that has it;
-    `only`: which cells.
+    `only`: of which cells the changes are told; all are tested, so that a verdict does not depend on it.
 
     Raises NothingFoundError where nothing can be compared and UsageError where it is not clear what with what.
     """
@@ -97,13 +101,44 @@ def compare_halves(
     two, before and after, where there are more. Both sides were measured in the same rounds: pairs are compared.
     Raises as `compare_sweeps`.
     """
+    by = {"mode.name": "mode", "model.name": "model"}.get(by, by)  # a name alone is never all that differs
     (whole,) = chosen_on([load(store, sweep)], on)
     split = by_environment(whole, by) if by in BY_ENVIRONMENT else by_parameter(whole, by)
     old_name, new_name = two_of(by, list(split), values, whole.title)
     old, new = split[old_name], split[new_name]
     old.title, new.title = f"{by}={old_name}", f"{by}={new_name}"
     across = ("hardware",) if by == "gpu_name" else ()
-    return finish(old, new, limits, across, lambda key, metric: 0.0, in_turns=True, only=only)
+    compared = finish(old, new, limits, across, lambda key, metric: 0.0, in_turns=True, only=only, by=by)
+    if by not in BY_ENVIRONMENT:
+        leave_lopsided(compared)
+    if by == "mode":
+        compared.modes = [replace(line, mode=f"{old_name} → {new_name}") for line in compared.modes]
+    compared.notes += left_out(whole, by, [name for name in split if name not in (old_name, new_name)])
+    return compared
+
+
+def leave_lopsided(compared: Compared) -> None:
+    """Where the work itself differs, a metric that one side lacks (eager compiles nothing) does not apply: a note names
+    it, in the place of its rows."""
+    lopsided = [change for change in compared.changes if change.reason in (NOT_BEFORE, NOT_NOW)]
+    if lopsided:
+        compared.changes = [change for change in compared.changes if change not in lopsided]
+        told = ", ".join(dict.fromkeys(change.metric for change in lopsided))
+        compared.notes.append(f"measured on one side only, and not compared: {told}")
+
+
+def left_out(whole: Half, by: str, others: Sequence[str]) -> list[str]:
+    """What of a sweep takes no part: values of `by` that were not chosen, and cells that have no such parameter."""
+    told = [f"not compared here: {by}={', '.join(others)}"] if others else []
+    if by in BY_ENVIRONMENT:
+        return told
+    known = value_names(whole.cells, by)
+    lacking = [name for key, name in names_of(whole, whole).items() if key not in known]
+    if lacking:
+        few = ", ".join(lacking[:MOST_NAMES]) + (", …" if len(lacking) > MOST_NAMES else "")
+        told.append(f"{len(lacking)} cell{'s have' if len(lacking) > 1 else ' has'} no {by}, so that "
+                    f"{'they are' if len(lacking) > 1 else 'it is'} left out: {few}")  # fmt: skip
+    return told
 
 
 def find(store: Store, reference: str, on: str | None = None) -> SweepInfo:
@@ -119,21 +154,20 @@ def find(store: Store, reference: str, on: str | None = None) -> SweepInfo:
 
 def finish(
     old: Half, new: Half, limits: Limits, across: Collection[str], fence: Callable[[str, str], float],
-    in_turns: bool = False, only: Callable[[Pair], bool] | None = None,
+    in_turns: bool = False, only: Callable[[Pair], bool] | None = None, by: str | None = None,
 ) -> Compared:  # fmt: skip
-    """Every verdict on two sides. Raises as `compare_sweeps`."""
+    """Every verdict on two sides; `by`: the parameter in which they differ. Raises as `compare_sweeps`."""
     old, new = seated(old, new, across)
-    pairs = pairs_of(old, new, names_of(old, new), across)
-    if only is not None:
-        pairs = [pair for pair in pairs if only(pair)]
-        if not pairs:
-            raise NothingFoundError(f"no cell of {old.title} or {new.title} is among those asked for")
-    changes = screen(pairs, limits, fence, in_turns)
+    pairs = pairs_of(old, new, names_of(old, new, by), across)
+    told = {pair.key for pair in pairs if only is None or only(pair)}
+    if not told:
+        raise NothingFoundError(f"no cell of {old.title} or {new.title} is among those asked for")
+    # all are tested: the correction for many, and so a verdict, does not depend on which of them are looked at
+    changes = [change for change in screen(pairs, limits, fence, in_turns) if change.key in told]
     hardware = pairs[0].about["hardware"]
     compared = Compared(old, new, hardware, differences(old, new), changes, mode_changes(changes), limits, in_turns)
     compared.notes += [f"exception for {rule} ended on {rule.until}: {rule.reason}" for rule in limits.expired]
-    if only is None:
-        compared.notes += [f"exception for {rule} fits no cell here: {rule.reason}" for rule in limits.unused]
+    compared.notes += [f"exception for {rule} fits no cell here: {rule.reason}" for rule in limits.unused]
     return compared
 
 
@@ -252,10 +286,17 @@ def two_of(by: str, known: list[str], values: Sequence[str], title: str) -> tupl
     return known[0], known[1]
 
 
-def names_of(old: Half, new: Half) -> dict[str, str]:
-    """What tells each cell from all others of the two halves."""
+def names_of(old: Half, new: Half, by: str | None = None) -> dict[str, str]:
+    """What tells each cell from all others of the two halves, without the parameter that tells the halves apart."""
     cells = {**new.cells, **old.cells}
-    return dict(zip(cells, row_names([dict(row) for row in cells.values()]), strict=True))
+    rows = [dict(row) if by is None else without_parameter(row, by) for row in cells.values()]
+    return dict(zip(cells, row_names(rows), strict=True))
+
+
+def without_parameter(row: Mapping[str, Any], by: str) -> dict[str, Any]:
+    """A cell's row as if it did not have this parameter."""
+    params = {name: v for name, v in flatten(row["params"]).items() if name != by and not name.startswith(f"{by}.")}
+    return {**row, "params": params, **({by: None} if by in ABOUT else {})}
 
 
 def mode_changes(changes: Sequence[Change]) -> list[ModeChange]:
@@ -265,6 +306,7 @@ def mode_changes(changes: Sequence[Change]) -> list[ModeChange]:
         if change.metric in ("latency_ms", "period_ms") and change.ratio and math.isfinite(change.ratio):
             own = groups.setdefault((change.about["phase"], change.about["mode"]), {})
             own.setdefault(change.metric, []).append(change)
+    every = Counter((about["phase"], about["mode"]) for about in {one.key: one.about for one in changes}.values())
     found = []
     order = mode_order((mode, mode) for _, mode in groups)
     for (phase, mode), metrics in sorted(groups.items(), key=lambda item: (item[0][0], order.index(item[0][1]))):
@@ -274,5 +316,5 @@ def mode_changes(changes: Sequence[Change]) -> list[ModeChange]:
             ratio = LogDifference(mean, None, None).ratio().value
             low = None if half is None else LogDifference(mean - half, None, None).ratio().value
             high = None if half is None else LogDifference(mean + half, None, None).ratio().value
-            found.append(ModeChange(phase, mode, metric, ratio, low, high, len(own)))
+            found.append(ModeChange(phase, mode, metric, ratio, low, high, len(own), every[phase, mode]))
     return found

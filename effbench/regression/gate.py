@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from effbench.analysis.screen import Change
+from effbench.analysis.verdicts import Verdict
 from effbench.config import DEFAULT_DB
 from effbench.errors import NothingFoundError, UsageError
 from effbench.regression.compare import Compared
@@ -52,17 +54,26 @@ def failing(compared: Compared) -> list[Change]:
     return [change for change in compared.changes if change.gates]
 
 
-def command_for(change: Change, before: str, sweep: SweepInfo, db: str, options: Sequence[str] = ()) -> str:
-    """What a user types to look at this row and its neighbours. `before`: id of the baseline's sweep; `db`: without a
-    password, it goes into logs; `options`: those of the check that decide what is compared."""
-    words = ["effbench", "compare", before, sweep.id, "--cell", change.key[:12], "--all", *options]
+def command_for(
+    change: Change, before: str, sweep: SweepInfo, db: str, options: Sequence[str] = (),
+    failed_again: Mapping[str, str] = MappingProxyType({}),
+) -> str:  # fmt: skip
+    """What a user types to look at this row and its neighbours, with the same verdicts. `before`: id of the baseline's
+    sweep; `db`: without a password, it goes into logs; `options`: those of the check that decide what is compared;
+    `failed_again`: cell key -> the sweep in which it failed when it was run again."""
+    if change.key in failed_again:
+        words = ["effbench", "ls", "--failures", "--sweep", failed_again[change.key]]
+    else:
+        words = ["effbench", "compare", before, sweep.id, "--cell", change.key[:12], "--all", *options]
     return " ".join(shlex.quote(word) for word in [*words, *(["--db", db] if db != DEFAULT_DB else [])])
 
 
 def verdict_line(compared: Compared, failed: Sequence[Change], name: str) -> str:
-    """`check failed: 2 slower, 1 broken against main` or `check passed against main`."""
+    """`check failed: 2 slower, 1 broken against main` or `check passed against main`; where much is open, that, too."""
     if failed:
         kinds = dict.fromkeys(change.verdict for change in failed)
         said = ", ".join(f"{sum(change.verdict is kind for change in failed)} {kind}" for kind in kinds)
         return f"check failed: {said} against {name}"
-    return f"check passed against {name}"
+    open_rows = sum(change.verdict is Verdict.AMBIGUOUS for change in compared.changes)
+    of = f" of {len(compared.changes)} rows"
+    return f"check passed against {name}" + (f"; {open_rows}{of} could not be judged" if open_rows else "")

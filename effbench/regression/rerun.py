@@ -9,7 +9,8 @@ from typing import Any
 
 from effbench.analysis.confirm import LEAST_PAIRS, confirms
 from effbench.analysis.halves import SOFTWARE, Half
-from effbench.analysis.screen import Change, screen_order
+from effbench.analysis.screen import STATUS, Change, Side, describe, screen_order
+from effbench.analysis.statuses import is_worse
 from effbench.analysis.verdicts import Comparison, Verdict
 from effbench.errors import UsageError
 from effbench.metrics import METRICS, percent, ratio_text
@@ -26,10 +27,12 @@ from effbench.sweeping.progress import Progress
 @dataclass(frozen=True)
 class Confirmation:
     """`compared`: as before, with the flagged rows judged again and notes on how. `sweep_id`: of the re-run, None where
-    nothing was flagged. `interrupted`: it did not run to its end, and nothing was judged again."""
+    nothing was flagged. `failed`: keys of the cells that failed when run again. `interrupted`: it did not run to its
+    end, and nothing was judged again."""
 
     compared: Compared
     sweep_id: str | None = None
+    failed: frozenset[str] = frozenset()
     interrupted: bool = False
 
 
@@ -41,8 +44,9 @@ def confirm(
 
     Where the baseline's interpreter and revision can be run here, old and new run in turns in the same rounds, and the
     interval over pairs must lie beyond the limit. Where not, the new side alone runs again and is compared with the
-    baseline as the sweep was; a note says why. What is not confirmed becomes `ambiguous`. Raises EffbenchError where
-    the sweep cannot be run here.
+    baseline as the sweep was; a note says why. What is not confirmed becomes `ambiguous`, a cell that fails now
+    `broken`; of what the re-run says nothing the verdict stays. Raises EffbenchError where the sweep cannot be run
+    here.
     """
     if not flagged:
         return Confirmation(compared)
@@ -70,9 +74,10 @@ def confirm(
         return Confirmation(compared, outcome.sweep_id, interrupted=True)
     with Store.open(db, mode="read") as store:
         again = load(store, store.find_sweep(outcome.sweep_id))
-    return Confirmation(
-        judged_again(compared, flagged, again, outcome.environments, found, here, moved), outcome.sweep_id
-    )
+    judged = judged_again(compared, flagged, again, outcome.environments, found, here, moved)
+    rows = {(change.key, change.metric) for change in flagged}
+    failed = {c.key for c in judged.changes if (c.key, c.metric) in rows and c.verdict is Verdict.BROKEN}
+    return Confirmation(judged, outcome.sweep_id, frozenset(failed))
 
 
 def facts_of(half: Half, sweep: SweepInfo) -> Mapping[str, Any] | None:
@@ -87,36 +92,63 @@ def judged_again(
 ) -> Compared:  # fmt: skip
     """`compared` with the flagged rows as the re-run shows them."""
     new = of_environment(again, environments[here])
-    why = found.why
-    old = compared.before
+    why, old = found.why, None
     if found.interpreter is not None:
-        run_again = of_environment(again, environments[found.interpreter])
-        changed = software_changed(compared.before, run_again)
-        if changed is None:
-            old = run_again
-        else:
-            why = f"the baseline's interpreter is not what it was ({changed})"
-    in_turns = old is not compared.before
+        old = of_environment(again, environments[found.interpreter])
+        changed = software_changed(compared.before, old)
+        if changed is not None:
+            old, why = None, f"the baseline's interpreter is not what it was ({changed})"
     limits = replace(compared.limits, by_metric=dict(compared.limits.by_metric))
-    floors = {(change.key, change.metric): change.limit or 0.0 for change in flagged}
-    fence = (lambda key, metric: 0.0) if in_turns else (lambda key, metric: floors.get((key, metric), 0.0))
-    judged = finish(old, new, limits, ("hardware",), fence, in_turns)
-    rows = {(change.key, change.metric): change for change in judged.changes}
-    whole = {change.key: change for change in judged.changes if change.metric == "status"}
-    how = "old and new in turns" if in_turns else "run again"
+    asked = {(change.key, change.metric): change.limit or 0.0 for change in flagged}
+    turned = rows_of(finish(old, new, limits, ("hardware",), no_fence, True)) if old else {}
+    # held against what the baseline recorded: the noise between sessions counts again
+    held = rows_of(finish(compared.before, new, limits, ("hardware",), lambda *row: asked.get(row, 0.0)))
     changes = []
-    asked = {(change.key, change.metric) for change in flagged}
     for change in compared.changes:
-        if (change.key, change.metric) in asked:
-            row = rows.get((change.key, change.metric), whole.get(change.key))
-            change = verdict_after(change, row, in_turns, pairs_in(old, new, change), how)
-        changes.append(change)
-    notes = [f"{len(asked)} rows were {how}, sweep {again.title}"]
+        key = (change.key, change.metric)
+        if key not in asked:
+            changes.append(change)
+            continue
+        recorded, now = side_in(compared.before, change.key), side_in(new, change.key)
+        then = side_in(old, change.key) if old else None
+        old_fails = is_worse(status_in(recorded), status_in(then))
+        if is_worse(status_in(side_in(compared.after, change.key)), status_in(now)):
+            changes.append(failed_again(change, now, then if old_fails else None))
+        elif then is None or old_fails:
+            said = f"run again; the baseline's side did not run: {describe(then)}" if old_fails else "run again"
+            changes.append(verdict_after(change, row_in(held, change), False, 0, said))
+        else:
+            pairs = pairs_in(old, new, change)
+            changes.append(verdict_after(change, row_in(turned, change), True, pairs, "old and new in turns"))
+    how = "old and new in turns" if old else "the new side alone"
+    notes = [f"run again for {len(asked)} row{'s' * (len(asked) != 1)}, {how}: sweep {again.title}"]
     if why:
         notes.append(f"not in turns: {why}; a drift of the machine between the sessions is not excluded")
     if moved:
         notes.append(moved)
     return replace(compared, changes=screen_order(changes), notes=[*compared.notes, *notes])
+
+
+def no_fence(key: str, metric: str) -> float:
+    """Measured in one session, in turns: the noise between sessions does not count."""
+    return 0.0
+
+
+def rows_of(judged: Compared) -> dict[tuple[str, str], Change]:
+    return {(change.key, change.metric): change for change in judged.changes}
+
+
+def row_in(rows: Mapping[tuple[str, str], Change], change: Change) -> Change | None:
+    """The row of the same metric, or the one that speaks of the whole cell."""
+    return rows.get((change.key, change.metric), rows.get((change.key, STATUS)))
+
+
+def side_in(half: Half, key: str) -> Side | None:
+    return half.side(key, list(half.environments))
+
+
+def status_in(side: Side | None) -> str | None:
+    return side and side.status
 
 
 def of_environment(half: Half, environment_id: str) -> Half:
@@ -144,10 +176,23 @@ def pairs_in(old: Half, new: Half, change: Change) -> int:
     return len(first & second)
 
 
+def failed_again(change: Change, now: Side, then: Side | None) -> Change:
+    """The flagged row of a cell that fails when it is run again; `then`: the baseline's side, where it fails, too."""
+    if then is None:
+        return replace(change, verdict=Verdict.BROKEN, reason=joined(change.reason, f"run again: {describe(now)}"))
+    # the machine, or what both rest on: that both fail says nothing of the slowdown that the sweep showed
+    said = f"neither confirmed nor refuted: run again, both sides fail (before {describe(then)}; now {describe(now)})"
+    return replace(change, reason=joined(change.reason, said))
+
+
 def verdict_after(change: Change, row: Change | None, in_turns: bool, pairs: int, how: str) -> Change:
-    """The flagged row, confirmed or not; the figures stay those of the sweep that is checked."""
-    if row is None or row.metric == "status":
-        said = f"not confirmed: {row.reason or row.verdict}" if row else "not confirmed: no figure when run again"
+    """The flagged row, confirmed or not; the figures stay those of the sweep that is checked. Of what the re-run gives
+    no figure of the verdict stays, too."""
+    if row is None or (row.metric != STATUS and None in (row.before, row.after)):
+        said = joined("neither confirmed nor refuted: no figure when run again", row and row.reason)
+        return replace(change, reason=joined(change.reason, said))
+    if row.metric == STATUS:
+        said = f"not confirmed: {row.reason or row.verdict} when run again"
         return replace(change, verdict=Verdict.AMBIGUOUS, reason=joined(change.reason, said))
     figure = ratio_text(row.ratio, row.low, row.high)
     if METRICS[change.metric].compare == "ratio" and in_turns and row.low is not None:

@@ -1,4 +1,4 @@
-"""The configuration of `compare` and `check`: conf/check/default.yaml, a file of the user's over it, then settings."""
+"""The configuration of `compare` and `check`: effbench's defaults, a file of the user's over them, then settings."""
 
 from __future__ import annotations
 
@@ -16,16 +16,28 @@ from effbench.errors import ConfigError
 
 #: Where a user's own files lie if they are named without a path.
 OWN = Path("conf") / "check"
+#: The name that counts where none is given; the user's own file of this name goes before effbench's.
+DEFAULT = "default"
 
 
 def read(name: str | None = None, settings: Sequence[str] = ()) -> Limits:
     """Limits of `name` (a file, or a name below conf/check here or in effbench) with `settings` (key=value) over them.
 
-    A list (`metrics`, `exceptions`) replaces the one below it, mappings are merged. Raises ConfigError.
+    Without a name `default` counts: conf/check/default.yaml of the working directory, where there is one. Every file
+    goes over effbench's own defaults: a list (`metrics`, `exceptions`) replaces the one below it, mappings are merged.
+    `source` of what comes back says where it is from. Raises ConfigError.
     """
-    values = load(shipped("conf") / "check" / "default.yaml")
-    if name is not None:
-        values = merged(values, load(find(str(name))))
+    shipped_path = shipped("conf") / "check" / f"{DEFAULT}.yaml"
+    values = load(shipped_path)
+    path = find(DEFAULT if name is None else str(name))
+    source = "effbench's defaults"
+    if path.resolve() != shipped_path.resolve():
+        values = merged(values, load(path))
+        source = f"{path} over {source}"
+        try:
+            limits_of(values)
+        except ConfigError as error:  # a file that was found by itself may be news to the user
+            raise ConfigError(f"{path}: {error}") from error
     for word in settings:
         key, equals, text = word.partition("=")
         if not equals or not key:
@@ -37,7 +49,9 @@ def read(name: str | None = None, settings: Sequence[str] = ()) -> Limits:
         for inner in reversed(key.split(".")):
             value = {inner: value}
         values = merged(values, value)
-    return limits_of(values)
+    limits = limits_of(values)
+    limits.source = ", ".join([source, *settings])
+    return limits
 
 
 def find(name: str) -> Path:

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -16,6 +16,7 @@ from effbench.metrics import METRICS, percent, ratio_text
 
 FORMATS = ("markdown", "json", "csv", "junit")
 HEADINGS = ("verdict", "cell", "metric", "before", "after", "after ÷ before", "detectable", "why")
+ALWAYS = ("verdict", "cell", "metric")
 NUMERIC = (False, False, False, True, True, True, True, False)
 #: Not by colour alone: a sign that also a plain terminal, a printout and a screen reader have.
 SIGNS = {
@@ -41,9 +42,9 @@ def cells_of(change: Change) -> list[str]:
     """One row of the table, as HEADINGS names its columns."""
     shows = change.smallest_slowdown
     return [
-        word_of(change), change.name, change.metric, figure(change.metric, change.before),
+        word_of(change), one_line(change.name), change.metric, figure(change.metric, change.before),
         figure(change.metric, change.after), ratio_text(change.ratio, change.low, change.high),
-        "" if shows is None else f"≥ {percent(shows)}" if shows < 10 else percent(shows), change.reason or "",
+        "" if shows is None else f"≥ {percent(shows)}" if shows < 10 else percent(shows), one_line(change.reason or ""),
     ]  # fmt: skip
 
 
@@ -64,7 +65,12 @@ def heading(compared: Any) -> str:
     def side(half: Any) -> str:
         return f"{half.title} {half.label}" if half.label else half.title
 
-    return f"{side(compared.before)} → {side(compared.after)} · {compared.hardware}"
+    return one_line(f"{side(compared.before)} → {side(compared.after)} · {compared.hardware}")
+
+
+def limits_line(compared: Any) -> list[str]:
+    """Which limits held, where that is known."""
+    return [f"limits: {compared.limits.source}"] if compared.limits.source else []
 
 
 def mode_lines(compared: Any) -> list[str]:
@@ -73,7 +79,8 @@ def mode_lines(compared: Any) -> list[str]:
     return [
         (f"{line.phase} " if len(phases) > 1 else "")
         + f"{line.mode}: {METRICS[line.metric].title} {ratio_text(line.ratio, line.low, line.high)}"
-        + f" over {line.cells} cell{'s' * (line.cells != 1)}"
+        + f" over {line.cells} {'' if line.of in (None, line.cells) else f'of {line.of} '}"
+        + f"cell{'s' * ((line.of or line.cells) != 1)}"
         for line in compared.modes
     ]
 
@@ -84,37 +91,72 @@ def markdown(compared: Any, changes: Sequence[Change], left_out: int = 0) -> str
     lines += [""] * bool(compared.differences)
     lines += [f"{counts_text(compared)}", ""]
     if changes:
-        lines += ["| " + " | ".join(HEADINGS) + " |", "| " + " | ".join("--:" if n else "---" for n in NUMERIC) + " |"]
-        lines += ["| " + " | ".join(map(escape, cells_of(change))) + " |" for change in changes]
-        lines.append("")
+        lines += [rows_table(changes), ""]
     if left_out:
         lines += [f"{left_out} rows that are the same are left out.", ""]
-    lines += [f"- {escape(text)}" for text in [*mode_lines(compared), *compared.notes]]
+    lines += [f"- {escape(text)}" for text in [*mode_lines(compared), *limits_line(compared), *compared.notes]]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def columns_used(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Places in HEADINGS of the columns that say something in these rows (as `cells_of` makes them)."""
+    return [n for n, heading in enumerate(HEADINGS) if heading in ALWAYS or any(row[n] for row in rows)]
+
+
+def rows_table(changes: Sequence[Change]) -> str:
+    """A Markdown table of rows."""
+    rows = [cells_of(change) for change in changes]
+    used = columns_used(rows)
+    lines = [[HEADINGS[n] for n in used], ["--:" if NUMERIC[n] else "---" for n in used]]
+    lines += [[escape(row[n]) for n in used] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def sensitivity(compared: Any) -> str | None:
+    """What slowdown these trials would have shown: of the latency, in the middle and at worst; None where no latency
+    was compared."""
+    latencies = [change for change in compared.changes if change.metric == "latency_ms" and change.ratio is not None]
+    if not latencies:
+        return None
+    known = sorted((one.smallest_slowdown, one.name) for one in latencies if one.smallest_slowdown is not None)
+    if not known:
+        return "one trial on a side: no verdict on a time is possible; use more rounds (protocol=standard has 5)"
+    middle, (worst, name) = known[len(known) // 2][0], known[-1]
+    how = "pairs of rounds" if compared.in_turns else "trials"
+    return (
+        f"these {how} show a slower latency from {percent(middle)} on in the middle, at worst from "
+        f"{percent(worst)} on ({one_line(name)}); after ÷ before with its 95 % interval"
+    )
+
+
+def one_line(text: str) -> str:
+    """Names and reasons come from users and their code: nothing in them breaks a line or steers a terminal."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def escape(text: str) -> str:
     """Names come from users: they must not end the table's cell, nor begin HTML, code, emphasis, a link or an image."""
-    return " ".join("".join(f"&#{ord(c)};" if c in _MARKDOWN else _HTML.get(c, c) for c in text).split())
+    return "".join(f"&#{ord(c)};" if c in _MARKDOWN else _HTML.get(c, c) for c in one_line(text))
 
 
-def as_json(compared: Any, changes: Iterable[Change]) -> str:
-    """Both sides, what differs, the rows and the modes; docs/regressions.md names the keys."""
+def as_json(compared: Any, changes: Iterable[Change], **more: Any) -> str:
+    """Both sides, what differs, the rows and the modes; docs/regressions.md names the keys. `more`: further ones."""
 
     def side(half: Any) -> dict[str, Any]:
         return {"sweep": half.title, "label": half.label, "state": half.state}
 
     modes = [
         {"phase": m.phase, "mode": m.mode, "metric": m.metric, "ratio": finite(m.ratio), "ci_low": finite(m.low),
-         "ci_high": finite(m.high), "cells": m.cells}
+         "ci_high": finite(m.high), "cells": m.cells, "of": m.of}
         for m in compared.modes
     ]  # fmt: skip
     whole = {
         "before": side(compared.before), "after": side(compared.after), "hardware": compared.hardware,
-        "differences": compared.differences, "in_turns": compared.in_turns,
+        "differences": compared.differences, "in_turns": compared.in_turns, "limits": compared.limits.source,
         "counts": {str(verdict): number for verdict, number in compared.counts.items()},
         "modes": modes, "notes": compared.notes, "changes": [record(change) for change in changes],
     }  # fmt: skip
+    whole |= more
     return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -130,9 +172,9 @@ def as_csv(changes: Iterable[Change]) -> str:
     return out.getvalue()
 
 
-def as_junit(compared: Any, changes: Iterable[Change]) -> str:
+def as_junit(compared: Any, changes: Iterable[Change], shows: Callable[[Change], str] | None = None) -> str:
     """A test suite for each cell, a test for each of its metrics: what fails a check fails here, what is ambiguous, or
-    missing and ignored, is skipped with the reason, as CI services show them."""
+    missing and ignored, is skipped with the reason, as CI services show them. `shows`: the command that shows a row."""
     cells: dict[str, list[Change]] = {}
     for change in changes:
         cells.setdefault(change.name, []).append(change)
@@ -145,7 +187,7 @@ def as_junit(compared: Any, changes: Iterable[Change]) -> str:
             said = clean(sentence(change))
             if change.gates:
                 failure = ElementTree.SubElement(test, "failure", message=said, type=str(change.verdict))
-                failure.text = clean(heading(compared))
+                failure.text = clean("\n".join([heading(compared), *([shows(change)] if shows else [])]))
             elif change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING):
                 ElementTree.SubElement(test, "skipped", message=said)
     ElementTree.indent(root)

@@ -106,7 +106,8 @@ def by_mode(frame: pd.DataFrame) -> pd.DataFrame:
 
     Columns: series, phase (with the environment; empty where there is only one), results, ok, pass_rate (ok ÷ results),
     speedup (geometric mean over the `speedup_results` ok ones that have one) with speedup_low and speedup_high (95 %,
-    None where not known), memory_ratio (geometric mean), compile_cold_s (median), not_ok (text: what the others are).
+    None where not known), memory_ratio (geometric mean), compile_cold_s (median), both with the `_range` of what they
+    are of ((least, largest), None where there are not two), not_ok (text: what the others are).
     """
     rows = []
     several = frame["phase"].nunique() > 1
@@ -128,11 +129,19 @@ def by_mode(frame: pd.DataFrame) -> pd.DataFrame:
                 "speedup_high": found.high,
                 "speedup_results": found.averaged,
                 "memory_ratio": geometric_mean(ok["memory_ratio"]),
+                "memory_ratio_range": span(ok["memory_ratio"]),
                 "compile_cold_s": ok["compile_cold_s"].median(),
+                "compile_cold_s_range": span(ok["compile_cold_s"]),
                 "not_ok": ", ".join(f"{number} {status}" for status, number in bad.items()) or ABSENT,
             }
         )
     return pd.DataFrame(rows)
+
+
+def span(values: pd.Series) -> tuple[float, float] | None:
+    """The least and the largest; None where they are one."""
+    known = values.dropna()
+    return (float(known.min()), float(known.max())) if len(known) and known.min() < known.max() else None
 
 
 def geometric_mean(values: pd.Series) -> float:

@@ -27,6 +27,10 @@ def explain(error: Exception, argv: list[str]) -> ConfigError:
         )
     if isinstance(error, MissingConfigException):
         return ConfigError(first_line(error))
+    if re.search(r"Could not override 'check'|Key 'check' not in 'Config'", text):
+        return ConfigError(
+            "check is no part of a sweep: `effbench check` and `effbench compare` take it as --config NAME"
+        )
     if found := re.search(r"Could not override '(.+?)'", text):
         names = [name for name in settings() if name.count(".") <= found[1].count(".") + 1]
         return ConfigError(

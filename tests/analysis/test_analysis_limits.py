@@ -118,3 +118,19 @@ def test_what_makes_no_sense_is_refused_by_name(settings, said):
 
 def test_a_metric_that_can_be_compared():
     assert check_metric("kernels") == "kernels"
+
+
+def test_a_floor_for_all_goes_before_those_of_metrics_and_exceptions():
+    rules = [
+        {"mode": "default", "metric": "latency_ms", "floor": 0.1, "reason": "noise"},
+        {"metric": "kernels", "ignore": True, "reason": "moving"},
+        {"metric": "compile_cold_s", "factor": 2.0, "floor": 0.5, "reason": "slow disk"},
+    ]
+    limits = limits_of({"limits": {"period_ms": {"floor": 0.05, "least": 0.1}}, "exceptions": rules}, TODAY)
+    limits.floor_for_all = 0.3
+    assert limits.of(CELL, "gpu_busy_ms") == Limit(0.3)
+    assert limits.of(CELL, "period_ms") == Limit(0.3, 0.1)
+    assert limits.of(CELL, "latency_ms") == Limit(0.3)  # nothing of the exception is left: nor is its reason told
+    assert limits.of(CELL, "kernels").ignore
+    assert limits.of(CELL, "compile_cold_s") == Limit(0.3, factor=2.0, reason="slow disk")
+    assert limits.unused == []

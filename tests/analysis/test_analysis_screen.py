@@ -10,7 +10,6 @@ from effbench.analysis.verdicts import Verdict
 
 ABOUT = {"model": "mlp", "bs": 8, "mode": "eager", "dtype": "float32", "phase": "inference", "device": "cuda",
          "hardware": "H"}  # fmt: skip
-GATING = (Verdict.SLOWER, Verdict.BROKEN, Verdict.MISSING)
 
 
 def by_round(values):
@@ -211,8 +210,25 @@ def test_compile_seconds_need_a_factor_and_a_second(before, after, verdict):
     assert (change.verdict, change.p_value, change.limit) == (verdict, None, 0.25)
 
 
-def test_one_value_of_one_side_only_says_nothing():
-    assert screen([pair(side(compile_cold_s=[3.0]), side(compile_cold_s=[None]))], limits_of({})) == []
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ([1.0], [None], "not measured now"),
+        ([None], [1.0], "not measured before"),
+        ([1.0], [math.nan], "not measured now; 1 of 1 figures now cannot be: left out"),
+        ([math.nan], [math.inf], "1 of 1 figures before cannot be: left out; 1 of 1 figures now cannot be: left out"),
+    ],
+)
+@pytest.mark.parametrize("metric", ["compile_cold_s", "graph_breaks", "latency_ms"])
+def test_a_metric_of_one_side_only_has_a_row(metric, before, after, reason):
+    change = only(before, after, metric)
+    assert (change.verdict, change.reason, change.ratio) == (Verdict.AMBIGUOUS, reason, None)
+    assert (change.before, change.after) == tuple(1.0 if side == [1.0] else None for side in (before, after))
+    assert not change.gates
+
+
+def test_one_value_of_neither_side_has_no_row():
+    assert screen([pair(side(compile_cold_s=[None]), side(compile_cold_s=[None]))], limits_of({})) == []
 
 
 def test_an_error_from_nothing_to_something():
@@ -289,44 +305,7 @@ def test_figures_at_the_ends_of_the_floats(before, after, bound, in_turns):
                for one in found.values() for value in record(one).values())  # fmt: skip
 
 
-# --- statuses ---
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "verdict", "reason"),
-    [
-        (side("ok"), side("error", "boom"), "broken", "error: boom (ok before)"),
-        (side("ok"), side("oom"), "broken", "oom (ok before)"),
-        (side("ok"), side("degraded", "skipped"), "broken", "degraded: skipped (ok before)"),
-        (side("ok"), side("unsupported", "no"), "broken", "unsupported: no (ok before)"),
-        (side("crashed", "signal 11"), side("ok"), "fixed", "ok now (before crashed: signal 11)"),
-        (side("degraded", "skipped"), side("ok"), "fixed", "ok now (before degraded: skipped)"),
-        (side("oom", "20 GiB"), side("oom", "21 GiB"), "same", "not ok on either side: oom: 21 GiB"),
-        (side("oom"), side("error", "x"), "same", "not ok on either side: error: x (before oom)"),
-        (side("ok"), side("noisy", "throttled"), "ambiguous", "now noisy: throttled"),
-        (side("noisy", "throttled"), side("ok"), "ambiguous", "before noisy: throttled"),
-        (side("ok"), None, "missing", None),
-        (None, side("ok"), "new", None),
-        (None, side("error", "boom"), "new", None),
-    ],
-)
-def test_a_cell_of_another_status_has_one_row(before, after, verdict, reason):
-    (change,) = screen([pair(before, after)], limits_of({}))
-    assert (change.metric, change.verdict, change.reason) == (STATUS, verdict, reason)
-    assert change.gates is (change.verdict in GATING)
-
-
-def test_degraded_on_both_sides_is_compared():
-    cell = pair(side("degraded", latency_ms=steps(1, 0.001)), side("degraded", latency_ms=steps(1.1, 0.001)))
-    assert [(one.metric, one.verdict) for one in screen([cell], limits_of({}))] == [("latency_ms", "slower")]
-
-
-def test_missing_can_be_ignored():
-    cell = pair(side("ok"), None, why="not in the plan")
-    (change,) = screen([cell], limits_of({"on_missing": "ignore"}))
-    assert (change.verdict, change.gates, change.ignored) == (Verdict.MISSING, False, True)
-    (broken,) = screen([pair(side("ok"), side("oom"))], limits_of({"on_missing": "ignore"}))
-    assert broken.gates
+# --- exceptions ---
 
 
 def test_exceptions_ignore_metrics_and_cells():
@@ -342,6 +321,26 @@ def test_exceptions_ignore_metrics_and_cells():
     assert found["a", "period_ms"].gates
     assert found["b", STATUS].reason == "error: boom (ok before); ignored: kernel is rewritten"
     assert not found["b", STATUS].gates
+
+
+def test_what_is_ignored_is_no_test_of_the_correction():
+    """Ninety-nine quiet rows that do not count must not hide one that does; nor do they lose their own verdict."""
+    odd = pair(side(latency_ms=steps(1, 0.02)), side(latency_ms=steps(1.075, 0.02)), "odd")
+    quiet = [pair(*(side(latency_ms=steps(1, 0.02)) for _ in "ab"), str(n), model="old") for n in range(99)]
+    rule = {"exceptions": [{"model": "old", "ignore": True, "reason": "retired"}]}
+    found = {one.key: one for one in screen([odd, *quiet], limits_of(rule))}
+    assert (found["odd"].verdict, found["odd"].gates) == (Verdict.SLOWER, True)
+    assert found["7"].ignored
+    # and the other way round: many clear changes that are ignored lend no significance to what is not clear
+    loud = [pair(side(latency_ms=[1.0] * 5), side(latency_ms=[2.0] * 5), str(n), model="old") for n in range(99)]
+    faint = pair(side(latency_ms=steps(1, 0.03)), side(latency_ms=steps(1.075, 0.03)), "faint")
+    plain = [pair(*(side(latency_ms=steps(1, 0.02)) for _ in "ab"), f"p{n}") for n in range(3)]
+    (row,) = [one for one in screen([faint, *plain, *loud], limits_of(rule)) if one.key == "faint"]
+    assert 0.0125 < row.p_value < 0.05
+    assert row.verdict is Verdict.AMBIGUOUS
+    (lent,) = [one for one in screen([faint, *plain, *loud], limits_of({})) if one.key == "faint"]
+    assert lent.verdict is Verdict.SLOWER
+    assert {one.verdict for one in screen(loud, limits_of(rule))} == {Verdict.SLOWER}
 
 
 def test_a_floor_by_exception_says_so():

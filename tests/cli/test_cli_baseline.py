@@ -43,6 +43,19 @@ def test_what_it_does_not_guard_is_said(made, effbench):
     assert "not all of its cells are ok (1 error)" in done.out
 
 
+def test_sweeps_are_marked_in_the_list_of_sweeps(made, effbench):
+    first, second = made.sweep([a_cell()]), made.sweep([a_cell()])
+    assert "baseline" not in effbench("ls").out
+    for name, sweep in (("main", first), ("v1", first)):
+        effbench("baseline", "set", name, sweep)
+    made.sweep([a_cell()], env=A100, into=first)
+    effbench("baseline", "set", "main", first)  # on two kinds of hardware, and named once
+    heading, *rows = effbench("ls").out.splitlines()
+    assert heading.split()[:3] == ["sweep", "name", "baseline"]
+    marked = {row.split()[0]: row[heading.index("baseline") : heading.index("started")].strip() for row in rows}
+    assert marked == {first: "main, v1", second: ""}
+
+
 def test_a_sweep_that_is_gone_is_shown_so(made, effbench):
     sweep = made.sweep([a_cell()])
     made.sweep([a_cell()])

@@ -11,6 +11,8 @@ from made_sweeps import a_cell, environment, steps
 EAGER, DEFAULT, GRAPH = (a_cell(mode) for mode in ("eager", "default", "cuda-graph"))
 FAST, SLOW = {"latency_ms": steps(1.0, 0.001)}, {"latency_ms": steps(1.1, 0.001)}
 NOISY = {"latency_ms": steps(1.05, 0.1)}
+THROTTLED = {"status": "noisy", "reason": "throttled"}
+OOM, ERROR = {"status": "oom", "reason": "20 GiB"}, {"status": "error", "reason": "boom"}
 BROKEN = {"status": "degraded", "reason": "CUDA graphs skipped: mutated inputs"}
 
 
@@ -44,6 +46,13 @@ def checked(made, effbench):
         ({EAGER: FAST, DEFAULT: FAST}, {EAGER: FAST}, (), 1, "1 missing"),
         ({EAGER: FAST, DEFAULT: FAST}, {EAGER: FAST, DEFAULT: None}, (), 1, "planned, not measured"),
         ({EAGER: FAST, DEFAULT: FAST}, {EAGER: FAST}, ("--set", "on_missing=ignore"), 0, "missing (ignored)"),
+        ({EAGER: FAST, DEFAULT: BROKEN}, {EAGER: FAST, DEFAULT: ERROR}, (), 1, "1 broken"),
+        ({EAGER: FAST, DEFAULT: THROTTLED}, {EAGER: FAST, DEFAULT: ERROR}, (), 1, "1 broken"),
+        ({EAGER: FAST, DEFAULT: OOM}, {EAGER: FAST, DEFAULT: ERROR}, (), 1, "error: boom (before oom: 20 GiB)"),
+        ({EAGER: FAST, DEFAULT: ERROR}, {EAGER: FAST, DEFAULT: OOM}, (), 0, "oom: 20 GiB (before error: boom)"),
+        ({EAGER: FAST, DEFAULT: ERROR}, {EAGER: FAST, DEFAULT: BROKEN}, (), 0, "1 fixed"),
+        ({EAGER: FAST, DEFAULT: ERROR}, {EAGER: FAST}, (), 0, "missing (ignored)"),
+        ({EAGER: FAST}, {EAGER: FAST, DEFAULT: ERROR}, (), 0, "error: boom"),
         ({EAGER: {"kernels": 12}}, {EAGER: {"kernels": 13}}, (), 1, "kernels"),
         ({EAGER: {"graph_breaks": 0}}, {EAGER: {"graph_breaks": 1}}, (), 1, "graph_breaks"),
     ],
@@ -51,7 +60,7 @@ def checked(made, effbench):
 def test_exit_codes(checked, before, after, options, code, said):
     done = checked(before, after, *options)
     assert (done.code, done.err) == (code, "")
-    assert said in done.out
+    assert " ".join(said.split()) in " ".join(done.out.replace("│", " ").split())
 
 
 def test_what_is_shown_does_not_decide(checked):
@@ -82,6 +91,57 @@ def test_the_command_accepts_what_the_check_accepted(checked, effbench):
     assert "▲ slower" in effbench(*shlex.split(command)[1:]).out
 
 
+def test_the_command_says_what_the_check_said(checked, effbench):
+    """However many rows the check tests, and whatever else is slower: a p of 0.03 passes among many others that are
+    clear, and would not as one of the few rows of its own cell."""
+    faint = {"latency_ms": steps(1.0, 0.03)}, {"latency_ms": steps(1.078, 0.03)}
+    loud = [a_cell(bs=size) for size in (1, 2, 4, 16, 32, 64, 128, 256)]
+    quiet = dict.fromkeys(("period_ms", "gpu_busy_ms", "energy_mj"), 3.0)
+    twice = dict.fromkeys(quiet, 6.0)
+    before = {EAGER: faint[0]} | dict.fromkeys(loud, FAST | quiet)
+    after = {EAGER: faint[1]} | dict.fromkeys(loud, SLOW | twice)
+    done = checked(before, after, "--format", "json")
+    (row,) = [one for one in json.loads(done.out)["failing"] if one["cell_key"] == EAGER.key]
+    shown = json.loads(effbench(*shlex.split(row["command"])[1:], "--format", "json").out)["changes"]
+    assert {one["cell_key"] for one in shown} == {EAGER.key}
+    (latency,) = [one for one in shown if one["metric"] == "latency_ms"]
+    assert latency["verdict"] == "slower"
+    assert latency["p_value"] * len([one for one in shown if one["p_value"] is not None]) > 0.05
+    # of the metrics asked for, the command tests the same
+    done = effbench("check", "--baseline", "main", "--metric", "latency_ms", "--metric", "kernels")
+    (command,) = [line for line in done.out.splitlines() if EAGER.key[:12] in line]
+    assert "--metric latency_ms --metric kernels" in command
+    assert "period_ms" not in effbench(*shlex.split(command)[1:]).out
+
+
+def test_a_cell_that_failed_when_run_again_is_shown_where_it_failed():
+    from types import SimpleNamespace
+
+    from effbench.analysis.screen import Change
+    from effbench.analysis.verdicts import Verdict
+    from effbench.regression.gate import command_for
+
+    row, sweep = Change("0123456789abcdef", "mlp", "latency_ms", Verdict.BROKEN), SimpleNamespace(id="after")
+    said = command_for(row, "before", sweep, "x.db", ["--floor", "3%"], {row.key: "again"})
+    assert said == "effbench ls --failures --sweep again --db x.db"
+
+
+def test_the_floor_of_the_command_line_wins(checked, effbench, tmp_path):
+    folder = tmp_path / "conf" / "check"
+    folder.mkdir(parents=True)
+    (folder / "default.yaml").write_text("limits: {latency_ms: {floor: 20%}}\n")
+    done = checked({EAGER: FAST}, {EAGER: SLOW})
+    assert done.code == 0
+    assert "limits: conf/check/default.yaml over effbench's defaults\n" in done.out
+    done = effbench("check", "--baseline", "main", "--floor", "5%")
+    assert done.code == 1
+    assert "limits: conf/check/default.yaml over effbench's defaults, --floor 5%\n" in done.out
+    # a setting is the floor of what has none of its own
+    assert effbench("check", "--baseline", "main", "--set", "floor=5%").code == 0
+    (command,) = [line for line in done.out.splitlines() if line.strip().startswith("effbench compare")]
+    assert "--floor 5%" in command
+
+
 def test_junit(checked, tmp_path):
     done = checked({EAGER: FAST, DEFAULT: FAST}, {EAGER: SLOW}, "--junit", "out/junit.xml", "--only", "new")
     assert done.code == 1
@@ -97,12 +157,66 @@ def test_the_jobs_summary_is_appended(checked, tmp_path, monkeypatch):
     hostile = a_cell(model="<img src=x onerror=alert(1)> a|b")
     assert checked({hostile: FAST}, {hostile: SLOW}).code == 1
     text = path.read_text()
-    assert text.startswith("# of another step\n## effbench: check failed: 1 slower against main\n")
-    assert "<img" not in text
+    assert text.startswith("# of another step\n## ❌ effbench: check failed: 1 slower against main\n")
+    assert "<img" not in text.partition("```sh")[0] + text.rpartition("```")[2]
     row = next(line for line in text.splitlines() if line.startswith("| ▲ slower"))
     assert "&lt;img" in row
-    assert row.count("|") == 9
-    assert "```sh\neffbench compare " in text
+    assert row.count("|") == next(line for line in text.splitlines() if line.startswith("| verdict")).count("|")
+    block = text.partition("```sh\n")[2].partition("\n```")[0].splitlines()
+    assert block[0].startswith("# <img src=x onerror=alert(1)> a|b bs=8 eager bfloat16: latency_ms slower")
+    assert block[1].startswith("effbench compare ")
+    assert len(block) == 2
+
+
+def test_markdown_is_a_section_for_a_pull_request(checked, effbench, tmp_path, monkeypatch):
+    """Passed or not, what fails, the commands, what else changed: the same as in the job's summary."""
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    other, third = a_cell(bs=64), a_cell(bs=128)
+    before = {EAGER: FAST, GRAPH: FAST, other: SLOW, third: ERROR}
+    done = checked(before, {EAGER: SLOW, GRAPH: BROKEN, other: FAST, third: OOM}, "--format", "markdown")
+    assert done.code == 1
+    assert done.out.rstrip() == summary.read_text().rstrip()
+    lines = done.out.splitlines()
+    assert lines[0] == "## ❌ effbench: check failed: 1 broken, 1 slower against main"
+    table = [line for line in lines if line.startswith("| ")]
+    assert [line.split(" | ")[0].strip("| ") for line in table if "---" not in line] == [
+        "verdict", "✗ broken", "▲ slower", "verdict", "▼ faster", "= same"
+    ]  # fmt: skip
+    assert "<details><summary>How to see each of them</summary>" in lines
+    assert "<details><summary>What fails nothing: 1 faster, 1 same</summary>" in lines
+    assert done.out.count("<details>") == done.out.count("</details>") == 2
+    for line in lines:  # a table or a block inside of HTML needs an empty line around it
+        if line.startswith("<details>"):
+            assert lines[lines.index(line) + 1] == ""
+    assert sum(line.startswith("effbench compare") for line in lines) == 2
+    assert any("limits: effbench&" in line or "limits: effbench's defaults" in line for line in lines)
+    summary.unlink()
+    assert checked({EAGER: FAST}, {EAGER: FAST}).code == 0
+    text = summary.read_text()
+    assert text.startswith("## ✅ effbench: check passed against main\n")
+    assert "<details>" not in text
+
+
+def test_a_job_that_could_not_check_says_why_in_its_summary(made, effbench, tmp_path, monkeypatch):
+    path = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(path))
+    made.sweep({EAGER: FAST})
+    done = effbench("check", "--baseline", "main")
+    assert done.code == 3
+    assert path.read_text() == (
+        "## ❌ effbench: not checked against main\n\n"
+        + done.err.removeprefix("effbench: ").replace("`", "&#96;") + "\n"
+    )  # fmt: skip
+
+
+def test_a_summary_of_very_many_rows_stays_short(checked, monkeypatch, tmp_path):
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    cells = [a_cell(bs=size) for size in range(1, 61)]
+    assert checked(dict.fromkeys(cells, FAST), dict.fromkeys(cells, SLOW)).code == 1
+    text = (tmp_path / "summary.md").read_text()
+    assert text.count("| ▲ slower") == 50
+    assert "10 further rows are left out here." in text
 
 
 def test_a_summary_that_cannot_be_written(checked, monkeypatch):
@@ -121,6 +235,10 @@ def test_formats(checked, effbench, tmp_path):
     done = effbench("check", "--baseline", "main", "--format", "markdown", "--out", "comment.md")
     assert (done.code, done.out) == (1, "")
     assert "| ▲ slower |" in (tmp_path / "comment.md").read_text()
+    whole = json.loads(effbench("check", "--baseline", "main", "--format", "json").out)
+    assert (whole["passed"], whole["baseline"], whole["limits"]) == (False, "main", "effbench's defaults")
+    assert [one["metric"] for one in whole["failing"]] == ["latency_ms"]
+    assert "effbench compare" in effbench("check", "--baseline", "main", "--format", "junit").out
     done = effbench("check", "--baseline", "main", "--out", "x.txt")
     assert (done.code, done.out) == (2, "")
     assert not (tmp_path / "x.txt").exists()

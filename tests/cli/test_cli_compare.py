@@ -64,6 +64,59 @@ def test_which_rows(two, effbench):
     assert "slower" not in rows(effbench("compare", *two, "--format", "json", "--set", "floor=11%")).values()
 
 
+def test_cells_that_are_asked_for_have_the_verdicts_of_the_whole(made, effbench):
+    """Which rows are told does not change what is said of them: a p of 0.04 is nothing among a hundred others."""
+    faint, quiet = {"latency_ms": steps(1.0, 0.03)}, [a_cell(bs=size) for size in range(1, 8)]
+    before = made.sweep({EAGER: faint} | dict.fromkeys(quiet, faint))
+    after = made.sweep({EAGER: {"latency_ms": steps(1.075, 0.03)}} | dict.fromkeys(quiet, faint))
+    words = ("compare", before, after, "--format", "json", "--metric", "latency_ms")
+    whole, alone = (strict(effbench(*words, *more).out)["changes"] for more in ((), ("--cell", EAGER.key[:12])))
+    assert 0.01 < alone[0]["p_value"] < 0.05
+    assert alone == [one for one in whole if one["cell_key"] == EAGER.key]
+    assert alone[0]["verdict"] == "ambiguous"
+
+
+def test_what_by_compares_is_no_part_of_a_cells_name(made, effbench):
+    cells = [a_cell(mode, dtype=dtype) for mode in ("eager", "default") for dtype in ("bfloat16", "float16")]
+    sweep = made.sweep(cells, name="dtypes")
+
+    def names(by, sweep="dtypes", *more):
+        done = effbench("compare", sweep, "--by", by, "--format", "json", *more)
+        assert done.code == 0, done.err
+        whole = strict(done.out)
+        return {one["cell"] for one in whole["changes"]}, whole["notes"]
+
+    assert names("dtype") == ({"mlp bs=8 eager", "mlp bs=8 default"}, [])
+    assert names("mode", sweep)[0] == names("mode.name", sweep)[0] == {"mlp bs=8 bfloat16", "mlp bs=8 float16"}
+    assert "eager → default: latency 1.000" in effbench("compare", sweep, "--by", "mode").out
+    made.sweep([a_cell(bs=size) for size in (1, 8)], name="sizes")
+    assert names("bs", "sizes")[0] == {"mlp eager bfloat16"}
+    made.sweep([a_cell(model="a"), a_cell(model="b")], name="models")
+    assert names("model", "models")[0] == {"bs=8 eager bfloat16"}
+    settings = [a_cell("default", bs=size, settings={"fullgraph": v}) for v in (False, True) for size in (1, 8)]
+    made.sweep([*settings, EAGER, a_cell(bs=1)], name="settings")
+    assert names("mode.fullgraph", "settings") == (
+        {"mlp bs=1 default bfloat16", "mlp bs=8 default bfloat16"},
+        ["2 cells have no mode.fullgraph, so that they are left out: mlp bs=8 eager bfloat16, mlp bs=1 eager bfloat16"],
+    )
+    told = names("mode", "settings", "--values", "default {'fullgraph': True}", "eager")
+    assert told[1] == ["not compared here: mode=default {'fullgraph': False}"]
+
+
+def test_what_one_mode_alone_has_does_not_apply(made, effbench):
+    compiled = {"graph_breaks": 1, "compile_s": [9.0, 2.0, 2.0, 2.0, 2.0], "compile_cache": ["cold", *["warm"] * 4]}
+    eager = {"graph_breaks": None, "recompiles": None, "gpu_busy_ms": -1.0}
+    made.sweep({EAGER: eager, DEFAULT: compiled}, name="modes")
+    for by in ("mode", "mode.name"):
+        whole = strict(effbench("compare", "modes", "--by", by, "--format", "json").out)
+        assert whole["before"]["sweep"] == "mode=eager"
+        metrics = {one["metric"] for one in whole["changes"]}
+        assert not metrics & {"graph_breaks", "recompiles", "compile_cold_s", "compile_warm_s"}
+        assert metrics >= {"latency_ms", "gpu_busy_ms"}  # that one is odd, which is told
+        assert whole["notes"] == ["measured on one side only, and not compared: graph_breaks, recompiles, "
+                                  "compile_cold_s, compile_warm_s"]  # fmt: skip
+
+
 def test_a_cell_can_be_named_as_the_table_names_it(made, effbench):
     variants = [a_cell("default", settings={"fullgraph": value}) for value in (False, True)]
     sweeps = [made.sweep(variants), made.sweep(variants)]

@@ -39,6 +39,21 @@ def test_what_hydra_prints(cli, args, said):
     assert list(cli.folder.iterdir()) == []
 
 
+def test_limits_of_checks_are_no_part_of_a_sweep(effbench, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = effbench("--help")
+    assert "\ncheck: default\n" in done.out
+    assert "check is no part of a sweep" in done.out
+    for word in ("check=default", "+check=default"):
+        done = effbench(word, "model=tiny")
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith(
+            "effbench: check is no part of a sweep: `effbench check` and `effbench compare` take"
+        )
+        assert done.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def plan_of(cli) -> list[tuple[str, int, str, int]]:
     with Store.open(cli.db) as store:
         (sweep,) = store.sweeps()

@@ -20,6 +20,8 @@ class Net(torch.nn.Module):
         time.sleep({seconds})
         if Path("disturbed").exists():
             time.sleep(0.002)
+        if Path("crashing").exists():
+            raise ValueError("gone in the meantime")
         {extra}
         return x + 1
 """
@@ -35,7 +37,7 @@ def repository(cli_in, tmp_path_factory):
         ["git", "-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false", *args],
         cwd=cli.folder, check=True, capture_output=True,
     )  # fmt: skip
-    (cli.folder / ".gitignore").write_text("results\ndisturbed\n*.xml\n__pycache__\n")
+    (cli.folder / ".gitignore").write_text("results\ndisturbed\ncrashing\n*.xml\n__pycache__\n")
     cli.git("init", "-q")
     write(cli, 0.004)
     sweep(cli, "before")
@@ -85,6 +87,20 @@ def test_slower_is_found_and_confirmed_in_turns(repository):
         ["git", "worktree", "list"], cwd=repository.folder, capture_output=True, text=True, check=True
     ).stdout
     assert len(worktrees.splitlines()) == 1
+
+
+def test_what_fails_when_it_is_run_again_is_broken(repository):
+    """The old revision runs in a worktree, where the file that breaks the new one is not."""
+    sweep(repository, "crashing")
+    (repository.folder / "crashing").touch()
+    done = repository.run("check", "--baseline", "main", "--floor", "15%", "--confirm")
+    (repository.folder / "crashing").unlink()
+    assert done.code == 1, done
+    assert re.search(r"✗ broken .*latency_ms", done.out)
+    assert "check failed: 1 broken against main" in done.out
+    assert "run again: error: in check: ValueError: gone in the meantime" in done.out
+    command = next(line.split() for line in done.out.splitlines() if line.strip().startswith("effbench ls"))
+    assert "gone in the meantime" in repository.run(*command[1:]).out
 
 
 def test_a_disturbance_is_not_confirmed(repository):

@@ -55,7 +55,13 @@ def test_a_line_for_each_mode(made, compared):
     line = lines["eager", "latency_ms"]
     assert line.ratio == pytest.approx(1.1**2)  # geometric mean of 1.1 and 1.1³
     assert line.low < line.ratio < line.high
-    assert line.cells == 2
+    assert (line.cells, line.of) == (2, 2)
+
+
+def test_a_cell_that_broke_does_not_leave_the_modes_line_silently(made, compared):
+    other = a_cell(bs=64)
+    found = compared(made.sweep([EAGER, other]), made.sweep({EAGER: {}, other: {"status": "error"}}))
+    assert {(line.cells, line.of) for line in found.modes} == {(1, 2)}
 
 
 def test_one_trial_leaves_the_modes_line_without_bounds(made, compared):
@@ -247,6 +253,17 @@ def test_by_python_on_one_of_two_gpus(made, halves):
         halves(sweep, "python")
     assert verdicts(halves(sweep, "python", on="H200")) == {"eager": "slower"}
     assert verdicts(halves(sweep, "python", on="A100")) == {"eager": "same"}
+
+
+def test_an_exception_holds_where_either_half_fits_it(made):
+    sweep = made.sweep({EAGER: FAST, a_cell(dtype="float16"): SLOW})
+    for dtype, ignored in (("float16", True), ("bfloat16", True), ("float32", False)):
+        limits = limits_of({"exceptions": [{"dtype": dtype, "ignore": True, "reason": "rounding"}]})
+        with Store.open(made.path) as store:
+            found = compare_halves(store, store.find_sweep(sweep), "dtype", limits)
+        (row,) = [one for one in found.changes if one.metric == "latency_ms"]
+        assert (row.verdict, row.ignored) == ("slower", ignored)
+        assert bool(found.notes) is not ignored
 
 
 # --- references ---

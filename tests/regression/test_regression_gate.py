@@ -86,7 +86,10 @@ def test_what_fails_a_check():
 def test_the_line_that_says_so():
     failed = [change(Verdict.BROKEN, metric=STATUS), change(Verdict.SLOWER), change(Verdict.SLOWER)]
     assert verdict_line(None, failed, "main") == "check failed: 1 broken, 2 slower against main"
-    assert verdict_line(None, [], "main") == "check passed against main"
+    clear = SimpleNamespace(changes=[change(Verdict.SAME)])
+    assert verdict_line(clear, [], "main") == "check passed against main"
+    hazy = SimpleNamespace(changes=[change(Verdict.SAME), change(Verdict.AMBIGUOUS)])
+    assert verdict_line(hazy, [], "main") == "check passed against main; 1 of 2 rows could not be judged"
 
 
 def test_the_command_that_shows_a_row():

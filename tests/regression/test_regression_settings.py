@@ -49,9 +49,25 @@ def test_a_file_of_the_users_is_laid_over_it(folder):
         assert limits.exceptions[0].until == dt.date(2027, 3, 31)
 
 
-def test_the_users_own_default_can_be_asked_for(folder):
-    written(folder, "floor: 0.07", "conf/check/default.yaml")
-    assert read("default").floor == 0.07
+def test_the_users_own_default_is_found_by_itself(folder):
+    assert read().source == read("default").source == "effbench's defaults"
+    written(folder, "floor: 0.07\nlimits: {latency_ms: {floor: 0.2}}", "conf/check/default.yaml")
+    for name in (None, "default"):
+        limits = read(name)
+        assert limits.floor == 0.07
+        assert limits.of(CELL, "graph_pool_bytes").least == 2 * 2**20  # of what ships
+        assert limits.source == "conf/check/default.yaml over effbench's defaults"
+    written(folder, "q: 0.01")
+    limits = read("ours", ["on_missing=ignore"])
+    assert (limits.floor, limits.q) == (0.02, 0.01)  # another name takes the place of the default
+    assert limits.source == "conf/check/ours.yaml over effbench's defaults, on_missing=ignore"
+
+
+def test_in_a_checkout_of_effbench_its_defaults_are_its_defaults(monkeypatch):
+    from effbench.config import shipped
+
+    monkeypatch.chdir(shipped("conf").parent)
+    assert read().source == "effbench's defaults"
 
 
 def test_settings_go_on_top(folder):
@@ -82,6 +98,12 @@ def test_files_that_cannot_be_used(folder, text, said):
     path = written(folder, text)
     with pytest.raises(ConfigError, match=said):
         read(path)
+
+
+def test_a_file_that_was_found_by_itself_is_named(folder):
+    written(folder, "lr: 0.1", "conf/check/default.yaml")
+    with pytest.raises(ConfigError, match=r"^conf/check/default.yaml: unknown setting lr"):
+        read()
 
 
 def test_bytes_that_are_no_text(folder):

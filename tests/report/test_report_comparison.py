@@ -70,8 +70,10 @@ def test_markdown():
     assert "1 broken, 1 slower" in lines
     assert "3 rows that are the same are left out." in lines
     assert lines[-1] == "- a note"
+    (table,) = [line for line in lines if line.startswith("| verdict")]
+    assert table == "| verdict | cell | metric | before | after | after ÷ before | detectable |"  # no row says why
     row = next(line for line in lines if "mlp" in line)
-    assert row.count("|") == len(comparison.HEADINGS) + 1
+    assert row.count("|") == table.count("|")
 
 
 def test_names_cannot_begin_anything_in_markdown():
@@ -81,7 +83,7 @@ def test_names_cannot_begin_anything_in_markdown():
     assert "<" not in text
     for line in text.splitlines():
         if "alert" in line and line.startswith("|"):
-            assert line.count("|") == len(comparison.HEADINGS) + 1
+            assert line.count("|") == 5  # verdict, cell, metric, why
     assert not set("`[]\\") & set(text)
     assert "a&#124;b" in text
 
@@ -148,6 +150,14 @@ def test_junit_of_what_xml_cannot_write():
     assert "]]> & <x>" in root[0][0][0].get("message")
 
 
+def test_no_name_steers_a_terminal_or_breaks_a_line():
+    row = change(Verdict.BROKEN, "a\x1b[31m\nb\x00\u2028c\u202e", STATUS, reason="x\r\ny\x07")
+    assert comparison.cells_of(row)[1] == "a [31m b c"
+    assert comparison.sentence(row) == "a [31m b c: status broken: x y"
+    for text in (comparison.markdown(compared(row, label="v\x1b1"), [row]), comparison.heading(compared(label="\x07"))):
+        assert all(c.isprintable() or c == "\n" for c in text)
+
+
 def test_nothing_to_say():
     nothing = compared(label=None)
     assert comparison.counts_text(nothing) == "nothing to compare"
@@ -156,9 +166,9 @@ def test_nothing_to_say():
 
 
 def test_lines_of_modes():
-    lines = [ModeChange("inference", "eager", "latency_ms", 1.05, 1.04, 1.06, 3),
+    lines = [ModeChange("inference", "eager", "latency_ms", 1.05, 1.04, 1.06, 3, 4),
              ModeChange("training", "eager", "period_ms", 1.0, None, None, 1)]  # fmt: skip
     assert comparison.mode_lines(SimpleNamespace(modes=lines)) == [
-        "inference eager: latency 1.050 (1.040–1.060) over 3 cells",
+        "inference eager: latency 1.050 (1.040–1.060) over 3 of 4 cells",
         "training eager: period 1.000 over 1 cell",
     ]

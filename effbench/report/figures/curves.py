@@ -120,7 +120,7 @@ def _reach(shown: pd.DataFrame, curve: Curve) -> pd.Series:
 
 def _faint(color: str) -> str:
     red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.18)"
+    return f"rgba({red},{green},{blue},0.12)"
 
 
 def _list(values: pd.Series) -> list[float | None]:

@@ -1,0 +1,93 @@
+"""The ready-made jobs for CI: valid YAML, and commands that effbench and the shell understand."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import shlex
+import subprocess
+
+import pages
+import pytest
+import yaml
+
+from effbench import cli
+from effbench.sweeping.invoke import hydra_sweep
+
+
+def jobs() -> dict[str, list[str]]:
+    """The shell scripts of the page's jobs."""
+    found = {}
+    for block in pages.blocks("yaml"):
+        if block.page == "regressions.md" and not pages.FILE.match(block.text):
+            content = yaml.safe_load(block.text)
+            if "jobs" in content:
+                (job,) = content["jobs"].values()
+                assert set(job) >= {"runs-on", "steps"}
+                assert all(("run" in step) != ("uses" in step) for step in job["steps"])
+                found["github"] = [step["run"] for step in job["steps"] if "run" in step]
+            else:
+                (job,) = content.values()
+                assert all(isinstance(line, str) for line in job["script"]), "a colon makes a mapping of a line"
+                found["gitlab"] = job["script"]
+    return found
+
+
+@pytest.fixture
+def script(request):
+    return jobs()[request.param]
+
+
+def test_both_are_there():
+    assert set(jobs()) == {"github", "gitlab"}
+
+
+@pytest.mark.parametrize("script", ["github", "gitlab"], indirect=True)
+def test_the_shell_can_read_them(script):
+    subprocess.run(["sh", "-n"], input="\n".join(script), text=True, check=True)
+
+
+@pytest.mark.parametrize("script", ["github", "gitlab"], indirect=True)
+def test_every_command_is_one(script, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    lines = re.findall(r"\.venv/bin/effbench (.*?)(?: \|\| failed=1|; fi)?$", "\n".join(script), re.M)
+    kinds = []
+    for line in lines:
+        words = shlex.split(line.replace("$DB", "results/effbench.db"))
+        kinds.append(words[0])
+        if cli.is_bare_word(words[0]):
+            parser = argparse.ArgumentParser()
+            importlib.import_module(f"effbench.commands.{cli.COMMANDS[words[0]]}").add_arguments(parser)
+            parser.parse_args(words[1:])
+        else:  # composed, and not run
+            assert (
+                hydra_sweep(["--cfg", "job", *(word for word in words if "," not in word or "shape" in word)]) is None
+            )
+    assert {"-m", "check", "baseline"} <= set(kinds)
+
+
+def as_gitlab_runs_it(folder, sweep_exit, check_exit, branch="", source=""):
+    """The script's exit code and the commands that it ran, with effbench in its place that ends as told."""
+    fake = folder / ".venv" / "bin" / "effbench"
+    fake.parent.mkdir(parents=True)
+    fake.write_text(f"#!/bin/sh\necho $1 >> log\ncase $1 in -m) exit {sweep_exit};; check) exit {check_exit};; esac\n")
+    fake.chmod(0o755)
+    script = "\n".join(["set -e", *jobs()["gitlab"][1:]])
+    env = {"PATH": "/usr/bin:/bin", "DB": "x.db", "CI_COMMIT_BRANCH": branch, "CI_PIPELINE_SOURCE": source}
+    done = subprocess.run(["sh", "-c", script], cwd=folder, env=env)
+    return done.returncode, (folder / "log").read_text().split()
+
+
+@pytest.mark.parametrize(
+    ("sweep_exit", "check_exit", "facts", "code", "ran"),
+    [
+        (0, 0, {"branch": "main"}, 0, ["-m", "baseline"]),
+        (1, 0, {"branch": "main"}, 1, ["-m"]),
+        (0, 0, {"source": "merge_request_event"}, 0, ["-m", "check"]),
+        (0, 1, {"source": "merge_request_event"}, 1, ["-m", "check"]),
+        (1, 0, {"source": "merge_request_event"}, 1, ["-m", "check"]),
+    ],
+)
+def test_what_the_gitlab_job_does(tmp_path, sweep_exit, check_exit, facts, code, ran):
+    assert as_gitlab_runs_it(tmp_path, sweep_exit, check_exit, **facts) == (code, ran)
