@@ -59,6 +59,9 @@ def subjects_of(store: Store, info: SweepInfo, database: str) -> list[Subject]:
             rows=part,
             environments=[environments[key] for key in dict.fromkeys(row["environment_id"] for row in part)],
             trials=partial(trials_of, store, info.id, list(dict.fromkeys(row["environment_id"] for row in part))),
+            trials_in_parts=partial(
+                trials_in_part, database, info.id, list(dict.fromkeys(row["environment_id"] for row in part))
+            ),
             command=partial(command_of, info),
             artifacts=artifacts.home(database),
         )
@@ -66,9 +69,19 @@ def subjects_of(store: Store, info: SweepInfo, database: str) -> list[Subject]:
     ]
 
 
-def trials_of(store: Store, sweep_id: str, environment_ids: Sequence[str]) -> Iterator[TrialFacts]:
+def trials_in_part(
+    database: str, sweep_id: str, environment_ids: Sequence[str], part: int, parts: int
+) -> Iterator[TrialFacts]:
+    """A part of `trials_of` in another process, which needs a connection of its own."""
+    with Store.open(database, mode="read") as store:
+        yield from trials_of(store, sweep_id, environment_ids, part, parts)
+
+
+def trials_of(
+    store: Store, sweep_id: str, environment_ids: Sequence[str], part: int = 0, parts: int = 1
+) -> Iterator[TrialFacts]:
     """Every trial of the sweep in these environments, by cell key."""
-    for row, timers in store.trials_with_samples(sweep_id, environment_ids):
+    for row, timers in store.trials_with_samples(sweep_id, environment_ids, part, parts):
         yield TrialFacts(
             row, {name: stored for name, (_, stored) in timers.items()}, {name: n for name, (n, _) in timers.items()}
         )

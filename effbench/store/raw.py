@@ -21,14 +21,26 @@ _TRIALS = sa.select(TRIAL).where(TRIAL.c.id.in_(_IDS))
 _SAMPLES = sa.select(SAMPLE).where(SAMPLE.c.trial_id.in_(_IDS)).order_by(SAMPLE.c.trial_id, SAMPLE.c.timer)
 
 
-def ordered_ids(connection: sa.Connection, sweep_id: str, environment_ids: Sequence[str]) -> list[int]:
-    """The sweep's trials in these environments by cell key; each cell's by environment, round and attempt."""
+def ordered_ids(
+    connection: sa.Connection, sweep_id: str, environment_ids: Sequence[str], part: int = 0, parts: int = 1
+) -> list[int]:
+    """The sweep's trials in these environments by cell key, each cell's by environment, round and attempt; of `parts`
+    nearly equal ones, each of whole cells, the one with the number `part`."""
     query = (
-        sa.select(TRIAL.c.id)
+        sa.select(TRIAL.c.id, TRIAL.c.cell_key)
         .where(TRIAL.c.sweep_id == sweep_id, TRIAL.c.environment_id.in_(environment_ids))
         .order_by(TRIAL.c.cell_key, TRIAL.c.environment_id, TRIAL.c.round, TRIAL.c.attempt)
     )
-    return list(connection.scalars(query))
+    found = connection.execute(query).all()
+
+    def cut(number: int) -> int:
+        """Where this part begins: not within a cell."""
+        place = number * len(found) // parts
+        while 0 < place < len(found) and found[place].cell_key == found[place - 1].cell_key:
+            place += 1
+        return place
+
+    return [row.id for row in found[cut(part) : cut(part + 1)]]
 
 
 def read(

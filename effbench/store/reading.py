@@ -124,16 +124,17 @@ class Reading(Database):
         return self._rows(sa.select(TRIAL).where(TRIAL.c.sweep_id == sweep_id).order_by(TRIAL.c.id))
 
     def trials_with_samples(
-        self, sweep_id: str, environment_ids: Iterable[str]
+        self, sweep_id: str, environment_ids: Iterable[str], part: int = 0, parts: int = 1
     ) -> Iterator[tuple[dict[str, Any], dict[str, tuple[int, np.ndarray]]]]:
         """Every row of `trial` of the sweep in these environments with what `samples` gives of it, and how many samples
         were taken: timer -> (taken, float32 array).
 
-        By cell key, a cell's by environment, round and attempt. A few hundred are held at a time, none of them in a
+        By cell key, a cell's by environment, round and attempt; of `parts` nearly equal ones, each of whole cells, the
+        one with the number `part`. A few hundred are held at a time, none of them in a
         transaction that stays open: a sweep that runs goes on meanwhile, and what it adds is left out.
         """
         with self._reading() as connection:
-            ids = raw.ordered_ids(connection, sweep_id, list(environment_ids))
+            ids = raw.ordered_ids(connection, sweep_id, list(environment_ids), part, parts)
         for start in range(0, len(ids), raw.CHUNK):
             with self._reading() as connection:
                 found = list(raw.read(connection, ids[start : start + raw.CHUNK]))

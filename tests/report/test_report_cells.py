@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import os
 import re
 
 import numpy as np
@@ -248,6 +249,34 @@ def test_files_stay_small_and_keys_in_order(tmp_path):
     assert sum(len(json.loads(path.read_text())) for path in tmp_path.iterdir()) == 30
     with pytest.raises(ValueError, match="order"):
         list(write_chunks(Folder, iter(reversed(many))))
+
+
+def test_several_processes_write_what_one_writes(tmp_path, monkeypatch):
+    from effbench.report.site.pages import cell as cell_page
+
+    made = {a_cell(bs=size): [trial(a_cell(bs=size), number, count=20) for number in range(3)] for size in range(1, 8)}
+    record(tmp_path / "r.db", made)
+    alone, _ = written(tmp_path / "r.db", tmp_path / "alone")
+    monkeypatch.setattr(cell_page, "MANY_TRIALS", 1)
+    monkeypatch.setattr(cell_page, "processes", lambda: 3)
+    together, index = written(tmp_path / "r.db", tmp_path / "together")
+    assert together == alone and len(index["chunks"]) == 3
+    listed = json.loads((tmp_path / "together" / "site.json").read_text())["files"]
+    assert all(any(path.endswith(source) for path in listed) for _, source in index["chunks"])
+
+
+def test_what_fails_in_another_process_is_raised_here():
+    from effbench.report.site.parts import in_parts
+
+    def work(part):
+        if part:
+            raise ValueError("part 1")
+        return part
+
+    with pytest.raises(ValueError, match="part 1"):
+        in_parts(2, work)
+    with pytest.raises(RuntimeError, match="ended with code 7"):
+        in_parts(1, lambda part: os._exit(7))
 
 
 def test_nan_in_extra_is_nothing(tmp_path):

@@ -37,7 +37,8 @@ class Subject:
     """One sweep on one hardware: what most pages are about.
 
     `sweep`, `environments`: rows as plain dicts; `rows`: the view `results`; `trials`: gives every trial, a cell's
-    together in the order of their keys, each cell's by environment; `command`: of a cell's parameters and an
+    together in the order of their keys, each cell's by environment; `trials_in_parts(part, parts)`: a
+    part of them, for another process; `command`: of a cell's parameters and an
     environment's id the command line that runs it again, or None and why there is none; `artifacts`: the folder that
     the names of trials' artifacts are relative to; `changes`: against the sweep before it on this hardware, None where
     there is none; `previous`: that sweep.
@@ -48,6 +49,7 @@ class Subject:
     rows: Sequence[Mapping[str, Any]]
     environments: Sequence[Mapping[str, Any]]
     trials: Callable[[], Iterable[TrialFacts]] = tuple
+    trials_in_parts: Callable[[int, int], Iterable[TrialFacts]] | None = None
     command: Callable[[Mapping[str, Any], str], tuple[str | None, str | None]] = no_command
     artifacts: Path | None = None
     changes: Any | None = None

@@ -22,16 +22,19 @@ from effbench.report.site import cells
 from effbench.report.site.grid import Column, Grid, cell
 from effbench.report.site.material import Subject, TrialFacts
 from effbench.report.site.pages.base import Page, PageFolder
+from effbench.report.site.parts import in_parts, processes
 
 #: Characters of a chunk file; a cell alone may have more.
 CHUNK = 800_000
+#: Trials from which on several processes write.
+MANY_TRIALS = 10_000
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
     subject = folder.subject
     entries = Entries(subject, folder)
     index = {
-        "chunks": list(write_chunks(folder, entries.of_trials(subject.trials()))),
+        "chunks": write_cells(folder, entries),
         "facts": [fact.plain() for fact in cells.FACTS],
         "metrics": {name: [metric.title, metric.help] for name, metric in METRICS.items()},
         "environments": {
@@ -48,7 +51,28 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     }
 
 
-def write_chunks(folder: PageFolder, found: Iterable[tuple[str, list[dict[str, Any]]]]) -> Iterator[list[str]]:
+def write_cells(folder: PageFolder, entries: Entries) -> list[list[str]]:
+    """Keep all cells, a large subject's in several processes; gives each file's first key and its path."""
+    subject = folder.subject
+    many = sum(row.source["trials"] or 0 for row in subject.labelled) >= MANY_TRIALS
+    parts = processes() if many and subject.trials_in_parts else 1
+    if parts == 1:
+        return list(write_chunks(folder, entries.of_trials(subject.trials())))
+
+    def write(part: int) -> tuple[list[list[str]], dict[str, int]]:
+        before = set(folder.writer.written)
+        chunks = list(write_chunks(folder, entries.of_trials(subject.trials_in_parts(part, parts)), part))
+        return chunks, {path: size for path, size in folder.writer.written.items() if path not in before}
+
+    done = in_parts(parts, write)
+    for _, written in done:
+        folder.writer.written |= written
+    return [chunk for chunks, _ in done for chunk in chunks]
+
+
+def write_chunks(
+    folder: PageFolder, found: Iterable[tuple[str, list[dict[str, Any]]]], part: int = 0
+) -> Iterator[list[str]]:
     """Keep cells in files of about CHUNK characters; gives for each its first key and its path.
 
     Keys come in ascending order, so that a page finds the file of a key by these alone. Raises ValueError otherwise.
@@ -57,7 +81,7 @@ def write_chunks(folder: PageFolder, found: Iterable[tuple[str, list[dict[str, A
     first, last, size, number = "", "", 0, 0
 
     def flush() -> list[str]:
-        path = f"data/cell-{number}.js"
+        path = f"data/cells-{part}-{number}.js"
         folder.writer.json(folder.folder + path, "{" + ",\n".join(parts) + "}")
         return [first, path]
 
@@ -182,8 +206,8 @@ def neighbour(row: SweptRow) -> list[Any]:
     source = row.source
     ok = source["status"] == "ok"
     return [
-        row.mode, _glyph(row.base_mode), row.labels["bs"], cells.short_key(source["cell_key"]), source["environment_id"],
-        source["status"], METRICS["latency_ms"].format(source["latency_ms"]) if ok else None,
+        row.mode, _glyph(row.base_mode), row.labels["bs"], cells.short_key(source["cell_key"]),
+        source["environment_id"], source["status"], METRICS["latency_ms"].format(source["latency_ms"]) if ok else None,
         METRICS["speedup"].format(source["speedup"]) if ok and source["speedup"] is not None else None,
     ]  # fmt: skip
 
