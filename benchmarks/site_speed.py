@@ -91,7 +91,7 @@ def look(browser: Browser, out: Path) -> None:
         page = browser.new_page()
         page.on("request", lambda request, asked=asked: asked.append(request.url))
         start = time.perf_counter()
-        page.goto(path.resolve().as_uri() + after, wait_until="load")
+        page.goto(path.resolve().as_uri() + after, wait_until="load", timeout=120_000)
         page.wait_for_timeout(1500)
         first = total(asked)
         seconds = time.perf_counter() - start - 1.5

@@ -14,6 +14,8 @@ from effbench.report.figures.drawing import Drawing, heatmap, scatter
 from effbench.report.speedup_table import NOT_SIGNIFICANT
 
 ROW_PX = 30
+#: Models and batch sizes that are drawn: more take a browser many seconds, and nobody looks through them.
+MOST_ROWS = 120
 
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
@@ -32,7 +34,7 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
 def draw(table: pd.DataFrame) -> Drawing:
     """A heatmap with a symmetrical log2 scale about 1×; what is not `ok` is hatched and says why."""
     names = table.sort_values("series_rank")["series"].unique().tolist()
-    rows = list(dict.fromkeys(zip(table["case"], table["bs"], strict=True)))
+    rows = list(dict.fromkeys(zip(table["case"], table["bs"], strict=True)))[:MOST_ROWS]
     x_of = {name: index for index, name in enumerate(names)}
     y_of = {row: index for index, row in enumerate(rows)}
     z = [[None] * len(names) for _ in rows]
@@ -40,7 +42,9 @@ def draw(table: pd.DataFrame) -> Drawing:
     hovers = [["not run"] * len(names) for _ in rows]
     failed: list[tuple[int, int, str]] = []
     for item in table.itertuples():
-        x, y = x_of[item.series], y_of[(item.case, item.bs)]
+        x, y = x_of[item.series], y_of.get((item.case, item.bs))
+        if y is None:
+            continue
         hovers[y][x] = _hover(item)
         if math.isnan(item.log2):
             failed.append((x, y, item.status if item.status != "ok" else "no baseline"))
@@ -123,7 +127,8 @@ FIGURE = Figure(
     order=10,
     caption="Baseline latency ÷ latency, a column a mode, a row a model and batch size (bs, samples). "
     "Blue is faster than the baseline, orange slower; the scale "
-    "is logarithmic and centred at 1×. Hatched cells have no speedup and say why.",
+    "is logarithmic and centred at 1×. Hatched cells have no speedup and say why. "
+    f"The first {MOST_ROWS} rows are drawn; the numbers have all.",
     absent="No result of this sweep has a speedup: the baseline has no ok result, or nothing ran beside it.",
     data=data,
     draw=draw,
