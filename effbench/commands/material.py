@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 from effbench.cell import Cell
@@ -62,7 +62,7 @@ def subjects_of(store: Store, info: SweepInfo, database: str) -> list[Subject]:
             trials_in_parts=partial(
                 trials_in_part, database, info.id, list(dict.fromkeys(row["environment_id"] for row in part))
             ),
-            command=partial(command_of, info),
+            command=partial(command_of, info, cache(partial(protocol_overrides, info.protocol))),
             artifacts=artifacts.home(database),
         )
         for hardware, part in parts.items()
@@ -87,14 +87,16 @@ def trials_of(
         )
 
 
-def command_of(info: SweepInfo, params: Mapping[str, Any], environment_id: str) -> tuple[str | None, str | None]:
+def command_of(
+    info: SweepInfo, protocol: Callable[[], list[str]], params: Mapping[str, Any], environment_id: str
+) -> tuple[str | None, str | None]:
     """The command that runs the cell again as the sweep did, under the interpreter that it ran under; or None and why
     there is none."""
     facts = (info.host.get("environments") or {}).get(environment_id) or {}
     try:
         words = [
             *overrides_of(Cell.from_params(dict(params))),
-            *protocol_overrides(info.protocol),
+            *protocol(),
             *(f"{name}={text_of(facts[name])}" for name in facts.get("given", ())),
         ]
     except InexpressibleError as error:

@@ -51,9 +51,9 @@ def read(
     found = connection.execute(_TRIALS, {"ids": ids})
     names = tuple(found.keys())
     place = names.index("id")
-    rows = {values[place]: dict(zip(names, values, strict=True)) for values in found}
+    rows = {values[place]: dict(zip(names, values, strict=True)) for values in found.all()}
     blobs: dict[int, dict[str, tuple[int, np.ndarray]]] = {}
-    for trial_id, timer, count, stored, codec, data in connection.execute(_SAMPLES, {"ids": ids}):
+    for trial_id, timer, count, stored, codec, data in connection.execute(_SAMPLES, {"ids": ids}).all():
         blobs.setdefault(trial_id, {})[timer] = (count, samples.decode(codec, data, stored))
     for one in ids:
         if one in rows:

@@ -270,12 +270,17 @@ def _word(group: str, path: tuple[str, ...], value: Any) -> str:
 
 
 def _closed(group: str, values: Mapping[str, Any], kind: type) -> list[str]:
-    defaults = dataclasses.asdict(kind())
+    defaults = _defaults(kind)
     if values.keys() != defaults.keys():
         unknown = ", ".join(sorted(values.keys() ^ defaults.keys()))
         raise InexpressibleError(f"its {group} was recorded with other settings than this effbench has ({unknown})")
     changed = {key: value for key, value in values.items() if not _same(value, defaults[key])}
     return [f"{_path(group, key)}={text_of(value)}" for key, value in changed.items()]
+
+
+@cache
+def _defaults(kind: type) -> dict[str, Any]:
+    return dataclasses.asdict(kind())
 
 
 def _stream(stream: Mapping[str, Any]) -> list[str]:

@@ -187,9 +187,9 @@ def more(trials: Sequence[TrialFacts]) -> tuple[dict[str, list[Any]], dict[str, 
     """What `extra` holds beside that: short values as name -> one a trial (None without), and longer ones as name ->
     text, or a list of texts where trials differ."""
     flat = [_flat(trial.row["extra"]) for trial in trials]
-    names = dict.fromkeys(name for one in flat for name in one)
-    short, long = {}, {}
-    for name in names:
+    short: dict[str, list[Any]] = {}
+    long: dict[str, Any] = {}
+    for name in dict.fromkeys(name for one in flat for name in one):
         values = [one.get(name) for one in flat]
         if any(isinstance(value, str) and len(value) > _LONG for value in values):
             texts = list(dict.fromkeys(str(value) for value in values if value is not None))
@@ -204,10 +204,12 @@ def _flat(extra: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in extra.items():
         if not prefix and key in _ELSEWHERE:
             continue
-        name = f"{prefix}{key}"
-        if isinstance(value, dict):
+        name = prefix + key
+        if isinstance(value, int | float):
+            found[name] = value
+        elif isinstance(value, dict):
             # an open set of texts, such as reasons with their counts: one fact, not one for each
-            if value and any(" " in str(inner) for inner in value):
+            if any(" " in inner for inner in value):
                 found[name] = "\n".join(f"{inner}: {_text(item)}" for inner, item in value.items())
             else:
                 found |= _flat(value, f"{name}.")
