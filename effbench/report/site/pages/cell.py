@@ -218,7 +218,7 @@ def list_of(subject: Subject) -> Grid:
     names = [name for name in subject.labelled[0].labels if name != "bs"] if subject.labelled else ["model"]
     columns = [
         *(Column(name, filter=True) for name in names), Column("bs", numeric=True, filter=True),
-        Column("mode", filter=True), Column("status", filter=True), Column("latency (ms)", numeric=True),
+        Column("mode", filter=True), Column("status", filter=True), Column("latency", numeric=True),
         Column("speedup", numeric=True), Column("trials", numeric=True),
     ]  # fmt: skip
     rows = []

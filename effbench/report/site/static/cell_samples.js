@@ -7,7 +7,11 @@
   const SYMBOLS = [["circle", "●"], ["square", "■"], ["diamond", "◆"], ["triangle-up", "▲"], ["cross", "✚"], ["triangle-down", "▼"], ["star", "★"]];
   const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
   const NAMES = { latency_ms: "latency", period_ms: "period", warmup_ms: "warm-up calls" };
-  const look = (trial) => ({ color: COLORS[trial % COLORS.length], symbol: SYMBOLS[trial % SYMBOLS.length][0], glyph: SYMBOLS[trial % SYMBOLS.length][1] });
+  // one of 49 pairs: the eighth trial has the first one's colour and another symbol
+  const look = (trial) => {
+    const [symbol, glyph] = SYMBOLS[(trial + Math.floor(trial / COLORS.length)) % SYMBOLS.length];
+    return { color: COLORS[trial % COLORS.length], symbol, glyph };
+  };
   const digits = (value) => String(Number(value.toPrecision(4)));
 
   const unitOf = (timer) => (timer.match(/_(ms|us|ns|s)$/) || [])[1] || "";
