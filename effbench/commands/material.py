@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
+from effbench.cell import Cell
 from effbench.commands import ledgers, options
-from effbench.report.site.material import Material, Subject
+from effbench.report.site.material import Material, Subject, TrialFacts
+from effbench.store import artifacts
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
+from effbench.sweeping.again import InexpressibleError, overrides_of, protocol_overrides, text_of
 
 
 def gather(store: Store, database: str, references: Sequence[str] = ()) -> Material:
     """Everything for the site. `references`: which sweeps it is about; none given are the newest of each hardware."""
     infos = store.sweeps()
     chosen = [store.find_sweep(reference) for reference in references] or newest(store, infos)
-    subjects = [subject for info in chosen for subject in subjects_of(store, info)]
+    subjects = [subject for info in chosen for subject in subjects_of(store, info, database)]
     history = ledgers.past(store)
     for subject in subjects:
         subject.changes = ledgers.changes(store, subject, history, infos)
@@ -46,7 +51,7 @@ def newest(store: Store, infos: Sequence[SweepInfo]) -> list[SweepInfo]:
     return found
 
 
-def subjects_of(store: Store, info: SweepInfo) -> list[Subject]:
+def subjects_of(store: Store, info: SweepInfo, database: str) -> list[Subject]:
     """One for each hardware of the sweep."""
     rows = options.rows_of(store, info)
     environments = {one["id"]: one for one in store.environments(row["environment_id"] for row in rows)}
@@ -62,6 +67,49 @@ def subjects_of(store: Store, info: SweepInfo) -> list[Subject]:
             rows=part,
             environments=[environments[key] for key in dict.fromkeys(row["environment_id"] for row in part)],
             unmeasured=ledgers.unmeasured(planned, part, environments),
+            trials=partial(trials_of, store, info.id, list(dict.fromkeys(row["environment_id"] for row in part))),
+            trials_in_parts=partial(
+                trials_in_part, database, info.id, list(dict.fromkeys(row["environment_id"] for row in part))
+            ),
+            command=partial(command_of, info, cache(partial(protocol_overrides, info.protocol))),
+            artifacts=artifacts.home(database),
         )
         for hardware, part in parts.items()
     ]
+
+
+def trials_in_part(
+    database: str, sweep_id: str, environment_ids: Sequence[str], part: int, parts: int
+) -> Iterator[TrialFacts]:
+    """A part of `trials_of` in another process, which needs a connection of its own."""
+    with Store.open(database, mode="read") as store:
+        yield from trials_of(store, sweep_id, environment_ids, part, parts)
+
+
+def trials_of(
+    store: Store, sweep_id: str, environment_ids: Sequence[str], part: int = 0, parts: int = 1
+) -> Iterator[TrialFacts]:
+    """Every trial of the sweep in these environments, by cell key."""
+    for row, timers in store.trials_with_samples(sweep_id, environment_ids, part, parts):
+        yield TrialFacts(
+            row, {name: stored for name, (_, stored) in timers.items()}, {name: n for name, (n, _) in timers.items()}
+        )
+
+
+def command_of(
+    info: SweepInfo, protocol: Callable[[], list[str]], params: Mapping[str, Any], environment_id: str
+) -> tuple[str | None, str | None]:
+    """The command that runs the cell again as the sweep did, under the interpreter that it ran under; or None and why
+    there is none."""
+    facts = (info.host.get("environments") or {}).get(environment_id) or {}
+    try:
+        words = [
+            *overrides_of(Cell.from_params(dict(params))),
+            *protocol(),
+            *(f"{name}={text_of(facts[name])}" for name in facts.get("given", ())),
+        ]
+    except InexpressibleError as error:
+        return None, str(error)
+    except (TypeError, KeyError, AttributeError):
+        return None, "its parameters were recorded by another version of effbench"
+    return shlex.join(["effbench", *words]), None

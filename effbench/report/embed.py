@@ -10,10 +10,12 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from effbench.report.figures.drawing import Drawing
+
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
-def figure_json(figure: go.Figure) -> Markup:
+def figure_json(figure: Drawing | go.Figure) -> Markup:
     """The figure as JSON in which nothing can end a script element; equal to the original when parsed."""
     text = figure.to_json()
     for character, escaped in _UNSAFE.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -51,28 +52,52 @@ def counts(frame: pd.DataFrame) -> Counts:
 
 def fastest(frame: pd.DataFrame, baseline_mode: str = "eager") -> dict[str, dict[int, Fastest | None]]:
     """case → bs → the fastest ok mode, None where none is ok; both in the frame's order."""
+    names = ("case", "bs", "status", "mode", "series", "latency_ms", "latency_ci_low_ms", "latency_ci_high_ms",
+             "speedup", "speedup_ci_low", "speedup_ci_high")  # fmt: skip
+    points: dict[tuple[str, int], list[_Row]] = {}
+    for values in zip(*(frame[name].tolist() for name in names), strict=True):
+        row = _Row(*values)
+        ok = points.setdefault((str(row.case), int(row.bs)), [])
+        if row.status == Status.OK and not math.isnan(row.latency_ms):
+            ok.append(row)
     out: dict[str, dict[int, Fastest | None]] = {}
-    for (case, bs), group in frame.groupby(["case", "bs"], sort=False):
-        ok = group[(group["status"] == Status.OK) & group["latency_ms"].notna()]
-        out.setdefault(str(case), {})[int(bs)] = _fastest(str(case), int(bs), ok, baseline_mode) if len(ok) else None
+    for (case, bs), rows in points.items():
+        out.setdefault(case, {})[bs] = _fastest(case, bs, rows, baseline_mode) if rows else None
     return out
 
 
-def _fastest(case: str, bs: int, ok: pd.DataFrame, baseline_mode: str) -> Fastest:
+class _Row(NamedTuple):
+    """What of a result decides; figures are NaN where there are none."""
+
+    case: str
+    bs: int
+    status: str
+    mode: str
+    series: str
+    latency_ms: float
+    latency_ci_low_ms: float
+    latency_ci_high_ms: float
+    speedup: float
+    speedup_ci_low: float
+    speedup_ci_high: float
+
+
+def _fastest(case: str, bs: int, ok: list[_Row], baseline_mode: str) -> Fastest:
     # a speedup that cannot be told from 1 does not make a winner: the baseline stands until it is beaten
-    unsure = (ok["mode"] != baseline_mode) & (ok["speedup_ci_low"] <= 1) & (ok["speedup_ci_high"] >= 1)
-    sure = ok[~unsure] if (~unsure).any() else ok
-    best = ok.loc[sure["latency_ms"].idxmin()]
-    others = ok.drop(best.name)
-    overlap = (others["latency_ci_low_ms"] <= best["latency_ci_high_ms"]) & (
-        others["latency_ci_high_ms"] >= best["latency_ci_low_ms"]
+    sure = [row for row in ok if row.mode == baseline_mode or not row.speedup_ci_low <= 1 <= row.speedup_ci_high]
+    best = min(sure or ok, key=lambda row: row.latency_ms)
+    tied = tuple(
+        str(row.series)
+        for row in ok
+        if row is not best
+        and row.latency_ci_low_ms <= best.latency_ci_high_ms
+        and row.latency_ci_high_ms >= best.latency_ci_low_ms
     )
-    low, high = best["speedup_ci_low"], best["speedup_ci_high"]
-    baseline = best["mode"] == baseline_mode
+    low, high = best.speedup_ci_low, best.speedup_ci_high
+    baseline = best.mode == baseline_mode
     significant = None if baseline or math.isnan(low) or math.isnan(high) else not low <= 1 <= high
-    speedup = None if math.isnan(best["speedup"]) else float(best["speedup"])
-    tied = tuple(str(name) for name in others.loc[overlap, "series"])
-    return Fastest(case, bs, str(best["series"]), speedup, float(best["latency_ms"]), significant, tied, baseline)
+    speedup = None if math.isnan(best.speedup) else best.speedup
+    return Fastest(case, bs, str(best.series), speedup, best.latency_ms, significant, tied, baseline)
 
 
 def by_mode(frame: pd.DataFrame) -> pd.DataFrame:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from effbench.analysis.summary import last_attempts
 from effbench.cell import Cell, Status, Trial
-from effbench.store import acknowledgements, baselines, calibration, samples, series, sides, sweeps, verdicts
+from effbench.store import acknowledgements, baselines, calibration, raw, samples, series, sides, sweeps, verdicts
 from effbench.store.baselines import BaselineInfo
 from effbench.store.database import Database
 from effbench.store.schema import RESULTS, CellRow, EnvironmentRow, SampleRow, SweepCellRow, TrialRow
@@ -122,6 +122,23 @@ class Reading(Database):
     def trials(self, sweep_id: str) -> list[dict[str, Any]]:
         """Every row of `trial` of the sweep, in the order they were recorded, all attempts."""
         return self._rows(sa.select(TRIAL).where(TRIAL.c.sweep_id == sweep_id).order_by(TRIAL.c.id))
+
+    def trials_with_samples(
+        self, sweep_id: str, environment_ids: Iterable[str], part: int = 0, parts: int = 1
+    ) -> Iterator[tuple[dict[str, Any], dict[str, tuple[int, np.ndarray]]]]:
+        """Every row of `trial` of the sweep in these environments with what `samples` gives of it, and how many samples
+        were taken: timer -> (taken, float32 array).
+
+        By cell key, a cell's by environment, round and attempt; of `parts` nearly equal ones, each of whole cells, the
+        one with the number `part`. A few hundred are held at a time, none of them in a
+        transaction that stays open: a sweep that runs goes on meanwhile, and what it adds is left out.
+        """
+        with self._reading() as connection:
+            ids = raw.ordered_ids(connection, sweep_id, list(environment_ids), part, parts)
+        for start in range(0, len(ids), raw.CHUNK):
+            with self._reading() as connection:
+                found = list(raw.read(connection, ids[start : start + raw.CHUNK]))
+            yield from found
 
     def samples(self, trial_id: int) -> dict[str, np.ndarray]:
         """Timer -> float32 array of the trial's raw samples in order, at most 5,000; ms unless the name says else."""

@@ -46,7 +46,7 @@ def test_heatmap_has_a_logarithm_only_where_ok(tidy):
     graph = table.query("case == 'mlp' and bs == 1 and series == 'cuda-graph'").iloc[0]
     assert graph["log2"] == pytest.approx(math.log2(2.5))
     assert table.query("status != 'ok'")["log2"].isna().all()
-    figure = speedup_heatmap.draw(table)
+    figure = speedup_heatmap.draw(table).validated()
     assert figure.data[0].zmin == -figure.data[0].zmax
     assert sorted(figure.data[2].text)[0] == "<b>degraded</b>" and len(figure.data[2].text) == 3 + 7
 
@@ -58,7 +58,7 @@ def test_heatmap_without_any_speedup_is_empty():
 def test_latency_lines_break_where_a_result_is_not_ok(tidy):
     table = latency.data(tidy)
     part = table[table["case"] == "transformer"]
-    figure = latency.draw(part)
+    figure = latency.draw(part).validated()
     band, eager = (trace for trace in figure.data if trace.meta["mode"] == "eager")
     assert eager.x == (1, 8, 64)
     assert eager.y[2] is None and eager.y[0] == pytest.approx(2.5)
@@ -68,7 +68,7 @@ def test_latency_lines_break_where_a_result_is_not_ok(tidy):
 
 
 def test_latency_of_one_batch_size_is_a_row_of_dots():
-    figure = latency.draw(latency.data(prepare(make.cpu_quick())))
+    figure = latency.draw(latency.data(prepare(make.cpu_quick()))).validated()
     assert [trace.mode for trace in figure.data] == ["markers"] * 3
     assert figure.layout.xaxis.title.text == "latency (ms), batch size 1"
     assert not figure.data[0].error_x.visible
@@ -77,7 +77,7 @@ def test_latency_of_one_batch_size_is_a_row_of_dots():
 def test_a_point_alone_has_a_band_as_wide_as_a_whisker(tidy):
     table = latency.data(tidy)
     part = table[(table["case"] == "resnet50") & (table["series"] == "max-autotune-no-cudagraphs")]
-    first, last, line = latency.draw(part).data
+    first, last, line = latency.draw(part).validated().data
     assert line.y[1] is None
     assert (first.x, last.x) == (
         pytest.approx((0.97, 1.03, 1.03, 0.97, 0.97)),
@@ -114,7 +114,7 @@ def test_break_even_is_of_what_is_saved(tidy):
     assert row["saved_ms"] == pytest.approx(2.5 - 2.5 / 1.3)
     assert table.loc[("resnet50", 64, "default"), "saved_ms"] < 0
     assert ("mlp", 1, "cuda-graph") not in table.index, "nothing is compiled"
-    drawn = break_even.draw(break_even.data(tidy))
+    drawn = break_even.draw(break_even.data(tidy)).validated()
     marks = [trace for trace in drawn.data if trace.mode == "markers"]
     assert sum(len(trace.x) for trace in marks) == int((table["saved_ms"] > 0).sum())
     lines = [trace for trace in drawn.data if trace.mode == "lines"]
@@ -127,7 +127,7 @@ def test_break_even_is_of_what_is_saved(tidy):
 
 def test_break_even_where_nothing_is_saved(tidy):
     slow = tidy.assign(latency_ms=tidy["latency_ms"].where(tidy["is_baseline"], 100.0))
-    figure = break_even.draw(break_even.data(slow))
+    figure = break_even.draw(break_even.data(slow)).validated()
     assert "none pays back" in figure.layout.annotations[0].text
 
 
@@ -150,7 +150,7 @@ def test_tick_texts(value, text):
 
 def test_memory_in_binary_units_with_the_pool_inside(tidy):
     table = memory.data(tidy)
-    figure = memory.draw(table[table["case"] == "mlp"])
+    figure = memory.draw(table[table["case"] == "mlp"]).validated()
     bars = {(trace.meta["mode"], trace.marker.pattern.shape): trace.y for trace in figure.data}
     assert bars["eager", None][0] == pytest.approx(42.5)
     assert bars["cuda-graph", None][0] == pytest.approx(51.0)
@@ -167,7 +167,7 @@ def test_memory_of_a_cpu_sweep_is_empty():
 def test_compile_seconds_cold_and_warm(tidy):
     table = compile_seconds.data(tidy)
     assert set(table["series"]) == set(MODES) - {"eager", "cuda-graph"}
-    figure = compile_seconds.draw(table[table["case"] == "mlp"])
+    figure = compile_seconds.draw(table[table["case"] == "mlp"]).validated()
     cold, warm = (trace for trace in figure.data if trace.meta["mode"] == "max-autotune")
     assert cold.x == (48.0,) * 3 and warm.x == pytest.approx((14.4,) * 3)
     assert warm.marker.symbol.endswith("-open") and not cold.marker.symbol.endswith("-open")
@@ -177,7 +177,7 @@ def test_compile_seconds_cold_and_warm(tidy):
 def test_every_figure_has_its_numbers_and_units(figure, tidy):
     data = figure.data(tidy)
     assert set(figure.numbers) <= set(data.columns)
-    drawn = figure.draw(data[data["case"] == "mlp"])
+    drawn = figure.draw(data[data["case"] == "mlp"]).validated()
     assert len(drawn.data) > 0
     titles = [axis.title.text for axis in (drawn.layout.xaxis, drawn.layout.yaxis) if axis.title.text]
     assert all("(" in title for title in titles)

@@ -130,7 +130,8 @@ def test_the_metric_switch(visit, subjects):
         one.page.locator("#metric").select_option(metric)
         until(one.page, f"document.getElementById('grid').dataset.metric === '{metric}'")
         found = one.page.evaluate(
-            "[...document.querySelectorAll('#grid tbody td a')].map((a) => [a.hash.slice(6), a.textContent])"
+            "[...document.querySelectorAll('#grid tbody td a')]"
+            ".map((a) => [decodeURIComponent(a.hash.slice(6)), a.textContent])"
         )
         assert len(found) == len(by_key)
         for key, text in found:

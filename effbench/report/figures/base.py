@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
+
+from effbench.report.figures.drawing import Drawing
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
@@ -30,7 +31,7 @@ class Figure:
     caption: str
     absent: str
     data: Callable[[pd.DataFrame], pd.DataFrame]
-    draw: Callable[[pd.DataFrame], go.Figure]
+    draw: Callable[[pd.DataFrame], Drawing]
     numbers: dict[str, str]
     small_multiples: bool = False
     modes: bool = False  # its modes can be switched off also without small multiples
@@ -62,10 +63,10 @@ def hover(*lines: str) -> str:
     return "<br>".join(line for line in lines if line)
 
 
-def layout(height: int, **more: Any) -> go.Layout:
+def layout(height: int, **more: Any) -> dict[str, Any]:
     """A bare layout; colours of text, grid and background come from the page's theme."""
     settings: dict[str, Any] = {
-        "template": go.layout.Template(),
+        "template": {},
         "height": height,
         "autosize": True,
         "dragmode": False,
@@ -76,7 +77,7 @@ def layout(height: int, **more: Any) -> go.Layout:
         "showlegend": False,
         "hoverlabel": {"align": "left"},
     }
-    return go.Layout(settings | more)
+    return settings | more
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:

@@ -6,12 +6,12 @@ import math
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from effbench.metrics import METRICS
 from effbench.report.colors import style_of
 from effbench.report.figures.base import Figure, hover, layout, log_axis, safe
 from effbench.report.figures.curves import by_series
+from effbench.report.figures.drawing import Drawing, scatter
 
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
@@ -29,10 +29,10 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
     return out.reset_index(drop=True)
 
 
-def draw(table: pd.DataFrame) -> go.Figure:
+def draw(table: pd.DataFrame) -> Drawing:
     """Both axes logarithmic; lines of equal break-even. What saves nothing is in the table of numbers only."""
     saving = table[table["saved_ms"] > 0]
-    figure = go.Figure(layout=layout(400))
+    figure = Drawing(layout=layout(400))
     if saving.empty:
         text = "no compiled result is faster than its baseline: none pays back"
         figure.add_annotation(text=text, showarrow=False, xref="paper", yref="paper", x=0.5, y=0.5)
@@ -44,7 +44,7 @@ def draw(table: pd.DataFrame) -> go.Figure:
     for series, part in by_series(saving):
         style = style_of(series)
         figure.add_trace(
-            go.Scatter(
+            scatter(
                 x=part["compile_cold_s"].tolist(), y=part["saved_ms"].tolist(), mode="markers", name=safe(series),
                 marker={"symbol": style.symbol, "size": 9, "color": style.color, "opacity": 0.85},
                 hovertext=[_hover(item) for item in part.itertuples()], hoverinfo="text", meta={"mode": series},
@@ -53,7 +53,7 @@ def draw(table: pd.DataFrame) -> go.Figure:
     return figure
 
 
-def _equal_lines(figure: go.Figure, x_range: list[float], y_range: list[float]) -> None:
+def _equal_lines(figure: Drawing, x_range: list[float], y_range: list[float]) -> None:
     """Where seconds ÷ saving are the same number of calls, with that number at the upper or right end."""
     for power in range(0, 12):
         shift = 3 - power  # log10 of ms a second at 10^power calls
@@ -62,7 +62,7 @@ def _equal_lines(figure: go.Figure, x_range: list[float], y_range: list[float]) 
             continue
         xs = [10**low, 10**high]
         figure.add_trace(
-            go.Scatter(x=xs, y=[x * 10**shift for x in xs], mode="lines", hoverinfo="skip",
+            scatter(x=xs, y=[x * 10**shift for x in xs], mode="lines", hoverinfo="skip",
                        line={"width": 1, "dash": "dot", "color": "rgba(128,136,146,0.7)"})
         )  # fmt: skip
         name = f"{10**power:,} calls" if power < 5 else f"10<sup>{power}</sup> calls"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from effbench.metrics import METRICS
 from effbench.report.colors import style_of
 from effbench.report.figures.base import Figure, axis, hover, layout, log_axis, safe, short
+from effbench.report.figures.drawing import Drawing, scatter
 
 _CACHES = (("compile_cold_s", "cold cache", ""), ("compile_warm_s", "warm cache", "-open"))
 
@@ -22,11 +22,11 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
     return out.dropna(subset=["compile_cold_s", "compile_warm_s"], how="all").reset_index(drop=True)
 
 
-def draw(table: pd.DataFrame) -> go.Figure:
+def draw(table: pd.DataFrame) -> Drawing:
     """One row a mode, one dot a batch size: filled with a cold cache, open with a warm one."""
     names = table.sort_values("series_rank")["series"].unique().tolist()
     seconds = pd.concat([table["compile_cold_s"], table["compile_warm_s"]]).dropna()
-    figure = go.Figure(layout=layout(90 + 30 * len(names)))
+    figure = Drawing(layout=layout(90 + 30 * len(names)))
     if not (seconds > 0).any():
         return figure
     ticks = [safe(short(name, 18)) for name in names]
@@ -58,7 +58,7 @@ def draw(table: pd.DataFrame) -> go.Figure:
                 "line": {"width": 1.6, "color": style.color},
             }
             figure.add_trace(
-                go.Scatter(
+                scatter(
                     x=part[column].tolist(), y=[rank + offset] * len(part), mode="markers", name=safe(name),
                     marker=marker, hovertext=texts, hoverinfo="text", meta={"mode": name},
                 )

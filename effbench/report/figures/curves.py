@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from effbench.report.colors import style_of
 from effbench.report.figures.base import axis, bs_axis, layout, log_axis, safe, short
+from effbench.report.figures.drawing import Drawing, scatter
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Curve:
     hover: Callable[[Any], str]
 
 
-def draw(table: pd.DataFrame, curve: Curve) -> go.Figure:
+def draw(table: pd.DataFrame, curve: Curve) -> Drawing:
     """Log-log lines; with a single batch size one row of dots a mode. Columns besides those of the curve: bs, series,
     series_rank."""
     if table["bs"].nunique() == 1:
         return _dots(table, curve)
     shown = table.dropna(subset=curve.value)
-    figure = go.Figure(layout=layout(290))
+    figure = Drawing(layout=layout(290))
     if shown.empty:
         return figure
     figure.update_layout(xaxis=bs_axis(table["bs"]), yaxis=log_axis(curve.title, _reach(shown, curve)))
@@ -40,13 +40,13 @@ def draw(table: pd.DataFrame, curve: Curve) -> go.Figure:
         style = style_of(series)
         for xs, ys in _bands(part, curve):
             figure.add_trace(
-                go.Scatter(
+                scatter(
                     x=xs, y=ys, mode="lines", fill="toself", line={"width": 0}, fillcolor=_faint(style.color),
                     hoverinfo="skip", name=safe(series), meta={"mode": series},
                 )
             )  # fmt: skip
         figure.add_trace(
-            go.Scatter(
+            scatter(
                 x=part["bs"].tolist(), y=_list(part[curve.value]), mode="lines+markers", name=safe(series),
                 line={"color": style.color, "dash": style.dash, "width": 1.8},
                 marker={"symbol": style.symbol, "size": 8}, hovertext=[curve.hover(item) for item in part.itertuples()],
@@ -56,10 +56,10 @@ def draw(table: pd.DataFrame, curve: Curve) -> go.Figure:
     return figure
 
 
-def _dots(table: pd.DataFrame, curve: Curve) -> go.Figure:
+def _dots(table: pd.DataFrame, curve: Curve) -> Drawing:
     shown = table.dropna(subset=curve.value)
     names = [name for name, _ in by_series(table)]
-    figure = go.Figure(layout=layout(90 + 26 * len(names)))
+    figure = Drawing(layout=layout(90 + 26 * len(names)))
     if shown.empty:
         return figure
     figure.update_layout(
@@ -74,7 +74,7 @@ def _dots(table: pd.DataFrame, curve: Curve) -> go.Figure:
     for rank, (series, part) in enumerate(by_series(table)):
         style = style_of(series)
         figure.add_trace(
-            go.Scatter(
+            scatter(
                 x=_list(part[curve.value]), y=[rank] * len(part), mode="markers", name=safe(series),
                 marker={"symbol": style.symbol, "size": 10, "color": style.color}, error_x=_bars(part, curve),
                 hovertext=[curve.hover(item) for item in part.itertuples()], hoverinfo="text", meta={"mode": series},

@@ -6,12 +6,12 @@ import math
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from effbench.metrics import METRICS
 from effbench.report.colors import style_of
 from effbench.report.figures.base import Figure, hover, layout, log_axis, safe
 from effbench.report.figures.curves import by_series
+from effbench.report.figures.drawing import Drawing, scatter
 
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
@@ -30,9 +30,9 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
     return out.reset_index(drop=True)
 
 
-def draw(table: pd.DataFrame) -> go.Figure:
+def draw(table: pd.DataFrame) -> Drawing:
     """Speedup over the launch ratio, both logarithmic, a mark for each result."""
-    figure = go.Figure(
+    figure = Drawing(
         layout=layout(
             400,
             xaxis=log_axis("the baseline's enqueue time ÷ GPU busy time (×)", table["launch_ratio"]),
@@ -45,7 +45,7 @@ def draw(table: pd.DataFrame) -> go.Figure:
     for series, part in by_series(table):
         style = style_of(series)
         figure.add_trace(
-            go.Scatter(
+            scatter(
                 x=part["launch_ratio"].tolist(), y=part["speedup"].tolist(), mode="markers", name=safe(series),
                 marker={"symbol": style.symbol, "size": 9, "color": style.color, "opacity": 0.85},
                 hovertext=[_hover(item) for item in part.itertuples()], hoverinfo="text", meta={"mode": series},

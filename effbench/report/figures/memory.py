@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from effbench.metrics import METRICS
 from effbench.report.colors import style_of
 from effbench.report.figures.base import Figure, axis, hover, layout, safe
+from effbench.report.figures.drawing import Drawing, bar
 
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
@@ -26,12 +26,12 @@ def unit_of(largest: float) -> tuple[str, int]:
     return next(((name, size) for name, size in _UNITS if largest >= size), ("B", 1))
 
 
-def draw(table: pd.DataFrame) -> go.Figure:
+def draw(table: pd.DataFrame) -> Drawing:
     """Bars from zero, grouped by batch size; the hatched part of a bar is what graph pools hold of it."""
     unit, size = unit_of(table["peak_reserved_bytes"].max())
     sizes = sorted(table["bs"].unique().tolist())
     x_of = {bs: str(bs) for bs in sizes}
-    figure = go.Figure(
+    figure = Drawing(
         layout=layout(
             290,
             barmode="group",
@@ -51,13 +51,11 @@ def draw(table: pd.DataFrame) -> go.Figure:
             "x": x, "name": safe(series), "offsetgroup": group, "alignmentgroup": "all", "hoverinfo": "text",
             "hovertext": [_hover(item) for item in part.itertuples()], "meta": {"mode": str(series)},
         }  # fmt: skip
-        figure.add_trace(
-            go.Bar(y=(part["peak_reserved_bytes"] / size).tolist(), marker={"color": style.color}, **common)
-        )
+        figure.add_trace(bar(y=(part["peak_reserved_bytes"] / size).tolist(), marker={"color": style.color}, **common))
         pool = (part["graph_pool_bytes"].fillna(0) / size).tolist()
         if any(pool):
             hatch = {"shape": "/", "size": 6, "solidity": 0.4, "fgcolor": "#ffffff", "fillmode": "overlay"}
-            figure.add_trace(go.Bar(y=pool, marker={"color": style.color, "pattern": hatch}, **common))
+            figure.add_trace(bar(y=pool, marker={"color": style.color, "pattern": hatch}, **common))
     return figure
 
 

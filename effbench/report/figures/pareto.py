@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from effbench.metrics import METRICS
 from effbench.report.colors import style_of
 from effbench.report.figures.base import Figure, hover, layout, log_axis, safe
 from effbench.report.figures.curves import by_series
+from effbench.report.figures.drawing import Drawing, scatter
 from effbench.report.figures.memory import unit_of
 
 
@@ -32,10 +32,10 @@ def on_front(first: list[float], second: list[float]) -> list[bool]:
     return [not any(a <= x and b <= y and (a, b) != (x, y) for a, b in pairs) for x, y in pairs]
 
 
-def draw(table: pd.DataFrame) -> go.Figure:
+def draw(table: pd.DataFrame) -> Drawing:
     """A mark for each mode and batch size, open where it is beaten; a stepped line along each batch size's front."""
     unit, size = unit_of(table["peak_reserved_bytes"].max())
-    figure = go.Figure(
+    figure = Drawing(
         layout=layout(
             320,
             xaxis=log_axis("latency (ms)", table["latency_ms"]),
@@ -45,14 +45,14 @@ def draw(table: pd.DataFrame) -> go.Figure:
     for bs, part in table[table["front"]].groupby("bs"):
         part = part.sort_values("latency_ms")
         figure.add_trace(
-            go.Scatter(
+            scatter(
                 x=part["latency_ms"].tolist(), y=(part["peak_reserved_bytes"] / size).tolist(), mode="lines",
                 line={"width": 1, "color": "rgba(128,136,146,0.8)", "shape": "hv"}, hoverinfo="skip",
             )
         )  # fmt: skip
         first = part.iloc[0]
         figure.add_trace(
-            go.Scatter(
+            scatter(
                 x=[first["latency_ms"]], y=[first["peak_reserved_bytes"] / size], mode="text", text=[f"bs {bs}  "],
                 textposition="middle left", textfont={"size": 10}, hoverinfo="skip", cliponaxis=False,
             )
@@ -61,7 +61,7 @@ def draw(table: pd.DataFrame) -> go.Figure:
         style = style_of(series)
         symbols = [style.symbol if front else f"{style.symbol}-open" for front in part["front"]]
         figure.add_trace(
-            go.Scatter(
+            scatter(
                 x=part["latency_ms"].tolist(), y=(part["peak_reserved_bytes"] / size).tolist(), mode="markers",
                 name=safe(series), marker={"symbol": symbols, "size": 9, "color": style.color},
                 hovertext=[_hover(item) for item in part.itertuples()], hoverinfo="text", meta={"mode": series},

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from effbench.metrics import METRICS
 from effbench.report.colors import DIVERGING
 from effbench.report.figures.base import Figure, axis, hover, layout, safe, short, wrapped
+from effbench.report.figures.drawing import Drawing, heatmap, scatter
 from effbench.report.speedup_table import NOT_SIGNIFICANT
 
 ROW_PX = 30
+#: Models and batch sizes that are drawn: more take a browser many seconds, and nobody looks through them.
+MOST_ROWS = 120
 
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
@@ -28,10 +31,10 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
     return out if shown.any() else out.iloc[:0]
 
 
-def draw(table: pd.DataFrame) -> go.Figure:
+def draw(table: pd.DataFrame) -> Drawing:
     """A heatmap with a symmetrical log2 scale about 1×; what is not `ok` is hatched and says why."""
     names = table.sort_values("series_rank")["series"].unique().tolist()
-    rows = list(dict.fromkeys(zip(table["case"], table["bs"], strict=True)))
+    rows = list(dict.fromkeys(zip(table["case"], table["bs"], strict=True)))[:MOST_ROWS]
     x_of = {name: index for index, name in enumerate(names)}
     y_of = {row: index for index, row in enumerate(rows)}
     z = [[None] * len(names) for _ in rows]
@@ -39,7 +42,9 @@ def draw(table: pd.DataFrame) -> go.Figure:
     hovers = [["not run"] * len(names) for _ in rows]
     failed: list[tuple[int, int, str]] = []
     for item in table.itertuples():
-        x, y = x_of[item.series], y_of[(item.case, item.bs)]
+        x, y = x_of[item.series], y_of.get((item.case, item.bs))
+        if y is None:
+            continue
         hovers[y][x] = _hover(item)
         if math.isnan(item.log2):
             failed.append((x, y, item.status if item.status != "ok" else "no baseline"))
@@ -47,9 +52,9 @@ def draw(table: pd.DataFrame) -> go.Figure:
             mark = f" {NOT_SIGNIFICANT}" if item.speedup_ci_low < 1 < item.speedup_ci_high else ""
             z[y][x], text[y][x] = item.log2, METRICS["speedup"].format(item.speedup) + mark
     limit = min(max(table["log2"].abs().max(), 1.0), 3.0)
-    figure = go.Figure(layout=_layout(names, rows, limit))
+    figure = Drawing(layout=_layout(names, rows, limit))
     figure.add_trace(
-        go.Heatmap(
+        heatmap(
             z=z, text=text, hovertext=hovers, hoverinfo="text", texttemplate="%{text}", textfont={"size": 12},
             xgap=2, ygap=2, zmin=-limit, zmax=limit, zmid=0, colorscale=DIVERGING["light"], hoverongaps=True,
             colorbar=_colorbar(limit),
@@ -74,7 +79,7 @@ def _hover(item) -> str:
     return hover(f"<b>{METRICS['speedup'].format(item.speedup)}</b> · {name}", where, interval, f"{latency}", trials)
 
 
-def _layout(names: list[str], rows: list[tuple[str, int]], limit: float) -> go.Layout:
+def _layout(names: list[str], rows: list[tuple[str, int]], limit: float) -> dict[str, Any]:
     ticks_x = [wrapped(name) for name in names]
     ticks_y = [safe(f"{short(case, 30)} · bs {bs}") for case, bs in rows]
     box = {"showgrid": False, "showline": False, "ticks": "", "fixedrange": True}
@@ -97,14 +102,14 @@ def _colorbar(limit: float) -> dict:
     }  # fmt: skip
 
 
-def _hatch(figure: go.Figure, failed: list[tuple[int, int, str]]) -> None:
+def _hatch(figure: Drawing, failed: list[tuple[int, int, str]]) -> None:
     xs: list[float | None] = []
     ys: list[float | None] = []
     for x, y, _ in failed:
         xs += [x - 0.48, x + 0.48, x + 0.48, x - 0.48, x - 0.48, None]
         ys += [y - 0.46, y - 0.46, y + 0.46, y + 0.46, y - 0.46, None]
     figure.add_trace(
-        go.Scatter(
+        scatter(
             x=xs, y=ys, mode="lines", fill="toself", hoverinfo="skip", line={"width": 0},
             fillcolor="rgba(128,136,146,0.16)",
             fillpattern={"shape": "/", "size": 7, "solidity": 0.18, "fgcolor": "rgba(128,136,146,0.75)",
@@ -113,7 +118,7 @@ def _hatch(figure: go.Figure, failed: list[tuple[int, int, str]]) -> None:
     )  # fmt: skip
     xs, ys = [x for x, _, _ in failed], [y for _, y, _ in failed]
     texts = [f"<b>{safe(status)}</b>" for _, _, status in failed]
-    figure.add_trace(go.Scatter(x=xs, y=ys, mode="text", text=texts, hoverinfo="skip", textfont={"size": 11}))
+    figure.add_trace(scatter(x=xs, y=ys, mode="text", text=texts, hoverinfo="skip", textfont={"size": 11}))
 
 
 FIGURE = Figure(
@@ -122,7 +127,8 @@ FIGURE = Figure(
     order=10,
     caption="Baseline latency ÷ latency, a column a mode, a row a model and batch size (bs, samples). "
     "Blue is faster than the baseline, orange slower; the scale "
-    "is logarithmic and centred at 1×. Hatched cells have no speedup and say why.",
+    "is logarithmic and centred at 1×. Hatched cells have no speedup and say why. "
+    f"The first {MOST_ROWS} rows are drawn; the numbers have all.",
     absent="No result of this sweep has a speedup: the baseline has no ok result, or nothing ran beside it.",
     data=data,
     draw=draw,

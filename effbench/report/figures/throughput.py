@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from effbench.metrics import METRICS
 from effbench.report.figures import curves
 from effbench.report.figures.base import Figure, hover, safe
+from effbench.report.figures.drawing import Drawing
 from effbench.report.speedup_table import UNKNOWN
 
 
@@ -34,7 +34,7 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
     return out if shown.any() else out.iloc[:0]
 
 
-def draw(table: pd.DataFrame) -> go.Figure:
+def draw(table: pd.DataFrame) -> Drawing:
     """Log-log lines over batch size; with a single batch size, one row of dots a mode."""
     return curves.draw(table, CURVE)
 

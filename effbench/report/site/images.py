@@ -12,6 +12,7 @@ from effbench.errors import UsageError
 from effbench.report.colors import THEMES
 from effbench.report.figures import all_figures
 from effbench.report.figures.base import safe
+from effbench.report.figures.drawing import Drawing
 from effbench.report.site.material import Subject
 
 FORMATS = ("png", "svg")
@@ -45,7 +46,7 @@ def write_images(subjects: Sequence[Subject], out: Path, form: str) -> list[Path
             if figure.small_multiples:
                 parts = [(str(case), part) for case, part in data.groupby("case", sort=False)]
             for number, (case, part) in enumerate(parts):
-                figures.append(alone(figure.draw(part), f"{figure.title}{f' · {case}' if case else ''}"))
+                figures.append(alone(validated(figure.draw(part)), f"{figure.title}{f' · {case}' if case else ''}"))
                 paths.append(folder / f"{figure.name}{f'-{number}' if len(parts) > 1 else ''}.{form}")
     if not figures:
         return []
@@ -58,6 +59,10 @@ def write_images(subjects: Sequence[Subject], out: Path, form: str) -> list[Path
             raise UsageError(NO_BROWSER) from error
         raise
     return paths
+
+
+def validated(figure: Drawing | go.Figure) -> go.Figure:
+    return figure.validated() if isinstance(figure, Drawing) else figure
 
 
 def alone(figure: go.Figure, title: str) -> go.Figure:

@@ -7,11 +7,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from effbench.report.frame import prepare
+from effbench.analysis.swept import SweptRow, plain_rows, swept_rows
+from effbench.report.frame import tidied
 from effbench.report.ledger import Entry
 from effbench.report.site.changed import Changes
 from effbench.report.site.past import Past
@@ -19,10 +21,16 @@ from effbench.report.site.past import Past
 
 @dataclass(frozen=True)
 class TrialFacts:
-    """One trial: its row of the table `trial`, and timer -> float32 array of its raw samples in order."""
+    """One trial: its row of the table `trial`, timer -> float32 array of its raw samples in order, and timer -> how
+    many were taken, where that is more than are stored."""
 
     row: Mapping[str, Any]
     samples: Mapping[str, Any]
+    taken: Mapping[str, int] = field(default_factory=dict)
+
+
+def no_command(params: Mapping[str, Any], environment_id: str) -> tuple[str | None, str]:
+    return None, "nobody said how"
 
 
 @dataclass
@@ -30,8 +38,11 @@ class Subject:
     """One sweep on one hardware: what most pages are about.
 
     `sweep`, `environments`: rows as plain dicts; `rows`: the view `results`; `trials`: gives every trial, a cell's
-    together; `changes`: against the sweep before it on this hardware; `unmeasured`: planned cells without a result,
-    as rows of the view with what is known of them.
+    together in the order of their keys, each cell's by environment; `trials_in_parts(part, parts)`: a part of them, for
+    another process; `command`: of a cell's parameters and an environment's id the command line that runs it again, or
+    None and why there is none; `artifacts`: the folder that the names of trials' artifacts are relative to; `changes`:
+    against the sweep before it on this hardware; `unmeasured`: planned cells without a result, as rows of the view
+    with what is known of them.
     """
 
     sweep: Mapping[str, Any]
@@ -39,13 +50,21 @@ class Subject:
     rows: Sequence[Mapping[str, Any]]
     environments: Sequence[Mapping[str, Any]]
     trials: Callable[[], Iterable[TrialFacts]] = tuple
+    trials_in_parts: Callable[[int, int], Iterable[TrialFacts]] | None = None
+    command: Callable[[Mapping[str, Any], str], tuple[str | None, str | None]] = no_command
+    artifacts: Path | None = None
     changes: Changes = field(default_factory=Changes)
     unmeasured: Sequence[Mapping[str, Any]] = ()
 
     @cached_property
+    def labelled(self) -> list[SweptRow]:
+        """The rows with what tells them apart, in reading order."""
+        return swept_rows(plain_rows(self.rows))
+
+    @cached_property
     def tidy(self) -> pd.DataFrame:
         """`report.frame.prepare` of the rows."""
-        return prepare(pd.DataFrame.from_records(list(self.rows)), self.baseline_mode)
+        return tidied(self.labelled, self.baseline_mode)
 
     @property
     def baseline_mode(self) -> str:

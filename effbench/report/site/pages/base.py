@@ -88,7 +88,7 @@ class PageFolder:
             drawn = figure.draw(part)
             path = f"data/{self.page}-{figure.name}-{number}.js"
             self.writer.json(self.folder + path, figure_json(drawn))
-            section.panels.append(Panel(title, path, int(drawn.layout.height)))
+            section.panels.append(Panel(title, path, int(drawn.layout["height"])))
         ranks = dict(zip(data["series"], data["series_rank"], strict=True))
         section.modes = sorted(ranks, key=lambda name: ranks[name]) if figure.small_multiples or figure.modes else []
         section.grid = self.grid(f"{figure.name}-numbers", numbers(figure, data))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from effbench.analysis.swept import SweptRow, plain_rows, swept_rows
+from effbench.analysis.swept import SweptRow
 from effbench.metrics import METRICS
 from effbench.report.figures.speedup_heatmap import FIGURE
+from effbench.report.site.cells import address
 from effbench.report.site.grid import Column, Grid, cell
 from effbench.report.site.pages.base import CHARTS, GRIDS, Page, PageFolder
 from effbench.report.speedup_table import Entry, SpeedupTable, table_of
@@ -21,20 +22,21 @@ METRIC_NAMES = (
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
     subject = folder.subject
-    labelled = swept_rows(plain_rows(subject.rows))
+    labelled = subject.labelled
     tables = {name: table_of(labelled, name, subject.baseline_mode) for name in METRIC_NAMES}
     present = [name for name, table in tables.items() if name == "speedup" or _has_value(table)]
-    keys = {(*row.labels.values(), row.mode): row.source["cell_key"] for row in labelled}
+    several = len(subject.environments) > 1
+    links = {(*row.labels.values(), row.mode): f"cell.html{address(row.source, several)}" for row in labelled}
     return {
         "metrics": [METRICS[name] for name in present],
-        "sources": {name: folder.grid(name, grid_of(tables[name], keys)) for name in present},
+        "sources": {name: folder.grid(name, grid_of(tables[name], links)) for name in present},
         "modes": tables["speedup"].modes,
         "statuses": statuses(labelled),
         "heatmap": folder.section(FIGURE, subject.tidy),
     }
 
 
-def grid_of(table: SpeedupTable, keys: Mapping[tuple, str]) -> Grid:
+def grid_of(table: SpeedupTable, links: Mapping[tuple, str]) -> Grid:
     """A row for each model, further swept parameters and bs; a column for each mode, linked to its cell."""
     metric = METRICS[table.metric]
     labels = [Column(name, numeric=name == "bs", filter=True) for name in table.label_names]
@@ -42,16 +44,15 @@ def grid_of(table: SpeedupTable, keys: Mapping[tuple, str]) -> Grid:
     rows = []
     for row in table.rows:
         values = tuple(row.labels.values())
-        entries = [_cell(entry, keys.get((*values, mode))) for mode, entry in row.cells.items()]
+        entries = [_cell(entry, links.get((*values, mode))) for mode, entry in row.cells.items()]
         rows.append([*row.labels.values(), *entries])
     return Grid(f"{metric.title} of every mode at every model and batch size", columns, rows)
 
 
-def _cell(entry: Entry, key: str | None) -> dict[str, Any]:
+def _cell(entry: Entry, link: str | None) -> dict[str, Any]:
     if entry.status is None:
         return cell(entry.text, tone="absent")
     trials = "" if entry.trials is None else f"{entry.trials} trial{'' if entry.trials == 1 else 's'}"
-    link = f"cell.html#cell={key}" if key else None
     if entry.status != "ok":
         return cell(entry.text, tone="status hatched", link=link, title=entry.reason or "no reason recorded")
     text, _, rest = entry.text.partition(" (")

@@ -12,7 +12,7 @@
     const inner = [];
     if (cell.g) inner.push(element("span", { class: "glyph", style: `color:${cell.g[0]}`, "aria-hidden": "true", text: cell.g[1] }));
     inner.push(cell.t);
-    const main = cell.h ? element("a", { href: cell.h, title: cell.d }, ...inner) : element("span", { title: cell.d, class: cell.g ? "mode" : null }, ...inner);
+    const main = cell.h ? element("a", { href: cell.h, title: cell.d, class: cell.g ? "mode" : null }, ...inner) : element("span", { title: cell.d, class: cell.g ? "mode" : null }, ...inner);
     td.append(main);
     if (cell.s) td.append(element("span", { class: "sub", text: cell.s }));
     if (cell.c) td.classList.add(...cell.c.split(" "));
@@ -131,6 +131,7 @@
   }
 
   window.effbench.grid = show;
+  window.effbench.copy = copy;
   document.addEventListener("DOMContentLoaded", () => {
     for (const place of document.querySelectorAll(".grid-place[data-src]")) {
       const closed = place.closest("details:not([open])");

@@ -1,0 +1,239 @@
+"""A database of many made-up trials with raw samples, as sweeps on two GPUs would leave it.
+
+    from many_trials import Shape, fill
+    fill("big.db", Shape(trials=100_000))
+
+Trials, samples and failures are made up; results are derived by the store from the trials, as always.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from omegaconf import OmegaConf
+
+from effbench.analysis.swept import MODES
+from effbench.cell import Cell, Environment
+from effbench.config import shipped
+from effbench.store import Store, derive, samples, schema
+from effbench.store.values import cell_row
+
+START = dt.datetime(2026, 1, 5, 8, tzinfo=dt.UTC)
+GPUS = ("NVIDIA H200", "NVIDIA A100-SXM4-80GB")
+KINDS = ("mlp", "resnet", "bert", "gpt", "llama-decode", "vit", "moe", "unet")
+COMPILED = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "compile+graph")
+GAIN = dict(zip(MODES, (1.0, 1.3, 2.2, 1.4, 1.5, 2.1, 2.6), strict=True))
+KERNELS = (
+    "nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_bias_TNN",
+    "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&)>",
+    "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64_4x1x1_cga1x1x1_kernel0_0",
+    "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float, false>(int, float)",
+    "triton_poi_fused__to_copy_add_gelu_mul_0",
+    "triton_red_fused_native_layer_norm_1",
+    "Memcpy DtoD (Device -> Device)",
+    "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_128x256_64x3_tn_align8>(Params)",
+    "triton_per_fused__softmax_2",
+    "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)>",
+)
+#: How a cell may end that is not ok, as (status, reason, share of the cells).
+FAILURES = (
+    ("oom", "in prepare: CUDA out of memory. Tried to allocate 12.50 GiB.", 0.01),
+    ("error", "in prepare: RuntimeError: CUDA error: operation not permitted when stream is capturing", 0.01),
+    ("unsupported", "the forward synchronises (.item()), which cannot be captured in a CUDA graph", 0.01),
+    ("degraded", "CUDA graphs skipped: mutated inputs (1 of 2 graphs)", 0.01),
+)
+_CHUNK = 5000
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sweeps of 40 models take turns on the two GPUs. `one_sweep`: all trials in one, of 160 models (as PyTorch's
+    compiler dashboard has), nine batch sizes and ten rounds for 100,000. `latencies` and `periods`: median number of
+    samples of a trial (on an H200 about 1,500 and 200)."""
+
+    trials: int = 100_000
+    models: int = 40
+    one_sweep: bool = False
+    latencies: int = 1500
+    periods: int = 200
+    seed: int = 0
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return (1, 2, 4, 8, 16, 32, 64, 128, 256) if self.one_sweep else (1, 4, 16, 64, 256)
+
+    @property
+    def rounds(self) -> int:
+        return 10 if self.one_sweep else 5
+
+    @property
+    def cells(self) -> int:
+        """Cells of one sweep."""
+        if self.one_sweep:
+            return max(1, self.trials // self.rounds)
+        return min(self.models * len(self.sizes) * len(MODES), max(1, self.trials // self.rounds))
+
+    @property
+    def sweeps(self) -> int:
+        return 1 if self.one_sweep else max(1, round(self.trials / (self.cells * self.rounds)))
+
+
+def cells_of(shape: Shape) -> list[Cell]:
+    """Models × batch sizes × modes."""
+    modes = [dict(OmegaConf.to_container(OmegaConf.load(shipped("conf") / "mode" / f"{name}.yaml"))) for name in MODES]
+    for settings in modes:
+        del settings["description"]
+    found = []
+    for index in range(shape.cells):
+        point, mode = divmod(index, len(MODES))
+        number, size = divmod(point, len(shape.sizes))
+        kind = KINDS[number % len(KINDS)]
+        width = 256 * (1 + number // len(KINDS))
+        module = {"_target_": f"nets.{kind}.Net", "width": width, "depth": 12, "vocab": 32000, "seq": 1024}
+        model = {
+            "name": f"{kind}-{width}", "module": module, "tolerance": None, "allow_nonfinite": False,
+            "inputs": [{"name": "x", "shape": [1024, width], "dtype": "auto"}],
+        }  # fmt: skip
+        numerics = {"tf32": False, "matmul_precision": "highest", "cudnn_benchmark": False, "deterministic": False,
+                    "seed": 0}  # fmt: skip
+        found.append(Cell(model, shape.sizes[size], modes[mode], "bfloat16", "inference", "cuda",
+                          numerics))  # fmt: skip
+    return found
+
+
+def environments_of() -> list[Environment]:
+    return [
+        Environment(gpu, memory, "570.86", "12.8", "2.13.0", "3.6.0", "3.12.4", "Xeon", "Linux-x86_64")
+        for gpu, memory in zip(GPUS, (150_000_000_000, 85_000_000_000), strict=True)
+    ]
+
+
+def fill(path: str | Path, shape: Shape) -> None:
+    """Make the database at `path`."""
+    cells = cells_of(shape)
+    tables = schema.Base.metadata.tables
+    random = np.random.default_rng(shape.seed)
+    with Store.open(path, mode="write") as store:
+        ids = [store.add_environment(environment, {}) for environment in environments_of()]
+        with store._writing() as connection:
+            connection.execute(sa.insert(tables["cell"]), [cell_row(cell) for cell in cells])
+        first = 1
+        for number in range(shape.sweeps):
+            sweep = _sweep_row(number, shape)
+            with store._writing() as connection:
+                connection.execute(sa.insert(tables["sweep"]), sweep)
+                planned = [{"sweep_id": sweep["id"], "cell_key": cell.key, "position": position}
+                           for position, cell in enumerate(cells)]  # fmt: skip
+                connection.execute(sa.insert(tables["sweep_cell"]), planned)
+                trials: list[dict[str, Any]] = []
+                blobs: list[dict[str, Any]] = []
+                for row, own in _trials(cells, shape, sweep, ids[number % len(ids)], number % len(ids), random):
+                    row["id"] = first
+                    first += 1
+                    trials.append(row)
+                    blobs += [{"trial_id": row["id"], **blob} for blob in own]
+                    if len(trials) == _CHUNK:
+                        connection.execute(sa.insert(tables["trial"]), trials)
+                        connection.execute(sa.insert(tables["sample"]), blobs)
+                        trials, blobs = [], []
+                if trials:
+                    connection.execute(sa.insert(tables["trial"]), trials)
+                if blobs:
+                    connection.execute(sa.insert(tables["sample"]), blobs)
+                derive.rewrite(connection, sweep["id"], "eager")
+
+
+def _sweep_row(number: int, shape: Shape) -> dict[str, Any]:
+    started = START + dt.timedelta(days=7 * (number // 2), hours=number % 2)
+    return {
+        "id": f"{started:%Y%m%d-%H%M%S}-{number:04x}", "name": f"weekly-{number // 2}", "label": f"v1.{number // 2}",
+        "state": "completed", "started_at": started, "finished_at": started + dt.timedelta(hours=9),
+        "command": ["effbench", "-m", "mode=eager,default"], "overrides": ["mode=eager,default"],
+        "protocol": {"name": "standard", "rounds": shape.rounds}, "baseline_mode": "eager", "seed": 0,
+        "rounds": shape.rounds, "git_revision": "4f2c9d1", "host": {"hostname": "made-up"},
+    }  # fmt: skip
+
+
+def _trials(
+    cells: list[Cell], shape: Shape, sweep: dict[str, Any], environment_id: str, gpu: int, random: np.random.Generator
+) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Rows of `trial`, each with its rows of `sample`; rounds one after the other, as they are recorded."""
+    chances = random.random(len(cells))
+    for round_ in range(shape.rounds):
+        for index, cell in enumerate(cells):
+            status, reason, chance = "ok", None, float(chances[index])
+            for kind, why, share in FAILURES if cell.mode_name != "eager" else ():
+                if 0 <= chance < share:
+                    status, reason = kind, why
+                chance -= share
+            started = sweep["started_at"] + dt.timedelta(seconds=6 * (round_ * len(cells) + index))
+            row = dict.fromkeys(column.name for column in schema.TrialRow.__table__.columns)
+            row |= {
+                "sweep_id": sweep["id"], "cell_key": cell.key, "environment_id": environment_id, "round": round_,
+                "attempt": 0, "status": status, "reason": reason, "started_at": started, "recorded_at": started,
+                "pid": 4000 + index, "gpu_index": 0, "gpu_uuid": f"GPU-{gpu}", "wall_s": 6.1, "overhead_s": 0.3,
+                "build_s": 0.4, "phase": "profile" if status in ("ok", "degraded") else "prepare", "extra": {},
+            }  # fmt: skip
+            if status not in ("ok", "degraded"):
+                row["extra"] = {"traceback": "Traceback (most recent call last):\n" + "  File net.py, line 12\n" * 20}
+                yield row, []
+                continue
+            level = 0.08 * (1 + index // (7 * len(shape.sizes)) % 40) * (1 + cell.bs / 16) * (1 + 0.7 * gpu)
+            level *= (1 / GAIN[cell.mode_name]) ** (1 / (1 + cell.bs / 32)) * random.lognormal(0, 0.004)
+            yield _measured(row, cell, level, shape, random)
+
+
+def _measured(
+    row: dict[str, Any], cell: Cell, level: float, shape: Shape, random: np.random.Generator
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The row with its figures, and the samples that these are of."""
+    taken = {"latency_ms": (level, shape.latencies, 0.02), "period_ms": (level * 0.8, shape.periods, 0.003)}
+    blobs, values = [], {}
+    for timer, (middle, count, noise) in taken.items():
+        many = int(np.clip(random.lognormal(np.log(count), 0.6), 30, samples.LIMIT))
+        drawn = (middle * (1 + np.abs(random.normal(0, noise, many)) + noise * random.pareto(6, many))).astype("<f4")
+        values[timer] = drawn
+        # level 1: other bytes than the store's own, and a fifth of the time
+        blobs.append({"timer": timer, "count": many, "stored": many, "codec": samples.CODEC,
+                      "data": zlib.compress(drawn.tobytes(), 1)})  # fmt: skip
+    latency, period = values["latency_ms"], values["period_ms"]
+    low, median, high, p95 = (float(one) for one in np.quantile(latency, (0.49, 0.5, 0.51, 0.95)))
+    compiles, graph = cell.mode_name in COMPILED, GAIN[cell.mode_name] > 2
+    reserved = int(2**28 * (1 + cell.bs / 16) * (1.2 if graph else 1))
+    power = {"sm_clock_mhz": 1980, "memory_clock_mhz": 3201, "temperature_c": 41, "power_w": 350.2,
+             "clocks_event_reasons": []}  # fmt: skip
+    shares = np.sort(random.dirichlet(np.ones(len(KERNELS))))[::-1]
+    row |= {
+        "latency_ms": median, "latency_min_ms": float(latency.min()), "latency_p95_ms": p95,
+        "latency_median_low_ms": low, "latency_median_high_ms": high, "latency_samples": len(latency),
+        "period_ms": float(np.median(period)), "period_samples": len(period), "calls_per_block": 40,
+        "enqueue_ms": median * 0.6, "discarded_blocks": 0, "warmup_calls": 32, "steady": bool(random.random() < 0.98),
+        "check_s": 0.3, "warmup_s": 0.2, "timing_s": 2.5, "prepare_s": 0.1, "first_call_s": 2.4 if compiles else 0.2,
+        "compile_s": (9.0 if row["round"] == 0 else 1.4) if compiles else None,
+        "compile_cache": ("cold" if row["round"] == 0 else "warm") if compiles else None,
+        "build_peak_allocated_bytes": reserved // 2, "peak_allocated_bytes": reserved * 4 // 5,
+        "peak_reserved_bytes": reserved, "prepare_peak_allocated_bytes": reserved,
+        "graph_pool_bytes": reserved // 3 if graph else None, "process_gpu_bytes": reserved * 2,
+        "peak_host_bytes": 2**31, "rel_error": 1e-3, "graph_breaks": 0, "recompiles": 0, "cudagraph_skips": 0,
+        "gpu_busy_ms": float(np.median(period)) * 0.8, "kernels": 40, "flops": 1e9 * cell.bs, "min_bytes": 1e8,
+        "compute_floor_ms": median * 0.3, "memory_floor_ms": median * 0.2, "sm_clock_mhz": 1980,
+        "memory_clock_mhz": 3201, "temperature_c": 41 + row["round"], "power_w": 350.2, "energy_mj": median * 300,
+        "foreign_processes": 0,
+        "extra": {
+            "profile": {"calls": 12, "kernels_in_graphs": 40 if graph else 0, "top": [
+                {"name": name, "count": 4.0, "ms": float(share) * median, "share": float(share)}
+                for name, share in zip(KERNELS, shares, strict=True)
+            ]},
+            "gpu_before": power, "gpu_after": power, "preempted": 3, "facts": {}, "graphs": 1,
+            "cache": {"hits": 0, "misses": 1},
+            "phase_seconds": {"setup": 0.24, "build": 0.4, "check": 0.3, "prepare": 0.1, "warmup": 0.2, "timing": 2.5},
+        },
+    }  # fmt: skip
+    return row, blobs

@@ -1,0 +1,115 @@
+"""How long `effbench report` takes over a large database, what it needs, and how soon its pages can be used.
+
+    python benchmarks/site_speed.py [--trials 100000] [--one-sweep] [--db FILE] [--out DIR]
+
+The database is made up (benchmarks/many_trials.py): sweeps of 40 models that take turns on two GPUs, or one of 160.
+Printed are seconds and peak memory of the command, the size of the site, for each kind of page the bytes that a browser
+loads when it is opened and when everything on it has been looked at (without plotly.min.js, which all share), and the
+seconds until the overview's first table can be read in Chromium. Then the same command over a small sweep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+from many_trials import Shape, fill
+from playwright.sync_api import Browser, sync_playwright
+
+SHARED = "plotly.min.js"
+SMALL = Shape(trials=525, models=3)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=100_000)
+    parser.add_argument("--one-sweep", action="store_true", help="all trials in one sweep")
+    parser.add_argument("--db", help="a database of before, or where to keep this one (default: a temporary one)")
+    parser.add_argument("--out", help="where to keep the site (default: a temporary folder)")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        db = Path(args.db or Path(folder) / "many.db")
+        out = Path(args.out or Path(folder) / "site")
+        if not db.exists():
+            start = time.perf_counter()
+            fill(db, Shape(trials=args.trials, one_sweep=args.one_sweep))
+            print(f"{db}: {db.stat().st_size / 2**20:.0f} MiB, made in {time.perf_counter() - start:.0f} s", flush=True)
+        print(written(db, out), flush=True)
+        chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+        if chromium:
+            with sync_playwright() as playwright:
+                browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+                look(browser, out)
+                browser.close()
+        else:
+            print("no Chromium on the PATH: pages were not opened")
+        fill(Path(folder) / "small.db", SMALL)
+        print("small sweep:", written(Path(folder) / "small.db", Path(folder) / "small"))
+
+
+def written(db: Path, out: Path) -> str:
+    """Run the command; its seconds, those of its processors, its peak memory, and the site's size."""
+    command = [sys.executable, "-m", "effbench", "report", "--db", str(db), "--out", str(out)]
+    start = time.perf_counter()
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    seconds = time.perf_counter() - start
+    if status:
+        raise SystemExit(f"{' '.join(command)} failed")
+    sizes = [path.stat().st_size for path in out.rglob("*") if path.is_file()]
+    largest = max((path.stat().st_size, path.name) for path in out.rglob("*.js") if path.parent.name == "data")
+    return (
+        f"{seconds:.1f} s ({usage.ru_utime + usage.ru_stime:.1f} s of processor), peak {usage.ru_maxrss / 2**10:.0f} "
+        f"MiB, {len(sizes)} files, {sum(sizes) / 2**20:.0f} MiB, largest {largest[1]} {largest[0] / 2**20:.2f} MiB"
+    )
+
+
+def look(browser: Browser, out: Path) -> None:
+    """Open the overview for its time, then every page of the first subject for its bytes."""
+    times = []
+    for _ in range(3):
+        page = browser.new_page()
+        start = time.perf_counter()
+        page.goto((out / "index.html").resolve().as_uri(), wait_until="domcontentloaded")
+        page.locator("table").first.wait_for(state="visible")
+        times.append(time.perf_counter() - start)
+        page.close()
+    print(f"overview usable after {sorted(times)[1]:.2f} s (median of 3)", flush=True)
+    folder = next(path.parent for path in sorted(out.glob("*/cell.html")))
+    keys = (folder / "data" / "cells-0-0.js").read_text(encoding="utf-8")
+    key = keys[keys.index('"') + 1 :].partition('"')[0]
+    pages = [out / "index.html", *sorted(folder.glob("*.html"))]
+    for path, after in [*((path, "") for path in pages), (folder / "cell.html", f"#cell={key}")]:
+        asked: list[str] = []
+        page = browser.new_page()
+        page.on("request", lambda request, asked=asked: asked.append(request.url))
+        start = time.perf_counter()
+        page.goto(path.resolve().as_uri() + after, wait_until="load", timeout=120_000)
+        page.wait_for_timeout(1500)
+        first = total(asked)
+        seconds = time.perf_counter() - start - 1.5
+        page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        page.evaluate("dispatchEvent(new Event('beforeprint')); dispatchEvent(new Event('afterprint'))")
+        page.wait_for_timeout(3000)
+        print(
+            f"{path.name + after[:12]}: {first:.2f} MiB at first (loaded in {seconds:.1f} s), "
+            f"{total(asked):.2f} MiB with everything open"
+        )
+        page.close()
+
+
+def total(urls: list[str]) -> float:
+    """MiB of these files, each once, without the shared one."""
+    paths = {Path(unquote(urlparse(url).path)) for url in urls if url.startswith("file:")}
+    return sum(path.stat().st_size for path in paths if path.name != SHARED) / 2**20
+
+
+if __name__ == "__main__":
+    main()
