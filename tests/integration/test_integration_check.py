@@ -9,7 +9,8 @@ import pytest
 
 from effbench.store import Store
 
-#: Sleeps are longer than noise. A file that is not under version control makes it slower as a busy machine would.
+#: Sleeps are longer than the noise of a busy machine. A file that is not under version control makes it slower, as a
+#: machine that is busier still would.
 NET = """
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ class Net(torch.nn.Module):
     def forward(self, x):
         time.sleep({seconds})
         if Path("disturbed").exists():
-            time.sleep(0.002)
+            time.sleep(0.24)
         if Path("crashing").exists():
             raise ValueError("gone in the meantime")
         {extra}
@@ -29,7 +30,7 @@ class Net(torch.nn.Module):
 
 @pytest.fixture(scope="module")
 def repository(cli_in, tmp_path_factory):
-    """A baseline `main` of the first revision; the second one sleeps half as long again."""
+    """A baseline `main` of the first revision; the second one sleeps four times as long."""
     folder = tmp_path_factory.mktemp("check") / "here"
     folder.mkdir()
     cli = cli_in(folder)
@@ -39,11 +40,11 @@ def repository(cli_in, tmp_path_factory):
     )  # fmt: skip
     (cli.folder / ".gitignore").write_text("results\ndisturbed\ncrashing\n*.xml\n__pycache__\n")
     cli.git("init", "-q")
-    write(cli, 0.004)
+    write(cli, 0.02)
     sweep(cli, "before")
     done = cli.run("baseline", "set", "main", "last")
     assert done.code == 0, done
-    write(cli, 0.006)
+    write(cli, 0.08)
     return cli
 
 
@@ -110,7 +111,7 @@ def test_a_disturbance_is_not_confirmed(repository):
     (repository.folder / "disturbed").touch()
     sweep(repository, "disturbed")
     (repository.folder / "disturbed").unlink()
-    # the machine of the test may be busy: what it adds by itself is less than a sixth
+    # the machine of the test may be busy: what it adds by itself is little beside these sleeps
     assert repository.run("check", "--baseline", "calm", "--floor", "15%").code == 1
     done = repository.run("check", "--baseline", "calm", "--floor", "15%", "--confirm")
     assert done.code == 0, done
@@ -120,7 +121,7 @@ def test_a_disturbance_is_not_confirmed(repository):
 
 
 def test_broken_fails_without_a_second_look(repository):
-    write(repository, 0.006, extra="raise ValueError('no such luck')")
+    write(repository, 0.08, extra="raise ValueError('no such luck')")
     sweep(repository, "broken")
     done = repository.run("check", "--baseline", "main", "--confirm")
     assert done.code == 1
