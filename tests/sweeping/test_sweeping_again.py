@@ -99,7 +99,8 @@ def test_the_protocol_too(planned, words):
 @pytest.mark.parametrize(
     "text",
     ["", " ", "a b", "null", "NULL", "True", "1", "1e5", "-3", "0x1", "nan", "a=b", "a,b", "[x]", "{x:1}", "it's",
-     'say "so"', "back\\slash", 'back\\"', "end\\", "~x", "$HOME", "a:b", "ü", "<img src=x onerror=alert(1)>", "../../x"],
+     'say "so"', "back\\slash", 'back\\"', "end\\", "~x", "$HOME", "a:b", "ü",
+     "<img src=x onerror=alert(1)>", "../../x"],
 )  # fmt: skip
 def test_text_is_read_back(planned, text):
     words = ["model=custom", "model.module._target_=a.B", "model.inputs.x.shape=[1]", f"model.module.t={text_of(text)}"]
