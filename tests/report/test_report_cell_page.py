@@ -224,3 +224,16 @@ def test_a_subject_of_which_nobody_gave_the_trials(tmp_path):
     one = subject(make.sample().to_dict("records"))
     page = page_of(site(tmp_path, one), one, "cell")
     assert content(page.parent / "data" / "cell-index.js")["chunks"] == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["eager", "graph", None])
+def test_accessible(visit, made, name, theme):
+    """axe-core finds no serious violation, with everything opened."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    one = visit(f"#cell={made[1][name].key}" if name else "", theme=theme)
+    one.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    found = Axe().run(one.page).response["violations"]
+    bad = [(item["id"], item["nodes"][0]["html"]) for item in found if item["impact"] in ("serious", "critical")]
+    assert bad == []

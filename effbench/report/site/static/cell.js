@@ -92,13 +92,16 @@ document.addEventListener("DOMContentLoaded", async () => {
 
   const labels = (entry) => (trial) => { const [round, attempt] = entry.trials[trial]; return attempt ? `round ${round}, try ${attempt + 1}` : `round ${round}`; };
 
+  /** A long text cut short; all of it on hover, and when the table is copied. */
+  const shortened = (text) => (text.length > 24 ? { t: `${text.slice(0, 20)}…`, v: text, d: text } : text);
+
   /** Facts of all trials; a column for each trial while they fit, else a row for each. */
   function trials(entry) {
     const label = labels(entry);
     const value = (found, unit) => {
       if (found === null || found === undefined) return { t: "—" };
       if (typeof found === "boolean") return found ? "yes" : "no";
-      if (typeof found !== "number") return String(found);
+      if (typeof found !== "number") return shortened(String(found));
       return { t: unit === "bytes" ? bytes(found) : Number.isInteger(found) ? String(found) : digits(found), v: found };
     };
     const heading = (fact) => (fact.unit && fact.unit !== "bytes" ? `${fact.name} (${fact.unit})` : fact.name);

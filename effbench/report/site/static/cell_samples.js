@@ -131,7 +131,7 @@
     const hidden = new Set();
     let all = false;
     let timer = timers[0];
-    const chart = (height, name) => element("div", { class: "chart", style: `height:${height}px`, role: "img", "aria-label": `${name}; the numbers follow as a table` });
+    const chart = (height, name) => element("div", { class: "chart", style: `height:${height}px`, role: "group", "aria-label": `${name}; the numbers follow as a table` });
     const first = chart(300, "Samples in the order in which they were taken");
     const second = chart(260, "Histogram of the samples");
     const third = chart(260, "Cumulative distribution of the samples");
