@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,9 +11,11 @@ from effbench.analysis.claims import Claim
 from effbench.analysis.history import DEFAULT_METRICS, columns_of, history
 from effbench.analysis.interpreters import COLUMNS, TELLING
 from effbench.analysis.swept import row_names
+from effbench.config import DEFAULT_DB
 from effbench.errors import EffbenchError
 from effbench.regression.compare import compare_sweeps
 from effbench.regression.settings import read
+from effbench.report.embed import without_password
 from effbench.report.history_table import HistoryTable
 from effbench.report.ledger import Entry, entries
 from effbench.report.site.changed import Changes
@@ -72,7 +75,9 @@ def unmeasured(
     return found
 
 
-def changes(store: Store, subject: Subject, known: Past, infos: Sequence[SweepInfo]) -> Changes:
+def changes(
+    store: Store, subject: Subject, known: Past, infos: Sequence[SweepInfo], database: str = DEFAULT_DB
+) -> Changes:
     """This subject against the newest sweep before it that measured one of its cells on the same hardware. What cannot
     be compared says why; nothing is raised."""
     own = {cell for cell in known.cells_of_sweep.get(subject.sweep["id"], ()) if cell[1] == subject.hardware}
@@ -90,11 +95,13 @@ def changes(store: Store, subject: Subject, known: Past, infos: Sequence[SweepIn
     if before is None:
         return Changes(why=f"No earlier sweep measured any of these cells on {subject.hardware}.")
     previous = dataclasses.asdict(before)
+    words = ["effbench", "compare", before.id, after.id, "--on", subject.hardware]
+    words += ["--db", without_password(database)] if database != DEFAULT_DB else []
     limits = read()
     only = TIMES if len(own) > MOST_CELLS else ()
     limits.metrics = only or limits.metrics
     try:
         compared = compare_sweeps(store, before, after, limits, on=subject.hardware)
-        return Changes(previous, compared, None, after.id, only)
+        return Changes(previous, compared, None, after.id, only, shlex.join(words))
     except EffbenchError as error:
         return Changes(previous, None, str(error), after.id)

@@ -10,6 +10,7 @@ from typing import Any
 
 from effbench.cell import Cell
 from effbench.commands import ledgers, options
+from effbench.report.embed import without_password
 from effbench.report.site.material import Material, Subject, TrialFacts
 from effbench.store import artifacts
 from effbench.store.store import Store
@@ -20,11 +21,17 @@ from effbench.sweeping.again import InexpressibleError, overrides_of, protocol_o
 def gather(store: Store, database: str, references: Sequence[str] = ()) -> Material:
     """Everything for the site. `references`: which sweeps it is about; none given are the newest of each hardware."""
     infos = store.sweeps()
-    chosen = [store.find_sweep(reference) for reference in references] or newest(store, infos)
-    subjects = [subject for info in chosen for subject in subjects_of(store, info, database)]
+    chosen = {store.find_sweep(reference).id: None for reference in references} or newest(store, infos)
+    by_id = {info.id: info for info in infos}
+    subjects = [
+        subject
+        for sweep_id, hardware in chosen.items()
+        for subject in subjects_of(store, by_id[sweep_id], database)
+        if hardware is None or subject.hardware in hardware
+    ]
     history = ledgers.past(store)
     for subject in subjects:
-        subject.changes = ledgers.changes(store, subject, history, infos)
+        subject.changes = ledgers.changes(store, subject, history, infos, database)
     environments = store.environments()
     return Material(
         database=database,
@@ -34,19 +41,21 @@ def gather(store: Store, database: str, references: Sequence[str] = ()) -> Mater
         claims=ledgers.ledger(store),
         history=history,
         calibrations=ledgers.calibrations(store, environments),
+        db_override="" if database == options.DEFAULT_DB else f" {shlex.quote(f'db={without_password(database)}')}",
     )
 
 
-def newest(store: Store, infos: Sequence[SweepInfo]) -> list[SweepInfo]:
-    """For each hardware the newest sweep with a trial on it; newest first. What only confirms another is none."""
+def newest(store: Store, infos: Sequence[SweepInfo]) -> dict[str, set[str]]:
+    """Sweep id -> the hardware of which it is the newest sweep with a trial; newest first. What only confirms another
+    is none."""
     seen: set[str] = set()
-    found = []
+    found = {}
     for info in infos:
         if not info.trials or (info.name or "").startswith(CONFIRMING):
             continue
         hardware = set(store.hardware(info.id))
         if hardware - seen:
-            found.append(info)
+            found[info.id] = hardware - seen
             seen |= hardware
     return found
 

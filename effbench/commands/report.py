@@ -51,8 +51,8 @@ def run(args: argparse.Namespace) -> int:
 
         material = gather(store, args.db, references)
         try:
-            written = write_site(material, out)
             images = write_images(material.subjects, out, args.static_images) if args.static_images else []
+            written = write_site(material, out, images)
         except OSError as error:
             raise StoreError(f"cannot write the site to {out}: {error.strerror or error}") from error
     size = written.size() / 2**20

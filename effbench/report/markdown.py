@@ -18,7 +18,7 @@ from effbench.report.speedup_table import speedup_table
 def report(subjects: Iterable[Subject]) -> str:
     """A section for each sweep and hardware."""
     sections = [section(subject) for subject in subjects]
-    return "\n".join(sections) if sections else "There is no result in this database yet.\n"
+    return "\n".join(sections) if sections else "There is no result yet.\n"
 
 
 def section(subject: Subject) -> str:
@@ -32,6 +32,11 @@ def section(subject: Subject) -> str:
     if winner:
         lines += [f"**{escape(winner)}** is the fastest mode in {wins} of {points} points (model × batch size).", ""]
     lines += [f"{counted.ok} of {counted.total} results ok{f'; {escape(bad)}' if bad else ''}.", ""]
+    state = subject.sweep.get("state") or "completed"
+    waiting = len(subject.unmeasured)
+    if state != "completed" or waiting:
+        said = "is still running" if state == "running" else f"is {state}"
+        lines += [f"**This sweep {escape(said)}: {waiting} planned cells have no result.**", ""]
     lines += table(
         ["mode", "speedup (×)", "pass rate", "memory ratio (×)", "compile, cold"],
         [mode_line(row) for row in modes.to_dict("records")],

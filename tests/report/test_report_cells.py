@@ -288,3 +288,34 @@ def test_nan_in_extra_is_nothing(tmp_path):
 def test_short_keys():
     assert cells.short_key("a" * 64) == "a" * 16
     assert cells.short_key("../../x" + "0" * 57) == "../../x" + "0" * 57
+
+
+def test_each_gpu_is_there_once_with_its_newest_sweep(tmp_path):
+    """An older sweep ran on two GPUs, a newer one on the first of them alone."""
+    eager = a_cell()
+    other = dataclasses.replace(GPU, gpu_name="NVIDIA A100")
+    older = record(tmp_path / "r.db", {eager: [trial(eager)]}, [GPU, other])
+    newer = record(tmp_path / "r.db", {eager: [trial(eager)]}, GPU)
+    with Store.open(tmp_path / "r.db") as store:
+        found = [(one.hardware, one.sweep["id"]) for one in gather(store, "r.db").subjects]
+        asked = [(one.hardware, one.sweep["id"]) for one in gather(store, "r.db", [older]).subjects]
+    assert sorted(found) == sorted([(GPU.gpu_name, newer), ("NVIDIA A100", older)])
+    assert len(asked) == 2
+
+
+def test_links_to_failures_lead_to_the_environment_that_failed(tmp_path):
+    from effbench.report.site.pages import failures, index
+
+    eager = a_cell()
+    later = dataclasses.replace(GPU, torch_version="2.14.0")
+    with Store.open(tmp_path / "r.db", mode="write") as store:
+        sweep = store.begin_sweep(plan=[eager], name=None, label=None, command=[], overrides=[], rounds=1, protocol={},
+                                  baseline_mode="eager", seed=0, git_revision=None, host={})  # fmt: skip
+        good, bad = (store.add_environment(one, {}) for one in (GPU, later))
+        store.record(sweep, good, trial(eager))
+        store.record(sweep, bad, Trial(eager.key, 0, Status.CRASHED, "died"))
+        (one,) = gather(store, "r.db").subjects
+    measured, _ = failures.named(one)
+    link = f"#cell={eager.key[:16]}&env={bad}"
+    assert failures.groups_of(failures.worst_first(measured))[0].cells[0][0] == f"cell.html{link}"
+    assert index.answer(one)["not_ok"]["rows"][0]["link"] == link

@@ -74,7 +74,7 @@ def visit(chromium, sites, subjects):
 
 def test_an_empty_database_says_so(visit):
     page = visit("empty")
-    assert "There is no result in this database yet" in page.page.locator("main").inner_text()
+    assert "There is no result yet" in page.page.locator("main").inner_text()
     page.assert_quiet()
 
 
@@ -163,6 +163,9 @@ def test_filters_modes_and_status(visit):
     one.page.locator("#grid select[data-column=model]").select_option("")
     one.page.locator("#status").select_option("oom")
     assert len(one.texts("#grid tbody tr")) == 1
+    one.page.locator("#metric").select_option("period_ms")
+    until(one.page, "document.getElementById('grid').dataset.metric === 'period_ms'")
+    assert len(one.texts("#grid tbody tr")) == 1, "a status outlives the metric"
     one.page.locator("#status").select_option("")
     columns = len(one.texts("#grid thead th"))
     button = one.page.locator("#table .legend button", has_text="cuda-graph")
@@ -192,8 +195,8 @@ def test_copying(visit):
     one.page.locator("button[data-copy=CSV]").first.click()
     until(one.page, "window.copied !== undefined")
     lines = one.page.evaluate("window.copied").splitlines()
-    assert lines[0].startswith("model,bs,eager,default")
-    assert len(lines) == 4 and lines[1].startswith("mlp,1,1,1.3,2.4")
+    assert lines[0].startswith("model,bs,eager (ms),default")
+    assert len(lines) == 4 and lines[1].startswith("mlp,1,0.125,1.3,2.4")
     one.page.locator("button[data-copy=Markdown]").first.click()
     until(one.page, "window.copied.startsWith('|')")
     table = one.page.evaluate("window.copied")

@@ -177,11 +177,12 @@ def test_failures_are_grouped_by_equal_reason_the_worst_first(material):
     keys = [cell.key for cell in sweeps.cells()]
     groups = failures.groups_of(bad)
     assert [(group.status, group.reason) for group in groups] == [("error", sweeps.WHY), ("oom", EVIL[1])]
-    assert {key for key, _ in groups[0].cells} == {keys[1], keys[4]} and groups[1].cells[0][0] == keys[5]
+    links = [f"cell.html#cell={key[:16]}" for key in keys]
+    assert {link for link, _ in groups[0].cells} == {links[1], links[4]} and groups[1].cells[0][0] == links[5]
     assert failures.counts(bad) == {"error": 2, "oom": 1}
     rows = failures.bad_grid(bad).rows
     assert [text(row[0]) for row in rows] == ["error", "error", "oom"]
-    assert rows[0][1]["h"] == f"cell.html#cell={keys[1]}" and rows[0][-1] == sweeps.WHY
+    assert rows[0][1]["h"] == links[1] and rows[0][-1] == sweeps.WHY
     assert [one.row["cell_key"] for one in waiting] == [keys[3]]
 
 
@@ -230,7 +231,7 @@ def test_changes_since_the_sweep_before(made):
     sure = [one for one in compared.changes if one.verdict not in (Verdict.SAME, Verdict.AMBIGUOUS)]
     assert [row["metric"] for row in found["rows"]] == ["latency", "period"] and len(sure) == 2
     assert found["rows"][0]["key"] == sweeps.cells()[2].key and found["rows"][0]["ratio"].startswith("1.100 (")
-    assert found["command"] == f"effbench compare {before} {after}"
+    assert found["command"] == f"effbench compare {before} {after} --on 'NVIDIA H200' --db made"
     assert [line["mode"] for line in found["modes"]] == ["eager", "default", "cuda-graph"]
     for line in compared.modes:
         title = {"latency_ms": "latency", "period_ms": "period"}[line.metric]

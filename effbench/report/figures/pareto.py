@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pandas as pd
@@ -42,6 +43,7 @@ def draw(table: pd.DataFrame) -> Drawing:
             yaxis=log_axis(f"peak reserved memory ({unit})", table["peak_reserved_bytes"] / size),
         )
     )
+    ends: list[tuple[int, float, float]] = []
     for bs, part in table[table["front"]].groupby("bs"):
         part = part.sort_values("latency_ms")
         figure.add_trace(
@@ -50,11 +52,12 @@ def draw(table: pd.DataFrame) -> Drawing:
                 line={"width": 1, "color": "rgba(128,136,146,0.8)", "shape": "hv"}, hoverinfo="skip",
             )
         )  # fmt: skip
-        first = part.iloc[0]
+        ends.append((int(bs), float(part["latency_ms"].iloc[0]), float(part["peak_reserved_bytes"].iloc[0] / size)))
+    for sizes, x, y in labels(ends, table["latency_ms"], table["peak_reserved_bytes"] / size):
         figure.add_trace(
             scatter(
-                x=[first["latency_ms"]], y=[first["peak_reserved_bytes"] / size], mode="text", text=[f"bs {bs}  "],
-                textposition="middle left", textfont={"size": 10}, hoverinfo="skip", cliponaxis=False,
+                x=[x], y=[y], mode="text", text=[f"bs {', '.join(map(str, sizes))}"], textposition="top center",
+                textfont={"size": 10}, hoverinfo="skip", cliponaxis=False,
             )
         )  # fmt: skip
     for series, part in by_series(table):
@@ -68,6 +71,24 @@ def draw(table: pd.DataFrame) -> Drawing:
             )
         )  # fmt: skip
     return figure
+
+
+def labels(
+    ends: list[tuple[int, float, float]], xs: pd.Series, ys: pd.Series, near: float = 0.12
+) -> list[tuple[list[int], float, float]]:
+    """Batch sizes whose label would lie on another's share one. `ends`: (bs, x, y); `xs`, `ys`: all that is drawn;
+    `near`: share of the (logarithmic) axis."""
+    reach = [max(math.log(values.max() / values.min()), 0.1) for values in (xs, ys)]
+    found: list[tuple[list[int], float, float]] = []
+    for bs, x, y in ends:
+        for sizes, other_x, other_y in found:
+            apart = (abs(math.log(x / other_x)) / reach[0], abs(math.log(y / other_y)) / reach[1])
+            if apart[0] < 2 * near and apart[1] < near:
+                sizes.append(bs)
+                break
+        else:
+            found.append(([bs], x, y))
+    return found
 
 
 def _hover(item: Any) -> str:

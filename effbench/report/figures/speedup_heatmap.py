@@ -128,7 +128,7 @@ FIGURE = Figure(
     caption="Baseline latency ÷ latency, a column a mode, a row a model and batch size (bs, samples). "
     "Blue is faster than the baseline, orange slower; the scale "
     "is logarithmic and centred at 1×. Hatched cells have no speedup and say why. "
-    f"The first {MOST_ROWS} rows are drawn; the numbers have all.",
+    f"Of more than {MOST_ROWS} rows the first are drawn; the numbers have all.",
     absent="No result of this sweep has a speedup: the baseline has no ok result, or nothing ran beside it.",
     data=data,
     draw=draw,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,14 @@ TEMPLATES = Path(__file__).parent / "templates"
 HOME = "index"
 
 
-def write_site(material: Material, out: Path) -> Writer:
-    """Write all pages into the folder `out` (made if need be); returns what was written.
+def write_site(material: Material, out: Path, also: Sequence[Path] = ()) -> Writer:
+    """Write all pages into the folder `out` (made if need be); returns what was written. `also`:
+    files in it that belong to the site and are there already.
 
     Each file is replaced in one step, `index.html` last, so that a site which is being read stays whole.
     """
     writer = Writer(Path(out))
+    writer.written |= {path.relative_to(out).as_posix(): path.stat().st_size for path in also}
     write_assets(writer)
     env = environment()
     pages = all_pages()

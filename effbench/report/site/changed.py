@@ -20,13 +20,14 @@ TONES = {Verdict.BROKEN: "status", Verdict.SLOWER: "status", Verdict.MISSING: "s
 class Changes:
     """`previous`: the sweep that `sweep_id` was compared with (a row; None: there is none). `compared`: what
     effbench.regression.compare says of it, None where nothing could be compared; `why` then says the reason. `only`:
-    the metrics that were compared, where these are not all."""
+    the metrics that were compared, where these are not all; `command`: what a user types to compare the two."""
 
     previous: Mapping[str, Any] | None = None
     compared: Any | None = None
     why: str | None = None
     sweep_id: str = "last"
     only: Sequence[str] = ()
+    command: str = ""
 
 
 def changed(found: Changes, most: int = MOST_ROWS) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def changed(found: Changes, most: int = MOST_ROWS) -> dict[str, Any]:
         "told": any(change.smallest_slowdown is not None for change in compared.changes),
         "quiet": not sure,
         "only": [METRICS[name].title for name in found.only],
-        "command": f"effbench compare {found.previous['id']} {found.sweep_id}",
+        "command": found.command or f"effbench compare {found.previous['id']} {found.sweep_id}",
     }
 
 

@@ -85,7 +85,8 @@ class Subject:
 @dataclass
 class Material:
     """`subjects`: the first is what a reader sees first; `sweeps`: rows of all, newest first; `environments`: all;
-    `calibrations`: environment id -> `ceilings`, `noise` and `measured_at`, of those that have any."""
+    `calibrations`: environment id -> `ceilings`, `noise` and `measured_at`, of those that have any; `db_override`:
+    what a sweep's command needs to find the database (` db=…`, without its password), empty where it needs nothing."""
 
     database: str
     subjects: Sequence[Subject]
@@ -94,6 +95,7 @@ class Material:
     claims: Sequence[Entry] = ()
     history: Past | None = None
     calibrations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    db_override: str = ""
 
     def __iter__(self) -> Iterator[Subject]:
         return iter(self.subjects)

@@ -9,6 +9,7 @@ from typing import Any
 from effbench.analysis.swept import plain_rows, row_names, swept_rows
 from effbench.cell import SEVERITY, Status
 from effbench.report.colors import style_of
+from effbench.report.site.cells import address
 from effbench.report.site.grid import Column, Grid, cell
 from effbench.report.site.material import Subject
 from effbench.report.site.pages.base import Page, PageFolder
@@ -44,6 +45,7 @@ class Named:
     name: str
     case: str
     mode: str
+    link: str = ""
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
@@ -73,7 +75,11 @@ def named(subject: Subject) -> tuple[list[Named], list[Named]]:
     everything = rows + waiting
     names = {id(row): name for row, name in zip(everything, row_names(everything), strict=True)}
     swept = {id(row.source): row for row in swept_rows(everything)}
-    found = [Named(row, names[id(row)], swept[id(row)].case, swept[id(row)].mode) for row in everything]
+    several = len(subject.environments) > 1
+    found = [
+        Named(row, names[id(row)], swept[id(row)].case, swept[id(row)].mode, f"cell.html{address(row, several)}")
+        for row in everything
+    ]
     return found[: len(rows)], found[len(rows) :]
 
 
@@ -96,12 +102,8 @@ def groups_of(rows: Sequence[Named]) -> list[Group]:
     for one in rows:
         status, reason = str(one.row["status"]), one.row.get("reason") or NO_REASON
         group = found.setdefault((status, reason), Group(status, reason))
-        group.cells.append((one.row["cell_key"], one.name))
+        group.cells.append((one.link, one.name))
     return sorted(found.values(), key=lambda group: (_RANK.get(group.status, -1), -len(group.cells)))
-
-
-def cell_link(row: Mapping[str, Any]) -> str:
-    return f"cell.html#cell={row['cell_key']}"
 
 
 def mode_cell(one: Named) -> dict[str, Any]:
@@ -117,7 +119,7 @@ def bad_grid(rows: Sequence[Named]) -> Grid:
     ]  # fmt: skip
     found = [
         [cell(str(one.row["status"]), _RANK.get(str(one.row["status"]), -1), tone="status"),
-         cell(one.name, link=cell_link(one.row), tone="name"), one.case, one.row["bs"], mode_cell(one),
+         cell(one.name, link=one.link, tone="name"), one.case, one.row["bs"], mode_cell(one),
          one.row["trials"],
          one.row.get("reason") or NO_REASON]
         for one in rows
@@ -150,7 +152,7 @@ def odd_grid(rows: Sequence[tuple[Named, str, int]]) -> Grid:
                Column("mode", filter=True), Column("trials", numeric=True)]  # fmt: skip
     return Grid(
         "Results that are ok but worth a look", columns,
-        [[title, number, cell(one.name, link=cell_link(one.row), tone="name"), one.case, mode_cell(one),
+        [[title, number, cell(one.name, link=one.link, tone="name"), one.case, mode_cell(one),
           one.row["trials"]]
          for one, title, number in rows],
     )  # fmt: skip

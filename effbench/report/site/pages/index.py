@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from effbench.report import summary
+from effbench.report.site.cells import address
 from effbench.report.site.changed import changed
 from effbench.report.site.material import Subject
 from effbench.report.site.pages.base import Page, PageFolder
@@ -25,29 +26,39 @@ def answer(subject: Subject) -> dict[str, Any]:
     tidy = subject.tidy
     best = summary.fastest(tidy, subject.baseline_mode) if len(tidy) else {}
     modes = summary.by_mode(tidy) if len(tidy) else pd.DataFrame()
+    headline = summary.headline(best, modes) if len(tidy) else ("", 0, 0)
     return {
         "subject": subject,
         "counts": summary.counts(tidy),
         "fastest": dict(list(best.items())[:MOST_CASES]),
         "cases": len(best),
         "sizes": sorted({bs for row in best.values() for bs in row}),
-        "headline": summary.headline(best, modes) if len(tidy) else ("", 0, 0),
+        "headline": headline,
+        "unsure": sum(
+            bool(item.tied)
+            for row in best.values()
+            for item in row.values()
+            if item is not None and item.series == headline[0]
+        ),
+        "waiting": len(subject.unmeasured),
         "modes": modes.to_dict("records"),
-        "not_ok": not_ok(tidy),
+        "not_ok": not_ok(tidy, several=len(subject.environments) > 1),
         "environment": environment_line(subject),
         "changed": changed(subject.changes),
     }
 
 
-def not_ok(tidy: pd.DataFrame, most: int = 8) -> dict[str, Any]:
-    """The worst of what is not ok, and how many more there are."""
+def not_ok(tidy: pd.DataFrame, most: int = 8, several: bool = False) -> dict[str, Any]:
+    """The worst of what is not ok, and how many more there are; `link`: what follows the address of the cell page."""
     from effbench.analysis.swept import plain_rows
     from effbench.cell import SEVERITY
 
     rank = {str(status): index for index, status in enumerate(SEVERITY)}
     bad = tidy[tidy["status"] != "ok"]
-    rows = plain_rows(bad[["status", "case", "bs", "series", "reason", "cell_key"]])
+    rows = plain_rows(bad[["status", "case", "bs", "series", "reason", "cell_key", "environment_id"]])
     rows.sort(key=lambda row: rank.get(str(row["status"]), -1))
+    for row in rows[:most]:
+        row["link"] = address(row, several)
     return {"rows": rows[:most], "more": max(0, len(rows) - most)}
 
 

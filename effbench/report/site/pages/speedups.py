@@ -26,7 +26,10 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     tables = {name: table_of(labelled, name, subject.baseline_mode) for name in METRIC_NAMES}
     present = [name for name, table in tables.items() if name == "speedup" or _has_value(table)]
     several = len(subject.environments) > 1
-    links = {(*row.labels.values(), row.mode): f"cell.html{address(row.source, several)}" for row in labelled}
+    links = {
+        (*row.labels.values(), row.mode): (f"cell.html{address(row.source, several)}", row.source.get("latency_ms"))
+        for row in labelled
+    }
     return {
         "metrics": [METRICS[name] for name in present],
         "sources": {name: folder.grid(name, grid_of(tables[name], links)) for name in present},
@@ -36,20 +39,26 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     }
 
 
-def grid_of(table: SpeedupTable, links: Mapping[tuple, str]) -> Grid:
-    """A row for each model, further swept parameters and bs; a column for each mode, linked to its cell."""
+def grid_of(table: SpeedupTable, links: Mapping[tuple, tuple[str, float | None]]) -> Grid:
+    """A row for each model, further swept parameters and bs; a column for each mode, linked to its cell. `links`:
+    (labels, mode) -> link and latency, which the baseline shows in place of its speedup of 1."""
     metric = METRICS[table.metric]
     labels = [Column(name, numeric=name == "bs", filter=True) for name in table.label_names]
-    columns = [*labels, *(Column(name, numeric=True, mode=name) for name in table.modes)]
+    baselines = {mode for row in table.rows for mode, entry in row.cells.items() if entry.baseline}
+    in_ms = baselines if table.metric == "speedup" else set()
+    titles = {name: f"{name} (ms)" if name in in_ms else name for name in table.modes}
+    columns = [*labels, *(Column(titles[name], numeric=True, mode=name) for name in table.modes)]
     rows = []
     for row in table.rows:
         values = tuple(row.labels.values())
-        entries = [_cell(entry, links.get((*values, mode))) for mode, entry in row.cells.items()]
+        entries = [
+            _cell(entry, *links.get((*values, mode), (None, None)), mode in in_ms) for mode, entry in row.cells.items()
+        ]
         rows.append([*row.labels.values(), *entries])
     return Grid(f"{metric.title} of every mode at every model and batch size", columns, rows)
 
 
-def _cell(entry: Entry, link: str | None) -> dict[str, Any]:
+def _cell(entry: Entry, link: str | None, latency_ms: float | None, in_ms: bool) -> dict[str, Any]:
     if entry.status is None:
         return cell(entry.text, tone="absent")
     trials = "" if entry.trials is None else f"{entry.trials} trial{'' if entry.trials == 1 else 's'}"
@@ -65,7 +74,7 @@ def _cell(entry: Entry, link: str | None) -> dict[str, Any]:
         words.append("the baseline")
     return cell(
         f"★ {text}" if entry.best else text,
-        entry.value,
+        latency_ms if in_ms else entry.value,
         sub=interval or None,
         tone=entry.tone,
         link=link,

@@ -62,7 +62,7 @@ document.addEventListener("DOMContentLoaded", async () => {
       })));
     }
     lines.push(element("p", { class: "caption" }, `key ${key.slice(0, 12)} · ${entry.count} ${entry.count === 1 ? "trial counts" : "trials count"}${entry.bound ? ` · bound by ${entry.bound}` : ""} · `,
-      element("a", { href: "#", onclick: (event) => { event.preventDefault(); place.write({ cell: null, env: null }); open(); }, text: "all cells" })));
+      element("a", { href: "#cell=", text: "all cells" })));
     return element("div", {}, ...lines);
   }
 
@@ -214,6 +214,8 @@ document.addEventListener("DOMContentLoaded", async () => {
     if (location.hash && !location.hash.includes("=")) return; // a place in this page
     await open();
     window.scrollTo(0, 0);
+    heading.tabIndex = -1; // so that a screen reader and the next Tab begin at the new cell
+    heading.focus({ preventScroll: true });
   });
   await open();
 });

@@ -29,20 +29,38 @@
     return { data, layout };
   }
 
-  /** Draw `spec` into `chart` and keep it in step with the theme. */
-  async function show(chart, spec) {
-    looks = looks || (await load(`${document.documentElement.dataset.assets}/looks.js`));
+  /** At once: `looks` and the figure are there. */
+  function paint(chart, spec) {
     specs.set(chart, spec);
     const { data, layout } = themed(spec, chart.closest("section"));
-    await Plotly.react(chart, data, layout, {
+    const done = Plotly.react(chart, data, layout, {
       responsive: true, displaylogo: false, modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
     });
     chart.dataset.drawn = "true";
+    return done;
   }
-  const again = () => { for (const [chart, spec] of specs) if (chart.isConnected) show(chart, spec); else specs.delete(chart); };
+
+  /** Draw `spec` into `chart` and keep it in step with the theme. */
+  async function show(chart, spec) {
+    looks = looks || (await load(`${document.documentElement.dataset.assets}/looks.js`));
+    await paint(chart, spec);
+  }
+  const again = () => { for (const [chart, spec] of specs) if (chart.isConnected) paint(chart, spec); else specs.delete(chart); };
 
   async function draw(chart) {
-    try { await show(chart, await load(chart.dataset.src)); } catch (error) { complain(chart, error); }
+    try { await show(chart, await fetched(chart)); } catch (error) { complain(chart, error); }
+  }
+
+  // Printing waits for nothing: figures that are out of sight are loaded when there is time, and drawn as it begins.
+  const MOST_AHEAD = 60;
+  const ready = new Map(); // element -> figure that was loaded
+  const fetched = async (chart) => { const spec = await load(chart.dataset.src); ready.set(chart, spec); return spec; };
+  async function ahead(charts) {
+    for (const chart of charts.slice(0, MOST_AHEAD)) {
+      if (ready.has(chart)) continue;
+      try { await fetched(chart); } catch { /* said where it is drawn */ }
+      await new Promise((resolve) => { (window.requestIdleCallback || setTimeout)(resolve); });
+    }
   }
 
   window.effbench.show = show;
@@ -57,7 +75,16 @@
     }, { rootMargin: "600px 0px" });
     charts.forEach((chart) => watcher.observe(chart));
     onTheme(again);
-    window.addEventListener("beforeprint", () => charts.filter((chart) => !specs.has(chart)).forEach(draw));
+    window.addEventListener("beforeprint", () => {
+      for (const chart of charts.filter((one) => !specs.has(one))) {
+        if (looks && ready.has(chart)) paint(chart, ready.get(chart)); else draw(chart);
+      }
+    });
+    window.addEventListener("load", async () => {
+      try { looks = looks || (await load(`${document.documentElement.dataset.assets}/looks.js`)); } catch { return; }
+      await ahead(charts);
+      document.documentElement.dataset.ready = "true";
+    });
 
     for (const button of document.querySelectorAll(".legend button[data-mode]")) {
       button.addEventListener("click", () => {

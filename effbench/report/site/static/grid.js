@@ -97,6 +97,7 @@
       for (const [index, wanted] of chosen) if (text(row[index]) !== wanted) return false;
       return options.keep ? options.keep(row) : true;
     });
+    if (options.keep) made.draw(); // the rows stood before they could be chosen
     grid.columns.forEach((column, index) => {
       if (!column.filter) return;
       const values = [...new Set(grid.rows.map((row) => text(row[index])))];

@@ -79,7 +79,18 @@ window.effbench = (() => {
     button.addEventListener("click", () => { choose(theme() === "dark" ? "light" : "dark"); label(); });
     label();
     const subjects = document.getElementById("subjects");
-    if (subjects) subjects.addEventListener("change", () => { location.href = subjects.value; });
+    if (subjects) {
+      subjects.addEventListener("change", () => { location.href = subjects.value + location.hash; });
+      window.addEventListener("pageshow", () => { // after Back the page is what it was, so is the choice
+        for (const option of subjects.options) option.selected = option.defaultSelected;
+      });
+    }
+    document.querySelector(".skip").addEventListener("click", (event) => {
+      event.preventDefault(); // the address keeps what was chosen
+      const main = document.getElementById("main");
+      main.tabIndex = -1;
+      main.focus();
+    });
   });
 
   return { put, load, element, complain, place, theme, onTheme: (listener) => listeners.push(listener) };
