@@ -80,6 +80,12 @@ def test_a_deep_link_opens_its_cell(visit, made):
     one.assert_quiet()
 
 
+def test_it_leads_to_its_history(visit, made):
+    one = visit(f"#cell={made[1]['eager'].key[:16]}")
+    link = one.page.locator("#cell a", has_text="its history").get_attribute("href")
+    assert link == f"../history.html#cell={made[1]['eager'].key}"
+
+
 def test_a_short_key_and_an_environment(visit, made):
     key = made[1]["eager"].key
     one = visit(f"#cell={key[:12]}&env={LATER.id}")

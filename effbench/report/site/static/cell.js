@@ -62,7 +62,7 @@ document.addEventListener("DOMContentLoaded", async () => {
       })));
     }
     lines.push(element("p", { class: "caption" }, `key ${key.slice(0, 12)} · ${entry.count} ${entry.count === 1 ? "trial counts" : "trials count"}${entry.bound ? ` · bound by ${entry.bound}` : ""} · `,
-      element("a", { href: "#cell=", text: "all cells" })));
+      element("a", { href: `../history.html#cell=${key}`, text: "its history" }), " · ", element("a", { href: "#cell=", text: "all cells" })));
     return element("div", {}, ...lines);
   }
 
