@@ -240,6 +240,17 @@ def test_it_prints_in_light_colours(visit):
     assert one.page.pdf()[:4] == b"%PDF"
 
 
+def test_figures_out_of_sight_are_printed(chromium, sites, subjects):
+    """Printing waits for nothing: they are there when it begins."""
+    page = chromium.new_page(viewport={"width": 1200, "height": 300})
+    page.goto(page_of(sites["full"], subjects["full"], "cost").resolve().as_uri())
+    until(page, "document.documentElement.dataset.ready === 'true'")
+    undrawn = "[...document.querySelectorAll('.chart')].filter((one) => !one.querySelector('.main-svg')).length"
+    assert page.evaluate(undrawn) > 0
+    assert page.evaluate(f"dispatchEvent(new Event('beforeprint')), {undrawn}") == 0
+    page.close()
+
+
 def test_two_machines(chromium, sites, subjects):
     with Visit(chromium, page_of(sites["two"], subjects["full"], "cost")) as one:
         assert one.page.locator("#subjects option").count() == 2
