@@ -2,78 +2,15 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
+from made_history import GPU, Made, latencies, noisy
 
 from effbench.analysis.coincidence import coinciding
-from effbench.analysis.events import STATUS, SeriesId, event_id
+from effbench.analysis.events import STATUS, SeriesId
 from effbench.analysis.exact_changes import Step, find_exact
-from effbench.analysis.history import DEFAULT_METRICS, columns_of, history, judgeable, place_of
-
-START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-GPU = "NVIDIA H200"
-COLUMNS = ("sweep_id", "cell_key", "environment_id", "status", "reason", *dict.fromkeys(columns_of(DEFAULT_METRICS)))
-
-
-class Made:
-    """A history in the making: sweeps, environments and rows are added one by one."""
-
-    def __init__(self):
-        self.sweeps, self.environments, self.cells, self.rows = [], {}, {}, []
-        self.environment()
-
-    def environment(self, key="a", **changed):
-        facts = {"gpu_name": GPU, "gpu_memory_bytes": 1, "driver_version": "570", "cuda_version": "12.8",
-                 "torch_version": "2.11", "triton_version": "3", "python": "3.12", "cpu_name": "Xeon",
-                 "platform": "Linux", "flags": {}}  # fmt: skip
-        self.environments[key] = {"id": key, **facts, **changed}
-
-    def sweep(self, **changed):
-        number = len(self.sweeps)
-        started = START + dt.timedelta(days=number)
-        facts = {"id": f"s{number:03}", "name": None, "label": f"v{number}", "started_at": started, "state": "x",
-                 "protocol": {"name": "standard", "rounds": 5}, "host": {"hostname": "node"}}  # fmt: skip
-        self.sweeps.append({**facts, **changed})
-        return self
-
-    def result(self, cell="c", environment="a", status="ok", model="mlp", **values):
-        """A result in the newest sweep."""
-        self.cells.setdefault(cell, {"key": cell, "model": model, "bs": 1, "mode": "eager"})
-        row = {"sweep_id": self.sweeps[-1]["id"], "cell_key": cell, "environment_id": environment, "status": status,
-               "trials": 5, **values}  # fmt: skip
-        self.rows.append(tuple(row.get(name) for name in COLUMNS))
-        return self
-
-    def series(self):
-        return SimpleNamespace(
-            sweeps=self.sweeps, environments=self.environments, cells=self.cells, columns=COLUMNS, rows=self.rows,
-            measured=[(row[0], row[2], self.cells[row[1]]["model"]) for row in self.rows],
-        )  # fmt: skip
-
-    def judge(self, *metrics, acknowledged=()):
-        return history(self.series(), metrics or DEFAULT_METRICS, acknowledged)
-
-
-def latencies(values, **more):
-    """A cell with these latencies, one a sweep; None: no result there."""
-    made = Made()
-    for value in values:
-        made.sweep()
-        if value is not None:
-            made.result(latency_ms=value, **more)
-    return made
-
-
-def noisy(count, level=1.0, seed=0):
-    return list(level * np.exp(np.random.default_rng(seed).normal(0, 0.005, count)))
-
-
-def changes(found):
-    return [(event.series.metric, event.kind, event.before, event.after) for event in found.events]
+from effbench.analysis.history import DEFAULT_METRICS, judgeable, place_of
 
 
 class TestChanges:
@@ -332,62 +269,6 @@ class TestStates:
 
     def test_a_first_sweep_is_not_new(self):
         assert latencies([1.0]).judge().new == []
-
-
-class TestAcknowledged:
-    def row(self, sweep_id, metric="latency_ms", place=GPU, cell="c"):
-        return {"id": 7, "cell_key": cell, "hardware": place, "metric": metric, "sweep_id": sweep_id, "reason": "known"}
-
-    @pytest.mark.parametrize(
-        "sweep_id, held", [("s013", False), ("s014", True), ("s015", True), ("s016", True), ("s017", False)]
-    )
-    def test_holds_within_one_sweep(self, sweep_id, held):
-        made = latencies(noisy(15) + noisy(15, 1.1, 1))
-        (event,) = made.judge(acknowledged=[self.row(sweep_id)]).events
-        assert (event.acknowledged == "known") is held
-        assert event.alarms is not held
-        # the id is that under which it was acknowledged
-        assert event.id == event_id(event.series, sweep_id if held else "s015")
-
-    def test_holds_wherever_noise_lets_the_change_be(self):
-        """What a few more sweeps would move it to."""
-        random = np.random.default_rng(1)
-        values = list(np.exp(random.normal(0, 0.03, 40) + np.repeat([0, math.log(1.06)], 20)))
-        made = latencies(values)
-        (event,) = made.judge().events
-        places = [int(one[1:]) for one in (event.earliest, event.after, event.latest)]
-        assert places[0] <= places[1] <= places[2] and places[2] - places[0] >= 2
-        for at in range(40):
-            (event,) = made.judge(acknowledged=[self.row(f"s{at:03}")]).events
-            assert (event.acknowledged is not None) is (places[0] - 1 <= at <= places[2] + 1), at
-
-    def test_each_holds_for_one_change(self):
-        """The nearest: the next change of the series alarms again, even close by."""
-        made = latencies(noisy(10) + noisy(3, 1.1, 1) + noisy(10, 1.3, 2))
-        second, first = made.judge(acknowledged=[self.row("s011")]).events
-        assert (first.after, second.after) == ("s010", "s013")
-        assert first.acknowledged == "known" and second.alarms
-        second, first = made.judge(acknowledged=[self.row("s013")]).events
-        assert second.acknowledged == "known" and first.alarms
-        second, first = made.judge(acknowledged=[self.row("s010"), self.row("s014") | {"id": 8}]).events
-        assert (first.acknowledgement, second.acknowledgement) == (7, 8)
-
-    def test_of_several_the_nearest_one_is_it(self):
-        made = latencies(noisy(15) + noisy(15, 1.1, 1))
-        rows = [{**self.row(sweep_id), "id": number} for number, sweep_id in enumerate(("s016", "s015", "s014"))]
-        (event,) = made.judge(acknowledged=rows).events
-        assert event.acknowledgement == 1
-
-    def test_counts_the_sweeps_of_the_series(self):
-        values = [*noisy(10), *[None] * 10, *noisy(10, 1.1, 1)]
-        (event,) = latencies(values).judge(acknowledged=[self.row("s009")]).events
-        assert event.acknowledged == "known"
-
-    @pytest.mark.parametrize("other", [{"metric": "period_ms"}, {"place": "other"}, {"cell": "other"}])
-    def test_of_another_series(self, other):
-        made = latencies(noisy(15) + noisy(15, 1.1, 1))
-        (event,) = made.judge(acknowledged=[self.row("s015", **other)]).events
-        assert event.acknowledged is None
 
 
 class TestGoesWith:

@@ -31,7 +31,7 @@ def row(environment, **changed):
         (["/checkout/old", "/checkout/new"], ["old", "new"]),
         (["/old/repo/src", "/new/repo/src"], ["old", "new"]),
         (["/a/repo", "/b/repo", "/b/fork"], ["a/repo", "b/repo", "fork"]),
-        (["/repo", "/work/repo"], ["/repo", "work/repo"]),
+        (["/repo", "/srv/repo"], ["/repo", "srv/repo"]),
         (["/repo", "/repo/src"], ["repo", "src"]),
         ([None, "/checkout/new"], ["none", "new"]),
         (["/checkout/new", None, "/checkout/new"], ["new", "none", "new"]),

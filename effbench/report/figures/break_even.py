@@ -8,9 +8,8 @@ from typing import Any
 import pandas as pd
 
 from effbench.metrics import METRICS
-from effbench.report.colors import style_of
 from effbench.report.figures.base import Figure, hover, layout, log_axis, safe
-from effbench.report.figures.curves import by_series
+from effbench.report.figures.curves import add_marks
 from effbench.report.figures.drawing import Drawing, scatter
 
 
@@ -41,15 +40,7 @@ def draw(table: pd.DataFrame) -> Drawing:
     y_axis = log_axis("saved a call (ms)", saving["saved_ms"])
     figure.update_layout(xaxis=x_axis, yaxis=y_axis)
     _equal_lines(figure, x_axis["range"], y_axis["range"])
-    for series, part in by_series(saving):
-        style = style_of(series)
-        figure.add_trace(
-            scatter(
-                x=part["compile_cold_s"].tolist(), y=part["saved_ms"].tolist(), mode="markers", name=safe(series),
-                marker={"symbol": style.symbol, "size": 9, "color": style.color, "opacity": 0.85},
-                hovertext=[_hover(item) for item in part.itertuples()], hoverinfo="text", meta={"mode": series},
-            )
-        )  # fmt: skip
+    add_marks(figure, saving, "compile_cold_s", "saved_ms", _hover)
     return figure
 
 

@@ -83,6 +83,19 @@ def _dots(table: pd.DataFrame, curve: Curve) -> Drawing:
     return figure
 
 
+def add_marks(figure: Drawing, table: pd.DataFrame, x: str, y: str, hover: Callable[[Any], str]) -> None:
+    """A mark for each row at its columns `x` and `y`, by mode."""
+    for series, part in by_series(table):
+        style = style_of(series)
+        figure.add_trace(
+            scatter(
+                x=part[x].tolist(), y=part[y].tolist(), mode="markers", name=safe(series),
+                marker={"symbol": style.symbol, "size": 9, "color": style.color, "opacity": 0.85},
+                hovertext=[hover(item) for item in part.itertuples()], hoverinfo="text", meta={"mode": series},
+            )
+        )  # fmt: skip
+
+
 def by_series(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """(mode, its rows by batch size), in canonical order."""
     ordered = table.sort_values(["series_rank", "bs"], kind="stable")

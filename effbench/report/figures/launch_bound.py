@@ -8,10 +8,9 @@ from typing import Any
 import pandas as pd
 
 from effbench.metrics import METRICS
-from effbench.report.colors import style_of
 from effbench.report.figures.base import Figure, hover, layout, log_axis, safe
-from effbench.report.figures.curves import by_series
-from effbench.report.figures.drawing import Drawing, scatter
+from effbench.report.figures.curves import add_marks
+from effbench.report.figures.drawing import Drawing
 
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
@@ -42,15 +41,7 @@ def draw(table: pd.DataFrame) -> Drawing:
     figure.add_hline(y=1, line={"width": 1, "color": "#8a929c"})
     if table["launch_ratio"].min() < 1 < table["launch_ratio"].max():
         figure.add_vline(x=1, line={"width": 1, "dash": "dot", "color": "#8a929c"})
-    for series, part in by_series(table):
-        style = style_of(series)
-        figure.add_trace(
-            scatter(
-                x=part["launch_ratio"].tolist(), y=part["speedup"].tolist(), mode="markers", name=safe(series),
-                marker={"symbol": style.symbol, "size": 9, "color": style.color, "opacity": 0.85},
-                hovertext=[_hover(item) for item in part.itertuples()], hoverinfo="text", meta={"mode": series},
-            )
-        )  # fmt: skip
+    add_marks(figure, table, "launch_ratio", "speedup", _hover)
     return figure
 
 
