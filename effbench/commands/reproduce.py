@@ -16,7 +16,7 @@ from effbench.analysis.expression import ExpressionError
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.commands.show import terminal
-from effbench.errors import UsageError
+from effbench.errors import NothingFoundError, UsageError
 from effbench.report.ledger import Pivot, estimate_text, judged_figure, pivot
 from effbench.reproduce.experiment import Experiment, find, load_all
 
@@ -38,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_db(parser)
     parser.add_argument("--fresh", action="store_true", help="measure anew what was measured already")
+    parser.add_argument(
+        "--stored",
+        action="store_true",
+        help="measure nothing: judge anew what the database holds, of whatever machine (after a condition was edited)",
+    )
     parser.add_argument("--quiet", action="store_true", help="without progress and tables: verdicts only")
 
 
@@ -56,6 +61,10 @@ def run(args: argparse.Namespace) -> int:
     db = database_of(overrides, args.db)
     overrides = [word for word in overrides if not word.startswith("db=")]
     console = terminal()
+    if args.stored:
+        if args.fresh:
+            raise UsageError("reproduce: --fresh measures all and --stored nothing: leave one out")
+        return judge_what_is_stored(console, chosen, db, overrides, args.quiet)
     counts: Counter[str] = Counter()
     wrong: list[str] = []
     device = next((word.partition("=")[2] for word in overrides if word.startswith("device=")), "auto")
@@ -83,9 +92,43 @@ def run(args: argparse.Namespace) -> int:
             wrong += done.mistakes
     if len(chosen) > 1:
         console.print(", ".join(f"{number} {text}" for text, number in counts.most_common()), highlight=False)
+    complain(wrong)
+    return 0
+
+
+def complain(wrong: list[str]) -> None:
     if wrong:
         more = f" (and {len(wrong) - 2} more like these)" if len(wrong) > 2 else ""
         raise UsageError("\n".join(wrong[:2]) + more)
+
+
+def judge_what_is_stored(console: Console, chosen: list[Experiment], db: str, overrides: list[str], quiet: bool) -> int:
+    """Each experiment on each machine that measured all of it."""
+    from effbench.reproduce.run import Reproduction
+    from effbench.reproduce.stored import judge_stored
+    from effbench.store.store import Store
+    from effbench.sweeping.workers import ForkServer
+
+    with Store.open(db, mode="read") as store:
+        environments = store.environments()
+    wrong: list[str] = []
+    judged = 0
+    with closing(ForkServer()) as server:
+        for experiment in chosen:
+            head(console, experiment)
+            for environment in environments:
+                machine = f"{environment['gpu_name'] or environment['cpu_name']}, torch {environment['torch_version']}"
+                done = judge_stored(experiment, environment, server, db, overrides)
+                if not isinstance(done, Reproduction):
+                    console.print(f"[dim]not judged on {escape(machine)}: {escape(done)}[/]", soft_wrap=True)
+                    continue
+                console.print(f"on {escape(machine)}", highlight=False, soft_wrap=True)
+                show(console, done, quiet)
+                wrong += done.mistakes
+                judged += 1
+    complain(wrong)
+    if not judged:
+        raise NothingFoundError(f"{db} holds nothing that was measured whole; without --stored the rest is measured")
     return 0
 
 

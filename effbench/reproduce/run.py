@@ -58,6 +58,15 @@ class Swept:
     def sweep_ids(self) -> list[str]:
         return sorted({row["sweep_id"] for row in self.rows})
 
+    def take(self, store: Store, rows: list[dict[str, Any]], keys: Sequence[str], environment_id: str) -> None:
+        """These rows, in the order of their cells' `keys`, and what their modes said in this environment."""
+        order = {key: index for index, key in enumerate(keys)}
+        self.rows = sorted(rows, key=lambda row: order[row["cell_key"]])
+        for sweep_id in self.sweep_ids:
+            own = {row["cell_key"] for row in self.rows if row["sweep_id"] == sweep_id}
+            trials = [trial for trial in store.trials(sweep_id) if trial["environment_id"] == environment_id]
+            self.facts |= facts_of(trial for trial in trials if trial["cell_key"] in own)
+
 
 @dataclass
 class Reproduction:
@@ -125,12 +134,7 @@ class Reusing:
         with Store.open(settings.db, mode="read") as store:
             if self.outcome:
                 rows += [row for row in store.results(self.outcome.sweep_id) if row["environment_id"] == environment_id]
-            order = {key: index for index, key in enumerate(known)}
-            self.swept.rows = sorted(rows, key=lambda row: order[row["cell_key"]])
-            for sweep_id in self.swept.sweep_ids:
-                own = {row["cell_key"] for row in self.swept.rows if row["sweep_id"] == sweep_id}
-                trials = [trial for trial in store.trials(sweep_id) if trial["environment_id"] == environment_id]
-                self.swept.facts |= facts_of(trial for trial in trials if trial["cell_key"] in own)
+            self.swept.take(store, rows, list(known), environment_id)
         found = {row["cell_key"]: row["latency_ms"] for row in rows}
         return self.outcome and replace(self.outcome, latencies=[found.get(cell.key) for cell in cells])
 
@@ -174,9 +178,8 @@ def reproduce(
         keep(done, machine, db)
         return done
     for name, words in experiment.sweeps.items():
-        askers = [claim for claim in experiment.claims if claim.sweep in (None, name)]
-        if on_cpu and askers and all(claim.needs == "cuda" for claim in askers):
-            continue  # what it would say means nothing here
+        if on_cpu and means_nothing_on_cpu(experiment, name):
+            continue
         reusing = Reusing(fresh)
         argv = command_of(experiment, name, words, overrides, db)
         hydra_sweep(argv, quiet=quiet, conductor=reusing, server=machine.server)
@@ -193,12 +196,22 @@ def reproduce(
     done.interrupted = len(outcomes) < len(requests)
     if done.interrupted:
         return done
-    done.judgements = [
-        unmeasurable(claim, NO_CUDA) if claim.needs == "cuda" and on_cpu else judged(done, claim)
-        for claim in experiment.claims
-    ]
+    judge_all(done, on_cpu)
     keep(done, machine, db)
     return done
+
+
+def means_nothing_on_cpu(experiment: Experiment, sweep: str) -> bool:
+    """Do only claims about CUDA ask for this sweep?"""
+    askers = [claim for claim in experiment.claims if claim.sweep in (None, sweep)]
+    return bool(askers) and all(claim.needs == "cuda" for claim in askers)
+
+
+def judge_all(done: Reproduction, on_cpu: bool) -> None:
+    done.judgements = [
+        unmeasurable(claim, NO_CUDA) if claim.needs == "cuda" and on_cpu else judged(done, claim)
+        for claim in done.experiment.claims
+    ]
 
 
 def judged(done: Reproduction, claim: Claim) -> Judgement:
@@ -211,10 +224,14 @@ def judged(done: Reproduction, claim: Claim) -> Judgement:
 
 
 def keep(done: Reproduction, machine: Machine, db: str) -> None:
-    pairs = zip(done.experiment.claims, done.judgements, strict=True)
     with Store.open(db, mode="write") as store:
         store.add_environment(machine.environment, machine.details)
-        store.add_verdicts(machine.environment.id, [row_of(done, claim, judgement) for claim, judgement in pairs])
+        store.add_verdicts(machine.environment.id, verdict_rows(done))
+
+
+def verdict_rows(done: Reproduction) -> list[dict[str, Any]]:
+    pairs = zip(done.experiment.claims, done.judgements, strict=True)
+    return [row_of(done, claim, judgement) for claim, judgement in pairs]
 
 
 def unmeasurable(claim: Claim, reason: str) -> Judgement:

@@ -105,6 +105,15 @@ def probe(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: st
     return answer
 
 
+def fit_modes(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str) -> None:
+    """Of `probe` only what concerns the modes: for cells that are not to be run, and whose modules may be missing."""
+    modes = {str(part["mode"]): part["mode"] for part in parts}
+    answer = server.call("probe", ProbeRequest([], list(modes.values()), "cpu").to_json(), PROBE_TIMEOUT_S)
+    known = dict(zip(modes, answer["settings"], strict=True))
+    if errors := answer["errors"] or fit_settings(parts, known, baseline_mode):
+        raise ConfigError("\n".join(errors[:2]))
+
+
 def fit_settings(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | None], baseline_mode: str) -> list[str]:
     """Take from the baseline what only other modes have (`mode=eager,default mode.fullgraph=true`), so that it stands
     beside them. Returns what is wrong with the settings of all others."""

@@ -126,8 +126,8 @@ class Collector:
         made: list[torch.cuda.CUDAGraph] = []
         plain = torch.cuda.CUDAGraph
 
-        def in_debug_mode(*args: Any, **kwargs: Any) -> torch.cuda.CUDAGraph:
-            graph = plain(*args, **kwargs)
+        def in_debug_mode(*_args: Any, **_kwargs: Any) -> torch.cuda.CUDAGraph:
+            graph = plain(keep_graph=True)  # else there is nothing left to draw once it was instantiated
             graph.enable_debug_mode()
             made.append(graph)
             return graph
