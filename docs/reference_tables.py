@@ -23,6 +23,7 @@ from effbench.report.speedup_table import SpeedupTable, speedup_table  # noqa: E
 PAGES = (ROOT / "README.md", ROOT / "docs" / "reference.md", ROOT / "docs" / "claims.md")
 ROWS = ROOT / "results" / "reference" / "h200.jsonl"
 CLAIMS = ROOT / "results" / "reference" / "claims-h200.json"
+CLAIM_ROWS = ROOT / "results" / "reference" / "claims-rows-h200.jsonl"
 TABLE = re.compile(r"<!-- reference (\S+) -->\n(.*?)<!-- end -->", re.S)
 
 

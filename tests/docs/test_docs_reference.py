@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+
 import pages
 import pytest
+
+from effbench.reproduce.experiment import load_all
 
 
 def test_tables_are_up_to_date():
@@ -21,11 +26,23 @@ def test_the_readme_has_its_two_commands_on_one_line(marker):
     assert "-c constraints.txt" in block
 
 
+def test_what_is_said_of_the_ledger_is_so():
+    reference = pages.script("reference_tables")
+    found = json.loads(reference.CLAIMS.read_text(encoding="utf-8"))
+    verdicts = Counter(row["verdict"] for row in found)
+    readme = " ".join((pages.ROOT / "README.md").read_text(encoding="utf-8").split())
+    said = f"{len(found)} claims](docs/claims.md) {verdicts['confirmed']} were confirmed on an H200, "
+    assert f"{said}{verdicts['refuted']} refuted, {verdicts['depends']} depend" in readme
+    rows = [json.loads(line) for line in reference.CLAIM_ROWS.read_text(encoding="utf-8").splitlines()]
+    ledger = " ".join((pages.ROOT / "docs" / "claims.md").read_text(encoding="utf-8").split())
+    assert f"the {len(rows)} rows that they rest on, all `ok`" in ledger
+    assert {row["status"] for row in rows} == {"ok"}
+    open_ones = ", ".join(row["claim"] for row in found if row["verdict"] == "undecided")
+    assert f"({open_ones})" in ledger
+    assert {one for row in found for one in row["measured"].get("sweeps", [])} == {row["sweep_id"] for row in rows}
+
+
 def test_the_ledger_has_every_claim_of_the_experiments():
-    import json
-
-    from effbench.reproduce.experiment import load_all
-
     reference = pages.script("reference_tables")
     exported = json.loads(reference.CLAIMS.read_text(encoding="utf-8"))
     statements = {claim.id: claim.text for experiment in load_all() for claim in experiment.claims}
