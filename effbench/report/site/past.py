@@ -52,15 +52,6 @@ class Past:
         return {key: sorted(ids, key=position.__getitem__) for key, ids in found.items()}
 
     @cached_property
-    def cells_of_sweep(self) -> dict[str, set[tuple[str, str]]]:
-        """Sweep id -> (cell key, hardware) of each of its results."""
-        hardware = {key: row["gpu_name"] or row["cpu_name"] for key, row in self.series.environments.items()}
-        found: dict[str, set[tuple[str, str]]] = defaultdict(set)
-        for row in self.series.rows:
-            found[row[0]].add((row[1], hardware[row[2]]))
-        return found
-
-    @cached_property
     def events_of_line(self) -> dict[tuple[str, str], list[Event]]:
         found: dict[tuple[str, str], list[Event]] = defaultdict(list)
         for event in self.table.found.events:

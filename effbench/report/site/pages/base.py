@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +23,8 @@ CHARTS = ("plotly.min.js", "charts.js")
 @dataclass(frozen=True)
 class Page:
     """`context`: what its template (`templates/NAME.html.j2`) is given. A page of a subject is written once for each,
-    into the subject's folder; the others once."""
+    into the subject's folder; the others once. `ahead`: begins work on all its folders that goes on while other pages
+    are written; it is left when all are."""
 
     name: str
     title: str
@@ -30,6 +32,7 @@ class Page:
     context: Callable[[PageFolder], Mapping[str, Any]]
     of_subject: bool = True
     scripts: tuple[str, ...] = ()
+    ahead: Callable[[Sequence[PageFolder]], AbstractContextManager[Any]] | None = None
 
 
 @dataclass
@@ -55,12 +58,14 @@ class Section:
 
 @dataclass
 class PageFolder:
-    """Where a page lies, what it is about, and how it keeps data beside it. Paths are relative to the page."""
+    """Where a page lies, what it is about, and how it keeps data beside it. Paths are relative to the page. `begun`:
+    waits for what the page's `ahead` began for this folder, and gives it."""
 
     page: str
     material: Material
     writer: Writer
     subject: Subject | None = None
+    begun: Callable[[], Any] | None = None
 
     @property
     def folder(self) -> str:
