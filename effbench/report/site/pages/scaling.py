@@ -9,7 +9,7 @@ from effbench.report.figures import all_figures
 from effbench.report.site.grid import Column, Grid
 from effbench.report.site.material import Subject
 from effbench.report.site.pages.base import CHARTS, GRIDS, Page, PageFolder
-from effbench.report.why_table import why_table
+from effbench.report.why_table import table_of
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
@@ -28,7 +28,7 @@ def models(tidy: Any) -> list[str]:
 
 def bounds(subject: Subject) -> Grid:
     """What bounds each cell, with the figures that say so."""
-    table = why_table(subject.rows)
+    table = table_of(subject.labelled)
     filters = {"model", "mode", "bound"}
     columns = [
         Column(heading, numeric=numeric, filter=heading in filters, wide=heading == "why")
