@@ -73,7 +73,11 @@ class Visit:
     def draw(self) -> None:
         """As printing does: also the figures that are out of sight."""
         self.page.evaluate("dispatchEvent(new Event('beforeprint')); dispatchEvent(new Event('afterprint'))")
-        until(self.page, "[...document.querySelectorAll('.chart[data-src]')].every((chart) => chart.dataset.drawn)")
+        until(
+            self.page,
+            "[...document.querySelectorAll('.chart[data-src]')]"
+            ".every((chart) => chart.closest('[hidden]') || chart.dataset.drawn)",
+        )
         until(
             self.page,
             "[...document.querySelectorAll('.grid-place[data-src], #grid')]"

@@ -89,11 +89,16 @@ def add_marks(figure: Drawing, table: pd.DataFrame, x: str, y: str, hover: Calla
         style = style_of(series)
         figure.add_trace(
             scatter(
-                x=column(part, x), y=column(part, y), mode="markers", name=safe(series),
+                x=_rounded(part, x), y=_rounded(part, y), mode="markers", name=safe(series),
                 marker={"symbol": style.symbol, "size": 9, "color": style.color, "opacity": 0.85},
                 hovertext=[hover(item) for item in part], hoverinfo="text", meta={"mode": series},
             )
         )  # fmt: skip
+
+
+def _rounded(part: Sequence[Any], name: str) -> list[float]:
+    """Far finer than a screen, and half as long in a file of thousands."""
+    return [float(f"{value:.6g}") for value in column(part, name)]
 
 
 def _bands(part: Sequence[Any], curve: Curve) -> list[tuple[list[float], list[float]]]:

@@ -8,7 +8,7 @@ from typing import Any
 from effbench.report.figures import all_figures
 from effbench.report.site.grid import Column, Grid
 from effbench.report.site.material import Subject
-from effbench.report.site.pages.base import CHARTS, GRIDS, Page, PageFolder
+from effbench.report.site.pages.base import CHARTS, GRIDS, MODELS, MODELS_A_PAGE, Page, PageFolder, models
 from effbench.report.why_table import table_of
 
 
@@ -17,13 +17,9 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     return {
         "sections": [folder.section(figure, tidy) for figure in all_figures("scaling")],
         "models": models(tidy),
+        "models_a_page": MODELS_A_PAGE,
         "why": folder.grid("why", bounds(folder.subject)),
     }
-
-
-def models(tidy: Any) -> list[str]:
-    """What the page's small multiples can be narrowed to."""
-    return list(dict.fromkeys(tidy["case"]))
 
 
 def bounds(subject: Subject) -> Grid:
@@ -37,4 +33,4 @@ def bounds(subject: Subject) -> Grid:
     return Grid("What bounds each cell", columns, table.rows)
 
 
-PAGE = Page("scaling", "Scaling", 30, context, scripts=GRIDS + CHARTS)
+PAGE = Page("scaling", "Scaling", 30, context, scripts=GRIDS + CHARTS + MODELS)

@@ -5,6 +5,18 @@
   const text = (cell) => (cell === null || cell === undefined ? "" : typeof cell === "object" ? cell.t : String(cell));
   const value = (cell) => (cell !== null && typeof cell === "object" ? (cell.v === undefined ? cell.t : cell.v) : cell);
 
+  const digits = (value, many) => (Number.isInteger(value) && Math.abs(value) < 1e9 ? String(value) : String(Number(value.toPrecision(many))));
+
+  /** The rows of `grid` as cells: texts by their numbers (`of`), figures with so many digits (`digits`), see grid.py. */
+  function decoded(grid) {
+    const cell = grid.columns.map((column) => {
+      if (column.of) return (item) => column.of[item];
+      if (column.digits) return (item) => (item === null ? { t: "—" } : { t: digits(item, column.digits), v: item });
+      return (item) => item;
+    });
+    return grid.rows.map((row) => row.map((item, index) => cell[index](item)));
+  }
+
   /** Fill a table cell. */
   function fill(td, cell) {
     td.replaceChildren();
@@ -62,7 +74,8 @@
    * Show `grid` (see grid.py) in `place`. Returns { table, columns, rows() } where rows() are those that are shown.
    * options.tools: elements beside the search field; options.keep: a function of a row that says whether it is shown.
    */
-  function show(place, grid, options = {}) {
+  function show(place, source, options = {}) {
+    const grid = { ...source, rows: decoded(source) };
     const table = element("table", { class: `grid ${options.class || ""}` });
     table.append(element("caption", { class: "off", text: grid.caption }));
     const body = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": grid.caption }, table);
@@ -135,6 +148,7 @@
   window.effbench.copy = copy;
   document.addEventListener("DOMContentLoaded", () => {
     for (const place of document.querySelectorAll(".grid-place[data-src]")) {
+      if (place.dataset.src === "") continue; // others say what it shows
       const closed = place.closest("details:not([open])");
       if (closed) closed.addEventListener("toggle", () => open(place), { once: true }); else open(place);
     }
