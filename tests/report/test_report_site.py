@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import json
 import re
-import threading
 
 import pandas as pd
 import pytest
 import synthetic as make
-from browsing import EVIL, Visit, page_of, site, subject, until
+from browsing import EVIL, Visit, page_of, served, site, subject, until
 
 from effbench.report.embed import command_line, without_password
 from effbench.report.figures import speedup_heatmap
@@ -91,15 +88,9 @@ def test_quiet_and_no_wider_than_the_screen(visit, name, page, width, theme):
 
 
 def test_from_a_server_as_from_disk(chromium, sites, subjects):
-    quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
-    handler = functools.partial(quiet, directory=sites["full"])
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/{subjects['full'].slug}/speedups.html"
-        with Visit(chromium, url) as one:
-            assert len(one.texts("#grid tbody tr")) == 9
-            one.assert_quiet()
-        server.shutdown()
+    with served(sites["full"]) as url, Visit(chromium, f"{url}/{subjects['full'].slug}/speedups.html") as one:
+        assert len(one.texts("#grid tbody tr")) == 9
+        one.assert_quiet()
 
 
 def test_names_of_users_are_text_and_nothing_else(visit):
