@@ -3,7 +3,7 @@
     python benchmarks/site_speed.py [--trials 100000] [--one-sweep] [--db FILE] [--out DIR]
 
 The database is made up (benchmarks/many_trials.py): sweeps of 40 models that take turns on two GPUs, or one of 160.
-Printed are seconds and peak memory of the command, the size of the site, for each kind of page the bytes that a browser
+Printed are seconds and memory of the command, the size of the site, for each kind of page the bytes that a browser
 loads when it is opened and when everything on it has been looked at (without plotly.min.js, which all share; more than
 5 MiB is an error), and the seconds until the overview's first table can be read in Chromium. Then the same command over
 a small sweep.
@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from urllib.parse import unquote, urlparse
@@ -58,20 +59,49 @@ def main() -> None:
 
 
 def written(db: Path, out: Path) -> str:
-    """Run the command; its seconds, those of its processors, its peak memory, and the site's size."""
+    """Run the command; its seconds, those of its processors, the peak memory of all its processes, the site's size."""
     command = [sys.executable, "-m", "effbench", "report", "--db", str(db), "--out", str(out)]
     start = time.perf_counter()
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    shared = [0.0]
+    over = threading.Event()
+    watcher = threading.Thread(target=watch, args=(child.pid, over, shared))
+    watcher.start()
     _, status, usage = os.wait4(child.pid, 0)
     seconds = time.perf_counter() - start
+    over.set()
+    watcher.join()
     if status:
         raise SystemExit(f"{' '.join(command)} failed")
     sizes = [path.stat().st_size for path in out.rglob("*") if path.is_file()]
     largest = max((path.stat().st_size, path.name) for path in out.rglob("*.js") if path.parent.name == "data")
     return (
         f"{seconds:.1f} s ({usage.ru_utime + usage.ru_stime:.1f} s of processor), peak {usage.ru_maxrss / 2**10:.0f} "
-        f"MiB, {len(sizes)} files, {sum(sizes) / 2**20:.0f} MiB, largest {largest[1]} {largest[0] / 2**20:.2f} MiB"
+        f"MiB of one process, {max(shared):.0f} MiB of all, {len(sizes)} files, {sum(sizes) / 2**20:.0f} MiB, largest "
+        f"{largest[1]} {largest[0] / 2**20:.2f} MiB"
     )
+
+
+def watch(pid: int, over: threading.Event, shared: list[float]) -> None:
+    """Note now and then the MiB of the process and its children, what they share counted once (Linux)."""
+    while not over.wait(0.5):
+        shared.append(sum(map(share, [pid, *children(pid)])))
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def share(pid: int) -> float:
+    """MiB of a process, of what it shares its part; 0 where it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 2**10
 
 
 def look(browser: Browser, out: Path) -> None:

@@ -7,20 +7,18 @@ the chunk files that the page finds by the key.
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from effbench.analysis.swept import SweptRow, plain
 from effbench.metrics import METRICS
 from effbench.report.colors import style_of
 from effbench.report.site import cells
+from effbench.report.site.files import Files
 from effbench.report.site.grid import Column, Grid, cell
 from effbench.report.site.material import Subject, TrialFacts
 from effbench.report.site.pages.base import Page, PageFolder
@@ -141,7 +139,7 @@ class Entries:
 
     def __init__(self, subject: Subject, folder: PageFolder) -> None:
         self.subject = subject
-        self.folder = folder
+        self.files = Files(folder.writer, folder.folder, subject.artifacts)
         self.rows: dict[tuple[str, str], SweptRow] = {}
         self.points: dict[tuple, list[SweptRow]] = defaultdict(list)
         self.curves: dict[tuple, list[SweptRow]] = defaultdict(list)
@@ -194,18 +192,9 @@ class Entries:
         }
 
     def artifacts(self, trials: Iterable[TrialFacts]) -> list[list[str | None]]:
-        """[name, link]: relative to the page; None where the file is not there, or not below the artifacts' folder."""
-        names = dict.fromkeys(str(name) for trial in trials for name in trial.row["extra"].get("artifacts") or ())
-        home = self.subject.artifacts
-        return [[name, _link(home, name, self.folder) if home else None] for name in names]
-
-
-def _link(home: Path, name: str, folder: PageFolder) -> str | None:
-    path = (home / name).resolve()
-    if not path.is_relative_to(home.resolve()) or not path.is_file():
-        return None
-    way = os.path.relpath(path, (folder.writer.out / folder.folder).resolve())
-    return quote(way.replace(os.sep, "/"))
+        """As `Files.links` gives them."""
+        names = (str(name) for trial in trials for name in trial.row["extra"].get("artifacts") or ())
+        return self.files.links(dict.fromkeys(names))
 
 
 def _point(row: SweptRow) -> tuple:

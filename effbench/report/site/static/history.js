@@ -172,7 +172,7 @@ document.addEventListener("DOMContentLoaded", async () => {
       ];
       const status = line.status[i];
       return [
-        { t: id, s: own || undefined, h: cellOf(line, facts, i) || undefined, d: cellOf(line, facts, i) ? "its cell" : undefined }, label || "—", time, status ? { t: status[0], c: "status", d: status[1] || "no reason recorded" } : "ok", number(values[i]),
+        { t: id, s: own || undefined, c: "nowrap", ...(cellOf(line, facts, i) ? { h: cellOf(line, facts, i), d: "its cell", c: "nowrap linked" } : {}) }, label || "—", time, status ? { t: status[0], c: "status", d: status[1] || "no reason recorded" } : "ok", number(values[i]),
         ...(bounds ? [number(bounds[0][i]), number(bounds[1][i])] : []), line.trials[i], marks.join("; "),
         i in line.breaks ? index.texts[line.breaks[i]] : "",
       ];
