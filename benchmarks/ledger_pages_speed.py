@@ -55,7 +55,7 @@ def main() -> None:
                 past = ledgers.past(store)
             for subject in subjects:
                 with timed("compare with the sweep before"):
-                    subject.changes = ledgers.changes(store, subject, past, infos)
+                    subject.changes = ledgers.changes(store, subject, ledgers.cells_of_sweep(past.series), infos)
                 found = changed(subject.changes)
                 print(f"  {found['why'] or found['counts']}")
             places = store.environments()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from effbench.report.site.changed import Changes
 from effbench.report.site.material import Subject
 from effbench.report.site.past import Past
 from effbench.reproduce.experiment import load_all
+from effbench.store.series import Series
 from effbench.store.sides import PlannedCell
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
@@ -29,6 +31,7 @@ from effbench.store.sweeps import CONFIRMING, SweepInfo
 #: Of more cells the site compares these alone with the sweep before: all metrics of 10,000 cells take 5.5 s, these 3.
 MOST_CELLS = 2000
 TIMES = ("latency_ms", "period_ms")
+CellsOfSweep = dict[str, set[tuple[str, str]]]
 
 
 def past(store: Store, metrics: Sequence[str] = DEFAULT_METRICS) -> Past:
@@ -75,12 +78,21 @@ def unmeasured(
     return found
 
 
+def cells_of_sweep(series: Series) -> CellsOfSweep:
+    """Sweep id -> (cell key, hardware) of each of its results."""
+    hardware = {key: row["gpu_name"] or row["cpu_name"] for key, row in series.environments.items()}
+    found: CellsOfSweep = defaultdict(set)
+    for row in series.rows:
+        found[row[0]].add((row[1], hardware[row[2]]))
+    return found
+
+
 def changes(
-    store: Store, subject: Subject, known: Past, infos: Sequence[SweepInfo], database: str = DEFAULT_DB
+    store: Store, subject: Subject, known: CellsOfSweep, infos: Sequence[SweepInfo], database: str = DEFAULT_DB
 ) -> Changes:
-    """This subject against the newest sweep before it that measured one of its cells on the same hardware. What cannot
-    be compared says why; nothing is raised."""
-    own = {cell for cell in known.cells_of_sweep.get(subject.sweep["id"], ()) if cell[1] == subject.hardware}
+    """This subject against the newest sweep before it that measured one of its cells on the same hardware. `known`: as
+    `cells_of_sweep` gives it. What cannot be compared says why; nothing is raised."""
+    own = {cell for cell in known.get(subject.sweep["id"], ()) if cell[1] == subject.hardware}
     after = next(info for info in infos if info.id == subject.sweep["id"])
     before = next(
         (
@@ -88,7 +100,7 @@ def changes(
             for info in infos
             if (info.started_at, info.id) < (after.started_at, after.id)
             and not (info.name or "").startswith(CONFIRMING)
-            and not own.isdisjoint(known.cells_of_sweep.get(info.id, ()))
+            and not own.isdisjoint(known.get(info.id, ()))
         ),
         None,
     )

@@ -18,31 +18,55 @@ from effbench.store.sweeps import CONFIRMING, SweepInfo
 from effbench.sweeping.again import InexpressibleError, overrides_of, protocol_overrides, text_of
 
 
-def gather(store: Store, database: str, references: Sequence[str] = ()) -> Material:
-    """Everything for the site. `references`: which sweeps it is about; none given are the newest of each hardware."""
+def gather(store: Store, database: str, references: Sequence[str] = (), *, later: bool = False) -> Material:
+    """Everything for the site. `references`: which sweeps it is about; none given are the newest of each hardware.
+    `later`: history and what needs it is read by `Material.complete`, while the store is still open."""
     infos = store.sweeps()
-    chosen = {store.find_sweep(reference).id: None for reference in references} or newest(store, infos)
+    environments = store.environments()
+
+    def rest(material: Material) -> None:
+        material.history = ledgers.past(store)
+        compare(store, material, ledgers.cells_of_sweep(material.history.series))
+        material.claims = ledgers.ledger(store)
+        material.calibrations = ledgers.calibrations(store, environments)
+
+    found = Material(
+        database=database,
+        subjects=chosen(store, infos, database, references),
+        sweeps=[dataclasses.asdict(info) for info in infos],
+        environments=environments,
+        db_override="" if database == options.DEFAULT_DB else f" {shlex.quote(f'db={without_password(database)}')}",
+        later=rest,
+    )
+    if not later:
+        found.complete()
+    return found
+
+
+def for_markdown(store: Store, database: str, references: Sequence[str] = ()) -> Material:
+    """The subjects alone, each with what changed since the sweep before: no history is judged."""
+    found = Material(database, chosen(store, store.sweeps(), database, references))
+    compare(store, found, ledgers.cells_of_sweep(store.series(())))
+    return found
+
+
+def compare(store: Store, material: Material, cells: ledgers.CellsOfSweep) -> None:
+    """Hold every subject against the sweep before it."""
+    infos = store.sweeps()
+    for subject in material.subjects:
+        subject.changes = ledgers.changes(store, subject, cells, infos, material.database)
+
+
+def chosen(store: Store, infos: Sequence[SweepInfo], database: str, references: Sequence[str]) -> list[Subject]:
+    """Those of the referenced sweeps, without any the newest ones."""
+    wanted = {store.find_sweep(reference).id: None for reference in references} or newest(store, infos)
     by_id = {info.id: info for info in infos}
-    subjects = [
+    return [
         subject
-        for sweep_id, hardware in chosen.items()
+        for sweep_id, hardware in wanted.items()
         for subject in subjects_of(store, by_id[sweep_id], database)
         if hardware is None or subject.hardware in hardware
     ]
-    history = ledgers.past(store)
-    for subject in subjects:
-        subject.changes = ledgers.changes(store, subject, history, infos, database)
-    environments = store.environments()
-    return Material(
-        database=database,
-        subjects=subjects,
-        sweeps=[dataclasses.asdict(info) for info in infos],
-        environments=environments,
-        claims=ledgers.ledger(store),
-        history=history,
-        calibrations=ledgers.calibrations(store, environments),
-        db_override="" if database == options.DEFAULT_DB else f" {shlex.quote(f'db={without_password(database)}')}",
-    )
 
 
 def newest(store: Store, infos: Sequence[SweepInfo]) -> dict[str, set[str]]:

@@ -41,15 +41,18 @@ def run(args: argparse.Namespace) -> int:
         if args.static_images:
             raise UsageError("--static-images belongs to the site: leave --format markdown out")
         with Store.open(args.db, mode="read") as store:
+            # pandas and plotly load slowly: `effbench --help` needs neither
+            from effbench.commands.material import for_markdown
             from effbench.report.markdown import report
 
-            options.write(report(gather(store, args.db, references).subjects), args.out)
+            options.write(report(for_markdown(store, args.db, references).subjects), args.out)
         return 0
     out = Path(args.out or "dashboards")
     with Store.open(args.db, mode="read") as store:
+        from effbench.commands.material import gather
         from effbench.report.site.build import write_site
 
-        material = gather(store, args.db, references)
+        material = gather(store, args.db, references, later=True)
         try:
             images = write_images(material.subjects, out, args.static_images) if args.static_images else []
             written = write_site(material, out, images)
@@ -63,12 +66,6 @@ def run(args: argparse.Namespace) -> int:
     if images:
         print(f"{len(images)} images below {out / 'images'}")
     return 0
-
-
-def gather(store: Store, database: str, references: list[str]) -> Any:
-    from effbench.commands.material import gather  # pandas and plotly load slowly: `effbench --help` needs neither
-
-    return gather(store, database, references)
 
 
 def write_images(subjects: Any, out: Path, form: str) -> list[Path]:

@@ -38,6 +38,9 @@ def tidied(labelled: Sequence[SweptRow], baseline_mode: str, columns: Iterable[s
     tidy = pd.DataFrame.from_records(records, columns=_columns(known))
     for name in NUMBERS:
         tidy[name] = pd.to_numeric(tidy[name], errors="coerce").astype("float64")
+    for name in tidy.columns:
+        if isinstance(tidy[name].dtype, pd.StringDtype):
+            tidy[name] = tidy[name].astype(object)  # hundreds of small figures take values out of it one by one
     tidy["case_rank"] = pd.factorize(tidy["case"])[0]
     return tidy.sort_values(["case_rank", "bs", "series_rank"], kind="stable", ignore_index=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,6 +12,11 @@ from effbench.report.site.changed import changed
 from effbench.report.site.material import Subject
 from effbench.report.site.pages.index import environment_line, not_ok
 from effbench.report.speedup_table import speedup_table
+
+HEADLINES = (
+    "In brackets 95 % intervals: of the speedup over these very results, of the others over cells like these; "
+    "where that cannot be known, what there is instead."
+)
 
 
 def report(subjects: Iterable[Subject]) -> str:
@@ -42,6 +46,7 @@ def section(subject: Subject) -> str:
         [mode_line(row) for row in modes.to_dict("records")],
         numeric=4,
     )
+    lines += ["", HEADLINES]
     lines += ["", speedup_table(subject.rows, "speedup", subject.baseline_mode).render("markdown")]
     lines += [f"× against {escape(subject.baseline_mode)}, whose column shows its latency; bold: the best of its row."]
     failures = not_ok(tidy, most=20)
@@ -78,13 +83,12 @@ def since(subject: Subject) -> list[str]:
 
 
 def mode_line(row: dict[str, Any]) -> list[str]:
-    speedup = METRICS["speedup"].format(row["speedup"])
-    low, high = row["speedup_low"], row["speedup_high"]
-    if low is not None and not math.isnan(low) and low < high:
-        speedup += f" ({low:.2f}–{high:.2f})"
-    passed = f"{row['ok']} of {row['results']}"
+    notes = summary.notes(row)
     name = f"{row['series']} {row['phase']}".strip()
-    return [name, speedup, passed, *(METRICS[key].format(row[key]) for key in ("memory_ratio", "compile_cold_s"))]
+    texts = {key: METRICS[key].format(row[key]) for key in ("speedup", "memory_ratio", "compile_cold_s")}
+    texts["pass_rate"] = f"{row['ok']} of {row['results']}"
+    shown = ("speedup", "pass_rate", "memory_ratio", "compile_cold_s")
+    return [name, *(f"{texts[key]} ({notes[key]})" if notes[key] else texts[key] for key in shown)]
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numeric: int) -> list[str]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
+from effbench.analysis import headline as headlines
+from effbench.analysis.headline import Headline
 from effbench.analysis.scores import score
 from effbench.analysis.swept import ABSENT
 from effbench.cell import SEVERITY, Status
+from effbench.metrics import METRICS
 
 
 @dataclass(frozen=True)
@@ -106,8 +110,9 @@ def by_mode(frame: pd.DataFrame) -> pd.DataFrame:
 
     Columns: series, phase (with the environment; empty where there is only one), results, ok, pass_rate (ok ÷ results),
     speedup (geometric mean over the `speedup_results` ok ones that have one) with speedup_low and speedup_high (95 %,
-    None where not known), memory_ratio (geometric mean), compile_cold_s (median), both with the `_range` of what they
-    are of ((least, largest), None where there are not two), not_ok (text: what the others are).
+    None where not known), memory_ratio (geometric mean), compile_cold_s (median), both NaN over none; `passed`,
+    `memory` and `compiled` are the last three with their intervals (analysis.headline), not_ok (text: what the others
+    are).
     """
     rows = []
     several = frame["phase"].nunique() > 1
@@ -117,6 +122,7 @@ def by_mode(frame: pd.DataFrame) -> pd.DataFrame:
         ok = group[group["status"] == Status.OK]
         found = score(group.to_dict("records"))
         bad = counts(group[group["status"] != Status.OK]).by_status
+        memory, compiled = headlines.mean_ratio(ok["memory_ratio"]), headlines.median(ok["compile_cold_s"])
         rows.append(
             {
                 "series": str(series),
@@ -128,26 +134,37 @@ def by_mode(frame: pd.DataFrame) -> pd.DataFrame:
                 "speedup_low": found.low,
                 "speedup_high": found.high,
                 "speedup_results": found.averaged,
-                "memory_ratio": geometric_mean(ok["memory_ratio"]),
-                "memory_ratio_range": span(ok["memory_ratio"]),
-                "compile_cold_s": ok["compile_cold_s"].median(),
-                "compile_cold_s_range": span(ok["compile_cold_s"]),
+                "memory_ratio": math.nan if memory.value is None else memory.value,
+                "compile_cold_s": math.nan if compiled.value is None else compiled.value,
+                "passed": headlines.share(len(ok), len(group)),
+                "memory": memory,
+                "compiled": compiled,
                 "not_ok": ", ".join(f"{number} {status}" for status, number in bad.items()) or ABSENT,
             }
         )
     return pd.DataFrame(rows)
 
 
-def span(values: pd.Series) -> tuple[float, float] | None:
-    """The least and the largest; None where they are one."""
-    known = values.dropna()
-    return (float(known.min()), float(known.max())) if len(known) and known.min() < known.max() else None
+def notes(row: Mapping[str, Any]) -> dict[str, str]:
+    """What stands beside each figure of a row of `by_mode`, by its name: its interval, or what is known instead."""
+    low, high = row["speedup_low"], row["speedup_high"]
+    known = low is not None and not math.isnan(low) and low < high
+    words = [f"{low:.2f}–{high:.2f}"] if known else ["by definition"] if low == high == 1 else []
+    words += [f"of {row['speedup_results']}"] if row["speedup_results"] < row["ok"] else []
+    return {
+        "speedup": ", ".join(words),
+        "pass_rate": percents(row["passed"]),
+        "memory_ratio": row["memory"].note("{:.2f}".format),
+        "compile_cold_s": row["compiled"].note(METRICS["compile_cold_s"].format).replace(" s–", "–"),
+    }
 
 
-def geometric_mean(values: pd.Series) -> float:
-    """Of the positive values that are there; NaN of none."""
-    logs = [math.log(value) for value in values if value > 0]
-    return math.exp(sum(logs) / len(logs)) if logs else math.nan
+def percents(found: Headline) -> str:
+    """The interval of a share in per cent: `92–98 %`, of thousands `99.6–99.8 %`."""
+    if found.low is None:
+        return ""
+    digits = 0 if found.high - found.low > 0.02 else 1
+    return f"{100 * found.low:.{digits}f}–{100 * found.high:.{digits}f} %"
 
 
 def headline(best: dict[str, dict[int, Fastest | None]], modes: pd.DataFrame) -> tuple[str, int, int]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from effbench.analysis.swept import plain_rows, swept_rows
+from effbench.analysis.swept import SweptRow, plain_rows, swept_rows
 from effbench.analysis.why import why
 from effbench.metrics import METRICS
 
@@ -44,7 +45,11 @@ class WhyTable:
 
 def why_table(rows_or_frame: Any) -> WhyTable:
     """Of rows of the view `results` of one sweep."""
-    swept = swept_rows(plain_rows(rows_or_frame))
+    return table_of(swept_rows(plain_rows(rows_or_frame)))
+
+
+def table_of(swept: Sequence[SweptRow]) -> WhyTable:
+    """The same of rows that are labelled already."""
     names = list(dict.fromkeys(name for row in swept for name in row.labels))
     headings = [*names, "mode", *(METRICS[name].title for name in SHOWN), "bound", "why"]
     rows, data = [], []

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import http.server
 import shutil
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +51,17 @@ def page_of(folder: Path, one: Subject, name: str) -> Path:
     return folder / one.slug / f"{name}.html"
 
 
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The folder from a web server of this machine; gives its address."""
+    quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    handler = functools.partial(quiet, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
 def until(page: Any, condition: str, seconds: float = 30) -> None:
     """Wait for a JavaScript condition; Playwright's own way needs eval, which the page's policy forbids."""
     deadline = time.monotonic() + seconds
@@ -73,7 +89,11 @@ class Visit:
     def draw(self) -> None:
         """As printing does: also the figures that are out of sight."""
         self.page.evaluate("dispatchEvent(new Event('beforeprint')); dispatchEvent(new Event('afterprint'))")
-        until(self.page, "[...document.querySelectorAll('.chart[data-src]')].every((chart) => chart.dataset.drawn)")
+        until(
+            self.page,
+            "[...document.querySelectorAll('.chart[data-src]')]"
+            ".every((chart) => chart.closest('[hidden]') || chart.dataset.drawn)",
+        )
         until(
             self.page,
             "[...document.querySelectorAll('.grid-place[data-src], #grid')]"

@@ -205,16 +205,31 @@ def test_a_sweep_that_goes_on_adds_nothing_to_what_was_read(tmp_path):
     assert list(found) == [eager.key]
 
 
-def test_artifacts_are_links_only_where_they_are(tmp_path):
+def test_artifacts_come_with_the_site(tmp_path, monkeypatch):
     cell = a_cell()
     (tmp_path / "artifacts" / "a b").mkdir(parents=True)
-    (tmp_path / "artifacts" / "a b" / "trace.json.gz").write_bytes(b"x")
+    (tmp_path / "artifacts" / "a b" / "tra ce.json.gz").write_bytes(b"x")
+    (tmp_path / "artifacts" / "page.html").write_bytes(b"<script>alert(1)</script>")
+    (tmp_path / "artifacts" / "large.txt").write_bytes(b"x" * 2000)
     (tmp_path.parent / "secret.txt").write_text("x")
-    names = ["artifacts/a b/trace.json.gz", "artifacts/gone.txt", "../secret.txt", "javascript:alert(1)"]
-    record(tmp_path / "r.db", {cell: [trial(cell, count=20, extra={"artifacts": names})]})
+    (tmp_path / "artifacts" / "link.txt").symlink_to(tmp_path.parent / "secret.txt")
+    there = "artifacts/a b/tra ce.json.gz"
+    gone = ["artifacts/gone.txt", "../secret.txt", "artifacts/link.txt", "javascript:alert(1)", "x" * 5000]
+    beside = ["artifacts/page.html", "artifacts/large.txt"]
+    record(tmp_path / "r.db", {cell: [trial(cell, count=20, extra={"artifacts": [there, *gone, *beside]})]})
+    monkeypatch.setattr("effbench.report.site.files.LARGEST", 1000)
     found, _ = written(tmp_path / "r.db", tmp_path / "site")
-    links = dict(found[cell.key][0]["artifacts"])
-    assert links == dict.fromkeys(names) | {names[0]: "../../artifacts/a%20b/trace.json.gz"}
+    links = {name: (link, why) for name, link, why in found[cell.key][0]["artifacts"]}
+    link, why = links[there]
+    assert re.fullmatch(r"files/[0-9a-f]{12}-tra_ce\.json\.gz", link) and why is None
+    (folder,) = [one for one in (tmp_path / "site").iterdir() if (one / "cell.html").is_file()]
+    assert (folder / link).read_bytes() == b"x"
+    assert f"{folder.name}/{link}" in json.loads((tmp_path / "site" / "site.json").read_text())["files"]
+    assert all(links[name] == (None, "not there") for name in gone)
+    assert [links[name] for name in beside] == [
+        (None, "25 B, left beside the database"), (None, "1.95 KiB, left beside the database"),
+    ]  # fmt: skip
+    assert not [path for path in (tmp_path / "site").rglob("*") if path.suffix == ".html" and "page" in path.name]
 
 
 def test_samples_that_are_no_numbers():

@@ -213,7 +213,31 @@ def test_geometric_mean_stands_beside_its_pass_rate():
     assert default["speedup"] == pytest.approx(4.0)
     assert default["pass_rate"] == pytest.approx(2 / 3)
     assert (default["speedup_results"], default["results"], default["not_ok"]) == (2, 3, "1 oom")
-    assert math.isnan(summary.geometric_mean(pd.Series([], dtype=float)))
+
+
+def test_each_headline_has_an_interval_or_says_why_not(tidy):
+    modes = {row["series"]: row for row in summary.by_mode(tidy).to_dict("records")}
+    notes = {name: summary.notes(row) for name, row in modes.items()}
+    # 8 of 9 ok, memory 1 ÷ 1.2 in all, 48 s in all
+    assert notes["max-autotune"]["pass_rate"] == "57–98 %"
+    assert notes["max-autotune"]["memory_ratio"] == "the same in all 8"
+    assert notes["eager"]["compile_cold_s"] == "" and math.isnan(modes["eager"]["compile_cold_s"])
+    rows = [make.row("mlp", bs, "default", memory_ratio=ratio, compile_cold_s=seconds)
+            for bs, ratio, seconds in ((1, 0.8, 2.0), (2, 1.0, 3.0), (4, 1.25, 9.0))]  # fmt: skip
+    (row,) = summary.by_mode(prepare(pd.DataFrame(rows))).to_dict("records")
+    assert row["memory_ratio"] == pytest.approx(1.0)
+    # logs ±0.2231 and 0: standard error 0.2231 ÷ √3, t(2) = 4.3027
+    assert (row["memory"].low, row["memory"].high) == (
+        pytest.approx(0.57446, abs=1e-5),
+        pytest.approx(1.74076, abs=1e-5),
+    )
+    assert summary.notes(row)["memory_ratio"] == "0.57–1.74"
+    assert summary.notes(row)["compile_cold_s"] == "2.00 s to 9.00 s, least and largest"
+    assert summary.percents(row["passed"]) == "44–100 %"
+    (row,) = summary.by_mode(prepare(pd.DataFrame([make.row(speedup_ci_low=1.0, speedup_ci_high=1.0)]))).to_dict(
+        "records"
+    )
+    assert summary.notes(row)["speedup"] == "by definition"
 
 
 def test_headline(tidy):

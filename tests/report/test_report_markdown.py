@@ -16,6 +16,10 @@ def test_the_answer_modes_speedups_and_failures():
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len([line for line in rows if "| resnet50 |" in line]) == 3
     assert any(line.startswith("| default | 1.") for line in rows)
+    # speedup, pass rate, memory, compile: each with its interval or with what is known instead
+    (line,) = [line for line in rows if line.startswith("| max-autotune | 1.")]
+    assert "| 8 of 9 (57–98 %) | 0.83× (the same in all 8) | 48.0 s (the same in all 8) |" in line
+    assert markdown.HEADLINES in text
     assert "- oom: transformer bs 64 max-autotune: CUDA out of memory: tried to allocate 12.5 GiB" in text
     assert "nan" not in text.lower().split()
 

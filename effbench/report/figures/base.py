@@ -5,8 +5,11 @@ from __future__ import annotations
 import html
 import math
 import textwrap
-from collections.abc import Callable
+from collections import namedtuple
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 import pandas as pd
@@ -37,6 +40,27 @@ class Figure:
     modes: bool = False  # its modes can be switched off also without small multiples
     page: str = "scaling"
     min_width: int = 0  # pixels; narrower screens scroll the figure inside its box
+
+
+def rows_of(table: pd.DataFrame) -> list[Any]:
+    """The rows with their columns as attributes; of many small tables a tenth of what `itertuples` takes."""
+    names = tuple(table.columns)
+    return list(map(_row_type(names)._make, zip(*(table[name].tolist() for name in names), strict=True)))
+
+
+@lru_cache(maxsize=64)
+def _row_type(names: tuple[str, ...]) -> Any:
+    return namedtuple("Row", names)
+
+
+def by_series(table: pd.DataFrame) -> list[tuple[str, list[Any]]]:
+    """(mode, its rows by batch size), in canonical order."""
+    ordered = sorted(rows_of(table), key=lambda row: (row.series_rank, row.bs))
+    return [(str(name), list(part)) for name, part in groupby(ordered, key=lambda row: row.series)]
+
+
+def column(rows: Iterable[Any], name: str) -> list[Any]:
+    return [getattr(row, name) for row in rows]
 
 
 def safe(text: Any) -> str:

@@ -6,7 +6,7 @@ import pandas as pd
 
 from effbench.metrics import METRICS
 from effbench.report.colors import style_of
-from effbench.report.figures.base import Figure, axis, hover, layout, log_axis, safe, short
+from effbench.report.figures.base import Figure, axis, by_series, column, hover, layout, log_axis, safe, short
 from effbench.report.figures.drawing import Drawing, scatter
 
 _CACHES = (("compile_cold_s", "cold cache", ""), ("compile_warm_s", "warm cache", "-open"))
@@ -24,7 +24,8 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
 
 def draw(table: pd.DataFrame) -> Drawing:
     """One row a mode, one dot a batch size: filled with a cold cache, open with a warm one."""
-    names = table.sort_values("series_rank")["series"].unique().tolist()
+    parts = by_series(table)
+    names = [name for name, _ in parts]
     seconds = pd.concat([table["compile_cold_s"], table["compile_warm_s"]]).dropna()
     figure = Drawing(layout=layout(90 + 30 * len(names)))
     if not (seconds > 0).any():
@@ -34,22 +35,20 @@ def draw(table: pd.DataFrame) -> Drawing:
         xaxis=log_axis("compile time (s)", seconds),
         yaxis=axis("", tickvals=list(range(len(names))), ticktext=ticks, range=[len(names) - 0.5, -0.5]),
     )
-    for rank, name in enumerate(names):
+    for rank, (name, rows) in enumerate(parts):
         style = style_of(name)
-        for column, cache, suffix in _CACHES:
-            part = table[(table["series"] == name) & (table[column] > 0)]
-            if part.empty:
+        for shown, cache, suffix in _CACHES:
+            part = [row for row in rows if getattr(row, shown) > 0]
+            if not part:
                 continue
-            offset = -0.14 if column == "compile_cold_s" else 0.14
+            offset = -0.14 if shown == "compile_cold_s" else 0.14
             texts = [
                 hover(
-                    f"<b>{METRICS[column].format(seconds)}</b> · {safe(name)}, {cache}",
-                    f"{safe(case)} · bs {bs}",
-                    "" if status == "ok" else f"status {safe(status)}",
+                    f"<b>{METRICS[shown].format(getattr(row, shown))}</b> · {safe(name)}, {cache}",
+                    f"{safe(row.case)} · bs {row.bs}",
+                    "" if row.status == "ok" else f"status {safe(row.status)}",
                 )
-                for seconds, case, bs, status in zip(
-                    part[column], part["case"], part["bs"], part["status"], strict=True
-                )
+                for row in part
             ]
             marker = {
                 "symbol": f"{style.symbol}{suffix}",
@@ -59,7 +58,7 @@ def draw(table: pd.DataFrame) -> Drawing:
             }
             figure.add_trace(
                 scatter(
-                    x=part[column].tolist(), y=[rank + offset] * len(part), mode="markers", name=safe(name),
+                    x=column(part, shown), y=[rank + offset] * len(part), mode="markers", name=safe(name),
                     marker=marker, hovertext=texts, hoverinfo="text", meta={"mode": name},
                 )
             )  # fmt: skip

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from effbench.report.colors import style_of
-from effbench.report.figures.base import axis, bs_axis, layout, log_axis, safe, short
+from effbench.report.figures.base import axis, bs_axis, by_series, column, layout, log_axis, safe, short
 from effbench.report.figures.drawing import Drawing, scatter
 
 
@@ -47,9 +47,9 @@ def draw(table: pd.DataFrame, curve: Curve) -> Drawing:
             )  # fmt: skip
         figure.add_trace(
             scatter(
-                x=part["bs"].tolist(), y=_list(part[curve.value]), mode="lines+markers", name=safe(series),
+                x=column(part, "bs"), y=_list(column(part, curve.value)), mode="lines+markers", name=safe(series),
                 line={"color": style.color, "dash": style.dash, "width": 1.8},
-                marker={"symbol": style.symbol, "size": 8}, hovertext=[curve.hover(item) for item in part.itertuples()],
+                marker={"symbol": style.symbol, "size": 8}, hovertext=[curve.hover(item) for item in part],
                 hoverinfo="text", meta={"mode": series},
             )
         )  # fmt: skip
@@ -75,9 +75,9 @@ def _dots(table: pd.DataFrame, curve: Curve) -> Drawing:
         style = style_of(series)
         figure.add_trace(
             scatter(
-                x=_list(part[curve.value]), y=[rank] * len(part), mode="markers", name=safe(series),
+                x=_list(column(part, curve.value)), y=[rank] * len(part), mode="markers", name=safe(series),
                 marker={"symbol": style.symbol, "size": 10, "color": style.color}, error_x=_bars(part, curve),
-                hovertext=[curve.hover(item) for item in part.itertuples()], hoverinfo="text", meta={"mode": series},
+                hovertext=[curve.hover(item) for item in part], hoverinfo="text", meta={"mode": series},
             )
         )  # fmt: skip
     return figure
@@ -89,23 +89,23 @@ def add_marks(figure: Drawing, table: pd.DataFrame, x: str, y: str, hover: Calla
         style = style_of(series)
         figure.add_trace(
             scatter(
-                x=part[x].tolist(), y=part[y].tolist(), mode="markers", name=safe(series),
+                x=_rounded(part, x), y=_rounded(part, y), mode="markers", name=safe(series),
                 marker={"symbol": style.symbol, "size": 9, "color": style.color, "opacity": 0.85},
-                hovertext=[hover(item) for item in part.itertuples()], hoverinfo="text", meta={"mode": series},
+                hovertext=[hover(item) for item in part], hoverinfo="text", meta={"mode": series},
             )
         )  # fmt: skip
 
 
-def by_series(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """(mode, its rows by batch size), in canonical order."""
-    ordered = table.sort_values(["series_rank", "bs"], kind="stable")
-    return [(str(name), part) for name, part in ordered.groupby("series", sort=False)]
+def _rounded(part: Sequence[Any], name: str) -> list[float]:
+    """Far finer than a screen, and half as long in a file of thousands."""
+    return [float(f"{value:.6g}") for value in column(part, name)]
 
 
-def _bands(part: pd.DataFrame, curve: Curve) -> list[tuple[list[float], list[float]]]:
+def _bands(part: Sequence[Any], curve: Curve) -> list[tuple[list[float], list[float]]]:
     """A closed outline for each run of neighbours that have bounds; a point alone has a whisker's width."""
     runs: list[list[tuple[float, float, float]]] = [[]]
-    for bs, value, low, high in zip(part["bs"], part[curve.value], part[curve.low], part[curve.high], strict=True):
+    for row in part:
+        bs, value, low, high = row.bs, getattr(row, curve.value), getattr(row, curve.low), getattr(row, curve.high)
         if any(math.isnan(item) for item in (value, low, high)):
             runs.append([])
         else:
@@ -120,11 +120,18 @@ def _bands(part: pd.DataFrame, curve: Curve) -> list[tuple[list[float], list[flo
     return outlines
 
 
-def _bars(part: pd.DataFrame, curve: Curve) -> dict[str, Any]:
-    up, down = part[curve.high] - part[curve.value], part[curve.value] - part[curve.low]
-    arrays = {"array": up.fillna(0).clip(lower=0).tolist(), "arrayminus": down.fillna(0).clip(lower=0).tolist()}
-    look = {"type": "data", "symmetric": False, "thickness": 1.2, "width": 4, "visible": bool(up.notna().any())}
-    return look | arrays
+def _bars(part: Sequence[Any], curve: Curve) -> dict[str, Any]:
+    values = column(part, curve.value)
+    up = [high - value for high, value in zip(column(part, curve.high), values, strict=True)]
+    down = [value - low for low, value in zip(column(part, curve.low), values, strict=True)]
+    arrays = {"array": _lengths(up), "arrayminus": _lengths(down)}
+    visible = not all(map(math.isnan, up))
+    return {"type": "data", "symmetric": False, "thickness": 1.2, "width": 4, "visible": visible} | arrays
+
+
+def _lengths(values: Sequence[float]) -> list[float]:
+    """Of error bars: none where the bound is not known."""
+    return [0.0 if math.isnan(value) else max(value, 0.0) for value in values]
 
 
 def _reach(shown: pd.DataFrame, curve: Curve) -> pd.Series:
@@ -136,5 +143,5 @@ def _faint(color: str) -> str:
     return f"rgba({red},{green},{blue},0.12)"
 
 
-def _list(values: pd.Series) -> list[float | None]:
+def _list(values: Sequence[float]) -> list[float | None]:
     return [None if math.isnan(value) else value for value in values]

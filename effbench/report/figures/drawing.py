@@ -13,6 +13,8 @@ import plotly.graph_objects as go
 
 from effbench.analysis.swept import plain
 
+_COMPACT: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False, "ensure_ascii": False}
+
 
 def scatter(**settings: Any) -> dict[str, Any]:
     return {"type": "scatter", **settings}
@@ -58,9 +60,9 @@ class Drawing:
     def to_json(self) -> str:
         """NaN is null."""
         try:
-            return json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False, default=_listed)
+            return json.dumps(self.to_dict(), **_COMPACT, default=_listed)
         except ValueError:
-            return json.dumps(_finite(self.to_dict()), separators=(",", ":"), allow_nan=False)
+            return json.dumps(_finite(self.to_dict()), **_COMPACT)
 
     def validated(self) -> go.Figure:
         """The same as Plotly's own class. Raises ValueError for what Plotly does not know."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 
 from effbench.metrics import METRICS
 from effbench.report.colors import style_of
-from effbench.report.figures.base import Figure, axis, hover, layout, safe
+from effbench.report.figures.base import Figure, axis, by_series, hover, layout, safe
 from effbench.report.figures.drawing import Drawing, bar
 
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
@@ -43,16 +45,16 @@ def draw(table: pd.DataFrame) -> Drawing:
             yaxis=axis(f"device memory ({unit})", rangemode="tozero"),
         )
     )
-    for series, part in table.sort_values("series_rank", kind="stable").groupby("series", sort=False):
-        style = style_of(str(series))
-        x = [x_of[bs] for bs in part["bs"]]
-        group = f"mode {part['series_rank'].iloc[0]}"
+    for series, part in by_series(table):
+        style = style_of(series)
         common = {
-            "x": x, "name": safe(series), "offsetgroup": group, "alignmentgroup": "all", "hoverinfo": "text",
-            "hovertext": [_hover(item) for item in part.itertuples()], "meta": {"mode": str(series)},
+            "x": [x_of[row.bs] for row in part], "name": safe(series), "offsetgroup": f"mode {part[0].series_rank}",
+            "alignmentgroup": "all", "hoverinfo": "text", "hovertext": [_hover(row) for row in part],
+            "meta": {"mode": series},
         }  # fmt: skip
-        figure.add_trace(bar(y=(part["peak_reserved_bytes"] / size).tolist(), marker={"color": style.color}, **common))
-        pool = (part["graph_pool_bytes"].fillna(0) / size).tolist()
+        peaks = [row.peak_reserved_bytes / size for row in part]
+        figure.add_trace(bar(y=peaks, marker={"color": style.color}, **common))
+        pool = [0.0 if math.isnan(row.graph_pool_bytes) else row.graph_pool_bytes / size for row in part]
         if any(pool):
             hatch = {"shape": "/", "size": 6, "solidity": 0.4, "fgcolor": "#ffffff", "fillmode": "overlay"}
             figure.add_trace(bar(y=pool, marker={"color": style.color, "pattern": hatch}, **common))

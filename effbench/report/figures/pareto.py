@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from itertools import groupby
 from typing import Any
 
 import pandas as pd
 
 from effbench.metrics import METRICS
 from effbench.report.colors import style_of
-from effbench.report.figures.base import Figure, hover, layout, log_axis, safe
-from effbench.report.figures.curves import by_series
+from effbench.report.figures.base import Figure, by_series, column, hover, layout, log_axis, rows_of, safe
 from effbench.report.figures.drawing import Drawing, scatter
 from effbench.report.figures.memory import unit_of
 
@@ -21,9 +21,16 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
     columns = ["case", "bs", "series", "series_rank", "latency_ms", "peak_reserved_bytes"]
     out = frame.loc[(frame["status"] == "ok") & (frame["latency_ms"] > 0), columns]
     out = out[out["peak_reserved_bytes"] > 0].reset_index(drop=True)
-    out["front"] = False
-    for _, part in out.groupby(["case", "bs"], sort=False):
-        out.loc[part.index, "front"] = on_front(part["latency_ms"].tolist(), part["peak_reserved_bytes"].tolist())
+    points: dict[tuple[str, int], list[int]] = {}
+    for place, point in enumerate(zip(out["case"], out["bs"], strict=True)):
+        points.setdefault(point, []).append(place)
+    latencies, peaks = out["latency_ms"].tolist(), out["peak_reserved_bytes"].tolist()
+    front = [False] * len(out)
+    for places in points.values():
+        beaten_by_none = on_front([latencies[place] for place in places], [peaks[place] for place in places])
+        for place, best in zip(places, beaten_by_none, strict=True):
+            front[place] = best
+    out["front"] = pd.Series(front, index=out.index, dtype=bool)
     return out
 
 
@@ -44,15 +51,17 @@ def draw(table: pd.DataFrame) -> Drawing:
         )
     )
     ends: list[tuple[int, float, float]] = []
-    for bs, part in table[table["front"]].groupby("bs"):
-        part = part.sort_values("latency_ms")
+    front = sorted((row for row in rows_of(table) if row.front), key=lambda row: (row.bs, row.latency_ms))
+    for bs, group in groupby(front, key=lambda row: row.bs):
+        part = list(group)
+        xs, ys = column(part, "latency_ms"), [row.peak_reserved_bytes / size for row in part]
         figure.add_trace(
             scatter(
-                x=part["latency_ms"].tolist(), y=(part["peak_reserved_bytes"] / size).tolist(), mode="lines",
-                line={"width": 1, "color": "rgba(128,136,146,0.8)", "shape": "hv"}, hoverinfo="skip",
+                x=xs, y=ys, mode="lines", hoverinfo="skip",
+                line={"width": 1, "color": "rgba(128,136,146,0.8)", "shape": "hv"},
             )
         )  # fmt: skip
-        ends.append((int(bs), float(part["latency_ms"].iloc[0]), float(part["peak_reserved_bytes"].iloc[0] / size)))
+        ends.append((int(bs), xs[0], ys[0]))
     for sizes, x, y in labels(ends, table["latency_ms"], table["peak_reserved_bytes"] / size):
         figure.add_trace(
             scatter(
@@ -62,12 +71,12 @@ def draw(table: pd.DataFrame) -> Drawing:
         )  # fmt: skip
     for series, part in by_series(table):
         style = style_of(series)
-        symbols = [style.symbol if front else f"{style.symbol}-open" for front in part["front"]]
+        symbols = [style.symbol if row.front else f"{style.symbol}-open" for row in part]
         figure.add_trace(
             scatter(
-                x=part["latency_ms"].tolist(), y=(part["peak_reserved_bytes"] / size).tolist(), mode="markers",
+                x=column(part, "latency_ms"), y=[row.peak_reserved_bytes / size for row in part], mode="markers",
                 name=safe(series), marker={"symbol": symbols, "size": 9, "color": style.color},
-                hovertext=[_hover(item) for item in part.itertuples()], hoverinfo="text", meta={"mode": series},
+                hovertext=[_hover(row) for row in part], hoverinfo="text", meta={"mode": series},
             )
         )  # fmt: skip
     return figure

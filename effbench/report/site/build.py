@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from effbench.report.site.assets import FOLDER, write_assets
 from effbench.report.site.material import Material, Subject
 from effbench.report.site.pages import all_pages
 from effbench.report.site.pages.base import Page, PageFolder
+from effbench.report.site.parts import uncollected
 from effbench.report.site.writer import Writer
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -37,9 +39,23 @@ def write_site(material: Material, out: Path, also: Sequence[Path] = ()) -> Writ
     pages = all_pages()
     writer.text(f"{FOLDER}/theme.css", theme_css())
     writer.data(f"{FOLDER}/looks.js", looks())
-    for page in sorted(pages, key=lambda page: page.name == HOME):
-        for subject in material.subjects if page.of_subject else [None]:
-            write_page(env, page, pages, PageFolder(page.name, material, writer, subject))
+    # the overview comes last: what it leads to is there by then; what was begun ahead is waited for late
+    pages_in_order = sorted(pages, key=lambda page: (page.name == HOME, page.ahead is not None))
+    folders = {
+        page.name: [
+            PageFolder(page.name, material, writer, subject)
+            for subject in (material.subjects if page.of_subject else [None])
+        ]
+        for page in pages
+    }
+    with uncollected(), ExitStack() as stack:
+        for page in pages:
+            if page.ahead:
+                stack.enter_context(page.ahead(folders[page.name]))
+        material.complete()
+        for page in pages_in_order:
+            for folder in folders[page.name]:
+                write_page(env, page, pages, folder)
     writer.close()
     return writer
 

@@ -191,7 +191,7 @@ def more(trials: Sequence[TrialFacts]) -> tuple[dict[str, list[Any]], dict[str, 
     long: dict[str, Any] = {}
     for name in dict.fromkeys(name for one in flat for name in one):
         values = [one.get(name) for one in flat]
-        if any(isinstance(value, str) and len(value) > _LONG for value in values):
+        if str in set(map(type, values)) and any(isinstance(value, str) and len(value) > _LONG for value in values):
             texts = list(dict.fromkeys(str(value) for value in values if value is not None))
             long[name] = texts if len(texts) > 1 else texts[0]
         else:
@@ -205,7 +205,7 @@ def _flat(extra: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if not prefix and key in _ELSEWHERE:
             continue
         name = prefix + key
-        if isinstance(value, int | float):
+        if isinstance(value, (int, float)):
             found[name] = value
         elif isinstance(value, dict):
             # an open set of texts, such as reasons with their counts: one fact, not one for each

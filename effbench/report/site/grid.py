@@ -6,11 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+#: From so many rows a text on are texts held once.
+MANY = 4
+
 
 @dataclass(frozen=True)
 class Column:
     """`numeric`: aligned and sorted as numbers; `filter`: the table gets a choice of this column's values;
-    `mode`: the column belongs to this mode and can be hidden with it; `wide`: long text that wraps."""
+    `mode`: the column belongs to this mode and can be hidden with it; `wide`: long text that wraps; `digits`: its rows
+    hold numbers alone (None: a dash), shown with so many significant digits and copied as they are."""
 
     title: str
     numeric: bool = False
@@ -18,10 +22,12 @@ class Column:
     mode: str | None = None
     wide: bool = False
     help: str | None = None
+    digits: int | None = None
 
     def plain(self) -> dict[str, Any]:
         found = {"title": self.title, "numeric": self.numeric, "filter": self.filter, "mode": self.mode}
-        return {name: value for name, value in {**found, "wide": self.wide, "help": self.help}.items() if value}
+        found |= {"wide": self.wide, "help": self.help, "digits": self.digits}
+        return {name: value for name, value in found.items() if value}
 
 
 def cell(
@@ -45,9 +51,21 @@ class Grid:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
+        """As `static/grid.js` reads it. A column of few texts holds their numbers; `of` are the texts."""
+        columns = [column.plain() for column in self.columns]
+        values = [list(column) for column in zip(*self.rows, strict=True)]
+        for column, own in zip(columns, values, strict=False):  # a table without rows has no values
+            texts = {value: number for number, value in enumerate(dict.fromkeys(own))} if _texts(own) else {}
+            if texts and MANY * len(texts) <= len(own):
+                column["of"] = list(texts)
+                own[:] = [texts[value] for value in own]
         return {
             "caption": self.caption,
-            "columns": [column.plain() for column in self.columns],
-            "rows": self.rows,
+            "columns": columns,
+            "rows": list(zip(*values, strict=True)) if values else [],
             "order": list(self.order),
         }
+
+
+def _texts(values: Sequence[Any]) -> bool:
+    return set(map(type, values)) == {str}

@@ -86,7 +86,8 @@ class Subject:
 class Material:
     """`subjects`: the first is what a reader sees first; `sweeps`: rows of all, newest first; `environments`: all;
     `calibrations`: environment id -> `ceilings`, `noise` and `measured_at`, of those that have any; `db_override`:
-    what a sweep's command needs to find the database (` db=…`, without its password), empty where it needs nothing."""
+    what a sweep's command needs to find the database (` db=…`, without its password), empty where it needs nothing.
+    `later`: reads the rest of it (history, changes, claims), which takes a while and which no cell's page needs."""
 
     database: str
     subjects: Sequence[Subject]
@@ -96,6 +97,13 @@ class Material:
     history: Past | None = None
     calibrations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     db_override: str = ""
+    later: Callable[[Material], None] | None = None
+
+    def complete(self) -> None:
+        """Read what was left for later, once."""
+        later, self.later = self.later, None
+        if later is not None:
+            later(self)
 
     def __iter__(self) -> Iterator[Subject]:
         return iter(self.subjects)

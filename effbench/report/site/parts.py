@@ -6,7 +6,8 @@ import gc
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -18,29 +19,58 @@ def processes() -> int:
     return min(MOST, len(os.sched_getaffinity(0))) if sys.platform == "linux" else 1
 
 
-def in_parts(parts: int, work: Callable[[int], Any]) -> list[Any]:
-    """What `work(part)` gives for each part, in their order, each in a process of its own.
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No search for garbage in cycles meanwhile: with some million values in memory each search takes long and finds
+    next to nothing, an eighth of the time of a large site."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
-    What it gives is pickled. The first exception is raised here; RuntimeError for a process that was killed.
+
+@contextmanager
+def started(parts: int, work: Callable[[int], Any]) -> Iterator[Callable[[], list[Any]]]:
+    """Begins `work(part)` for each part, each in a process of its own, and gives what waits for them: it returns what
+    `work` gave, in the order of the parts.
+
+    What it gives is pickled. The waiting raises the first exception; RuntimeError for a process that was killed. What
+    still runs at the end is stopped.
     """
     context = multiprocessing.get_context("fork")
     gc.freeze()  # a collection in a child would copy the pages of all that it looks at
-    started = []
+    running: list[tuple[Any, Connection]] = []
+    answers: list[Any] = []
+
+    def wait() -> list[Any]:
+        for process, pipe in running[len(answers) :]:
+            answers.append(_answer(process, pipe))
+        return answers
+
     try:
         for part in range(parts):
             ours, theirs = context.Pipe(duplex=False)
             process = context.Process(target=_run, args=(work, part, theirs), daemon=True)
             process.start()
             theirs.close()
-            started.append((process, ours))
-        return [_answer(process, pipe) for process, pipe in started]
+            running.append((process, ours))
+        yield wait
     finally:
-        for process, pipe in started:
+        for process, _ in running[len(answers) :]:
+            process.terminate()
+        for process, pipe in running:
             pipe.close()
-            if process.is_alive() and sys.exc_info()[0] is not None:
-                process.terminate()
             process.join()
         gc.unfreeze()
+
+
+def in_parts(parts: int, work: Callable[[int], Any]) -> list[Any]:
+    """What `work(part)` gives for each part, in their order, each in a process of its own; raises as `started`."""
+    with started(parts, work) as wait:
+        return wait()
 
 
 def _run(work: Callable[[int], Any], part: int, pipe: Connection) -> None:

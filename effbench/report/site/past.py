@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -52,15 +52,6 @@ class Past:
         return {key: sorted(ids, key=position.__getitem__) for key, ids in found.items()}
 
     @cached_property
-    def cells_of_sweep(self) -> dict[str, set[tuple[str, str]]]:
-        """Sweep id -> (cell key, hardware) of each of its results."""
-        hardware = {key: row["gpu_name"] or row["cpu_name"] for key, row in self.series.environments.items()}
-        found: dict[str, set[tuple[str, str]]] = defaultdict(set)
-        for row in self.series.rows:
-            found[row[0]].add((row[1], hardware[row[2]]))
-        return found
-
-    @cached_property
     def events_of_line(self) -> dict[tuple[str, str], list[Event]]:
         found: dict[tuple[str, str], list[Event]] = defaultdict(list)
         for event in self.table.found.events:
@@ -88,10 +79,12 @@ def files_of(past: Past) -> Iterator[list[Track]]:
 
 
 class Lines:
-    """Lines as plain values: `texts` are what breaks a line, by the number that the lines name them by."""
+    """Lines as plain values: `texts` are what breaks a line, by the number that the lines name them by. `several`: ids
+    of the sweeps whose cells the site has in more than one environment."""
 
-    def __init__(self, past: Past) -> None:
+    def __init__(self, past: Past, several: Collection[str] = ()) -> None:
         self.past = past
+        self.several = frozenset(several)
         self.column = {name: index for index, name in enumerate(past.series.columns)}
         self.position = {sweep["id"]: index for index, sweep in enumerate(past.series.sweeps)}
         self.texts: list[str] = []
@@ -102,7 +95,8 @@ class Lines:
     def line(self, track: Track) -> dict[str, Any]:
         """`at`: sweeps by their position; `status`: of those that are not ok (place in `at` -> [status, reason]);
         `trials`; `values`: metric -> figures; `bounds`: metric -> lower and upper ones; `breaks`: place in `at` ->
-        number of the text that says what changed before it; `events`: what was found."""
+        number of the text that says what changed before it; `events`: what was found; `environments`: place in `at` ->
+        environment id, where a link to the cell needs it."""
         rows, column = track.rows, self.column
         found: dict[str, Any] = {
             "at": track.positions,
@@ -113,6 +107,8 @@ class Lines:
             "breaks": dict(self._breaks(track)),
             "events": [self._event(event) for event in self.past.events_of_line.get((track.cell_key, track.place), ())],
         }
+        if self.several:
+            found["environments"] = {place: row[2] for place, row in enumerate(rows) if row[0] in self.several}
         for name in self.past.metrics:
             values = [number(row[column[name]]) for row in rows]
             if all(value is None for value in values):

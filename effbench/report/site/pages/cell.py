@@ -7,34 +7,33 @@ the chunk files that the page finds by the key.
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from effbench.analysis.swept import SweptRow, plain
 from effbench.metrics import METRICS
 from effbench.report.colors import style_of
 from effbench.report.site import cells
+from effbench.report.site.files import Files
 from effbench.report.site.grid import Column, Grid, cell
 from effbench.report.site.material import Subject, TrialFacts
 from effbench.report.site.pages.base import Page, PageFolder
-from effbench.report.site.parts import in_parts, processes
+from effbench.report.site.parts import processes, started
 
 #: Characters of a chunk file; a cell alone may have more.
 CHUNK = 800_000
-#: Trials from which on several processes write.
-MANY_TRIALS = 10_000
+#: Trials of all subjects from which on several processes write.
+MANY_TRIALS = 2_000
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
     subject = folder.subject
-    entries = Entries(subject, folder)
     index = {
-        "chunks": write_cells(folder, entries),
+        "chunks": folder.begun() if folder.begun else list(chunks_of(folder, Entries(subject, folder))),
         "facts": [fact.plain() for fact in cells.FACTS],
         "metrics": {name: [metric.title, metric.help] for name, metric in METRICS.items()},
         "environments": {
@@ -51,23 +50,42 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     }
 
 
-def write_cells(folder: PageFolder, entries: Entries) -> list[list[str]]:
-    """Keep all cells, a large subject's in several processes; gives each file's first key and its path."""
-    subject = folder.subject
-    many = sum(row.source["trials"] or 0 for row in subject.labelled) >= MANY_TRIALS
-    parts = processes() if many and subject.trials_in_parts else 1
-    if parts == 1:
-        return list(write_chunks(folder, entries.of_trials(subject.trials())))
+def chunks_of(folder: PageFolder, entries: Entries) -> Iterator[list[str]]:
+    """Keep all cells; gives each file's first key and its path."""
+    yield from write_chunks(folder, entries.of_trials(folder.subject.trials()))
 
-    def write(part: int) -> tuple[list[list[str]], dict[str, int]]:
-        before = set(folder.writer.written)
-        chunks = list(write_chunks(folder, entries.of_trials(subject.trials_in_parts(part, parts)), part))
-        return chunks, {path: size for path, size in folder.writer.written.items() if path not in before}
 
-    done = in_parts(parts, write)
-    for _, written in done:
-        folder.writer.written |= written
-    return [chunk for chunks, _ in done for chunk in chunks]
+@contextmanager
+def ahead(folders: Sequence[PageFolder]) -> Iterator[None]:
+    """Large subjects' cells are written by several processes, each a part of every subject, while this one writes the
+    other pages."""
+    parts = processes()
+    large = [folder for folder in folders if folder.subject.trials_in_parts]
+    trials = sum(row.source["trials"] or 0 for folder in large for row in folder.subject.labelled)
+    if parts == 1 or trials < MANY_TRIALS:
+        yield
+        return
+    entries = [Entries(folder.subject, folder) for folder in large]
+
+    def write(part: int) -> tuple[list[list[list[str]]], dict[str, int]]:
+        before = set(large[0].writer.written)
+        found = [
+            list(write_chunks(folder, own.of_trials(folder.subject.trials_in_parts(part, parts)), part))
+            for folder, own in zip(large, entries, strict=True)
+        ]
+        return found, {path: size for path, size in large[0].writer.written.items() if path not in before}
+
+    with started(parts, write) as wait:
+
+        def chunks(number: int) -> list[list[str]]:
+            done = wait()
+            for _, written in done:
+                large[number].writer.written |= written
+            return [chunk for found, _ in done for chunk in found[number]]
+
+        for number, folder in enumerate(large):
+            folder.begun = partial(chunks, number)
+        yield
 
 
 def write_chunks(
@@ -121,7 +139,7 @@ class Entries:
 
     def __init__(self, subject: Subject, folder: PageFolder) -> None:
         self.subject = subject
-        self.folder = folder
+        self.files = Files(folder.writer, folder.folder, subject.artifacts)
         self.rows: dict[tuple[str, str], SweptRow] = {}
         self.points: dict[tuple, list[SweptRow]] = defaultdict(list)
         self.curves: dict[tuple, list[SweptRow]] = defaultdict(list)
@@ -174,18 +192,9 @@ class Entries:
         }
 
     def artifacts(self, trials: Iterable[TrialFacts]) -> list[list[str | None]]:
-        """[name, link]: relative to the page; None where the file is not there, or not below the artifacts' folder."""
-        names = dict.fromkeys(str(name) for trial in trials for name in trial.row["extra"].get("artifacts") or ())
-        home = self.subject.artifacts
-        return [[name, _link(home, name, self.folder) if home else None] for name in names]
-
-
-def _link(home: Path, name: str, folder: PageFolder) -> str | None:
-    path = (home / name).resolve()
-    if not path.is_relative_to(home.resolve()) or not path.is_file():
-        return None
-    way = os.path.relpath(path, (folder.writer.out / folder.folder).resolve())
-    return quote(way.replace(os.sep, "/"))
+        """As `Files.links` gives them."""
+        names = (str(name) for trial in trials for name in trial.row["extra"].get("artifacts") or ())
+        return self.files.links(dict.fromkeys(names))
 
 
 def _point(row: SweptRow) -> tuple:
@@ -238,4 +247,4 @@ def list_of(subject: Subject) -> Grid:
 
 
 SCRIPTS = ("datatables.js", "grid.js", "plotly.min.js", "charts.js", "cell_samples.js", "cell.js")
-PAGE = Page("cell", "Cells", 50, context, scripts=SCRIPTS)
+PAGE = Page("cell", "Cells", 50, context, scripts=SCRIPTS, ahead=ahead)

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from effbench.report.figures import all_figures
-from effbench.report.site.pages.base import CHARTS, GRIDS, Page, PageFolder
-from effbench.report.site.pages.scaling import models
+from effbench.report.site.pages.base import CHARTS, GRIDS, MODELS, MODELS_A_PAGE, Page, PageFolder, models
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
     tidy = folder.subject.tidy
-    return {"sections": [folder.section(figure, tidy) for figure in all_figures("cost")], "models": models(tidy)}
+    return {
+        "sections": [folder.section(figure, tidy) for figure in all_figures("cost")],
+        "models": models(tidy),
+        "models_a_page": MODELS_A_PAGE,
+    }
 
 
-PAGE = Page("cost", "Cost", 40, context, scripts=GRIDS + CHARTS)
+PAGE = Page("cost", "Cost", 40, context, scripts=GRIDS + CHARTS + MODELS)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from effbench.analysis.swept import plain_rows, row_names, swept_rows
+from effbench.analysis.swept import plain_rows, swept_rows
 from effbench.cell import SEVERITY, Status
 from effbench.report.colors import style_of
 from effbench.report.site.cells import address
@@ -71,16 +71,15 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
 
 def named(subject: Subject) -> tuple[list[Named], list[Named]]:
     """The results and the cells without one; each with a name that tells it from all others of both."""
-    rows, waiting = plain_rows(subject.rows), plain_rows(subject.unmeasured)
-    everything = rows + waiting
-    names = {id(row): name for row, name in zip(everything, row_names(everything), strict=True)}
-    swept = {id(row.source): row for row in swept_rows(everything)}
+    waiting = plain_rows(subject.unmeasured)
+    # what only a cell without a result has is a name of its own
+    swept = swept_rows([*(row.source for row in subject.labelled), *waiting]) if waiting else subject.labelled
     several = len(subject.environments) > 1
-    found = [
-        Named(row, names[id(row)], swept[id(row)].case, swept[id(row)].mode, f"cell.html{address(row, several)}")
-        for row in everything
-    ]
-    return found[: len(rows)], found[len(rows) :]
+    found = {
+        id(row.source): Named(row.source, row.name, row.case, row.mode, f"cell.html{address(row.source, several)}")
+        for row in swept
+    }
+    return [found[id(row.source)] for row in subject.labelled], [found[id(row)] for row in waiting]
 
 
 def worst_first(rows: Sequence[Named]) -> list[Named]:

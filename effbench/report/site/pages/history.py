@@ -148,7 +148,8 @@ def other_rows(past: Past) -> list[list[Any]]:
 
 def write_lines(folder: PageFolder, past: Past) -> str:
     """Every line in its file, then the index of all: what the figure and the list that a reader searches need."""
-    lines = Lines(past)
+    subjects = folder.material.subjects
+    lines = Lines(past, {str(one.sweep["id"]) for one in subjects if len(one.environments) > 1})
     files: dict[tuple[str, str], int] = {}
     for number, part in enumerate(files_of(past)):
         folder.data(f"lines-{number}", {line_id(one.cell_key, one.place): lines.line(one) for one in part})
@@ -180,6 +181,8 @@ def write_lines(folder: PageFolder, past: Past) -> str:
         "statuses": list(statuses),
         "lines": rows,
         "first": first_series(past),
+        # sweep and hardware of each sweep that the site has cells of, and where these are
+        "held": [[one.sweep["id"], one.hardware, one.slug] for one in subjects],
     }
     return folder.data("index", index)
 

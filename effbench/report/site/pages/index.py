@@ -41,7 +41,7 @@ def answer(subject: Subject) -> dict[str, Any]:
             if item is not None and item.series == headline[0]
         ),
         "waiting": len(subject.unmeasured),
-        "modes": modes.to_dict("records"),
+        "modes": [row | {"notes": summary.notes(row)} for row in modes.to_dict("records")],
         "not_ok": not_ok(tidy, several=len(subject.environments) > 1),
         "environment": environment_line(subject),
         "changed": changed(subject.changes),

@@ -8,8 +8,8 @@ from typing import Any
 from effbench.report.figures import all_figures
 from effbench.report.site.grid import Column, Grid
 from effbench.report.site.material import Subject
-from effbench.report.site.pages.base import CHARTS, GRIDS, Page, PageFolder
-from effbench.report.why_table import why_table
+from effbench.report.site.pages.base import CHARTS, GRIDS, MODELS, MODELS_A_PAGE, Page, PageFolder, models
+from effbench.report.why_table import table_of
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
@@ -17,18 +17,14 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     return {
         "sections": [folder.section(figure, tidy) for figure in all_figures("scaling")],
         "models": models(tidy),
+        "models_a_page": MODELS_A_PAGE,
         "why": folder.grid("why", bounds(folder.subject)),
     }
 
 
-def models(tidy: Any) -> list[str]:
-    """What the page's small multiples can be narrowed to."""
-    return list(dict.fromkeys(tidy["case"]))
-
-
 def bounds(subject: Subject) -> Grid:
     """What bounds each cell, with the figures that say so."""
-    table = why_table(subject.rows)
+    table = table_of(subject.labelled)
     filters = {"model", "mode", "bound"}
     columns = [
         Column(heading, numeric=numeric, filter=heading in filters, wide=heading == "why")
@@ -37,4 +33,4 @@ def bounds(subject: Subject) -> Grid:
     return Grid("What bounds each cell", columns, table.rows)
 
 
-PAGE = Page("scaling", "Scaling", 30, context, scripts=GRIDS + CHARTS)
+PAGE = Page("scaling", "Scaling", 30, context, scripts=GRIDS + CHARTS + MODELS)

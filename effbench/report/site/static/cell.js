@@ -146,7 +146,7 @@ document.addEventListener("DOMContentLoaded", async () => {
 
   function more(entry) {
     const facts = Object.entries(entry.long).flatMap(([name, text]) => [element("dt", { text: name }), ...(Array.isArray(text) ? text : [text]).map((one) => element("dd", { class: "reason", text: one }))]);
-    const files = entry.artifacts.map(([name, link]) => element("li", {}, link ? element("a", { href: link, text: name }) : `${name} (not beside this site)`));
+    const files = entry.artifacts.map(([name, link, why]) => element("li", {}, link ? element("a", { href: link, text: name }) : `${name} (${why})`));
     if (!facts.length && !files.length) return null;
     return section("more", "More of it", facts.length ? element("dl", {}, ...facts) : null, files.length ? element("h3", { text: "Artifacts" }) : null, files.length ? element("ul", {}, ...files) : null);
   }

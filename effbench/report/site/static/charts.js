@@ -55,8 +55,9 @@
   const MOST_AHEAD = 60;
   const ready = new Map(); // element -> figure that was loaded
   const fetched = async (chart) => { const spec = await load(chart.dataset.src); ready.set(chart, spec); return spec; };
+  const shown = (chart) => !chart.closest("[hidden]");
   async function ahead(charts) {
-    for (const chart of charts.slice(0, MOST_AHEAD)) {
+    for (const chart of charts.filter(shown).slice(0, MOST_AHEAD)) {
       if (ready.has(chart)) continue;
       try { await fetched(chart); } catch { /* said where it is drawn */ }
       await new Promise((resolve) => { (window.requestIdleCallback || setTimeout)(resolve); });
@@ -76,7 +77,7 @@
     charts.forEach((chart) => watcher.observe(chart));
     onTheme(again);
     window.addEventListener("beforeprint", () => {
-      for (const chart of charts.filter((one) => !specs.has(one))) {
+      for (const chart of charts.filter((one) => shown(one) && !specs.has(one))) {
         if (looks && ready.has(chart)) paint(chart, ready.get(chart)); else draw(chart);
       }
     });
@@ -97,18 +98,6 @@
         for (const [chart, spec] of specs) if (section.contains(chart)) show(chart, spec);
       });
     }
-    for (const select of document.querySelectorAll("select[data-panels]")) {
-      select.addEventListener("change", () => {
-        for (const panel of document.querySelectorAll("figure[data-model]")) {
-          panel.hidden = select.value !== "" && panel.dataset.model !== select.value;
-        }
-        window.effbench.place.write({ model: select.value });
-      });
-      const model = window.effbench.place.read().model;
-      if (model && [...select.options].some((option) => option.value === model)) {
-        select.value = model;
-        select.dispatchEvent(new Event("change"));
-      }
-    }
+    window.addEventListener("effbench-panels", () => ahead(charts)); // other ones are shown (models.js)
   });
 })();

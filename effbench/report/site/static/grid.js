@@ -5,6 +5,18 @@
   const text = (cell) => (cell === null || cell === undefined ? "" : typeof cell === "object" ? cell.t : String(cell));
   const value = (cell) => (cell !== null && typeof cell === "object" ? (cell.v === undefined ? cell.t : cell.v) : cell);
 
+  const digits = (value, many) => (Number.isInteger(value) && Math.abs(value) < 1e9 ? String(value) : String(Number(value.toPrecision(many))));
+
+  /** The rows of `grid` as cells: texts by their numbers (`of`), figures with so many digits (`digits`), see grid.py. */
+  function decoded(grid) {
+    const cell = grid.columns.map((column) => {
+      if (column.of) return (item) => column.of[item];
+      if (column.digits) return (item) => (item === null ? { t: "—" } : { t: digits(item, column.digits), v: item });
+      return (item) => item;
+    });
+    return grid.rows.map((row) => row.map((item, index) => cell[index](item)));
+  }
+
   /** Fill a table cell. */
   function fill(td, cell) {
     td.replaceChildren();
@@ -60,9 +72,13 @@
 
   /**
    * Show `grid` (see grid.py) in `place`. Returns { table, columns, rows() } where rows() are those that are shown.
-   * options.tools: elements beside the search field; options.keep: a function of a row that says whether it is shown.
+   * options.keep: a function of a row that says whether it is shown; options.state: { filters: Map of a column's number
+   * to its value, search, order } to begin with, what does not fit is left out; options.changed: given the same whenever
+   * the reader has changed it.
    */
-  function show(place, grid, options = {}) {
+  function show(place, source, options = {}) {
+    const grid = { ...source, rows: decoded(source) };
+    const given = options.state || {};
     const table = element("table", { class: `grid ${options.class || ""}` });
     table.append(element("caption", { class: "off", text: grid.caption }));
     const body = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": grid.caption }, table);
@@ -86,7 +102,7 @@
     const long = grid.rows.length > 25;
     const paged = grid.rows.length > (options.page || 100);
     const made = new DataTable(table, {
-      data: grid.rows, columns, order: grid.order || [], orderMulti: true, autoWidth: false, deferRender: true,
+      data: grid.rows, columns, order: given.order && given.order.length ? given.order : grid.order || [], orderMulti: true, autoWidth: false, deferRender: true,
       paging: paged, pageLength: options.page || 100, lengthChange: false, info: long, searching: true,
       layout: { topStart: null, topEnd: null, bottomStart: long ? "info" : null, bottomEnd: paged ? "paging" : null },
       language: { emptyTable: "Nothing here.", zeroRecords: "No row fits the filters." },
@@ -97,23 +113,30 @@
       for (const [index, wanted] of chosen) if (text(row[index]) !== wanted) return false;
       return options.keep ? options.keep(row) : true;
     });
-    if (options.keep) made.draw(); // the rows stood before they could be chosen
+    const state = () => ({ filters: chosen, search: made.search(), order: made.order().map(([index, direction]) => [index, direction]) });
+    const tell = () => { if (options.changed) options.changed(state()); };
     grid.columns.forEach((column, index) => {
       if (!column.filter) return;
       const values = [...new Set(grid.rows.map((row) => text(row[index])))];
       if (values.length < 2) return;
       const select = element("select", { "data-column": column.title }, element("option", { value: "", text: "all" }), ...values.map((name) => element("option", { value: name, text: name })));
+      const wanted = given.filters && given.filters.get(index);
+      if (wanted && values.includes(wanted)) { select.value = wanted; chosen.set(index, wanted); }
       select.addEventListener("change", () => {
         if (select.value === "") chosen.delete(index); else chosen.set(index, select.value);
         made.draw();
+        tell();
       });
       filters.append(element("label", {}, `${column.title} `, select));
     });
     if (long) {
       const search = element("input", { type: "search", placeholder: "any text" });
-      search.addEventListener("input", () => made.search(search.value).draw());
+      if (given.search) { search.value = given.search; made.search(given.search); }
+      search.addEventListener("input", () => { made.search(search.value).draw(); tell(); });
       filters.append(element("label", {}, "search ", search));
     }
+    if (options.keep || chosen.size || given.search) made.draw(); // the rows stood before they could be chosen
+    made.on("order", tell);
     const rows = () => made.rows({ search: "applied", order: "applied" }).data().toArray();
     const visible = () => grid.columns.map((_, index) => index).filter((index) => made.column(index).visible());
     const picked = (write) => { const shown = visible(); return write(shown.map((index) => grid.columns[index]), rows().map((row) => shown.map((index) => row[index]))); };
@@ -135,6 +158,7 @@
   window.effbench.copy = copy;
   document.addEventListener("DOMContentLoaded", () => {
     for (const place of document.querySelectorAll(".grid-place[data-src]")) {
+      if (place.dataset.src === "") continue; // others say what it shows
       const closed = place.closest("details:not([open])");
       if (closed) closed.addEventListener("toggle", () => open(place), { once: true }); else open(place);
     }

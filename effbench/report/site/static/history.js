@@ -8,6 +8,7 @@ document.addEventListener("DOMContentLoaded", async () => {
   const choice = document.getElementById("metric");
   const title = document.getElementById("series-name");
   const said = document.getElementById("series-events");
+  const cells = document.getElementById("series-cells");
   const numbers = section.querySelector("details");
   const GRAY = "#7d8590";
   // Plotly reads <b>, <a href> and entities in any text
@@ -58,6 +59,14 @@ document.addEventListener("DOMContentLoaded", async () => {
     return !line.status[i] || (index.metrics[name].exact && line.status[i][0] === "degraded");
   };
 
+  /** Where the cell of this point is in this site; null where its sweep is not among those that it shows. */
+  function cellOf(line, facts, i) {
+    const held = index.held.find(([id, hardware]) => id === index.sweeps[line.at[i]][0] && hardware === index.places[facts[PLACE]][1]);
+    if (!held) return null;
+    const environment = (line.environments || {})[i];
+    return `${held[2]}/cell.html#cell=${encodeURIComponent(facts[KEY])}${environment ? `&env=${encodeURIComponent(environment)}` : ""}`;
+  }
+
   /** The series as a Plotly figure. */
   function figure(line, facts, name) {
     const values = line.values[name] || [];
@@ -71,7 +80,8 @@ document.addEventListener("DOMContentLoaded", async () => {
       const state = line.status[i] ? `${line.status[i][0]}: ${short(line.status[i][1] || "no reason recorded", 90)}` : "";
       return [`<b>${safe(format(name, values[i]))}</b>`, safe(interval), `${line.trials[i]} trial${line.trials[i] === 1 ? "" : "s"}`, safe(state),
         safe(label ? `${short(label, 60)} · ${id}` : id), `${safe(time)} UTC`,
-        i in line.breaks ? `before it changed: ${safe(short(index.texts[line.breaks[i]], 120))}` : ""].filter(Boolean).join("<br>");
+        i in line.breaks ? `before it changed: ${safe(short(index.texts[line.breaks[i]], 120))}` : "",
+        cellOf(line, facts, i) ? "click for its cell" : ""].filter(Boolean).join("<br>");
     });
     const data = [];
     let start = 0;
@@ -162,7 +172,7 @@ document.addEventListener("DOMContentLoaded", async () => {
       ];
       const status = line.status[i];
       return [
-        own ? { t: id, s: own } : id, label || "—", time, status ? { t: status[0], c: "status", d: status[1] || "no reason recorded" } : "ok", number(values[i]),
+        { t: id, s: own || undefined, c: "nowrap", ...(cellOf(line, facts, i) ? { h: cellOf(line, facts, i), d: "its cell", c: "nowrap linked" } : {}) }, label || "—", time, status ? { t: status[0], c: "status", d: status[1] || "no reason recorded" } : "ok", number(values[i]),
         ...(bounds ? [number(bounds[0][i]), number(bounds[1][i])] : []), line.trials[i], marks.join("; "),
         i in line.breaks ? index.texts[line.breaks[i]] : "",
       ];
@@ -170,10 +180,14 @@ document.addEventListener("DOMContentLoaded", async () => {
     return { caption: `${index.metrics[name].title} of ${facts[NAME]}, a row a sweep`, columns, rows };
   }
 
+  let links = []; // of the points of what is shown, to their cells
+  let clickable = false;
   let turn = 0;
   async function open(scroll) {
     const own = (turn += 1);
     const { id, metric, missing } = wanted();
+    cells.replaceChildren();
+    links = [];
     if (missing) { title.textContent = missing; said.replaceChildren(); chart.hidden = true; numbers.hidden = true; return; }
     chart.hidden = false;
     numbers.hidden = false;
@@ -188,6 +202,9 @@ document.addEventListener("DOMContentLoaded", async () => {
     const events = line.events.filter((event) => event.metric === name || event.metric === "status");
     said.replaceChildren(...events.map((event) => element("li", {},
       element("b", { text: `${event.metric === "status" ? "status " : ""}${event.text}` }), ` first in ${sweepName(event.after)} (last before: ${sweepName(event.before)}), ${event.state} `, element("code", { text: event.id }))));
+    links = line.at.map((_, i) => cellOf(line, facts, i));
+    const held = line.at.map((sweep, i) => (links[i] ? element("a", { href: links[i], text: sweepName(sweep) }) : null)).filter(Boolean);
+    if (held.length) cells.append("its cell in ", ...held.flatMap((link, i) => (i ? [", ", link] : [link])));
     section.dataset.series = name ? `${id}.${name}` : id;
     if (!name) {
       chart.hidden = true;
@@ -203,7 +220,11 @@ document.addEventListener("DOMContentLoaded", async () => {
     numbers.ontoggle = fill;
     fill();
     if (scroll) section.scrollIntoView();
-    try { await show(chart, figure(line, facts, name)); } catch (error) { complain(chart, error); }
+    try {
+      await show(chart, figure(line, facts, name));
+      if (!clickable) chart.on("plotly_click", ({ points }) => { const link = links[points[0].x]; if (link) location.href = link; });
+      clickable = true;
+    } catch (error) { complain(chart, error); }
   }
 
   // the list that is searched: a row for each line

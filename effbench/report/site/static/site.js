@@ -45,12 +45,15 @@ window.effbench = (() => {
   // --- the reader's place: what follows # as name=value, so that a view can be linked ---
   const place = {
     read: () => Object.fromEntries(new URLSearchParams(location.hash.slice(1))),
+    all: (name) => new URLSearchParams(location.hash.slice(1)).getAll(name),
+    /** A list stands there as often as it has items; nothing is added to what Back goes through. */
     write(changed) {
       const values = new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
       for (const [name, value] of Object.entries(changed)) {
-        if (value === "" || value === null || value === undefined) values.delete(name); else values.set(name, value);
+        values.delete(name);
+        for (const item of Array.isArray(value) ? value : [value]) if (item !== "" && item !== null && item !== undefined) values.append(name, item);
       }
-      history.replaceState(null, "", `#${values}`);
+      if (`#${values}` !== location.hash) history.replaceState(null, "", `#${values}`);
     },
   };
 

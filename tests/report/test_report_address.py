@@ -1,0 +1,156 @@
+"""What a reader has set stands in the address: a link shows the same again, from disk and from a server."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl, quote, urlencode
+
+import pytest
+import synthetic as make
+from browsing import EVIL, Visit, page_of, served, site, subject, until
+
+READY = "document.querySelector('#grid tbody') && document.getElementById('grid').dataset.metric"
+
+
+def many_rows():
+    """More than 25 rows, so that there is a search."""
+    found = make.rows(models=("mlp", "resnet50", "gpt"), sizes=(1, 2, 4, 8, 16, 32), modes=("eager", "default"))
+    found += make.rows(models=("mlp", "resnet50", "gpt"), sizes=(1, 2, 4, 8, 16, 32), modes=("cuda-graph",))
+    found += [make.row(model, bs, mode, dtype="float16", speedup=1.0 + bs / 50)
+              for model in ("mlp", "gpt") for bs in (1, 2, 4, 8, 16, 32) for mode in ("eager", "default")]  # fmt: skip
+    found += [make.failed("mlp", 64, "default", "oom", "full"), make.row("mlp", 64, "eager")]
+    return found
+
+
+def evil_rows():
+    rows = [make.row(name, bs, mode, dtype=dtype)
+            for name in EVIL[:4] for bs in (1, 8) for mode in ("eager", EVIL[0]) for dtype in EVIL[:2]]  # fmt: skip
+    return [*rows, make.failed(EVIL[1], 64, EVIL[0], EVIL[2], EVIL[3], dtype=EVIL[0])]
+
+
+@pytest.fixture(scope="module")
+def subjects():
+    return {"many": subject(many_rows()), "evil": subject(evil_rows(), {"name": EVIL[0]}, hardware=EVIL[6])}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, subjects):
+    return site(tmp_path_factory.mktemp("addresses"), *subjects.values())
+
+
+@pytest.fixture(params=["disk", "server"])
+def visit(request, chromium, folder, subjects):
+    """visit("many", "#…") opens the speedup tables."""
+    opened = []
+    with served(folder) as url:
+
+        def open(name, after=""):
+            path = page_of(folder, subjects[name], "speedups")
+            where = path if request.param == "disk" else f"{url}/{path.relative_to(folder).as_posix()}"
+            one = Visit(chromium, where, after=after)
+            opened.append(one)
+            until(one.page, READY)
+            return one
+
+        yield open
+        for one in opened:
+            one.page.close()
+
+
+def parameters(one):
+    return sorted(parse_qsl(one.page.url.partition("#")[2]))
+
+
+def state(one):
+    """What the reader sees: heads, rows, and what the controls say."""
+    return one.page.evaluate(
+        """() => ({
+            heads: [...document.querySelectorAll('#grid thead th')].map((th) => th.innerText + (th.ariaSort || '')),
+            rows: [...document.querySelectorAll('#grid tbody tr')].map((tr) => tr.innerText),
+            controls: [...document.querySelectorAll('#table select, #table input')].map((one) => one.value),
+            pressed: [...document.querySelectorAll('#table .legend button')].map((one) => one.ariaPressed),
+        })"""
+    )
+
+
+def test_everything_that_is_set_is_in_the_link(visit):
+    one = visit("many")
+    depth = one.page.evaluate("history.length")
+    one.page.locator("#metric").select_option("throughput_per_s")
+    until(one.page, "document.getElementById('grid').dataset.metric === 'throughput_per_s'")
+    one.page.locator("#grid select[data-column=model]").select_option("gpt")
+    one.page.locator("#grid select[data-column=dtype]").select_option("float16")
+    one.page.locator("#status").select_option("ok")
+    one.page.locator("#grid input[type=search]").fill("float")
+    one.page.locator("#table .legend button", has_text="cuda-graph").click()
+    head = one.page.locator("#grid thead th", has_text="default")
+    head.click()
+    head.click()
+    until(one.page, "document.querySelector('#grid th[aria-sort]')?.ariaSort === 'descending'")
+    assert parameters(one) == [
+        ("dtype", "float16"), ("hide", "cuda-graph"), ("metric", "throughput_per_s"), ("model", "gpt"),
+        ("search", "float"), ("sort", "desc:default"), ("status", "ok"),
+    ]  # fmt: skip
+    assert one.page.evaluate("history.length") == depth, "Back leaves the page, whatever was set"
+    before = state(one)
+    assert len(before["rows"]) == 6 and not any("cuda-graph" in head for head in before["heads"])
+    again = visit("many", "#" + one.page.url.partition("#")[2])
+    assert state(again) == before
+    # the next metric begins as this one was left
+    again.page.locator("#metric").select_option("latency_ms")
+    until(again.page, "document.getElementById('grid').dataset.metric === 'latency_ms'")
+    assert state(again)["controls"][1:] == before["controls"][1:]
+    assert state(again)["heads"] == before["heads"] and len(state(again)["rows"]) == 6
+    # and what is taken back leaves the address
+    again.page.locator("#grid select[data-column=model]").select_option("")
+    again.page.locator("#grid input[type=search]").fill("")
+    again.page.locator("#table .legend button", has_text="cuda-graph").click()
+    names = [name for name, _ in parameters(again)]
+    assert names == ["dtype", "metric", "sort", "status"]
+    one.assert_quiet()
+    again.assert_quiet()
+
+
+def test_several_modes_hidden_and_a_changed_address(visit):
+    one = visit("many", "#hide=default&hide=cuda-graph&sort=asc:bs&sort=desc:eager")
+    assert [head.removesuffix("ascending") for head in state(one)["heads"]] == ["model", "dtype", "bs", "eager (ms)"]
+    assert [row.split("\t")[2] for row in state(one)["rows"]] == sorted(
+        (row.split("\t")[2] for row in state(one)["rows"]), key=int
+    )
+    one.page.evaluate("location.hash = '#hide=default&model=resnet50'")
+    until(one.page, "document.querySelectorAll('#grid tbody tr').length === 6")
+    assert state(one)["pressed"] == ["true", "false", "true"]
+    one.page.go_back()
+    until(one.page, "document.querySelectorAll('#grid tbody tr').length > 6")
+    assert state(one)["pressed"] == ["true", "false", "false"]
+    one.assert_quiet()
+
+
+@pytest.mark.parametrize("text", [f"{EVIL[0]}?", f"{EVIL[1]}?", "((( [x", "__proto__"])
+def test_an_address_is_input(visit, text):
+    """What the page does not know is left out; what it searches for is text."""
+    one = visit("evil")
+    plain = state(one)
+    said = dict.fromkeys(("metric", "status", "model", "bs", "dtype", "hide", "page", text), text)
+    one.page.goto("about:blank")
+    one = visit("evil", f"#{urlencode(said)}&sort={quote(f'desc:{text}')}&sort=sideways:bs&sort=desc&%E0%A4%A")
+    assert state(one) == plain
+    one.assert_quiet()
+    found = visit("many", f"#search={quote(text)}")
+    assert found.page.locator("#grid input[type=search]").input_value() == text
+    assert found.texts("#grid tbody tr") == ["No row fits the filters."]
+    assert found.page.locator("main img, main svg[onload], a[href^='javascript'], td b").count() == 0
+    found.assert_quiet()
+
+
+def test_hostile_names_that_the_page_knows_are_in_the_link(visit):
+    one = visit("evil")
+    one.page.locator("#grid select[data-column=model]").select_option(EVIL[1])
+    one.page.locator("#grid select[data-column=dtype]").select_option(EVIL[0])
+    one.page.locator("#table .legend button").nth(1).click()
+    one.page.locator("#status").select_option(EVIL[2])
+    before = state(one)
+    assert before["rows"] and len(before["rows"]) == 1
+    again = visit("evil", "#" + one.page.url.partition("#")[2])
+    assert state(again) == before and before["pressed"] == ["true", "false"]
+    one.assert_quiet()
+    again.assert_quiet()

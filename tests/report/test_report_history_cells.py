@@ -1,0 +1,132 @@
+"""From a series to the cells of the sweeps that the site shows, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import ledger_sweeps as sweeps
+import pytest
+from browsing import Visit, served, until
+from made_sweeps import a_cell
+from test_report_cells import GPU, record, trial
+
+from effbench.commands.material import gather
+from effbench.report.site.build import write_site
+from effbench.report.site.past import line_id
+from effbench.store import Store
+
+PLACE = "NVIDIA H200"
+LATER = dataclasses.replace(GPU, torch_version="2.14.0")
+
+
+def written(database, folder, references=()):
+    """The site of these sweeps, its folder and its subjects."""
+    with Store.open(database) as store:
+        material = gather(store, str(database), references)
+        write_site(material, folder)
+    return folder, material.subjects
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A site of the newest sweep and of one before it."""
+    database, ids = sweeps.fill(tmp_path_factory.mktemp("database"))
+    folder, subjects = written(database.path, tmp_path_factory.mktemp("site"), [ids[-1], ids[4]])
+    return folder, {one.sweep["id"]: one for one in subjects}, ids
+
+
+@pytest.fixture(params=["disk", "server"])
+def visit(request, chromium, made):
+    """visit("history.html#…") opens a page of the site."""
+    opened = []
+    with served(made[0]) as url:
+        home = url if request.param == "server" else made[0].resolve().as_uri()
+
+        def open(path):
+            one = Visit(chromium, f"{home}/{path}")
+            one.home = home
+            opened.append(one)
+            until(one.page, "document.querySelector('#series')?.dataset.series && document.querySelector('.main-svg')")
+            return one
+
+        yield open
+        for one in opened:
+            one.page.close()
+
+
+def opens(one, link, key):
+    """Following the link shows this cell."""
+    link.click()
+    one.page.wait_for_url("**/cell.html*")
+    until(one.page, f"document.querySelector('#cell')?.dataset.cell === '{key}'")
+    one.assert_quiet()
+
+
+def test_rows_of_sweeps_that_are_here_lead_to_their_cell(visit, made):
+    _, subjects, ids = made
+    cell = sweeps.cells()[2]
+    one = visit(f"history.html#series={line_id(cell.key, PLACE)}.latency_ms")
+    one.page.locator("#series summary").click()
+    until(one.page, "document.querySelector('#series details table')")
+    found = {link.inner_text(): link.get_attribute("href") for link in one.page.locator("#series details td a").all()}
+    wanted = {name: f"{subjects[name].slug}/cell.html#cell={cell.key[:16]}" for name in (ids[4], ids[-1])}
+    assert found == wanted
+    assert one.texts("#series-cells a") == ["v4", sweeps.EVIL[2]], "by their labels, oldest first"
+    opens(one, one.page.locator("#series details td a", has_text=ids[4]), cell.key)
+    assert subjects[ids[4]].slug in one.page.url
+    one.page.locator("a", has_text="its history").click()
+    one.page.wait_for_url("**/history.html*")
+    until(one.page, f"document.querySelector('#series')?.dataset.series === '{line_id(cell.key, PLACE)}.latency_ms'")
+
+
+def test_a_point_leads_to_its_cell_and_another_sweeps_point_nowhere(visit, made):
+    _, subjects, ids = made
+    cell = sweeps.cells()[0]
+    one = visit(f"history.html#series={line_id(cell.key, PLACE)}.latency_ms")
+    one.page.locator("#series .chart").scroll_into_view_if_needed()
+
+    def at(number):
+        """The middle of this sweep's point as it lies on the screen now."""
+        return one.page.evaluate(
+            """(number) => {
+                const boxes = [...document.querySelectorAll('#series .scatterlayer .points path.point')]
+                    .map((point) => point.getBoundingClientRect());
+                // the star of the baseline lies upon a point
+                const xs = [...new Set(boxes.map((box) => Math.round(box.x + box.width / 2)))].sort((a, b) => a - b);
+                const box = boxes.find((one) => Math.round(one.x + one.width / 2) === xs[number]);
+                return [box.x + box.width / 2, box.y + box.height / 2];
+            }""",
+            number,
+        )
+
+    def click(number):
+        one.page.mouse.move(*at(number))
+        one.page.wait_for_timeout(150)
+        one.page.mouse.click(*at(number))
+
+    click(1)
+    one.page.wait_for_timeout(400)
+    assert "history.html" in one.page.url, "this sweep is not in the site"
+    click(sweeps.SWEEPS - 1)
+    one.page.wait_for_url("**/cell.html*")
+    until(one.page, f"document.querySelector('#cell')?.dataset.cell === '{cell.key}'")
+    assert subjects[ids[-1]].slug in one.page.url
+    one.assert_quiet()
+
+
+def test_of_several_environments_the_one_of_the_point(chromium, tmp_path):
+    cell = a_cell()
+    record(tmp_path / "r.db", {cell: [trial(cell)]}, GPU)
+    record(tmp_path / "r.db", {cell: [trial(cell)]}, [GPU, LATER])
+    folder, (subject,) = written(tmp_path / "r.db", tmp_path / "site")
+    assert len(subject.environments) == 2
+    with Visit(chromium, folder / "history.html", after=f"#cell={cell.key}") as one:
+        one.home = folder.resolve().as_uri()
+        until(one.page, "document.querySelector('#series')?.dataset.series")
+        (link,) = one.page.locator("#series-cells a").all()
+        environment = link.get_attribute("href").partition("&env=")[2]
+        assert environment in {place["id"] for place in subject.environments}
+        link.click()
+        one.page.wait_for_url("**/cell.html*")
+        until(one.page, f"document.querySelector('#environment')?.value === '{environment}'")
+        one.assert_quiet()
