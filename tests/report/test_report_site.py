@@ -76,8 +76,16 @@ def test_an_empty_database_says_so(visit):
 
 
 @pytest.mark.parametrize("page", ["index", *PAGES])
-@pytest.mark.parametrize("name", ["full", "cpu", "evil", "failed"])
-@pytest.mark.parametrize(("width", "theme"), [(390, "dark"), (1200, "light")])
+@pytest.mark.parametrize(
+    ("name", "width", "theme"),
+    [
+        ("full", 390, "light"),
+        ("evil", 390, "dark"),
+        ("full", 1200, "dark"),
+        ("cpu", 1200, "light"),
+        ("failed", 390, "light"),
+    ],
+)
 def test_quiet_and_no_wider_than_the_screen(visit, name, page, width, theme):
     one = visit(name, page, width=width, theme=theme)
     assert one.page.evaluate("document.documentElement.scrollWidth") <= width
