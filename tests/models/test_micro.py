@@ -300,7 +300,7 @@ def test_the_optimizer_has_gradients_of_the_first_batch_only():
 
 
 def operators(module, args):
-    with profile() as seen, torch.inference_mode():
+    with profile(acc_events=True) as seen, torch.inference_mode():
         module(*args)
     return [event.key for event in seen.key_averages() for _ in range(event.count)]
 
