@@ -8,7 +8,7 @@ import http.server
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +114,18 @@ class Visit:
         own = (self.home + "/", "data:", "blob:")
         foreign = [url for url in self.requests if not url.startswith(own)]
         assert (foreign, self.complaints, self.dialogs) == ([], [], [])
+
+
+@contextlib.contextmanager
+def visits(browser: Any, ready: str) -> Iterator[Callable[..., Visit]]:
+    """Opens pages as `Visit` does, waits until each is ready (a JavaScript condition), and closes them in the end."""
+    opened: list[Visit] = []
+
+    def open(where: Path | str, **more: Any) -> Visit:
+        opened.append(Visit(browser, where, **more))
+        until(opened[-1].page, ready)
+        return opened[-1]
+
+    yield open
+    for one in opened:
+        one.page.close()

@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 import pytest
 import synthetic as make
-from browsing import EVIL, Visit, page_of, served, site, subject, until
+from browsing import EVIL, page_of, served, site, subject, until, visits
 
 READY = "document.querySelector('#grid tbody') && document.getElementById('grid').dataset.metric"
 
@@ -40,20 +40,14 @@ def folder(tmp_path_factory, subjects):
 @pytest.fixture(params=["disk", "server"])
 def visit(request, chromium, folder, subjects):
     """visit("many", "#…") opens the speedup tables."""
-    opened = []
-    with served(folder) as url:
+    with served(folder) as url, visits(chromium, READY) as opened:
 
         def open(name, after=""):
             path = page_of(folder, subjects[name], "speedups")
             where = path if request.param == "disk" else f"{url}/{path.relative_to(folder).as_posix()}"
-            one = Visit(chromium, where, after=after)
-            opened.append(one)
-            until(one.page, READY)
-            return one
+            return opened(where, after=after)
 
         yield open
-        for one in opened:
-            one.page.close()
 
 
 def parameters(one):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ledger_sweeps as sweeps
 import pytest
-from browsing import EVIL, Visit, until
+from browsing import EVIL, Visit, until, visits
 
 from effbench.commands.material import gather
 from effbench.report.site.build import write_site
@@ -33,20 +33,16 @@ def made(tmp_path_factory):
 @pytest.fixture
 def visit(chromium, made):
     """visit("history", after="#…") opens a page."""
-    opened = []
+    folder, material, *_ = made
+    with visits(chromium, READY) as opened:
 
-    def open(name, **more):
-        folder, material, *_ = made
-        where = folder / material.subjects[0].slug if name == "failures" else folder
-        one = Visit(chromium, where / f"{name}.html", **more)
-        one.home = folder.resolve().as_uri()
-        opened.append(one)
-        until(one.page, READY)
-        return one
+        def open(name, **more):
+            where = folder / material.subjects[0].slug if name == "failures" else folder
+            one = opened(where / f"{name}.html", **more)
+            one.home = folder.resolve().as_uri()
+            return one
 
-    yield open
-    for one in opened:
-        one.page.close()
+        yield open
 
 
 def rows(one, place, column=None):
