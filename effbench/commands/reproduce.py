@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     names = [word for word in args.words if "=" not in word]
     overrides = [word for word in args.words if "=" in word]
     if not names:
-        if overrides or args.fresh:
+        if overrides or args.fresh or args.stored:
             raise UsageError("reproduce: which experiment? effbench reproduce lists them; `all` runs all")
         listing(terminal(), load_all())
         return 0

@@ -256,7 +256,7 @@ def database_of(overrides: Sequence[str], default: str) -> str:
 
 def row_of(done: Reproduction, claim: Claim, judgement: Judgement) -> dict[str, Any]:
     """A row of `claim_verdict`, less its environment and time."""
-    about = subjects(claim).union(*(names_in(text) for text in claim.also.values()))
+    about = spoken_of(claim)
     rows = done.scope(claim.sweep).rows if speaks_of_rows(about) else []
     sweeps = sorted({row["sweep_id"] for row in rows})
     used = {name: outcome for name, outcome in done.evidence.items() if f"evidence.{name}" in about}
@@ -279,6 +279,11 @@ def row_of(done: Reproduction, claim: Claim, judgement: Judgement) -> dict[str, 
         "reason": judgement.reason,
         "measured": finite(measured),
     }
+
+
+def spoken_of(claim: Claim) -> set[str]:
+    """Names in its value, its conditions and its further figures."""
+    return subjects(claim).union(*(names_in(text) for text in claim.also.values()))
 
 
 def labelled(judgement: Judgement) -> list[Part]:

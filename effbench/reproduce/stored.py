@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from effbench.reproduce.run import (
     command_of,
     judge_all,
     means_nothing_on_cpu,
+    spoken_of,
     unmeasurable,
     verdict_rows,
 )
@@ -25,7 +25,6 @@ from effbench.sweeping import plan
 from effbench.sweeping.conduct import Command
 from effbench.sweeping.evidence import EvidenceOutcome
 from effbench.sweeping.invoke import hydra_sweep
-from effbench.sweeping.progress import Progress
 from effbench.sweeping.sites import fit_modes
 from effbench.sweeping.workers import ForkServer
 
@@ -42,11 +41,10 @@ class Looking:
     def __call__(
         self,
         configs: Sequence[dict[str, Any]],
-        command: Command,
+        _command: Command,
         server: ForkServer,
-        progress: Progress,
-        stop: threading.Event,
-        extend: None = None,
+        *_others: Any,
+        **_more: Any,
     ) -> None:
         parts, settings = plan.split(configs)
         fit_modes(server, parts, settings.baseline_mode)  # takes out of the baseline what only other modes have
@@ -84,12 +82,18 @@ def judge_stored(
             done.swept[name] = looking.swept
         with Store.open(db, mode="read") as store:
             done.evidence = gathered(experiment, store.verdicts(), environment["id"])
-        if missing := [name for name in experiment.evidence if name not in done.evidence]:
+        if missing := [name for name in asked_for(experiment) if name not in done.evidence]:
             return f"its evidence {', '.join(missing)} was not gathered"
         judge_all(done, on_cpu)
     with Store.open(db, mode="write") as store:
         store.add_verdicts(environment["id"], verdict_rows(done))
     return done
+
+
+def asked_for(experiment: Experiment) -> list[str]:
+    """Pieces of evidence that a claim speaks of: verdicts carry no others."""
+    names = {name for claim in experiment.claims for name in spoken_of(claim)}
+    return [name for name in experiment.evidence if f"evidence.{name}" in names]
 
 
 def gathered(

@@ -99,10 +99,14 @@ def probe(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: st
     for loss in losses:
         answer["errors"] = [said.replace(f"_target_={loss}", f"training.loss={loss}") for said in answer["errors"]]
     known = dict(zip(modes, answer["settings"], strict=True))
-    if errors := answer["errors"] or fit_settings(parts, known, baseline_mode):
+    refuse(answer["errors"] or fit_settings(parts, known, baseline_mode))
+    return answer
+
+
+def refuse(errors: Sequence[str]) -> None:
+    if errors:
         more = f" (and {len(errors) - 2} more like these)" if len(errors) > 2 else ""
         raise ConfigError("\n".join(errors[:2]) + more)
-    return answer
 
 
 def fit_modes(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str) -> None:
@@ -110,8 +114,7 @@ def fit_modes(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode
     modes = {str(part["mode"]): part["mode"] for part in parts}
     answer = server.call("probe", ProbeRequest([], list(modes.values()), "cpu").to_json(), PROBE_TIMEOUT_S)
     known = dict(zip(modes, answer["settings"], strict=True))
-    if errors := answer["errors"] or fit_settings(parts, known, baseline_mode):
-        raise ConfigError("\n".join(errors[:2]))
+    refuse(answer["errors"] or fit_settings(parts, known, baseline_mode))
 
 
 def fit_settings(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | None], baseline_mode: str) -> list[str]:

@@ -118,6 +118,7 @@ def test_unsupported_evidence_is_an_answer(here):
         (["reproduce", "graph-wieghts"], "no experiment 'graph-wieghts'; nearest: graph-weights"),
         (["reproduce", "nowhere.yaml"], "cannot read the experiment nowhere.yaml"),
         (["reproduce", "--fresh"], "which experiment?"),
+        (["reproduce", "--stored"], "which experiment?"),
         (["reproduce", "protocol=quick"], "which experiment?"),
         (["claims", "--experiment", "nowhere.yaml"], "cannot read the experiment nowhere.yaml"),
         (["claims", "--db", "nowhere.db"], "nowhere.db"),

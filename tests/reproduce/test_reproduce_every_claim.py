@@ -10,7 +10,7 @@ import pytest
 
 from effbench.analysis.claims import Verdict, judge, speaks_of_rows, subjects
 from effbench.reproduce.experiment import load_all
-from effbench.reproduce.run import Reproduction, Swept, command_of
+from effbench.reproduce.run import Reproduction, Swept, command_of, spoken_of
 from effbench.store.schema import RESULT_COLUMNS
 from effbench.sweeping import plan
 from effbench.sweeping.invoke import hydra_sweep
@@ -69,3 +69,9 @@ def test_every_claim_about_rows_is_judged(reproduction):
         assert found.verdict not in (Verdict.NOT_MEASURED, Verdict.NOT_MEASURABLE), (claim.id, found.reason)
         absent = [name for name, value in found.also.items() if value is None or "ABSENT" in repr(value)]
         assert not absent, (claim.id, absent)
+
+
+def test_no_evidence_is_gathered_that_no_claim_speaks_of():
+    for experiment in load_all():
+        spoken = {name for claim in experiment.claims for name in spoken_of(claim)}
+        assert [name for name in experiment.evidence if f"evidence.{name}" not in spoken] == [], experiment.name

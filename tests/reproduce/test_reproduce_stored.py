@@ -66,11 +66,13 @@ def test_what_was_not_measured_is_named_and_nothing_is_judged(here):
 
 
 def test_evidence_that_was_not_gathered_is_named(here):
-    done, *_ = stored(
-        here, MINE.replace("  ops:", "  others: {_target_: effbench.evidence.registry.operators}\n  ops:")
-    )
+    others = "  others: {_target_: effbench.evidence.registry.operators}\n"
+    more = MINE.replace("  ops:", f"{others}  ops:")
+    done, *_ = stored(here, more.replace("evidence.ops.prims > 1", "evidence.others.prims > 1"))
     assert done.code == 3, done
     assert "its evidence others was not gathered" in done.out
+    done, *_ = stored(here, more)
+    assert done.code == 0, "no claim speaks of it, and no verdict could carry it"
 
 
 def test_fresh_and_stored_contradict_each_other(here):
