@@ -76,7 +76,7 @@ def main() -> None:
 
 def scenario(folder: Path, db: str, settings: list[str]) -> list[list[str]]:
     on_cpu = "device=cpu" in settings
-    width, batch = (64, 4) if on_cpu else (1024, 512)
+    width, batch = (64, 4) if on_cpu else (2048, 2048)
     modes = "eager,default" if on_cpu else "eager,reduce-overhead"
     targets = ",".join(f"nets.py:{name}" for name in MODELS)
     sweep = [

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import subprocess
 import tempfile
+import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +24,15 @@ PACKAGE = "aot-inductor.pt2"
 IMPORTED_LATE = ("torch._inductor.package", "torch._dynamo.repro.aoti")
 #: What torch or the compiler of the wrapper says where CUDA's own headers or libraries are missing.
 NO_TOOLKIT = re.compile(r"CUDA_HOME environment variable is not set|cannot find -lcuda|(cu|crt)\S*\.h: No such file")
+LIBSTDCXX = "libstdc++.so.6"
+#: Inductor's option for further libraries of the package's code.
+LIBRARIES = "aot_inductor.custom_op_libs"
+#: Where the names of the libraries that a shared object needs are: near its beginning, well before the weights.
+HEAD_BYTES = 8 << 20
+STATIC = (
+    "the C++ compiler linked its own copy of the standard library into the package, which torch cannot load: let g++ "
+    "find libstdc++.so.6 (install libstdc++-dev), or compile without -static-libstdc++"
+)
 
 
 class AotInductor:
@@ -74,18 +85,46 @@ class AotInductor:
             unfinished = package.with_name(f"{os.getpid()}.{package.name}")
             try:
                 torch._inductor.aoti_compile_and_package(
-                    program, package_path=str(unfinished), inductor_configs=dict(self.options)
+                    program, package_path=str(unfinished), inductor_configs=with_standard_library(self.options)
                 )
             except Exception as error:
                 if NO_TOOLKIT.search(str(error)):
                     reason = "AOTInductor found no CUDA headers or libraries: install the CUDA toolkit or set CUDA_HOME"
                     raise UnsupportedError(reason) from error
                 raise
+            if has_own_standard_library(unfinished):  # loading it would end the process, or fail without a reason
+                unfinished.unlink()
+                raise UnsupportedError(STATIC)
             unfinished.replace(package)
 
     def load(self, package: Path, cache: str) -> Prepared:
         step: Callable[..., Any] = torch._inductor.aoti_load_package(str(package))
         return Prepared(step, compile_cache=cache, facts={"package_bytes": package.stat().st_size})
+
+
+def with_standard_library(options: dict[str, Any]) -> dict[str, Any]:
+    """Inductor's options, and the shared standard library named before the libraries that the compiler adds by itself:
+    on some machines that would be libstdc++.a. Nothing is added where the compiler does not find it."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    asked = subprocess.run([get_cpp_compiler(), f"-print-file-name={LIBSTDCXX}"], capture_output=True, text=True)
+    if not Path(asked.stdout.strip()).is_absolute():  # the bare name comes back where there is none
+        return dict(options)
+    libraries = options.get(LIBRARIES) or []
+    return {**options, LIBRARIES: [*libraries, f":{LIBSTDCXX}"]}
+
+
+def has_own_standard_library(package: Path) -> bool:
+    """Whether the package's code needs no C++ standard library of the system, having one inside. Two of them in one
+    process do not know each other's locale facets, and the wrapper's first regular expression dies of that."""
+    with zipfile.ZipFile(package) as archive:
+        for name in archive.namelist():
+            if name.endswith(".so"):
+                with archive.open(name) as code:
+                    head = code.read(HEAD_BYTES)
+                if b"libstdc++.so" not in head and b"libc++.so" not in head:
+                    return True
+    return False
 
 
 def cuda_home() -> str | None:

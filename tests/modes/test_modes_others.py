@@ -240,6 +240,38 @@ def test_a_toolkit_that_is_missing_while_compiling(monkeypatch, tmp_path, said):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.fixture
+def static_compiler(tmp_path):
+    """A compiler that links its standard library into what it makes."""
+    cxx = tmp_path / "g++"
+    cxx.write_text('#!/bin/sh\ncase " $* " in *" -shared "*) set -- -static-libstdc++ "$@";; esac\nexec g++ "$@"\n')
+    cxx.chmod(0o755)
+    with torch._inductor.config.patch({"cpp.cxx": (None, str(cxx))}):
+        yield
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.export's, of its own code
+def test_a_static_standard_library_is_not_linked(static_compiler):
+    module, x = nn.Linear(2, 2).eval(), torch.randn(1, 2)
+    torch.testing.assert_close(AotInductor().prepare(module, (x,), {}).step(x), module(x))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_package_with_its_own_standard_library_is_not_loaded(static_compiler, monkeypatch, tmp_path):
+    """torch's loader raises without a reason, or the process dies of it."""
+    monkeypatch.setattr(exported, "LIBSTDCXX", "libnowhere.so.6")
+    mode = AotInductor()
+    mode.cache_dir = str(tmp_path / "cache")
+    with pytest.raises(UnsupportedError, match="its own copy of the standard library"):
+        mode.prepare(nn.Linear(2, 2).eval(), (torch.randn(1, 2),), {})
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_libraries_of_the_user_stay():
+    found = exported.with_standard_library({"max_autotune": True, exported.LIBRARIES: ["m"]})
+    assert found == {"max_autotune": True, exported.LIBRARIES: ["m", ":libstdc++.so.6"]}
+
+
 def test_an_option_of_aot_inductor_is_checked():
     with pytest.raises(ConfigError, match="nearest: max_autotune"):
         AotInductor(options={"max_autotun": True})
