@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from effbench.evidence import control_flow, custom_ops, dynamo, fresh, inductor, shapes
+from effbench.evidence import control_flow, custom_ops, dynamo, fresh, inductor, recompiling, shapes
 
 CPU = torch.device("cpu")
 
@@ -22,6 +22,19 @@ def fresh_dynamo():
     yield
     torch._dynamo.reset()
     counters.clear()
+
+
+# P8
+
+
+def test_seconds_of_recompiling():
+    small = {"layers": 1, "width": 16, "heads": 2, "kv_heads": 1, "ffn": 32, "vocab": 64}
+    facts = recompiling.recompilation(CPU, batches=(2, 3, 4), seq=8, dtype="float32", **small)
+    assert (facts["layers"], facts["batches"]) == (1, [2, 3, 4])
+    dynamic, static = facts["dynamic"], facts["static"]
+    assert min(dynamic["first_s"], dynamic["second_s"], static["first_s"], static["second_s"]) > 0.05
+    assert static["later_s"][0] > 0.05, "each shape is compiled"
+    assert dynamic["later_s"][0] < 0.5 * dynamic["second_s"], "one graph for every size from the second on"
 
 
 # S5

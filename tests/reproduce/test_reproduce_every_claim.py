@@ -9,14 +9,20 @@ from dataclasses import asdict
 import pytest
 
 from effbench.analysis.claims import Verdict, judge, speaks_of_rows, subjects
+from effbench.cell import Status
+from effbench.message import EvidenceRequest
 from effbench.reproduce.experiment import load_all
 from effbench.reproduce.run import Reproduction, Swept, command_of, spoken_of
 from effbench.store.schema import RESULT_COLUMNS
 from effbench.sweeping import plan
+from effbench.sweeping.evidence import EvidenceOutcome
 from effbench.sweeping.invoke import hydra_sweep
 
 SWEPT = [one for one in load_all() if one.sweeps]
 FACTS = ("padding_waste", "capture_s", "fallbacks")
+SECONDS = {"first_s": 3.0, "second_s": 2.0, "later_s": [0.0]}
+#: What evidence says that a claim about rows speaks of as well.
+EVIDENCE = {"recompiling": {"batches": [2, 4, 8], "layers": 16, "dynamic": SECONDS, "static": SECONDS}}
 
 
 def cells_of(experiment, name, words, folder):
@@ -58,6 +64,9 @@ def reproduction(request, tmp_path_factory):
         rows = [row_of(cell, f"sweep-{name}", numbers) for cell in cells]
         facts = {row["cell_key"]: {fact: numbers.random() for fact in FACTS} for row in rows}
         done.swept[name] = Swept(rows, facts)
+    for name, piece in experiment.evidence.items():
+        asked = EvidenceRequest(piece.target, dict(piece.settings))
+        done.evidence[name] = EvidenceOutcome(asked, Status.OK, None, EVIDENCE[name], 1.0)
     return done
 
 
