@@ -4,8 +4,8 @@
 
 In a git repository made for it, four models of matrix products are swept and named a baseline. Then the same is swept
 again (nothing may alarm), and then a second revision, in which one model does 5 % more products, one raises, and one
-mixes a tensor of the CPU into its graph, so that Inductor runs it without a CUDA graph. `effbench check --confirm`
-judges each. Settings are given to every sweep (`executor.gpus=[0]`, `device=cpu`); on the CPU no graph can be lost.
+writes to its input, so that Inductor runs it without a CUDA graph. `effbench check --confirm` judges each. Settings are
+given to every sweep (`executor.gpus=[0]`, `device=cpu`); on the CPU no graph can be lost.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ class Failing(Steady):
 
 class Skipped(Steady):
     def forward(self, x):
-        y = super().forward(x)
-        return y * torch.full((), 2.0).to(y.device) if SKIP else y * 2.0
+        if SKIP:
+            x.clamp_(-1e9, 1e9)  # the same values again
+        return super().forward(x)
 """
 MODELS = ("Steady", "Growing", "Failing", "Skipped")
 
