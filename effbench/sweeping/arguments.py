@@ -15,8 +15,9 @@ from effbench.errors import UsageError
 def arrange(argv: list[str], commands: Collection[str]) -> list[str]:
     """The same words with options before overrides: Hydra's parser does not take `bs=1 -m mode=eager`.
 
-    `-m` beside --cfg or --info is left out, as every command is a sweep here (Hydra allows only one of them). Raises
-    UsageError for an unknown option and for a word that is no override; `commands` are those to suggest.
+    Every command is a sweep here: `-m` is added where it is missing, and left out beside --cfg or --info (Hydra allows
+    only one of them). Raises UsageError for an unknown option and for a word that is no override; `commands` are those
+    to suggest.
     """
     parser = get_args_parser()
     parser.error = refuse  # type: ignore[method-assign] - argparse prints its usage and exits
@@ -24,8 +25,8 @@ def arrange(argv: list[str], commands: Collection[str]) -> list[str]:
     for word in given.overrides:
         if "=" not in word and not word.startswith("~"):
             raise UsageError(misplaced(word, commands))
-    if given.cfg or given.info:
-        given.multirun = given.run = False
+    given.multirun = not (given.cfg or given.info or given.shell_completion)
+    given.run = False
     options = [option for action in parser._actions if (option := as_given(action, given))]
     return [*options, *given.overrides]
 

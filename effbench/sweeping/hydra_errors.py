@@ -52,8 +52,11 @@ def explain(error: Exception, argv: list[str]) -> ConfigError:
     if isinstance(error, InterpolationResolutionError):
         return ConfigError(first_line(error))
     if type(error).__name__ == "OverrideParseException":
+        override = str(getattr(error, "override", ""))
+        if re.search(r"[=,]\s*,|,\s*$", override):
+            return ConfigError(f"cannot read the override {override!r}: a value is missing before or after a comma")
         return ConfigError(
-            f"cannot read the override {getattr(error, 'override', '')!r}: {first_line(error)}\n"
+            f"cannot read the override {override!r}: {first_line(error)}\n"
             "an override is key=value; put quotes around values with spaces, ? or ="
         )
     if found := re.search(r"In '(.+?)': \w+ raised while composing config:\s*(.+)", text):

@@ -34,6 +34,8 @@ def hydra_sweep(
     from effbench.sweeping import arguments, hydra_errors, hydra_plugin, resume
 
     words, stored = resume.expand(arguments.arrange(argv, commands))
+    if any(word.lstrip("+").startswith("hydra.mode=") for word in words):
+        raise UsageError(hydra_plugin.OTHER_LAUNCHER)
     bypassed = False
     config.register()
     hydra_plugin.register()
