@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +13,10 @@ from typing import Any
 
 from effbench.cell import Cell
 from effbench.errors import UsageError
-from effbench.sweeping.host import cache_home, git_description
+from effbench.regression.targets import sources, targets
+from effbench.sweeping.host import cache_home, git_changes, git_description
 from effbench.sweeping.interpreters import Interpreter
 
-#: Targets that come with effbench: what they do does not depend on the working directory.
-OWN_TARGETS = ("effbench.models.", "effbench.modes.", "torch.", "torchvision.")
 GIT_TIMEOUT_S = 120.0
 DIRTY = "-dirty"
 
@@ -47,22 +46,31 @@ def current(facts: Mapping[str, Any] | None, sweep_id: str) -> tuple[Interpreter
     given = {name: facts[name] for name in facts["given"]}
     if folder != Path.cwd():
         given["folder"] = str(folder)
+    return Interpreter(**given), moved(facts)
+
+
+def moved(facts: Mapping[str, Any]) -> str | None:
+    """How the folder differs from what the sweep with these facts ran, None where it does not."""
+    folder, then = Path(facts["folder"]), facts["git_description"]
     now = git_description(folder)
-    moved = (
-        None
-        if now == facts["git_description"]
-        else f"{folder} is at {now} now; the sweep ran {facts['git_description']}"
-    )
-    return Interpreter(**given), moved
+    if now != then:
+        return f"{folder} is at {now} now; the sweep ran {then}"
+    if is_dirty(facts) and "git_changes" not in facts:
+        return f"the sweep ran {then}, and does not say with which changes"
+    if is_dirty(facts) and facts["git_changes"] != git_changes(folder):
+        return f"the changes in {folder} that were not committed are others now than those that the sweep ran"
+    return None
 
 
 @contextmanager
 def origin(
-    old: Mapping[str, Any] | None, new: Mapping[str, Any], here: Interpreter, cells: Iterable[Cell]
-) -> Iterator[Origin]:
+    old: Mapping[str, Any] | None, new: Mapping[str, Any], here: Interpreter, cells: Iterable[Cell],
+    software: str | None = None,
+) -> Iterator[Origin]:  # fmt: skip
     """What runs the baseline's side beside `here`, which runs the new one; a worktree lives as long as the context.
 
-    `old`, `new`: what the sweeps say of their interpreters (`host["environments"]`).
+    `old`, `new`: what the sweeps say of their interpreters (`host["environments"]`); `software`: what of it differs
+    between them, as text.
     """
     if not old:
         yield Origin(None, "the baseline does not say what it was run with")
@@ -71,19 +79,26 @@ def origin(
         yield Origin(None, f"the baseline's interpreter {old['python']} is not here")
         return
     python = here.python if old["python"] == new["python"] else old["python"]
-    if not any(uses_folder(cell) for cell in cells) or same_revision(old, new):
+    names = targets(cells)
+    if not names or same_revision(old, new):
         found = Interpreter(python, here.folder)
-        same = Origin(None, "baseline and sweep have the same interpreter and revision: only the machine can differ")
-        yield same if found == here else Origin(found)
+        if found != here:
+            yield Origin(found)
+        elif software:
+            yield Origin(None, f"the software that the baseline ran with is not here any more ({software})")
+        else:
+            why = "baseline and sweep have the same interpreter and revision: only the machine can differ"
+            yield Origin(None, why)
         return
-    with revision(old, here) as (folder, why):
+    outside = sources(names, Interpreter(python, here.folder))
+    root = Path(git(here.home, "rev-parse", "--show-toplevel") or here.home).resolve()
+    if all(path is not None and not path.is_relative_to(root) for path in outside.values()):
+        name, path = next(iter(outside.items()))
+        why = f"{name} is imported from {path}, which no revision changes"
+        yield Origin(None, why) if python == here.python else Origin(Interpreter(python, here.folder))
+        return
+    with revision(old, here, python, names) as (folder, why):
         yield Origin(None, why) if folder is None else Origin(Interpreter(python, folder), revision=old["git_revision"])
-
-
-def uses_folder(cell: Cell) -> bool:
-    """Does the cell run code of the user's, which may lie in the working directory?"""
-    targets = [cell.model["module"]["_target_"], cell.mode["_target_"], (cell.training or {}).get("loss", "mean")]
-    return any("." in target and not target.startswith(OWN_TARGETS) for target in targets)
 
 
 def same_revision(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
@@ -97,13 +112,16 @@ def is_dirty(facts: Mapping[str, Any]) -> bool:
 
 
 @contextmanager
-def revision(old: Mapping[str, Any], here: Interpreter) -> Iterator[tuple[str | None, str | None]]:
-    """The folder of the baseline's revision, or why there is none."""
+def revision(
+    old: Mapping[str, Any], here: Interpreter, python: str | None, names: Sequence[str]
+) -> Iterator[tuple[str | None, str | None]]:
+    """The folder in which `python` imports these targets from the baseline's revision, or why there is none."""
     commit = old["git_revision"]
     if commit is None:
         folder = old["folder"]
         if folder != here.home and Path(folder).is_dir():
-            yield folder, None  # another checkout, which stands beside this one
+            # another checkout, which stands beside this one
+            yield within(Path(folder).resolve(), [Path(folder)], python, names)
         else:
             yield None, f"the baseline's folder {folder} is under no version control: what it held is not known"
         return
@@ -122,14 +140,41 @@ def revision(old: Mapping[str, Any], here: Interpreter) -> Iterator[tuple[str | 
         if git(top, "worktree", "add", "--detach", "--force", str(place), commit) is None:
             yield None, f"git cannot make a worktree of the baseline's revision {commit[:12]}"
             return
-        folder = place / Path(here.home).resolve().relative_to(Path(top).resolve())
-        if folder.is_dir():
-            yield str(folder.resolve()), None
-        else:
-            yield None, f"the baseline's revision {commit[:12]} has no folder {folder.relative_to(place)}"
+        root = Path(top).resolve()
+        rest = Path(here.home).resolve().relative_to(root)
+        if not (place / rest).is_dir():
+            yield None, f"the baseline's revision {commit[:12]} has no folder {rest}"
+            return
+        yield within(place.resolve(), [place / rest, *roots(names, here, root, place)], python, names)
     finally:
         shutil.rmtree(own, ignore_errors=True)
         git(top, "worktree", "prune")
+
+
+def roots(names: Sequence[str], here: Interpreter, root: Path, place: Path) -> list[Path]:
+    """The worktree's folders in which modules lie that are imported from elsewhere in the repository: `src`, where the
+    package is installed as editable."""
+    found = [path.parent.parent if path.name == "__init__.py" else path.parent
+             for path in sources(names, here).values() if path is not None and path.is_relative_to(root)]  # fmt: skip
+    return [place / path.relative_to(root) for path in dict.fromkeys(found) if path.is_relative_to(root)]
+
+
+def within(
+    place: Path, folders: Iterable[Path], python: str | None, names: Sequence[str]
+) -> tuple[str | None, str | None]:
+    """The first of the folders in which everything is imported from the worktree `place`; or why there is none."""
+    why = None
+    for folder in folders:
+        if not folder.is_dir():
+            continue
+        found = sources(names, Interpreter(python, str(folder)))
+        strange = [(name, path) for name, path in found.items() if path is None or not path.is_relative_to(place)]
+        if not strange:
+            return str(folder.resolve()), None
+        name, path = strange[0]
+        where = "is not in it" if path is None else f"would be imported from {path}"
+        why = why or f"{name} of the baseline {where}"
+    return None, why
 
 
 def git(folder: str, *args: str) -> str | None:

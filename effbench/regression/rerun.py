@@ -12,13 +12,13 @@ from effbench.analysis.halves import SOFTWARE, Half
 from effbench.analysis.screen import STATUS, Change, Side, describe, screen_order
 from effbench.analysis.statuses import is_worse
 from effbench.analysis.verdicts import Comparison, Verdict
-from effbench.errors import UsageError
+from effbench.errors import EffbenchError, UsageError
 from effbench.metrics import METRICS, percent, ratio_text
 from effbench.regression.compare import Compared, finish, load
 from effbench.regression.origin import Origin, current, origin
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
-from effbench.sweeping.conduct import Command, run_cells
+from effbench.sweeping.conduct import Command, Outcome, run_cells
 from effbench.sweeping.interpreters import Interpreter, Unit
 from effbench.sweeping.plan import Settings
 from effbench.sweeping.progress import Progress
@@ -45,13 +45,17 @@ def confirm(
     Where the baseline's interpreter and revision can be run here, old and new run in turns in the same rounds, and the
     interval over pairs must lie beyond the limit. Where not, the new side alone runs again and is compared with the
     baseline as the sweep was; a note says why. What is not confirmed becomes `ambiguous`, a cell that fails now
-    `broken`; of what the re-run says nothing the verdict stays. Raises EffbenchError where the sweep cannot be run
-    here.
+    `broken`; of what the re-run says nothing, or where what the sweep ran cannot be run here, the verdict stays.
     """
     if not flagged:
         return Confirmation(compared)
     old_facts, new_facts = facts_of(compared.before, before), facts_of(compared.after, after)
-    here, moved = current(new_facts, after.id)
+    try:
+        here, moved = current(new_facts, after.id)
+    except UsageError as error:
+        return Confirmation(unjudged(compared, flagged, str(error)))
+    if moved:
+        return Confirmation(unjudged(compared, flagged, moved))
     keys = {change.key for change in flagged}
     with Store.open(db, mode="read") as store:
         cells = [cell for cell in store.planned(after.id) if cell.key in keys]
@@ -64,17 +68,28 @@ def confirm(
         baseline_mode=after.baseline_mode,
         on_failure="ignore",
     )
-    with origin(old_facts, new_facts or {}, here, cells) as found:
-        sides = [one for one in (found.interpreter, here) if one is not None]
+
+    def run(*sides: Interpreter) -> Outcome:
         units = [Unit(cell, side) for cell in cells for side in sides]
-        outcome = run_cells(
-            settings, units, Command([*command], []), None, Progress(quiet=quiet), threading.Event()
-        )  # fmt: skip
+        return run_cells(settings, units, Command([*command], []), None, Progress(quiet=quiet), threading.Event())
+
+    software = software_changed(compared.before, compared.after)
+    with origin(old_facts, new_facts or {}, here, cells, software) as found:
+        try:
+            try:
+                outcome = run(*(side for side in (found.interpreter, here) if side is not None))
+            except EffbenchError as error:
+                if found.interpreter is None:
+                    raise
+                found = Origin(None, f"the baseline's side cannot be run here ({error})")
+                outcome = run(here)
+        except EffbenchError as error:
+            return Confirmation(unjudged(compared, flagged, f"it cannot be run again here: {error}"))
     if outcome.state != "completed":
         return Confirmation(compared, outcome.sweep_id, interrupted=True)
     with Store.open(db, mode="read") as store:
         again = load(store, store.find_sweep(outcome.sweep_id))
-    judged = judged_again(compared, flagged, again, outcome.environments, found, here, moved)
+    judged = judged_again(compared, flagged, again, outcome.environments, found, here)
     rows = {(change.key, change.metric) for change in flagged}
     failed = {c.key for c in judged.changes if (c.key, c.metric) in rows and c.verdict is Verdict.BROKEN}
     return Confirmation(judged, outcome.sweep_id, frozenset(failed))
@@ -88,7 +103,7 @@ def facts_of(half: Half, sweep: SweepInfo) -> Mapping[str, Any] | None:
 
 def judged_again(
     compared: Compared, flagged: Sequence[Change], again: Half, environments: Mapping[Interpreter, str],
-    found: Origin, here: Interpreter, moved: str | None,
+    found: Origin, here: Interpreter,
 ) -> Compared:  # fmt: skip
     """`compared` with the flagged rows as the re-run shows them."""
     new = of_environment(again, environments[here])
@@ -124,9 +139,18 @@ def judged_again(
     notes = [f"run again for {len(asked)} row{'s' * (len(asked) != 1)}, {how}: sweep {again.title}"]
     if why:
         notes.append(f"not in turns: {why}; a drift of the machine between the sessions is not excluded")
-    if moved:
-        notes.append(moved)
     return replace(compared, changes=screen_order(changes), notes=[*compared.notes, *notes])
+
+
+def unjudged(compared: Compared, flagged: Sequence[Change], why: str) -> Compared:
+    """`compared` where nothing could be run again: the verdicts stay, and say so."""
+    rows = {(change.key, change.metric) for change in flagged}
+    said = "neither confirmed nor refuted: not run again"
+    changes = [
+        replace(change, reason=joined(change.reason, said)) if (change.key, change.metric) in rows else change
+        for change in compared.changes
+    ]
+    return replace(compared, changes=changes, notes=[*compared.notes, f"nothing was run again: {why}"])
 
 
 def no_fence(key: str, metric: str) -> float:
@@ -157,13 +181,12 @@ def of_environment(half: Half, environment_id: str) -> Half:
     return replace(half, sides=sides, environments={environment_id: half.environments[environment_id]})
 
 
-def software_changed(before: Half, again: Half) -> str | None:
-    """What of the software differs between the baseline and its re-run; None where it is what it was."""
-    (now,) = again.environments.values()
+def software_changed(before: Half, after: Half) -> str | None:
+    """What of the software differs between these two, None where nothing does."""
     for name in SOFTWARE:
-        known = {row[name] for row in before.environments.values()}
-        if now[name] not in known:
-            return f"{name} {', '.join(sorted(map(str, known)))} → {now[name]}"
+        then, now = ({row[name] for row in half.environments.values()} for half in (before, after))
+        if not now <= then:
+            return f"{name} {', '.join(sorted(map(str, then)))} → {', '.join(sorted(map(str, now)))}"
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -39,9 +40,18 @@ def git_description(folder: Path) -> str | None:
     return _git(folder, "describe", "--always", "--tags", "--dirty")
 
 
+def git_changes(folder: Path) -> str | None:
+    """A hash of what differs from the commit in tracked files, None where nothing does: two dirty trees of one commit
+    have the same description."""
+    found = _git(folder, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-color")
+    return hashlib.sha256(found.encode(errors="surrogateescape")).hexdigest()[:16] if found else None
+
+
 def _git(folder: Path, *args: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", str(folder), *args], capture_output=True, text=True, timeout=10)
+        done = subprocess.run(
+            ["git", "-C", str(folder), *args], capture_output=True, text=True, errors="surrogateescape", timeout=10
+        )
     except (OSError, subprocess.TimeoutExpired):  # no git here: a sweep does not need one
         return None
     return done.stdout.strip() or None if done.returncode == 0 else None

@@ -17,7 +17,7 @@ from typing import Any
 
 from effbench.cell import Cell, Environment
 from effbench.errors import ConfigError
-from effbench.sweeping.host import cache_home, git_description, git_revision
+from effbench.sweeping.host import cache_home, git_changes, git_description, git_revision
 
 #: Module that a worker imports -> the package that brings it.
 NEEDED = {"torch": "torch", "numpy": "numpy", "pynvml": "nvidia-ml-py"}
@@ -68,6 +68,7 @@ class Interpreter:
             "given": list(self.given),
             "git_revision": git_revision(home),
             "git_description": git_description(home),
+            "git_changes": git_changes(home),
         }
 
     @classmethod

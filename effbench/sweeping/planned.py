@@ -109,6 +109,8 @@ def changes(store: Store, info: Any, sites: Sites) -> Iterator[str]:
         elif before and before["git_description"] != now["git_description"]:
             was = f"{before['git_description']}, and is at {now['git_description']}"
             yield f"the folder{of} was at {was}: the trials to come are of other code than those recorded"
+        elif before and before.get("git_changes", now["git_changes"]) != now["git_changes"]:
+            yield f"the folder{of} was changed since, at the same commit: the trials to come are of other code"
 
 
 def check_baseline(settings: plan.Settings, cells: list[Cell]) -> None:

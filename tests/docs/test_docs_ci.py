@@ -51,7 +51,7 @@ def test_the_shell_can_read_them(script):
 @pytest.mark.parametrize("script", ["github", "gitlab"], indirect=True)
 def test_every_command_is_one(script, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    lines = re.findall(r"\.venv/bin/effbench (.*?)(?: \|\| failed=1|; fi)?$", "\n".join(script), re.M)
+    lines = re.findall(r"\.venv/bin/effbench (.*?)(?: \|\| (?:failed|code)=\$\?|; fi)?$", "\n".join(script), re.M)
     kinds = []
     for line in lines:
         words = shlex.split(line.replace("$DB", "results/effbench.db"))
@@ -84,6 +84,7 @@ def as_gitlab_runs_it(folder, sweep_exit, check_exit, branch="", source=""):
     [
         (0, 0, {"branch": "main"}, 0, ["-m", "baseline"]),
         (1, 0, {"branch": "main"}, 1, ["-m"]),
+        (2, 0, {"source": "merge_request_event"}, 2, ["-m"]),
         (0, 0, {"source": "merge_request_event"}, 0, ["-m", "check"]),
         (0, 1, {"source": "merge_request_event"}, 1, ["-m", "check"]),
         (1, 0, {"source": "merge_request_event"}, 1, ["-m", "check"]),
@@ -91,3 +92,16 @@ def as_gitlab_runs_it(folder, sweep_exit, check_exit, branch="", source=""):
 )
 def test_what_the_gitlab_job_does(tmp_path, sweep_exit, check_exit, facts, code, ran):
     assert as_gitlab_runs_it(tmp_path, sweep_exit, check_exit, **facts) == (code, ran)
+
+
+@pytest.mark.parametrize("sweep_exit", [0, 1, 2])
+def test_what_the_step_of_githubs_job_says_of_its_sweep(tmp_path, sweep_exit):
+    """The check that follows runs where the code is 0 or 1."""
+    (step,) = (text for text in jobs()["github"] if "GITHUB_OUTPUT" in text)
+    fake = tmp_path / ".venv" / "bin" / "effbench"
+    fake.parent.mkdir(parents=True)
+    fake.write_text(f"#!/bin/sh\nexit {sweep_exit}\n")
+    fake.chmod(0o755)
+    env = {"PATH": "/usr/bin:/bin", "DB": "x.db", "GITHUB_OUTPUT": "said", "GITHUB_EVENT_NAME": "push"}
+    done = subprocess.run(["sh", "-ec", step], cwd=tmp_path, env=env)
+    assert (done.returncode, (tmp_path / "said").read_text()) == (sweep_exit, f"code={sweep_exit}\n")

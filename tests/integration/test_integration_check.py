@@ -90,6 +90,39 @@ def test_slower_is_found_and_confirmed_in_turns(repository):
     assert len(worktrees.splitlines()) == 1
 
 
+def test_what_cannot_be_run_again_stays_slower(repository):
+    """Nobody may clear a regression by code that is not the sweep's."""
+    sweep(repository, "slower-too")
+    (repository.folder / "net.py").write_text(NET.format(seconds=0.02, extra=""))
+    done = repository.run("check", "--baseline", "main", "--floor", "15%", "--confirm")
+    repository.git("checkout", "net.py")
+    assert done.code == 1, done
+    assert "neither confirmed nor refuted: not run again" in done.out
+    assert re.search(r"nothing was run again: .*-dirty now; the sweep ran", " ".join(done.out.split()))
+
+
+def test_a_revision_that_cannot_be_imported_leaves_the_new_side_alone(repository):
+    """What a build made is in no revision, so the baseline's worktree has it not."""
+    (repository.folder / "made.py").write_text("SECONDS = 0.02\n")
+    with (repository.folder / ".git" / "info" / "exclude").open("a") as ignored:
+        ignored.write("made.py\n")
+    write(repository, 0.02, extra="import made; time.sleep(made.SECONDS)")
+    (repository.folder / "net.py").write_text("import made\n" + (repository.folder / "net.py").read_text())
+    repository.git("commit", "-qam", "imports what was made")
+    sweep(repository, "made")
+    assert repository.run("baseline", "set", "made", "last").code == 0
+    (repository.folder / "made.py").write_text("SECONDS = 0.12\n")
+    repository.git("commit", "-q", "--allow-empty", "-m", "slower")
+    sweep(repository, "made-slower")
+    done = repository.run("check", "--baseline", "made", "--floor", "15%", "--confirm")
+    assert done.code == 1, done
+    said = " ".join(done.out.split())
+    assert "the baseline's side cannot be run here" in said
+    assert "which is not installed" in said
+    assert re.search(r"confirmed: [\d.]+ .*\(run again\)", said)
+    write(repository, 0.08)
+
+
 def test_what_fails_when_it_is_run_again_is_broken(repository):
     """The old revision runs in a worktree, where the file that breaks the new one is not."""
     sweep(repository, "crashing")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from effbench.cell import Cell
 from effbench.errors import UsageError
 from effbench.regression import origin as origins
+from effbench.regression.targets import sources, targets
 from effbench.sweeping.interpreters import HERE, Interpreter
 
 
@@ -100,11 +102,18 @@ def test_models_of_effbench_do_not_need_the_folder(repository):
     ],
 )
 def test_whatever_is_the_users_does(own):
-    assert origins.uses_folder(cell(**own))
+    assert targets([cell(**own)])
 
 
 def test_a_loss_of_effbench_is_none_of_the_users():
-    assert not origins.uses_folder(cell("effbench.models.mlp.MLP", training={"loss": "mean-square"}))
+    assert not targets([cell("effbench.models.mlp.MLP", training={"loss": "mean-square"})])
+
+
+def test_a_target_within_a_target_counts():
+    inner = {"_target_": "torch.nn.Sequential", "parts": [{"_target_": "my_pkg.Layer"}]}
+    one = cell("torch.nn.DataParallel")
+    model = {**one.model, "module": {"_target_": "torch.nn.DataParallel", "module": inner}}
+    assert targets([replace(one, model=model)]) == ["my_pkg.Layer"]
 
 
 @pytest.mark.parametrize(
@@ -141,10 +150,78 @@ def test_another_folder_without_version_control_stands_as_it_is(tmp_path, monkey
     before, after = tmp_path / "before", tmp_path / "after"
     for folder in (before, after):
         folder.mkdir()
+        (folder / "net.py").write_text("")
     monkeypatch.chdir(after)
     old = Interpreter(folder=str(before)).facts()
     with origins.origin(old, HERE.facts(), HERE, [cell()]) as found:
         assert found.interpreter == Interpreter(folder=str(before))
+
+
+@pytest.fixture
+def installed(repository, tmp_path):
+    """`my_pkg` below `src` of the repository, imported by way of a `.pth` file, as an editable install does; and an
+    interpreter that does."""
+    package = repository / "src" / "my_pkg"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("WIDTH = 1\n")
+    commit(repository, "package")
+    return virtual_environment(tmp_path / "venv", package.parent)
+
+
+def virtual_environment(folder, imports_from):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "own.pth").write_text(f"{imports_from}\n")
+    return Interpreter(str(folder / "bin" / "python"))
+
+
+def test_a_package_below_src_is_the_worktrees(repository, installed):
+    old = installed.facts()
+    (repository / "src" / "my_pkg" / "__init__.py").write_text("WIDTH = 2\n")
+    commit(repository, "wider")
+    assert sources(["my_pkg.Net"], installed)["my_pkg.Net"] == repository / "src" / "my_pkg" / "__init__.py"
+    with origins.origin(old, installed.facts(), installed, [cell("my_pkg.Net")]) as found:
+        folder = Path(found.interpreter.folder)
+        assert (folder.name, found.interpreter.python) == ("src", installed.python)
+        assert (folder / "my_pkg" / "__init__.py").read_text() == "WIDTH = 1\n"
+
+
+def test_modules_in_two_folders_are_not_taken_for_the_baselines(repository, installed):
+    (repository / "flat.py").write_text("")
+    commit(repository, "flat")
+    old = installed.facts()
+    commit(repository, "later")
+    with origins.origin(old, installed.facts(), installed, [cell("my_pkg.Net"), cell("flat.Net")]) as found:
+        assert found.interpreter is None
+        assert "my_pkg.Net of the baseline would be imported from" in found.why
+
+
+def test_what_is_installed_is_no_matter_of_revisions(repository, tmp_path):
+    package = tmp_path / "elsewhere" / "far_pkg.py"
+    package.parent.mkdir()
+    package.write_text("")
+    installed = virtual_environment(tmp_path / "there", package.parent)
+    old = installed.facts()
+    commit(repository, "later")
+    with origins.origin(old, installed.facts(), installed, [cell("far_pkg.Net")]) as found:
+        assert found.interpreter is None
+        assert f"far_pkg.Net is imported from {package}, which no revision changes" in found.why
+    other = virtual_environment(tmp_path / "other", package.parent)
+    with origins.origin(other.facts(), installed.facts(), installed, [cell("far_pkg.Net")]) as found:
+        assert found == origins.Origin(other)
+
+
+def test_a_module_that_the_revision_does_not_have(repository):
+    old = HERE.facts()
+    (repository / "later.py").write_text("")
+    commit(repository, "two")
+    with origins.origin(old, HERE.facts(), HERE, [cell("later.py:Net")]) as found:
+        assert found.why == "later.py:Net of the baseline is not in it"
+
+
+def test_other_software_at_the_same_path_is_said(repository):
+    with origins.origin(HERE.facts(), HERE.facts(), HERE, [cell()], "torch_version 2.12 → 2.13") as found:
+        assert "is not here any more (torch_version 2.12 → 2.13)" in found.why
 
 
 def test_a_revision_without_the_folder(repository):
@@ -173,6 +250,15 @@ class TestCurrent:
         facts = HERE.facts()
         commit(repository, "two")
         assert "the sweep ran" in origins.current(facts, "s1")[1]
+
+    def test_other_changes_to_the_same_commit_are_told(self, repository):
+        (repository / "net.py").write_text("WIDTH = 2\n")
+        facts = HERE.facts()
+        assert origins.current(facts, "s1") == (HERE, None)
+        (repository / "net.py").write_text("WIDTH = 3\n")
+        assert "are others now than those that the sweep ran" in origins.current(facts, "s1")[1]
+        del facts["git_changes"]  # as sweeps of before recorded it
+        assert "does not say with which changes" in origins.current(facts, "s1")[1]
 
     @pytest.mark.parametrize("gone", [{"folder": "/nowhere/at/all"}, {"python": "/nowhere/bin/python"}])
     def test_what_is_not_here(self, repository, gone):

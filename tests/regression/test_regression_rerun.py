@@ -38,7 +38,7 @@ def again(made):
         assert flagged
         found = Origin(None, "no other interpreter") if old is None else Origin(THERE)
         ids = {who: env.id for who, env in envs.items()}
-        judged = judged_again(compared, flagged, half, ids, found, HERE, None)
+        judged = judged_again(compared, flagged, half, ids, found, HERE)
         assert len(judged.changes) == len(compared.changes)
         rows = {(one.key, one.metric): one for one in judged.changes}
         return judged, [rows[one.key, one.metric] for one in flagged]
@@ -98,5 +98,5 @@ def test_degraded_all_along_is_no_failure(again, made):
         compared = compare_sweeps(store, *map(store.find_sweep, (first, second)), limits_of({}))
         flagged = [change for change in compared.changes if change.gates]
         half = load(store, store.find_sweep(rerun))
-    judged = judged_again(compared, flagged, half, {HERE: env.id}, Origin(None, "why"), HERE, None)
+    judged = judged_again(compared, flagged, half, {HERE: env.id}, Origin(None, "why"), HERE)
     assert [one.verdict for one in judged.changes if one.gates] == ["slower"]
