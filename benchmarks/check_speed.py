@@ -147,7 +147,7 @@ def parts(path: Path) -> dict[str, float]:
         )
     names = timed("name the cells", lambda: compare.names_of(old, new))
     pairs = timed("match the cells", lambda: compare.pairs_of(old, new, names))
-    fences = timed("fences", lambda: {key: noise_fence(levels) for key, levels in known.items()})
+    fences = timed("fences", lambda: {key: noise_fence(*levels.values()) for key, levels in known.items()})
     changes = timed("verdicts", lambda: screen(pairs, limits, lambda key, metric: fences.get((key, metric), 0.0)))
     timed("verdicts as rows", lambda: [comparison.cells_of(change) for change in changes])
     return told

@@ -102,8 +102,7 @@ def screened_among(case: Case, others: Sequence[float], fenced: bool = False) ->
     for metric in FIGURES:
         # as `screen` does
         limit = LIMITS.of(pair.about, metric)
-        limit = replace(limit, floor=max(limit.floor, fences.get(metric, 0.0)))
-        change, comparison = of_ratio(pair, metric, limit, False)
+        change, comparison = of_ratio(pair, metric, limit, False, fences.get(metric, 0.0))
         if comparison is not None:
             found.append((change, comparison))
     own = [comparison.p_value for _, comparison in found]

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-#: Sweeps before this one that a fence needs; fewer say nothing.
+#: Sweeps of one environment before this one that a fence needs; fewer say nothing.
 LEAST_SWEEPS = 6
 #: Standard deviations of a sweep against the one before it that still pass for noise.
 WIDTH = 3.0
@@ -15,16 +15,21 @@ WIDTH = 3.0
 WIDEST = 0.5
 
 
-def noise_fence(levels: Sequence[float | None]) -> float:
+def noise_fence(*levels: Sequence[float | None]) -> float:
     """Relative change (0.03 = 3 %) that one sweep's figure may make against another's of an unchanged cell.
 
-    `levels`: one figure a sweep, oldest first. Robust to steps: it is the median absolute difference of neighbours that
-    counts, so a change between two sweeps is one odd difference among many. 0 where there are too few.
+    `levels`: of each environment one figure a sweep, oldest first. Robust to steps: it is the median absolute
+    difference of neighbours that counts, so a change between two sweeps is one odd difference among many. Neighbours
+    are of one environment, as two of them may differ for good. Their differences are what is counted: five must be
+    known over all environments, which takes LEAST_SWEEPS sweeps of one, and one more for each further one. 0 where
+    there are too few.
     """
-    logs = [math.log(value) for value in levels if value is not None and value > 0 and math.isfinite(value)]
-    if len(logs) < LEAST_SWEEPS:
+    jumps: list[float] = []
+    for own in levels:
+        logs = [math.log(value) for value in own if value is not None and value > 0 and math.isfinite(value)]
+        jumps += [abs(new - old) for old, new in itertools.pairwise(logs)]
+    if len(jumps) < LEAST_SWEEPS - 1:
         return 0.0
-    jumps = [abs(new - old) for old, new in itertools.pairwise(logs)]
     # the median of |N(0, s)| is 0.6745 s
     spread = median(jumps) / 0.6745
     return min(math.expm1(WIDTH * spread), WIDEST)

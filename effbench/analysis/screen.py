@@ -4,8 +4,9 @@ Pure: what both sides know of each cell goes in, `Change` comes out. The rules, 
 a cell that was not measured on one side is `missing` or `new`; one whose status changed has the verdict of
 `effbench.analysis.statuses`; of the rest each metric is compared as `effbench.metrics` declares: `ratio` by Welch's
 test (or by pairs, where both were measured in the same rounds), Benjamini–Hochberg over all of the comparison that is
-not ignored, and an effect beyond the limit; `exact` by its integers; `bound` by a factor and an absolute difference. A
-metric that one side alone has is `ambiguous`.
+not ignored, and an effect beyond the limit (one beyond its floor, but inside a wider noise fence is `ambiguous`);
+`exact` by its integers; `bound` by a factor and an absolute difference. A metric that one side alone has is
+`ambiguous`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from effbench.analysis.statistics import log_mean
 from effbench.analysis.statuses import gives_figures, is_guarded, verdict_of_statuses
 from effbench.analysis.verdicts import Comparison, Verdict, benjamini_hochberg, compare, verdict_of
 from effbench.cell import Status
-from effbench.metrics import METRICS
+from effbench.metrics import METRICS, percent
 
 #: Of a cell that waits for launches these follow the host, whose processes differ by a fifth and more.
 HOST_METRICS = frozenset({"latency_ms", "period_ms", "energy_mj"})
+CHANGED = (Verdict.SLOWER, Verdict.FASTER)
 #: What matters most first.
 ORDER = (
     Verdict.BROKEN, Verdict.SLOWER, Verdict.MISSING, Verdict.AMBIGUOUS, Verdict.FIXED, Verdict.FASTER, Verdict.NEW,
@@ -37,6 +39,8 @@ COLUMNS = (
 )  # fmt: skip
 #: Why a metric that one side alone has is `ambiguous`.
 NOT_BEFORE, NOT_NOW = "not measured before", "not measured now"
+#: Why a change beyond its floor is `ambiguous`; the reason goes on with the fence.
+IN_FENCE = "inside the noise fence"
 #: The metric of a row that speaks of a whole cell.
 STATUS = "status"
 
@@ -73,9 +77,9 @@ class Pair:
 @dataclass(frozen=True)
 class Change:
     """The verdict on one metric of one cell (or on its status). Figures in the metric's unit, geometric means over
-    trials; `ratio` is after ÷ before, `low` and `high` its 95 % bounds. `limit`: relative change that counts.
-    `smallest_slowdown`: what such trials would have shown in four cases of five; `error`, `df`: of the ratio's
-    logarithm. `gates`: a check fails by it."""
+    trials; `ratio` is after ÷ before, `low` and `high` its 95 % bounds. `limit`: relative change that counts; of a
+    ratio its `floor`, or the noise fence where that is wider. `smallest_slowdown`: what such trials would have shown in
+    four cases of five; `error`, `df`: of the ratio's logarithm. `gates`: a check fails by it."""
 
     key: str
     name: str
@@ -93,6 +97,7 @@ class Change:
     ignored: bool = False
     error: float | None = None
     df: float | None = None
+    floor: float | None = None
     about: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -109,7 +114,7 @@ def screen(
     """Every verdict, what matters most first.
 
     `fence`: relative change that a metric of a cell was seen to make between unchanged sweeps (0 where unknown); it
-    raises the floor. `in_turns`: both sides were measured in the same rounds, so pairs are compared.
+    raises the limit above the floor. `in_turns`: both sides were measured in the same rounds, so pairs are compared.
     """
     pairs = list(pairs)
     found: list[Change] = []
@@ -126,9 +131,7 @@ def screen(
             limit = limits.of(pair.about, metric)
             how = METRICS[metric].compare
             if how == "ratio":
-                if (noise := fence(pair.key, metric)) > limit.floor:
-                    limit = replace(limit, floor=noise)
-                change, comparison = of_ratio(pair, metric, limit, in_turns)
+                change, comparison = of_ratio(pair, metric, limit, in_turns, fence(pair.key, metric))
                 if comparison is not None:
                     tests.append((len(found), comparison))
             else:
@@ -182,10 +185,15 @@ def whole(pair: Pair, verdict: Verdict, reason: str | None) -> Change:
     return Change(pair.key, pair.name, STATUS, verdict, reason=reason, about=pair.about)
 
 
-def of_ratio(pair: Pair, metric: str, limit: Limit, in_turns: bool) -> tuple[Change | None, Comparison | None]:
+def of_ratio(
+    pair: Pair, metric: str, limit: Limit, in_turns: bool, fence: float = 0.0
+) -> tuple[Change | None, Comparison | None]:
     """What the test says before the others of the comparison are known; None twice where no side has the metric."""
     before, after, odd = usable(pair, metric)
-    blank = Change(pair.key, pair.name, metric, Verdict.AMBIGUOUS, limit=limit.floor, about=pair.about)
+    counts = max(limit.floor, fence)
+    blank = Change(
+        pair.key, pair.name, metric, Verdict.AMBIGUOUS, limit=counts, floor=limit.floor, about=pair.about
+    )  # fmt: skip
     if not before or not after:
         change = one_sided(blank, before, after, odd)
         return (replace(change, **means(before, after)) if change else None), None
@@ -193,15 +201,14 @@ def of_ratio(pair: Pair, metric: str, limit: Limit, in_turns: bool) -> tuple[Cha
         change = of_nothing(blank, before, after, limit)
         return replace(change, reason=also_said(change.reason, odd)), None
     if in_turns and len(before.keys() & after.keys()) >= 2:
-        comparison = compare_pairs(before, after, limit.floor)
+        comparison = compare_pairs(before, after, counts)
     else:
-        comparison = compare(list(before.values()), list(after.values()), limit.floor)
+        comparison = compare(list(before.values()), list(after.values()), counts)
     reason = "one trial on a side tells nothing of the spread" if comparison.p_value is None else None
-    change = Change(
-        pair.key, pair.name, metric, Verdict.AMBIGUOUS, **means(before, after), ratio=comparison.ratio,
-        low=comparison.low, high=comparison.high, p_value=comparison.p_value, limit=limit.floor,
-        smallest_slowdown=comparison.smallest_slowdown, reason=also_said(reason, odd), error=comparison.error,
-        df=comparison.df, about=pair.about,
+    change = replace(
+        blank, **means(before, after), ratio=comparison.ratio, low=comparison.low, high=comparison.high,
+        p_value=comparison.p_value, smallest_slowdown=comparison.smallest_slowdown, reason=also_said(reason, odd),
+        error=comparison.error, df=comparison.df,
     )  # fmt: skip
     if limit.least and abs(change.after - change.before) <= limit.least:
         return replace(change, verdict=Verdict.SAME, reason=also_said("too small a difference to matter", odd)), None
@@ -233,8 +240,13 @@ def decided(
     change: Change, comparison: Comparison, significant: bool, bounds: tuple[str | None, str | None], limits: Limits
 ) -> Change:
     """The verdict, now that it is known which tests are significant among all of them."""
-    verdict = verdict_of(comparison.ratio, comparison.low, comparison.high, significant, change.limit)
-    if change.metric in HOST_METRICS and "launch" in bounds and verdict in (Verdict.SLOWER, Verdict.FASTER):
+    figures = (comparison.ratio, comparison.low, comparison.high, significant)
+    verdict = verdict_of(*figures, change.limit)
+    if verdict not in CHANGED and verdict_of(*figures, change.floor) in CHANGED:
+        wide = f"{IN_FENCE} of {percent(change.limit)} that earlier sweeps give"
+        said = f"beyond the floor of {percent(change.floor)}, but {wide}"
+        return replace(change, verdict=Verdict.AMBIGUOUS, reason=also_said(said, change.reason))
+    if change.metric in HOST_METRICS and "launch" in bounds and verdict in CHANGED:
         slowdown = verdict is Verdict.SLOWER
         if (comparison.ratio if slowdown else 1 / max(comparison.ratio, 1e-300)) - 1 <= comparison.smallest_slowdown:
             said = f"launch-bound: less than the {comparison.smallest_slowdown:.0%} that these trials can show"

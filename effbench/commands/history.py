@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import io
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,8 @@ from effbench.store.series import Series
 from effbench.store.store import Store
 
 HELP = "Change points of every cell over all sweeps: what changed, when, by how much, with what."
+#: Names of sweeps that a message tells.
+MOST_NAMES = 8
 ACK_HELP = "Accept changes, so that they are left out from now on: by their ids, or all of a cell."
 
 
@@ -37,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", action="append", default=[], metavar="NAME", help="only cells of this model")
     parser.add_argument("--mode", action="append", default=[], metavar="NAME", help="only cells of this mode")
     parser.add_argument("--host", action="append", default=[], metavar="NAME", help="only what this machine measured")
+    add_name(parser, None)
     parser.add_argument("--all", action="store_true", help="acknowledged changes as well")
     parser.add_argument("--format", default="table", choices=["table", *FORMATS], help="(default: table)")
     options.add_out(parser)
@@ -61,6 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         part.error = lambda message: parser.error(message)  # type: ignore[method-assign] - in effbench's own words
         # also before the subcommand: what was given there must not be undone here
         part.add_argument("--db", default=argparse.SUPPRESS, metavar="URL", help="as above")
+        add_name(part, argparse.SUPPRESS)
+
+
+def add_name(parser: argparse.ArgumentParser, default: str | None) -> None:
+    parser.add_argument(
+        "--name", default=default, metavar="NAME",
+        help="only sweeps of this name, or with '' those without one (default: all but re-runs of check --confirm)",
+    )  # fmt: skip
 
 
 def judged_name(text: str) -> str:
@@ -80,7 +92,9 @@ def run(args: argparse.Namespace) -> int:
     if args.what == "acks":
         return acknowledgements(args)
     with Store.open(args.db, mode="read") as store:
-        table = table_of(store, args.metric or DEFAULT_METRICS, args.model, args.mode, args.since, args.all, args.host)
+        table = table_of(
+            store, args.metric or DEFAULT_METRICS, args.model, args.mode, args.since, args.all, args.host, args.name
+        )
     if args.format != "table":
         options.write(table.render(args.format), args.out)
     elif args.out:
@@ -100,13 +114,17 @@ def table_of(
     since: str | None = None,
     everything: bool = False,
     hosts: Sequence[str] = (),
+    name: str | None = None,
 ) -> HistoryTable:
-    """Judge what the database holds; leave out what is older than `since` or, but for `everything`, acknowledged."""
-    series = store.series(columns_of(metrics), models, modes)
+    """Judge what the database holds, re-runs excepted; leave out what is older than `since` or, but for `everything`,
+    acknowledged. `name`: of the sweeps that are looked at (empty: those without one); None is all."""
+    series = store.series(columns_of(metrics), models, modes).without_reruns()
     if not series.cells and (models or modes):
         raise UsageError(_no_cells(store, models, modes))
     if hosts:
         series = of_hosts(series, hosts)
+    if name is not None:
+        series = of_line(series, name)
     found = history(series, metrics, store.acknowledgements())
     if since is not None:
         position = position_of(since, series.sweeps)
@@ -116,7 +134,7 @@ def table_of(
         found = replace(found, events=shown, left_out=len(found.events) - len(shown))
     rows = list(series.cells.values())
     names = dict(zip(series.cells, row_names(rows), strict=True))
-    return HistoryTable(found, names, {sweep["id"]: sweep for sweep in series.sweeps})
+    return HistoryTable(found, names, {sweep["id"]: sweep for sweep in series.sweeps}, name)
 
 
 def of_hosts(series: Series, hosts: Sequence[str]) -> Series:
@@ -125,11 +143,18 @@ def of_hosts(series: Series, hosts: Sequence[str]) -> Series:
     known = sorted({name for name in host_of.values() if name})
     if unknown := [name for name in hosts if name not in known]:
         raise UsageError(f"no sweep of host {unknown[0]}; there are {', '.join(known) or 'none with a name'}")
-    return replace(
-        series,
-        rows=[row for row in series.rows if host_of[row[0]] in hosts],
-        measured=[one for one in series.measured if host_of[one[0]] in hosts],
-    )
+    return series.of({sweep_id for sweep_id, host in host_of.items() if host in hosts})
+
+
+def of_line(series: Series, name: str) -> Series:
+    """What the sweeps of this name measured (empty: those without one). Raises UsageError where there is none."""
+    name_of = {sweep["id"]: sweep["name"] or "" for sweep in series.sweeps}
+    own = {sweep_id for sweep_id, one in name_of.items() if one == name}
+    if own or not name_of:
+        return series.of(own)
+    known = list(dict.fromkeys(one or "some without a name" for one in reversed(name_of.values())))
+    there = ", ".join(known[:MOST_NAMES]) + (f" and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else "")
+    raise UsageError(f"{f'no sweep has the name {name}' if name else 'every sweep has a name'}; there are {there}")
 
 
 def _no_cells(store: Store, models: Sequence[str], modes: Sequence[str]) -> str:
@@ -191,9 +216,10 @@ def show(console: Console, table: HistoryTable) -> None:
             (one.series.cell_key, one.series.place) == (alarms[0].series.cell_key, alarms[0].series.place)
             for one in alarms[1:]
         )
+        line = "" if table.name is None else f" --name {shlex.quote(table.name)}"
         console.print(
             f"! is worse, still so, and acknowledged by nobody; accept it: "
-            f'effbench history ack {table.short[alarms[0].id]}{" --together" if several else ""} --reason "why"',
+            f'effbench history ack {table.short[alarms[0].id]}{line}{" --together" if several else ""} --reason "why"',
             style="dim",
             highlight=False,
             soft_wrap=True,
@@ -226,7 +252,7 @@ def acknowledge(args: argparse.Namespace) -> int:
     if not (args.reason or "").strip():
         raise UsageError('history ack: say why it is accepted: --reason "…"')
     with Store.open(args.db, mode="read") as store:
-        table = table_of(store, judgeable(), everything=True)
+        table = table_of(store, judgeable(), everything=True, name=args.name)
         sweep = None if args.sweep is None else sweep_of(args.sweep, store, table)
     chosen: dict[str, Event] = {}
     for name in args.names:
@@ -354,7 +380,7 @@ def described(store: Store) -> list[dict[str, Any]]:
 def acknowledgements(args: argparse.Namespace) -> int:
     with Store.open(args.db, mode="read") as store:
         known = described(store)
-        found = table_of(store, judgeable(), everything=True).found if known else History()
+        found = table_of(store, judgeable(), everything=True, name=args.name).found if known else History()
     if not known:
         print("nothing is acknowledged")
         return 0

@@ -36,11 +36,12 @@ CellsOfSweep = dict[str, set[tuple[str, str]]]
 
 def past(store: Store, metrics: Sequence[str] = DEFAULT_METRICS) -> Past:
     """All series, judged as `effbench history --all` does."""
-    series = store.series(columns_of(metrics))
+    whole = store.series(columns_of(metrics))
+    series = whole.without_reruns()
     found = history(series, metrics, store.acknowledgements())
     names = dict(zip(series.cells, row_names(list(series.cells.values())), strict=True))
     table = HistoryTable(found, names, {sweep["id"]: sweep for sweep in series.sweeps})
-    return Past(table, series, metrics, store.baselines())
+    return Past(table, series, metrics, store.baselines(), whole)
 
 
 def ledger(store: Store) -> list[Entry]:

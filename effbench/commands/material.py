@@ -26,7 +26,7 @@ def gather(store: Store, database: str, references: Sequence[str] = (), *, later
 
     def rest(material: Material) -> None:
         material.history = ledgers.past(store)
-        compare(store, material, ledgers.cells_of_sweep(material.history.series))
+        compare(store, material, ledgers.cells_of_sweep(material.history.whole))
         material.claims = ledgers.ledger(store)
         material.calibrations = ledgers.calibrations(store, environments)
 

@@ -12,7 +12,7 @@ from effbench.analysis import interpreters
 from effbench.analysis.fence import noise_fence
 from effbench.analysis.halves import ABOUT, Half, differences, hardware_of, pairs_of, seated, without
 from effbench.analysis.limits import Limits
-from effbench.analysis.screen import NOT_BEFORE, NOT_NOW, ORDER, Change, Pair, screen
+from effbench.analysis.screen import IN_FENCE, NOT_BEFORE, NOT_NOW, ORDER, Change, Pair, screen
 from effbench.analysis.statistics import LogDifference, half_width
 from effbench.analysis.swept import flatten, mode_order, row_names
 from effbench.analysis.verdicts import Verdict
@@ -74,7 +74,8 @@ def compare_sweeps(
     only: Callable[[Pair], bool] | None = None,
 ) -> Compared:
     """Compare two sweeps. `on`: part of the name of the hardware or interpreter to look at, on a side that has it;
-    `only`: of which cells the changes are told; all are tested, so that a verdict does not depend on it.
+    `only`: of which cells the changes are told; all are tested, so that a verdict does not depend on it. What passes
+    for noise is told by the sweeps of the same name as `before`.
 
     Raises NothingFoundError where nothing can be compared and UsageError where it is not clear what with what.
     """
@@ -83,7 +84,24 @@ def compare_sweeps(
     environments = dict.fromkeys([*old.environments, *new.environments])
     ratios = [name for name in limits.metrics if METRICS[name].compare == "ratio"]
     known = store.levels(before.id, environments, after.started_at, ratios)
-    return finish(old, new, limits, across, lambda key, metric: noise_fence(known.get((key, metric), ())), only=only)
+
+    def fence(key: str, metric: str) -> float:
+        return noise_fence(*known.get((key, metric), {}).values())
+
+    compared = finish(old, new, limits, across, fence, only=only)
+    compared.notes += fence_notes(compared, before)
+    return compared
+
+
+def fence_notes(compared: Compared, before: SweepInfo) -> list[str]:
+    """That changes beyond the floor were taken for noise, and whose."""
+    held = sum(IN_FENCE in (change.reason or "") for change in compared.changes)
+    if not held:
+        return []
+    line = f"named {before.name}" if before.name else "without a name"
+    return [
+        f"{held} row{'s' * (held != 1)} changed beyond the floor, but {IN_FENCE} that the earlier sweeps {line} give"
+    ]
 
 
 def compare_halves(

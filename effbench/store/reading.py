@@ -180,8 +180,8 @@ class Reading(Database):
 
     def levels(
         self, sweep_id: str, environment_ids: Iterable[str], before: dt.datetime, metrics: Iterable[str]
-    ) -> dict[tuple[str, str], list[float]]:
-        """(cell key, metric) -> ok results of this sweep's cells in the newest sweeps before this time and in these
-        environments."""
+    ) -> dict[tuple[str, str], dict[str, list[float]]]:
+        """(cell key, metric) -> environment id -> ok results of this sweep's cells in the newest sweeps of its name,
+        before this time and in these environments."""
         with self._reading() as connection:
             return sides.levels(connection, sweep_id, environment_ids, before, metrics)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 
 from effbench.store.schema import CellRow, EnvironmentRow, ResultRow, SweepRow
+from effbench.store.sweeps import CONFIRMING
 
 SWEEP, ENVIRONMENT, CELL, RESULT = (row.__table__ for row in (SweepRow, EnvironmentRow, CellRow, ResultRow))
 
@@ -25,6 +26,18 @@ class Series:
     columns: tuple[str, ...]
     rows: list[tuple]
     measured: list[tuple[str, str, str]]
+
+    def of(self, sweep_ids: Collection[str]) -> Series:
+        """What these sweeps measured; `sweeps` are still all."""
+        rows = [row for row in self.rows if row[0] in sweep_ids]
+        return replace(self, rows=rows, measured=[one for one in self.measured if one[0] in sweep_ids])
+
+    def without_reruns(self) -> Series:
+        """Without the sweeps that only ran some cells of another one again: they are no further points in time."""
+        sweeps = [sweep for sweep in self.sweeps if not (sweep["name"] or "").startswith(CONFIRMING)]
+        if len(sweeps) == len(self.sweeps):
+            return self
+        return replace(self.of({sweep["id"] for sweep in sweeps}), sweeps=sweeps)
 
 
 def read(

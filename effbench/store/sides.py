@@ -14,6 +14,7 @@ from effbench.analysis.summary import counted
 from effbench.cell import Status
 from effbench.metrics import METRICS
 from effbench.store.schema import CellRow, EnvironmentRow, ResultRow, SweepCellRow, SweepRow, TrialRow
+from effbench.store.sweeps import CONFIRMING
 
 CELL, ENVIRONMENT, PLANNED, SWEEP, TRIAL, RESULT = (
     row.__table__ for row in (CellRow, EnvironmentRow, SweepCellRow, SweepRow, TrialRow, ResultRow)
@@ -94,9 +95,16 @@ def levels(
     before: dt.datetime,
     metrics: Iterable[str],
     most: int = 30,
-) -> dict[tuple[str, str], list[float]]:
-    """(cell key, metric) -> results of the cells of `sweep_id` in the newest `most` sweeps that have any of them, in
-    these environments, and began before `before`; oldest first, `ok` ones only."""
+) -> dict[tuple[str, str], dict[str, list[float]]]:
+    """(cell key, metric) -> environment id -> results of the cells of `sweep_id`, oldest first, `ok` ones only.
+
+    They are of the newest `most` sweeps of its line that have any of them, in these environments, and began before
+    `before`. A line is the sweeps of the same name, or those without one; a re-run is in none.
+    """
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    line = connection.scalar(sa.select(SWEEP.c.name).where(SWEEP.c.id == sweep_id)) or ""
+    if line.startswith(CONFIRMING):
+        return found
     metrics = [name for name in metrics if name in RESULT.columns]
     environment_ids = list(environment_ids)
     own = sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == sweep_id)
@@ -105,23 +113,22 @@ def levels(
     )
     recent = connection.scalars(
         sa.select(SWEEP.c.id)
-        .where(SWEEP.c.started_at < before, having.exists())
+        .where(SWEEP.c.started_at < before, sa.func.coalesce(SWEEP.c.name, "") == line, having.exists())
         .order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
         .limit(most)
     ).all()
     wanted = set(connection.scalars(own))
-    found: dict[tuple[str, str], list[float]] = {}
     for sweep_id in reversed(recent):
-        query = sa.select(RESULT.c.cell_key, *(RESULT.c[name] for name in metrics)).where(
+        query = sa.select(RESULT.c.cell_key, RESULT.c.environment_id, *(RESULT.c[name] for name in metrics)).where(
             RESULT.c.sweep_id == sweep_id,
             RESULT.c.environment_id.in_(environment_ids),
             RESULT.c.status == Status.OK,
         )
-        for key, *values in connection.execute(query):
+        for key, environment_id, *values in connection.execute(query):
             if key in wanted:
                 for name, value in zip(metrics, values, strict=True):
                     if value is not None:
-                        found.setdefault((key, name), []).append(value)
+                        found.setdefault((key, name), {}).setdefault(environment_id, []).append(value)
     return found
 
 

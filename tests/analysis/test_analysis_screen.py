@@ -66,7 +66,42 @@ def test_the_floor_is_the_users():
 def test_the_noise_of_the_past_raises_the_floor_of_its_own_cell_and_metric():
     cells = [pair(side(latency_ms=steps(1, 0.001)), side(latency_ms=steps(1.05, 0.001)), key) for key in "ab"]
     found = screen(cells, limits_of({}), lambda key, metric: 0.1 if (key, metric) == ("a", "latency_ms") else 0.0)
-    assert {one.key: (one.verdict, one.limit) for one in found} == {"a": ("same", 0.1), "b": ("slower", 0.02)}
+    assert {one.key: (one.verdict, one.limit, one.floor) for one in found} == {
+        "a": ("ambiguous", 0.1, 0.02),
+        "b": ("slower", 0.02, 0.02),
+    }
+
+
+@pytest.mark.parametrize(
+    ("factor", "spread_of", "verdict", "said"),
+    [
+        (1.0, 0.001, "same", False),
+        (1.01, 0.001, "same", False),  # within the floor
+        (1.05, 0.001, "ambiguous", True),
+        (1 / 1.05, 0.001, "ambiguous", True),
+        (1.09, 0.02, "ambiguous", True),  # sure to be beyond the floor, and perhaps beyond the fence
+        (1.03, 0.02, "same", False),  # not sure to be any change: the floor alone would say nothing, either
+        (1.2, 0.001, "slower", False),
+        (1 / 1.2, 0.001, "faster", False),
+    ],
+)
+def test_a_change_beyond_the_floor_is_not_the_same_for_its_fence(factor, spread_of, verdict, said):
+    change = only(steps(1, spread_of), steps(factor, spread_of), "latency_ms", fence=lambda key, metric: 0.1)
+    assert (change.verdict, change.gates) == (verdict, verdict == "slower")
+    reason = "beyond the floor of 2.0 %, but inside the noise fence of 10 % that earlier sweeps give"
+    assert change.reason == (reason if said else None)
+
+
+def test_a_fence_below_the_floor_says_nothing():
+    change = only(steps(1, 0.001), steps(1.05, 0.001), "latency_ms", {"floor": "8%"}, fence=lambda key, metric: 0.03)
+    assert (change.verdict, change.limit, change.reason) == ("same", 0.08, None)
+
+
+def test_inside_the_fence_an_exception_still_speaks():
+    rules = {"exceptions": [{"model": "mlp", "floor": 0.03, "reason": "known"}]}
+    change = only(steps(1, 0.001), steps(1.05, 0.001), "latency_ms", rules, fence=lambda key, metric: 0.1)
+    assert change.verdict is Verdict.AMBIGUOUS
+    assert change.reason.startswith("beyond the floor of 3.0 %") and change.reason.endswith("by exception: known")
 
 
 def test_without_spread_there_is_no_doubt():

@@ -80,9 +80,35 @@ def test_levels_are_those_of_earlier_sweeps_in_the_same_environment(made, opened
     env = environment().id
     found = opened.levels(last, [env], info.started_at, ["latency_ms", "kernels", "no_such_column"])
     assert set(found) == {(EAGER.key, "latency_ms"), (EAGER.key, "kernels")}
-    assert found[EAGER.key, "latency_ms"] == pytest.approx([1.0, 2.0, 3.0])
-    assert found[EAGER.key, "kernels"] == [12, 12, 12]
+    assert found[EAGER.key, "latency_ms"] == {env: pytest.approx([1.0, 2.0, 3.0])}
+    assert found[EAGER.key, "kernels"] == {env: [12, 12, 12]}
     assert opened.levels(last, [], info.started_at, ["latency_ms"]) == {}
+
+
+def test_levels_of_several_environments_stay_apart(made, opened):
+    old, new = environment(), environment(torch_version="2.14.0")
+    for level in (1.0, 2.0):
+        made.sweep({EAGER: {"latency_ms": level}}, env=old)
+        made.sweep({EAGER: {"latency_ms": 10 * level}}, env=new)
+    last = made.sweep([EAGER])
+    found = opened.levels(last, [old.id, new.id], opened.find_sweep(last).started_at, ["latency_ms"])
+    assert found == {(EAGER.key, "latency_ms"): {old.id: pytest.approx([1.0, 2.0]), new.id: pytest.approx([10, 20])}}
+
+
+@pytest.mark.parametrize(("name", "expected"), [("main", [1.0, 4.0]), (None, [2.0, 5.0]), ("pr-7", [3.0])])
+def test_levels_are_those_of_the_sweeps_with_the_same_name(made, opened, name, expected):
+    for level, own in enumerate(("main", None, "pr-7", "main", None), 1):
+        swept = made.sweep({EAGER: {"latency_ms": float(level)}}, name=own)
+        made.sweep({EAGER: {"latency_ms": 99.0}}, name=f"confirm:{swept}")
+    last = made.sweep([EAGER], name=name)
+    found = opened.levels(last, [environment().id], opened.find_sweep(last).started_at, ["latency_ms"])
+    assert found == {(EAGER.key, "latency_ms"): {environment().id: pytest.approx(expected)}}
+
+
+def test_a_re_run_has_no_levels(made, opened):
+    made.sweep([EAGER], name="confirm:x")
+    last = opened.find_sweep(made.sweep([EAGER], name="confirm:x"))
+    assert opened.levels(last.id, [environment().id], last.started_at, ["latency_ms"]) == {}
 
 
 def test_sweeps_of_other_cells_do_not_push_out_the_levels(made, opened):
@@ -96,5 +122,5 @@ def test_sweeps_of_other_cells_do_not_push_out_the_levels(made, opened):
     with opened._reading() as connection:
         found = levels(connection, last, [environment().id], began, ["latency_ms"], most=2)
         newest = levels(connection, last, [environment().id], began, ["latency_ms"], most=1)
-    assert found == {(EAGER.key, "latency_ms"): [1.0, 2.0]}
-    assert newest == {(EAGER.key, "latency_ms"): [2.0]}
+    assert found == {(EAGER.key, "latency_ms"): {environment().id: [1.0, 2.0]}}
+    assert newest == {(EAGER.key, "latency_ms"): {environment().id: [2.0]}}

@@ -31,12 +31,13 @@ DIGITS = 7
 class Past:
     """What was read and judged. `series`: what `analysis.history.history` takes (effbench.store.series.Series), of
     which `table` was made; `metrics`: those that were judged; `baselines`: with name, hardware, sweep_id, sweep_name,
-    label, started_at, set_at, note."""
+    label, started_at, set_at, note. `whole`: the series with re-runs (None: there are none in it to leave out)."""
 
     table: HistoryTable
     series: Any
     metrics: Sequence[str]
     baselines: Sequence[Any] = ()
+    whole: Any = None
 
     @cached_property
     def tracks(self) -> list[Track]:
@@ -45,9 +46,10 @@ class Past:
     @cached_property
     def sweeps_of_environment(self) -> dict[str, list[str]]:
         """Environment id -> ids of the sweeps with a result in it, oldest first."""
-        position = {sweep["id"]: index for index, sweep in enumerate(self.series.sweeps)}
+        whole = self.whole or self.series
+        position = {sweep["id"]: index for index, sweep in enumerate(whole.sweeps)}
         found: dict[str, set[str]] = defaultdict(set)
-        for sweep_id, environment_id, _ in self.series.measured:
+        for sweep_id, environment_id, _ in whole.measured:
             found[environment_id].add(sweep_id)
         return {key: sorted(ids, key=position.__getitem__) for key, ids in found.items()}
 

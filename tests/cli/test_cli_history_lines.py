@@ -1,0 +1,129 @@
+"""`effbench history` of a database that holds pull requests and re-runs beside the main line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from made_sweeps import a_cell, environment, spread
+
+from effbench.commands.material import gather
+from effbench.store import Store
+
+CELL = a_cell()
+
+
+@pytest.fixture
+def sweep(made):
+    seeds = iter(range(1000))
+
+    def call(level, name=None, label=None, **more):
+        figures = {"latency_ms": spread(level, 0.002, seed=next(seeds))}
+        return made.sweep({CELL: figures}, name=name, label=label, **more)
+
+    return call
+
+
+@pytest.fixture
+def history(effbench):
+    def call(*words):
+        done = effbench("history", *words, "--format", "json")
+        assert done.code == 0, done.err
+        return json.loads(done.out)
+
+    return call
+
+
+def latencies(rows):
+    return [(one["kind"], one["after_label"]) for one in rows if one["metric"] == "latency_ms"]
+
+
+def test_re_runs_make_no_history(sweep, history, effbench):
+    """One sweep of a pull request and its two re-runs are one odd sweep."""
+    for number in range(8):
+        sweep(1.0, label=f"main{number}")
+    odd = sweep(1.1, label="pr")
+    for process in (1, 2):
+        side = environment(flags={"folder": f"/cache/revisions/{process}/abc"})
+        again = sweep(1.1, f"confirm:{odd}", "pr")
+        sweep(1.0, f"confirm:{odd}", "pr", into=again, env=side)
+    found = history()
+    assert found["changes"] == found["new"] == found["dead"] == []
+    assert latencies(found["recent"]) == [("recent", "pr")]
+    said = effbench("history").out
+    assert "of 1 cell over 9 sweeps," in said and "revisions" not in said
+    # the label is that of one sweep now
+    assert "no change" in effbench("history", "ack", "--sweep", "pr", "--metric", "kernels", "--reason", "x").err
+
+
+def test_cells_are_not_dead_because_others_were_run_again(made, history):
+    other = a_cell("default")
+    sweeps = [made.sweep([CELL, other]) for _ in range(4)]
+    for _ in range(4):
+        made.sweep([CELL], name=f"confirm:{sweeps[-1]}")
+    assert history()["dead"] == []
+
+
+@pytest.fixture
+def lines(sweep):
+    """Main and pull requests in turns; then main is slower."""
+    for number in range(10):
+        sweep(1.0 if number < 6 else 1.3, "main", f"m{number}")
+        sweep(1.1, f"pr-{number}", f"p{number}")
+        sweep(1.1 * (1 + number % 2), None, f"n{number}")
+
+
+def test_one_line(lines, history, effbench):
+    (change,) = [one for one in history("--name", "main")["changes"] if one["metric"] == "latency_ms"]
+    assert (change["before_label"], change["after_label"]) == ("m5", "m6")
+    assert change["ratio"] == pytest.approx(1.3, rel=0.01)
+    assert "over 10 sweeps named main, " in effbench("history", "--name", "main").out
+    assert latencies(history("--name", "main", "--since", "p6")["changes"]) == []
+    assert latencies(history("--name", "main", "--since", "p5")["changes"]) == [("change", "m6")]
+
+
+def test_the_line_without_a_name_and_all(lines, effbench):
+    assert "over 10 sweeps without a name, " in effbench("history", "--name", "").out
+    assert "over 30 sweeps, " in effbench("history").out
+    assert "over 1 sweep named pr-3, " in effbench("history", "--name", "pr-3").out
+
+
+def test_a_change_of_a_line_is_acknowledged_in_it(lines, history, effbench):
+    (change,) = [one for one in history("--name", "main")["changes"] if one["metric"] == "latency_ms"]
+    said = effbench("history", "--name", "main").out
+    assert f'effbench history ack {change["id"]} --name main --reason "why"' in said
+    done = effbench("history", "ack", change["id"], "--name", "main", "--reason", "why")
+    assert done.code == 0 and f"acknowledged {change['id']}" in done.out
+    assert latencies(history("--name", "main")["changes"]) == []
+    assert " yes " in effbench("history", "--name", "main", "acks").out
+    assert " yes " in effbench("history", "acks", "--name", "main").out
+    assert effbench("history", "--name", "main", "ack", "--rm", change["id"]).code == 0
+
+
+def test_an_unknown_name(lines, sweep, effbench):
+    done = effbench("history", "--name", "mian")
+    assert done.code == 2
+    assert "no sweep has the name mian; there are some without a name, pr-9, main, pr-8, " in done.err
+    assert done.err.rstrip().endswith("and 4 more")
+
+
+def test_every_sweep_has_a_name(sweep, effbench):
+    sweep(1.0, "main")
+    done = effbench("history", "--name", "")
+    assert (done.code, "every sweep has a name; there are main" in done.err) == (2, True)
+
+
+def test_the_site_leaves_re_runs_out_of_history_alone(made, sweep):
+    sweeps = [sweep(1.0) for _ in range(3)]
+    other = environment(torch_version="2.11.0")
+    again = sweep(1.3, f"confirm:{sweeps[-1]}", env=other)
+    with Store.open(made.path) as store:
+        past = gather(store, "made").history
+        shown = gather(store, "made", [again])
+    (track,) = past.tracks
+    assert [row[0] for row in track.rows] == sweeps
+    assert past.table.found.sweeps == sweeps
+    # an environment still names every sweep that it was used in
+    assert past.sweeps_of_environment == {environment().id: sweeps, other.id: [again]}
+    # and of a re-run that is looked at it is still known which sweep came before
+    assert shown.subjects[0].changes.previous["id"] == sweeps[-1]
