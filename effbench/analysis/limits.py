@@ -18,6 +18,9 @@ from effbench.errors import ConfigError
 from effbench.metrics import METRICS
 
 COMPARED = tuple(name for name, metric in METRICS.items() if metric.compare != "none" and name != "speedup")
+#: Which sizes the rule of a metric asks for, by how the metric is compared; the status of a cell knows `ignore` alone.
+USED = {"ratio": ("floor", "least"), "exact": ("least",), "bound": ("factor", "least")}
+_STATUS = "status"
 #: What an exception can be tied to; each is a pattern (`llama-*`) against the cell's value.
 PATTERNS = ("model", "bs", "mode", "dtype", "phase", "device", "hardware", "metric")
 
@@ -76,13 +79,17 @@ class Limits:
 
     def of(self, cell: Mapping[str, Any], metric: str) -> Limit:
         """`cell`: its model, bs, mode, dtype, phase, device and hardware. Of the exceptions that fit the last counts,
-        and it alone."""
+        and it alone; where it changes nothing for this metric, its reason is not told."""
         over = {} if self.floor_for_all is None else {"floor": self.floor_for_all}
         limit = own = replace(self.by_metric.get(metric, Limit(self.floor)), **over)
         for rule in self.exceptions:
             if rule.fits(cell, metric):
                 rule.used = True
-                changes = {name: value for name, value in rule.changes.items() if name not in over}
+                changes = {
+                    name: value
+                    for name, value in rule.changes.items()
+                    if name in used_by(metric) and name not in over and value != getattr(own, name)
+                }
                 limit = replace(own, **changes, reason=rule.reason) if changes else own
         return limit
 
@@ -109,7 +116,7 @@ def limits_of(settings: Mapping[str, Any], today: dt.date | None = None) -> Limi
         raise ConfigError(f"limits={given_limits} maps no metric to a limit, as {{latency_ms: {{floor: 0.05}}}} does")
     for name, given in given_limits.items():
         check_metric(str(name))
-        by_metric[str(name)] = Limit(**{"floor": floor, **_changes(f"limits.{name}", given)})
+        by_metric[str(name)] = Limit(**{"floor": floor, **_changes(f"limits.{name}", given, str(name))})
     rules = [_rule(index, given) for index, given in enumerate(_list("exceptions", settings.get("exceptions") or ()))]
     today = today or dt.datetime.now(dt.UTC).date()
     expired = [rule for rule in rules if rule.until and rule.until < today]
@@ -141,17 +148,29 @@ def _rule(index: int, given: Any) -> ExceptionRule:
     reason = given.get("reason")
     if not isinstance(reason, str) or not reason.strip():
         raise ConfigError(f"{name} needs a reason: an exception without one outlives everybody who knew it")
-    changes = _changes(name, {key: value for key, value in given.items() if key in own and key != "reason"})
+    metric = given.get("metric")
+    exact = metric if metric in (*COMPARED, _STATUS) else None  # a pattern may fit several, of other rules
+    changes = _changes(name, {key: value for key, value in given.items() if key in own and key != "reason"}, exact)
     if not changes:
         raise ConfigError(f"{name} changes nothing: give it floor, least, factor or ignore")
     patterns = {key: str(given[key]) for key in PATTERNS if given.get(key) is not None}
     return ExceptionRule(patterns, changes, reason.strip(), _date(name, given.get("until")))
 
 
-def _changes(name: str, given: Any) -> dict[str, Any]:
+def used_by(metric: str) -> tuple[str, ...]:
+    """Which keys of a limit count for this metric, or for `status`."""
+    return (*(() if metric == _STATUS else USED[METRICS[metric].compare]), "ignore")
+
+
+def _changes(name: str, given: Any, metric: str | None = None) -> dict[str, Any]:
+    """`metric`: the one that is named; a key that does nothing for it would look as if it did."""
     if not isinstance(given, Mapping):
         raise ConfigError(f"{name} is {given!r}; it maps floor, least, factor or ignore to a value")
     _no_others(name, given, ("floor", "least", "factor", "ignore"))
+    for key in given if metric else ():
+        if key not in used_by(metric):
+            takes = ", ".join(used_by(metric))
+            raise ConfigError(f"{name}.{key} does nothing: of {metric} only {takes} can be set")
     changes: dict[str, Any] = {}
     for key, value in given.items():
         if key == "ignore":

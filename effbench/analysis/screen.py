@@ -302,6 +302,9 @@ def usable(pair: Pair, metric: str) -> tuple[dict[int, float], dict[int, float],
             for number, value in given.items()
             if math.isfinite(value) and (value > 0 or (value == 0 and can_be_zero))
         }
+        rounds = len(side.figures.get(metric, ()))
+        if given and len(given) < rounds:  # a trial that was counted, but not in this: NaN is stored as nothing
+            odd.append(f"{rounds - len(given)} of {rounds} trials {when} without this figure")
         if len(kept) < len(given):
             odd.append(f"{len(given) - len(kept)} of {len(given)} figures {when} cannot be: left out")
         sides.append(kept)

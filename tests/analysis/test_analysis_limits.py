@@ -102,6 +102,14 @@ def test_an_exception_holds_through_its_last_day():
         ({"limits": {"latency_ms": {"floor": 2}}}, "is 200%"),
         ({"limits": {"latency_ms": {"ignore": "yes"}}}, "neither true nor false"),
         ({"limits": {"compile_cold_s": {"factor": 0.5}}}, "at least 1"),
+        (
+            {"limits": {"kernels": {"floor": 0.5}}},
+            "limits.kernels.floor does nothing: of kernels only least, ignore can",
+        ),
+        ({"limits": {"first_call_s": {"floor": 0.5}}}, "only factor, least, ignore can be set"),
+        ({"limits": {"latency_ms": {"factor": 1.5}}}, "of latency_ms only floor, least, ignore can be set"),
+        ({"exceptions": [{"metric": "kernels", "factor": 2, "reason": "r"}]}, r"exceptions\[0\].factor does nothing"),
+        ({"exceptions": [{"metric": "status", "least": 2, "reason": "r"}]}, "of status only ignore can be set"),
         ({"exceptions": {"floor": 1}}, "is no list"),
         ({"exceptions": ["gpt2"]}, "maps patterns and limits"),
         ({"exceptions": [{"model": "a", "floor": 0.1}]}, r"exceptions\[0\] needs a reason"),
@@ -124,7 +132,7 @@ def test_a_floor_for_all_goes_before_those_of_metrics_and_exceptions():
     rules = [
         {"mode": "default", "metric": "latency_ms", "floor": 0.1, "reason": "noise"},
         {"metric": "kernels", "ignore": True, "reason": "moving"},
-        {"metric": "compile_cold_s", "factor": 2.0, "floor": 0.5, "reason": "slow disk"},
+        {"metric": "compile_c*", "factor": 2.0, "floor": 0.5, "reason": "slow disk"},
     ]
     limits = limits_of({"limits": {"period_ms": {"floor": 0.05, "least": 0.1}}, "exceptions": rules}, TODAY)
     limits.floor_for_all = 0.3
@@ -134,3 +142,16 @@ def test_a_floor_for_all_goes_before_those_of_metrics_and_exceptions():
     assert limits.of(CELL, "kernels").ignore
     assert limits.of(CELL, "compile_cold_s") == Limit(0.3, factor=2.0, reason="slow disk")
     assert limits.unused == []
+
+
+def test_an_exception_that_changes_nothing_for_a_metric_gives_it_no_reason():
+    limits = exceptions({"model": "*", "floor": 0.99, "reason": "known"})
+    assert limits.of(CELL, "latency_ms") == Limit(0.99, reason="known")
+    for metric in ("kernels", "first_call_s", "status"):
+        assert limits.of(CELL, metric).reason is None
+    assert limits.unused == []  # it fits the cell
+    assert exceptions({"floor": 0.02, "reason": "as it is"}).of(CELL, "latency_ms").reason is None
+    assert exceptions({"metric": "*", "ignore": True, "reason": "r"}).of(CELL, "status") == Limit(
+        ignore=True, reason="r"
+    )
+    assert exceptions({"metric": "kernels", "least": 1, "reason": "r"}).of(CELL, "kernels").reason == "r"

@@ -312,6 +312,13 @@ def test_a_time_that_cannot_be_is_left_out_and_told(bad):
     assert change.reason == "1 of 5 figures before cannot be: left out"
 
 
+def test_a_trial_without_a_figure_that_others_have_is_told():
+    change = only([1.0, 1.001, 1.0, 1.001, 1.002], [None, 1.0, 1.001, 1.0, 0.0], "gpu_busy_ms")
+    assert change.verdict is Verdict.SAME
+    assert change.reason == "1 of 5 trials now without this figure; 1 of 4 figures now cannot be: left out"
+    assert only([12] * 5, [12, None, 12, 12, 12], "kernels").reason == "1 of 5 trials now without this figure"
+
+
 def test_no_figure_that_can_be():
     change = only([math.nan] * 5, [1.0] * 5, "latency_ms")
     assert change.verdict is Verdict.AMBIGUOUS
