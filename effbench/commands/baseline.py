@@ -71,5 +71,6 @@ def listed(store: Store, args: argparse.Namespace) -> int:
 
 def forget(store: Store, args: argparse.Namespace) -> int:
     for one in store.remove_baseline(args.name, args.on):
-        print(f"baseline {one.name} on {one.hardware} forgotten; sweep {one.sweep_id} stays")
+        its = "is gone from this database" if one.started_at is None else "stays"
+        print(f"baseline {one.name} on {one.hardware} forgotten; sweep {one.sweep_id} {its}")
     return 0

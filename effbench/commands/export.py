@@ -108,7 +108,7 @@ def into_database(args: argparse.Namespace) -> int:
         chosen(store, args.sweep)  # before anything is made at the other end
     tally = Tally()
     with Store.open(args.to, mode="write") as store:
-        take(args.db, store, tally, sweeps=args.sweep, samples=not args.no_samples)
+        take(args.db, store, tally, sweeps=args.sweep, samples=not args.no_samples, option="--to")
     return tally.end(args.to)
 
 

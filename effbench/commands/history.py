@@ -19,7 +19,7 @@ from effbench.analysis.history import DEFAULT_METRICS, columns_of, history, judg
 from effbench.analysis.swept import row_names
 from effbench.commands import options
 from effbench.commands.show import PLAIN_WIDTH, metric_name, terminal
-from effbench.errors import UsageError
+from effbench.errors import NothingFoundError, UsageError
 from effbench.report.history_table import FORMATS, HEADINGS, HistoryTable, one_line
 from effbench.store.series import Series
 from effbench.store.store import Store
@@ -92,6 +92,10 @@ def run(args: argparse.Namespace) -> int:
     if args.what == "acks":
         return acknowledgements(args)
     with Store.open(args.db, mode="read") as store:
+        if not store.sweeps():
+            raise NothingFoundError(
+                f"{store.name} holds no sweep yet; `effbench -m model=mlp mode=eager,default` runs one"
+            )
         table = table_of(
             store, args.metric or DEFAULT_METRICS, args.model, args.mode, args.since, args.all, args.host, args.name
         )

@@ -69,9 +69,10 @@ def take(
     sweeps: Sequence[str] = (),
     baselines: bool = False,
     samples: bool = True,
+    option: str = "--db",
 ) -> None:
-    """Import one source and print a line for each of its sweeps."""
-    with opened(source, store, sweeps=sweeps, samples=samples) as records:
+    """Import one source and print a line for each of its sweeps. `option`: by which the database was named."""
+    with opened(source, store, sweeps=sweeps, samples=samples, option=option) as records:
         for arrival in load(store, records, baselines=baselines, samples=samples):
             tally.add(arrival)
 

@@ -55,8 +55,11 @@ def found(source: str) -> list[str]:
 
 
 @contextmanager
-def opened(source: str, into: Store, *, sweeps: Sequence[str] = (), samples: bool = True) -> Iterator[Iterator[Record]]:
-    """The records of one source. `sweeps` (references) chooses from a database; files are taken whole.
+def opened(
+    source: str, into: Store, *, sweeps: Sequence[str] = (), samples: bool = True, option: str = "--db"
+) -> Iterator[Iterator[Record]]:
+    """The records of one source. `sweeps` (references) chooses from a database; files are taken whole. `option`: by
+    which `into` was named.
 
     Raises StoreError or UsageError for what cannot be read.
     """
@@ -64,7 +67,7 @@ def opened(source: str, into: Store, *, sweeps: Sequence[str] = (), samples: boo
     if "://" in source or (path is not None and path.is_file() and _starts(path) == _SQLITE):
         with _database(source) as store:
             if _same(store, into):
-                raise UsageError(f"{store.name} is the database to import into; name another with --db")
+                raise UsageError(f"{store.name} is the database to import into; name another with {option}")
             ids = [store.find_sweep(reference).id for reference in sweeps]
             ids = list(dict.fromkeys(ids)) if sweeps else [sweep.id for sweep in reversed(store.sweeps())]
             with closing(collect(store, ids, samples=samples)) as records:

@@ -93,3 +93,11 @@ def test_no_database(tmp_path, monkeypatch, effbench):
         assert done.code == 2
         assert "no database at" in done.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_forgetting_one_whose_sweep_is_gone(made, effbench):
+    sweep = made.sweep([a_cell()])
+    effbench("baseline", "set", "main", sweep)
+    made.delete_sweep(sweep)
+    said = f"baseline main on NVIDIA H200 forgotten; sweep {sweep} is gone from this database\n"
+    assert effbench("baseline", "rm", "main").out == said

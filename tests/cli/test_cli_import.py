@@ -106,7 +106,7 @@ def test_straight_into_another_database(odd, run):
     assert (code, said.splitlines()[-1]) == (0, "3 sweeps: 3 imported · database history.db")
     assert run("export", "--db", odd, "--to", "one.db", "--sweep", "last", "--no-samples")[0] == 0
     assert (len(whole.contents("one.db")["sweep"]), len(whole.contents("history.db")["sweep"])) == (1, 3)
-    refused(run("export", "--db", odd, "--to", odd), "is the database to import into")
+    refused(run("export", "--db", odd, "--to", odd), "is the database to import into; name another with --to")
     refused(run("export", "--db", odd, "--to", "two.db", "--sweep", "nowhere"), "no sweep 'nowhere'", code=3)
     assert not Path("two.db").exists()
 
