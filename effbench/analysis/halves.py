@@ -61,6 +61,14 @@ def hardware_of(environment: Mapping[str, Any]) -> str:
     return environment["gpu_name"] or environment["cpu_name"]
 
 
+def meant(text: str, names: Iterable[str]) -> list[str]:
+    """Those of `names` (of hardware, say) that `text` means, whatever its case: in full or without the maker (`L4` is
+    `NVIDIA L4`, not `NVIDIA L40S`); where no name is that, those that it is part of."""
+    names, wanted = list(dict.fromkeys(names)), text.strip().lower()
+    in_full = [name for name in names if name.lower() == wanted or name.lower().endswith(f" {wanted}")]
+    return in_full or [name for name in names if wanted in name.lower()]
+
+
 def seat_of(environment: Mapping[str, Any]) -> tuple[str, str | None, str | None]:
     """Hardware, and the interpreter and folder where they were chosen."""
     flags = environment["flags"] or {}

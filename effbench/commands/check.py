@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
@@ -21,7 +21,7 @@ from effbench.commands.compare import across_of, add_choice, chosen, limits_of, 
 from effbench.commands.show import terminal
 from effbench.errors import EffbenchError, UsageError
 from effbench.regression.compare import Compared, compare_sweeps
-from effbench.regression.gate import baseline_of, command_for, failing, verdict_line
+from effbench.regression.gate import baseline_of, command_for, failing, unchecked, verdict_line
 from effbench.report import comparison, gate_text
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
@@ -58,17 +58,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     try:
-        return checked(args)
+        compared, shows, confirmation = checked(args)
     except EffbenchError as error:
         # whoever reads the job's page is to learn why there is no verdict
         if os.environ.get(SUMMARY):
-            with contextlib.suppress(UsageError):  # that it cannot be written may be the error itself
+            with contextlib.suppress(UsageError):  # the error that counts is the first
                 add_summary(Path(os.environ[SUMMARY]), gate_text.not_checked(str(error), args.baseline))
         raise
+    report(compared, shows, args)
+    if confirmation and confirmation.interrupted:
+        print(f"effbench: interrupted while confirming (sweep {confirmation.sweep_id})", file=sys.stderr)
+        return INTERRUPTED
+    return 1 if failing(compared) else 0
 
 
-def checked(args: argparse.Namespace) -> int:
-    """The exit code of a check that could be made."""
+def checked(args: argparse.Namespace) -> tuple[Compared, Callable[[Change], str], Confirmation | None]:
+    """The comparison, the command that shows a row of it, and what `--confirm` did, where it was asked for."""
     if args.out and args.format == "table":
         raise UsageError("check --out needs a --format such as markdown or json: a table is for the terminal")
     limits = limits_of(args)
@@ -78,16 +83,17 @@ def checked(args: argparse.Namespace) -> int:
         baseline = baseline_of(store, args.baseline, sweep, args.on, "hardware" in across)
         before = store.find_sweep(baseline.sweep_id)
         compared = compare_sweeps(store, before, sweep, limits, across, args.on, wanted_cells(args.cell))
+        compared.unchecked = unchecked(store, sweep, compared)
+        compared.notes += [
+            f"not checked: {seat}, where this sweep ran as well; it takes a baseline there and a check with --on"
+            for seat in compared.unchecked
+        ]
         name = store.name
     confirmation = confirmed(compared, before, sweep, args) if args.confirm else None
     compared = confirmation.compared if confirmation else compared
     again = {} if confirmation is None else dict.fromkeys(confirmation.failed, confirmation.sweep_id)
     shows = partial(command_for, before=before.id, sweep=sweep, db=name, options=given(args), failed_again=again)
-    report(compared, shows, args)
-    if confirmation and confirmation.interrupted:
-        print(f"effbench: interrupted while confirming (sweep {confirmation.sweep_id})", file=sys.stderr)
-        return INTERRUPTED
-    return 1 if failing(compared) else 0
+    return compared, shows, confirmation
 
 
 def confirmed(compared: Compared, before: SweepInfo, sweep: SweepInfo, args: argparse.Namespace) -> Confirmation:
@@ -112,22 +118,39 @@ def given(args: argparse.Namespace) -> list[str]:
 
 
 def report(compared: Compared, shows: Callable[[Change], str], args: argparse.Namespace) -> None:
-    """What was asked for on standard output, and the files beside it. `shows`: the command that shows a row."""
+    """What was asked for on standard output, and the files beside it. `shows`: the command that shows a row.
+
+    A file that cannot be written keeps no other from being written, and the job's summary tells the verdict. Raises
+    UsageError at the end.
+    """
     rows = chosen(compared.changes, args)
     failed = failing(compared)
     line = verdict_line(compared, failed, args.baseline)
+    errors: list[UsageError] = []
+
+    def keep(write: Callable[..., None], *what: Any) -> None:
+        try:
+            write(*what)
+        except UsageError as error:
+            errors.append(error)
+
+    if os.environ.get(SUMMARY):
+        text = gate_text.markdown(compared, compared.changes, failed, line, shows)
+        keep(add_summary, Path(os.environ[SUMMARY]), text)
     if args.format == "table":
         console = terminal()
         show(console, compared, rows, args)
         for text in gate_text.plain(line, failed, shows):
             console.print(escape(text), highlight=False, soft_wrap=True)
     else:
-        options.write(rendered(compared, rows, failed, line, shows, args), args.out)
+        keep(options.write, rendered(compared, rows, failed, line, shows, args), args.out)
+        if args.format == "csv":  # rows alone: nothing in them says what is not there
+            for seat in compared.unchecked:
+                print(f"effbench: {seat} not checked", file=sys.stderr)
     if args.junit:
-        options.write(comparison.as_junit(compared, compared.changes, shows), args.junit)
-    if os.environ.get(SUMMARY):
-        text = gate_text.markdown(compared, compared.changes, failed, line, shows)
-        add_summary(Path(os.environ[SUMMARY]), text)
+        keep(options.write, comparison.as_junit(compared, compared.changes, shows), args.junit)
+    if errors:
+        raise UsageError("; ".join(map(str, errors)))
 
 
 def rendered(
@@ -141,7 +164,9 @@ def rendered(
         return comparison.as_junit(compared, rows, shows)
     if args.format == "json":
         commands = [{"cell_key": one.key, "metric": one.metric, "command": shows(one)} for one in failed]
-        return comparison.as_json(compared, rows, baseline=args.baseline, passed=not failed, failing=commands)
+        return comparison.as_json(
+            compared, rows, baseline=args.baseline, passed=not failed, failing=commands, unchecked=compared.unchecked
+        )
     return render(args.format, compared, rows, args)
 
 

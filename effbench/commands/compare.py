@@ -62,9 +62,13 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
         "--cell", metavar="TEXT", help="tell only of cells whose name has this text, or fits it as a pattern"
     )
     parser.add_argument(
-        "--floor", metavar="SIZE", help="least relative change that counts, of every metric and cell: 3%% or 0.03"
+        "--floor",
+        metavar="SIZE",
+        help="least relative change that counts, of times, energy and memory of every cell: 3%% or 0.03",
     )
-    parser.add_argument("--on", metavar="TEXT", help="only trials on hardware, or by an interpreter, of this name")
+    parser.add_argument(
+        "--on", metavar="NAME", help="only trials on this hardware or by this interpreter; a part of the name will do"
+    )
     parser.add_argument(
         "--across", metavar="NAMES", default="", help=f"compare although these differ, with commas: {', '.join(ACROSS)}"
     )

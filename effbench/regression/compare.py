@@ -10,7 +10,7 @@ from typing import Any
 
 from effbench.analysis import interpreters
 from effbench.analysis.fence import noise_fence
-from effbench.analysis.halves import ABOUT, Half, differences, hardware_of, pairs_of, seated, without
+from effbench.analysis.halves import ABOUT, Half, differences, hardware_of, meant, pairs_of, seated, without
 from effbench.analysis.limits import Limits
 from effbench.analysis.screen import IN_FENCE, NOT_BEFORE, NOT_NOW, ORDER, Change, Pair, screen
 from effbench.analysis.statistics import LogDifference, half_width
@@ -30,13 +30,13 @@ MOST_NAMES = 3
 
 @dataclass(frozen=True)
 class ModeChange:
-    """A mode over all cells that both sides have: geometric mean of after ÷ before, with its 95 % bounds (None where
-    some cell has no interval). `cells`: so many, `of` so many of this mode that either side has."""
+    """A mode over all cells that both sides have: geometric mean of after ÷ before (None of no cell), with its 95 %
+    bounds (None where some cell has no interval). `cells`: so many, `of` so many of this mode that either side has."""
 
     phase: str
     mode: str
     metric: str
-    ratio: float
+    ratio: float | None
     low: float | None
     high: float | None
     cells: int
@@ -45,7 +45,8 @@ class ModeChange:
 
 @dataclass
 class Compared:
-    """A comparison. `differences`: in software, flags and protocol, as text; `changes`: what matters most first."""
+    """A comparison. `differences`: in software, flags and protocol, as text; `changes`: what matters most first.
+    `unchecked`: hardware and interpreters of the later sweep that took no part, where a check asked."""
 
     before: Half
     after: Half
@@ -56,6 +57,7 @@ class Compared:
     limits: Limits
     in_turns: bool = False
     notes: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
 
     @property
     def counts(self) -> dict[Verdict, int]:
@@ -73,13 +75,15 @@ def compare_sweeps(
     on: str | None = None,
     only: Callable[[Pair], bool] | None = None,
 ) -> Compared:
-    """Compare two sweeps. `on`: part of the name of the hardware or interpreter to look at, on a side that has it;
+    """Compare two sweeps. `on`: name of the hardware or interpreter to look at, or part of it, on a side that has it;
     `only`: of which cells the changes are told; all are tested, so that a verdict does not depend on it. What passes
     for noise is told by the sweeps of the same name as `before`.
 
     Raises NothingFoundError where nothing can be compared and UsageError where it is not clear what with what.
     """
-    old, new = chosen_on([load(store, info) for info in (before, after)], on)
+    if before.id == after.id:
+        raise UsageError(f"both sides are sweep {before.id}: there is nothing to compare it with")
+    old, new = chosen_on([load(store, info) for info in (before, after)], on, across)
     old, new = seated(old, new, across)
     environments = dict.fromkeys([*old.environments, *new.environments])
     ratios = [name for name in limits.metrics if METRICS[name].compare == "ratio"]
@@ -130,7 +134,9 @@ def compare_halves(
     if by not in BY_ENVIRONMENT:
         leave_lopsided(compared)
     if by == "mode":
-        compared.modes = [replace(line, mode=f"{old_name} → {new_name}") for line in compared.modes]
+        # cells of one side alone are of its mode: no line of their own beside that of both
+        lines = [line for line in compared.modes if line.cells] or compared.modes[:1]
+        compared.modes = [replace(line, mode=f"{old_name} → {new_name}") for line in lines]
     compared.notes += left_out(whole, by, [name for name in split if name not in (old_name, new_name)])
     return compared
 
@@ -163,7 +169,8 @@ def find(store: Store, reference: str, on: str | None = None) -> SweepInfo:
     """A sweep by id or name, or the one that a baseline of this name means."""
     named = [one for one in store.baselines() if one.name == reference]
     if on is not None:
-        named = [one for one in named if on.lower() in one.hardware.lower()] or named
+        wanted = meant(on, (one.hardware for one in named))
+        named = [one for one in named if one.hardware in wanted] or named  # it may name an interpreter
     if len(named) > 1:
         there = ", ".join(one.hardware for one in named)
         raise UsageError(f"baseline {reference!r} is set on {there}: choose one with --on, or give the sweep's id")
@@ -183,7 +190,9 @@ def finish(
     # all are tested: the correction for many, and so a verdict, does not depend on which of them are looked at
     changes = [change for change in screen(pairs, limits, fence, in_turns) if change.key in told]
     hardware = pairs[0].about["hardware"]
-    compared = Compared(old, new, hardware, differences(old, new), changes, mode_changes(changes), limits, in_turns)
+    compared = Compared(
+        old, new, hardware, differences(old, new), changes, mode_changes(changes, limits), limits, in_turns
+    )
     compared.notes += [f"exception for {rule} ended on {rule.until}: {rule.reason}" for rule in limits.expired]
     compared.notes += [f"exception for {rule} fits no cell here: {rule.reason}" for rule in limits.unused]
     return compared
@@ -201,21 +210,30 @@ def load(store: Store, info: SweepInfo) -> Half:
     return Half(f"{info.id}{name}", info.label, cells, sides, environments, info.protocol, info.state)
 
 
-def chosen_on(halves: Sequence[Half], on: str | None) -> list[Half]:
-    """The halves, those that ran on what `on` names without their other environments. Raises NothingFoundError."""
+def chosen_on(halves: Sequence[Half], on: str | None, across: Collection[str] = ()) -> list[Half]:
+    """The halves, those that ran on what `on` names without their other environments. Raises NothingFoundError where
+    it names nothing, or hardware of one side that the other did not run on (unless the user compares `across` it)."""
     if on is None:
         return list(halves)
-    fitting = [[key for key, row in half.environments.items() if on.lower() in text_of(row).lower()] for half in halves]
+    rows = [row for half in halves for row in half.environments.values()]
+    there = {hardware_of(row): None for row in rows}
+    wanted = meant(on, (name for row in rows for name in names_for(row)))
+    fitting = [[k for k, row in half.environments.items() if not names_for(row).isdisjoint(wanted)] for half in halves]
     if not any(fitting):
         titles = " nor ".join(half.title for half in halves)
-        raise NothingFoundError(f"{titles}: no trial on {on!r}")
+        raise NothingFoundError(f"{titles}: no trial on {on!r}; there is {', '.join(there) or 'none at all'}")
+    lacking = [half for half, ids in zip(halves, fitting, strict=True) if not ids]
+    if lacking and "hardware" not in across and not there.keys().isdisjoint(wanted):
+        own = ", ".join(dict.fromkeys(hardware_of(row) for row in lacking[0].environments.values()))
+        raise NothingFoundError(f"{lacking[0].title} has no trial on {on!r}; it ran on {own or 'nothing yet'}")
     return [half.within(ids) if ids else half for half, ids in zip(halves, fitting, strict=True)]
 
 
-def text_of(environment: Mapping[str, Any]) -> str:
+def names_for(environment: Mapping[str, Any]) -> set[str]:
+    """What `on` may call it."""
     flags = environment["flags"] or {}
-    parts = [hardware_of(environment), flags.get("interpreter"), flags.get("folder"), environment["torch_version"]]
-    return " ".join(part for part in parts if part)
+    names = {hardware_of(environment), flags.get("interpreter"), flags.get("folder"), environment["torch_version"]}
+    return {name for name in names if name}
 
 
 def by_environment(whole: Half, by: str) -> dict[str, Half]:
@@ -298,6 +316,8 @@ def two_of(by: str, known: list[str], values: Sequence[str], title: str) -> tupl
             raise UsageError(f"{by}={value} means {len(fitting)} of the values in {title}: {', '.join(known)}")
         chosen += fitting
     known = chosen or known
+    if len(chosen) == 2 and chosen[0] == chosen[1]:
+        raise UsageError(f"both values are {by}={chosen[0]}: there is nothing to compare it with")
     if len(known) != 2:
         raise UsageError(f"{title} has {len(known)} value{'s' * (len(known) != 1)} of {by}, not two: {', '.join(known)}"
                          + ("; choose with --values BEFORE AFTER" if len(known) > 2 else ""))  # fmt: skip
@@ -317,17 +337,22 @@ def without_parameter(row: Mapping[str, Any], by: str) -> dict[str, Any]:
     return {**row, "params": params, **({by: None} if by in ABOUT else {})}
 
 
-def mode_changes(changes: Sequence[Change]) -> list[ModeChange]:
-    """A line for each phase and mode: by the period where all of its cells have one, else by the latency."""
+def mode_changes(changes: Sequence[Change], limits: Limits) -> list[ModeChange]:
+    """A line for each phase and mode and each of latency and period that some cell has on both sides; where none has,
+    one without a ratio. Empty where neither is compared."""
+    timed = [name for name in ("latency_ms", "period_ms") if name in limits.metrics]
     groups: dict[tuple[str, str], dict[str, list[Change]]] = {}
     for change in changes:
-        if change.metric in ("latency_ms", "period_ms") and change.ratio and math.isfinite(change.ratio):
+        if change.metric in timed and change.ratio and math.isfinite(change.ratio):
             own = groups.setdefault((change.about["phase"], change.about["mode"]), {})
             own.setdefault(change.metric, []).append(change)
     every = Counter((about["phase"], about["mode"]) for about in {one.key: one.about for one in changes}.values())
     found = []
-    order = mode_order((mode, mode) for _, mode in groups)
-    for (phase, mode), metrics in sorted(groups.items(), key=lambda item: (item[0][0], order.index(item[0][1]))):
+    order = mode_order((mode, mode) for _, mode in every)
+    for phase, mode in sorted(every, key=lambda group: (group[0], order.index(group[1]))) if timed else ():
+        metrics = groups.get((phase, mode), {})
+        if not metrics:  # all of it broke, say
+            found.append(ModeChange(phase, mode, timed[0], None, None, None, 0, every[phase, mode]))
         for metric, own in sorted(metrics.items()):
             mean = math.fsum(math.log(change.ratio) for change in own) / len(own)
             half = half_width([None if c.error is None else (c.error, c.df) for c in own])

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from effbench.analysis.halves import meant, said, seat_of
 from effbench.analysis.screen import Change
 from effbench.analysis.verdicts import Verdict
 from effbench.config import DEFAULT_DB
@@ -17,7 +18,7 @@ from effbench.store.sweeps import SweepInfo
 
 
 def baseline_of(store: Store, name: str, sweep: SweepInfo, on: str | None, any_hardware: bool) -> BaselineInfo:
-    """The baseline of this name for the hardware of the sweep.
+    """The baseline of this name for the hardware of the sweep; `on`: which of it, or an interpreter.
 
     Raises NothingFoundError where there is none, UsageError where it is not clear which, or where it is the sweep.
     """
@@ -26,15 +27,18 @@ def baseline_of(store: Store, name: str, sweep: SweepInfo, on: str | None, any_h
     if not hardware:
         raise NothingFoundError(f"sweep {sweep.id} has no trial yet: there is nothing to check")
     fitting = [one for one in known if one.hardware in hardware]
-    if on is not None:  # it may name an interpreter, too
-        fitting = [one for one in fitting if on.lower() in one.hardware.lower()] or fitting
+    # of all hardware that is known here: what names an L4 that has no baseline is no L40S; nothing: an interpreter
+    asked = meant(on, [*hardware, *(one.hardware for one in known)]) if on is not None else []
+    if asked:
+        fitting = [one for one in fitting if one.hardware in asked]
     if not fitting and any_hardware and len(known) == 1:
         fitting = known
     there = ", ".join(one.hardware for one in known)
     if not fitting:
         raise NothingFoundError(
-            f"baseline {name!r} is set on {there}, and sweep {sweep.id} ran on {', '.join(hardware)}; set one there: "
-            f"effbench baseline set {name} SWEEP"
+            f"baseline {name!r} is set on {there}, and sweep {sweep.id} ran on {', '.join(hardware)}"
+            + (f"; not both on {on!r}" if asked else "")
+            + f"; set one there: effbench baseline set {name} SWEEP"
         )
     if len(fitting) > 1:
         shared = ", ".join(one.hardware for one in fitting)
@@ -54,6 +58,13 @@ def failing(compared: Compared) -> list[Change]:
     return [change for change in compared.changes if change.gates]
 
 
+def unchecked(store: Store, sweep: SweepInfo, compared: Compared) -> list[str]:
+    """Hardware, with the interpreter where one was chosen, that the sweep ran on and the check did not look at."""
+    looked_at = {seat_of(row) for row in compared.after.environments.values()}
+    seats = dict.fromkeys(seat_of(row) for row in store.environments_of(sweep.id))
+    return [said([seat]) for seat in seats if seat not in looked_at]
+
+
 def command_for(
     change: Change, before: str, sweep: SweepInfo, db: str, options: Sequence[str] = (),
     failed_again: Mapping[str, str] = MappingProxyType({}),
@@ -69,11 +80,20 @@ def command_for(
 
 
 def verdict_line(compared: Compared, failed: Sequence[Change], name: str) -> str:
-    """`check failed: 2 slower, 1 broken against main` or `check passed against main`; where much is open, that, too."""
+    """`check failed: 2 slower, 1 broken against main` or `check passed against main`, and what a check that passed has
+    not judged: rows that are open, cells without figures to compare, hardware."""
     if failed:
         kinds = dict.fromkeys(change.verdict for change in failed)
-        said = ", ".join(f"{sum(change.verdict is kind for change in failed)} {kind}" for kind in kinds)
-        return f"check failed: {said} against {name}"
-    open_rows = sum(change.verdict is Verdict.AMBIGUOUS for change in compared.changes)
-    of = f" of {len(compared.changes)} rows"
-    return f"check passed against {name}" + (f"; {open_rows}{of} could not be judged" if open_rows else "")
+        told = ", ".join(f"{sum(change.verdict is kind for change in failed)} {kind}" for kind in kinds)
+        parts = [f"check failed: {told} against {name}"]
+    else:
+        parts = [f"check passed against {name}"]
+        rows = compared.changes
+        if open_rows := sum(change.verdict is Verdict.AMBIGUOUS for change in rows):
+            parts.append(f"{open_rows} of {len(rows)} rows could not be judged")
+        cells = {change.key for change in rows}
+        judged = {change.key for change in rows if None not in (change.before, change.after)}
+        if len(judged) < len(cells):
+            have = f"{len(judged)} of {len(cells)} cells have" if len(cells) > 1 else "the only cell has no"
+            parts.append(f"{have} figures to compare")
+    return "; ".join([*parts, *(f"{seat} not checked" for seat in compared.unchecked)])

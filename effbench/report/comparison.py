@@ -74,11 +74,11 @@ def limits_line(compared: Any) -> list[str]:
 
 
 def mode_lines(compared: Any) -> list[str]:
-    """`inference eager: latency 1.003 (0.998–1.008) over 12 cells`."""
+    """`inference eager: latency 1.003 (0.998–1.008) over 12 cells`; of none `eager: latency – over 0 of 12 cells`."""
     phases = {line.phase for line in compared.modes}
     return [
         (f"{line.phase} " if len(phases) > 1 else "")
-        + f"{line.mode}: {METRICS[line.metric].title} {ratio_text(line.ratio, line.low, line.high)}"
+        + f"{line.mode}: {METRICS[line.metric].title} {ratio_text(line.ratio, line.low, line.high) or '–'}"
         + f" over {line.cells} {'' if line.of in (None, line.cells) else f'of {line.of} '}"
         + f"cell{'s' * ((line.of or line.cells) != 1)}"
         for line in compared.modes
@@ -174,12 +174,13 @@ def as_csv(changes: Iterable[Change]) -> str:
 
 def as_junit(compared: Any, changes: Iterable[Change], shows: Callable[[Change], str] | None = None) -> str:
     """A test suite for each cell, a test for each of its metrics: what fails a check fails here, what is ambiguous, or
-    missing and ignored, is skipped with the reason, as CI services show them. `shows`: the command that shows a row."""
+    missing and ignored, is skipped with the reason, as CI services show them; so is hardware that was not checked.
+    `shows`: the command that shows a row."""
     cells: dict[str, list[Change]] = {}
     for change in changes:
         cells.setdefault(change.name, []).append(change)
     every = [change for own in cells.values() for change in own]
-    root = ElementTree.Element("testsuites", name="effbench", **totals(every))
+    root = ElementTree.Element("testsuites", name="effbench", **totals(every, len(compared.unchecked)))
     for name, own in cells.items():
         suite = ElementTree.SubElement(root, "testsuite", name=clean(name), **totals(own))
         for change in own:
@@ -190,14 +191,19 @@ def as_junit(compared: Any, changes: Iterable[Change], shows: Callable[[Change],
                 failure.text = clean("\n".join([heading(compared), *([shows(change)] if shows else [])]))
             elif change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING):
                 ElementTree.SubElement(test, "skipped", message=said)
+    for seat in compared.unchecked:
+        suite = ElementTree.SubElement(root, "testsuite", name=clean(seat), **totals([], 1))
+        test = ElementTree.SubElement(suite, "testcase", classname=clean(seat), name="hardware")
+        ElementTree.SubElement(test, "skipped", message=f"{clean(seat)}: not checked")
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def totals(changes: Sequence[Change]) -> dict[str, str]:
+def totals(changes: Sequence[Change], unchecked: int = 0) -> dict[str, str]:
     failures = sum(change.gates for change in changes)
     skipped = sum(change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING) and not change.gates for change in changes)
-    return {"tests": str(len(changes)), "failures": str(failures), "skipped": str(skipped), "errors": "0"}
+    tests, skipped = len(changes) + unchecked, skipped + unchecked
+    return {"tests": str(tests), "failures": str(failures), "skipped": str(skipped), "errors": "0"}
 
 
 def sentence(change: Change) -> str:

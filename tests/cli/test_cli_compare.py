@@ -23,13 +23,15 @@ def rows(done):
 
 @pytest.fixture
 def two(made):
-    return made.sweep({EAGER: FAST, DEFAULT: FAST}, label="v1"), made.sweep({EAGER: FAST, DEFAULT: SLOW}, label="v2")
+    return made.sweep({EAGER: FAST, DEFAULT: FAST}, label="v1", name="first"), made.sweep(
+        {EAGER: FAST, DEFAULT: SLOW}, label="v2"
+    )
 
 
 def test_the_table_says_what_changed_and_counts_the_rest(two, effbench):
     done = effbench("compare", *two)
     assert (done.code, done.err) == (0, "")  # a regression is an answer here; `check` is the gate
-    assert f"{two[0]} v1 → {two[1]} v2 · NVIDIA H200" in done.out
+    assert f"{two[0]} (first) v1 → {two[1]} v2 · NVIDIA H200" in done.out
     assert "▲ slower" in done.out
     assert "1.100" in done.out
     assert "1 slower, 23 same (23 rows that are the same are not shown: --all)" in done.out
@@ -193,6 +195,9 @@ def test_figures_that_cannot_be(made, effbench, bad):
     found = rows(effbench("compare", before, made.sweep([EAGER]), "--format", "json"))
     assert found["eager", "period_ms"] == "ambiguous"
     assert found["eager", "latency_ms"] == "same"
+    # what is no number is stored as nothing
+    said = "1 of 5 figures before cannot be: left out" if bad <= 0 else "1 of 5 trials before without this figure"
+    assert said in effbench("compare", before, "last", "--all").out.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
@@ -206,7 +211,7 @@ def test_figures_that_cannot_be(made, effbench, bad):
         (("last", "--by", "colour"), "no cell of"),
         (("last", "--by", "dtype", "--across", "dtype"), "--across is for two sweeps"),
         (("last", "last", "--values", "a", "b"), "--by, which is not given"),
-        (("last", "last", "--only", "slow"), "a verdict is one of"),
+        (("first", "last", "--only", "slow"), "a verdict is one of"),
         (("last", "last", "--floor", "2"), "give a share below 100 %"),
         (("last", "last", "--floor", "nan"), "give a share below 100 %"),
         (("last", "last", "--floor", "x"), "give a size such as"),
@@ -216,7 +221,10 @@ def test_figures_that_cannot_be(made, effbench, bad):
         (("last", "last", "--config", "nowhere"), "no configuration 'nowhere'"),
         (("last", "last", "--set", "limits=3"), "maps no metric"),
         (("last", "last", "--format", "html"), "invalid choice"),
-        (("last", "last", "--out", "/proc/x/y"), "cannot write /proc/x/y"),
+        (("first", "last", "--out", "/proc/x/y"), "cannot write /proc/x/y"),
+        (("last", "last"), "both sides are sweep "),
+        (("first", "last", "--by", "mode"), "--by takes one sweep"),
+        (("last", "--by", "mode", "--values", "eager", "eager"), "both values are mode=eager"),
     ],
 )
 def test_what_is_refused(two, effbench, words, said):

@@ -4,6 +4,7 @@ from made_sweeps import H200, a_cell, environment, steps
 from effbench.analysis.limits import limits_of
 from effbench.errors import NothingFoundError, UsageError
 from effbench.regression.compare import compare_halves, compare_sweeps, find
+from effbench.report import comparison
 from effbench.store import Store
 
 EAGER, DEFAULT, GRAPH = (a_cell(mode) for mode in ("eager", "default", "cuda-graph"))
@@ -51,11 +52,29 @@ def test_a_line_for_each_mode(made, compared):
     after = made.sweep({EAGER: SLOW, other: {"latency_ms": steps(1.1**3, 0.001)}, GRAPH: {"status": "error"}})
     found = compared(before, after)
     lines = {(line.mode, line.metric): line for line in found.modes}
-    assert set(lines) == {("eager", "latency_ms"), ("eager", "period_ms")}
+    assert set(lines) == {("eager", "latency_ms"), ("eager", "period_ms"), ("cuda-graph", "latency_ms")}
     line = lines["eager", "latency_ms"]
     assert line.ratio == pytest.approx(1.1**2)  # geometric mean of 1.1 and 1.1³
     assert line.low < line.ratio < line.high
     assert (line.cells, line.of) == (2, 2)
+    failed = lines["cuda-graph", "latency_ms"]
+    assert (failed.ratio, failed.low, failed.cells, failed.of) == (None, None, 0, 1)
+
+
+def test_a_mode_that_broke_entirely_keeps_its_line(made, compared, halves):
+    skipped = {"status": "degraded", "reason": "CUDA graphs skipped"}
+    sweeps = made.sweep([EAGER, GRAPH]), made.sweep({EAGER: {}, GRAPH: skipped})
+    lines = comparison.mode_lines(compared(*sweeps))
+    assert lines[-1] == "cuda-graph: latency – over 0 of 1 cell"
+    assert [line.split(":")[0] for line in lines[:-1]] == ["eager", "eager"]
+    # by the period, where that alone is compared; not at all where no time is
+    assert compared(*sweeps, {"metrics": ["period_ms"]}).modes[-1].metric == "period_ms"
+    assert compared(*sweeps, {"metrics": ["kernels"]}).modes == []
+    # the halves of one sweep: one line for both modes, also where one side has a cell more
+    more = made.sweep([EAGER, GRAPH, a_cell("cuda-graph", bs=64)])
+    assert {(one.mode, one.cells) for one in halves(more, "mode").modes} == {("eager → cuda-graph", 1)}
+    (line,) = halves(sweeps[1], "mode").modes
+    assert (line.mode, line.cells, line.of) == ("eager → cuda-graph", 0, 1)
 
 
 def test_a_cell_that_broke_does_not_leave_the_modes_line_silently(made, compared):
@@ -70,9 +89,14 @@ def test_one_trial_leaves_the_modes_line_without_bounds(made, compared):
     assert (line.ratio, line.low) == (1.0, None)
 
 
-def test_a_sweep_against_itself(made, compared):
+def test_a_sweep_against_itself(made, compared, halves):
     sweep = made.sweep({EAGER: FAST, DEFAULT: SLOW, GRAPH: {"status": "oom"}})
-    found = compared(sweep, sweep)
+    with pytest.raises(UsageError, match=f"both sides are sweep {sweep}"):
+        compared(sweep, sweep)
+    with pytest.raises(UsageError, match="both values are mode=eager"):
+        halves(sweep, "mode", values=["eager", "eager"])
+    again = made.sweep({EAGER: FAST, DEFAULT: SLOW, GRAPH: {"status": "oom"}})
+    found = compared(sweep, again)
     assert {one.verdict for one in found.changes} == {"same"}
     assert {one.ratio for one in found.changes if one.metric == "latency_ms"} == {1.0}
 
@@ -118,6 +142,28 @@ def test_of_two_gpus_one_is_chosen(made, compared):
     assert verdicts(compared(*sweeps, on="H200")) == {"eager": "same"}
     with pytest.raises(NothingFoundError, match="no trial on 'B200'"):
         compared(*sweeps, on="B200")
+
+
+def test_hardware_that_one_side_lacks_is_not_another_whose_name_begins_alike(made, compared):
+    small, large = (environment(gpu_name=f"NVIDIA {name}") for name in ("L4", "L40S"))
+    before = made.sweep([EAGER], env=large)
+    after = made.sweep([EAGER], env=large)
+    made.sweep({EAGER: SLOW}, env=small, into=after)
+    for on in ("NVIDIA L4", "l4"):
+        with pytest.raises(NothingFoundError, match=rf"{before} has no trial on '{on}'; it ran on NVIDIA L40S"):
+            compared(before, after, on=on)
+    assert verdicts(compared(before, after, on="L4", across=["hardware"])) == {"eager": "slower"}
+    assert verdicts(compared(before, after, on="l40")) == {"eager": "same"}
+    assert verdicts(compared(before, after)) == {"eager": "same"}
+
+
+def test_an_interpreter_in_full_goes_before_one_that_begins_alike(made, compared):
+    sweeps = []
+    for figures in (FAST, SLOW):
+        sweeps.append(made.sweep({EAGER: FAST}, env=environment(flags={"interpreter": "/v/bin/python"})))
+        made.sweep({EAGER: figures}, env=environment(flags={"interpreter": "/v/bin/python3"}), into=sweeps[-1])
+    assert verdicts(compared(*sweeps, on="/v/bin/python")) == {"eager": "same"}
+    assert verdicts(compared(*sweeps, on="python3")) == {"eager": "slower"}
 
 
 def test_of_two_interpreters_one_is_chosen_on_the_side_that_has_it(made, compared):

@@ -1,12 +1,15 @@
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from made_sweeps import H200, a_cell, environment
 
+from effbench.analysis.limits import limits_of
 from effbench.analysis.screen import STATUS, Change
 from effbench.analysis.verdicts import Verdict
 from effbench.errors import NothingFoundError, UsageError
-from effbench.regression.gate import baseline_of, command_for, failing, verdict_line
+from effbench.regression.compare import compare_sweeps
+from effbench.regression.gate import baseline_of, command_for, failing, unchecked, verdict_line
 from effbench.store import Store
 
 A100 = environment(gpu_name="NVIDIA A100")
@@ -52,6 +55,38 @@ def test_a_sweep_on_several(made, chosen):
     with pytest.raises(UsageError, match="share NVIDIA A100, NVIDIA H200: choose one with --on"):
         chosen(sweep)
     assert chosen(sweep, on="a100").hardware == "NVIDIA A100"
+    with pytest.raises(NothingFoundError, match="not both on 'L4'; set one there"):
+        chosen(sweep, on="L4")
+
+
+@pytest.mark.parametrize("on", ["NVIDIA L4", "nvidia l4", "L4"])
+def test_a_name_in_full_goes_before_a_part(made, chosen, on):
+    small, large = (environment(gpu_name=f"NVIDIA {name}") for name in ("L4", "L40S"))
+    here, there = made.sweep([a_cell()], env=small), made.sweep([a_cell()], env=large)
+    set_main(made, there)
+    sweep = made.sweep([a_cell()], env=small)
+    made.sweep([a_cell()], env=large, into=sweep)
+    with pytest.raises(NothingFoundError, match=r"is set on NVIDIA L40S, and sweep .* not both on"):
+        chosen(sweep, on=on)
+    set_main(made, here)
+    assert chosen(sweep, on=on).sweep_id == here
+    assert chosen(sweep, on="l40").sweep_id == there
+    set_main(made, made.sweep([a_cell()]))
+    with pytest.raises(NothingFoundError, match="not both on 'H200'"):
+        chosen(sweep, on="H200")
+
+
+def test_what_a_check_did_not_look_at(made):
+    old, new = (environment(flags={"interpreter": f"/venvs/{name}/bin/python"}) for name in ("old", "new"))
+    before, after = made.sweep([a_cell()], env=old), made.sweep([a_cell()], env=old)
+    made.sweep([a_cell()], env=new, into=after)
+    made.sweep([a_cell()], env=A100, into=after)
+    with Store.open(made.path) as store:
+        infos = [store.find_sweep(one) for one in (before, after)]
+        compared = compare_sweeps(store, *infos, limits_of({}))
+        assert set(unchecked(store, infos[1], compared)) == {"NVIDIA H200 /venvs/new/bin/python", "NVIDIA A100"}
+        again = compare_sweeps(store, *reversed(infos), limits_of({}))
+        assert unchecked(store, infos[0], again) == []
 
 
 def test_on_may_name_an_interpreter(made, chosen):
@@ -85,11 +120,21 @@ def test_what_fails_a_check():
 
 def test_the_line_that_says_so():
     failed = [change(Verdict.BROKEN, metric=STATUS), change(Verdict.SLOWER), change(Verdict.SLOWER)]
-    assert verdict_line(None, failed, "main") == "check failed: 1 broken, 2 slower against main"
-    clear = SimpleNamespace(changes=[change(Verdict.SAME)])
-    assert verdict_line(clear, [], "main") == "check passed against main"
-    hazy = SimpleNamespace(changes=[change(Verdict.SAME), change(Verdict.AMBIGUOUS)])
-    assert verdict_line(hazy, [], "main") == "check passed against main; 1 of 2 rows could not be judged"
+    known = {"before": 1.0, "after": 1.0}
+
+    def line(changes, failed=(), unchecked=()):
+        return verdict_line(SimpleNamespace(changes=changes, unchecked=list(unchecked)), failed, "main")
+
+    assert line(failed, failed) == "check failed: 1 broken, 2 slower against main"
+    assert line([change(Verdict.SAME, **known)]) == "check passed against main"
+    hazy = [change(Verdict.SAME, **known), change(Verdict.AMBIGUOUS, **known)]
+    assert line(hazy) == "check passed against main; 1 of 2 rows could not be judged"
+    assert line(hazy[:1], unchecked=["NVIDIA L4"]) == "check passed against main; NVIDIA L4 not checked"
+    nothing = change(Verdict.SAME, metric=STATUS)
+    assert line([nothing]) == "check passed against main; the only cell has no figures to compare"
+    others = [*hazy[:1], replace(nothing, key="f"), replace(hazy[1], key="a", before=None)]
+    said = "check passed against main; 1 of 3 rows could not be judged; 1 of 3 cells have figures to compare"
+    assert line(others) == said
 
 
 def test_the_command_that_shows_a_row():
