@@ -284,6 +284,19 @@ def test_changes_as_html(made):
     assert "✗ broken" in broken and "<img" not in broken and "&lt;img" in broken
 
 
+def test_a_mode_without_a_cell_to_compare_has_its_line(tmp_path):
+    made = copied(template(tmp_path), tmp_path / "modes.db")
+    eager, graph = a_cell(), a_cell("cuda-graph")
+    made.sweep([eager, graph])
+    made.sweep({eager: {}, graph: {"status": "degraded", "reason": "CUDA graphs skipped"}})
+    with Store.open(made.path) as store:
+        found = changed(gather(store, "made").subjects[0].changes)
+    line = {one["mode"]: one for one in found["modes"]}["cuda-graph"]
+    assert (line["cells"], line["figures"]["latency"]["ratio"]) == (0, None)
+    row = drawn(found).split("cuda-graph</")[-1].split("</tr>")[0]
+    assert '<td class="num">—</td>' in row and '<td class="num">0</td>' in row
+
+
 def test_the_files_are_whole_scripts(tmp_path, material):
     written = write_site(material, tmp_path)
     index = json.loads(script(tmp_path / "data" / "history-index.js"))
