@@ -194,10 +194,11 @@ def evidence_line(console: Console, outcome: Any) -> None:
 
 def tables(console: Console, done: Any) -> None:
     for table in done.experiment.tables:
-        if table.sweep is not None and table.sweep not in done.swept:
+        rows = done.scope(table.sweep)
+        if not rows.rows:  # its sweeps mean nothing here
             continue
         try:
-            made = pivot(table.title, table.value, table.unit, table.rows, table.columns, done.scope(table.sweep))
+            made = pivot(table.title, table.value, table.unit, table.rows, table.columns, rows)
         except ExpressionError as error:
             done.mistakes.append(f"table {table.title!r} of {done.experiment.path}: {error}")
         else:

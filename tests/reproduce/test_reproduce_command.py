@@ -148,6 +148,18 @@ def test_mistakes(here, words, said):
     assert "Traceback" not in done.err
 
 
+def test_a_sweep_that_means_nothing_here_has_no_table(here):
+    (here.folder / "gpus.yaml").write_text(
+        "question: x?\ngpu_seconds: 1\nsweeps: {one: [model=tiny, bs=1], two: [model=tiny, bs=2]}\n"
+        "tables: [{title: Of all, value: latency_ms}, {title: Of two, value: latency_ms, sweep: two}]\n"
+        "claims: {g: {text: a, needs: cuda, holds: max(latency_ms) > 1}}\n"
+    )
+    done = here.run("reproduce", "gpus.yaml", *here.tiny, "db=sixth.db")
+    assert done.code == 0, done
+    assert "g a: not measurable here" in done.out
+    assert "Of all" not in done.out and "Of two" not in done.out
+
+
 @pytest.mark.parametrize(
     "piece, said",
     [
