@@ -98,8 +98,8 @@ class Memory:
 @dataclass(frozen=True)
 class ListAdvice:
     """What a capture list makes of a trace. `latency_ms`: expected, a call; None where sizes above the list have no
-    eager figure. `fallbacks`: share of calls without a graph. `doubts`: what of it was not measured. `guessed`: sizes above
-    all measured ones that it rests on, so that its latency cannot be ranked."""
+    eager figure. `fallbacks`: share of calls without a graph. `doubts`: what of it was not measured. `guessed`: sizes
+    above all measured ones that it rests on, so that its latency cannot be ranked."""
 
     name: str
     sizes: list[int]

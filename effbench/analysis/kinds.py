@@ -152,7 +152,7 @@ class _Kinds:
         if name == "relative":
             if not self.expect(node.args[0], FIGURES, usage).a_row:
                 raise ExpressionError(f"in {self.text!r}: {ast.unparse(node.args[0])!r} is {first}; {usage}")
-            self.expect(node.args[1], (TEXT,), usage)
+            self.expect(node.args[1], (TEXT, ANY), usage)
             return Kind(NUMBER, a_row=True)
         if name == "fact":
             self.expect(node.args[0], (TEXT,), usage)

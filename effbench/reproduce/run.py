@@ -258,15 +258,17 @@ def command_of(experiment: Experiment, name: str, words: Sequence[str], override
     title = experiment.name if len(experiment.sweeps) == 1 else f"{experiment.name}/{name}"
     own = [*words, f"sweep.name={title}", "on_failure=ignore", f'db="{db}"']
     given = {key_of(word) for word in overrides}
-    gone = gone_with_their_group(own, overrides)
-    return ["-m", *(word for word in own if key_of(word) not in given and word not in gone), *overrides]
+    left = [word for word in own if key_of(word) not in given]
+    gone = gone_with_their_group(left, overrides)
+    return ["-m", *(word for word in left if word not in gone), *overrides]
 
 
 def gone_with_their_group(words: Sequence[str], overrides: Sequence[str]) -> list[str]:
     """The experiment's settings of a group of which the user chooses another: `protocol.rounds=3` was meant for the
-    protocol that `protocol=quick` replaces."""
-    chosen = {key_of(word) for word in overrides} & GROUPS
-    settings = [word for word in words if "." in (key_of(word) or "")]
+    protocol that `protocol=quick` replaces. Not those that the user gives as well."""
+    given = {key_of(word) for word in overrides}
+    chosen = given & GROUPS
+    settings = [word for word in words if "." in (key_of(word) or "") and key_of(word) not in given]
     return [word for word in settings if str(key_of(word)).partition(".")[0] in chosen]
 
 

@@ -60,7 +60,9 @@ def test_verdicts_are_printed_and_kept(here):
 
 
 def test_options_stand_anywhere_and_a_protocol_brings_its_own_settings(here):
-    text = MINE.replace('"mode=eager,cuda-graph"', "mode=eager, protocol.rounds=3, protocol.enough_interval=0.5")
+    text = MINE.replace(
+        '"mode=eager,cuda-graph"', "mode=eager, protocol.rounds=3, protocol.budget_s=3, protocol.enough_interval=0.5"
+    )
     (here.folder / "rounds.yaml").write_text(text.replace("wide:", "wide2:").replace("graph:", "graph2:"))
     done = here.run("reproduce", "rounds.yaml", "--db", "rounds.db", *here.tiny, "protocol.budget_s=0.1")
     assert done.code == 0, done
@@ -185,6 +187,22 @@ def test_evidence_that_there_is_not_is_said_before_anything_runs(here, piece, sa
     assert said in done.err
     assert "Traceback" not in done.err
     assert not (here.folder / "fourth.db").exists()
+
+
+@pytest.mark.parametrize("words", [("reproduce",), ("claims", "--experiment")], ids=" ".join)
+def test_a_file_in_another_encoding(here, words):
+    (here.folder / "latin.yaml").write_bytes("question: Größe?\n".encode("latin-1"))
+    done = here.run(*words, "latin.yaml")
+    assert done.code == 2, done
+    assert "latin.yaml is no YAML that can be read" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_settings_of_a_model_that_the_chosen_one_lacks_are_refused_before_anything_runs(here):
+    done = here.run("reproduce", "mine.yaml", *here.tiny, "model=pointer-chase", "db=seventh.db")
+    assert done.code == 2, done
+    assert "width" in done.err
+    assert not (here.folder / "seventh.db").exists()
 
 
 def test_evidence_whose_module_fails_has_a_status(here):
