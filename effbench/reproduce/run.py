@@ -29,8 +29,8 @@ from effbench.sweeping.sites import PROBE_TIMEOUT_S, probe
 from effbench.sweeping.workers import ForkServer
 
 NO_CUDA = "needs a CUDA GPU, and there is none here"
-#: Whose settings go with the choice. Those of a model or mode stay: they are what the claims compare, and what the
-#: other does not have is refused before anything runs.
+#: Whose settings go with the choice. Those of a model or mode stay: they are what the claims compare, and another that
+#: does not have them says so.
 GROUPS = {"protocol", "stream", "executor"}
 
 

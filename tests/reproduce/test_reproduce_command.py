@@ -198,11 +198,15 @@ def test_a_file_in_another_encoding(here, words):
     assert "Traceback" not in done.err
 
 
-def test_settings_of_a_model_that_the_chosen_one_lacks_are_refused_before_anything_runs(here):
-    done = here.run("reproduce", "mine.yaml", *here.tiny, "model=pointer-chase", "db=seventh.db")
+def test_settings_of_a_model_or_mode_stay_beside_another_choice(here):
+    words = ("mine.yaml", *here.tiny, "mode=eager", "db=seventh.db")
+    done = here.run("reproduce", *words, "model=pointer-chase")
+    assert done.code == 0, done
+    assert "unexpected keyword argument 'width'" in done.out
+    (here.folder / "pools.yaml").write_text(MINE.replace('"mode=eager,cuda-graph"', "mode=cuda-graph, mode.warmups=5"))
+    done = here.run("reproduce", "pools.yaml", *words[1:], "mode=eager,default")
     assert done.code == 2, done
-    assert "width" in done.err
-    assert not (here.folder / "seventh.db").exists()
+    assert "mode default has no setting 'warmups'" in done.err
 
 
 def test_evidence_whose_module_fails_has_a_status(here):
