@@ -90,10 +90,10 @@ def run_command(name: str, rest: list[str]) -> int:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean `effbench {near[0]}`?" if near else f"commands: {', '.join(COMMANDS)}"
         raise UsageError(f"unknown command {name!r}; {hint}")
-    import argparse
+    from effbench.commands.parser import Parser
 
     module = importlib.import_module(f"effbench.commands.{COMMANDS[name]}")
-    parser = argparse.ArgumentParser(prog=f"effbench {name}", description=module.HELP)
+    parser = Parser(prog=f"effbench {name}", description=module.HELP)
     parser.error = lambda message: refuse(name, message)  # type: ignore[method-assign] - argparse prints its usage
     module.add_arguments(parser)
     return module.run(parser.parse_args(rest))

@@ -72,6 +72,7 @@ class ProbeRequest:
     modules: list[str] = field(default_factory=list)
     modes: list[dict[str, Any]] = field(default_factory=list)
     device: str = "auto"
+    evidence: list[dict[str, Any]] = field(default_factory=list)  # "target" and "settings" of pieces
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

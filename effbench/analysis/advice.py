@@ -98,7 +98,8 @@ class Memory:
 @dataclass(frozen=True)
 class ListAdvice:
     """What a capture list makes of a trace. `latency_ms`: expected, a call; None where sizes above the list have no
-    eager figure. `fallbacks`: share of calls without a graph. `doubts`: what of it was not measured."""
+    eager figure. `fallbacks`: share of calls without a graph. `doubts`: what of it was not measured. `guessed`: sizes
+    above all measured ones that it rests on, so that its latency cannot be ranked."""
 
     name: str
     sizes: list[int]
@@ -108,6 +109,7 @@ class ListAdvice:
     memory_bytes: float | None
     fits: bool
     doubts: list[str] = field(default_factory=list)
+    guessed: list[int] = field(default_factory=list)
 
 
 def evaluate(name: str, sizes: Sequence[int], trace: Mapping[int, int], costs: Costs, memory: Memory) -> ListAdvice:
@@ -126,6 +128,7 @@ def evaluate(name: str, sizes: Sequence[int], trace: Mapping[int, int], costs: C
         needed,
         memory.fits(needed),
         doubts(sizes, trace, costs),
+        sorted({size for curve, used in rests_on(sizes, trace, costs).values() for size in above(curve, used)}),
     )
 
 
@@ -138,12 +141,8 @@ def call_ms(bucket: int | None, raw: int, costs: Costs) -> float:
 
 def doubts(sizes: Sequence[int], trace: Mapping[int, int], costs: Costs) -> list[str]:
     """What the figure of a list rests on beside measurements; only sizes that calls take count."""
-    taken = sorted({bucket for raw in trace if (bucket := bucket_of(sizes, raw)) is not None})
-    without = sorted(raw for raw in trace if bucket_of(sizes, raw) is None)
     said = []
-    for what, curve, used in (("graph", costs.graph_ms, taken), ("eager", costs.eager_ms, without)):
-        if curve is None:
-            continue
+    for what, (curve, used) in rests_on(sizes, trace, costs).items():
         first, last = curve.sizes[0], curve.sizes[-1]
         for where, text in (
             (BETWEEN, "between measured sizes: {0}"),
@@ -153,6 +152,18 @@ def doubts(sizes: Sequence[int], trace: Mapping[int, int], costs: Costs) -> list
             if found := [size for size in used if curve.where(size) == where]:
                 said.append(f"{what} figures {text.format(listed(found))}")
     return said
+
+
+def rests_on(sizes: Sequence[int], trace: Mapping[int, int], costs: Costs) -> dict[str, tuple[Curve, list[int]]]:
+    """`graph` and `eager` -> the curve, and the sizes at which a list takes it; no eager where it was not measured."""
+    taken = sorted({bucket for raw in trace if (bucket := bucket_of(sizes, raw)) is not None})
+    without = sorted(raw for raw in trace if bucket_of(sizes, raw) is None)
+    found = {"graph": (costs.graph_ms, taken)}
+    return found if costs.eager_ms is None else found | {"eager": (costs.eager_ms, without)}
+
+
+def above(curve: Curve, sizes: Sequence[int]) -> list[int]:
+    return [size for size in sizes if curve.where(size) == ABOVE]
 
 
 def listed(sizes: Sequence[int], most: int = 6) -> str:

@@ -100,7 +100,7 @@ def judge(claim: Claim, rows: Rows) -> Judgement:
         return Judgement(claim.id, Verdict.NOT_MEASURABLE, reason)
     failed = [row for row in rows.rows if row["status"] != Status.OK and concerns(claim, row)] if of_rows else []
     try:
-        value = figure(claim, rows)
+        value = overall(claim, rows)
         parts = {
             ", ".join(filter(None, (statement, label))): part_of(claim, statement, label, part)
             for label, part in rows.split(claim.each).items()
@@ -134,6 +134,16 @@ def concerns(claim: Claim, row: Mapping[str, Any]) -> bool:
 
 def speaks_of_rows(names: set[str]) -> bool:
     return any(name.partition(".")[0] != "evidence" for name in names)
+
+
+def overall(claim: Claim, rows: Rows) -> Estimate | None:
+    """The figure over all rows; None where only the parts that `each` names have one, such as that of a single row."""
+    try:
+        return figure(claim, rows)
+    except ExpressionError:
+        if not claim.each:
+            raise
+        return None  # what is a mistake in each part, too, is said of the part
 
 
 def figure(claim: Claim, rows: Rows) -> Estimate | None:

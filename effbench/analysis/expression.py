@@ -346,7 +346,7 @@ def _quantile(values: Sequence[Any], share: Any) -> Estimate:
     return estimate.quantile(_numbers(values), as_estimate(share).value)
 
 
-_OF_TRUTHS = ("share", "all", "any", "count", "len")
+_OF_TRUTHS = ("share", "all", "any", "count")
 _REDUCTIONS: dict[str, Callable[..., Any]] = {
     "geomean": lambda values: estimate.geometric_mean(_numbers(values)),
     "mean": lambda values: estimate.mean(_numbers(values)),

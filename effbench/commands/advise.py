@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from effbench import streams
-from effbench.analysis.advice import PER_GRAPH_BYTES, ListAdvice, Memory, best_lists, evaluate
+from effbench.analysis.advice import PER_GRAPH_BYTES, ListAdvice, Memory, best_lists, evaluate, listed
 from effbench.analysis.mode_advice import Choice, ModeAdvice, advise_mode
 from effbench.analysis.points import CALL, Points, points, rows_of_case
 from effbench.analysis.summary import break_even_calls
@@ -29,6 +29,7 @@ from effbench.store.store import Store
 
 HELP = "Advice out of measured results: which batch sizes to capture (buckets), which mode to run (mode)."
 FORMATS = ("table", "json", "markdown")
+GUESS = "a guess"  # in the place of a ratio
 SLACK = 0.01  # so much above the least latency, a lighter list is shown as well
 UNITS = {"": 1, "B": 1} | {
     f"{prefix}{suffix}": base**power
@@ -160,6 +161,7 @@ def buckets_sheet(args: argparse.Namespace, measured: Points, trace: Counter[int
     graphs = "one pool for all: the largest graph's" if memory.shared else "a pool each: the sum"
     budget = "no budget" if memory.budget_bytes is None else f"budget {format_bytes(memory.budget_bytes)}"
     lines = [
+        *measure_first(measured, advised),
         f"capture: {advised.sizes}" if advised.sizes else "capture nothing: eager is the fastest that fits",
         *(f"{one.name}: {one.sizes}" for one in frugals),
         f"{measured.case}, {measured.mode}; trace of {sum(trace.values())} calls, sizes {min(trace)} to {max(trace)}",
@@ -171,6 +173,8 @@ def buckets_sheet(args: argparse.Namespace, measured: Points, trace: Counter[int
         *(f"{one.name}: {doubt}" for one in (*frugals, *others) for doubt in one.doubts if "guess" in doubt),
         *(f"not measured: {reason}" for reason in measured.missing),
     ]
+    if not advised.guessed and any(one.guessed for one in others):
+        lines.append(f"{GUESS}: not ranked, as it rests on figures above the largest measured size")
     data = {
         "model": measured.case,
         "mode": measured.mode,
@@ -182,6 +186,17 @@ def buckets_sheet(args: argparse.Namespace, measured: Points, trace: Counter[int
         "missing": measured.missing,
     }
     return Sheet(headings, rows, lines, data)
+
+
+def measure_first(measured: Points, advised: ListAdvice) -> list[str]:
+    """Where calls lie above all that was measured, no list is known to be better than another."""
+    if not advised.guessed:
+        return []
+    largest = advised.guessed[-1]
+    return [
+        f"measure bs={largest} first, in {measured.mode} and without a graph: what a call of "
+        f"{listed(advised.guessed)} rows costs is a guess, and so is the list"
+    ]
 
 
 def falls(measured: Points, metric: str) -> list[str]:
@@ -208,7 +223,9 @@ def nothing_serves(measured: Points, trace: Counter[int], memory: Memory) -> str
 
 def list_row(found: ListAdvice, advised: ListAdvice) -> list[str]:
     ratio = "—"
-    if found.latency_ms is not None and advised.latency_ms:
+    if found.guessed or advised.guessed:
+        ratio = GUESS
+    elif found.latency_ms is not None and advised.latency_ms:
         ratio = f"{found.latency_ms / advised.latency_ms:.3f}×"
     needed = "unknown" if found.memory_bytes is None else format_bytes(found.memory_bytes)
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections import Counter
 from contextlib import closing
 from typing import Any
@@ -72,13 +73,16 @@ def run(args: argparse.Namespace) -> int:
         machine = Machine.learn(server, device)
         for experiment in chosen:
             head(console, experiment)
+            if not args.quiet:
+                left_out(console, experiment, overrides)
             said = (lambda outcome: None) if args.quiet else (lambda outcome: evidence_line(console, outcome))
             try:
                 done = reproduce(experiment, machine, db, overrides, args.fresh, args.quiet, said)
                 if done.interrupted:
-                    again = " ".join(["effbench reproduce", *args.words])
                     console.print(
-                        f"interrupted; what was measured is kept, go on with: {escape(again)}", soft_wrap=True
+                        f"interrupted; what was measured is kept, go on with: {escape(again(args))}",
+                        highlight=False,
+                        soft_wrap=True,
                     )
                     return INTERRUPTED
                 show(console, done, args.quiet)
@@ -94,6 +98,13 @@ def run(args: argparse.Namespace) -> int:
         console.print(", ".join(f"{number} {text}" for text, number in counts.most_common()), highlight=False)
     complain(wrong)
     return 0
+
+
+def again(args: argparse.Namespace) -> str:
+    """The same command, as a shell takes it."""
+    options_ = [] if args.db == options.DEFAULT_DB else ["--db", args.db]
+    options_ += [f"--{name}" for name in ("fresh", "stored", "quiet") if getattr(args, name)]
+    return shlex.join(["effbench", "reproduce", *args.words, *options_])
 
 
 def complain(wrong: list[str]) -> None:
@@ -161,6 +172,20 @@ def head(console: Console, experiment: Experiment) -> None:
     console.print(f"[bold]{escape(experiment.name)}[/]: {escape(experiment.question)}", highlight=False, soft_wrap=True)
 
 
+def left_out(console: Console, experiment: Experiment, overrides: list[str]) -> None:
+    """What of the experiment does not count beside the user's choice of a group."""
+    from effbench.reproduce.run import gone_with_their_group
+
+    words = [word for own in experiment.sweeps.values() for word in gone_with_their_group(own, overrides)]
+    if words:
+        named = escape(", ".join(dict.fromkeys(words)))
+        console.print(
+            f"[dim]left out, as you choose otherwise (give it again to keep it): {named}[/]",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
 def evidence_line(console: Console, outcome: Any) -> None:
     name = outcome.request.target.rpartition(".")[2]
     if outcome.status is not Status.OK:
@@ -169,10 +194,11 @@ def evidence_line(console: Console, outcome: Any) -> None:
 
 def tables(console: Console, done: Any) -> None:
     for table in done.experiment.tables:
-        if table.sweep is not None and table.sweep not in done.swept:
+        rows = done.scope(table.sweep)
+        if not rows.rows:  # its sweeps mean nothing here
             continue
         try:
-            made = pivot(table.title, table.value, table.unit, table.rows, table.columns, done.scope(table.sweep))
+            made = pivot(table.title, table.value, table.unit, table.rows, table.columns, rows)
         except ExpressionError as error:
             done.mistakes.append(f"table {table.title!r} of {done.experiment.path}: {error}")
         else:

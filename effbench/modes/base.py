@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import torch
 
+from effbench.errors import ConfigError
+
 
 @dataclass
 class Prepared:
@@ -111,3 +113,10 @@ def needs_compiler(device: torch.device) -> str | None:
         advice = "install g++ (Debian: apt-get install g++) or set CXX"
         return f"Inductor needs a C++ compiler and {compiler} is not found: {advice}"
     return None
+
+
+def whole_number(name: str, value: Any) -> int:
+    """The value of a setting that counts something. Raises ConfigError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigError(f"mode.{name}={value} is not allowed; it takes a whole number from 0")
+    return value

@@ -16,7 +16,7 @@ from effbench.errors import ConfigError
 from effbench.measure.memory import graph_pool_bytes
 from effbench.measure.timing import no_garbage_collection
 from effbench.models.batch import Batch
-from effbench.modes.base import Prepared, needs_compiler, needs_cuda
+from effbench.modes.base import Prepared, needs_compiler, needs_cuda, whole_number
 from effbench.modes.compiled import Compiled
 from effbench.modes.guard import Fingerprint
 from effbench.modes.runner import OUTPUTS, PADDINGS, SHORT_LIVED, BucketRunner, Capture, Captured, StaticInputs
@@ -75,8 +75,9 @@ class BucketedGraph:
                 raise ConfigError(f"mode.{name}={value} is not allowed; choose one of {choices}")
         capture_sizes(buckets, [1])  # what is no preset is known before anything is built
         self.buckets, self.padding, self.pool, self.order = buckets, padding, pool, order
-        self.outputs, self.warmups, self.guard = outputs, warmups, guard
-        self.torch_compile_max_bs = torch_compile_max_bs
+        self.outputs, self.guard = outputs, guard
+        self.warmups = whole_number("warmups", warmups)
+        self.torch_compile_max_bs = whole_number("torch_compile_max_bs", torch_compile_max_bs)
         self.compiled = Compiled(inner, dynamic=False)
         self.batch: Batch | None = None
 

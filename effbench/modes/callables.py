@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from effbench.errors import ConfigError
-from effbench.modes.base import Positional, Prepared, needs_cuda
+from effbench.modes.base import Positional, Prepared, needs_cuda, whole_number
 from effbench.modes.selective import matching, patterns, twin_of
 
 
@@ -28,7 +28,7 @@ class GraphedCallables:
     def __init__(
         self, num_warmup_iters: int = 3, only: str | Sequence[str] | None = None, share_pool: bool = True
     ) -> None:
-        self.num_warmup_iters = num_warmup_iters
+        self.num_warmup_iters = whole_number("num_warmup_iters", num_warmup_iters)
         self.only = patterns("only", only)
         self.share_pool = share_pool
 

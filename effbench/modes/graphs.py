@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from effbench.modes.base import BatchDims, Prepared, StepOver, needs_compiler, needs_cuda
+from effbench.modes.base import BatchDims, Prepared, StepOver, needs_compiler, needs_cuda, whole_number
 from effbench.modes.compiled import Compiled
 from effbench.modes.guard import check_policy, guarded
 
@@ -24,7 +24,7 @@ class CudaGraph:
     captures_step = True
 
     def __init__(self, warmups: int = 3, guard: str | None = None) -> None:
-        self.warmups = warmups
+        self.warmups = whole_number("warmups", warmups)
         self.guard = check_policy(guard)
 
     def missing(self, device: torch.device) -> str | None:
@@ -67,7 +67,7 @@ class CompiledCudaGraph:
         regional: bool | str = False,
     ) -> None:
         self.compiled = Compiled(inner, fullgraph, dynamic, options, only, skip, regional)
-        self.warmups = warmups
+        self.warmups = whole_number("warmups", warmups)
         self.guard = check_policy(guard)
 
     def missing(self, device: torch.device) -> str | None:

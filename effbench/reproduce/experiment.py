@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from effbench.analysis.claims import Claim
 from effbench.analysis.expression import names_in
+from effbench.analysis.kinds import NUMBER, TEXT, kind_of, need_condition, need_figure
 from effbench.analysis.rows import HIDDEN
 from effbench.config import shipped
 from effbench.errors import ConfigError, UsageError
-from effbench.store.schema import RESULT_COLUMNS
+from effbench.store.schema import RESULT_COLUMNS, TEXT_COLUMNS
 
 NEEDS = (None, "cuda")
 #: (what must be there, what may be there)
@@ -26,6 +27,7 @@ CLAIM_KEYS = (
 )
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
 COLUMNS = tuple(name for name in RESULT_COLUMNS if name not in HIDDEN)
+KINDS = {name: TEXT if name in TEXT_COLUMNS else NUMBER for name in COLUMNS}
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def load(path: Path) -> Experiment:
         data = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     except OSError as error:
         raise ConfigError(f"cannot read the experiment {path}: {error.strerror or error}") from error
-    except (YAMLError, OmegaConfBaseException) as error:
+    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is no YAML that can be read: {' '.join(str(error).split())}") from error
     reader = _Reader(path)
     try:
@@ -260,7 +262,7 @@ class _Reader:
         for name, text in also.items():
             self.expression(f"{where}, also {name!r}", text)
         if node.get("value") is not None:
-            self.expression(f"{where}, value", node["value"])
+            self.expression(f"{where}, value", node["value"], fits=need_figure)
         holds = self.conditions(where, node)
         return Claim(
             str(key),
@@ -286,11 +288,13 @@ class _Reader:
         several = holds if isinstance(holds, Mapping) else {} if holds is None else {"": holds}
         for statement, text in several.items():
             named = f"{where}, holds" + (f" {statement!r}" if statement else "")
-            self.expression(named, text, with_value=bool(node.get("value")))
+            self.expression(named, text, with_value=bool(node.get("value")), fits=need_condition)
         return holds
 
-    def expression(self, where: str, text: Any, with_value: bool = False) -> None:
-        """Every name in it exists; what evidence has in it is seen when it is there."""
+    def expression(
+        self, where: str, text: Any, with_value: bool = False, fits: Callable[[str, Mapping[str, str]], Any] = kind_of
+    ) -> None:
+        """Every name in it exists, and what it gives `fits`; what evidence has in it is seen when it is there."""
         if not isinstance(text, str):
             raise self.wrong(f"{where}: {text!r} is no expression; put it in quotes")
         try:
@@ -303,3 +307,7 @@ class _Reader:
         for name in sorted(names):
             if name.startswith("evidence.") or "." not in name:  # relative() takes dotted paths as well
                 self.known(where, name, allowed)
+        try:
+            fits(text, {name: kind for name, kind in KINDS.items() if name not in self.names})
+        except UsageError as error:
+            raise self.wrong(f"{where}: {error}") from error

@@ -6,7 +6,7 @@ be one of two sessions. So a case that is not whole in any sweep is measured ane
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,3 +59,30 @@ def look(store: Store, cells: Sequence[Cell], environment_id: str, settings: Set
 def is_done(row: dict[str, Any], rounds: int, state: str) -> bool:
     """Has it all its rounds, or an answer without them? Rounds end early where a cell is known well enough."""
     return not Status(row["status"]).is_measured or row["trials"] >= rounds or state == "completed"
+
+
+def measured_otherwise(
+    store: Store, missing: Collection[str], environment_id: str, settings: Settings
+) -> tuple[set[str], list[str]]:
+    """Which of the missing cells were measured here in another way, and the overrides that ask for that way: those of
+    the newest sweep with most of them."""
+    best: tuple[set[str], list[str]] = set(), []
+    for sweep in store.sweeps():
+        if words := ways(sweep.protocol, sweep.baseline_mode, settings):
+            rows = store.results(sweep.id)
+            there = {row["cell_key"] for row in rows if row["environment_id"] == environment_id} & set(missing)
+            best = (there, words) if len(there) > len(best[0]) else best
+    return best
+
+
+def ways(protocol: Mapping[str, Any], baseline_mode: str, settings: Settings) -> list[str]:
+    """The overrides by which a sweep was another than `settings` ask for."""
+    asked = settings.protocol
+    words = [f"protocol={protocol['name']}"] if protocol.get("name") != asked.get("name") else []
+    words += [f"protocol.{key}={said(value)}" for key, value in protocol.items() if value != asked.get(key)]
+    words = [word for word in words if not word.startswith("protocol.name=")]
+    return words + ([f"baseline_mode={baseline_mode}"] if baseline_mode != settings.baseline_mode else [])
+
+
+def said(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

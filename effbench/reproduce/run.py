@@ -29,6 +29,9 @@ from effbench.sweeping.sites import PROBE_TIMEOUT_S, probe
 from effbench.sweeping.workers import ForkServer
 
 NO_CUDA = "needs a CUDA GPU, and there is none here"
+#: Whose settings go with the choice. Those of a model or mode stay: they are what the claims compare, and another that
+#: does not have them says so.
+GROUPS = {"protocol", "stream", "executor"}
 
 
 @dataclass
@@ -170,6 +173,7 @@ def reproduce(
     """
     if any(key_of(word) == "resume" for word in overrides):
         raise UsageError("reproduce runs only what is missing, of itself: leave resume out")
+    check_evidence(experiment, machine.server)
     done = Reproduction(experiment, machine.environment.id)
     on_cpu = not machine.gpus or any(word.partition("=")[::2] == ("device", "cpu") for word in overrides)
     if experiment.needs == "cuda" and on_cpu:
@@ -199,6 +203,17 @@ def reproduce(
     judge_all(done, on_cpu)
     keep(done, machine, db)
     return done
+
+
+def check_evidence(experiment: Experiment, server: ForkServer) -> None:
+    """Raises ConfigError for pieces that there are not, and for settings that they do not have."""
+    if not experiment.evidence:
+        return
+    pieces = [{"target": piece.target, "settings": dict(piece.settings)} for piece in experiment.evidence.values()]
+    answer = server.call("probe", ProbeRequest(device="cpu", evidence=pieces).to_json(), PROBE_TIMEOUT_S)
+    for name, wrong in zip(experiment.evidence, answer["evidence"], strict=True):
+        if wrong:
+            raise ConfigError(f"{experiment.path}: evidence {name}: {wrong}")
 
 
 def means_nothing_on_cpu(experiment: Experiment, sweep: str) -> bool:
@@ -241,9 +256,20 @@ def unmeasurable(claim: Claim, reason: str) -> Judgement:
 def command_of(experiment: Experiment, name: str, words: Sequence[str], overrides: Sequence[str], db: str) -> list[str]:
     """The words of this sweep: the experiment's, less what the user gives otherwise."""
     title = experiment.name if len(experiment.sweeps) == 1 else f"{experiment.name}/{name}"
-    given = {key_of(word) for word in overrides}
     own = [*words, f"sweep.name={title}", "on_failure=ignore", f'db="{db}"']
-    return ["-m", *(word for word in own if key_of(word) not in given), *overrides]
+    given = {key_of(word) for word in overrides}
+    left = [word for word in own if key_of(word) not in given]
+    gone = gone_with_their_group(left, overrides)
+    return ["-m", *(word for word in left if word not in gone), *overrides]
+
+
+def gone_with_their_group(words: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """The experiment's settings of a group of which the user chooses another: `protocol.rounds=3` was meant for the
+    protocol that `protocol=quick` replaces. Not those that the user gives as well."""
+    given = {key_of(word) for word in overrides}
+    chosen = given & GROUPS
+    settings = [word for word in words if "." in (key_of(word) or "") and key_of(word) not in given]
+    return [word for word in settings if str(key_of(word)).partition(".")[0] in chosen]
 
 
 def database_of(overrides: Sequence[str], default: str) -> str:

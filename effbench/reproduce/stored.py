@@ -8,7 +8,7 @@ from typing import Any
 from effbench.cell import Status
 from effbench.message import EvidenceRequest
 from effbench.reproduce.experiment import Experiment
-from effbench.reproduce.reuse import look
+from effbench.reproduce.reuse import look, measured_otherwise
 from effbench.reproduce.run import (
     NO_CUDA,
     Reproduction,
@@ -37,6 +37,7 @@ class Looking:
         self.swept = Swept()
         self.missing = 0
         self.cells = 0
+        self.otherwise: tuple[set[str], list[str]] = set(), []
 
     def __call__(
         self,
@@ -53,6 +54,8 @@ class Looking:
         with Store.open(settings.db, mode="read") as store:
             found = look(store, list(cells.values()), self.environment["id"], settings)
             self.swept.take(store, found.rows, list(cells), self.environment["id"])
+            if found.missing:
+                self.otherwise = measured_otherwise(store, found.missing, self.environment["id"], settings)
         self.swept.reused, self.missing, self.cells = len(found.rows), len(found.missing), len(cells)
 
 
@@ -78,7 +81,7 @@ def judge_stored(
                 command_of(experiment, name, words, overrides, db), quiet=True, conductor=looking, server=server
             )
             if looking.missing:
-                return f"{looking.missing} of the {looking.cells} cells of its sweep {name} were not measured"
+                return what_is_missing(name, looking)
             done.swept[name] = looking.swept
         with Store.open(db, mode="read") as store:
             done.evidence = gathered(experiment, store.verdicts(), environment["id"])
@@ -88,6 +91,18 @@ def judge_stored(
     with Store.open(db, mode="write") as store:
         store.add_verdicts(environment["id"], verdict_rows(done))
     return done
+
+
+def what_is_missing(name: str, looking: Looking) -> str:
+    """Of one sweep, and what to give where it was measured in another way."""
+    of_all = f"of the {looking.cells} cells of its sweep {name} were"
+    keys, words = looking.otherwise
+    said = []
+    if keys:
+        said.append(f"{len(keys)} {of_all} measured in another way: judge them with {' '.join(words)}")
+    if rest := looking.missing - len(keys):
+        said.append(f"{rest} {of_all} not measured")
+    return "; ".join(said)
 
 
 def asked_for(experiment: Experiment) -> list[str]:

@@ -379,3 +379,4 @@ RESULTS = sa.Table(
     sa.Column("params", sa.JSON),
 )
 RESULT_COLUMNS: tuple[str, ...] = tuple(column.name for column in RESULTS.columns)
+TEXT_COLUMNS = frozenset(column.name for column in RESULTS.columns if isinstance(column.type, sa.String))

@@ -73,6 +73,20 @@ def test_parts_that_differ():
     assert found.parts[1].value.value == pytest.approx(1)
 
 
+def test_a_figure_of_each_part_need_not_be_one_of_all():
+    value = "only(speedup[mode == 'cuda-graph'])"
+    claim = Claim("P1", "x", value=value, holds="value > 1.1", each=("bs",))
+    found = of([eager(), row(speedup=2.0), eager(bs=8), row(speedup=1.0, bs=8)], claim)
+    assert (found.verdict, found.reason) == (Verdict.DEPENDS, "holds for bs=1; not for bs=8")
+    assert found.value is None
+    assert [part.value.value for part in found.parts] == [2.0, 1.0]
+    two = [eager(), row(), row(model="gpt2")]
+    with pytest.raises(ExpressionError, match="the condition leaves 2"):
+        of(two, claim)
+    with pytest.raises(ExpressionError, match="the condition leaves 2"):
+        of(two, Claim("P1", "x", value=value, holds="value > 1.1"))
+
+
 def test_parts_that_agree():
     claim = Claim("P1", "x", value=FASTER.value, holds=FASTER.holds, each=("bs",))
     rows = [row(bs=bs) for bs in range(1, 10)]

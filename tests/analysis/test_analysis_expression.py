@@ -94,7 +94,7 @@ def number(text, scope=SCOPE):
         ("only(relative(latency_ms, 'mode', 'eager')[mode == 'cuda-graph' and bs == 1])", 2),
         ("only(fact('nodes')[mode == 'cuda-graph' and bs == 1])", 7),
         ("max(values(evidence.modes, 'first'))", 3),
-        ("len(values(evidence.modes, 'first'))", 2),
+        ("len(values(evidence.modes, 'first'))", 1),
         ("evidence.sizes.ratio", 0.5),
         ("evidence['sizes']['tried'][-1]", 8),
         ("evidence.sizes.tried[1]", 4),

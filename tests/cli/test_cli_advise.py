@@ -131,6 +131,9 @@ class TestBuckets:
     def test_beyond_what_was_measured_it_says_so(self, advise):
         said = advise("buckets", "--stream", "uniform", "low=100", "high=100")
         assert "eager figures above the largest measured size, 64, a guess: 100" in said
+        first = "measure bs=100 first, in cuda-graph and without a graph: what a call of 100 rows costs is a guess"
+        assert f"{first}, and so is the list" in said
+        assert "1.000×" not in said, "no list is ranked against a guess"
 
     @pytest.mark.parametrize(
         ("words", "code", "said"),
@@ -207,3 +210,39 @@ def test_several_models_are_told_apart(tmp_path, capsys):
 )
 def test_byte_sizes(text, size):
     assert byte_size(text) == size
+
+
+@pytest.fixture
+def little(tmp_path):
+    """Eager at 1, 2 and 3 rows, a graph at 2 alone, with figures by which going on in a line flatters the graph."""
+    cells = [cell("eager", 1), cell("eager", 2), cell("eager", 3), cell("cuda-graph", 2)]
+    trials = [trial(one, 0) for one in cells]
+    return fill(tmp_path / "little.db", cells, trials)
+
+
+def test_a_list_that_rests_on_a_guess_is_not_ranked(little, tmp_path, capsys):
+    (tmp_path / "trace").write_text("1\n3\n")
+    words = ["advise", "buckets", "--trace", str(tmp_path / "trace"), "--db", little]
+    assert cli.run(words) == 0
+    said = capsys.readouterr().out
+    assert "measure bs=" not in said, "the advised list itself rests on what was measured"
+    assert "a guess: not ranked, as it rests on figures above the largest measured size" in said
+    assert cli.run([*words, "--format", "markdown"]) == 0
+    ratios = {line.split(" | ")[0][2:]: line for line in capsys.readouterr().out.splitlines() if " ms " in line}
+    assert "1.000×" in ratios["advised"]
+    assert "a guess" in ratios["exact"] and "×" not in ratios["exact"]
+    assert "a guess" in ratios["sglang-classic"]
+    assert cli.run([*words, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["advised"]["guessed"] == []
+    assert {one["name"]: one["guessed"] for one in found["others"]}["exact"] == [3]
+
+
+def test_a_trace_above_all_that_was_measured(tmp_path, capsys):
+    cells = [cell("eager", 2), cell("cuda-graph", 2)]
+    db = fill(tmp_path / "a.db", cells, [trial(one, 0) for one in cells])
+    (tmp_path / "trace").write_text("1\n3\n")
+    assert cli.run(["advise", "buckets", "--trace", str(tmp_path / "trace"), "--db", db]) == 0
+    said = capsys.readouterr().out
+    assert "measure bs=3 first, in cuda-graph and without a graph" in said
+    assert "×" not in said

@@ -14,7 +14,8 @@ from effbench.models.gpt2 import GPT2Decoder
 from effbench.models.inputs import make_inputs
 from effbench.models.spec import parse_inputs
 from effbench.modes.bucketed import BucketedGraph
-from effbench.modes.graphs import CudaGraph
+from effbench.modes.callables import GraphedCallables
+from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
 from effbench.modes.guard import StaleWeightsError
 from effbench.modes.runner import OUTPUTS, PADDINGS, Captured, batch_dim
 from effbench.worker.stream import sliced
@@ -217,11 +218,26 @@ class TestGuard:
         ({"padding": "nan"}, "keep, zero, sentinel"),
         ({"guard": "warn"}, "null, refuse"),
         ({"buckets": "x"}, "no preset"),
+        ({"warmups": "x"}, "mode.warmups=x is not allowed; it takes a whole number from 0"),
+        ({"warmups": -3}, "mode.warmups=-3 is not allowed"),
+        ({"warmups": True}, "mode.warmups=True is not allowed"),
+        ({"torch_compile_max_bs": "a"}, "mode.torch_compile_max_bs=a is not allowed"),
+        ({"torch_compile_max_bs": -1}, "mode.torch_compile_max_bs=-1 is not allowed"),
     ],
 )
 def test_settings_are_checked(settings, said):
     with pytest.raises(ConfigError, match=said):
         BucketedGraph(**settings)
+
+
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [(CudaGraph, "warmups"), (CompiledCudaGraph, "warmups"), (GraphedCallables, "num_warmup_iters")],
+)
+@pytest.mark.parametrize("value", [-1, 1.5, "x"])
+def test_warmups_of_other_graphs_are_checked(mode, name, value):
+    with pytest.raises(ConfigError, match=f"mode.{name}={value} is not allowed"):
+        mode(**{name: value})
 
 
 def test_needs():

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
+from effbench.commands import reproduce
+from effbench.commands.parser import Parser
 from effbench.store import Store
 
 MINE = """
@@ -54,6 +57,20 @@ def test_verdicts_are_printed_and_kept(here):
     assert low < rows["wide"]["measured"]["value"] < high
     assert rows["wide"]["sweep_id"] == sweep.id
     assert rows["graph"]["verdict"] == "not measurable here"
+
+
+def test_options_stand_anywhere_and_a_protocol_brings_its_own_settings(here):
+    text = MINE.replace(
+        '"mode=eager,cuda-graph"', "mode=eager, protocol.rounds=3, protocol.budget_s=3, protocol.enough_interval=0.5"
+    )
+    (here.folder / "rounds.yaml").write_text(text.replace("wide:", "wide2:").replace("graph:", "graph2:"))
+    done = here.run("reproduce", "rounds.yaml", "--db", "rounds.db", *here.tiny, "protocol.budget_s=0.1")
+    assert done.code == 0, done
+    assert "give it again to keep it): protocol.rounds=3, protocol.enough_interval=0.5" in done.out
+    with Store.open(here.folder / "rounds.db") as store:
+        (sweep,) = store.sweeps()
+    assert (sweep.rounds, sweep.protocol["name"]) == (1, "quick")
+    assert sweep.protocol["budget_s"] == 0.1, "what the user gives stays"
 
 
 def test_again_nothing_is_measured(here):
@@ -131,6 +148,90 @@ def test_mistakes(here, words, said):
     assert done.code == 2, done
     assert said in done.err
     assert "Traceback" not in done.err
+
+
+def test_a_sweep_that_means_nothing_here_has_no_table(here):
+    (here.folder / "gpus.yaml").write_text(
+        "question: x?\ngpu_seconds: 1\nsweeps: {one: [model=tiny, bs=1], two: [model=tiny, bs=2]}\n"
+        "tables: [{title: Of all, value: latency_ms}, {title: Of two, value: latency_ms, sweep: two}]\n"
+        "claims: {g: {text: a, needs: cuda, holds: max(latency_ms) > 1}}\n"
+    )
+    done = here.run("reproduce", "gpus.yaml", *here.tiny, "db=sixth.db")
+    assert done.code == 0, done
+    assert "g a: not measurable here" in done.out
+    assert "Of all" not in done.out and "Of two" not in done.out
+
+
+@pytest.mark.parametrize(
+    "piece, said",
+    [
+        ("_target_: nosuch.thing", "evidence ops: _target_=nosuch.thing: no module named nosuch"),
+        ("_target_: effbench.evidence.registry.nosuch", "effbench.evidence.registry has no nosuch"),
+        ("_target_: effbench.evidence.nosuch.operators", "effbench.evidence has no nosuch"),
+        ("_target_: effbench.evidence.registry.operators, foo: 1", "has no setting 'foo'; it has: none"),
+        (
+            "_target_: effbench.evidence.capture.warmups_before_capture, compile: 1",
+            "has no setting 'compile'; it has: ",
+        ),
+    ],
+)
+def test_evidence_that_there_is_not_is_said_before_anything_runs(here, piece, said):
+    sweeps = "sweeps: {main: [model=tiny]}\n"
+    (here.folder / "piece.yaml").write_text(
+        f"question: x?\ngpu_seconds: 1\n{sweeps}evidence: {{ops: {{{piece}}}}}\n"
+        "claims: {p: {text: a, holds: evidence.ops.prims > 1}}\n"
+    )
+    done = here.run("reproduce", "piece.yaml", *here.tiny, "db=fourth.db")
+    assert done.code == 2, done
+    assert "piece.yaml: evidence ops: " in done.err
+    assert said in done.err
+    assert "Traceback" not in done.err
+    assert not (here.folder / "fourth.db").exists()
+
+
+@pytest.mark.parametrize("words", [("reproduce",), ("claims", "--experiment")], ids=" ".join)
+def test_a_file_in_another_encoding(here, words):
+    (here.folder / "latin.yaml").write_bytes("question: Größe?\n".encode("latin-1"))
+    done = here.run(*words, "latin.yaml")
+    assert done.code == 2, done
+    assert "latin.yaml is no YAML that can be read" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_settings_of_a_model_or_mode_stay_beside_another_choice(here):
+    words = ("mine.yaml", *here.tiny, "mode=eager", "db=seventh.db")
+    done = here.run("reproduce", *words, "model=pointer-chase")
+    assert done.code == 0, done
+    assert "unexpected keyword argument 'width'" in done.out
+    (here.folder / "pools.yaml").write_text(MINE.replace('"mode=eager,cuda-graph"', "mode=cuda-graph, mode.warmups=5"))
+    done = here.run("reproduce", "pools.yaml", *words[1:], "mode=eager,default")
+    assert done.code == 2, done
+    assert "mode default has no setting 'warmups'" in done.err
+
+
+def test_evidence_whose_module_fails_has_a_status(here):
+    (here.folder / "fails_on_import.py").write_text("import no_such_package\n")
+    (here.folder / "piece.yaml").write_text(
+        "question: x?\ngpu_seconds: 1\nevidence: {own: {_target_: fails_on_import.thing}}\n"
+        "claims: {p: {text: a, holds: evidence.own.works}}\n"
+    )
+    done = here.run("reproduce", "piece.yaml", "device=cpu", "db=fifth.db")
+    assert done.code == 0, done
+    assert "not measured yet · error: " in done.out
+    assert "imports no_such_package, which is not installed" in done.out
+
+
+def test_the_command_that_goes_on():
+    parser = Parser()
+    reproduce.add_arguments(parser)
+    for words, said in [
+        (["O10", "--db", "my o.db", "protocol=quick", "--quiet"], "O10 protocol=quick --db 'my o.db' --quiet"),
+        (["all", "model.module.width=16,32"], "all model.module.width=16,32"),
+        (["a b.yaml", "bs=[1,2]", "--fresh"], "'a b.yaml' 'bs=[1,2]' --fresh"),
+    ]:
+        again = reproduce.again(parser.parse_args(words))
+        assert again == f"effbench reproduce {said}"
+        assert parser.parse_args(shlex.split(again)[2:]) == parser.parse_args(words)
 
 
 def test_a_mistake_in_one_experiment_does_not_keep_the_others_from_running(here):

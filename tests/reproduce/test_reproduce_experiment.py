@@ -103,6 +103,22 @@ MISTAKES = [
     ("evidence.count.found", "evidence.cuont.found", "no name 'evidence.cuont'; nearest: evidence.count"),
     ("also: {slowest: max(latency_ms), counted: evidence.count.found}", "also: [max(latency_ms)]", "also is ["),
     ("  wider:", "  - wider:", "claims is ["),
+    (
+        "    holds: value > 1\n",
+        "    holds: geomean(latency_ms)\n",
+        "'geomean(latency_ms)' is a number, and one condition",
+    ),
+    (
+        "    holds: value > 1\n",
+        "    holds: latency_ms > 1\n",
+        "is a condition for each row, and one condition is meant",
+    ),
+    ("    holds: value > 1\n", "    holds: bs.real == 1\n", "'bs' has no parts"),
+    ("    holds: value > 1\n", "    holds: {one: value > 1, two: max(bs)}\n", "holds 'two': 'max(bs)' is a number"),
+    ("geomean(relative(latency_ms, 'width', 64)[width == 16])", "mode", "'mode' is a text for each row"),
+    ("geomean(relative(latency_ms, 'width', 64)[width == 16])", "only(mode[bs == 1])", "is a text, and one number"),
+    ("slowest: max(latency_ms)", "slowest: max(mode)", "also 'slowest': in 'max(mode)': 'mode' is a text"),
+    ("value: latency_ms,", "value: latency_ms + mode,", "'mode' is a text for each row; only numbers"),
     ("question:", "question: [", "is no YAML that can be read"),
     ("gpu_seconds: 20", "gpu_seconds: ${nowhere}", "is no YAML that can be read"),
     ("gpu_seconds: 20", "gpu_seconds: 20\ngpu_seconds: 30", "is no YAML that can be read"),
@@ -142,6 +158,13 @@ def test_files_that_hold_too_little(write, text, said):
 def test_names_that_cannot_be_typed(write, name):
     with pytest.raises(ConfigError, match=re.escape(name)):
         load(write(GOOD, name))
+
+
+def test_a_file_in_another_encoding(write):
+    path = write(GOOD)
+    path.write_bytes("question: Größe?\n".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"mine.yaml is no YAML that can be read: .*utf-8"):
+        load(path)
 
 
 def test_a_file_that_is_not_there(tmp_path):

@@ -50,7 +50,7 @@ def broken(device):
     raise ValueError("no such luck")
 """
 MODE = "name: repeated\ndescription: calls it again and again\n_target_: {module}.Repeated\ntimes: 400\n"
-QUICK = ["protocol=quick", "protocol.budget_s=0.02", "protocol.min_time_s=0", "protocol.warmup_s=0.01", "device=cpu"]
+QUICK = ["protocol.budget_s=0.02", "protocol.min_time_s=0", "protocol.warmup_s=0.01", "device=cpu"]
 EXPERIMENT = """
 question: What does repeating cost?
 gpu_seconds: 1

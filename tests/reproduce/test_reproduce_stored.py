@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from effbench.store import Store
@@ -63,6 +65,27 @@ def test_what_was_not_measured_is_named_and_nothing_is_judged(here):
     assert "1 of the 3 cells of its sweep main were not measured" in done.out
     assert "holds nothing that was measured whole" in done.err
     assert len(sweeps) == 1
+
+
+def test_what_was_measured_by_another_protocol_is_said_with_the_words_that_ask_for_it(here):
+    (here.folder / "mine.yaml").write_text(MINE)
+    done = here.run("reproduce", "mine.yaml", "--stored", "device=cpu")
+    assert done.code == 3, done
+    (words,) = re.findall(
+        r"2 of the 2 cells of its sweep main were measured in another way: judge them with (.*)", done.out
+    )
+    assert "protocol=quick" in words and "protocol.budget_s=0.2" in words
+    assert "not measured" not in done.out
+    again = here.run("reproduce", "mine.yaml", "--stored", "device=cpu", *words.split())
+    assert (again.code, again.err) == (0, ""), again
+    assert "widths Two widths were measured.: confirmed" in again.out
+    (here.folder / "mine.yaml").write_text(MINE.replace("16,32", "16,32,48"))
+    done = here.run("reproduce", "mine.yaml", "--stored", "device=cpu", "baseline_mode=default", *here.tiny)
+    assert (
+        "2 of the 3 cells of its sweep main were measured in another way: judge them with baseline_mode=eager"
+        in done.out
+    )
+    assert "; 1 of the 3 cells of its sweep main were not measured" in done.out
 
 
 def test_evidence_that_was_not_gathered_is_named(here):
