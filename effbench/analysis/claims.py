@@ -102,7 +102,7 @@ def judge(claim: Claim, rows: Rows) -> Judgement:
     try:
         value = overall(claim, rows)
         parts = {
-            ", ".join(filter(None, (statement, label))): part_of(claim, statement, label, part)
+            ": ".join(filter(None, (statement, label))): part_of(claim, statement, label, part)
             for label, part in rows.split(claim.each).items()
             for statement in claim.conditions
         }
@@ -169,7 +169,7 @@ def part_of(claim: Claim, statement: str, label: str, rows: Rows) -> Part | None
         truth = evaluate(condition, rows if value is None else rows.with_value(value))
     except NothingMeasured as nothing:
         if statement:
-            return Part(", ".join(filter(None, (statement, label))), None, missing=str(nothing))
+            return Part(": ".join(filter(None, (statement, label))), None, missing=str(nothing))
         if not label:
             raise
         return None
@@ -177,7 +177,7 @@ def part_of(claim: Claim, statement: str, label: str, rows: Rows) -> Part | None
         truth = None
     if not (truth is None or isinstance(truth, bool)):
         raise ExpressionError(f"claim {claim.id}: {condition!r} is no single condition")
-    return Part(", ".join(filter(None, (statement, label))), truth, None if statement else value)
+    return Part(": ".join(filter(None, (statement, label))), truth, None if statement else value)
 
 
 def _value_of(text: str, rows: Rows) -> Any:
