@@ -90,14 +90,15 @@ def origin(
             why = "baseline and sweep have the same interpreter and revision: only the machine can differ"
             yield Origin(None, why)
         return
-    outside = sources(names, Interpreter(python, here.folder))
+    found = sources(names, Interpreter(python, here.folder))
     root = Path(git(here.home, "rev-parse", "--show-toplevel") or here.home).resolve()
-    if all(path is not None and not path.is_relative_to(root) for path in outside.values()):
-        name, path = next(iter(outside.items()))
+    changing = [name for name, path in found.items() if path is None or is_versioned(path, root)]
+    if not changing:
+        name, path = next(iter(found.items()))
         why = f"{name} is imported from {path}, which no revision changes"
         yield Origin(None, why) if python == here.python else Origin(Interpreter(python, here.folder))
         return
-    with revision(old, here, python, names) as (folder, why):
+    with revision(old, here, python, changing) as (folder, why):
         yield Origin(None, why) if folder is None else Origin(Interpreter(python, folder), revision=old["git_revision"])
 
 
@@ -155,8 +156,13 @@ def roots(names: Sequence[str], here: Interpreter, root: Path, place: Path) -> l
     """The worktree's folders in which modules lie that are imported from elsewhere in the repository: `src`, where the
     package is installed as editable."""
     found = [path.parent.parent if path.name == "__init__.py" else path.parent
-             for path in sources(names, here).values() if path is not None and path.is_relative_to(root)]  # fmt: skip
+             for path in sources(names, here).values() if path is not None and is_versioned(path, root)]  # fmt: skip
     return [place / path.relative_to(root) for path in dict.fromkeys(found) if path.is_relative_to(root)]
+
+
+def is_versioned(path: Path, root: Path) -> bool:
+    """In the repository, and not in a virtual environment that lies in its folder."""
+    return path.is_relative_to(root) and {"site-packages", "dist-packages"}.isdisjoint(path.parts)
 
 
 def within(

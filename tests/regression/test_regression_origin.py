@@ -196,6 +196,18 @@ def test_modules_in_two_folders_are_not_taken_for_the_baselines(repository, inst
         assert "my_pkg.Net of the baseline would be imported from" in found.why
 
 
+def test_what_is_installed_in_a_virtual_environment_of_the_folder_is_no_matter_of_revisions(repository):
+    own = virtual_environment(repository / ".venv", repository / "nowhere")
+    (site,) = (repository / ".venv").glob("lib/python*/site-packages")
+    (site / "near_pkg.py").write_text("")
+    old = own.facts()
+    commit(repository, "later")
+    with origins.origin(old, own.facts(), own, [cell("near_pkg.Net")]) as found:
+        assert "which no revision changes" in found.why
+    with origins.origin(old, own.facts(), own, [cell("near_pkg.Net"), cell()]) as found:
+        assert (Path(found.interpreter.folder) / "net.py").is_file()
+
+
 def test_what_is_installed_is_no_matter_of_revisions(repository, tmp_path):
     package = tmp_path / "elsewhere" / "far_pkg.py"
     package.parent.mkdir()
@@ -206,6 +218,9 @@ def test_what_is_installed_is_no_matter_of_revisions(repository, tmp_path):
     with origins.origin(old, installed.facts(), installed, [cell("far_pkg.Net")]) as found:
         assert found.interpreter is None
         assert f"far_pkg.Net is imported from {package}, which no revision changes" in found.why
+    # beside code of the repository it stays what it is
+    with origins.origin(old, installed.facts(), installed, [cell("far_pkg.Net"), cell("net.py:Net")]) as found:
+        assert (Path(found.interpreter.folder).name, found.interpreter.python) == ("app", installed.python)
     other = virtual_environment(tmp_path / "other", package.parent)
     with origins.origin(other.facts(), installed.facts(), installed, [cell("far_pkg.Net")]) as found:
         assert found == origins.Origin(other)

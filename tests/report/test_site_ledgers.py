@@ -12,8 +12,8 @@ from made_sweeps import a_cell, copied, environment, template
 
 from effbench.analysis.verdicts import Verdict
 from effbench.commands import ledgers
-from effbench.commands.history import table_of
 from effbench.commands.material import gather
+from effbench.commands.past import table_of
 from effbench.regression.compare import compare_sweeps
 from effbench.regression.settings import read
 from effbench.report.site import past as past_module
