@@ -2,34 +2,12 @@ import math
 import random
 
 import pytest
+from made_pairs import ABOUT, only, pair, side
 from made_sweeps import MIB, spread, steps
 
 from effbench.analysis.limits import limits_of
-from effbench.analysis.screen import STATUS, Change, Pair, Side, record, screen, screen_order
+from effbench.analysis.screen import STATUS, Change, Pair, Side, screen, screen_order
 from effbench.analysis.verdicts import Verdict
-
-ABOUT = {"model": "mlp", "bs": 8, "mode": "eager", "dtype": "float32", "phase": "inference", "device": "cuda",
-         "hardware": "H"}  # fmt: skip
-
-
-def by_round(values):
-    return dict(enumerate(values))
-
-
-def side(status="ok", reason=None, bound=None, **figures):
-    return Side(status, reason, bound, {name: by_round(values) for name, values in figures.items()})
-
-
-def pair(before, after, key="a", why=None, **about):
-    return Pair(key, key, {**ABOUT, **about}, before, after, why)
-
-
-def only(before, after, metric, settings=None, **kwargs):
-    """The row of this metric of one cell."""
-    found = screen([pair(side(**{metric: before}), side(**{metric: after}))], limits_of(settings or {}), **kwargs)
-    (change,) = [one for one in found if one.metric == metric]
-    return change
-
 
 # --- ratios ---
 
@@ -300,51 +278,6 @@ def test_a_mebibyte_is_nothing_however_many_percent_it_is():
     change = only([4 * MIB] * 5, [5 * MIB] * 5, "peak_allocated_bytes", POOLS)
     assert (change.verdict, change.reason) == (Verdict.SAME, "too small a difference to matter")
     assert only([4 * MIB] * 5, [6 * MIB] * 5, "peak_allocated_bytes", POOLS).verdict is Verdict.SLOWER
-
-
-# --- figures that cannot be ---
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0])
-def test_a_time_that_cannot_be_is_left_out_and_told(bad):
-    change = only([bad, 1.0, 1.001, 1.0, 1.001], [1.0, 1.001, 1.0, 1.001, 1.002], "gpu_busy_ms")
-    assert change.verdict is Verdict.SAME
-    assert change.reason == "1 of 5 figures before cannot be: left out"
-
-
-def test_a_trial_without_a_figure_that_others_have_is_told():
-    change = only([1.0, 1.001, 1.0, 1.001, 1.002], [None, 1.0, 1.001, 1.0, 0.0], "gpu_busy_ms")
-    assert change.verdict is Verdict.SAME
-    assert change.reason == "1 of 5 trials now without this figure; 1 of 4 figures now cannot be: left out"
-    assert only([12] * 5, [12, None, 12, 12, 12], "kernels").reason == "1 of 5 trials now without this figure"
-
-
-def test_no_figure_that_can_be():
-    change = only([math.nan] * 5, [1.0] * 5, "latency_ms")
-    assert change.verdict is Verdict.AMBIGUOUS
-    assert change.reason == "not measured before; 5 of 5 figures before cannot be: left out"
-    assert only([0.0] * 5, [0.0] * 5, "latency_ms").verdict is Verdict.AMBIGUOUS
-
-
-def test_a_figure_of_one_side_only():
-    change = only([1.0] * 5, [None] * 5, "energy_mj")
-    assert (change.verdict, change.reason, change.before, change.after) == ("ambiguous", "not measured now", 1.0, None)
-    assert screen([pair(side(energy_mj=[None]), side(energy_mj=[None]))], limits_of({})) == []
-    assert screen([pair(side(), side())], limits_of({})) == []
-
-
-@pytest.mark.parametrize("bound", [None, "launch"])
-@pytest.mark.parametrize(("before", "after"), [(1e-300, 1e300), (1e300, 1e-300), (1e300, 1e300), (5e-324, 5e-324)])
-@pytest.mark.parametrize("in_turns", [False, True])
-def test_figures_at_the_ends_of_the_floats(before, after, bound, in_turns):
-    cell = pair(
-        *(side(bound=bound, latency_ms=[value] * 5, compile_cold_s=[value]) for value in (before, after)),
-    )
-    found = {one.metric: one for one in screen([cell], limits_of({}), in_turns=in_turns)}
-    expected = "same" if before == after else "slower" if after > before else "faster"
-    assert found["latency_ms"].verdict == expected
-    assert all(value is None or isinstance(value, str | bool) or math.isfinite(value)
-               for one in found.values() for value in record(one).values())  # fmt: skip
 
 
 # --- exceptions ---
