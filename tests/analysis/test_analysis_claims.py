@@ -189,7 +189,7 @@ class TestSeveralStatements:
         rows = [eager(), row(speedup=2.0), eager(bs=8), row(speedup=1.0, bs=8)]
         found = of(rows, claim)
         assert found.verdict == Verdict.DEPENDS
-        assert found.reason.endswith("not for a graph is faster, bs=8")
+        assert found.reason.endswith("not for a graph is faster: bs=8")
 
 
 class TestEvidence:
