@@ -166,13 +166,7 @@ def test_a_sweep_that_means_nothing_here_has_no_table(here):
     "piece, said",
     [
         ("_target_: nosuch.thing", "evidence ops: _target_=nosuch.thing: no module named nosuch"),
-        ("_target_: effbench.evidence.registry.nosuch", "effbench.evidence.registry has no nosuch"),
-        ("_target_: effbench.evidence.nosuch.operators", "effbench.evidence has no nosuch"),
         ("_target_: effbench.evidence.registry.operators, foo: 1", "has no setting 'foo'; it has: none"),
-        (
-            "_target_: effbench.evidence.capture.warmups_before_capture, compile: 1",
-            "has no setting 'compile'; it has: ",
-        ),
     ],
 )
 def test_evidence_that_there_is_not_is_said_before_anything_runs(here, piece, said):
