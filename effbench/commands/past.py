@@ -108,6 +108,3 @@ def newer(found: History, position: int, ids: Sequence[str]) -> History:
         flapping=[one for one in found.flapping if one.last in recent],
         new=[one for one in found.new if one.sweep in recent],
     )
-
-
-# --- in the terminal ---

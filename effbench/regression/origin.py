@@ -31,8 +31,11 @@ class Origin:
     revision: str | None = None
 
 
-def current(facts: Mapping[str, Any] | None, sweep_id: str) -> tuple[Interpreter, str | None]:
-    """The interpreter that runs again what the sweep with these facts ran, and what has changed there since.
+def current(
+    facts: Mapping[str, Any] | None, sweep_id: str, cells: Iterable[Cell]
+) -> tuple[Interpreter, str | None]:  # fmt: skip
+    """The interpreter that runs these cells of the sweep with these facts again, and what of their code has changed
+    there since.
 
     Raises UsageError where it cannot be run here.
     """
@@ -46,7 +49,7 @@ def current(facts: Mapping[str, Any] | None, sweep_id: str) -> tuple[Interpreter
     given = {name: facts[name] for name in facts["given"]}
     if folder != Path.cwd():
         given["folder"] = str(folder)
-    return Interpreter(**given), moved(facts)
+    return Interpreter(**given), moved(facts) if targets(cells) else None
 
 
 def moved(facts: Mapping[str, Any]) -> str | None:

@@ -46,21 +46,22 @@ def confirm(
     interval over pairs must lie beyond the limit. Where not, the new side alone runs again and is compared with the
     baseline as the sweep was; a note says why. What is not confirmed becomes `ambiguous`, a cell that fails now
     `broken`; of what the re-run says nothing, or where what the sweep ran cannot be run here, the verdict stays.
+    Raises UsageError where old and new are not the same cells.
     """
     if not flagged:
         return Confirmation(compared)
     old_facts, new_facts = facts_of(compared.before, before), facts_of(compared.after, after)
-    try:
-        here, moved = current(new_facts, after.id)
-    except UsageError as error:
-        return Confirmation(unjudged(compared, flagged, str(error)))
-    if moved:
-        return Confirmation(unjudged(compared, flagged, moved))
     keys = {change.key for change in flagged}
     with Store.open(db, mode="read") as store:
         cells = [cell for cell in store.planned(after.id) if cell.key in keys]
     if len(cells) < len(keys):
         raise UsageError("--confirm runs the same cells again: leave --across dtype and numerics out")
+    try:
+        here, moved = current(new_facts, after.id, cells)
+    except UsageError as error:
+        return Confirmation(unjudged(compared, flagged, str(error)))
+    if moved:
+        return Confirmation(unjudged(compared, flagged, moved))
     settings = Settings.with_defaults(
         db=db,
         sweep={"name": f"{CONFIRMING}{after.id}", "label": after.label, "seed": after.seed},

@@ -135,7 +135,7 @@ def test_a_sweep_that_says_nothing():
     with origins.origin(None, HERE.facts(), HERE, [cell()]) as found:
         assert "does not say" in found.why
     with pytest.raises(UsageError, match="does not say what it was run with"):
-        origins.current(None, "s1")
+        origins.current(None, "s1", [cell()])
 
 
 def test_another_interpreter_is_taken_as_it_is(repository, tmp_path):
@@ -252,30 +252,31 @@ def test_a_revision_without_the_folder(repository):
 
 class TestCurrent:
     def test_where_it_ran(self, repository):
-        assert origins.current(HERE.facts(), "s1") == (HERE, None)
+        assert origins.current(HERE.facts(), "s1", [cell()]) == (HERE, None)
 
     def test_from_elsewhere_it_needs_its_folder(self, repository, monkeypatch):
         facts = HERE.facts()
         monkeypatch.chdir(repository.parent)
-        interpreter, moved = origins.current(facts, "s1")
+        interpreter, moved = origins.current(facts, "s1", [cell()])
         assert interpreter == Interpreter(folder=str(repository))
         assert moved is None
 
     def test_what_has_changed_since_is_said(self, repository):
         facts = HERE.facts()
         commit(repository, "two")
-        assert "the sweep ran" in origins.current(facts, "s1")[1]
+        assert "the sweep ran" in origins.current(facts, "s1", [cell()])[1]
+        assert origins.current(facts, "s1", [cell("effbench.models.mlp.MLP")]) == (HERE, None), "no code of the folder"
 
     def test_other_changes_to_the_same_commit_are_told(self, repository):
         (repository / "net.py").write_text("WIDTH = 2\n")
         facts = HERE.facts()
-        assert origins.current(facts, "s1") == (HERE, None)
+        assert origins.current(facts, "s1", [cell()]) == (HERE, None)
         (repository / "net.py").write_text("WIDTH = 3\n")
-        assert "are others now than those that the sweep ran" in origins.current(facts, "s1")[1]
+        assert "are others now than those that the sweep ran" in origins.current(facts, "s1", [cell()])[1]
         del facts["git_changes"]  # as sweeps of before recorded it
-        assert "does not say with which changes" in origins.current(facts, "s1")[1]
+        assert "does not say with which changes" in origins.current(facts, "s1", [cell()])[1]
 
     @pytest.mark.parametrize("gone", [{"folder": "/nowhere/at/all"}, {"python": "/nowhere/bin/python"}])
     def test_what_is_not_here(self, repository, gone):
         with pytest.raises(UsageError, match="which is not here"):
-            origins.current({**HERE.facts(), **gone}, "s1")
+            origins.current({**HERE.facts(), **gone}, "s1", [cell()])
