@@ -23,8 +23,7 @@ def recompilation(
 ) -> Facts:
     """Seconds of compiling a Llama for its first batch size and for later ones, with dynamic None and False. Compile
     caches are empty at first; `dimensions` are those of LlamaPrefill (default: Llama 3.2 1B)."""
-    with torch.device(device):
-        module = LlamaPrefill(seq, **dimensions).to(getattr(torch, dtype)).eval()
+    module = LlamaPrefill(seq, **dimensions).to(device, getattr(torch, dtype)).eval()
     facts: Facts = {"batches": list(batches), "layers": len(module.blocks)}
     for name, (dynamic, most) in VARIANTS.items():
         torch._dynamo.reset()

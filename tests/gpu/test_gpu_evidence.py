@@ -16,6 +16,7 @@ SETTINGS = {
     "capture.warmups_before_capture": {"counts": [0, 2]},
     "inductor.memory_options": {"batch": 1024, "branches": 3},
     "warmup.first_calls": {"width": 64, "depth": 1},
+    "recompiling.recompilation": {"seq": 64, "layers": 2, "width": 256, "vocab": 512},
 }
 
 
@@ -113,6 +114,16 @@ def test_first_calls(facts):
         assert one["ran"], (name, one)
         assert len(one["calls_ms"]) == 10
         assert one["calls_ms"][0] > one["steady_ms"] > 0, name
+
+
+def test_seconds_of_recompiling(facts):
+    found = facts["recompiling.recompilation"]
+    assert (found["batches"], found["layers"]) == ([2, 4, 8], 2)
+    for name, later in (("dynamic", 1), ("static", 0)):
+        one = found[name]
+        assert one["first_s"] > 0.1 and one["second_s"] > 0.1, name
+        assert len(one["later_s"]) == later, name
+    assert found["dynamic"]["later_s"][0] < found["dynamic"]["second_s"], "dynamic sizes are compiled once"
 
 
 def test_without_triton(facts):
