@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 import torch
 import torch._dynamo.utils as dynamo
+
+#: A frame of the stack trace that Inductor puts below its reasons, with its line of code.
+FRAME = re.compile(r'File "(?P<file>[^"\n]*)", line (?P<line>\d+), in .*(?:\n(?!\s*File ")\s*(?P<code>\S.*))?')
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class LogReasons(logging.Handler):
         self.fallbacks: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage().split("\n")[0].strip()
+        message = with_place(record.getMessage())
         if "cudagraph" in message and message not in self.cudagraph_skips:
             self.cudagraph_skips.append(message)
         elif "recompile_limit" in message and message not in self.fallbacks:
@@ -98,6 +103,18 @@ class LogReasons(logging.Handler):
         for logger, level in self.undo:
             logger.removeHandler(self)
             logger.setLevel(level)
+
+
+def with_place(message: str) -> str:
+    """The first line of torch's message, and the place in the code, where the stack trace below it tells."""
+    said, _, trace = message.strip().partition("Found from")
+    first = said.split("\n")[0].strip()
+    frames = list(FRAME.finditer(trace))
+    if not frames:
+        return first
+    inner = frames[-1]
+    code = f": {inner['code'].strip()}" if inner["code"] else ""
+    return f"{first.rstrip('.')}, at {PurePath(inner['file']).name}:{inner['line']}{code}"
 
 
 def degraded_reason(counters: Counters, reasons: LogReasons, compiles: bool, device: torch.device) -> str | None:

@@ -62,6 +62,37 @@ def test_inductors_own_call_is_caught(caplog):
     assert counters.degraded_reason(read, reasons, False, CPU) is None
 
 
+TRACE = """  File "/home/x/main.py", line 7, in serve
+    net(x)
+  File "/home/x/nets.py", line 31, in forward
+    x.clamp_(-1, 1)
+"""
+
+
+def test_where_an_input_is_written_to():
+    """In torch's own words, as Inductor says them of such a graph."""
+    written = cudagraph_utils.PlaceholderInfo("arg0_1", None, [], TRACE)
+    said = cudagraph_utils.get_mutation_stack_trace([written], [0])
+    with counters.LogReasons() as reasons:
+        cudagraph_utils.log_cudagraph_skip_and_bump_counter(said)
+    expected = "skipping cudagraphs due to mutated inputs (1 instances), at nets.py:31: x.clamp_(-1, 1)"
+    assert reasons.cudagraph_skips == [expected]
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ('disabling cudagraphs due to incompatible op a.b Found from   File "/x/net.py", line 3, in f\n    g(x)\n',
+         "disabling cudagraphs due to incompatible op a.b, at net.py:3: g(x)"),
+        ('skipping cudagraphs. Found from:\n   File "/x/net.py", line 3, in f', "skipping cudagraphs, at net.py:3"),
+        ("skipping cudagraphs due to cudagraphs. Found from : \n ", "skipping cudagraphs due to cudagraphs."),
+        ("skipping cudagraphs due to cpu device (arg0)\nmore", "skipping cudagraphs due to cpu device (arg0)"),
+    ],
+)  # fmt: skip
+def test_the_first_line_and_the_place(message, said):
+    assert counters.with_place(message) == said
+
+
 def test_nothing_is_left_behind():
     loggers = [logging.getLogger(name) for name in counters.LogReasons.LOGGERS]
     before = [(logger.level, list(logger.handlers)) for logger in loggers]
