@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import venv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -61,6 +62,8 @@ class Cli:
             "PYTHONPATH": search_path,
             "TMPDIR": str(hidden / "tmp"),
             "XDG_CACHE_HOME": str(hidden / "cache"),
+            # what Inductor finds out about the machine takes seconds, and is the same for all tests
+            "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / f"effbench-tests-{os.getuid()}"),
         }
 
     @property

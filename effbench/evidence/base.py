@@ -42,6 +42,10 @@ class Piece:
     def name(self) -> str:
         return self.target.removeprefix("effbench.evidence.")
 
+    def writes_cpp(self, device: torch.device) -> bool:
+        """Whether Inductor will write C++ for it there."""
+        return CPP_COMPILER in self.needs or (COMPILER in self.needs and device.type == "cpu")
+
 
 def shows(*claims: str, needs: tuple[str, ...] = ()) -> Callable[[Callable[..., Facts]], Callable[..., Facts]]:
     """Mark a function as evidence for `claims`. Where a need is not met, it raises UnsupportedError."""

@@ -47,7 +47,8 @@ class Mode(Protocol):
     (cudagraph trees warm up, record, then replay: three).
 
     What follows is for the modes that have it. `uses_dynamo` (as `compiles`, where it is absent): Dynamo's counters say
-    what became of it. `static_shape = True`: it takes no stream of batch sizes. Before it calls `prepare`, a worker
+    what became of it. `static_shape = True`: it takes no stream of batch sizes. `wraps_in_cpp = True`:
+    it compiles C++ on every device. Before it calls `prepare`, a worker
     sets `batch_dims` (`BatchDims`) and `cache_dir` (a folder that this cell's trials of this sweep share, or None),
     and calls `expect(batch)` with a `models.batch.Batch`.
 

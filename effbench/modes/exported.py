@@ -46,6 +46,7 @@ class AotInductor:
     uses_dynamo = False
     settling_calls = 1
     static_shape = True
+    wraps_in_cpp = True
     cache_dir: str | None = None
 
     def __init__(self, strict: bool = False, options: dict[str, Any] | None = None) -> None:

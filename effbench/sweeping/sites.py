@@ -16,6 +16,7 @@ from effbench.sweeping.workers import ForkServer
 
 PROBE_TIMEOUT_S = 300.0
 OWN_MODELS = "effbench.models."
+OWN_MODES = "effbench.modes."
 
 
 @dataclass(frozen=True)
@@ -135,11 +136,15 @@ def fit_settings(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | N
 
 
 def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
-    """Have the server import effbench's own model modules (and so torchvision, transformers) once for all trials.
+    """Have the server import effbench's own model modules (and so torchvision, transformers), and learn what its own
+    modes ask the machine, once for all trials.
 
     A user's modules are imported in each trial: what they do on import must not touch the server.
     """
-    targets = {cell.model["module"]["_target_"] for cell in cells if not cell.env}
-    own = sorted({target.rpartition(".")[0] for target in targets if target.startswith(OWN_MODELS)})
-    if own:
-        server.call("preload", {"modules": own}, PROBE_TIMEOUT_S)
+    here = [cell for cell in cells if not cell.env]
+    targets = {cell.model["module"]["_target_"] for cell in here}
+    modules = sorted({target.rpartition(".")[0] for target in targets if target.startswith(OWN_MODELS)})
+    modes = sorted({(cell.mode["_target_"], cell.device) for cell in here})
+    modes = [(target, device) for target, device in modes if target.startswith(OWN_MODES)]
+    if modules or modes:
+        server.call("preload", {"modules": modules, "modes": modes}, PROBE_TIMEOUT_S)

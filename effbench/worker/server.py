@@ -146,13 +146,16 @@ class Server:
             raise MessageError(f"unknown operation {message['op']!r}")
 
     def preload(self, message: dict[str, Any]) -> None:
-        """Import effbench's own model modules here, so that every child finds torchvision or transformers loaded."""
+        """Import effbench's own model modules here, so that every child finds torchvision or transformers loaded, and
+        learn here what every compilation of C++ would ask the machine."""
         errors = {}
         for name in message["payload"]["modules"]:
             try:
                 importlib.import_module(name)
             except Exception as error:  # the trial meets the same error and reports it as its status
                 errors[name] = f"{type(error).__name__}: {error}"
+        if modes := message["payload"]["modes"]:
+            learn_for(modes)
         settle()
         self.send({"event": "ended", "id": message["id"], "result": {"errors": errors}, "exit": 0, "signal": None})
 
@@ -282,6 +285,17 @@ class Server:
         }
         for pid in orphans:
             processes.kill_tree(pid)
+
+
+def learn_for(modes: list[tuple[str, str]]) -> None:
+    """`modes`: target and device of effbench's own that will be run."""
+    import torch
+
+    from effbench.models.build import resolve_target
+    from effbench.modes import vector_instructions
+
+    if any(vector_instructions.writes_cpp(resolve_target(target), torch.device(device)) for target, device in modes):
+        vector_instructions.learn(os.environ.get(vector_instructions.FOLDER))
 
 
 def settle() -> None:

@@ -25,6 +25,7 @@ from effbench.measure.profile import CALLS, profile
 from effbench.message import TrialRequest
 from effbench.models.build import build_module, resolve_target
 from effbench.models.spec import InputSpec, parse_inputs
+from effbench.modes import vector_instructions
 from effbench.modes.base import BatchDims
 from effbench.worker import artifacts, failures, stream, training
 from effbench.worker.failures import Ended
@@ -43,6 +44,7 @@ class Run:
     rules: timing.Rules
     trial: Trial
     say_phase: Callable[[str], None]
+    user_cache: str | None  # where Inductor would have kept what it compiles
     trainer: training.Trainer | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -73,10 +75,12 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
     )
     names = {f.name for f in fields(timing.Rules)}
     rules = timing.Rules(**{name: value for name, value in request.protocol.items() if name in names})
+    user_cache = os.environ.get(vector_instructions.FOLDER)
     if request.cache_dir:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(request.cache_dir) / "inductor")
         os.environ["TRITON_CACHE_DIR"] = str(Path(request.cache_dir) / "triton")
-    state = Run(request, cell, torch.device(cell.device), getattr(torch, cell.dtype), rules, trial, say_phase)
+    device, dtype = torch.device(cell.device), getattr(torch, cell.dtype)
+    state = Run(request, cell, device, dtype, rules, trial, say_phase, user_cache)
     try:
         measure(state)
     except Ended as ended:
@@ -117,6 +121,8 @@ def measure(run: Run) -> None:
             raise Ended(Status.UNSUPPORTED, "device=cuda, and torch sees no CUDA device here")
         if reason := training.refusal(mode, cell) or mode.missing(device) or stream.unsupported(cell, mode):
             raise Ended(Status.UNSUPPORTED, reason)
+        if vector_instructions.writes_cpp(mode, device):
+            vector_instructions.learn(run.user_cache)
         gpu = telemetry.Telemetry.open(run.request.gpu_uuid if device.type == "cuda" else None)
         stranger = watch.busy_stranger(gpu, run.request.foreign_wait_s)
         shared = watch.is_shared(gpu)

@@ -1,0 +1,79 @@
+"""What Inductor asks of the machine is learned before anything is timed, once, and kept for other processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from effbench.modes import vector_instructions
+from effbench.modes.compiled import Compiled
+from effbench.modes.eager import Eager
+from effbench.modes.exported import AotInductor
+from effbench.modes.graphs import CudaGraph
+from effbench.modes.scripted import JitTrace
+from effbench.sweeping.workers import ForkServer
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+COMPILES_ONE = """
+import os, sys
+import torch
+from effbench.modes import vector_instructions
+
+machine, cell = sys.argv[1:]
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = cell
+vector_instructions.learn(machine)
+assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == cell
+x = torch.ones(64)
+torch.testing.assert_close(torch.compile(lambda x: (x * 2 + 1).sin())(x), (x * 2 + 1).sin())
+"""
+
+
+def libraries(folder: Path) -> set[Path]:
+    return set(folder.rglob("*.so"))
+
+
+def test_a_server_learns_and_no_cell_compiles_the_samples_again(tmp_path, monkeypatch):
+    machine, cell = tmp_path / "machine", tmp_path / "cell"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(machine))
+    server = ForkServer()
+    try:
+        server.wait_ready()
+        eager, compiled = ("effbench.modes.eager.Eager", "cpu"), ("effbench.modes.compiled.Compiled", "cpu")
+        server.call("preload", {"modules": [], "modes": [eager]}, 120)
+        assert libraries(machine) == set()
+        server.call("preload", {"modules": [], "modes": [eager, compiled]}, 120)
+    finally:
+        server.close()
+    samples = libraries(machine)
+    assert samples, "torch compiles no samples any more"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", COMPILES_ONE, str(machine), str(cell)], check=True)
+    assert len(libraries(cell)) == 1
+    assert libraries(machine) == samples
+
+
+def test_without_a_compiler_nothing_is_tried(tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "as before")
+    vector_instructions.learn(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "as before"
+
+
+@pytest.mark.parametrize(
+    ("mode", "on_cpu", "on_cuda"),
+    [
+        (Eager, False, False),
+        (Compiled, True, False),
+        (AotInductor, True, True),
+        (JitTrace, False, False),
+        (CudaGraph, False, False),
+    ],
+)
+def test_which_modes_write_cpp(mode, on_cpu, on_cuda):
+    assert vector_instructions.writes_cpp(mode, CPU) is on_cpu
+    assert vector_instructions.writes_cpp(mode, CUDA) is on_cuda
