@@ -9,6 +9,9 @@ import pages
 import pytest
 
 from effbench.reproduce.experiment import load_all
+from effbench.store import Store
+from effbench.store.sources import opened
+from effbench.store.transfer import load
 
 
 def test_tables_are_up_to_date():
@@ -16,6 +19,18 @@ def test_tables_are_up_to_date():
     for page in reference.PAGES:
         text = page.read_text(encoding="utf-8")
         assert reference.refreshed(text) == text, f"{page.name}: run python docs/reference_tables.py"
+
+
+def test_the_sweeps_to_import_are_those_of_the_tables(tmp_path):
+    reference = pages.script("reference_tables")
+    with Store.open(tmp_path / "reference.db", mode="write") as store:
+        with opened(str(reference.ROWS.with_name("h200-sweeps.jsonl.gz")), store) as records:
+            arrived = list(load(store, records))
+        found = {row["cell_key"]: row for arrival in arrived for row in store.results(arrival.sweep_id)}
+    rows = reference.rows()
+    assert len(rows) == len(found) == 96
+    for row in rows:
+        assert found[row["cell_key"]]["latency_ms"] == pytest.approx(row["latency_ms"])
 
 
 @pytest.mark.parametrize("marker", ["try", "test"])
