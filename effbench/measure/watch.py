@@ -1,4 +1,4 @@
-"""What may disturb timing on a GPU, seen while it goes on: lowered clocks and other processes.
+"""What may disturb timing on a GPU, seen while it goes on: lowered clocks, other processes, a host that is busy.
 
 A disturbed run of samples is thrown away and timed again, three times; after that it is kept, and the trial is noisy.
 """
@@ -21,6 +21,8 @@ RETRIES = 3
 #: Memory in use that is nobody's own: below this it is noise of the driver's bookkeeping.
 FOREIGN_BYTES = 256 * 2**20
 POLL_S = 0.25
+#: Times the period that the host may take to enqueue a call whose latency is timed. Undisturbed it is 1.2 at most.
+ENQUEUE_PERIODS = 1.5
 #: Longest interval over which a driver averages its utilization.
 SAMPLING_S = 1.0
 
@@ -95,6 +97,17 @@ class GpuWatch(timing.Watch):
         """Memory in use beyond what torch holds: contexts, libraries and other processes."""
         used = self.gpu.used_bytes()
         return None if used is None else used - torch.cuda.memory_reserved(self.device)
+
+
+def busy_host(enqueue_ms: float, period_ms: float) -> str | None:
+    """Calls back to back cannot follow each other faster than the host enqueues them: where they did, something slowed
+    the host down while latencies were timed. None where nothing did."""
+    if enqueue_ms <= ENQUEUE_PERIODS * period_ms:
+        return None
+    return (
+        f"the host was busy while latencies were timed: it took {enqueue_ms:.3g} ms to enqueue a call, and "
+        f"{period_ms:.3g} ms for a whole call back to back"
+    )
 
 
 def pids(found: set[int]) -> str:

@@ -388,7 +388,9 @@ def time_step(
     trial.clocks_event_reasons = ",".join(busy.clocks_event_reasons) or None
     trial.energy_mj = gpu.energy_per_call_mj()
     trial.extra["gpu_before"], trial.extra["gpu_after"] = (reading.to_json() for reading in readings)
-    return watcher.noisy
+    if watcher.noisy or run.cell.stream:  # the calls of a stream are of many sizes: their medians may differ
+        return watcher.noisy
+    return watch.busy_host(trial.enqueue_ms, trial.period_ms)
 
 
 def record_counters(trial: Trial, read: counters.Counters, reasons: counters.LogReasons) -> None:
