@@ -16,6 +16,10 @@ from effbench.errors import NothingFoundError, UsageError
 ACROSS = ("hardware", "dtype", "numerics")
 ABOUT = ("model", "bs", "mode", "dtype", "phase", "device")
 SOFTWARE = ("torch_version", "triton_version", "cuda_version", "driver_version", "python", "cpu_name", "platform")
+#: What a sweep says of its machine, and what it is called; a sweep that does not say it differs from none in it.
+MACHINE = {"hostname": "host", "kernel": "kernel", "effbench": "effbench"}
+#: Parameters that a message tells.
+MOST_NAMES = 3
 #: Settings of a protocol that describe it and change nothing.
 _NAMES = ("name",)
 
@@ -25,7 +29,8 @@ class Half:
     """One side: a sweep, or a part of one.
 
     `cells`: key -> its row (model, bs, mode, dtype, phase, device, params) in the order of the plan. `sides`: (key,
-    environment id) -> what is known of it. `environments`: id -> row. `state` of its sweep says why cells may lack.
+    environment id) -> what is known of it. `environments`: id -> row. `state` of its sweep says why cells may lack;
+    `host`: what the sweep says of its machine.
     """
 
     title: str
@@ -35,6 +40,7 @@ class Half:
     environments: dict[str, Mapping[str, Any]]
     protocol: Mapping[str, Any] = field(default_factory=dict)
     state: str = "completed"
+    host: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def seats(self) -> dict[tuple, list[str]]:
@@ -181,7 +187,23 @@ def nothing_shared(before: Half, after: Half, across: Collection[str]) -> str:
             old, new = ({value_of(row, name) for row in half.cells.values()} for half in (before, after))
             differ = f"{', '.join(sorted(old))} against {', '.join(sorted(new))}"
             return f"not comparable: the cells differ in {name} ({differ}); --across {name} compares them all the same"
-    return f"nothing comparable: no cell was measured in both {before.title} and {after.title}"
+    apart = values_apart(before.cells.values(), after.cells.values())
+    more = f": all differ in {', '.join(apart[:MOST_NAMES])}{', …' * (len(apart) > MOST_NAMES)}" if apart else ""
+    return f"nothing comparable: no cell was measured in both {before.title} and {after.title}{more}"
+
+
+def values_apart(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The parameters in which every cell of one side differs from every cell of the other, with one value of each."""
+    old, new = ([flatten(row["params"]) for row in rows] for rows in (before, after))
+    told = []
+    for name in dict.fromkeys(
+        name for params in [*old, *new] for name in params if name.rpartition(".")[2] != "_target_"
+    ):
+        sides = [list(dict.fromkeys(params.get(name) for params in side)) for side in (old, new)]
+        if set(sides[0]).isdisjoint(sides[1]):
+            first, second = ("not set" if values[0] is None else str(values[0]) for values in sides)
+            told.append(f"{name} ({first} against {second})")
+    return told
 
 
 def value_of(row: Mapping[str, Any], name: str) -> str:
@@ -191,7 +213,7 @@ def value_of(row: Mapping[str, Any], name: str) -> str:
 
 
 def differences(before: Half, after: Half) -> list[str]:
-    """What else differs between the two sides, to be told above the figures: software, flags, protocol."""
+    """What else differs between the two sides, to be told above the figures: software, flags, protocol, machine."""
     told = []
     for name in ("gpu_name", *SOFTWARE):
         told += [differs(name, *({one[name] for one in half.environments.values()} for half in (before, after)))]
@@ -199,6 +221,8 @@ def differences(before: Half, after: Half) -> list[str]:
     told += [differs(name, [old.get(name)], [new.get(name)]) for name in sorted(old.keys() | new.keys())]
     names = [name for name in {**before.protocol, **after.protocol} if name not in _NAMES]
     told += [differs(f"protocol.{name}", [before.protocol.get(name)], [after.protocol.get(name)]) for name in names]
+    known = [name for name in MACHINE if None not in (before.host.get(name), after.host.get(name))]
+    told += [differs(MACHINE[name], [before.host[name]], [after.host[name]]) for name in known]
     return [text for text in told if text]
 
 

@@ -207,7 +207,7 @@ def load(store: Store, info: SweepInfo) -> Half:
     environments = {row["id"]: row for row in rows}
     sides = {(one.cell_key, one.environment_id): one.side for one in store.sides(info.id)}
     name = f" ({info.name})" if info.name else ""
-    return Half(f"{info.id}{name}", info.label, cells, sides, environments, info.protocol, info.state)
+    return Half(f"{info.id}{name}", info.label, cells, sides, environments, info.protocol, info.state, info.host)
 
 
 def chosen_on(halves: Sequence[Half], on: str | None, across: Collection[str] = ()) -> list[Half]:
@@ -244,6 +244,9 @@ def by_environment(whole: Half, by: str) -> dict[str, Half]:
         value = value_in(named[key], row, by)
         half = found.setdefault(value, part(whole, {}, {}))
         half.environments[key] = row
+        if by == "folder":  # the sweep's label is that of one folder
+            facts = (whole.host.get("environments") or {}).get(key) or {}
+            half.label = facts.get("git_description") or half.label
     for half in found.values():
         half.cells = whole.cells
         half.sides = {key: side for key, side in whole.sides.items() if key[1] in half.environments}
@@ -304,7 +307,7 @@ def value_names(cells: Mapping[str, Mapping[str, Any]], by: str) -> dict[str, st
 
 
 def part(whole: Half, cells: dict[str, Any], environments: Mapping[str, Any]) -> Half:
-    return Half(whole.title, whole.label, dict(cells), {}, dict(environments), whole.protocol, whole.state)
+    return Half(whole.title, whole.label, dict(cells), {}, dict(environments), whole.protocol, whole.state, whole.host)
 
 
 def two_of(by: str, known: list[str], values: Sequence[str], title: str) -> tuple[str, str]:

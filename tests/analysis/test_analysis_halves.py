@@ -141,6 +141,26 @@ def test_differences_are_told_software_first():
     assert differences(old, replace(old)) == []
 
 
+def test_another_machine_with_the_same_hardware_is_told():
+    here = {"hostname": "a", "kernel": "6.1", "effbench": "0.1.0", "folder": "/x"}
+    old, new = (
+        half([EAGER], host=here),
+        half([EAGER], host={**here, "hostname": "b", "effbench": "0.2.0", "folder": "/y"}),
+    )
+    assert differences(old, new) == ["host a → b", "effbench 0.1.0 → 0.2.0"]
+    assert differences(half([EAGER]), new) == []  # a sweep that does not say where it ran
+
+
+def test_cells_that_differ_in_a_parameter_are_refused_by_its_name():
+    wide, other = (a_cell(settings={"width": width}) for width in (64, 128))
+    with pytest.raises(NothingFoundError, match=r"both before and after: all differ in .*width \(64 against 128\)$"):
+        pairs(half([wide]), half([other], title="after"))
+    with pytest.raises(NothingFoundError, match=r"after: all differ in mode.width \(64 against 128\)$"):
+        pairs(half([wide, EAGER]), half([other], title="after"))
+    with pytest.raises(NothingFoundError, match=r"both before and after$"):  # the same cell, measured on one side
+        pairs(half([EAGER, DEFAULT], measured=[DEFAULT]), half([EAGER, GRAPH], title="after", measured=[EAGER]))
+
+
 def test_cells_without_a_parameter():
     params = cell_row(EAGER)["params"]
     assert without(params, ["dtype"]) == without(cell_row(a_cell(dtype="float32"))["params"], ["dtype"])

@@ -251,6 +251,19 @@ def test_two_interpreters_in_turns(made, halves):
         halves(sweep, "python", values=["old", "newer"])
 
 
+def test_folders_have_labels_of_their_own(made, halves):
+    envs = [environment(flags={"folder": "/checkout/old"}), environment()]
+    described = zip(envs, ("v1.4", "v1.4-2-gabc"), strict=True)
+    host = {"environments": {env.id: {"git_description": text} for env, text in described}}
+    sweep = made.sweep({EAGER: FAST}, env=envs[0], label="v1.4-2-gabc", host=host)
+    made.sweep({EAGER: FAST}, env=envs[1], into=sweep)
+    found = halves(sweep, "folder")
+    assert [(half.title, half.label) for half in (found.before, found.after)] == [
+        ("folder=old", "v1.4"),
+        ("folder=here", "v1.4-2-gabc"),
+    ]
+
+
 def test_by_a_parameter(made, halves):
     double = a_cell(bs=16)
     half, other = a_cell(dtype="float16"), a_cell(dtype="float16", bs=16)
