@@ -93,8 +93,17 @@ def compare_sweeps(
         return noise_fence(*known.get((key, metric), {}).values())
 
     compared = finish(old, new, limits, across, fence, only=only)
-    compared.notes += fence_notes(compared, before)
+    compared.notes += [*unfinished(old, new), *fence_notes(compared, before)]
     return compared
+
+
+def unfinished(*halves: Half) -> list[str]:
+    """Which of these sweeps may yet have more trials, or will never have them."""
+    return [
+        f"{half.title} is {half.state}, not completed: only what it has measured is compared"
+        for half in halves
+        if half.state != "completed"
+    ]
 
 
 def fence_notes(compared: Compared, before: SweepInfo) -> list[str]:
@@ -137,6 +146,7 @@ def compare_halves(
         # cells of one side alone are of its mode: no line of their own beside that of both
         lines = [line for line in compared.modes if line.cells] or compared.modes[:1]
         compared.modes = [replace(line, mode=f"{old_name} → {new_name}") for line in lines]
+    compared.notes += unfinished(whole)
     compared.notes += left_out(whole, by, [name for name in split if name not in (old_name, new_name)])
     return compared
 

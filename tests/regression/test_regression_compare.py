@@ -220,6 +220,15 @@ def test_only_some_cells(made, compared):
         compared(*sweeps, only=lambda pair: False)
 
 
+@pytest.mark.parametrize("state", ["running", "interrupted", "failed"])
+def test_a_sweep_that_did_not_end_is_noted_although_every_cell_has_trials(made, compared, halves, state):
+    whole, part = made.sweep([EAGER, a_cell(dtype="float16")]), made.sweep([EAGER], state=state, rounds=2)
+    assert f"{part} is {state}, not completed: only what it has measured is compared" in compared(whole, part).notes
+    assert compared(whole, made.sweep([EAGER])).notes == []
+    again = made.sweep([EAGER, a_cell(dtype="float16")], state=state)
+    assert halves(again, "dtype").notes == [f"{again} is {state}, not completed: only what it has measured is compared"]
+
+
 def test_exceptions_that_ended_or_fit_nothing_are_noted(made, compared):
     rules = [{"model": "gone", "floor": 0.1, "reason": "old runner"},
              {"model": "mlp", "floor": 0.5, "until": "2020-01-01", "reason": "driver 550"}]  # fmt: skip
