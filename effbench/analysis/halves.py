@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from effbench.analysis.interpreters import OWN
 from effbench.analysis.screen import Pair, Side
 from effbench.analysis.swept import flatten
 from effbench.cell import digest
@@ -152,8 +153,18 @@ def seated(before: Half, after: Half, across: Collection[str] = ()) -> tuple[Hal
     return tuple(half.within(ids) for half, (_, ids) in zip((before, after), chosen, strict=True))
 
 
-def said(seats: Iterable[tuple]) -> str:
-    return ", ".join(" ".join(str(part) for part in seat if part) for seat in seats)
+def said(seats: Iterable[tuple], among: Iterable[tuple] = ()) -> str:
+    """Seats as text; an interpreter or folder that was not chosen has a name where another one was on the same hardware,
+    here or `among` all there are."""
+    seats = list(seats)
+    every = [*seats, *among]
+
+    def name(seat: tuple, place: int, own: str) -> str | None:
+        beside = any(other[place] for other in every if other[0] == seat[0])
+        return seat[place] or (own if beside else None)
+
+    texts = [[seat[0], *(name(seat, place, own) for place, own in enumerate(OWN.values(), 1))] for seat in seats]
+    return ", ".join(" ".join(part for part in parts if part) for parts in texts)
 
 
 def partners_of(

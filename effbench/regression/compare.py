@@ -10,7 +10,18 @@ from typing import Any
 
 from effbench.analysis import interpreters
 from effbench.analysis.fence import noise_fence
-from effbench.analysis.halves import ABOUT, Half, differences, hardware_of, meant, pairs_of, seated, without
+from effbench.analysis.halves import (
+    ABOUT,
+    Half,
+    differences,
+    hardware_of,
+    meant,
+    pairs_of,
+    said,
+    seat_of,
+    seated,
+    without,
+)
 from effbench.analysis.limits import Limits
 from effbench.analysis.screen import IN_FENCE, NOT_BEFORE, NOT_NOW, ORDER, Change, Pair, screen
 from effbench.analysis.statistics import LogDifference, half_width
@@ -226,14 +237,15 @@ def chosen_on(halves: Sequence[Half], on: str | None, across: Collection[str] = 
     if on is None:
         return list(halves)
     rows = [row for half in halves for row in half.environments.values()]
-    there = {hardware_of(row): None for row in rows}
+    there = {hardware_of(row) for row in rows}
     wanted = meant(on, (name for row in rows for name in names_for(row)))
     fitting = [[k for k, row in half.environments.items() if not names_for(row).isdisjoint(wanted)] for half in halves]
     if not any(fitting):
         titles = " nor ".join(half.title for half in halves)
-        raise NothingFoundError(f"{titles}: no trial on {on!r}; there is {', '.join(there) or 'none at all'}")
+        seats = said(dict.fromkeys(seat_of(row) for row in rows))
+        raise NothingFoundError(f"{titles}: no trial on {on!r}; there is {seats or 'none at all'}")
     lacking = [half for half, ids in zip(halves, fitting, strict=True) if not ids]
-    if lacking and "hardware" not in across and not there.keys().isdisjoint(wanted):
+    if lacking and "hardware" not in across and not there.isdisjoint(wanted):
         own = ", ".join(dict.fromkeys(hardware_of(row) for row in lacking[0].environments.values()))
         raise NothingFoundError(f"{lacking[0].title} has no trial on {on!r}; it ran on {own or 'nothing yet'}")
     return [half.within(ids) if ids else half for half, ids in zip(halves, fitting, strict=True)]
@@ -242,8 +254,8 @@ def chosen_on(halves: Sequence[Half], on: str | None, across: Collection[str] = 
 def names_for(environment: Mapping[str, Any]) -> set[str]:
     """What `on` may call it."""
     flags = environment["flags"] or {}
-    names = {hardware_of(environment), flags.get("interpreter"), flags.get("folder"), environment["torch_version"]}
-    return {name for name in names if name}
+    chosen = {flags.get(flag) or interpreters.OWN[by] for by, flag in interpreters.FLAGS.items()}
+    return {hardware_of(environment), environment["torch_version"], *chosen} - {None}
 
 
 def by_environment(whole: Half, by: str) -> dict[str, Half]:
@@ -251,7 +263,7 @@ def by_environment(whole: Half, by: str) -> dict[str, Half]:
     found: dict[str, Half] = {}
     named = interpreters.halves(whole.environments.values())
     for key, row in whole.environments.items():
-        value = value_in(named[key], row, by)
+        value = value_in(named, row, by)
         half = found.setdefault(value, part(whole, {}, {}))
         half.environments[key] = row
         if by == "folder":  # the sweep's label is that of one folder
@@ -263,11 +275,11 @@ def by_environment(whole: Half, by: str) -> dict[str, Half]:
     return found
 
 
-def value_in(half: interpreters.Half, row: Mapping[str, Any], by: str) -> str:
-    """Of an environment. Where no interpreter was chosen, its Python's version tells it."""
-    if by == "python":
-        return half.name("python") if half.python else str(row["python"])
-    return half.name("folder") if by == "folder" else str(row[by])
+def value_in(named: Mapping[str, interpreters.Half], row: Mapping[str, Any], by: str) -> str:
+    """Of an environment. Where no interpreter was chosen at all, its Python's version tells it."""
+    if by == "folder" or (by == "python" and any(half.python for half in named.values())):
+        return named[row["id"]].name(by)
+    return str(row[by])
 
 
 def by_parameter(whole: Half, by: str) -> dict[str, Half]:

@@ -62,7 +62,7 @@ def unchecked(store: Store, sweep: SweepInfo, compared: Compared) -> list[str]:
     """Hardware, with the interpreter where one was chosen, that the sweep ran on and the check did not look at."""
     looked_at = {seat_of(row) for row in compared.after.environments.values()}
     seats = dict.fromkeys(seat_of(row) for row in store.environments_of(sweep.id))
-    return [said([seat]) for seat in seats if seat not in looked_at]
+    return [said([seat], seats) for seat in seats if seat not in looked_at]
 
 
 def command_for(

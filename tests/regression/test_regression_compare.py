@@ -260,6 +260,27 @@ def test_two_interpreters_in_turns(made, halves):
         halves(sweep, "python", values=["old", "newer"])
 
 
+def test_what_was_not_named_is_called_own(made, halves, compared):
+    envs = [environment(), environment(flags={"interpreter": "/venvs/new/bin/python"})]
+    sweeps = []
+    for factor in (1.0, 1.1):
+        sweeps.append(made.sweep({EAGER: FAST}, env=envs[0]))
+        made.sweep(
+            {EAGER: {"latency_ms": [value * factor for value in FAST["latency_ms"]]}}, env=envs[1], into=sweeps[-1]
+        )
+    found = halves(sweeps[1], "python", values=["own", "new"])
+    assert (found.before.title, found.after.title) == ("python=own", "python=new")
+    assert verdicts(found) == {"eager": "slower"}
+    with pytest.raises(
+        UsageError, match=f"interpreters: {H200} own, {H200} /venvs/new/bin/python; choose one with --on"
+    ):
+        compared(*sweeps)
+    assert verdicts(compared(*sweeps, on="own")) == {"eager": "same"}
+    assert verdicts(compared(*sweeps, on="/venvs/new/bin/python")) == {"eager": "slower"}
+    with pytest.raises(NothingFoundError, match=f"there is {H200} own, {H200} /venvs/new/bin/python$"):
+        compared(*sweeps, on="newest")
+
+
 def test_folders_have_labels_of_their_own(made, halves):
     envs = [environment(flags={"folder": "/checkout/old"}), environment()]
     described = zip(envs, ("v1.4", "v1.4-2-gabc"), strict=True)
