@@ -154,8 +154,8 @@ def seated(before: Half, after: Half, across: Collection[str] = ()) -> tuple[Hal
 
 
 def said(seats: Iterable[tuple], among: Iterable[tuple] = ()) -> str:
-    """Seats as text; an interpreter or folder that was not chosen has a name where another one was on the same hardware,
-    here or `among` all there are."""
+    """Seats as text; an interpreter or folder that was not chosen has a name where another one was, on the same
+    hardware, here or `among` all there are."""
     seats = list(seats)
     every = [*seats, *among]
 
