@@ -131,7 +131,7 @@ def seats_together(before: Half, after: Half, across: Collection[str]) -> tuple[
     if len(shared) == 1:
         return (shared[0], old[shared[0]]), (shared[0], new[shared[0]])
     if shared:
-        raise UsageError(f"both sweeps ran on {len(shared)} kinds of hardware or interpreters: {said(shared)}; "
+        raise UsageError(f"both sides ran on {len(shared)} kinds of hardware or interpreters: {said(shared)}; "
                          "choose one with --on")  # fmt: skip
     if len(old) > 1 or len(new) > 1:
         which, seats = (before, old) if len(old) > 1 else (after, new)
