@@ -18,7 +18,7 @@ from typing import Any
 
 from effbench.analysis.confirm import paired as compare_pairs
 from effbench.analysis.limits import Limit, Limits
-from effbench.analysis.statistics import log_mean
+from effbench.analysis.statistics import is_number, log_mean
 from effbench.analysis.statuses import gives_figures, is_guarded, verdict_of_statuses
 from effbench.analysis.verdicts import Comparison, Verdict, benjamini_hochberg, compare, verdict_of
 from effbench.cell import Status
@@ -300,7 +300,7 @@ def usable(pair: Pair, metric: str) -> tuple[dict[int, float], dict[int, float],
         kept = {
             number: float(value)
             for number, value in given.items()
-            if math.isfinite(value) and (value > 0 or (value == 0 and can_be_zero))
+            if is_number(value) and (value > 0 or (value == 0 and can_be_zero))
         }
         rounds = len(side.figures.get(metric, ()))
         if given and len(given) < rounds:  # a trial that was counted, but not in this: NaN is stored as nothing
