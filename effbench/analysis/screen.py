@@ -27,6 +27,8 @@ from effbench.metrics import METRICS, percent
 #: Of a cell that waits for launches these follow the host, whose processes differ by a fifth and more.
 HOST_METRICS = frozenset({"latency_ms", "period_ms", "energy_mj"})
 CHANGED = (Verdict.SLOWER, Verdict.FASTER)
+#: By these a check fails.
+FAILING = (Verdict.SLOWER, Verdict.BROKEN, Verdict.MISSING)
 #: What matters most first.
 ORDER = (
     Verdict.BROKEN, Verdict.SLOWER, Verdict.MISSING, Verdict.AMBIGUOUS, Verdict.FIXED, Verdict.FASTER, Verdict.NEW,
@@ -102,7 +104,12 @@ class Change:
 
     @property
     def gates(self) -> bool:
-        return not self.ignored and self.verdict in (Verdict.SLOWER, Verdict.BROKEN, Verdict.MISSING)
+        return not self.ignored and self.verdict in FAILING
+
+    @property
+    def is_overlooked(self) -> bool:
+        """A check would fail by it, were it not ignored."""
+        return self.ignored and self.verdict in FAILING
 
 
 def screen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -81,14 +82,14 @@ def command_for(
 
 def verdict_line(compared: Compared, failed: Sequence[Change], name: str) -> str:
     """`check failed: 2 slower, 1 broken against main` or `check passed against main`, and what a check that passed has
-    not judged: rows that are open, cells without figures to compare, hardware."""
+    not judged: rows that are ignored or open, cells without figures to compare, hardware."""
     if failed:
-        kinds = dict.fromkeys(change.verdict for change in failed)
-        told = ", ".join(f"{sum(change.verdict is kind for change in failed)} {kind}" for kind in kinds)
-        parts = [f"check failed: {told} against {name}"]
+        parts = [f"check failed: {counted(failed)} against {name}"]
     else:
         parts = [f"check passed against {name}"]
         rows = compared.changes
+        if overlooked := [change for change in rows if change.is_overlooked]:
+            parts.append(f"ignored: {counted(overlooked)}")
         if open_rows := sum(change.verdict is Verdict.AMBIGUOUS for change in rows):
             parts.append(f"{open_rows} of {len(rows)} rows could not be judged")
         cells = {change.key for change in rows}
@@ -97,3 +98,9 @@ def verdict_line(compared: Compared, failed: Sequence[Change], name: str) -> str
             have = f"{len(judged)} of {len(cells)} cells have" if len(cells) > 1 else "the only cell has no"
             parts.append(f"{have} figures to compare")
     return "; ".join([*parts, *(f"{seat} not checked" for seat in compared.unchecked)])
+
+
+def counted(changes: Sequence[Change]) -> str:
+    """`2 slower, 1 broken`, in the order of the rows."""
+    found = Counter(change.verdict for change in changes)
+    return ", ".join(f"{number} {verdict}" for verdict, number in found.items())

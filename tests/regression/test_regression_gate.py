@@ -129,6 +129,9 @@ def test_the_line_that_says_so():
     assert line([change(Verdict.SAME, **known)]) == "check passed against main"
     hazy = [change(Verdict.SAME, **known), change(Verdict.AMBIGUOUS, **known)]
     assert line(hazy) == "check passed against main; 1 of 2 rows could not be judged"
+    ignored = [change(verdict, ignored=True, **known) for verdict in (Verdict.BROKEN, Verdict.SLOWER, Verdict.SLOWER)]
+    faster = change(Verdict.FASTER, ignored=True, **known)
+    assert line([*ignored, faster]) == "check passed against main; ignored: 1 broken, 2 slower"
     assert line(hazy[:1], unchecked=["NVIDIA L4"]) == "check passed against main; NVIDIA L4 not checked"
     nothing = change(Verdict.SAME, metric=STATUS)
     assert line([nothing]) == "check passed against main; the only cell has no figures to compare"
