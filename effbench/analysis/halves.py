@@ -205,7 +205,7 @@ def nothing_shared(before: Half, after: Half, across: Collection[str]) -> str:
 
 def values_apart(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> list[str]:
     """The parameters in which every cell of one side differs from every cell of the other, with one value of each."""
-    old, new = ([flatten(row["params"]) for row in rows] for rows in (before, after))
+    old, new = ([flatten(params_of(row)) for row in rows] for rows in (before, after))
     told = []
     for name in dict.fromkeys(
         name for params in [*old, *new] for name in params if name.rpartition(".")[2] != "_target_"
@@ -217,9 +217,12 @@ def values_apart(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[st
     return told
 
 
+def params_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    return json.loads(row["params"]) if isinstance(row["params"], str) else row["params"]
+
+
 def value_of(row: Mapping[str, Any], name: str) -> str:
-    params = json.loads(row["params"]) if isinstance(row["params"], str) else row["params"]
-    value = params.get(name)
+    value = params_of(row).get(name)
     return " ".join(f"{key}={item}" for key, item in value.items()) if isinstance(value, Mapping) else str(value)
 
 
@@ -234,6 +237,20 @@ def differences(before: Half, after: Half) -> list[str]:
     told += [differs(f"protocol.{name}", [before.protocol.get(name)], [after.protocol.get(name)]) for name in names]
     known = [name for name in MACHINE if None not in (before.host.get(name), after.host.get(name))]
     told += [differs(MACHINE[name], [before.host[name]], [after.host[name]]) for name in known]
+    return [text for text in told if text]
+
+
+def accepted(before: Half, after: Half, across: Collection[str]) -> list[str]:
+    """What of `across` the cells that are compared differ in, to be told above the figures as well."""
+    partners = partners_of(before.cells, after.cells, across)
+    pairs = [(before.cells[key], after.cells[other]) for key, other in partners.items() if key != other]
+    old, new = ([flatten(params_of(row)) for row in rows] for rows in (zip(*pairs, strict=True) if pairs else ((), ())))
+    names = [
+        name
+        for name in dict.fromkeys(name for params in [*old, *new] for name in params)
+        if any(one.get(name) != other.get(name) for one, other in zip(old, new, strict=True))
+    ]
+    told = [differs(name, *([params.get(name) for params in side] for side in (old, new))) for name in names]
     return [text for text in told if text]
 
 

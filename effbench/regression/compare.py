@@ -13,6 +13,7 @@ from effbench.analysis.fence import noise_fence
 from effbench.analysis.halves import (
     ABOUT,
     Half,
+    accepted,
     differences,
     hardware_of,
     meant,
@@ -29,6 +30,7 @@ from effbench.analysis.swept import flatten, mode_order, row_names
 from effbench.analysis.verdicts import Verdict
 from effbench.errors import NothingFoundError, UsageError
 from effbench.metrics import METRICS
+from effbench.store.baselines import BaselineInfo
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 
@@ -195,7 +197,17 @@ def find(store: Store, reference: str, on: str | None = None) -> SweepInfo:
     if len(named) > 1:
         there = ", ".join(one.hardware for one in named)
         raise UsageError(f"baseline {reference!r} is set on {there}: choose one with --on, or give the sweep's id")
-    return store.find_sweep(named[0].sweep_id if named else reference)
+    return store.find_sweep(still_there(named[0]).sweep_id if named else reference)
+
+
+def still_there(baseline: BaselineInfo) -> BaselineInfo:
+    """Raises NothingFoundError where its sweep has been deleted."""
+    if baseline.started_at is None:
+        raise NothingFoundError(
+            f"baseline {baseline.name!r} is sweep {baseline.sweep_id}, which is gone from this database; set another: "
+            f"effbench baseline set {baseline.name} SWEEP"
+        )
+    return baseline
 
 
 def finish(
@@ -211,9 +223,8 @@ def finish(
     # all are tested: the correction for many, and so a verdict, does not depend on which of them are looked at
     changes = [change for change in screen(pairs, limits, fence, in_turns) if change.key in told]
     hardware = pairs[0].about["hardware"]
-    compared = Compared(
-        old, new, hardware, differences(old, new), changes, mode_changes(changes, limits), limits, in_turns
-    )
+    told = [*accepted(old, new, across), *differences(old, new)]
+    compared = Compared(old, new, hardware, told, changes, mode_changes(changes, limits), limits, in_turns)
     compared.notes += [f"exception for {rule} ended on {rule.until}: {rule.reason}" for rule in limits.expired]
     compared.notes += [f"exception for {rule} fits no cell here: {rule.reason}" for rule in limits.unused]
     return compared

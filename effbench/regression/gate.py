@@ -12,7 +12,7 @@ from effbench.analysis.screen import Change
 from effbench.analysis.verdicts import Verdict
 from effbench.config import DEFAULT_DB
 from effbench.errors import NothingFoundError, UsageError
-from effbench.regression.compare import Compared
+from effbench.regression.compare import Compared, still_there
 from effbench.store.baselines import BaselineInfo
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
@@ -44,12 +44,7 @@ def baseline_of(store: Store, name: str, sweep: SweepInfo, on: str | None, any_h
     if len(fitting) > 1:
         shared = ", ".join(one.hardware for one in fitting)
         raise UsageError(f"sweep {sweep.id} and baseline {name!r} share {shared}: choose one with --on")
-    if fitting[0].started_at is None:
-        raise NothingFoundError(
-            f"baseline {name!r} is sweep {fitting[0].sweep_id}, which is gone from this database; set another: "
-            f"effbench baseline set {name} SWEEP"
-        )
-    if fitting[0].sweep_id == sweep.id:
+    if still_there(fitting[0]).sweep_id == sweep.id:
         raise UsageError(f"sweep {sweep.id} is the baseline {name!r} itself: run another one, then check that")
     return fitting[0]
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from made_sweeps import H200, a_cell, environment
 
-from effbench.analysis.halves import Half, differences, pairs_of, partners_of, seat_of, seated, without
+from effbench.analysis.halves import Half, accepted, differences, pairs_of, partners_of, seat_of, seated, without
 from effbench.analysis.screen import Side
 from effbench.errors import NothingFoundError, UsageError
 from effbench.store.values import cell_row
@@ -139,6 +139,12 @@ def test_differences_are_told_software_first():
         "protocol.rounds 5 → 10",
     ]
     assert differences(old, replace(old)) == []
+
+
+def test_what_was_accepted_is_told_too():
+    old, new = half([a_cell(dtype="float16"), EAGER]), half([a_cell(numerics={"tf32": True}), DEFAULT], title="after")
+    assert accepted(old, new, ["dtype", "numerics"]) == ["dtype float16 → bfloat16", "numerics.tf32 False → True"]
+    assert accepted(old, new, ["hardware"]) == accepted(old, old, ["dtype", "numerics"]) == []
 
 
 def test_another_machine_with_the_same_hardware_is_told():

@@ -8,7 +8,7 @@ from effbench.analysis.limits import limits_of
 from effbench.analysis.screen import STATUS, Change
 from effbench.analysis.verdicts import Verdict
 from effbench.errors import NothingFoundError, UsageError
-from effbench.regression.compare import compare_sweeps
+from effbench.regression.compare import compare_sweeps, find
 from effbench.regression.gate import baseline_of, command_for, failing, unchecked, verdict_line
 from effbench.store import Store
 
@@ -103,6 +103,8 @@ def test_itself_gone_or_empty(made, chosen):
         chosen(made.sweep({a_cell(): None}))
     last = made.sweep([a_cell()])
     made.delete_sweep(sweep)
+    with Store.open(made.path) as store, pytest.raises(NothingFoundError, match=f"is sweep {sweep}, which is gone"):
+        find(store, "main")
     with pytest.raises(NothingFoundError, match=f"is sweep {sweep}, which is gone"):
         chosen(last)
 
