@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
+from effbench.analysis.statistics import is_number
+
 #: Sweeps of one environment before this one that a fence needs; fewer say nothing.
 LEAST_SWEEPS = 6
 #: Standard deviations of a sweep against the one before it that still pass for noise.
@@ -26,7 +28,7 @@ def noise_fence(*levels: Sequence[float | None]) -> float:
     """
     jumps: list[float] = []
     for own in levels:
-        logs = [math.log(value) for value in own if value is not None and value > 0 and math.isfinite(value)]
+        logs = [math.log(value) for value in own if is_number(value) and value > 0]
         jumps += [abs(new - old) for old, new in itertools.pairwise(logs)]
     if len(jumps) < LEAST_SWEEPS - 1:
         return 0.0

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from effbench.analysis.interpreters import OWN
 from effbench.analysis.screen import Pair, Side
 from effbench.analysis.swept import flatten
 from effbench.cell import digest
@@ -16,6 +17,10 @@ from effbench.errors import NothingFoundError, UsageError
 ACROSS = ("hardware", "dtype", "numerics")
 ABOUT = ("model", "bs", "mode", "dtype", "phase", "device")
 SOFTWARE = ("torch_version", "triton_version", "cuda_version", "driver_version", "python", "cpu_name", "platform")
+#: What a sweep says of its machine, and what it is called; a sweep that does not say it differs from none in it.
+MACHINE = {"hostname": "host", "kernel": "kernel", "effbench": "effbench"}
+#: Parameters that a message tells.
+MOST_NAMES = 3
 #: Settings of a protocol that describe it and change nothing.
 _NAMES = ("name",)
 
@@ -25,7 +30,8 @@ class Half:
     """One side: a sweep, or a part of one.
 
     `cells`: key -> its row (model, bs, mode, dtype, phase, device, params) in the order of the plan. `sides`: (key,
-    environment id) -> what is known of it. `environments`: id -> row. `state` of its sweep says why cells may lack.
+    environment id) -> what is known of it. `environments`: id -> row. `state` of its sweep says why cells may lack;
+    `host`: what the sweep says of its machine.
     """
 
     title: str
@@ -35,6 +41,7 @@ class Half:
     environments: dict[str, Mapping[str, Any]]
     protocol: Mapping[str, Any] = field(default_factory=dict)
     state: str = "completed"
+    host: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def seats(self) -> dict[tuple, list[str]]:
@@ -124,7 +131,7 @@ def seats_together(before: Half, after: Half, across: Collection[str]) -> tuple[
     if len(shared) == 1:
         return (shared[0], old[shared[0]]), (shared[0], new[shared[0]])
     if shared:
-        raise UsageError(f"both sweeps ran on {len(shared)} kinds of hardware or interpreters: {said(shared)}; "
+        raise UsageError(f"both sides ran on {len(shared)} kinds of hardware or interpreters: {said(shared)}; "
                          "choose one with --on")  # fmt: skip
     if len(old) > 1 or len(new) > 1:
         which, seats = (before, old) if len(old) > 1 else (after, new)
@@ -146,8 +153,18 @@ def seated(before: Half, after: Half, across: Collection[str] = ()) -> tuple[Hal
     return tuple(half.within(ids) for half, (_, ids) in zip((before, after), chosen, strict=True))
 
 
-def said(seats: Iterable[tuple]) -> str:
-    return ", ".join(" ".join(str(part) for part in seat if part) for seat in seats)
+def said(seats: Iterable[tuple], among: Iterable[tuple] = ()) -> str:
+    """Seats as text; an interpreter or folder that was not chosen has a name where another one was, on the same
+    hardware, here or `among` all there are."""
+    seats = list(seats)
+    every = [*seats, *among]
+
+    def name(seat: tuple, place: int, own: str) -> str | None:
+        beside = any(other[place] for other in every if other[0] == seat[0])
+        return seat[place] or (own if beside else None)
+
+    texts = [[seat[0], *(name(seat, place, own) for place, own in enumerate(OWN.values(), 1))] for seat in seats]
+    return ", ".join(" ".join(part for part in parts if part) for parts in texts)
 
 
 def partners_of(
@@ -181,17 +198,36 @@ def nothing_shared(before: Half, after: Half, across: Collection[str]) -> str:
             old, new = ({value_of(row, name) for row in half.cells.values()} for half in (before, after))
             differ = f"{', '.join(sorted(old))} against {', '.join(sorted(new))}"
             return f"not comparable: the cells differ in {name} ({differ}); --across {name} compares them all the same"
-    return f"nothing comparable: no cell was measured in both {before.title} and {after.title}"
+    apart = values_apart(before.cells.values(), after.cells.values())
+    more = f": all differ in {', '.join(apart[:MOST_NAMES])}{', …' * (len(apart) > MOST_NAMES)}" if apart else ""
+    return f"nothing comparable: no cell was measured in both {before.title} and {after.title}{more}"
+
+
+def values_apart(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The parameters in which every cell of one side differs from every cell of the other, with one value of each."""
+    old, new = ([flatten(params_of(row)) for row in rows] for rows in (before, after))
+    told = []
+    for name in dict.fromkeys(
+        name for params in [*old, *new] for name in params if name.rpartition(".")[2] != "_target_"
+    ):
+        sides = [list(dict.fromkeys(params.get(name) for params in side)) for side in (old, new)]
+        if set(sides[0]).isdisjoint(sides[1]):
+            first, second = ("not set" if values[0] is None else str(values[0]) for values in sides)
+            told.append(f"{name} ({first} against {second})")
+    return told
+
+
+def params_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    return json.loads(row["params"]) if isinstance(row["params"], str) else row["params"]
 
 
 def value_of(row: Mapping[str, Any], name: str) -> str:
-    params = json.loads(row["params"]) if isinstance(row["params"], str) else row["params"]
-    value = params.get(name)
+    value = params_of(row).get(name)
     return " ".join(f"{key}={item}" for key, item in value.items()) if isinstance(value, Mapping) else str(value)
 
 
 def differences(before: Half, after: Half) -> list[str]:
-    """What else differs between the two sides, to be told above the figures: software, flags, protocol."""
+    """What else differs between the two sides, to be told above the figures: software, flags, protocol, machine."""
     told = []
     for name in ("gpu_name", *SOFTWARE):
         told += [differs(name, *({one[name] for one in half.environments.values()} for half in (before, after)))]
@@ -199,6 +235,22 @@ def differences(before: Half, after: Half) -> list[str]:
     told += [differs(name, [old.get(name)], [new.get(name)]) for name in sorted(old.keys() | new.keys())]
     names = [name for name in {**before.protocol, **after.protocol} if name not in _NAMES]
     told += [differs(f"protocol.{name}", [before.protocol.get(name)], [after.protocol.get(name)]) for name in names]
+    known = [name for name in MACHINE if None not in (before.host.get(name), after.host.get(name))]
+    told += [differs(MACHINE[name], [before.host[name]], [after.host[name]]) for name in known]
+    return [text for text in told if text]
+
+
+def accepted(before: Half, after: Half, across: Collection[str]) -> list[str]:
+    """What of `across` the cells that are compared differ in, to be told above the figures as well."""
+    partners = partners_of(before.cells, after.cells, across)
+    pairs = [(before.cells[key], after.cells[other]) for key, other in partners.items() if key != other]
+    old, new = ([flatten(params_of(row)) for row in rows] for rows in (zip(*pairs, strict=True) if pairs else ((), ())))
+    names = [
+        name
+        for name in dict.fromkeys(name for params in [*old, *new] for name in params)
+        if any(one.get(name) != other.get(name) for one, other in zip(old, new, strict=True))
+    ]
+    told = [differs(name, *([params.get(name) for params in side] for side in (old, new))) for name in names]
     return [text for text in told if text]
 
 

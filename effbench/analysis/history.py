@@ -20,7 +20,7 @@ from effbench.analysis.coincidence import coinciding, separating
 from effbench.analysis.events import STATUS, Drifting, Event, Flapping, History, Seen, SeriesId, event_id
 from effbench.analysis.exact_changes import find_exact, runs
 from effbench.analysis.potts import SHORTEST
-from effbench.analysis.statistics import t_quantile
+from effbench.analysis.statistics import is_number, t_quantile
 from effbench.analysis.verdicts import FLOOR
 from effbench.cell import Status
 from effbench.metrics import METRICS, Better, Metric
@@ -371,10 +371,7 @@ def _ordered(events: list[Event]) -> list[Event]:
 
 
 def _is_figure(value: Any, metric: Metric) -> bool:
-    # SQLite keeps a text in a column of numbers, if someone writes it there
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        return False
-    return metric.compare == "exact" or value > 0
+    return is_number(value) and (metric.compare == "exact" or value > 0)
 
 
 def _error(low: float | None, high: float | None, trials: int) -> float:

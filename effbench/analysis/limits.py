@@ -47,16 +47,20 @@ class ExceptionRule:
     until: dt.date | None = None
     used: bool = False
 
-    def fits(self, cell: Mapping[str, Any], metric: str) -> bool:
+    def fits(self, cell: Mapping[str, Any]) -> bool:
         """`cell["after"]`, where it is there: what the other side has otherwise. One side that fits is enough."""
         sides = (cell, {**cell, **cell.get("after", {})})
         return any(
             all(
-                fnmatch.fnmatchcase(metric if name == "metric" else str(side.get(name)), wanted)
+                fnmatch.fnmatchcase(str(side.get(name)), wanted)
                 for name, wanted in self.patterns.items()
+                if name != "metric"
             )
             for side in sides
         )
+
+    def is_of(self, metric: str) -> bool:
+        return fnmatch.fnmatchcase(metric, self.patterns.get("metric", "*"))
 
     def __str__(self) -> str:
         return " ".join(f"{name}={wanted}" for name, wanted in self.patterns.items()) or "every cell"
@@ -83,8 +87,10 @@ class Limits:
         over = {} if self.floor_for_all is None else {"floor": self.floor_for_all}
         limit = own = replace(self.by_metric.get(metric, Limit(self.floor)), **over)
         for rule in self.exceptions:
-            if rule.fits(cell, metric):
-                rule.used = True
+            if not rule.fits(cell):
+                continue
+            rule.used = True  # whether or not this metric was looked at, or a status changed
+            if rule.is_of(metric):
                 changes = {
                     name: value
                     for name, value in rule.changes.items()
@@ -129,14 +135,17 @@ def limits_of(settings: Mapping[str, Any], today: dt.date | None = None) -> Limi
 def check_metric(name: str) -> str:
     """`name`, if it can be compared. Raises ConfigError."""
     if name not in COMPARED:
-        near = difflib.get_close_matches(name, COMPARED, n=1)
         if name == "speedup":
             raise ConfigError("speedup is a ratio within each sweep already: compare latency_ms")
         if name in METRICS:
             raise ConfigError(f"{name} follows from others or only describes; compared are {', '.join(COMPARED)}")
-        hint = f"did you mean {near[0]}?" if near else f"compared are {', '.join(COMPARED)}"
-        raise ConfigError(f"unknown metric {name!r}: {hint}")
+        raise ConfigError(f"unknown metric {name!r}: {_hint(name, COMPARED)}")
     return name
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"compared are {', '.join(known)}"
 
 
 def _rule(index: int, given: Any) -> ExceptionRule:
@@ -149,6 +158,8 @@ def _rule(index: int, given: Any) -> ExceptionRule:
     if not isinstance(reason, str) or not reason.strip():
         raise ConfigError(f"{name} needs a reason: an exception without one outlives everybody who knew it")
     metric = given.get("metric")
+    if metric is not None and not fnmatch.filter((*COMPARED, _STATUS), str(metric)):
+        raise ConfigError(f"{name}.metric={metric} fits no metric: {_hint(str(metric), (*COMPARED, _STATUS))}")
     exact = metric if metric in (*COMPARED, _STATUS) else None  # a pattern may fit several, of other rules
     changes = _changes(name, {key: value for key, value in given.items() if key in own and key != "reason"}, exact)
     if not changes:

@@ -18,7 +18,7 @@ from typing import Any
 
 from effbench.analysis.confirm import paired as compare_pairs
 from effbench.analysis.limits import Limit, Limits
-from effbench.analysis.statistics import log_mean
+from effbench.analysis.statistics import is_number, log_mean
 from effbench.analysis.statuses import gives_figures, is_guarded, verdict_of_statuses
 from effbench.analysis.verdicts import Comparison, Verdict, benjamini_hochberg, compare, verdict_of
 from effbench.cell import Status
@@ -27,6 +27,8 @@ from effbench.metrics import METRICS, percent
 #: Of a cell that waits for launches these follow the host, whose processes differ by a fifth and more.
 HOST_METRICS = frozenset({"latency_ms", "period_ms", "energy_mj"})
 CHANGED = (Verdict.SLOWER, Verdict.FASTER)
+#: By these a check fails.
+FAILING = (Verdict.SLOWER, Verdict.BROKEN, Verdict.MISSING)
 #: What matters most first.
 ORDER = (
     Verdict.BROKEN, Verdict.SLOWER, Verdict.MISSING, Verdict.AMBIGUOUS, Verdict.FIXED, Verdict.FASTER, Verdict.NEW,
@@ -102,7 +104,12 @@ class Change:
 
     @property
     def gates(self) -> bool:
-        return not self.ignored and self.verdict in (Verdict.SLOWER, Verdict.BROKEN, Verdict.MISSING)
+        return not self.ignored and self.verdict in FAILING
+
+    @property
+    def is_overlooked(self) -> bool:
+        """A check would fail by it, were it not ignored."""
+        return self.ignored and self.verdict in FAILING
 
 
 def screen(
@@ -300,7 +307,7 @@ def usable(pair: Pair, metric: str) -> tuple[dict[int, float], dict[int, float],
         kept = {
             number: float(value)
             for number, value in given.items()
-            if math.isfinite(value) and (value > 0 or (value == 0 and can_be_zero))
+            if is_number(value) and (value > 0 or (value == 0 and can_be_zero))
         }
         rounds = len(side.figures.get(metric, ()))
         if given and len(given) < rounds:  # a trial that was counted, but not in this: NaN is stored as nothing

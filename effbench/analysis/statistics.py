@@ -108,6 +108,11 @@ class LogDifference:
         return Ratio(_exp(self.value), _exp(self.value - half), _exp(self.value + half))
 
 
+def is_number(value: object) -> bool:
+    """A finite one. SQLite keeps a text in a column of numbers, if someone writes it there."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
 def log_mean(values: Iterable[float]) -> LogMean:
     """Mean logarithm of one figure a trial. Raises ValueError as `geometric_mean` does."""
     return mean_of_logs(_logs(values))

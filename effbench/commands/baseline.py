@@ -10,6 +10,7 @@ from rich.table import Table
 from effbench.commands import options
 from effbench.commands.show import terminal
 from effbench.errors import NothingFoundError
+from effbench.report.history_table import one_line
 from effbench.store.store import Store
 
 HELP = "Name a sweep as a baseline (set), list the baselines (ls), or forget one (rm)."
@@ -59,12 +60,14 @@ def listed(store: Store, args: argparse.Namespace) -> int:
     if not found:
         raise NothingFoundError(f"{store.name} has no baseline; `effbench baseline set main last` sets one")
     table = Table(header_style="bold", pad_edge=False, box=None)
-    for name in ("name", "hardware", "sweep", "label", "sweep began", "set", "note"):
+    for name in ("name", "hardware", "sweep", "label", "sweep began (UTC)", "set (UTC)", "note"):
         table.add_column(name)
     for one in found:
         sweep = f"{one.sweep_id} ({one.sweep_name})" if one.sweep_name else one.sweep_id
         times = ("gone" if when is None else f"{when:%Y-%m-%d %H:%M}" for when in (one.started_at, one.set_at))
-        table.add_row(*(escape(text or "") for text in (one.name, one.hardware, sweep, one.label, *times, one.note)))
+        table.add_row(
+            *(escape(one_line(text or "")) for text in (one.name, one.hardware, sweep, one.label, *times, one.note))
+        )
     terminal().print(table)
     return 0
 

@@ -67,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
         raise
     report(compared, shows, args)
     if confirmation and confirmation.interrupted:
-        print(f"effbench: interrupted while confirming (sweep {confirmation.sweep_id})", file=sys.stderr)
+        sweep = f" (sweep {confirmation.sweep_id})" if confirmation.sweep_id else ""
+        print(f"effbench: interrupted while confirming{sweep}", file=sys.stderr)
         return INTERRUPTED
     return 1 if failing(compared) else 0
 
@@ -98,14 +99,17 @@ def checked(args: argparse.Namespace) -> tuple[Compared, Callable[[Change], str]
 
 def confirmed(compared: Compared, before: SweepInfo, sweep: SweepInfo, args: argparse.Namespace) -> Confirmation:
     """The comparison after the re-run of what is slower; only that can be a matter of noise."""
-    from effbench.regression.rerun import confirm  # loads what sweeps need
+    from effbench.regression.rerun import confirm, interrupted  # loads what sweeps need
 
     if args.rounds < LEAST_PAIRS:
         raise UsageError(f"--rounds {args.rounds}: fewer than {LEAST_PAIRS} pairs confirm nothing")
     flagged = [change for change in failing(compared) if change.verdict is Verdict.SLOWER]
     command = ["check", "--baseline", args.baseline, "--sweep", sweep.id, "--confirm"]
     quiet = args.format != "table" and not args.out
-    return confirm(compared, flagged, before, sweep, args.db, command, args.rounds, quiet)
+    try:
+        return confirm(compared, flagged, before, sweep, args.db, command, args.rounds, quiet)
+    except KeyboardInterrupt:  # before it could begin: what the sweep showed is told all the same
+        return interrupted(compared, flagged)
 
 
 def given(args: argparse.Namespace) -> list[str]:

@@ -114,15 +114,21 @@ class Tally:
 
 def said(arrival: Arrival) -> str:
     """What became of a sweep, in words."""
-    extra = ", ".join(f"{count} {what}" for what, count in sorted(arrival.added.items()))
+    extra = ", ".join(counted(count, what) for what, count in sorted(arrival.added.items()))
+    cells, trials = counted(arrival.cells, "cells"), counted(arrival.trials, "trials")
     extra = f", with {extra}" if extra else ""
     if arrival.outcome == "refused":
         return "refused, nothing of it was written"
     if arrival.outcome == "imported":
-        return f"imported, {arrival.cells} cells, {arrival.trials} trials{extra}"
+        return f"imported, {cells}, {trials}{extra}"
     if arrival.outcome == "present":
-        return f"already there, {arrival.total} trials"
-    parts = [f"{arrival.cells} cells more"] if arrival.cells else []
-    parts += [f"{arrival.trials} trials more, {arrival.total} now"] if arrival.trials else []
+        return f"already there, {counted(arrival.total, 'trials')}"
+    parts = [f"{cells} more"] if arrival.cells else []
+    parts += [f"{trials} more, {arrival.total} now"] if arrival.trials else []
     parts += [f"{arrival.state[0]} -> {arrival.state[1]}"] if arrival.state else []
     return f"completed: {', '.join(parts)}{extra if parts else extra.removeprefix(', with ')}"
+
+
+def counted(number: int, what: str) -> str:
+    """`what` is a plural: `1 trial`, `2 trials`."""
+    return f"{number} {what.removesuffix('s') if number == 1 else what}"

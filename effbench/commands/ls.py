@@ -16,6 +16,7 @@ from effbench.commands import options
 from effbench.commands.show import terminal
 from effbench.errors import NothingFoundError
 from effbench.metrics import METRICS
+from effbench.report.history_table import one_line
 from effbench.store.artifacts import home
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
@@ -122,7 +123,7 @@ def sweeps_table(store: Store) -> Table:
         names = [escape(", ".join(baselines.get(sweep.id, ())))] if marked else []
         table.add_row(
             sweep.id,
-            escape(sweep.name or ""),
+            escape(one_line(sweep.name or "")),
             *names,
             str(sweep.started_at)[:19],
             sweep.state,
@@ -130,7 +131,7 @@ def sweeps_table(store: Store) -> Table:
             str(sweep.cells),
             str(sweep.trials),
             statuses,
-            escape(sweep.label or ""),
+            escape(one_line(sweep.label or "")),
         )
     return table
 

@@ -47,7 +47,7 @@ def table_of(
         found = replace(found, events=shown, left_out=len(found.events) - len(shown))
     rows = list(series.cells.values())
     names = dict(zip(series.cells, row_names(rows), strict=True))
-    return HistoryTable(found, names, {sweep["id"]: sweep for sweep in series.sweeps}, name)
+    return HistoryTable(found, names, {sweep["id"]: sweep for sweep in series.sweeps}, name, since)
 
 
 def of_hosts(series: Series, hosts: Sequence[str]) -> Series:
@@ -81,7 +81,10 @@ def _no_cells(store: Store, models: Sequence[str], modes: Sequence[str]) -> str:
 
 
 def position_of(since: str, sweeps: Sequence[dict[str, Any]]) -> int:
-    """Place of the first sweep that `since` means: an id, a label, a name, a date (UTC), the start of an id."""
+    """Place of the first sweep that `since` means: an id, a label, a name, a date (UTC), the start of an id; `last` is
+    the newest."""
+    if since == "last" and sweeps:
+        return len(sweeps) - 1
     for key in ("id", "label", "name"):
         for index, sweep in enumerate(sweeps):
             if sweep[key] == since:

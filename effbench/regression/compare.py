@@ -10,7 +10,19 @@ from typing import Any
 
 from effbench.analysis import interpreters
 from effbench.analysis.fence import noise_fence
-from effbench.analysis.halves import ABOUT, Half, differences, hardware_of, meant, pairs_of, seated, without
+from effbench.analysis.halves import (
+    ABOUT,
+    Half,
+    accepted,
+    differences,
+    hardware_of,
+    meant,
+    pairs_of,
+    said,
+    seat_of,
+    seated,
+    without,
+)
 from effbench.analysis.limits import Limits
 from effbench.analysis.screen import IN_FENCE, NOT_BEFORE, NOT_NOW, ORDER, Change, Pair, screen
 from effbench.analysis.statistics import LogDifference, half_width
@@ -18,6 +30,7 @@ from effbench.analysis.swept import flatten, mode_order, row_names
 from effbench.analysis.verdicts import Verdict
 from effbench.errors import NothingFoundError, UsageError
 from effbench.metrics import METRICS
+from effbench.store.baselines import BaselineInfo
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 
@@ -93,8 +106,17 @@ def compare_sweeps(
         return noise_fence(*known.get((key, metric), {}).values())
 
     compared = finish(old, new, limits, across, fence, only=only)
-    compared.notes += fence_notes(compared, before)
+    compared.notes += [*unfinished(old, new), *fence_notes(compared, before)]
     return compared
+
+
+def unfinished(*halves: Half) -> list[str]:
+    """Which of these sweeps may yet have more trials, or will never have them."""
+    return [
+        f"{half.title} is {half.state}, not completed: only what it has measured is compared"
+        for half in halves
+        if half.state != "completed"
+    ]
 
 
 def fence_notes(compared: Compared, before: SweepInfo) -> list[str]:
@@ -137,6 +159,7 @@ def compare_halves(
         # cells of one side alone are of its mode: no line of their own beside that of both
         lines = [line for line in compared.modes if line.cells] or compared.modes[:1]
         compared.modes = [replace(line, mode=f"{old_name} → {new_name}") for line in lines]
+    compared.notes += unfinished(whole)
     compared.notes += left_out(whole, by, [name for name in split if name not in (old_name, new_name)])
     return compared
 
@@ -174,7 +197,17 @@ def find(store: Store, reference: str, on: str | None = None) -> SweepInfo:
     if len(named) > 1:
         there = ", ".join(one.hardware for one in named)
         raise UsageError(f"baseline {reference!r} is set on {there}: choose one with --on, or give the sweep's id")
-    return store.find_sweep(named[0].sweep_id if named else reference)
+    return store.find_sweep(still_there(named[0]).sweep_id if named else reference)
+
+
+def still_there(baseline: BaselineInfo) -> BaselineInfo:
+    """Raises NothingFoundError where its sweep has been deleted."""
+    if baseline.started_at is None:
+        raise NothingFoundError(
+            f"baseline {baseline.name!r} is sweep {baseline.sweep_id}, which is gone from this database; set another: "
+            f"effbench baseline set {baseline.name} SWEEP"
+        )
+    return baseline
 
 
 def finish(
@@ -190,9 +223,8 @@ def finish(
     # all are tested: the correction for many, and so a verdict, does not depend on which of them are looked at
     changes = [change for change in screen(pairs, limits, fence, in_turns) if change.key in told]
     hardware = pairs[0].about["hardware"]
-    compared = Compared(
-        old, new, hardware, differences(old, new), changes, mode_changes(changes, limits), limits, in_turns
-    )
+    told = [*accepted(old, new, across), *differences(old, new)]
+    compared = Compared(old, new, hardware, told, changes, mode_changes(changes, limits), limits, in_turns)
     compared.notes += [f"exception for {rule} ended on {rule.until}: {rule.reason}" for rule in limits.expired]
     compared.notes += [f"exception for {rule} fits no cell here: {rule.reason}" for rule in limits.unused]
     return compared
@@ -207,7 +239,7 @@ def load(store: Store, info: SweepInfo) -> Half:
     environments = {row["id"]: row for row in rows}
     sides = {(one.cell_key, one.environment_id): one.side for one in store.sides(info.id)}
     name = f" ({info.name})" if info.name else ""
-    return Half(f"{info.id}{name}", info.label, cells, sides, environments, info.protocol, info.state)
+    return Half(f"{info.id}{name}", info.label, cells, sides, environments, info.protocol, info.state, info.host)
 
 
 def chosen_on(halves: Sequence[Half], on: str | None, across: Collection[str] = ()) -> list[Half]:
@@ -216,14 +248,15 @@ def chosen_on(halves: Sequence[Half], on: str | None, across: Collection[str] = 
     if on is None:
         return list(halves)
     rows = [row for half in halves for row in half.environments.values()]
-    there = {hardware_of(row): None for row in rows}
+    there = {hardware_of(row) for row in rows}
     wanted = meant(on, (name for row in rows for name in names_for(row)))
     fitting = [[k for k, row in half.environments.items() if not names_for(row).isdisjoint(wanted)] for half in halves]
     if not any(fitting):
         titles = " nor ".join(half.title for half in halves)
-        raise NothingFoundError(f"{titles}: no trial on {on!r}; there is {', '.join(there) or 'none at all'}")
+        seats = said(dict.fromkeys(seat_of(row) for row in rows))
+        raise NothingFoundError(f"{titles}: no trial on {on!r}; there is {seats or 'none at all'}")
     lacking = [half for half, ids in zip(halves, fitting, strict=True) if not ids]
-    if lacking and "hardware" not in across and not there.keys().isdisjoint(wanted):
+    if lacking and "hardware" not in across and not there.isdisjoint(wanted):
         own = ", ".join(dict.fromkeys(hardware_of(row) for row in lacking[0].environments.values()))
         raise NothingFoundError(f"{lacking[0].title} has no trial on {on!r}; it ran on {own or 'nothing yet'}")
     return [half.within(ids) if ids else half for half, ids in zip(halves, fitting, strict=True)]
@@ -232,8 +265,8 @@ def chosen_on(halves: Sequence[Half], on: str | None, across: Collection[str] = 
 def names_for(environment: Mapping[str, Any]) -> set[str]:
     """What `on` may call it."""
     flags = environment["flags"] or {}
-    names = {hardware_of(environment), flags.get("interpreter"), flags.get("folder"), environment["torch_version"]}
-    return {name for name in names if name}
+    chosen = {flags.get(flag) or interpreters.OWN[by] for by, flag in interpreters.FLAGS.items()}
+    return {hardware_of(environment), environment["torch_version"], *chosen} - {None}
 
 
 def by_environment(whole: Half, by: str) -> dict[str, Half]:
@@ -241,20 +274,23 @@ def by_environment(whole: Half, by: str) -> dict[str, Half]:
     found: dict[str, Half] = {}
     named = interpreters.halves(whole.environments.values())
     for key, row in whole.environments.items():
-        value = value_in(named[key], row, by)
+        value = value_in(named, row, by)
         half = found.setdefault(value, part(whole, {}, {}))
         half.environments[key] = row
+        if by == "folder":  # the sweep's label is that of one folder
+            facts = (whole.host.get("environments") or {}).get(key) or {}
+            half.label = facts.get("git_description") or half.label
     for half in found.values():
         half.cells = whole.cells
         half.sides = {key: side for key, side in whole.sides.items() if key[1] in half.environments}
     return found
 
 
-def value_in(half: interpreters.Half, row: Mapping[str, Any], by: str) -> str:
-    """Of an environment. Where no interpreter was chosen, its Python's version tells it."""
-    if by == "python":
-        return half.name("python") if half.python else str(row["python"])
-    return half.name("folder") if by == "folder" else str(row[by])
+def value_in(named: Mapping[str, interpreters.Half], row: Mapping[str, Any], by: str) -> str:
+    """Of an environment. Where no interpreter was chosen at all, its Python's version tells it."""
+    if by == "folder" or (by == "python" and any(half.python for half in named.values())):
+        return named[row["id"]].name(by)
+    return str(row[by])
 
 
 def by_parameter(whole: Half, by: str) -> dict[str, Half]:
@@ -304,7 +340,7 @@ def value_names(cells: Mapping[str, Mapping[str, Any]], by: str) -> dict[str, st
 
 
 def part(whole: Half, cells: dict[str, Any], environments: Mapping[str, Any]) -> Half:
-    return Half(whole.title, whole.label, dict(cells), {}, dict(environments), whole.protocol, whole.state)
+    return Half(whole.title, whole.label, dict(cells), {}, dict(environments), whole.protocol, whole.state, whole.host)
 
 
 def two_of(by: str, known: list[str], values: Sequence[str], title: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -11,7 +12,7 @@ from effbench.analysis.screen import Change
 from effbench.analysis.verdicts import Verdict
 from effbench.config import DEFAULT_DB
 from effbench.errors import NothingFoundError, UsageError
-from effbench.regression.compare import Compared
+from effbench.regression.compare import Compared, still_there
 from effbench.store.baselines import BaselineInfo
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
@@ -43,12 +44,7 @@ def baseline_of(store: Store, name: str, sweep: SweepInfo, on: str | None, any_h
     if len(fitting) > 1:
         shared = ", ".join(one.hardware for one in fitting)
         raise UsageError(f"sweep {sweep.id} and baseline {name!r} share {shared}: choose one with --on")
-    if fitting[0].started_at is None:
-        raise NothingFoundError(
-            f"baseline {name!r} is sweep {fitting[0].sweep_id}, which is gone from this database; set another: "
-            f"effbench baseline set {name} SWEEP"
-        )
-    if fitting[0].sweep_id == sweep.id:
+    if still_there(fitting[0]).sweep_id == sweep.id:
         raise UsageError(f"sweep {sweep.id} is the baseline {name!r} itself: run another one, then check that")
     return fitting[0]
 
@@ -62,7 +58,7 @@ def unchecked(store: Store, sweep: SweepInfo, compared: Compared) -> list[str]:
     """Hardware, with the interpreter where one was chosen, that the sweep ran on and the check did not look at."""
     looked_at = {seat_of(row) for row in compared.after.environments.values()}
     seats = dict.fromkeys(seat_of(row) for row in store.environments_of(sweep.id))
-    return [said([seat]) for seat in seats if seat not in looked_at]
+    return [said([seat], seats) for seat in seats if seat not in looked_at]
 
 
 def command_for(
@@ -81,14 +77,14 @@ def command_for(
 
 def verdict_line(compared: Compared, failed: Sequence[Change], name: str) -> str:
     """`check failed: 2 slower, 1 broken against main` or `check passed against main`, and what a check that passed has
-    not judged: rows that are open, cells without figures to compare, hardware."""
+    not judged: rows that are ignored or open, cells without figures to compare, hardware."""
     if failed:
-        kinds = dict.fromkeys(change.verdict for change in failed)
-        told = ", ".join(f"{sum(change.verdict is kind for change in failed)} {kind}" for kind in kinds)
-        parts = [f"check failed: {told} against {name}"]
+        parts = [f"check failed: {counted(failed)} against {name}"]
     else:
         parts = [f"check passed against {name}"]
         rows = compared.changes
+        if overlooked := [change for change in rows if change.is_overlooked]:
+            parts.append(f"ignored: {counted(overlooked)}")
         if open_rows := sum(change.verdict is Verdict.AMBIGUOUS for change in rows):
             parts.append(f"{open_rows} of {len(rows)} rows could not be judged")
         cells = {change.key for change in rows}
@@ -97,3 +93,9 @@ def verdict_line(compared: Compared, failed: Sequence[Change], name: str) -> str
             have = f"{len(judged)} of {len(cells)} cells have" if len(cells) > 1 else "the only cell has no"
             parts.append(f"{have} figures to compare")
     return "; ".join([*parts, *(f"{seat} not checked" for seat in compared.unchecked)])
+
+
+def counted(changes: Sequence[Change]) -> str:
+    """`2 slower, 1 broken`, in the order of the rows."""
+    found = Counter(change.verdict for change in changes)
+    return ", ".join(f"{number} {verdict}" for verdict, number in found.items())

@@ -59,9 +59,9 @@ def confirm(
     try:
         here, moved = current(new_facts, after.id, cells)
     except UsageError as error:
-        return Confirmation(unjudged(compared, flagged, str(error)))
+        return Confirmation(not_run(compared, flagged, str(error)))
     if moved:
-        return Confirmation(unjudged(compared, flagged, moved))
+        return Confirmation(not_run(compared, flagged, moved))
     settings = Settings.with_defaults(
         db=db,
         sweep={"name": f"{CONFIRMING}{after.id}", "label": after.label, "seed": after.seed},
@@ -85,15 +85,22 @@ def confirm(
                 found = Origin(None, f"the baseline's side cannot be run here ({error})")
                 outcome = run(here)
         except EffbenchError as error:
-            return Confirmation(unjudged(compared, flagged, f"it cannot be run again here: {error}"))
+            return Confirmation(not_run(compared, flagged, f"it cannot be run again here: {error}"))
     if outcome.state != "completed":
-        return Confirmation(compared, outcome.sweep_id, interrupted=True)
+        return interrupted(compared, flagged, outcome.sweep_id)
     with Store.open(db, mode="read") as store:
         again = load(store, store.find_sweep(outcome.sweep_id))
     judged = judged_again(compared, flagged, again, outcome.environments, found, here)
     rows = {(change.key, change.metric) for change in flagged}
     failed = {c.key for c in judged.changes if (c.key, c.metric) in rows and c.verdict is Verdict.BROKEN}
     return Confirmation(judged, outcome.sweep_id, frozenset(failed))
+
+
+def interrupted(compared: Compared, flagged: Sequence[Change], sweep_id: str | None = None) -> Confirmation:
+    """Nothing is judged by half a re-run; `sweep_id` is None where it had not begun."""
+    said = "the re-run was interrupted"
+    told = unjudged(compared, flagged, said, f"{said}{f' (sweep {sweep_id})' * (sweep_id is not None)}")
+    return Confirmation(told, sweep_id, interrupted=True)
 
 
 def facts_of(half: Half, sweep: SweepInfo) -> Mapping[str, Any] | None:
@@ -143,15 +150,20 @@ def judged_again(
     return replace(compared, changes=screen_order(changes), notes=[*compared.notes, *notes])
 
 
-def unjudged(compared: Compared, flagged: Sequence[Change], why: str) -> Compared:
-    """`compared` where nothing could be run again: the verdicts stay, and say so."""
+def not_run(compared: Compared, flagged: Sequence[Change], why: str) -> Compared:
+    """`compared` where nothing could be run again."""
+    return unjudged(compared, flagged, "not run again", f"nothing was run again: {why}")
+
+
+def unjudged(compared: Compared, flagged: Sequence[Change], why: str, note: str) -> Compared:
+    """`compared` where the verdicts stay, and the flagged rows say `why`."""
     rows = {(change.key, change.metric) for change in flagged}
-    said = "neither confirmed nor refuted: not run again"
+    said = f"neither confirmed nor refuted: {why}"
     changes = [
         replace(change, reason=joined(change.reason, said)) if (change.key, change.metric) in rows else change
         for change in compared.changes
     ]
-    return replace(compared, changes=changes, notes=[*compared.notes, f"nothing was run again: {why}"])
+    return replace(compared, changes=changes, notes=[*compared.notes, note])
 
 
 def no_fence(key: str, metric: str) -> float:

@@ -94,7 +94,8 @@ def markdown(compared: Any, changes: Sequence[Change], left_out: int = 0) -> str
         lines += [rows_table(changes), ""]
     if left_out:
         lines += [f"{left_out} rows that are the same are left out.", ""]
-    lines += [f"- {escape(text)}" for text in [*mode_lines(compared), *limits_line(compared), *compared.notes]]
+    said = [*mode_lines(compared), *filter(None, [sensitivity(compared)]), *limits_line(compared), *compared.notes]
+    lines += [f"- {escape(text)}" for text in said]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -35,15 +35,18 @@ class Section:
 
 class HistoryTable:
     """`found` with what its ids mean: `names` of cells by key, `sweeps` (rows with label and started_at) by id. `name`:
-    that of all the sweeps that were looked at (empty: they have none); None where it was not asked for."""
+    that of all the sweeps that were looked at (empty: they have none); `since`: what is older was left out; None where
+    they were not asked for."""
 
     def __init__(
-        self, found: History, names: Mapping[str, str], sweeps: Mapping[str, Mapping[str, Any]], name: str | None = None
-    ) -> None:
+        self, found: History, names: Mapping[str, str], sweeps: Mapping[str, Mapping[str, Any]],
+        name: str | None = None, since: str | None = None,
+    ) -> None:  # fmt: skip
         self.found = found
         self.names = names
         self.sweeps = sweeps
         self.name = name
+        self.since = since
         self.short = found.short_ids()
         self.several_places = len({key.place for key in found.states} | {one.series.place for one in found.events}) > 1
 
@@ -80,8 +83,9 @@ class HistoryTable:
         ]  # fmt: skip
         line = "" if self.name is None else f" named {one_line(self.name, LABEL)}" if self.name else " without a name"
         said = " · ".join(f"{number} {what}" for number, what in others if number)
+        since = "" if self.since is None else f" since {one_line(self.since, LABEL)}"
         return (
-            f"{_count(len(changes), 'change')} ({', '.join(parts)}) in {len(states)} series of "
+            f"{_count(len(changes), 'change')}{since} ({', '.join(parts)}) in {len(states)} series of "
             f"{_count(len(cells), 'cell')} over {_count(len(self.found.sweeps), 'sweep')}{line}, {first} to {last}"
             + (f" · {said}" if said else "")
         )

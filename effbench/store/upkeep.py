@@ -49,8 +49,8 @@ def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
 def check(url: str | os.PathLike[str]) -> list[str]:
     """What is wrong with the database, one line each; empty where all is well. Changes nothing.
 
-    Looks at the file's structure, foreign keys, samples without a trial or that cannot be decoded, and results that
-    differ from what the trials say. Raises StoreError and SchemaError as opening it does.
+    Looks at the file's structure, foreign keys, samples without a trial or that cannot be decoded, texts in columns of
+    numbers, and results that differ from what the trials say. Raises StoreError and SchemaError as opening it does.
     """
     parsed = connect.parse_url(url)
     name = connect.describe(parsed)
@@ -65,7 +65,9 @@ def check(url: str | os.PathLike[str]) -> list[str]:
             if current is None:
                 return [f"{name} is empty"]
             connect.require_head(current, name)
-            return [*_foreign_keys(connection), *_samples(connection), *_results(connection)]
+            texts = list(_texts(connection))
+            # nothing can be derived from trials whose figures are none
+            return [*_foreign_keys(connection), *_samples(connection), *texts, *(() if texts else _results(connection))]
     except exc.SQLAlchemyError as error:
         raise connect.explain(error, name) from error
     finally:
@@ -83,6 +85,21 @@ def _foreign_keys(connection: sa.Connection) -> Iterator[str]:
     for table, row_id, parent, _ in connection.exec_driver_sql("PRAGMA foreign_key_check"):
         if table != "sample":
             yield f"{table} row {row_id} refers to a missing row of {parent}"
+
+
+def _texts(connection: sa.Connection) -> Iterator[str]:
+    """Numbers that are none: SQLite keeps a text in such a column, if someone writes it there."""
+    if connection.dialect.name != "sqlite":
+        return
+    for table in (TRIAL, RESULT):
+        columns = [column for column in table.columns if isinstance(column.type, sa.Float | sa.Integer)]
+        odd = [
+            sa.func.sum(sa.case((sa.func.typeof(column).in_(("text", "blob")), 1), else_=0)).label(column.name)
+            for column in columns
+        ]
+        for name, count in connection.execute(sa.select(*odd)).mappings().one().items():
+            if count:
+                yield f"{table.name}.{name}: no number in {count} row{'s' * (count != 1)}"
 
 
 def _samples(connection: sa.Connection) -> Iterator[str]:

@@ -6,7 +6,7 @@ from effbench.analysis.fence import LEAST_SWEEPS, WIDEST, noise_fence
 
 
 def test_few_sweeps_say_nothing():
-    assert noise_fence([1.0, 2.0] * (LEAST_SWEEPS // 2) + [None, math.inf, math.nan, 0.0, -1.0]) > 0
+    assert noise_fence([1.0, 2.0] * (LEAST_SWEEPS // 2) + [None, math.inf, math.nan, 0.0, -1.0, "1.0"]) > 0
     assert noise_fence(([1.0, 2.0] * LEAST_SWEEPS)[: LEAST_SWEEPS - 1]) == 0
     assert noise_fence([]) == noise_fence() == 0
     # every further environment takes one sweep more: what is counted are differences

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from made_sweeps import H200, a_cell, environment
 
-from effbench.analysis.halves import Half, differences, pairs_of, partners_of, seat_of, seated, without
+from effbench.analysis.halves import Half, accepted, differences, pairs_of, partners_of, seat_of, seated, without
 from effbench.analysis.screen import Side
 from effbench.errors import NothingFoundError, UsageError
 from effbench.store.values import cell_row
@@ -139,6 +139,32 @@ def test_differences_are_told_software_first():
         "protocol.rounds 5 → 10",
     ]
     assert differences(old, replace(old)) == []
+
+
+def test_what_was_accepted_is_told_too():
+    old, new = half([a_cell(dtype="float16"), EAGER]), half([a_cell(numerics={"tf32": True}), DEFAULT], title="after")
+    assert accepted(old, new, ["dtype", "numerics"]) == ["dtype float16 → bfloat16", "numerics.tf32 False → True"]
+    assert accepted(old, new, ["hardware"]) == accepted(old, old, ["dtype", "numerics"]) == []
+
+
+def test_another_machine_with_the_same_hardware_is_told():
+    here = {"hostname": "a", "kernel": "6.1", "effbench": "0.1.0", "folder": "/x"}
+    old, new = (
+        half([EAGER], host=here),
+        half([EAGER], host={**here, "hostname": "b", "effbench": "0.2.0", "folder": "/y"}),
+    )
+    assert differences(old, new) == ["host a → b", "effbench 0.1.0 → 0.2.0"]
+    assert differences(half([EAGER]), new) == []  # a sweep that does not say where it ran
+
+
+def test_cells_that_differ_in_a_parameter_are_refused_by_its_name():
+    wide, other = (a_cell(settings={"width": width}) for width in (64, 128))
+    with pytest.raises(NothingFoundError, match=r"both before and after: all differ in .*width \(64 against 128\)$"):
+        pairs(half([wide]), half([other], title="after"))
+    with pytest.raises(NothingFoundError, match=r"after: all differ in mode.width \(64 against 128\)$"):
+        pairs(half([wide, EAGER]), half([other], title="after"))
+    with pytest.raises(NothingFoundError, match=r"both before and after$"):  # the same cell, measured on one side
+        pairs(half([EAGER, DEFAULT], measured=[DEFAULT]), half([EAGER, GRAPH], title="after", measured=[EAGER]))
 
 
 def test_cells_without_a_parameter():

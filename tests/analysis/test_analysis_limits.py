@@ -57,7 +57,14 @@ def test_numbers_that_yaml_takes_for_text():
 def test_an_exception_holds_where_all_of_its_patterns_fit(pattern, fits):
     limits = exceptions({**pattern, "floor": 0.5, "reason": "noise"})
     assert limits.of(CELL, "latency_ms").floor == (0.5 if fits else 0.02)
-    assert bool(limits.unused) is not fits
+    assert bool(limits.unused) is not (fits or "metric" in pattern)
+
+
+@pytest.mark.parametrize("metric", ["status", "kernels", "compile_*"])
+def test_an_exception_that_fits_a_cell_is_used_whatever_is_looked_at(metric):
+    limits = exceptions({"model": "llama-*", "metric": metric, "ignore": True, "reason": "moving"})
+    assert not limits.of(CELL, "latency_ms").ignore  # nothing broke, and --metric may leave kernels out
+    assert limits.unused == []
 
 
 def test_the_last_exception_that_fits_counts_and_it_alone():
@@ -117,6 +124,14 @@ def test_an_exception_holds_through_its_last_day():
         ({"exceptions": [{"model": "a", "reason": "why"}]}, "changes nothing"),
         ({"exceptions": [{"modle": "a", "floor": 0.1, "reason": "why"}]}, "did you mean mode"),
         ({"exceptions": [{"floor": 0.1, "reason": "why", "until": "soon"}]}, "is no date such as"),
+        (
+            {"exceptions": [{"metric": "kernel", "ignore": True, "reason": "why"}]},
+            r"\[0\].metric=kernel fits no metric: did",
+        ),
+        (
+            {"exceptions": [{"metric": "xx*", "ignore": True, "reason": "why"}]},
+            "fits no metric: compared are latency_ms",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(settings, said):

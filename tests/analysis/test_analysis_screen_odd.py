@@ -10,7 +10,7 @@ from effbench.analysis.screen import record, screen
 from effbench.analysis.verdicts import Verdict
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0, "1.0"])
 def test_a_time_that_cannot_be_is_left_out_and_told(bad):
     change = only([bad, 1.0, 1.001, 1.0, 1.001], [1.0, 1.001, 1.0, 1.001, 1.002], "gpu_busy_ms")
     assert change.verdict is Verdict.SAME

@@ -43,6 +43,18 @@ def test_what_it_does_not_guard_is_said(made, effbench):
     assert "not all of its cells are ok (1 error)" in done.out
 
 
+def test_names_and_notes_neither_break_a_line_nor_steer_a_terminal(made, effbench):
+    sweep = made.sweep([a_cell()], name="night\nly", label="v1\x1b[31m")
+    effbench("baseline", "set", "main", "last", "--note", "one\ntwo")
+    for listed in (effbench("baseline", "ls").out, effbench("ls").out):
+        assert "\x1b" not in listed
+        assert len(listed.splitlines()) == 2
+        (row,) = [line for line in listed.splitlines() if sweep in line]
+        assert "night ly" in row
+        assert "v1 [31m" in row
+    assert "one two" in effbench("baseline", "ls").out
+
+
 def test_sweeps_are_marked_in_the_list_of_sweeps(made, effbench):
     first, second = made.sweep([a_cell()]), made.sweep([a_cell()])
     assert "baseline" not in effbench("ls").out

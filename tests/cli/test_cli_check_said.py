@@ -7,6 +7,12 @@ from xml.etree import ElementTree
 import pytest
 from made_sweeps import a_cell, environment, steps
 
+from effbench.analysis.limits import limits_of
+from effbench.regression import rerun
+from effbench.regression.compare import compare_sweeps
+from effbench.regression.gate import failing
+from effbench.store.store import Store
+
 EAGER, DEFAULT = (a_cell(mode) for mode in ("eager", "default"))
 FAST, SLOW = {"latency_ms": steps(1.0, 0.001)}, {"latency_ms": steps(1.1, 0.001)}
 OOM, ERROR = {"status": "oom", "reason": "20 GiB"}, {"status": "error", "reason": "boom"}
@@ -95,3 +101,28 @@ def test_a_summary_that_cannot_be_written_costs_nothing_else(checked, tmp_path, 
     assert (done.code, "cannot write GITHUB_STEP_SUMMARY" in done.err) == (2, True)
     assert "check failed: 1 slower against main" in done.out
     assert ElementTree.parse(tmp_path / "junit.xml").getroot().get("failures") == "1"
+
+
+def test_an_interrupted_confirmation_tells_what_the_sweep_showed(checked, tmp_path, monkeypatch):
+    def ctrl_c(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rerun, "confirm", ctrl_c)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    done = checked({EAGER: FAST}, {EAGER: SLOW}, "--confirm", "--junit", "junit.xml")
+    assert (done.code, done.err) == (130, "effbench: interrupted while confirming\n")
+    assert "note: the re-run was interrupted\n" in done.out
+    for said in (done.out, (tmp_path / "summary.md").read_text(), (tmp_path / "junit.xml").read_text()):
+        assert "neither confirmed nor refuted: the re-run was interrupted" in " ".join(said.split())
+
+
+def test_half_a_re_run_judges_nothing(made):
+    before, after = made.sweep({EAGER: FAST}), made.sweep({EAGER: SLOW})
+    with Store.open(made.path) as store:
+        compared = compare_sweeps(store, *map(store.find_sweep, (before, after)), limits_of({}))
+    flagged = failing(compared)
+    done = rerun.interrupted(compared, flagged, "20261122-000000-abcd")
+    assert (done.interrupted, done.sweep_id) == (True, "20261122-000000-abcd")
+    assert done.compared.notes == ["the re-run was interrupted (sweep 20261122-000000-abcd)"]
+    reasons = {change.metric: change.reason for change in done.compared.changes if change.gates}
+    assert reasons == {"latency_ms": "neither confirmed nor refuted: the re-run was interrupted"}

@@ -145,10 +145,14 @@ class TestShown:
         assert read("--mode", "eager")["changes"] == []
 
     @pytest.mark.parametrize(
-        "since, count", [("v0", 3), ("v8", 2), ("v9", 1), ("2026-03-09", 2), ("2026-03-10T00:00", 1), ("2030-01-01", 0)]
+        "since, count",
+        [("v0", 3), ("v8", 2), ("v9", 1), ("last", 0), ("2026-03-09", 2), ("2026-03-10T00:00", 1), ("2030-01-01", 0)],
     )
     def test_since(self, read, since, count):
-        assert len(read("--since", since)["changes"]) == count
+        found = read("--since", since)
+        assert len(found["changes"]) == count
+        assert found["summary"].startswith(f"{count} change{'s' * (count != 1)} since {since} (")
+        assert " since " not in read()["summary"].split(" too short")[0]
 
     def test_since_a_sweep(self, read, db):
         with Store.open(db) as store:

@@ -52,8 +52,8 @@ def test_out_and_in_again(out, odd, run):
     code, said, err = run("import", out, "--baselines")
     assert (code, err) == (0, "")
     assert "imported, 6 cells, " in said
-    assert ", with 2 baselines, 1 acknowledgements, " not in said  # sorted by name
-    assert "with 1 acknowledgements, 2 baselines, 2 calibrations, 1 claim verdicts" in said
+    assert ", with 2 baselines, 1 acknowledgement, " not in said  # sorted by name
+    assert "with 1 acknowledgement, 2 baselines, 2 calibrations, 1 claim verdict" in said
     assert said.splitlines()[-1] == "3 sweeps: 3 imported · database results/effbench.db"
     assert whole.contents("results/effbench.db") == whole.contents(odd)
     code, said, _ = run("import", out)

@@ -220,6 +220,15 @@ def test_only_some_cells(made, compared):
         compared(*sweeps, only=lambda pair: False)
 
 
+@pytest.mark.parametrize("state", ["running", "interrupted", "failed"])
+def test_a_sweep_that_did_not_end_is_noted_although_every_cell_has_trials(made, compared, halves, state):
+    whole, part = made.sweep([EAGER, a_cell(dtype="float16")]), made.sweep([EAGER], state=state, rounds=2)
+    assert f"{part} is {state}, not completed: only what it has measured is compared" in compared(whole, part).notes
+    assert compared(whole, made.sweep([EAGER])).notes == []
+    again = made.sweep([EAGER, a_cell(dtype="float16")], state=state)
+    assert halves(again, "dtype").notes == [f"{again} is {state}, not completed: only what it has measured is compared"]
+
+
 def test_exceptions_that_ended_or_fit_nothing_are_noted(made, compared):
     rules = [{"model": "gone", "floor": 0.1, "reason": "old runner"},
              {"model": "mlp", "floor": 0.5, "until": "2020-01-01", "reason": "driver 550"}]  # fmt: skip
@@ -249,6 +258,40 @@ def test_two_interpreters_in_turns(made, halves):
     assert verdicts(halves(sweep, "torch_version", values=["2.13.0", "2.11.0"])) == {"eager": "faster"}
     with pytest.raises(UsageError, match="means 0 of the values"):
         halves(sweep, "python", values=["old", "newer"])
+
+
+def test_what_was_not_named_is_called_own(made, halves, compared):
+    envs = [environment(), environment(flags={"interpreter": "/venvs/new/bin/python"})]
+    sweeps = []
+    for factor in (1.0, 1.1):
+        sweeps.append(made.sweep({EAGER: FAST}, env=envs[0]))
+        made.sweep(
+            {EAGER: {"latency_ms": [value * factor for value in FAST["latency_ms"]]}}, env=envs[1], into=sweeps[-1]
+        )
+    found = halves(sweeps[1], "python", values=["own", "new"])
+    assert (found.before.title, found.after.title) == ("python=own", "python=new")
+    assert verdicts(found) == {"eager": "slower"}
+    with pytest.raises(
+        UsageError, match=f"interpreters: {H200} own, {H200} /venvs/new/bin/python; choose one with --on"
+    ):
+        compared(*sweeps)
+    assert verdicts(compared(*sweeps, on="own")) == {"eager": "same"}
+    assert verdicts(compared(*sweeps, on="/venvs/new/bin/python")) == {"eager": "slower"}
+    with pytest.raises(NothingFoundError, match=f"there is {H200} own, {H200} /venvs/new/bin/python$"):
+        compared(*sweeps, on="newest")
+
+
+def test_folders_have_labels_of_their_own(made, halves):
+    envs = [environment(flags={"folder": "/checkout/old"}), environment()]
+    described = zip(envs, ("v1.4", "v1.4-2-gabc"), strict=True)
+    host = {"environments": {env.id: {"git_description": text} for env, text in described}}
+    sweep = made.sweep({EAGER: FAST}, env=envs[0], label="v1.4-2-gabc", host=host)
+    made.sweep({EAGER: FAST}, env=envs[1], into=sweep)
+    found = halves(sweep, "folder")
+    assert [(half.title, half.label) for half in (found.before, found.after)] == [
+        ("folder=old", "v1.4"),
+        ("folder=here", "v1.4-2-gabc"),
+    ]
 
 
 def test_by_a_parameter(made, halves):

@@ -8,7 +8,7 @@ from effbench.analysis.limits import limits_of
 from effbench.analysis.screen import STATUS, Change
 from effbench.analysis.verdicts import Verdict
 from effbench.errors import NothingFoundError, UsageError
-from effbench.regression.compare import compare_sweeps
+from effbench.regression.compare import compare_sweeps, find
 from effbench.regression.gate import baseline_of, command_for, failing, unchecked, verdict_line
 from effbench.store import Store
 
@@ -103,6 +103,8 @@ def test_itself_gone_or_empty(made, chosen):
         chosen(made.sweep({a_cell(): None}))
     last = made.sweep([a_cell()])
     made.delete_sweep(sweep)
+    with Store.open(made.path) as store, pytest.raises(NothingFoundError, match=f"is sweep {sweep}, which is gone"):
+        find(store, "main")
     with pytest.raises(NothingFoundError, match=f"is sweep {sweep}, which is gone"):
         chosen(last)
 
@@ -129,6 +131,9 @@ def test_the_line_that_says_so():
     assert line([change(Verdict.SAME, **known)]) == "check passed against main"
     hazy = [change(Verdict.SAME, **known), change(Verdict.AMBIGUOUS, **known)]
     assert line(hazy) == "check passed against main; 1 of 2 rows could not be judged"
+    ignored = [change(verdict, ignored=True, **known) for verdict in (Verdict.BROKEN, Verdict.SLOWER, Verdict.SLOWER)]
+    faster = change(Verdict.FASTER, ignored=True, **known)
+    assert line([*ignored, faster]) == "check passed against main; ignored: 1 broken, 2 slower"
     assert line(hazy[:1], unchecked=["NVIDIA L4"]) == "check passed against main; NVIDIA L4 not checked"
     nothing = change(Verdict.SAME, metric=STATUS)
     assert line([nothing]) == "check passed against main; the only cell has no figures to compare"

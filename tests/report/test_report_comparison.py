@@ -70,6 +70,7 @@ def test_markdown():
     assert "1 broken, 1 slower" in lines
     assert "3 rows that are the same are left out." in lines
     assert lines[-1] == "- a note"
+    assert any(line.startswith("- these trials show a slower latency from 2.2 % on") for line in lines)
     (table,) = [line for line in lines if line.startswith("| verdict")]
     assert table == "| verdict | cell | metric | before | after | after ÷ before | detectable |"  # no row says why
     row = next(line for line in lines if "mlp" in line)
