@@ -111,7 +111,7 @@ def judge(claim: Claim, rows: Rows) -> Judgement:
         also = {name: _value_of(text, rows) for name, text in claim.also.items()}
     except NothingMeasured as nothing:
         missing = [rows.evidence[name] for name in rows.evidence if f"evidence.{name}" in rests_on]
-        return Judgement(claim.id, nothing_measured(failed, missing), with_failed(str(nothing), failed))
+        return Judgement(claim.id, nothing_measured(failed, missing, str(nothing)), with_failed(str(nothing), failed))
     measured = tuple(part for part in parts.values() if part is not None)
     if not measured:
         reason = "no part of the matrix was measured"
@@ -235,12 +235,13 @@ def unsupported_everywhere(rows: Rows) -> str | None:
     return str(others[0]["reason"])
 
 
-def nothing_measured(failed: Sequence[Mapping[str, Any]], evidence: Sequence[Any]) -> Verdict:
-    """It cannot be measured here if all that is missing is unsupported."""
+def nothing_measured(failed: Sequence[Mapping[str, Any]], evidence: Sequence[Any], reason: str = "") -> Verdict:
+    """It cannot be measured here if all that is missing is unsupported. `reason`: of a part of evidence that is."""
     missing = [piece for piece in evidence if isinstance(piece, Missing)]
     unsupported = [piece.reason.startswith(Status.UNSUPPORTED) for piece in missing]
     unsupported += [row["status"] == Status.UNSUPPORTED for row in failed]
-    return Verdict.NOT_MEASURABLE if unsupported and all(unsupported) else Verdict.NOT_MEASURED
+    unsupported = unsupported or [reason.startswith(Status.UNSUPPORTED)]
+    return Verdict.NOT_MEASURABLE if all(unsupported) else Verdict.NOT_MEASURED
 
 
 def with_failed(reason: str, failed: Sequence[Mapping[str, Any]]) -> str:

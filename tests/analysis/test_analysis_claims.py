@@ -216,6 +216,23 @@ class TestEvidence:
         found = of([], self.claim, {"warm": Missing(reason)})
         assert (found.verdict, found.reason) == (verdict, reason)
 
+    @pytest.mark.parametrize(
+        "part, verdict, reason",
+        [
+            ({"unsupported": "no CUDA here"}, Verdict.NOT_MEASURABLE, "unsupported: no CUDA here"),
+            ({"succeeded": False, "error_type": "timeout", "error": "180 s"}, Verdict.NOT_MEASURED, "timeout: 180 s"),
+        ],
+    )
+    def test_a_part_that_could_not_be_shown(self, part, verdict, reason):
+        evidence = {"triton": {"cpu": {"succeeded": True, "compiles": True}, "cuda": part}}
+        alone = of([], Claim("x", "x", holds="evidence.triton.cuda.compiles"), evidence)
+        assert (alone.verdict, alone.reason) == (verdict, reason)
+        holds = {"the CPU": "evidence.triton.cpu.compiles", "a GPU": "evidence.triton.cuda.compiles"}
+        both = of([], Claim("S16", "x", holds=holds, also={"more": "evidence.triton.cuda.more"}), evidence)
+        assert both.verdict == Verdict.UNDECIDED
+        assert both.reason == f"holds for the CPU; not measured for a GPU ({reason})"
+        assert both.also == {"more": None}
+
     def test_other_evidence_that_is_missing_does_not_matter(self):
         found = of([], self.claim, {"warm": Missing("error: no"), "other": Missing("unsupported: CUDA")})
         assert found.verdict == Verdict.NOT_MEASURED

@@ -9,6 +9,7 @@ import pytest
 
 from effbench.commands import reproduce
 from effbench.commands.parser import Parser
+from effbench.reproduce.experiment import load_all
 from effbench.store import Store
 
 MINE = """
@@ -57,6 +58,15 @@ def test_verdicts_are_printed_and_kept(here):
     assert low < rows["wide"]["measured"]["value"] < high
     assert rows["wide"]["sweep_id"] == sweep.id
     assert rows["graph"]["verdict"] == "not measurable here"
+
+
+def test_without_a_gpu_the_shipped_evidence_is_judged_and_the_rest_is_unsupported(here):
+    names = [one.name for one in load_all() if one.needs == "cuda" or not one.sweeps]
+    assert len(names) == len(load_all()) - 1, "only overheads has sweeps that mean something on a CPU"
+    done = here.run("reproduce", *names, "--db", "all.db", "--quiet", "device=cpu")
+    assert (done.code, done.err) == (0, ""), done
+    assert "not measured yet" not in done.out
+    assert "S16 Inductor does not need Triton.: undecided · holds for the CPU; not measured for a GPU (" in done.out
 
 
 def test_options_stand_anywhere_and_a_protocol_brings_its_own_settings(here):
