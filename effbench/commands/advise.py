@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
         options.write(markdown(sheet), args.out)
     elif args.out:
         text = io.StringIO()
-        draw(Console(file=text, width=PLAIN_WIDTH), sheet)
+        draw(Console(file=text, width=PLAIN_WIDTH, emoji=False), sheet)
         options.write(text.getvalue(), args.out)
     else:
         draw(terminal(), sheet)

@@ -187,7 +187,7 @@ def left_out(console: Console, experiment: Experiment, overrides: list[str]) -> 
 
 
 def evidence_line(console: Console, outcome: Any) -> None:
-    name = outcome.request.target.rpartition(".")[2]
+    name = outcome.request.target.replace(":", ".").rpartition(".")[2]
     if outcome.status is not Status.OK:
         console.print(f"[yellow]{outcome.status}[/] {escape(name)}: {escape(str(outcome.reason))}", soft_wrap=True)
 

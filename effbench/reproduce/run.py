@@ -234,7 +234,9 @@ def judged(done: Reproduction, claim: Claim) -> Judgement:
     try:
         return judge(claim, done.scope(claim.sweep))
     except ExpressionError as error:
-        done.mistakes.append(f"claim {claim.id} of {done.experiment.path}: {error}")
+        done.mistakes.append(
+            f"claim {claim.id} of {done.experiment.path}: {str(error).removeprefix(f'claim {claim.id}: ')}"
+        )
         return Judgement(claim.id, Verdict.NOT_MEASURED, f"it cannot be judged: {error}")
 
 

@@ -83,6 +83,19 @@ def test_options_stand_anywhere_and_a_protocol_brings_its_own_settings(here):
     assert sweep.protocol["budget_s"] == 0.1, "what the user gives stays"
 
 
+def test_names_stay_as_they_are_written(here):
+    (here.folder / "own.py").write_text("def boom(device):\n    raise ValueError('no')\n")
+    (here.folder / "named.yaml").write_text(
+        "question: 'q :boom: [b]'\ngpu_seconds: 1\nevidence: {a: {_target_: own.py:boom}}\n"
+        "claims: {c: {text: 'a :fire:', holds: evidence.a.ok}}\n"
+    )
+    done = here.run("reproduce", "named.yaml", "--db", "named.db")
+    assert done.code == 0, done
+    assert "named: q :boom: [b]" in done.out
+    assert "error boom: ValueError: no" in done.out
+    assert "c a :fire:: not measured yet" in done.out
+
+
 def test_again_nothing_is_measured(here):
     done = here.run("reproduce", "mine.yaml", *here.tiny, "protocol.rounds=3", "--quiet")
     assert done.code == 0, done
