@@ -162,6 +162,17 @@ def test_a_yaml_of_the_user_that_is_wrong(cli, text, said):
     refused(cli.sweep("--config-dir", "conf", "model=mine"), *said)
 
 
+def test_a_yaml_of_the_user_that_hydra_would_not_read(cli):
+    ships = command_line.config_folder() / "model" / "tiny.yaml"
+    (cli.folder / "conf" / "model").mkdir(parents=True)
+    own = cli.folder / "conf" / "model" / "tiny.yaml"
+    own.write_bytes(ships.read_bytes())
+    assert cli.sweep("--config-dir", "conf", "model=tiny", *cli.tiny).code == 0, "a copy says the same"
+    own.write_text(ships.read_text().replace("depth: 2", "depth: 3"))
+    done = cli.sweep("--config-dir", "conf", "model=tiny", *cli.tiny)
+    refused(done, "conf/model/tiny.yaml would not be read", "model=tiny itself", "rename it")
+
+
 class TestDatabases:
     """No database that cannot be written is half used. Root may write anywhere, so read-only files are feigned."""
 

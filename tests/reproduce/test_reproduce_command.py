@@ -96,6 +96,24 @@ def test_names_stay_as_they_are_written(here):
     assert "c a :fire:: not measured yet" in done.out
 
 
+def test_a_verdict_tells_what_was_asked_otherwise(here):
+    asked = [word for word in here.tiny if not word.startswith("device=")]
+    done = here.run("reproduce", "mine.yaml", *here.tiny, "protocol.rounds=3", "bs=32", "--db", "other.db", "--quiet")
+    assert done.code == 0, done
+    told = here.run("claims", "--db", "other.db", "--experiment", "mine.yaml", "--format", "json")
+    (wide,) = [one for one in json.loads(told.out) if one["claim"] == "wide"]
+    assert wide["reason"].endswith(f"; asked with {' '.join(asked)} protocol.rounds=3 bs=32"), wide["reason"]
+    assert "bs=32" in wide["measured"]["overrides"]
+
+
+@pytest.mark.parametrize("name", ["storage", "small-batches"])
+def test_a_setting_that_no_sweep_would_refuse(here, name):
+    done = here.run("reproduce", name, "bss=4", "--quiet", "--db", "none.db")
+    assert (done.code, done.err.strip()) == (
+        2, "effbench: unknown setting 'bss': did you mean bs?; effbench --help lists all settings"
+    ), done  # fmt: skip
+
+
 def test_again_nothing_is_measured(here):
     done = here.run("reproduce", "mine.yaml", *here.tiny, "protocol.rounds=3", "--quiet")
     assert done.code == 0, done
