@@ -98,9 +98,9 @@ def test_names_stay_as_they_are_written(here):
 
 def test_a_verdict_tells_what_was_asked_otherwise(here):
     asked = [word for word in here.tiny if not word.startswith("device=")]
-    done = here.run("reproduce", "mine.yaml", *here.tiny, "protocol.rounds=3", "bs=32", "--db", "other.db", "--quiet")
+    done = here.run("reproduce", "mine.yaml", *here.tiny, "protocol.rounds=3", "bs=32", "--db", "asked.db", "--quiet")
     assert done.code == 0, done
-    told = here.run("claims", "--db", "other.db", "--experiment", "mine.yaml", "--format", "json")
+    told = here.run("claims", "--db", "asked.db", "--experiment", "mine.yaml", "--format", "json")
     (wide,) = [one for one in json.loads(told.out) if one["claim"] == "wide"]
     assert wide["reason"].endswith(f"; asked with {' '.join(asked)} protocol.rounds=3 bs=32"), wide["reason"]
     assert "bs=32" in wide["measured"]["overrides"]
