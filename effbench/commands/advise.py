@@ -170,7 +170,12 @@ def buckets_sheet(args: argparse.Namespace, measured: Points, trace: Counter[int
         else "memory: no pool was measured for this mode",
         *falls(measured, args.metric),
         *(f"advised: {doubt}" for doubt in advised.doubts),
-        *(f"{one.name}: {doubt}" for one in (*frugals, *others) for doubt in one.doubts if "guess" in doubt),
+        *(
+            f"{one.name}: {doubt}"
+            for one in (*frugals, *others)
+            for doubt in one.doubts
+            if "guess" in doubt or "failed" in doubt
+        ),
         *(f"not measured: {reason}" for reason in measured.missing),
     ]
     if not advised.guessed and any(one.guessed for one in others):
