@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
+import time
 
 import pytest
 
@@ -94,6 +96,24 @@ def test_names_stay_as_they_are_written(here):
     assert "named: q :boom: [b]" in done.out
     assert "error boom: ValueError: no" in done.out
     assert "c a :fire:: not measured yet" in done.out
+
+
+def test_ctrl_c_while_evidence_is_gathered(here):
+    (here.folder / "waits.py").write_text(
+        "import pathlib, time\n\n\ndef waits(device):\n    pathlib.Path('began').touch()\n    time.sleep(120)\n"
+    )
+    (here.folder / "waiting.yaml").write_text(
+        "question: q\ngpu_seconds: 1\nevidence: {a: {_target_: waits.py:waits}}\n"
+        "claims: {c: {text: t, holds: evidence.a.ok}}\n"
+    )
+    process = here.start("reproduce", "waiting.yaml", "--db", "waiting.db")
+    deadline = time.monotonic() + 60
+    while not (here.folder / "began").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "")
+    assert "go on with: effbench reproduce waiting.yaml --db waiting.db" in out
 
 
 def test_a_verdict_tells_what_was_asked_otherwise(here):
