@@ -115,3 +115,10 @@ def test_patterns_are_texts(value):
     for mode in (Compiled, GraphedCallables):
         with pytest.raises(ConfigError, match=r"mode.only is .*allowed: patterns of module names"):
             mode(only=value)
+
+
+@pytest.mark.parametrize("value", [5, "max_autotune", ["max_autotune"]])
+def test_options_are_names_with_values(value):
+    for mode in (Compiled, AotInductor):
+        with pytest.raises(ConfigError, match=r"mode.options is .*it takes names and values"):
+            mode(options=value)
