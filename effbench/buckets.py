@@ -37,11 +37,10 @@ def capture_sizes(buckets: str | Sequence[int], sizes: Sequence[int]) -> list[in
     numbers is taken as it is. Raises ConfigError.
     """
     if not isinstance(buckets, str):
-        if not buckets or not all(
-            isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in buckets
-        ):
-            raise ConfigError(f"buckets is {list(buckets)!r}; it takes sizes from 1, as [1,2,4,8], or a preset")
-        return sorted(set(buckets))
+        given = list(buckets) if isinstance(buckets, Sequence) else []
+        if not given or not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in given):
+            raise ConfigError(f"buckets is {given or buckets!r}; it takes sizes from 1, as [1,2,4,8], or a preset")
+        return sorted(set(given))
     if buckets == EXACT:
         return sorted(set(sizes))
     if buckets not in LISTS:

@@ -25,6 +25,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "csv": {"path": None, "column": "bs"},
 }
 MOST = 100_000  # calls of one pass; longer ones belong into a sample
+MOST_DIGITS = 18  # of a batch size: what is longer is none
 
 
 def check(settings: Mapping[str, Any]) -> str:
@@ -130,9 +131,11 @@ def read_sizes(path: str, column: str = "bs") -> list[int]:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"cannot read the stream {path}: {reason}") from error
     # what is counted are lines of the file, so that a message leads to the right one
-    rows = [
-        (number, row) for number, row in enumerate(csv.reader(text.splitlines()), start=1) if any(map(str.strip, row))
-    ]
+    try:
+        found = list(enumerate(csv.reader(text.splitlines()), start=1))
+    except csv.Error as error:
+        raise ConfigError(f"cannot read the stream {path}: {error}") from error
+    rows = [(number, row) for number, row in found if any(map(str.strip, row))]
     if not rows:
         raise ConfigError(f"the stream {path} is empty: it takes one batch size a line, or a column {column!r}")
     heading = [cell.strip() for cell in rows[0][1]]
@@ -141,7 +144,7 @@ def read_sizes(path: str, column: str = "bs") -> list[int]:
         place = heading.index(column)
         rows = rows[1:]
     elif len(heading) > 1 or not is_size(heading[0]):
-        raise ConfigError(f"the stream {path} has no column {column!r}; it has: {', '.join(heading)}")
+        raise ConfigError(f"the stream {path} has no column {column!r}; it has: {', '.join(heading)[:200]}")
     if not rows:
         raise ConfigError(f"the stream {path} has a heading and no batch size below it")
     if len(rows) > MOST:
@@ -150,10 +153,12 @@ def read_sizes(path: str, column: str = "bs") -> list[int]:
     for number, row in rows:
         cell = row[place].strip() if place < len(row) else ""
         if not is_size(cell):
-            raise ConfigError(f"line {number} of the stream {path} is {cell!r}; a batch size is a whole number from 1")
+            raise ConfigError(
+                f"line {number} of the stream {path} is {cell[:40]!r}; a batch size is a whole number from 1"
+            )
         sizes.append(int(cell))
     return sizes
 
 
 def is_size(text: str) -> bool:
-    return text.isascii() and text.isdigit() and int(text) >= 1
+    return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS and int(text) >= 1

@@ -37,7 +37,7 @@ def test_exact_and_given_lists():
     assert capture_sizes([8, 2, 2, 64], [5]) == [2, 8, 64]
 
 
-@pytest.mark.parametrize("buckets", ["sglnag", [], [0, 1], [1.5], [True]])
+@pytest.mark.parametrize("buckets", ["sglnag", [], [0, 1], [1.5], [True], 8, None, {"a": 1}])
 def test_refusals(buckets):
     with pytest.raises(ConfigError):
         capture_sizes(buckets, [4])

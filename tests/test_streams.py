@@ -163,3 +163,20 @@ class TestCells:
 def test_every_kind_has_its_yaml_and_no_setting_but_those_of_the_schema():
     assert {path.stem for path in (config_folder() / "stream").glob("*.yaml")} == set(streams.KINDS)
     assert {name for own in streams.KINDS.values() for name in own} == set(vars(config.Stream())) - {"name"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("9" * 5000, "has no column 'bs'; it has: 999"),
+        ("1\n" + "9" * 5000, "line 2 of"),
+        ("x" * 200_000, "cannot read"),
+    ],
+)
+def test_what_is_no_table_of_sizes_is_named_in_few_words(tmp_path, text, said):
+    path = tmp_path / "sizes.csv"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        streams.read_sizes(str(path))
+    assert said in str(error.value) and str(path) in str(error.value)
+    assert len(str(error.value)) < 600

@@ -62,11 +62,13 @@ class Curve:
 @dataclass(frozen=True)
 class Costs:
     """`graph_ms`: a call through the graph of a size; `eager_ms`: a call without one, None where it was not measured;
-    `pool_bytes`: memory of the graph of a size alone, None where unknown."""
+    `pool_bytes`: memory of the graph of a size alone, None where unknown; `failed`: sizes whose graph was tried and was
+    not ok: there is none to capture, whatever its neighbours say."""
 
     graph_ms: Curve
     eager_ms: Curve | None = None
     pool_bytes: Curve | None = None
+    failed: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def call_ms(bucket: int | None, raw: int, costs: Costs) -> float:
 
 def doubts(sizes: Sequence[int], trace: Mapping[int, int], costs: Costs) -> list[str]:
     """What the figure of a list rests on beside measurements; only sizes that calls take count."""
-    said = []
+    said = [f"a graph that failed when it was measured: {listed(bad)}"] if (bad := failing(sizes, costs)) else []
     for what, (curve, used) in rests_on(sizes, trace, costs).items():
         first, last = curve.sizes[0], curve.sizes[-1]
         for where, text in (
@@ -152,6 +154,10 @@ def doubts(sizes: Sequence[int], trace: Mapping[int, int], costs: Costs) -> list
             if found := [size for size in used if curve.where(size) == where]:
                 said.append(f"{what} figures {text.format(listed(found))}")
     return said
+
+
+def failing(sizes: Sequence[int], costs: Costs) -> list[int]:
+    return [size for size in sizes if size in costs.failed]
 
 
 def rests_on(sizes: Sequence[int], trace: Mapping[int, int], costs: Costs) -> dict[str, tuple[Curve, list[int]]]:
@@ -205,13 +211,14 @@ def best_lists(
     """For each of `slacks` the list of least memory whose expected latency is at most that much above the least,
     relative. Empty where no list can serve every size.
 
-    Candidates are the sizes of the trace and the measured ones, from the smallest measured to the largest: where memory
-    grows with the size no other makes a faster list, as between them a line has no lowest point of its own. Chains that
-    need no less memory and are no faster than another with the same end are dropped; nothing else is: the result is
-    exact over the candidates.
+    Candidates are the sizes of the trace and the measured ones, from the smallest measured to the largest, but for
+    those whose graph failed: where memory grows with the size no other makes a faster list, as between them a line has
+    no lowest point of its own. Chains that need no less memory and are no faster than another with the same end are
+    dropped; nothing else is: the result is exact over the candidates.
     """
     first, last = costs.graph_ms.sizes[0], costs.graph_ms.sizes[-1]
-    candidates = sorted({*costs.graph_ms.sizes, *(size for size in trace if first <= size <= last)})
+    between = {size for size in trace if first <= size <= last} - costs.failed
+    candidates = sorted({*costs.graph_ms.sizes, *between})
     ordered = sorted(trace)
     below = [0]
     for size in ordered:

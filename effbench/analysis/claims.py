@@ -13,11 +13,14 @@ from typing import Any
 
 from effbench.analysis.estimate import ABSENT, Estimate, Truth, as_estimate
 from effbench.analysis.expression import ExpressionError, NothingMeasured, chosen, evaluate, names_in
-from effbench.analysis.rows import Missing, Rows
+from effbench.analysis.rows import BOUNDS, Missing, Rows, cell_of, parameter, shown
 from effbench.cell import Status
 
 #: What speaks of a mode beside its baseline: of a baseline alone it would say something that is not meant.
 AGAINST_BASELINE = frozenset({"speedup", "memory_ratio", "break_even_calls", "relative.mode"})
+
+
+NO_INTERVAL = "the figure has no interval: a single trial of a cell says nothing of its spread"
 
 
 class Verdict(StrEnum):
@@ -111,13 +114,15 @@ def judge(claim: Claim, rows: Rows) -> Judgement:
         also = {name: _value_of(text, rows) for name, text in claim.also.items()}
     except NothingMeasured as nothing:
         missing = [rows.evidence[name] for name in rows.evidence if f"evidence.{name}" in rests_on]
-        return Judgement(claim.id, nothing_measured(failed, missing), with_failed(str(nothing), failed))
+        return Judgement(
+            claim.id, nothing_measured(failed, missing, str(nothing)), with_failed(str(nothing), failed, rows.paths)
+        )
     measured = tuple(part for part in parts.values() if part is not None)
     if not measured:
         reason = "no part of the matrix was measured"
-        return Judgement(claim.id, nothing_measured(failed, ()), with_failed(reason, failed))
+        return Judgement(claim.id, nothing_measured(failed, ()), with_failed(reason, failed, rows.paths))
     verdict = verdict_of([part.truth for part in measured])
-    reason = with_failed(reason_of(verdict, measured), failed)
+    reason = with_failed(reason_of(verdict, measured, single_trials(rows, rests_on)), failed, rows.paths)
     return Judgement(claim.id, verdict, reason, value, claim.unit, measured, also)
 
 
@@ -195,13 +200,13 @@ def verdict_of(truths: Sequence[Truth]) -> Verdict:
     return Verdict.CONFIRMED if True in truths else Verdict.REFUTED
 
 
-def reason_of(verdict: Verdict, parts: Sequence[Part]) -> str:
-    """Where it holds and where not."""
+def reason_of(verdict: Verdict, parts: Sequence[Part], single: bool = False) -> str:
+    """Where it holds and where not. `single`: a figure that it rests on is of one trial."""
     if len(parts) == 1 and not parts[0].label:
         said = {
             Verdict.CONFIRMED: "holds",
             Verdict.REFUTED: "does not hold",
-            Verdict.UNDECIDED: why_open(parts[0].value),
+            Verdict.UNDECIDED: why_open(parts[0].value, single),
         }
         return said[verdict]
     groups = {
@@ -215,15 +220,26 @@ def reason_of(verdict: Verdict, parts: Sequence[Part]) -> str:
         if found:
             labels = [part.label for part in found]
             named = ", ".join(labels[:6]) + (f" and {len(labels) - 6} more" if len(labels) > 6 else "")
-            texts.append(f"{title} {named}" + (f" ({found[0].missing})" if found[0].missing else ""))
+            why = found[0].missing or (NO_INTERVAL if single and title == "open for" else None)
+            texts.append(f"{title} {named}" + (f" ({why})" if why else ""))
     return "; ".join(texts)
 
 
-def why_open(value: Estimate | None) -> str:
+def single_trials(rows: Rows, names: set[str]) -> bool:
+    """Has a row one of these figures without its interval?"""
+    return any(
+        row["status"] == Status.OK and isinstance(found := cell_of(row, name), Estimate) and math.isinf(found.high)
+        for row in rows.rows
+        for name in names & BOUNDS.keys()
+        if name in row
+    )
+
+
+def why_open(value: Estimate | None, single: bool = False) -> str:
     if value is not None and math.isnan(value.value):
         return "the figure is not defined (a division by 0, or a logarithm or mean of what is not above 0)"
-    if value is not None and not (math.isfinite(value.low) and math.isfinite(value.high)):
-        return "the figure has no interval: a single trial of a cell says nothing of its spread"
+    if single or (value is not None and not (math.isfinite(value.low) and math.isfinite(value.high))):
+        return NO_INTERVAL
     return "the interval leaves it open"
 
 
@@ -235,19 +251,26 @@ def unsupported_everywhere(rows: Rows) -> str | None:
     return str(others[0]["reason"])
 
 
-def nothing_measured(failed: Sequence[Mapping[str, Any]], evidence: Sequence[Any]) -> Verdict:
-    """It cannot be measured here if all that is missing is unsupported."""
+def nothing_measured(failed: Sequence[Mapping[str, Any]], evidence: Sequence[Any], reason: str = "") -> Verdict:
+    """It cannot be measured here if all that is missing is unsupported. `reason`: of a part of evidence that is."""
     missing = [piece for piece in evidence if isinstance(piece, Missing)]
     unsupported = [piece.reason.startswith(Status.UNSUPPORTED) for piece in missing]
     unsupported += [row["status"] == Status.UNSUPPORTED for row in failed]
-    return Verdict.NOT_MEASURABLE if unsupported and all(unsupported) else Verdict.NOT_MEASURED
+    unsupported = unsupported or [reason.startswith(Status.UNSUPPORTED)]
+    return Verdict.NOT_MEASURABLE if all(unsupported) else Verdict.NOT_MEASURED
 
 
-def with_failed(reason: str, failed: Sequence[Mapping[str, Any]]) -> str:
-    """Names the rows that are left out, with the first's reason."""
+def further(row: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    """What this row has of the experiment's own names, which tell rows of one model, size and mode apart."""
+    found = {name: parameter(row, path) for name, path in names.items()}
+    return "".join(f" {name}={shown(value)}" for name, value in found.items() if value is not ABSENT)
+
+
+def with_failed(reason: str, failed: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> str:
+    """Names the rows that are left out, with the first's reason. `names`: name -> path of a parameter."""
     if not failed:
         return reason
     first = failed[0]
-    named = [f"{row['model']} bs {row['bs']} {row['mode']} {row['status']}" for row in failed[:3]]
+    named = [f"{row['model']} bs {row['bs']} {row['mode']}{further(row, names)} {row['status']}" for row in failed[:3]]
     more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
     return f"{reason}; left out: {', '.join(named)}{more} ({' '.join(str(first['reason']).split())})"

@@ -212,8 +212,8 @@ class _Evaluator:
         if not isinstance(holder, Mapping):
             raise ExpressionError(f"in {self.text!r}: {ast.unparse(node)!r} has no parts")
         if name not in holder:
-            if getattr(holder, "is_open", False):
-                raise NothingMeasured(str(holder.reason))
+            if reason := why_missing(holder):
+                raise NothingMeasured(reason)
             near = ", ".join(map(str, holder)) or "nothing"
             raise ExpressionError(f"in {self.text!r}: {ast.unparse(node)!r} has no {name!r}; it has {near}")
         return _plain(holder[name])
@@ -306,6 +306,17 @@ class _Evaluator:
         if not isinstance(values, Vector) or not isinstance(of, str) or isinstance(to, Vector | list | Mapping):
             raise ExpressionError(f"in {self.text!r}: it is {_usage('relative')}")
         return self.scope.relative(values, of, to.value if isinstance(to, Estimate) else to)
+
+
+def why_missing(holder: Mapping[str, Any]) -> str | None:
+    """Why a piece of evidence, or a part of one, lacks what is asked of it; None where it should be there."""
+    if getattr(holder, "is_open", False):
+        return str(holder.reason)  # type: ignore[attr-defined]
+    if isinstance(holder.get("unsupported"), str):
+        return f"unsupported: {holder['unsupported']}"
+    if holder.get("succeeded") is False:
+        return f"{holder.get('error_type') or 'error'}: {holder.get('error') or 'no reason recorded'}"
+    return None
 
 
 def _usage(name: str) -> str:

@@ -12,6 +12,8 @@ from effbench.errors import NothingFoundError, UsageError
 
 #: What a call may cost, by the name that a user gives it.
 CALL = {"latency": "latency_ms", "period": "period_ms"}
+#: What says that a graph of this size cannot be had (noise only says that its time is not known).
+FAILED = frozenset({"incorrect", "crashed", "timeout", "error", "oom", "unsupported", "degraded"})
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ def points(rows_or_frame: Any, model: str | None, mode: str, metric: str, eager:
         )
     plain = values([row for row in own if row.base_mode == eager], CALL[metric])
     pool = values(graphs, "graph_pool_bytes")
-    costs = Costs(Curve.of(found), Curve.of(plain) if plain else None, Curve.of(pool) if pool else None)
+    failed = frozenset(row.labels["bs"] for row in graphs if row.source["status"] in FAILED)
+    costs = Costs(Curve.of(found), Curve.of(plain) if plain else None, Curve.of(pool) if pool else None, failed)
     return Points(own[0].case, named[0], costs, missing(graphs))
 
 

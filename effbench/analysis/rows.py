@@ -108,7 +108,9 @@ class Rows:
                     raise ValueError(f"relative(): several rows have {name} = {reference}, and differ in that alone")
                 by_sweep[row["sweep_id"]] = value
         if not found:
-            raise NothingMeasured(f"no row with {name} = {reference} was measured")
+            there = any(same(parameter(row, path), reference) and row["status"] == Status.OK for row in everywhere)
+            lacks = "has this figure" if there else "was measured"
+            raise NothingMeasured(f"no row with {name} = {reference} {lacks}")
         own = {id(row): value for row, value in zip(everywhere, values, strict=True)}
         return Vector(tuple(self.ratio(row, own[id(row)], found.get(identity(row, path), {})) for row in self.rows))
 

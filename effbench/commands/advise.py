@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
         options.write(markdown(sheet), args.out)
     elif args.out:
         text = io.StringIO()
-        draw(Console(file=text, width=PLAIN_WIDTH), sheet)
+        draw(Console(file=text, width=PLAIN_WIDTH, emoji=False), sheet)
         options.write(text.getvalue(), args.out)
     else:
         draw(terminal(), sheet)
@@ -170,7 +170,12 @@ def buckets_sheet(args: argparse.Namespace, measured: Points, trace: Counter[int
         else "memory: no pool was measured for this mode",
         *falls(measured, args.metric),
         *(f"advised: {doubt}" for doubt in advised.doubts),
-        *(f"{one.name}: {doubt}" for one in (*frugals, *others) for doubt in one.doubts if "guess" in doubt),
+        *(
+            f"{one.name}: {doubt}"
+            for one in (*frugals, *others)
+            for doubt in one.doubts
+            if "guess" in doubt or "failed" in doubt
+        ),
         *(f"not measured: {reason}" for reason in measured.missing),
     ]
     if not advised.guessed and any(one.guessed for one in others):

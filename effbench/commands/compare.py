@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     rows = chosen(compared.changes, args)
     if args.format == "table":
         text = io.StringIO()
-        show(Console(file=text, width=PLAIN_WIDTH) if args.out else terminal(), compared, rows, args)
+        show(Console(file=text, width=PLAIN_WIDTH, emoji=False) if args.out else terminal(), compared, rows, args)
         if args.out:
             options.write(text.getvalue(), args.out)
     else:

@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         options.write(table.render(args.format), args.out)
     elif args.out:
         text = io.StringIO()
-        show(Console(file=text, width=PLAIN_WIDTH), table)
+        show(Console(file=text, width=PLAIN_WIDTH, emoji=False), table)
         options.write(text.getvalue(), args.out)
     else:
         show(terminal(), table)

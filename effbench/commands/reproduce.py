@@ -79,13 +79,10 @@ def run(args: argparse.Namespace) -> int:
             try:
                 done = reproduce(experiment, machine, db, overrides, args.fresh, args.quiet, said)
                 if done.interrupted:
-                    console.print(
-                        f"interrupted; what was measured is kept, go on with: {escape(again(args))}",
-                        highlight=False,
-                        soft_wrap=True,
-                    )
-                    return INTERRUPTED
+                    return interrupted(console, args)
                 show(console, done, args.quiet)
+            except KeyboardInterrupt:  # while evidence was gathered: a sweep ends by itself
+                return interrupted(console, args)
             except UsageError as error:  # the others can still be run
                 if len(chosen) == 1:
                     raise
@@ -98,6 +95,13 @@ def run(args: argparse.Namespace) -> int:
         console.print(", ".join(f"{number} {text}" for text, number in counts.most_common()), highlight=False)
     complain(wrong)
     return 0
+
+
+def interrupted(console: Console, args: argparse.Namespace) -> int:
+    console.print(
+        f"interrupted; what was measured is kept, go on with: {escape(again(args))}", highlight=False, soft_wrap=True
+    )
+    return INTERRUPTED
 
 
 def again(args: argparse.Namespace) -> str:
@@ -187,7 +191,7 @@ def left_out(console: Console, experiment: Experiment, overrides: list[str]) -> 
 
 
 def evidence_line(console: Console, outcome: Any) -> None:
-    name = outcome.request.target.rpartition(".")[2]
+    name = outcome.request.target.replace(":", ".").rpartition(".")[2]
     if outcome.status is not Status.OK:
         console.print(f"[yellow]{outcome.status}[/] {escape(name)}: {escape(str(outcome.reason))}", soft_wrap=True)
 

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.out:
         text = io.StringIO()
-        show(Console(file=text, width=PLAIN_WIDTH), sweep, rows, table)
+        show(Console(file=text, width=PLAIN_WIDTH, emoji=False), sweep, rows, table)
         options.write(text.getvalue(), args.out)
     else:
         show(terminal(), sweep, rows, table)
@@ -84,7 +84,7 @@ def explain(args: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
         drawn.add_row(*map(escape, row))
     if args.out:
         text = io.StringIO()
-        Console(file=text, width=PLAIN_WIDTH).print(drawn)
+        Console(file=text, width=PLAIN_WIDTH, emoji=False).print(drawn)
         options.write(text.getvalue(), args.out)
     else:
         terminal().print(drawn)
@@ -154,8 +154,8 @@ def legend(table: SpeedupTable) -> str:
 
 def terminal() -> Console:
     """Standard output; what is not a terminal has no width and must not be cut."""
-    console = Console()
-    return console if console.is_terminal else Console(width=PLAIN_WIDTH)
+    console = Console(emoji=False)  # a colon in a name is a colon
+    return console if console.is_terminal else Console(width=PLAIN_WIDTH, emoji=False)
 
 
 def fitting_table(console: Console, table: SpeedupTable) -> Table:

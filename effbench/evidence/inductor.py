@@ -119,7 +119,10 @@ def without_triton(device: torch.device, width: int = 16) -> Facts:
             name: pool.submit(in_fresh_process, compile_here, where, hide=hide, width=width)
             for name, (where, hide) in runs.items()
         }
-    return {name: answer.result() for name, answer in found.items()}
+    facts = {name: answer.result() for name, answer in found.items()}
+    if device.type != "cuda":
+        facts["cuda"] = {"unsupported": f"Inductor for a GPU needs CUDA, and this runs on {device.type}"}
+    return facts
 
 
 def compile_here(device: torch.device, width: int) -> Facts:

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from effbench.modes.base import BatchDims, Prepared, needs_cuda
-from effbench.modes.compiled import args_on_cuda, check_dynamic, mark_batch, marking_steps, told
+from effbench.modes.base import BatchDims, Prepared, needs_cuda, truth
+from effbench.modes.compiled import MARKED, args_on_cuda, check_dynamic, mark_batch, marking_steps, told
 
 
 class CudaGraphsBackend:
@@ -22,14 +22,14 @@ class CudaGraphsBackend:
     batch_dims: BatchDims = None
 
     def __init__(self, fullgraph: bool = False, dynamic: bool | str | None = None) -> None:
-        self.fullgraph = fullgraph
+        self.fullgraph = truth("fullgraph", fullgraph)
         self.dynamic = check_dynamic(dynamic)
 
     def missing(self, device: torch.device) -> str | None:
         return needs_cuda(device, "torch.compile's backend cudagraphs")
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        if self.dynamic == "marked":
+        if self.dynamic == MARKED:
             mark_batch(args, kwargs, self.batch_dims)
         compiled = torch.compile(module, backend="cudagraphs", fullgraph=self.fullgraph, dynamic=told(self.dynamic))
         step = marking_steps(compiled) if args_on_cuda(args, kwargs) else compiled

@@ -116,6 +116,13 @@ def needs_compiler(device: torch.device) -> str | None:
     return None
 
 
+def truth(name: str, value: Any) -> bool:
+    """The value of a switch: `no` on a command line is a text, and would count as true. Raises ConfigError."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"mode.{name}={value} is not allowed; it takes true or false")
+    return value
+
+
 def whole_number(name: str, value: Any) -> int:
     """The value of a setting that counts something. Raises ConfigError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:

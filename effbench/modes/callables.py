@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from effbench.errors import ConfigError
-from effbench.modes.base import Positional, Prepared, needs_cuda, whole_number
+from effbench.modes.base import Positional, Prepared, needs_cuda, truth, whole_number
 from effbench.modes.selective import matching, patterns, twin_of
 
 
@@ -30,7 +30,7 @@ class GraphedCallables:
     ) -> None:
         self.num_warmup_iters = whole_number("num_warmup_iters", num_warmup_iters)
         self.only = patterns("only", only)
-        self.share_pool = share_pool
+        self.share_pool = truth("share_pool", share_pool)
 
     def missing(self, device: torch.device) -> str | None:
         return needs_cuda(device, "make_graphed_callables")

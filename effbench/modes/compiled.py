@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from effbench.errors import ConfigError
-from effbench.modes.base import BatchDims, Prepared, needs_compiler, needs_cuda
+from effbench.modes.base import BatchDims, Prepared, needs_compiler, needs_cuda, truth
 from effbench.modes.options import mode_options
 from effbench.modes.selective import Selection
 
-DYNAMIC = (None, True, False, "marked")
+MARKED = "marked"
 
 
 class Compiled:
@@ -35,7 +35,7 @@ class Compiled:
         regional: bool | str = False,
     ) -> None:
         self.mode = mode
-        self.fullgraph = fullgraph
+        self.fullgraph = truth("fullgraph", fullgraph)
         self.dynamic = check_dynamic(dynamic)
         self.options = mode_options(mode, options)
         self.selection = Selection(only, skip, regional)
@@ -62,7 +62,7 @@ class Compiled:
 
     def mark(self, args: tuple, kwargs: dict[str, Any]) -> None:
         """Mark the batch dimension of the inputs of the call that compiles, where that was asked for."""
-        if self.dynamic == "marked":
+        if self.dynamic == MARKED:
             mark_batch(args, kwargs, self.batch_dims)
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
@@ -74,7 +74,7 @@ class Compiled:
 
 
 def check_dynamic(dynamic: bool | str | None) -> bool | str | None:
-    if dynamic not in DYNAMIC:
+    if not (dynamic is None or isinstance(dynamic, bool) or dynamic == MARKED):
         raise ConfigError(f"mode.dynamic is {dynamic!r}; allowed: null, true, false, marked")
     return dynamic
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from effbench.errors import UnsupportedError
-from effbench.modes.base import Prepared, needs_compiler
+from effbench.modes.base import Prepared, needs_compiler, truth
 from effbench.modes.options import checked
 
 PACKAGE = "aot-inductor.pt2"
@@ -50,7 +50,7 @@ class AotInductor:
     cache_dir: str | None = None
 
     def __init__(self, strict: bool = False, options: dict[str, Any] | None = None) -> None:
-        self.strict = strict
+        self.strict = truth("strict", strict)
         self.options = checked(options)
         for name in IMPORTED_LATE:
             with suppress(ImportError):

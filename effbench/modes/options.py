@@ -22,6 +22,10 @@ def mode_options(mode: str | None, given: Mapping[str, Any] | None) -> dict[str,
 def checked(given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Options by their dotted names: `mode.options.triton.cudagraphs=true` makes `{triton: {cudagraphs: true}}`, which
     is `{"triton.cudagraphs": true}`. Raises ConfigError for a name or a type that Inductor does not have."""
+    if not isinstance(given, Mapping | None):
+        raise ConfigError(
+            f"mode.options is {given!r}; it takes names and values, as mode.options.epilogue_fusion=false"
+        )
     known = set(torch._inductor.list_options())
     options = dict(flat(given or {}, known))
     for name in options:

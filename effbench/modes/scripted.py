@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from effbench.modes.base import Positional, Prepared
+from effbench.modes.base import Positional, Prepared, truth
 
 
 class TorchScript:
@@ -21,8 +21,8 @@ class TorchScript:
     settling_calls = 3  # the executor profiles the first calls, then specialises
 
     def __init__(self, freeze: bool = False, optimize_for_inference: bool = False) -> None:
-        self.freeze = freeze
-        self.optimize_for_inference = optimize_for_inference
+        self.freeze = truth("freeze", freeze)
+        self.optimize_for_inference = truth("optimize_for_inference", optimize_for_inference)
 
     def missing(self, device: torch.device) -> str | None:
         return None

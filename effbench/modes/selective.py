@@ -91,7 +91,8 @@ def calling(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def patterns(name: str, given: str | Sequence[str] | None) -> tuple[str, ...]:
-    found = (given,) if isinstance(given, str) else tuple(given or ())
+    found = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    found = () if given is None else found
     if not all(isinstance(pattern, str) and pattern for pattern in found):
         raise ConfigError(f"mode.{name} is {given!r}; allowed: patterns of module names, as mode.{name}=[layers.*.mlp]")
     return found

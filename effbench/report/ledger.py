@@ -79,12 +79,19 @@ def entries(claims: Sequence[tuple[str, Claim]], verdicts: Sequence[Mapping[str,
         for row in rows:
             machine = f"{row['gpu_name'] or row['cpu_name']}, torch {row['torch_version']}"
             at = row["judged_at"].isoformat(timespec="seconds")
-            found.append(Entry(claim, experiment, row["verdict"], row["measured"], row["reason"] or "", machine, at))
+            reason = (row["reason"] or "") + asked_with(row["measured"] or {})
+            found.append(Entry(claim, experiment, row["verdict"], row["measured"], reason, machine, at))
         if not rows:
             verdict = Verdict.NOT_MEASURABLE if claim.not_measurable else Verdict.NOT_MEASURED
             reason = claim.not_measurable or f"effbench reproduce {experiment}"
             found.append(Entry(claim, experiment, str(verdict), {}, reason))
     return found
+
+
+def asked_with(measured: Mapping[str, Any]) -> str:
+    """What was measured otherwise than the experiment says: another batch size or protocol is another question."""
+    words = measured.get("overrides") or ()
+    return f"; asked with {' '.join(words)}" if words else ""
 
 
 def natural(name: str) -> tuple:

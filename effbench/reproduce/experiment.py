@@ -289,6 +289,9 @@ class _Reader:
         for statement, text in several.items():
             named = f"{where}, holds" + (f" {statement!r}" if statement else "")
             self.expression(named, text, with_value=bool(node.get("value")), fits=need_condition)
+            spoken = names_in(text)
+            if not (spoken | (names_in(node["value"]) if "value" in spoken else set())) - {"value"}:
+                raise self.wrong(f"{named}: {text!r} speaks of nothing that is measured: no column, no evidence")
         return holds
 
     def expression(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from statistics import median
 from typing import Any
 
@@ -14,6 +15,7 @@ from effbench.analysis.estimate import ABSENT, Estimate, Vector
 from effbench.analysis.expression import ExpressionError, names_in
 from effbench.analysis.rows import Missing, Rows
 from effbench.cell import Environment, Status
+from effbench.config import Config
 from effbench.errors import ConfigError, UsageError
 from effbench.message import EvidenceRequest, ProbeRequest
 from effbench.reproduce.experiment import Experiment
@@ -22,6 +24,7 @@ from effbench.store.store import Store
 from effbench.sweeping import plan
 from effbench.sweeping.conduct import Command, Outcome, conduct
 from effbench.sweeping.evidence import EvidenceOutcome, gather
+from effbench.sweeping.hydra_errors import suggest
 from effbench.sweeping.invoke import hydra_sweep
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.resume import key_of, value_of
@@ -74,10 +77,11 @@ class Swept:
 @dataclass
 class Reproduction:
     """An experiment that was run. `interrupted`: not to its end, and nothing was judged. `mistakes`: of claims that ask
-    for what does not exist."""
+    for what does not exist. `overrides`: what the user asked for otherwise, with which a verdict is another one's."""
 
     experiment: Experiment
     environment_id: str
+    overrides: tuple[str, ...] = ()
     swept: dict[str, Swept] = field(default_factory=dict)
     evidence: dict[str, EvidenceOutcome] = field(default_factory=dict)
     judgements: list[Judgement] = field(default_factory=list)
@@ -173,8 +177,9 @@ def reproduce(
     """
     if any(key_of(word) == "resume" for word in overrides):
         raise UsageError("reproduce runs only what is missing, of itself: leave resume out")
+    check_settings(overrides)
     check_evidence(experiment, machine.server)
-    done = Reproduction(experiment, machine.environment.id)
+    done = Reproduction(experiment, machine.environment.id, tuple(overrides))
     on_cpu = not machine.gpus or any(word.partition("=")[::2] == ("device", "cpu") for word in overrides)
     if experiment.needs == "cuda" and on_cpu:
         done.skipped = NO_CUDA
@@ -203,6 +208,15 @@ def reproduce(
     judge_all(done, on_cpu)
     keep(done, machine, db)
     return done
+
+
+def check_settings(overrides: Sequence[str]) -> None:
+    """Raises ConfigError for what is no setting, also where no sweep will ask Hydra."""
+    known = [name.name for name in fields(Config)]
+    for word in overrides:
+        name = re.split(r"[./@]", str(key_of(word)))[0]
+        if name not in (*known, "hydra", "--config-dir"):
+            raise ConfigError(f"unknown setting {name!r}{suggest(name, known)}; effbench --help lists all settings")
 
 
 def check_evidence(experiment: Experiment, server: ForkServer) -> None:
@@ -234,7 +248,9 @@ def judged(done: Reproduction, claim: Claim) -> Judgement:
     try:
         return judge(claim, done.scope(claim.sweep))
     except ExpressionError as error:
-        done.mistakes.append(f"claim {claim.id} of {done.experiment.path}: {error}")
+        done.mistakes.append(
+            f"claim {claim.id} of {done.experiment.path}: {str(error).removeprefix(f'claim {claim.id}: ')}"
+        )
         return Judgement(claim.id, Verdict.NOT_MEASURED, f"it cannot be judged: {error}")
 
 
@@ -292,6 +308,7 @@ def row_of(done: Reproduction, claim: Claim, judgement: Judgement) -> dict[str, 
         "parts": [{"label": part.label, "holds": part.truth, **numbers(part.value)} for part in labelled(judgement)],
         "also": {name: plain(value) for name, value in judgement.also.items()},
         "sweeps": sweeps,
+        "overrides": [word for word in done.overrides if key_of(word) != "device"] if rows else [],
         "evidence": {
             name: {"status": str(outcome.status), "reason": outcome.reason, "facts": outcome.facts}
             for name, outcome in used.items()

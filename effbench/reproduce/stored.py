@@ -67,7 +67,7 @@ def judge_stored(
     Evidence is that of the newest verdicts that rest on it. Where a part was never measured whole, nothing is judged:
     the text says what is missing.
     """
-    done = Reproduction(experiment, environment["id"])
+    done = Reproduction(experiment, environment["id"], tuple(overrides))
     on_cpu = environment["gpu_name"] is None
     if experiment.needs == "cuda" and on_cpu:
         done.skipped = NO_CUDA

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
 
-from effbench.errors import UsageError
+from effbench.config import shipped
+from effbench.errors import ConfigError, UsageError
 
 
 def arrange(argv: list[str], commands: Collection[str]) -> list[str]:
@@ -50,3 +52,17 @@ def misplaced(word: str, commands: Collection[str]) -> str:
     if near:
         return f"{word!r} is no override; a command comes first, with arguments of its own: effbench {near[0]} --help"
     return f"{word!r} is no override: an override is key=value, such as bs=8; effbench --help shows all settings"
+
+
+def refuse_hidden(words: Sequence[str]) -> None:
+    """Hydra takes what ships before a file of --config-dir with the same name, without a word: what was edited there
+    would not be what is measured. Raises ConfigError."""
+    for word in words:
+        option, _, folder = word.partition("=")
+        if option != "--config-dir":
+            continue
+        for own in sorted(Path(folder).glob("*/*.yaml")):
+            ships = shipped("conf") / own.relative_to(folder)
+            if ships.is_file() and ships.read_bytes() != own.read_bytes():
+                group, name = own.parent.name, own.stem
+                raise ConfigError(f"{own} would not be read, as effbench has a {group}={name} itself: rename it")

@@ -11,11 +11,13 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
@@ -29,6 +31,7 @@ from effbench.sweeping.progress import Progress
 from effbench.sweeping.workers import ForkServer
 
 MODULE = "hydra_plugins.effbench"
+MOST_CELLS = 100_000  # their configurations alone take gigabytes
 OTHER_LAUNCHER = "effbench runs cells through its own launcher: leave hydra/launcher and hydra.mode as they are"
 
 
@@ -49,8 +52,24 @@ class EffbenchSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> Any:
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         overrides = parser.parse_overrides([f"{key}={value}" for key, value in self.params.items()] + arguments)
+        refuse_endless(overrides)
         jobs = BasicSweeper.split_arguments(overrides, None)[0]
         return [self.launcher.launch(jobs, initial_job_idx=0)]
+
+
+def refuse_endless(overrides: Sequence[Override]) -> None:
+    """A range without an end, or one zero too many, must not fill the memory first. Raises UsageError."""
+    cells = 1
+    for override in overrides:
+        value = override.value()
+        if isinstance(value, RangeSweep):  # lists were typed, and end
+            cells *= sum(1 for _ in islice(value.range(), MOST_CELLS + 1))
+        elif isinstance(value, ChoiceSweep):
+            cells *= len(value.list)
+        if cells > MOST_CELLS:
+            raise UsageError(
+                f"{override.input_line}: that makes more than {MOST_CELLS:,} cells, the most that one sweep takes"
+            )
 
 
 class Session:

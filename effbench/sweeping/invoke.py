@@ -36,6 +36,7 @@ def hydra_sweep(
     words, stored = resume.expand(arguments.arrange(argv, commands))
     if any(word.lstrip("+").startswith("hydra.mode=") for word in words):
         raise UsageError(hydra_plugin.OTHER_LAUNCHER)
+    arguments.refuse_hidden(words)
     bypassed = False
     config.register()
     hydra_plugin.register()

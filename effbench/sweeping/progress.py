@@ -80,7 +80,7 @@ class Progress:
     """Observes a sweep. Thread-safe. `quiet`: says nothing at all."""
 
     def __init__(self, console: Console | None = None, quiet: bool = False) -> None:
-        self.console = console or Console()
+        self.console = console or Console(emoji=False)
         self.quiet = quiet
         self.lock = threading.Lock()
         self.estimate = Estimate()

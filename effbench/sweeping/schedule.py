@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 import threading
@@ -224,6 +225,8 @@ class Schedule:
             else:
                 place.servers.give_back(server)
         trial = self.trial_of(task, job, timed_out)
+        if request.artifacts and trial.phase == "artifacts" and "artifacts" not in trial.extra:
+            shutil.rmtree(request.artifacts["folder"], ignore_errors=True)  # no row names what it left half-made
         trial.started_at = started_at
         trial.wall_s = ended - start
         trial.gpu_index, trial.gpu_uuid = request.gpu_index, request.gpu_uuid

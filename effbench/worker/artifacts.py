@@ -90,7 +90,7 @@ class Collector:
         found = sorted(Path(self.cache_dir).rglob("*.py")) if self.cache_dir else []
         written = [path for path in found if is_output_code(path)]
         if not written:
-            raise UnsupportedError("Inductor wrote no code for this cell")
+            raise UnsupportedError("Inductor left no Python code in this cell's compile cache")
         for number, source in enumerate(sorted(written, key=lambda path: path.stat().st_mtime), 1):
             path = self.path(f"code-{number}.py")
             path.write_bytes(source.read_bytes())

@@ -149,3 +149,13 @@ def test_a_trace_of_hundreds_of_sizes_is_quick():
     found = best_list(trace, costs, Memory(budget_bytes=340 * MIB))
     assert 20 < len(found.sizes) < 128
     assert found.memory_bytes <= 340 * MIB
+
+
+def test_a_size_whose_graph_failed_is_not_advised():
+    trace = Counter({4: 10, 6: 50, 8: 10})
+    curves = Curve.of({4: 1.0, 8: 2.0}), Curve.of({4: 5.0, 8: 5.0})
+    assert best_list(trace, Costs(*curves), Memory()).sizes == [4, 6, 8]
+    found = best_list(trace, Costs(*curves, failed=frozenset({6})), Memory())
+    assert (found.sizes, found.doubts) == ([4, 8], [])
+    exact = evaluate("exact", [4, 6, 8], trace, Costs(*curves, failed=frozenset({6})), Memory())
+    assert exact.doubts[0] == "a graph that failed when it was measured: 6"

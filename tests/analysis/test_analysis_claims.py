@@ -55,6 +55,18 @@ def test_one_trial_decides_nothing():
     assert "single trial" in found.reason
 
 
+def test_one_trial_decides_nothing_and_is_the_reason_also_without_a_figure():
+    rows = [eager(), row(speedup=9.0, spread=None)]
+    assert "single trial" in of(rows, Claim("x", "x", holds="all(speedup[mode == 'cuda-graph'] > 1)")).reason
+    both = Claim("x", "x", holds={"faster": "all(speedup[mode == 'cuda-graph'] > 1)", "all ran": "len(speedup) == 2"})
+    assert of(rows, both).reason == (
+        "holds for all ran; open for faster "
+        "(the figure has no interval: a single trial of a cell says nothing of its spread)"
+    )
+    two = Claim("x", "x", holds={"faster": "all(speedup[mode == 'cuda-graph'] > 1.99)", "all ran": "len(speedup) == 2"})
+    assert of([eager(), row()], two).reason == "holds for all ran; open for faster"
+
+
 def test_a_figure_that_is_not_defined_decides_nothing():
     claim = Claim("x", "x", value="mean(latency_ms) / (mean(bs) - 1)", holds="value > 1")
     found = of([eager()], claim)
@@ -111,6 +123,24 @@ def test_failed_rows_are_left_out_and_named():
     found = of(rows, part)
     assert found.verdict == Verdict.CONFIRMED
     assert [part.label for part in found.parts] == ["bs=1"]
+
+
+def test_failed_rows_are_told_apart_by_the_names_of_the_experiment():
+    rows = [eager(), row(), *(row(status="oom", bs=8) for _ in range(2))]
+    for number, one in enumerate(rows):
+        one["params"] = {**one["params"], "mode": {"name": one["mode"], **({"pool": f"p{number}"} if number else {})}}
+    found = judge(FASTER, Rows(rows, {"pool": "mode.pool"}))
+    assert "left out: mlp bs 8 cuda-graph pool=p2 oom, mlp bs 8 cuda-graph pool=p3 oom (why)" in found.reason
+
+
+def test_a_figure_that_no_row_has_is_not_a_row_that_was_not_measured():
+    rows = [eager(graph_pool_bytes=None), row()]
+    claim = "all(relative({}, 'mode', '{}') > 1)"
+    for column, mode, said in (
+        ("graph_pool_bytes", "eager", "no row with mode = eager has this figure"),
+        ("graph_pool_bytes", "default", "no row with mode = default was measured"),
+    ):
+        assert of(rows, Claim("x", "x", holds=claim.format(column, mode))).reason == said
 
 
 def test_rows_of_modes_that_are_not_meant_are_not_named():
@@ -215,6 +245,23 @@ class TestEvidence:
     def test_evidence_that_could_not_be_gathered(self, reason, verdict):
         found = of([], self.claim, {"warm": Missing(reason)})
         assert (found.verdict, found.reason) == (verdict, reason)
+
+    @pytest.mark.parametrize(
+        "part, verdict, reason",
+        [
+            ({"unsupported": "no CUDA here"}, Verdict.NOT_MEASURABLE, "unsupported: no CUDA here"),
+            ({"succeeded": False, "error_type": "timeout", "error": "180 s"}, Verdict.NOT_MEASURED, "timeout: 180 s"),
+        ],
+    )
+    def test_a_part_that_could_not_be_shown(self, part, verdict, reason):
+        evidence = {"triton": {"cpu": {"succeeded": True, "compiles": True}, "cuda": part}}
+        alone = of([], Claim("x", "x", holds="evidence.triton.cuda.compiles"), evidence)
+        assert (alone.verdict, alone.reason) == (verdict, reason)
+        holds = {"the CPU": "evidence.triton.cpu.compiles", "a GPU": "evidence.triton.cuda.compiles"}
+        both = of([], Claim("S16", "x", holds=holds, also={"more": "evidence.triton.cuda.more"}), evidence)
+        assert both.verdict == Verdict.UNDECIDED
+        assert both.reason == f"holds for the CPU; not measured for a GPU ({reason})"
+        assert both.also == {"more": None}
 
     def test_other_evidence_that_is_missing_does_not_matter(self):
         found = of([], self.claim, {"warm": Missing("error: no"), "other": Missing("unsupported: CUDA")})

@@ -63,7 +63,7 @@ def db(tmp_path_factory):
 @pytest.fixture
 def advise(db, capsys):
     def run(*words, code=0):
-        assert cli.run(["advise", *words, "--db", db]) == code
+        assert cli.run(["advise", words[0], "--db", db, *words[1:]]) == code
         done = capsys.readouterr()
         return done.out if code == 0 else done.err
 
@@ -95,6 +95,17 @@ class TestBuckets:
         assert {"sglang", "sglang-classic", "vllm", "no-padding"} <= set(others)
         assert found["missing"] == ["cuda-graph bs=128: oom (in prepare: out of memory)"]
         assert all(best["latency_ms"] <= one["latency_ms"] for one in others.values())
+
+    def test_a_size_between_that_failed(self, tmp_path, advise, trace):
+        cells = [cell(mode, bs) for bs in SIZES for mode in ("eager", "cuda-graph")]
+        failed = cell("cuda-graph", 3)
+        bad = Trial(failed.key, 0, Status.INCORRECT, "off by 2")
+        db = fill(tmp_path / "b.db", [*cells, failed], [*(trial(one, 0) for one in cells), bad])
+        found = json.loads(advise("buckets", "--trace", trace, "--format", "json", "--db", db))
+        assert 3 not in found["advised"]["sizes"]
+        assert found["missing"] == ["cuda-graph bs=3: incorrect (off by 2)"]
+        said = advise("buckets", "--trace", trace, "--db", db)
+        assert "exact: a graph that failed when it was measured: 3" in said
 
     def test_a_budget(self, advise, trace):
         words = ("buckets", "--trace", trace, "--format", "json", "--memory-budget")

@@ -50,6 +50,9 @@ def refused(done, *said: str, code: int = 2) -> None:
         (["numerics.matmul_precision=best"], ["numerics.matmul_precision=best", "highest"]),
         (["bs=0"], ["bs must be at least 1", "0"]),
         (["-m", "bs=4,-1"], ["bs must be at least 1", "-1"]),
+        (["-m", "bs=range(1,1000000000000)"], ["bs=range(1,1000000000000)", "more than 100,000 cells"]),
+        (["-m", "bs=range(1,inf)"], ["more than 100,000 cells"]),
+        (["-m", "bs=1,2", "numerics.seed=shuffle(range(60000))"], ["numerics.seed", "more than 100,000 cells"]),
         (["bs=abc"], ["bs=abc", "Integer"]),
         (["bs=1.5"], ["bs=1.5", "Integer"]),
         (["bs="], ["bs=", "Integer"]),
@@ -157,6 +160,17 @@ def test_a_yaml_of_the_user_that_is_wrong(cli, text, said):
     folder.mkdir(parents=True)
     (folder / "mine.yaml").write_text(text)
     refused(cli.sweep("--config-dir", "conf", "model=mine"), *said)
+
+
+def test_a_yaml_of_the_user_that_hydra_would_not_read(cli):
+    ships = command_line.config_folder() / "model" / "tiny.yaml"
+    (cli.folder / "conf" / "model").mkdir(parents=True)
+    own = cli.folder / "conf" / "model" / "tiny.yaml"
+    own.write_bytes(ships.read_bytes())
+    assert cli.sweep("--config-dir", "conf", "model=tiny", *cli.tiny).code == 0, "a copy says the same"
+    own.write_text(ships.read_text().replace("depth: 2", "depth: 3"))
+    done = cli.sweep("--config-dir", "conf", "model=tiny", *cli.tiny)
+    refused(done, "conf/model/tiny.yaml would not be read", "model=tiny itself", "rename it")
 
 
 class TestDatabases:

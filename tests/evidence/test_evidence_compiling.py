@@ -211,7 +211,8 @@ def test_a_log_level_would_be_seen():
 
 def test_inductor_compiles_for_the_cpu_without_triton():
     facts = inductor.without_triton(CPU)
-    assert set(facts) == {"cpu"}
+    assert set(facts) == {"cpu", "cuda"}
+    assert facts["cuda"] == {"unsupported": "Inductor for a GPU needs CUDA, and this runs on cpu"}
     found = facts["cpu"]
     assert found["succeeded"] and found["compiles"] and found["output_equals_eager"]
     assert found["triton_is_found"] is False

@@ -8,8 +8,11 @@ import torch._dynamo.utils
 
 from effbench.errors import ConfigError
 from effbench.modes.backends import CudaGraphsBackend
+from effbench.modes.callables import GraphedCallables
 from effbench.modes.compiled import Compiled, mark_batch
+from effbench.modes.exported import AotInductor
 from effbench.modes.options import checked
+from effbench.modes.scripted import JitScript, JitTrace
 
 
 def test_nested_options_are_dotted_ones():
@@ -80,3 +83,42 @@ def test_marked_takes_other_batch_sizes_without_recompiling(dynamic, graphs):
     for x in inputs:
         torch.testing.assert_close(step(x), module(x))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
+
+
+@pytest.mark.parametrize(
+    "mode, setting",
+    [
+        (Compiled, "fullgraph"),
+        (CudaGraphsBackend, "fullgraph"),
+        (GraphedCallables, "share_pool"),
+        (AotInductor, "strict"),
+        (JitTrace, "freeze"),
+        (JitScript, "optimize_for_inference"),
+    ],
+)
+@pytest.mark.parametrize("value", ["no", 1, None])
+def test_a_switch_takes_true_or_false_alone(mode, setting, value):
+    with pytest.raises(ConfigError, match=f"mode.{setting}={value} is not allowed; it takes true or false"):
+        mode(**{setting: value})
+    assert getattr(mode(**{setting: True}), setting) is True
+
+
+@pytest.mark.parametrize("mode", [Compiled, CudaGraphsBackend])
+@pytest.mark.parametrize("value", [0, 1, "true"])
+def test_dynamic_is_no_number(mode, value):
+    with pytest.raises(ConfigError, match=r"mode.dynamic is .*allowed: null, true, false, marked"):
+        mode(dynamic=value)
+
+
+@pytest.mark.parametrize("value", [5, True, "", ["a", 3]])
+def test_patterns_are_texts(value):
+    for mode in (Compiled, GraphedCallables):
+        with pytest.raises(ConfigError, match=r"mode.only is .*allowed: patterns of module names"):
+            mode(only=value)
+
+
+@pytest.mark.parametrize("value", [5, "max_autotune", ["max_autotune"]])
+def test_options_are_names_with_values(value):
+    for mode in (Compiled, AotInductor):
+        with pytest.raises(ConfigError, match=r"mode.options is .*it takes names and values"):
+            mode(options=value)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
+import time
 
 import pytest
 
 from effbench.commands import reproduce
 from effbench.commands.parser import Parser
+from effbench.reproduce.experiment import load_all
 from effbench.store import Store
 
 MINE = """
@@ -59,6 +62,15 @@ def test_verdicts_are_printed_and_kept(here):
     assert rows["graph"]["verdict"] == "not measurable here"
 
 
+def test_without_a_gpu_the_shipped_evidence_is_judged_and_the_rest_is_unsupported(here):
+    names = [one.name for one in load_all() if one.needs == "cuda" or not one.sweeps]
+    assert len(names) == len(load_all()) - 1, "only overheads has sweeps that mean something on a CPU"
+    done = here.run("reproduce", *names, "--db", "all.db", "--quiet", "device=cpu")
+    assert (done.code, done.err) == (0, ""), done
+    assert "not measured yet" not in done.out
+    assert "S16 Inductor does not need Triton.: undecided · holds for the CPU; not measured for a GPU (" in done.out
+
+
 def test_options_stand_anywhere_and_a_protocol_brings_its_own_settings(here):
     text = MINE.replace(
         '"mode=eager,cuda-graph"', "mode=eager, protocol.rounds=3, protocol.budget_s=3, protocol.enough_interval=0.5"
@@ -71,6 +83,55 @@ def test_options_stand_anywhere_and_a_protocol_brings_its_own_settings(here):
         (sweep,) = store.sweeps()
     assert (sweep.rounds, sweep.protocol["name"]) == (1, "quick")
     assert sweep.protocol["budget_s"] == 0.1, "what the user gives stays"
+
+
+def test_names_stay_as_they_are_written(here):
+    (here.folder / "own.py").write_text("def boom(device):\n    raise ValueError('no')\n")
+    (here.folder / "named.yaml").write_text(
+        "question: 'q :boom: [b]'\ngpu_seconds: 1\nevidence: {a: {_target_: own.py:boom}}\n"
+        "claims: {c: {text: 'a :fire:', holds: evidence.a.ok}}\n"
+    )
+    done = here.run("reproduce", "named.yaml", "--db", "named.db")
+    assert done.code == 0, done
+    assert "named: q :boom: [b]" in done.out
+    assert "error boom: ValueError: no" in done.out
+    assert "c a :fire:: not measured yet" in done.out
+
+
+def test_ctrl_c_while_evidence_is_gathered(here):
+    (here.folder / "waits.py").write_text(
+        "import pathlib, time\n\n\ndef waits(device):\n    pathlib.Path('began').touch()\n    time.sleep(120)\n"
+    )
+    (here.folder / "waiting.yaml").write_text(
+        "question: q\ngpu_seconds: 1\nevidence: {a: {_target_: waits.py:waits}}\n"
+        "claims: {c: {text: t, holds: evidence.a.ok}}\n"
+    )
+    process = here.start("reproduce", "waiting.yaml", "--db", "waiting.db")
+    deadline = time.monotonic() + 60
+    while not (here.folder / "began").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "")
+    assert "go on with: effbench reproduce waiting.yaml --db waiting.db" in out
+
+
+def test_a_verdict_tells_what_was_asked_otherwise(here):
+    asked = [word for word in here.tiny if not word.startswith("device=")]
+    done = here.run("reproduce", "mine.yaml", *here.tiny, "protocol.rounds=3", "bs=32", "--db", "asked.db", "--quiet")
+    assert done.code == 0, done
+    told = here.run("claims", "--db", "asked.db", "--experiment", "mine.yaml", "--format", "json")
+    (wide,) = [one for one in json.loads(told.out) if one["claim"] == "wide"]
+    assert wide["reason"].endswith(f"; asked with {' '.join(asked)} protocol.rounds=3 bs=32"), wide["reason"]
+    assert "bs=32" in wide["measured"]["overrides"]
+
+
+@pytest.mark.parametrize("name", ["storage", "small-batches"])
+def test_a_setting_that_no_sweep_would_refuse(here, name):
+    done = here.run("reproduce", name, "bss=4", "--quiet", "--db", "none.db")
+    assert (done.code, done.err.strip()) == (
+        2, "effbench: unknown setting 'bss': did you mean bs?; effbench --help lists all settings"
+    ), done  # fmt: skip
 
 
 def test_again_nothing_is_measured(here):

@@ -114,6 +114,13 @@ MISTAKES = [
         "is a condition for each row, and one condition is meant",
     ),
     ("    holds: value > 1\n", "    holds: bs.real == 1\n", "'bs' has no parts"),
+    ("    holds: value > 1\n", "    holds: 1 < 2\n", "holds: '1 < 2' speaks of nothing that is measured"),
+    ("    holds: value > 1\n", "    holds: {one: value > 1, two: 'True'}\n", "'two': 'True' speaks of nothing"),
+    (
+        "geomean(relative(latency_ms, 'width', 64)[width == 16])",
+        "'2'",
+        "'value > 1' speaks of nothing that is measured",
+    ),
     ("    holds: value > 1\n", "    holds: {one: value > 1, two: max(bs)}\n", "holds 'two': 'max(bs)' is a number"),
     ("geomean(relative(latency_ms, 'width', 64)[width == 16])", "mode", "'mode' is a text for each row"),
     ("geomean(relative(latency_ms, 'width', 64)[width == 16])", "only(mode[bs == 1])", "is a text, and one number"),
