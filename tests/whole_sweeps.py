@@ -90,7 +90,7 @@ def sweep(store: Store, name: str | None = None, seed: int = 0, rounds: int = 2,
     noise = random.Random(seed)
     facts = {"name": name, "label": ODD_TEXT[2], "command": ["-m", *ODD_TEXT], "overrides": ["bs=1", *ODD_TEXT]}
     facts |= {"protocol": {"name": "quick", "limit": math.inf}, "baseline_mode": "eager", "seed": 2**40 + seed}
-    facts |= {"git_revision": None, "host": {"name": ODD_TEXT[1]}, "plan": cells(), "rounds": rounds, **changed}
+    facts |= {"git_revision": None, "host": {"hostname": ODD_TEXT[1]}, "plan": cells(), "rounds": rounds, **changed}
     sweep_id = store.begin_sweep(**facts)
     for own in (environment(), environment(torch_version="2.11.0")):
         environment_id = store.add_environment(own, {"é": [ODD_TEXT[0], 2**80]})

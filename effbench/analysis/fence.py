@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 from effbench.analysis.statistics import is_number
@@ -26,12 +26,20 @@ def noise_fence(*levels: Sequence[float | None]) -> float:
     known over all environments, which takes LEAST_SWEEPS sweeps of one, and one more for each further one. 0 where
     there are too few.
     """
-    jumps: list[float] = []
-    for own in levels:
-        logs = [math.log(value) for value in own if is_number(value) and value > 0]
-        jumps += [abs(new - old) for old, new in itertools.pairwise(logs)]
-    if len(jumps) < LEAST_SWEEPS - 1:
+    jumps = jumps_between(levels)
+    if not are_enough(jumps):
         return 0.0
     # the median of |N(0, s)| is 0.6745 s
     spread = median(jumps) / 0.6745
     return min(math.expm1(WIDTH * spread), WIDEST)
+
+
+def jumps_between(levels: Iterable[Sequence[float | None]]) -> list[float]:
+    """Absolute log differences of neighbours."""
+    logs = [[math.log(value) for value in own if is_number(value) and value > 0] for own in levels]
+    return [abs(new - old) for own in logs for old, new in itertools.pairwise(own)]
+
+
+def are_enough(jumps: Sequence[float]) -> bool:
+    """For a fence; differences of 0 are known as well as others."""
+    return len(jumps) >= LEAST_SWEEPS - 1

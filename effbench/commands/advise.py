@@ -198,6 +198,11 @@ def measure_first(measured: Points, advised: ListAdvice) -> list[str]:
     if not advised.guessed:
         return []
     largest = advised.guessed[-1]
+    if largest in measured.costs.failed:
+        return [
+            f"what a call of {listed(advised.guessed)} rows costs is a guess, and so is the list: bs={largest} was "
+            "measured, and failed"
+        ]
     return [
         f"measure bs={largest} first, in {measured.mode} and without a graph: what a call of "
         f"{listed(advised.guessed)} rows costs is a guess, and so is the list"
@@ -265,7 +270,7 @@ def mode_sheet(args: argparse.Namespace, rows: list[dict[str, Any]], baseline_mo
         "memory",
     ]
     if args.calls:
-        headings.insert(3, f"with preparation, {args.calls} calls")
+        headings.insert(3, f"with preparation, {args.calls:,} calls")
     lines = [*reason(found, args), *found.doubts]
     lines += [f"out: {mode} ({why})" for mode, why in found.excluded.items()]
     data = {

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from effbench.analysis import interpreters
-from effbench.analysis.fence import noise_fence
 from effbench.analysis.halves import (
     ABOUT,
     Half,
@@ -24,12 +23,12 @@ from effbench.analysis.halves import (
     without,
 )
 from effbench.analysis.limits import Limits
-from effbench.analysis.screen import IN_FENCE, NOT_BEFORE, NOT_NOW, ORDER, Change, Pair, screen
+from effbench.analysis.screen import NOT_BEFORE, NOT_NOW, ORDER, Change, Pair, screen
 from effbench.analysis.statistics import LogDifference, half_width
 from effbench.analysis.swept import flatten, mode_order, row_names
 from effbench.analysis.verdicts import Verdict
 from effbench.errors import NothingFoundError, UsageError
-from effbench.metrics import METRICS
+from effbench.regression import fences
 from effbench.store.baselines import BaselineInfo
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
@@ -98,15 +97,9 @@ def compare_sweeps(
         raise UsageError(f"both sides are sweep {before.id}: there is nothing to compare it with")
     old, new = chosen_on([load(store, info) for info in (before, after)], on, across)
     old, new = seated(old, new, across)
-    environments = dict.fromkeys([*old.environments, *new.environments])
-    ratios = [name for name in limits.metrics if METRICS[name].compare == "ratio"]
-    known = store.levels(before.id, environments, after.started_at, ratios)
-
-    def fence(key: str, metric: str) -> float:
-        return noise_fence(*known.get((key, metric), {}).values())
-
+    fence = fences.of(store, before, after, (old, new), limits.metrics)
     compared = finish(old, new, limits, across, fence, only=only)
-    compared.notes += [*unfinished(old, new), *fence_notes(compared, before)]
+    compared.notes += [*unfinished(old, new), *fences.notes(compared.changes, before)]
     return compared
 
 
@@ -116,17 +109,6 @@ def unfinished(*halves: Half) -> list[str]:
         f"{half.title} is {half.state}, not completed: only what it has measured is compared"
         for half in halves
         if half.state != "completed"
-    ]
-
-
-def fence_notes(compared: Compared, before: SweepInfo) -> list[str]:
-    """That changes beyond the floor were taken for noise, and whose."""
-    held = sum(IN_FENCE in (change.reason or "") for change in compared.changes)
-    if not held:
-        return []
-    line = f"named {before.name}" if before.name else "without a name"
-    return [
-        f"{held} row{'s' * (held != 1)} changed beyond the floor, but {IN_FENCE} that the earlier sweeps {line} give"
     ]
 
 

@@ -23,6 +23,7 @@ from effbench.store.schema import HEAD_REVISION, REVISIONS
 from effbench.store.secrets import masked_url
 from effbench.store.values import dump_json
 
+ELSEWHERE = "name another (db=URL, or --db URL of a command)"
 BUSY_TIMEOUT_S = 30.0
 WRITE_OPTION = "effbench_write"
 
@@ -135,7 +136,7 @@ def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError
     if "not a database" in lowered or "malformed" in lowered or "file is encrypted" in lowered:
         return StoreError(f"{name} is not a database, or is damaged ({said}); restore a copy or name another file")
     if "readonly" in lowered or "read-only" in lowered:
-        return StoreError(f"{name} cannot be written ({said}); check its permissions or name another with db=URL")
+        return StoreError(f"{name} cannot be written ({said}); check its permissions or {ELSEWHERE}")
     if "locked" in lowered:
         return StoreError(f"{name} stayed locked by another process for {BUSY_TIMEOUT_S:.0f} s ({said})")
     if "unable to open" in lowered:
@@ -242,7 +243,7 @@ def _check_path(path: Path, *, write: bool, create: bool) -> None:
             raise StoreError(f"{path} is a folder; name a file in it, such as {path / 'effbench.db'}")
         if path.exists():
             if write and not os.access(path, os.W_OK):
-                raise StoreError(f"{path} cannot be written; check its permissions or name another with db=URL")
+                raise StoreError(f"{path} cannot be written; check its permissions or {ELSEWHERE}")
             if not os.access(path, os.R_OK):
                 raise StoreError(f"{path} cannot be read; check its permissions")
             return
@@ -252,9 +253,9 @@ def _check_path(path: Path, *, write: bool, create: bool) -> None:
             )
         path.parent.mkdir(parents=True, exist_ok=True)
         if not os.access(path.parent, os.W_OK):
-            raise StoreError(f"{path} cannot be made: its folder is not writable; name another with db=URL")
+            raise StoreError(f"{path} cannot be made: its folder is not writable; {ELSEWHERE}")
     except OSError as error:
-        raise StoreError(f"{path} cannot be used: {error.strerror or error}; name another with db=URL") from error
+        raise StoreError(f"{path} cannot be used: {error.strerror or error}; {ELSEWHERE}") from error
 
 
 def _cannot_open(error: sqlite3.Error) -> bool:

@@ -179,9 +179,14 @@ class Reading(Database):
             return list(sides.environments_of(connection, sweep_id))
 
     def levels(
-        self, sweep_id: str, environment_ids: Iterable[str], before: dt.datetime, metrics: Iterable[str]
+        self,
+        sweep_id: str,
+        environment_ids: Iterable[str],
+        before: dt.datetime,
+        metrics: Iterable[str],
+        host: str | None = None,
     ) -> dict[tuple[str, str], dict[str, list[float]]]:
         """(cell key, metric) -> environment id -> ok results of this sweep's cells in the newest sweeps of its name,
-        before this time and in these environments."""
+        before this time and in these environments; of this host alone, if one is given."""
         with self._reading() as connection:
-            return sides.levels(connection, sweep_id, environment_ids, before, metrics)
+            return sides.levels(connection, sweep_id, environment_ids, before, metrics, host)

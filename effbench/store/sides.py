@@ -94,12 +94,14 @@ def levels(
     environment_ids: Iterable[str],
     before: dt.datetime,
     metrics: Iterable[str],
+    host: str | None = None,
     most: int = 30,
 ) -> dict[tuple[str, str], dict[str, list[float]]]:
     """(cell key, metric) -> environment id -> results of the cells of `sweep_id`, oldest first, `ok` ones only.
 
     They are of the newest `most` sweeps of its line that have any of them, in these environments, and began before
-    `before`. A line is the sweeps of the same name, or those without one; a re-run is in none.
+    `before`; `host`: only those of this host. A line is the sweeps of the same name, or those without one; a re-run is
+    in none.
     """
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     line = connection.scalar(sa.select(SWEEP.c.name).where(SWEEP.c.id == sweep_id)) or ""
@@ -111,9 +113,10 @@ def levels(
     having = sa.select(RESULT.c.sweep_id).where(
         RESULT.c.sweep_id == SWEEP.c.id, RESULT.c.environment_id.in_(environment_ids), RESULT.c.cell_key.in_(own)
     )
+    here = sa.true() if host is None else SWEEP.c.host["hostname"].as_string() == host
     recent = connection.scalars(
         sa.select(SWEEP.c.id)
-        .where(SWEEP.c.started_at < before, sa.func.coalesce(SWEEP.c.name, "") == line, having.exists())
+        .where(SWEEP.c.started_at < before, sa.func.coalesce(SWEEP.c.name, "") == line, here, having.exists())
         .order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
         .limit(most)
     ).all()

@@ -34,8 +34,8 @@ def found(source: str) -> list[str]:
     if source == STANDARD_INPUT or "://" in source:
         return [source]
     path = Path(source).expanduser()
-    if not path.exists():
-        raise UsageError(f"no file, folder or database {source}")
+    if not source.strip() or not path.exists():
+        raise UsageError(f"no file, folder or database {source or repr(source)}")
     if not path.is_dir() or (path / MANIFEST).is_file():
         return [str(path)]
     inside = [

@@ -107,6 +107,13 @@ class TestBuckets:
         said = advise("buckets", "--trace", trace, "--db", db)
         assert "exact: a graph that failed when it was measured: 3" in said
 
+    def test_a_largest_size_that_failed_needs_no_measuring_again(self, tmp_path, advise):
+        path = tmp_path / "large.csv"
+        path.write_text("bs\n3\n128\n")
+        said = advise("buckets", "--trace", str(path))
+        assert "so is the list: bs=128 was measured, and failed" in said
+        assert "measure bs=128 first" not in said
+
     def test_a_budget(self, advise, trace):
         words = ("buckets", "--trace", trace, "--format", "json", "--memory-budget")
         found = json.loads(advise(*words, "14MiB"))["advised"]

@@ -143,6 +143,7 @@ def test_a_baseline_that_stays_is_said(odd, run):
     ("words", "said", "code"),
     [
         (["import"], ["SOURCE"], 2),
+        (["import", ""], ["no file, folder or database ''"], 2),
         (["import", "nowhere"], ["no file, folder or database nowhere"], 2),
         (["import", "."], ["neither JSON lines", "Parquet"], 2),
         (["import", "empty"], ["empty is empty"], 2),

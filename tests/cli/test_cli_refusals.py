@@ -213,7 +213,7 @@ class TestDatabases:
         assert command_line.run(["model=tiny", f"db={name}"]) == 2
         said = capsys.readouterr().err
         assert name in said
-        assert "name another with db=URL" in said
+        assert "name another (db=URL, or --db URL of a command)" in said
         assert (tmp_path / "kept" / "x.db").read_bytes() == before
         assert [path.name for path in (tmp_path / "kept").iterdir()] == ["x.db"]
 

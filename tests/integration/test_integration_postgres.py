@@ -119,10 +119,15 @@ def test_recorded_there_as_in_sqlite(postgres, tmp_path):
             history = {key: [trial.to_json() for trial in trials] for key, trials in history.items()}
             samples = [store.samples(row["id"]) for row in store.trials(sweep_id)]
             facts = (info.cells, info.trials, info.statuses, info.protocol, info.host, info.command)
+            later = info.started_at + whole.dt.timedelta(days=1)
+            levels = [
+                store.levels(sweep_id, [environment_id], later, ["latency_ms"], host)
+                for host in (None, info.host.get("hostname"), "elsewhere")
+            ]
             calibration = {**store.calibration(environment_id), "measured_at": None}
             return (
                 rows, [str(kind) for kind in frame.dtypes], facts, store.recorded(sweep_id, environment_id),
-                store.planned(sweep_id), history, calibration, [row["verdict"] for row in store.verdicts()],
+                store.planned(sweep_id), history, levels, calibration, [row["verdict"] for row in store.verdicts()],
                 [{name: values.tobytes() for name, values in sample.items()} for sample in samples],
             )  # fmt: skip
 

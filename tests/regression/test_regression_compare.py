@@ -115,6 +115,24 @@ def test_the_noise_fence_comes_from_earlier_sweeps(made, compared):
     }
 
 
+@pytest.mark.parametrize(
+    ("hosts", "known", "verdict"),
+    [
+        (("a", "a"), "ab", "slower"),  # host a itself never moved
+        (("a", "b"), "ab", "ambiguous"),  # from host to host it does
+        (("c", "c"), "ab", "ambiguous"),  # too few of its own: all tell
+        (("a", "a"), "aa", "ambiguous"),
+    ],
+)
+def test_of_one_host_the_fence_is_its_own(made, compared, hosts, known, verdict):
+    for number in range(16):
+        latency = {"latency_ms": steps(1.05 ** (number % 2), 0.001)}
+        made.sweep({EAGER: latency}, host={"hostname": known[number % 2]})
+    before = made.sweep({EAGER: FAST}, host={"hostname": hosts[0]})
+    after = made.sweep({EAGER: {"latency_ms": steps(1.08, 0.001)}}, host={"hostname": hosts[1]})
+    assert verdicts(compared(before, after)) == {"eager": verdict}
+
+
 def test_differences_stand_on_top_and_only_those_of_what_is_compared(made, compared):
     before = made.sweep([EAGER])
     after = made.sweep([EAGER], env=environment(torch_version="2.14.0"), protocol={"name": "x", "rounds": 10})

@@ -105,6 +105,19 @@ def test_levels_are_those_of_the_sweeps_with_the_same_name(made, opened, name, e
     assert found == {(EAGER.key, "latency_ms"): {environment().id: pytest.approx(expected)}}
 
 
+def test_levels_of_one_host(made, opened):
+    for level, host in enumerate("abab", 1):
+        made.sweep({EAGER: {"latency_ms": float(level)}}, host={"hostname": host})
+    made.sweep({EAGER: {"latency_ms": 9.0}})  # who does not say where is nowhere
+    last = made.sweep([EAGER])
+    asked = (last, [environment().id], opened.find_sweep(last).started_at, ["latency_ms"])
+    assert opened.levels(*asked, "a") == {(EAGER.key, "latency_ms"): {environment().id: pytest.approx([1.0, 3.0])}}
+    assert opened.levels(*asked, "c") == {}
+    assert opened.levels(*asked) == {
+        (EAGER.key, "latency_ms"): {environment().id: pytest.approx([1.0, 2.0, 3.0, 4.0, 9.0])}
+    }
+
+
 def test_a_re_run_has_no_levels(made, opened):
     made.sweep([EAGER], name="confirm:x")
     last = opened.find_sweep(made.sweep([EAGER], name="confirm:x"))
