@@ -24,7 +24,9 @@ def learn(folder: str | None = None) -> None:
     """
     if needs_compiler(torch.device("cpu")) is not None:
         return
-    with suppress(ImportError, AttributeError):  # private: where it is gone, the compilation itself learns it
+    # private, and the compiler may be broken: what is not learned here the cell's own compilation asks again, and what
+    # fails there is the cell's status
+    with suppress(Exception):
         from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 
         with variable(FOLDER, folder):

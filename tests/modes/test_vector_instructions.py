@@ -64,6 +64,17 @@ def test_without_a_compiler_nothing_is_tried(tmp_path, monkeypatch):
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "as before"
 
 
+def test_a_broken_compiler_is_left_to_the_cell(tmp_path):
+    """In a fresh process: this one may have learned already."""
+    broken = tmp_path / "g++"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    script = "from effbench.modes import vector_instructions; vector_instructions.learn(); print('went on')"
+    env = {**os.environ, "CXX": str(broken), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "went on\n"), done.stderr
+
+
 @pytest.mark.parametrize(
     ("mode", "on_cpu", "on_cuda"),
     [
