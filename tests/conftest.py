@@ -30,6 +30,16 @@ TINY = (
 NOT_OURS = ("EFFBENCH_", "CUDA_VISIBLE_DEVICES", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "HYDRA_", "TORCH_LOGS")
 
 
+#: Folders of tests by the seconds that a file of them may take, the longest first.
+LONGEST = ("integration", "reproduce", "report", "evidence", "modes", "cli", "worker", "sweeping", "docs")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With --no-loadscope-reorder files run in this order: none of minutes is left to one process at the end."""
+    rank = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.parent.name, len(LONGEST)))
+
+
 def heed_ctrl_c() -> None:
     """As on a terminal: where tests run in the background of a script, their children would ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
