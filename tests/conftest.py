@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import select
 import signal
@@ -9,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +56,34 @@ class Done:
     err: str
 
 
+class Captured(io.TextIOWrapper):
+    """A stream that keeps what is written to it, as text or to its buffer."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), encoding="utf-8", write_through=True)
+
+    def getvalue(self) -> str:
+        return self.buffer.getvalue().decode()
+
+
+@contextlib.contextmanager
+def surroundings(folder: Path, env: Mapping[str, str]) -> Iterator[tuple[Captured, Captured]]:
+    """Give this process another working directory, environment and standard streams; yields stdout and stderr."""
+    before, here, temporary = dict(os.environ), Path.cwd(), tempfile.tempdir
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(folder)
+    tempfile.tempdir = None  # read TMPDIR again
+    try:
+        with contextlib.redirect_stdout(Captured()) as out, contextlib.redirect_stderr(Captured()) as err:
+            yield out, err
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        os.chdir(here)
+        tempfile.tempdir = temporary
+
+
 class Cli:
     """`effbench` in `folder`. Every process that it starts is in a session of its own."""
 
@@ -92,7 +122,19 @@ class Cli:
             **settings,
         )
 
-    def run(self, *args: str, env: dict[str, str] | None = None, timeout_s: float = 240) -> Done:
+    def run(self, *args: str, env: dict[str, str] | None = None) -> Done:
+        """Run the command line in this process, with the folder, environment and output of its own."""
+        from effbench.cli import run
+
+        with surroundings(self.folder, {**self.env, **(env or {})}) as (out, err):
+            try:
+                code = run(list(args))
+            except SystemExit as end:  # argparse's and Hydra's --help
+                code = end.code or 0
+        return Done(code, out.getvalue(), err.getvalue())
+
+    def run_fresh(self, *args: str, env: dict[str, str] | None = None, timeout_s: float = 240) -> Done:
+        """Run the command line in an interpreter of its own."""
         process = self.start(*args, env=env)
         try:
             out, err = process.communicate(timeout=timeout_s)

@@ -39,8 +39,9 @@ def examine(server: ForkServer, db: str) -> Examination:
     """Look at everything. `server`: a fork server that may still be starting; `db`: a path or any SQLAlchemy URL."""
     host = [*within("CPU", processor.findings()), *within("memory", memory.findings())]  # before the probe is a load
     answer, calibration = None, None
+    request = ProbeRequest(modules=[target for target, _ in software.EXTRA.values()])
     try:
-        answer = server.call("probe", ProbeRequest().to_json(), PROBE_TIMEOUT_S)
+        answer = server.call("probe", request.to_json(), PROBE_TIMEOUT_S)
     except WorkerError as error:
         why = problem(str(error), "nothing can be measured", "python -c 'import torch' says why")
         first = within("software", [why])

@@ -10,6 +10,11 @@ from effbench.doctor.finding import Finding, good, note, warning
 
 WITHIN = "it belongs to the environment: results compare within it only"
 COMPILED = "torch.compile modes are unsupported"
+#: Package of the extra `models` -> a target of effbench that imports it, and the models that need it.
+EXTRA = {
+    "torchvision": ("effbench.models.vision.torchvision_model", "resnet18, resnet50, mobilenetv3 and vit-b"),
+    "transformers": ("effbench.models.bert.Bert", "bert-base"),
+}
 #: Variable -> its effect, where it spoils what is measured. A value that is off (empty, 0, false) spoils nothing.
 SPOILS = {
     "CUDA_LAUNCH_BLOCKING": "every launch waits for its kernel: launch-bound cells and periods mean nothing",
@@ -43,10 +48,17 @@ def versions(answer: dict[str, Any]) -> Iterator[Finding]:
         f"Triton {found['triton_version'] or 'none'}, Python {found['python']}"
     )
     yield note("packages: " + ", ".join(f"{name} {version}" for name, version in sorted(packages.items())))
-    needed = (("torchvision", "resnet18, resnet50, mobilenetv3 and vit-b"), ("transformers", "bert-base"))
-    for package, models in needed:
+    for package, (target, models) in EXTRA.items():
         if package not in packages:
             yield note(f"{package} is not installed", f"no {models}", 'pip install "effbench[models]"')
+        elif wrong := next((error for error in answer["errors"] if target in error), None):
+            unfit = "torchvision" if "torchvision::" in wrong else package  # which transformers imports too
+            yield warning(
+                f"{package} {packages[package]} does not load with torch {found['torch_version']}: "
+                + wrong.partition(": ")[2],
+                f"{models} cannot be built",
+                f"install the release of {unfit} that fits this torch, from the same package index as torch",
+            )
 
 
 def cudnn(number: int | None) -> str:

@@ -12,6 +12,8 @@ from scipy.special import betaincinv, ndtr, stdtrit
 
 from effbench.analysis.statistics import Outcome, geometric_mean, median_interval, mode_score, speedup
 
+pytestmark = pytest.mark.slow
+
 RUNS = 10_000
 CALLS = 101
 CALL_SD = 0.02

@@ -16,6 +16,8 @@ import noise_model
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 RANDOM = np.random.default_rng(0)
 

@@ -10,6 +10,8 @@ import peers_rules as rules
 import pytest
 from scipy import stats
 
+pytestmark = pytest.mark.slow
+
 RANDOM = np.random.default_rng(0)
 
 

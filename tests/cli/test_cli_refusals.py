@@ -219,7 +219,7 @@ class TestDatabases:
 
 
 def test_debugging_shows_the_traceback(cli):
-    done = cli.run("bs=0", env={"EFFBENCH_DEBUG": "1"})
+    done = cli.run_fresh("bs=0", env={"EFFBENCH_DEBUG": "1"})
     assert done.code != 0
     assert "Traceback" in done.err
     assert "ConfigError: bs must be at least 1" in done.err

@@ -35,6 +35,13 @@ def test_missing_packages(answer):
     assert [finding.what for finding in software.versions(answer) if finding.mend] == ["torchvision is not installed"]
 
 
+def test_packages_that_do_not_fit_torch(answer):
+    answer["errors"] = ["_target_=effbench.models.vision.torchvision_model: operator torchvision::nms does not exist"]
+    (finding,) = (finding for finding in software.versions(answer) if finding.needs_attention)
+    assert "torchvision 0.28.0" in finding.what and "torchvision::nms" in finding.what
+    assert "resnet50" in finding.effect
+
+
 def test_missing_compilers(answer):
     answer["details"]["compilers"] = dict.fromkeys(("gcc", "g++", "clang", "nvcc"), False)
     answer["environment"]["triton_version"] = None

@@ -12,6 +12,8 @@ from torch._dynamo.utils import counters
 
 from effbench.evidence import control_flow, custom_ops, dynamo, fresh, inductor, recompiling, shapes
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

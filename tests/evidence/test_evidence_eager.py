@@ -9,6 +9,8 @@ import torch
 
 from effbench.evidence import registry, scripting, storage
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

@@ -11,6 +11,8 @@ from torch import nn
 
 from effbench.evidence import inductor, padding, warmup, weights
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

@@ -125,7 +125,7 @@ def read(swept, tmp_path_factory):
     hidden = tmp_path_factory.mktemp("no_torch")
     (hidden / "torch.py").write_text("raise ImportError('torch is not installed')\n")
     path = os.pathsep.join([str(hidden), swept.env["PYTHONPATH"]])
-    return lambda *args: swept.run(*args, env={"PYTHONPATH": path})
+    return lambda *args: swept.run_fresh(*args, env={"PYTHONPATH": path})
 
 
 class TestWithoutTorch:
