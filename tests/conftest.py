@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from effbench.sweeping.workers import ForkServer
+
 ROOT = Path(__file__).resolve().parents[1]
 #: Tests run side by side: threads that wait for each other on a shared core make times meaningless.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -84,6 +86,35 @@ def surroundings(folder: Path, env: Mapping[str, str]) -> Iterator[tuple[Capture
         tempfile.tempdir = temporary
 
 
+@contextlib.contextmanager
+def one_server() -> Iterator[None]:
+    """Commands use one fork server that lives as long as this process: starting one takes seconds."""
+    from effbench.commands import doctor
+    from effbench.sweeping import hydra_plugin, workers
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (doctor, hydra_plugin, workers):
+            patch.setattr(module, "ForkServer", lasting_server)
+        yield
+
+
+def lasting_server() -> ForkServer:
+    global _server
+    if _server is None or _server.dead:
+        _server = LastingServer()
+    return _server
+
+
+class LastingServer(ForkServer):
+    """Those who use it do not close it; it ends with this process."""
+
+    def close(self) -> None:
+        pass
+
+
+_server: LastingServer | None = None
+
+
 class Cli:
     """`effbench` in `folder`. Every process that it starts is in a session of its own."""
 
@@ -126,7 +157,11 @@ class Cli:
         """Run the command line in this process, with the folder, environment and output of its own."""
         from effbench.cli import run
 
-        with surroundings(self.folder, {**self.env, **(env or {})}) as (out, err):
+        # a server of its own where modules of the folder or variables are to reach the trials
+        own_server = bool(env) or any(self.folder.rglob("*.py"))
+        with surroundings(self.folder, {**self.env, **(env or {})}) as (out, err), contextlib.ExitStack() as stack:
+            if not own_server:
+                stack.enter_context(one_server())
             try:
                 code = run(list(args))
             except SystemExit as end:  # argparse's and Hydra's --help

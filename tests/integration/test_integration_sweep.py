@@ -119,22 +119,23 @@ def test_resuming_a_finished_sweep_runs_nothing(swept, trials):
         assert sweep.state == "completed"
 
 
-@pytest.fixture(scope="module")
-def read(swept, tmp_path_factory):
+@pytest.fixture
+def read(swept, monkeypatch):
     """Runs a command where torch cannot be imported."""
-    hidden = tmp_path_factory.mktemp("no_torch")
-    (hidden / "torch.py").write_text("raise ImportError('torch is not installed')\n")
-    path = os.pathsep.join([str(hidden), swept.env["PYTHONPATH"]])
-    return lambda *args: swept.run_fresh(*args, env={"PYTHONPATH": path})
+    monkeypatch.setitem(sys.modules, "torch", None)
+    return swept.run
 
 
 class TestWithoutTorch:
     """What reads results does not need torch."""
 
-    def test_that_torch_is_blocked(self, swept, read):
-        done = read("-m", *swept.tiny, "model=tiny", "db=none.db")
+    def test_in_a_fresh_interpreter(self, swept, tmp_path):
+        (tmp_path / "torch.py").write_text("raise ImportError('torch is not installed')\n")
+        env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), swept.env["PYTHONPATH"]])}
+        done = swept.run_fresh("-m", *swept.tiny, "model=tiny", "db=none.db", env=env)
         assert done.code == 2
         assert "torch is not installed" in done.err
+        assert "tiny" in swept.run_fresh("show", env=env).out
 
     def test_show(self, read):
         done = read("show")
