@@ -109,19 +109,12 @@ def test_refused_before_anything_starts(cli, args, said):
     ("target", "said"),
     [
         ("nothere.Net", ["no module named nothere"]),
-        ("good.Nett", ["good has no Nett", "Net"]),
-        ("raises.Net", ["importing raises raised RuntimeError: bad day"]),
-        ("needs.Net", ["needs imports not_installed_anywhere"]),
         ("leaves.Net", ["leaves.Net", "exited with code 3"]),
-        ("nowhere/net.py:Net", ["no file nowhere/net.py"]),
-        ("good.py:Nett", ["good.py has no Nett", "Net"]),
         ("good.value", ["not callable"]),
     ],
 )
 def test_modules_that_cannot_be_imported(cli, target, said):
     (cli.folder / "good.py").write_text("value = 3\nclass Net: pass\n")
-    (cli.folder / "raises.py").write_text("raise RuntimeError('bad day\\nand more')\n")
-    (cli.folder / "needs.py").write_text("import not_installed_anywhere\n")
     (cli.folder / "leaves.py").write_text("import os; os._exit(3)\n")
     refused(cli.sweep(*CUSTOM, f"model.module._target_={target}"), *said)
     # the database exists by then; no sweep does

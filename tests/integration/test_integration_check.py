@@ -101,6 +101,7 @@ def test_what_cannot_be_run_again_stays_slower(repository):
     assert re.search(r"nothing was run again: .*-dirty now; the sweep ran", " ".join(done.out.split()))
 
 
+@pytest.mark.slow
 def test_a_revision_that_cannot_be_imported_leaves_the_new_side_alone(repository):
     """As where a build made a file that is in no revision: the worktree's module imports what is not there."""
     hook = repository.folder / ".git" / "hooks" / "post-checkout"
@@ -129,6 +130,7 @@ def test_what_fails_when_it_is_run_again_is_broken(repository):
     assert "gone in the meantime" in repository.run(*command[1:]).out
 
 
+@pytest.mark.slow
 def test_a_disturbance_is_not_confirmed(repository):
     """The machine was slow for a while, the code is what it was."""
     sweep(repository, "calm")

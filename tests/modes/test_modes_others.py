@@ -254,6 +254,7 @@ def static_compiler(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.export's, of its own code
+@pytest.mark.slow
 def test_a_static_standard_library_is_not_linked(static_compiler):
     module, x = nn.Linear(2, 2).eval(), torch.randn(1, 2)
     torch.testing.assert_close(AotInductor().prepare(module, (x,), {}).step(x), module(x))

@@ -37,6 +37,7 @@ def libraries(folder: Path) -> set[Path]:
     return set(folder.rglob("*.so"))
 
 
+@pytest.mark.slow
 def test_a_server_learns_and_no_cell_compiles_the_samples_again(tmp_path, monkeypatch):
     machine, cell = tmp_path / "machine", tmp_path / "cell"
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(machine))

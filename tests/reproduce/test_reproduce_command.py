@@ -62,6 +62,7 @@ def test_verdicts_are_printed_and_kept(here):
     assert rows["graph"]["verdict"] == "not measurable here"
 
 
+@pytest.mark.slow
 def test_without_a_gpu_the_shipped_evidence_is_judged_and_the_rest_is_unsupported(here):
     """Of the evidence those that have parts for a GPU alone; tests of evidence run every piece."""
     names = [one.name for one in load_all() if one.needs == "cuda"] + ["inductor", "graph-limits", "graph-weights"]
