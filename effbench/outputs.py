@@ -92,9 +92,9 @@ def require_folder(folder: Path, is_ours: Callable[[Path], bool], force: bool) -
 
     A README.md and hidden files do not count: they keep an empty folder in a repository.
     """
-    if force or not folder.is_dir() or is_ours(folder):
+    if force or is_ours(folder):
         return
-    with suppress(PermissionError):  # the attempt to write tells that better
+    with suppress(OSError):  # no folder yet, or one that cannot be written either
         if any(entry.name != "README.md" and not entry.name.startswith(".") for entry in folder.iterdir()):
             raise UsageError(
                 f"{folder} is not empty and not an earlier output of this command; name another folder with --out, or "
@@ -104,7 +104,9 @@ def require_folder(folder: Path, is_ours: Callable[[Path], bool], force: bool) -
 
 def is_special(path: Path) -> bool:
     """Return whether `path` is written directly: a pipe, a device, or a name such as /dev/stdout or /dev/fd/3."""
-    return any(path.is_relative_to(name) for name in _OPEN_FILES) or (path.exists() and not path.is_file())
+    with suppress(OSError):
+        return any(path.is_relative_to(name) for name in _OPEN_FILES) or (path.exists() and not path.is_file())
+    return False
 
 
 def unpacked(stream: IO[bytes]) -> IO[bytes]:

@@ -177,8 +177,8 @@ def rendered(
 
 def add_summary(path: Path, text: str, db: str) -> None:
     """Append a section to the job's summary; other steps write to the same file."""
-    refuse_database(path, options.database_file(db))
     try:
+        refuse_database(path, options.database_file(db))
         with path.open("a", encoding="utf-8") as file:
             file.write(text + "\n")
     except OSError as error:

@@ -6,6 +6,7 @@ import argparse
 import csv
 import io
 import json
+import os
 from contextlib import closing
 from pathlib import Path
 
@@ -126,7 +127,8 @@ def format_of(out: str | None, formats: tuple[str, ...]) -> str | None:
     if not out:
         return None
     name = out.removesuffix(".gz")
-    if "parquet" in formats and formats is WHOLE_FORMATS and (out.endswith("/") or Path(out).is_dir()):
+    is_folder = out.endswith("/") or os.path.isdir(out)  # noqa: PTH112 - False for a name that cannot be looked up
+    if formats is WHOLE_FORMATS and is_folder:
         return "parquet"
     return next((form for form in formats if name.endswith(f".{form}")), None)
 

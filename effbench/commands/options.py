@@ -72,10 +72,10 @@ def write(text: str, args: argparse.Namespace, option: str = "out") -> None:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         return
     # rows have columns or keys to recognise a file by; other text gets a first line
-    mark = MARKS.get(args.format, "") if option == "out" and not outputs.is_special(Path(out)) else ""
-    content = (mark + text).encode()
-    with output(args, outputs.names_in(io.BytesIO(content)), option) as stream:
-        stream.write(content)
+    mark = MARKS.get(args.format, "") if option == "out" else ""
+    names = outputs.names_in(io.BytesIO((mark + text).encode()))
+    with output(args, names, option) as stream:
+        stream.write((text if outputs.is_special(Path(out)) else mark + text).encode())
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 `manifest.json` is the header, with the rows and the SHA-256 of each table, and is written last; each table is a file.
 Rows that several sweeps share (`environment`, `cell`, `calibration`) stand once; `sweep_cell` is the plan; `trial` has
-its samples as a list. JSON columns are text. The only importer of pyarrow.
+its samples as a list. JSON columns are text.
 """
 
 from __future__ import annotations

@@ -152,6 +152,11 @@ def test_a_failed_write_leaves_the_old_file(two, effbench, monkeypatch, command)
     assert leftovers() == []
 
 
+@pytest.mark.parametrize("command", [("show",), ("report",), ("export", "--whole"), ("export", "--format", "parquet")])
+def test_a_name_that_no_file_can_have(two, effbench, command):
+    refused(effbench(*command, "--out", "x" * 300), "cannot write", "name too long")
+
+
 def disk_full(*args):
     raise OSError(28, "No space left on device")
 
