@@ -12,7 +12,8 @@ import sqlalchemy as sa
 
 from effbench.cell import Cell, Environment, Status, Trial
 from effbench.store import Store
-from effbench.store.bundle_files import replacing, write_lines
+from effbench.outputs import output
+from effbench.store.bundle_files import write_lines
 from effbench.store.bundle_parquet import write_folder
 from effbench.store.collect import collect
 from effbench.store.schema import AcknowledgementRow, Base, BaselineRow, SweepRow, TrialRow
@@ -167,7 +168,7 @@ CARRIERS = ("lines", "gzip", "parquet", "database")
 def export(db, out, *, samples=True, sweeps=None):
     with Store.open(db) as store, closing(collect(store, sweeps or ids_of(store), samples=samples)) as records:
         if out.suffix in (".jsonl", ".gz"):
-            with replacing(out) as stream:
+            with output(out, set(), force=True) as stream:
                 write_lines(stream, records, samples=samples)
         else:
             write_folder(out, records, samples=samples)

@@ -101,13 +101,13 @@ def run(args: argparse.Namespace) -> int:
     else:
         sheet = mode_sheet(args, rows, sweep.baseline_mode)
     if args.format == "json":
-        options.write(json.dumps(sheet.data, indent=2), args.out)
+        options.write(json.dumps(sheet.data, indent=2), args)
     elif args.format == "markdown":
-        options.write(markdown(sheet), args.out)
+        options.write(markdown(sheet), args)
     elif args.out:
         text = io.StringIO()
         draw(Console(file=text, width=PLAIN_WIDTH, emoji=False), sheet)
-        options.write(text.getvalue(), args.out)
+        options.write(text.getvalue(), args)
     else:
         draw(terminal(), sheet)
     return 0

@@ -20,6 +20,7 @@ from effbench.commands import options
 from effbench.commands.compare import across_of, add_choice, chosen, limits_of, render, show, wanted_cells
 from effbench.commands.show import terminal
 from effbench.errors import EffbenchError, UsageError
+from effbench.outputs import refuse_database
 from effbench.regression.compare import Compared, compare_sweeps
 from effbench.regression.gate import baseline_of, command_for, failing, unchecked, verdict_line
 from effbench.report import comparison, gate_text
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         # whoever reads the job's page is to learn why there is no verdict
         if os.environ.get(SUMMARY):
             with contextlib.suppress(UsageError):  # the error that counts is the first
-                add_summary(Path(os.environ[SUMMARY]), gate_text.not_checked(str(error), args.baseline))
+                add_summary(Path(os.environ[SUMMARY]), gate_text.not_checked(str(error), args.baseline), args.db)
         raise
     report(compared, shows, args)
     if confirmation and confirmation.interrupted:
@@ -140,19 +141,19 @@ def report(compared: Compared, shows: Callable[[Change], str], args: argparse.Na
 
     if os.environ.get(SUMMARY):
         text = gate_text.markdown(compared, compared.changes, failed, line, shows)
-        keep(add_summary, Path(os.environ[SUMMARY]), text)
+        keep(add_summary, Path(os.environ[SUMMARY]), text, args.db)
     if args.format == "table":
         console = terminal()
         show(console, compared, rows, args)
         for text in gate_text.plain(line, failed, shows):
             console.print(escape(text), highlight=False, soft_wrap=True)
     else:
-        keep(options.write, rendered(compared, rows, failed, line, shows, args), args.out)
+        keep(options.write, rendered(compared, rows, failed, line, shows, args), args)
         if args.format == "csv":  # rows alone: nothing in them says what is not there
             for seat in compared.unchecked:
                 print(f"effbench: {seat} not checked", file=sys.stderr)
     if args.junit:
-        keep(options.write, comparison.as_junit(compared, compared.changes, shows), args.junit)
+        keep(options.write, comparison.as_junit(compared, compared.changes, shows), args, "junit")
     if errors:
         raise UsageError("; ".join(map(str, errors)))
 
@@ -174,9 +175,10 @@ def rendered(
     return render(args.format, compared, rows, args)
 
 
-def add_summary(path: Path, text: str) -> None:
+def add_summary(path: Path, text: str, db: str) -> None:
     """Append a section to the job's summary; other steps write to the same file."""
     try:
+        refuse_database(path, options.database_file(db))
         with path.open("a", encoding="utf-8") as file:
             file.write(text + "\n")
     except OSError as error:

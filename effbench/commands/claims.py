@@ -41,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
         verdicts = [row for row in verdicts if wanted in (row["gpu_name"] or row["cpu_name"]).casefold()]
     found = entries(claims, verdicts)
     if args.format != "table" or args.out:
-        options.write(render(found, "markdown" if args.format == "table" else args.format), args.out)
+        args.format = "markdown" if args.format == "table" else args.format
+        options.write(render(found, args.format), args)
         return 0
     drawn = Table(header_style="bold", pad_edge=False, show_lines=True)
     several = len({entry.machine for entry in found if entry.machine}) > 1

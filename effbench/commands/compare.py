@@ -90,9 +90,9 @@ def run(args: argparse.Namespace) -> int:
         text = io.StringIO()
         show(Console(file=text, width=PLAIN_WIDTH, emoji=False) if args.out else terminal(), compared, rows, args)
         if args.out:
-            options.write(text.getvalue(), args.out)
+            options.write(text.getvalue(), args)
     else:
-        options.write(render(args.format, compared, rows, args), args.out)
+        options.write(render(args.format, compared, rows, args), args)
     return 0
 
 

@@ -6,7 +6,7 @@ import argparse
 import csv
 import io
 import json
-import sys
+import os
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from effbench.commands import options
 from effbench.commands.imports import Tally, take
 from effbench.errors import NothingFoundError, UsageError
 from effbench.store import RESULT_COLUMNS, Store
+from effbench.store.bundle import header
 from effbench.store.collect import collect
 
 HELP = "The view `results` as CSV, JSON lines or Parquet; with --whole whole sweeps, which `effbench import` takes."
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="FILE", help="write there instead of standard output; whole sweeps as Parquet are a folder"
     )
+    options.add_force(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -66,12 +68,14 @@ def view(args: argparse.Namespace) -> int:
         ids = chosen(store, args.sweep) if args.sweep else [None]
         rows = [row for sweep_id in ids for row in store.results(sweep_id)]
     if form == "parquet":
-        from effbench.store.bundle_parquet import write_view
+        from effbench.store.bundle_parquet import view_bytes
         from effbench.store.schema import RESULTS
 
-        write_view(Path(args.out), rows, RESULTS)
+        content = view_bytes(rows, RESULTS)
+        with options.output(args, set(RESULT_COLUMNS)) as stream:
+            stream.write(content)
     else:
-        options.write(as_csv(rows) if form == "csv" else as_json_lines(rows), args.out)
+        options.write(as_csv(rows) if form == "csv" else as_json_lines(rows), args)
     return 0
 
 
@@ -88,17 +92,13 @@ def whole(args: argparse.Namespace) -> int:
             if form == "parquet":
                 from effbench.store.bundle_parquet import write_folder
 
-                write_folder(Path(args.out), records, samples=samples)
+                write_folder(Path(args.out), records, samples=samples, force=args.force)
             else:
-                from effbench.store.bundle_files import replacing, write_lines
+                from effbench.store.bundle_files import write_lines
 
-                if args.out:
-                    with replacing(Path(args.out)) as stream:
-                        write_lines(stream, records, samples=samples)
-                else:
-                    write_lines(sys.stdout.buffer, records, samples=samples)
-                    sys.stdout.buffer.flush()
-    if args.out:
+                with options.output(args, set(header(samples))) as stream:
+                    write_lines(stream, records, samples=samples)
+    if args.out not in (None, options.STDOUT):
         print(f"{len(ids)} whole sweep{'s' * (len(ids) != 1)} -> {args.out}")
     return 0
 
@@ -127,7 +127,8 @@ def format_of(out: str | None, formats: tuple[str, ...]) -> str | None:
     if not out:
         return None
     name = out.removesuffix(".gz")
-    if "parquet" in formats and formats is WHOLE_FORMATS and (out.endswith("/") or Path(out).is_dir()):
+    is_folder = out.endswith("/") or os.path.isdir(out)  # noqa: PTH112 - False for a name that cannot be looked up
+    if formats is WHOLE_FORMATS and is_folder:
         return "parquet"
     return next((form for form in formats if name.endswith(f".{form}")), None)
 

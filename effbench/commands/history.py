@@ -95,11 +95,11 @@ def run(args: argparse.Namespace) -> int:
             store, args.metric or DEFAULT_METRICS, args.model, args.mode, args.since, args.all, args.host, args.name
         )
     if args.format != "table":
-        options.write(table.render(args.format), args.out)
+        options.write(table.render(args.format), args)
     elif args.out:
         text = io.StringIO()
         show(Console(file=text, width=PLAIN_WIDTH, emoji=False), table)
-        options.write(text.getvalue(), args.out)
+        options.write(text.getvalue(), args)
     else:
         show(terminal(), table)
     return 0

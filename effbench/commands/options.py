@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
+from effbench import outputs
 from effbench.analysis.interpreters import labelled
 from effbench.config import DEFAULT_DB
-from effbench.errors import UsageError
+from effbench.store.connect import parse_url
 
 if TYPE_CHECKING:
     from effbench.store.store import Store
     from effbench.store.sweeps import SweepInfo
+
+STDOUT = "/dev/stdout"
+#: First lines of files by format, which show that effbench wrote them.
+MARKS = {"markdown": "<!-- written by effbench -->\n\n", "table": "written by effbench\n\n"}
 
 
 def add_db(parser: argparse.ArgumentParser) -> None:
@@ -45,16 +53,44 @@ def rows_of(store: Store, sweep: SweepInfo) -> list[dict[str, Any]]:
 
 def add_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", help="write to this file instead of standard output")
+    add_force(parser)
 
 
-def write(text: str, out: str | None) -> None:
-    """To standard output, or to a file whose folder is made."""
-    if out is None:
+def add_force(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--force", action="store_true", help="replace what is there already, even if this command did not write it"
+    )
+
+
+def write(text: str, args: argparse.Namespace, option: str = "out") -> None:
+    """Write to standard output, or to the file that `--out` (or another option) names.
+
+    Raises UsageError if the file must not be replaced or cannot be written.
+    """
+    out = getattr(args, option)
+    if out is None or out == STDOUT:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         return
-    path = Path(out)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {out}: {error.strerror or error}") from error
+    # rows have columns or keys to recognise a file by; other text gets a first line
+    mark = MARKS.get(args.format, "") if option == "out" else ""
+    names = outputs.names_in(io.BytesIO((mark + text).encode()))
+    with output(args, names, option) as stream:
+        stream.write((text if outputs.is_special(Path(out)) else mark + text).encode())
+
+
+@contextmanager
+def output(args: argparse.Namespace, names: set[str], option: str = "out") -> Iterator[IO[bytes]]:
+    """Yield the stream of the file that `--out` (or another option) names, or standard output; see `outputs.output`."""
+    out = getattr(args, option)
+    if out is None or out == STDOUT:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    with outputs.output(Path(out), names, database=database_file(args.db), force=args.force) as stream:
+        yield stream
+
+
+def database_file(url: str) -> str | None:
+    """Return the path of a SQLite database, None for one on a server."""
+    parsed = parse_url(url)
+    return parsed.database if parsed.get_backend_name() == "sqlite" else None

@@ -9,6 +9,8 @@ from typing import Any
 
 from effbench.commands import options
 from effbench.errors import StoreError, UsageError
+from effbench.outputs import require_folder
+from effbench.report.site.writer import is_site
 from effbench.store.store import Store
 
 FORMATS = ("png", "svg")
@@ -26,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="DIR", help="folder of the site (default: dashboards); of Markdown the file (default: stdout)"
     )
+    options.add_force(parser)
     parser.add_argument("--format", choices=["html", "markdown"], default="html", help="(default: %(default)s)")
     parser.add_argument(
         "--static-images",
@@ -45,9 +48,10 @@ def run(args: argparse.Namespace) -> int:
             from effbench.commands.material import for_markdown
             from effbench.report.markdown import report
 
-            options.write(report(for_markdown(store, args.db, references).subjects), args.out)
+            options.write(report(for_markdown(store, args.db, references).subjects), args)
         return 0
     out = Path(args.out or "dashboards")
+    require_folder(out, is_site, args.force)
     with Store.open(args.db, mode="read") as store:
         from effbench.commands.material import gather
         from effbench.report.site.build import write_site

@@ -60,12 +60,12 @@ def run(args: argparse.Namespace) -> int:
         return explain(args, rows)
     table = table_of(rows, args.metric, sweep.baseline_mode)
     if args.format != "table":
-        options.write(table.render(args.format), args.out)
+        options.write(table.render(args.format), args)
         return 0
     if args.out:
         text = io.StringIO()
         show(Console(file=text, width=PLAIN_WIDTH, emoji=False), sweep, rows, table)
-        options.write(text.getvalue(), args.out)
+        options.write(text.getvalue(), args)
     else:
         show(terminal(), sweep, rows, table)
     return 0
@@ -75,7 +75,7 @@ def explain(args: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
     """A line for each cell: its figures, and why they are what they are."""
     table = why_table(rows)
     if args.format != "table":
-        options.write(table.render(args.format), args.out)
+        options.write(table.render(args.format), args)
         return 0
     drawn = Table(header_style="bold", pad_edge=False)
     for heading, numeric in zip(table.headings, table.numeric, strict=True):
@@ -85,7 +85,7 @@ def explain(args: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
     if args.out:
         text = io.StringIO()
         Console(file=text, width=PLAIN_WIDTH, emoji=False).print(drawn)
-        options.write(text.getvalue(), args.out)
+        options.write(text.getvalue(), args)
     else:
         terminal().print(drawn)
     return 0

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import gzip
 import hashlib
-import io
 import json
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import IO, Any
 
-from effbench.errors import StoreError, UsageError
+from effbench.errors import StoreError
+from effbench.outputs import unpacked
 from effbench.store.bundle import Record, check_header, checked, header
 
-GZIP = b"\x1f\x8b"
 END_FIELDS = {"end", "sweeps", "sha256"}
 #: longer than any last line
 _END_BYTES = 300
@@ -42,30 +38,6 @@ def write_lines(stream: IO[bytes], records: Iterable[Record], *, samples: bool) 
         write({"table": record.table, **record.values})
     stream.write(_line({"end": True, "sweeps": sweeps, "sha256": digest.hexdigest()}))
     return sweeps
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A stream whose file stands at `path` when all of it is written, and not before. `.gz` compresses."""
-    try:
-        if path.exists() and not path.is_file():  # a pipe or a device
-            with path.open("wb") as stream:
-                yield stream
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.part")
-        try:
-            with part.open("wb") as file:
-                if path.suffix == ".gz":
-                    with gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6) as stream:
-                        yield stream
-                else:
-                    yield file
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def read_lines(stream: IO[bytes], name: str) -> Iterator[Record]:
@@ -93,13 +65,6 @@ def read_lines(stream: IO[bytes], name: str) -> Iterator[Record]:
             yield checked(table, said, where)
     if inside:
         raise StoreError(f"{name}: ends before its last line")
-
-
-def unpacked(stream: IO[bytes]) -> IO[bytes]:
-    """The stream, or what gzip made it from."""
-    start = stream.read(2)
-    stream.seek(0)
-    return io.BufferedReader(gzip.GzipFile(fileobj=stream)) if start == GZIP else stream
 
 
 def require_whole(stream: IO[bytes], name: str) -> None:

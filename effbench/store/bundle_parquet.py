@@ -2,13 +2,15 @@
 
 `manifest.json` is the header, with the rows and the SHA-256 of each table, and is written last; each table is a file.
 Rows that several sweeps share (`environment`, `cell`, `calibration`) stand once; `sweep_cell` is the plan; `trial` has
-its samples as a list. JSON columns are text. The only importer of pyarrow.
+its samples as a list. JSON columns are text.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +19,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from effbench.errors import StoreError, UsageError
-from effbench.store.bundle import COLUMNS, TABLES, Record, check_header, checked, header
+from effbench.outputs import refuse_database, require_folder
+from effbench.store.bundle import COLUMNS, FORMAT, TABLES, Record, check_header, checked, header
 from effbench.store.schema import UtcDateTime
 from effbench.store.values import dump_json
 
@@ -68,16 +71,18 @@ def schema_of(table: str) -> Any:
     return pa.schema(fields)
 
 
-def write_folder(folder: Path, records: Iterable[Record], *, samples: bool) -> int:
-    """Write a bundle into a folder, in the place of an earlier one; returns how many sweeps it holds."""
+def write_folder(folder: Path, records: Iterable[Record], *, samples: bool, force: bool = False) -> int:
+    """Write a bundle into a folder and return how many sweeps it holds; an earlier bundle is replaced at the end.
+
+    Raises UsageError for a folder with other content (unless `force`), or one that cannot be written.
+    """
     arrow()
+    draft = folder / f".effbench-{os.getpid()}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(entry.name not in (MANIFEST, *(f"{name}.parquet" for name in FILES)) for entry in folder.iterdir()):
-            raise UsageError(f"{folder} holds other things than an earlier export; name a folder of its own with --out")
-        (folder / MANIFEST).unlink(missing_ok=True)  # until it is back, this is no bundle
+        require_folder(folder, is_bundle, force)
+        draft.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
-            tables = {name: _Table(folder, name, stack) for name in FILES}
+            tables = {name: _Table(draft, name, stack) for name in FILES}
             sweep_id = ""
             for record in records:
                 values = record.values
@@ -92,12 +97,29 @@ def write_folder(folder: Path, records: Iterable[Record], *, samples: bool) -> i
                     values = {"sweep_id": sweep_id, **values}
                 tables[record.table].add(values)
             counts = {name: table.finish() for name, table in tables.items()}
-        digests = {name: _digest(folder / f"{name}.parquet") for name in FILES}
+        digests = {name: _digest(draft / f"{name}.parquet") for name in FILES}
         text = json.dumps({**header(samples), "tables": counts, "sha256": digests}, indent=2)
-        (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+        (draft / MANIFEST).write_text(text + "\n", encoding="utf-8")
+        names = [*(f"{name}.parquet" for name in FILES), MANIFEST]
+        for name in names:
+            refuse_database(folder / name)
+        (folder / MANIFEST).unlink(missing_ok=True)  # until it is back, this is no bundle
+        for name in names:
+            (draft / name).replace(folder / name)
     except OSError as error:
         raise UsageError(f"cannot write {folder}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
     return counts["sweep"]
+
+
+def is_bundle(folder: Path) -> bool:
+    """Return whether `write_folder` made this folder, by its manifest."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(manifest, dict) and manifest.get("format") == FORMAT
 
 
 class _Table:
@@ -269,14 +291,12 @@ def _rows(folder: Path, name: str, file: Any) -> Iterator[tuple[str, dict[str, A
         raise StoreError(f"{path}, row {number + 1}: damaged ({str(error).splitlines()[0]})") from error
 
 
-def write_view(path: Path, rows: list[dict[str, Any]], view: sa.Table) -> None:
-    """Rows of the view as one Parquet file."""
+def view_bytes(rows: list[dict[str, Any]], view: sa.Table) -> bytes:
+    """Return rows of the view as a Parquet file."""
     pa = arrow()
     schema = pa.schema([(column.name, type_of(column.type)) for column in view.columns])
     json_columns = [column.name for column in view.columns if isinstance(column.type, sa.JSON)]
     plain = [{**row, **{name: dump_json(row[name]) for name in json_columns}} for row in rows]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pa.parquet.write_table(pa.Table.from_pylist(plain, schema=schema), path, compression="zstd")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+    sink = pa.BufferOutputStream()
+    pa.parquet.write_table(pa.Table.from_pylist(plain, schema=schema), sink, compression="zstd")
+    return sink.getvalue().to_pybytes()

@@ -351,7 +351,7 @@ def test_a_parquet_folder_is_replaced_but_no_other_is(odd, tmp_path, target):
     assert [arrival.sweep_id for arrival in take(tmp_path / "pq", target)] == [last]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("")
-    with pytest.raises(UsageError, match="holds other things"):
+    with pytest.raises(UsageError, match="is not empty"):
         export(odd, tmp_path / "mine")
     assert [entry.name for entry in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 

@@ -18,8 +18,8 @@ from whole_sweeps import CARRIERS, carried, export, ids_of, outcomes, take
 
 from effbench.cell import Status, Trial
 from effbench.errors import SchemaError, UsageError
+from effbench.outputs import replacing
 from effbench.store import Store
-from effbench.store.bundle_files import replacing
 from effbench.store.migrate import config
 from effbench.store.schema import REVISIONS, AcknowledgementRow, SweepRow
 from effbench.store.sources import found

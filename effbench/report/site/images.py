@@ -14,6 +14,7 @@ from effbench.report.figures import all_figures
 from effbench.report.figures.base import safe
 from effbench.report.figures.drawing import Drawing
 from effbench.report.site.material import Subject
+from effbench.report.site.writer import claim
 
 FORMATS = ("png", "svg")
 WIDTH = 900  # pixels; a PNG has twice as many
@@ -50,6 +51,7 @@ def write_images(subjects: Sequence[Subject], out: Path, form: str) -> list[Path
                 paths.append(folder / f"{figure.name}{f'-{number}' if len(parts) > 1 else ''}.{form}")
     if not figures:
         return []
+    claim(out)
     for folder in {path.parent for path in paths}:
         folder.mkdir(parents=True, exist_ok=True)
     try:

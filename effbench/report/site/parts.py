@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -74,6 +75,8 @@ def in_parts(parts: int, work: Callable[[int], Any]) -> list[Any]:
 
 
 def _run(work: Callable[[int], Any], part: int, pipe: Connection) -> None:
+    # a process that is stopped ends as from an exception, which removes the file it was writing
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         answer = (True, work(part))
     except Exception as error:  # raised again by the one who waits

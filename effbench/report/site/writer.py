@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
+
+from effbench.outputs import replacing
 
 MANIFEST = "site.json"
 
@@ -21,7 +22,7 @@ class Writer:
     def __init__(self, out: Path) -> None:
         self.out = out
         self.written: dict[str, int] = {}  # path -> bytes
-        out.mkdir(parents=True, exist_ok=True)
+        claim(out)
 
     def text(self, path: str, text: str) -> None:
         self.bytes(path, text.encode("utf-8", "replace"))
@@ -29,9 +30,8 @@ class Writer:
     def bytes(self, path: str, content: bytes) -> None:
         target = self.out / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        draft = target.with_name(f".{target.name}.{os.getpid()}")
-        draft.write_bytes(content)
-        draft.replace(target)
+        with replacing(target) as file:
+            file.write(content)
         self.written[path] = len(content)
 
     def copy(self, path: str, source: Path) -> None:
@@ -54,13 +54,33 @@ class Writer:
             if old.is_file() and old.resolve().is_relative_to(self.out.resolve()):
                 old.unlink()
                 _remove_empty(old.parent, self.out)
-        draft = manifest.with_name(f".{MANIFEST}.{os.getpid()}")
-        draft.write_text(json.dumps({"files": sorted(self.written)}, indent=0), encoding="utf-8")
-        draft.replace(manifest)
+        _write_list(self.out, sorted(self.written))
 
     def size(self) -> int:
         """Bytes of all files."""
         return sum(self.written.values())
+
+
+def claim(out: Path) -> None:
+    """Make the folder of a site, with an empty list: if writing fails, the next site may still replace what is there.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    if not is_site(out):
+        _write_list(out, [])
+
+
+def is_site(folder: Path) -> bool:
+    """Return whether the folder is a site of effbench, by its list of files."""
+    try:
+        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and isinstance(found.get("files"), list)
+
+
+def _write_list(out: Path, files: list[str]) -> None:
+    with replacing(out / MANIFEST) as file:
+        file.write(json.dumps({"files": files}, indent=0).encode())
 
 
 def _listed(manifest: Path) -> set[str]:

@@ -1,0 +1,146 @@
+"""Files and folders that commands write: which of them may be replaced, and how."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from effbench.errors import UsageError
+
+SQLITE = b"SQLite format 3\x00"
+PARQUET = b"PAR1"
+GZIP = b"\x1f\x8b"
+#: Names of what is already open, which may be a regular file with content.
+_OPEN_FILES = ("/dev/stdout", "/dev/stderr", "/dev/fd", "/proc")
+#: Bytes, longer than any first line of an output.
+_LONGEST_LINE = 1_000_000
+
+
+@contextmanager
+def output(path: Path, names: set[str], *, database: str | None = None, force: bool = False) -> Iterator[IO[bytes]]:
+    """Yield a stream that becomes the file at `path` once it is complete; `.gz` compresses.
+
+    `names` are the columns or keys of the new content (see `names_in`): an existing file must have much the same ones,
+    unless `force`. `database` is the path of the database in use. Pipes and devices are written directly.
+    Raises UsageError if the file must not be replaced or cannot be written.
+    """
+    try:
+        refuse_database(path, database)
+        if is_special(path):
+            with path.open("ab") as stream:
+                yield stream
+            return
+        target = Path(os.path.realpath(path))  # a symbolic link stays one
+        if not force and target.exists() and target.stat().st_size and not _is_like(target, names):
+            raise UsageError(
+                f"{path} exists and is not an earlier output of this command; name another file, or replace it with "
+                "--force"
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as file:
+            if path.suffix == ".gz":
+                with gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6) as stream:
+                    yield stream
+            else:
+                yield file
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a stream whose file replaces the one at `path` in one step; after an error that one is unchanged.
+
+    Raises UsageError if `path` is a SQLite database, OSError if it cannot be written.
+    """
+    refuse_database(path)
+    part = path.with_name(f".{path.name[:40]}-{os.getpid()}.part")
+    try:
+        with part.open("wb") as stream:
+            yield stream
+        if path.exists():
+            shutil.copymode(path, part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def refuse_database(path: Path, database: str | None = None) -> None:
+    """Raise UsageError if `path` is a SQLite database, or belongs to the one at `database`."""
+    for ending in ("", "-wal", "-shm", "-journal") if database is not None else ():
+        used = Path(os.path.realpath(database) + ending)
+        if os.path.realpath(path) == str(used) or (path.exists() and used.exists() and path.samefile(used)):
+            raise UsageError(f"{path} belongs to the database in use ({database}); name another file")
+    # only now: to open and close the database in use would end the locks that SQLite holds on it
+    if path.is_file():
+        with suppress(PermissionError), path.open("rb") as file:
+            if file.read(len(SQLITE)) == SQLITE:
+                raise UsageError(f"{path} is a SQLite database, which effbench does not overwrite; name another file")
+
+
+def require_folder(folder: Path, is_ours: Callable[[Path], bool], force: bool) -> None:
+    """Raise UsageError if `folder` has content and is not ours, unless `force`.
+
+    A README.md and hidden files do not count: they keep an empty folder in a repository.
+    """
+    if force or is_ours(folder):
+        return
+    with suppress(OSError):  # no folder yet, or one that cannot be written either
+        if any(entry.name != "README.md" and not entry.name.startswith(".") for entry in folder.iterdir()):
+            raise UsageError(
+                f"{folder} is not empty and not an earlier output of this command; name another folder with --out, or "
+                "write into it with --force"
+            )
+
+
+def is_special(path: Path) -> bool:
+    """Return whether `path` is written directly: a pipe, a device, or a name such as /dev/stdout or /dev/fd/3."""
+    with suppress(OSError):
+        return any(path.is_relative_to(name) for name in _OPEN_FILES) or (path.exists() and not path.is_file())
+    return False
+
+
+def unpacked(stream: IO[bytes]) -> IO[bytes]:
+    """Return the seekable stream, or what gzip packed in it."""
+    start = stream.read(2)
+    stream.seek(0)
+    return io.BufferedReader(gzip.GzipFile(fileobj=stream)) if start == GZIP else stream
+
+
+def names_in(stream: IO[bytes]) -> set[str]:
+    """Return the columns of CSV or Parquet, the keys of the first JSON object, the first tag of XML, else the first
+    line. Raises ValueError, OSError and the like for content that cannot be read."""
+    if stream.read(len(PARQUET)) == PARQUET:
+        import pyarrow.parquet
+
+        return set(pyarrow.parquet.read_schema(stream).names)
+    stream.seek(0)
+    line = stream.readline(_LONGEST_LINE).decode()
+    if line.startswith("<?xml"):
+        return {" ".join(stream.readline(_LONGEST_LINE).decode().split()[:2])}
+    if not line.startswith(("{", "[")):
+        return set(next(csv.reader([line]), ()))
+    try:
+        value = json.loads(line)
+    except ValueError:  # JSON of several lines
+        value = json.loads(line + stream.read().decode())
+    first = value[0] if isinstance(value, list) and value else value
+    return set(first) if isinstance(first, dict) else set()
+
+
+def _is_like(path: Path, names: set[str]) -> bool:
+    """Return whether at least half of the names are in both: they differ between sweeps and between versions."""
+    with suppress(OSError, EOFError, ValueError, RecursionError, ImportError, zlib.error, csv.Error):
+        with path.open("rb") as file:
+            old = names_in(unpacked(file))
+        return 2 * len(old & names) >= max(len(old), len(names), 1)
+    return False
