@@ -16,7 +16,7 @@ from effbench.cell import Cell
 from effbench.errors import ConfigError
 from effbench.store import artifacts
 from effbench.store.store import Store
-from effbench.sweeping import interpreters, interrupts, plan, sites
+from effbench.sweeping import interpreters, interrupts, locks, plan, sites
 from effbench.sweeping.ceilings import measure_missing
 from effbench.sweeping.cores import share_out, wanted_cores
 from effbench.sweeping.host import cache_home
@@ -135,6 +135,7 @@ def run_ready(
     units = distinct(asked)
     cells = cells_of(units)
     slots = slots_of(max((site.gpus for site in ready.values()), key=len), cells, settings.executor)
+    locks.folder()  # an unsafe one is known before anything is recorded
     ids = {one: store.add_environment(site.environment, site.details) for one, site in ready.items()}
     if extend is None:
         sweep_id = begin(store, settings, command, units, ready, progress)
