@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sqlite3
 import time
 import urllib.parse
@@ -26,6 +27,8 @@ from effbench.store.values import dump_json
 ELSEWHERE = "name another (db=URL, or --db URL of a command)"
 BUSY_TIMEOUT_S = 30.0
 WRITE_OPTION = "effbench_write"
+#: With less room than this, SQLite cannot make the index of its log.
+FULL_BYTES = 2**15
 #: The SQLite file of an engine that writes: its path, device and inode.
 FILE_OPTION = "effbench_file"
 
@@ -143,11 +146,19 @@ def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError
         return StoreError(f"{name} stayed locked by another process for {BUSY_TIMEOUT_S:.0f} s ({said})")
     if "unable to open" in lowered:
         return StoreError(f"{name} cannot be opened ({said}); check the permissions of the file and its folder")
-    if "disk is full" in lowered:
+    if "disk is full" in lowered or ("disk i/o" in lowered and _has_full_disk(name)):
         return StoreError(f"{name} cannot be written: the disk is full; free some space or {ELSEWHERE}")
     if "disk i/o" in lowered:
         return StoreError(f"{name}: {said}; check whether the disk is full or damaged, or {ELSEWHERE}")
     return StoreError(f"{name}: {said}")
+
+
+def _has_full_disk(file: str) -> bool:
+    """SQLite reports a full disk as an I/O error if it is the index of a log that has no room."""
+    try:
+        return shutil.disk_usage(Path(file).parent).free < FULL_BYTES
+    except OSError:
+        return False
 
 
 def moved(name: str) -> StoreError:

@@ -96,8 +96,7 @@ class Database:
                     copy = _copy(connection, Path(tempfile.mkdtemp(prefix="effbench-")) / name)
                 except (OSError, sqlite3.Error) as error:
                     raise StoreError(f"{connect.moved(self.name)}, and no copy of it can be saved: {error}") from error
-        if file.exists():
-            _remove_log(file)
+        _remove_log(file)
         return copy
 
     def close(self) -> None:
@@ -170,7 +169,7 @@ def _copy(connection: sa.Connection, target: Path) -> Path:
 
 
 def _remove_log(file: Path) -> None:
-    """Remove this process's log next to a file that replaced its database: SQLite would take it for that file's."""
+    """Remove this process's log: SQLite would take it for that of any file that is put where the database was."""
     try:
         ours = {connect.identity(Path("/proc/self/fd", name)) for name in os.listdir("/proc/self/fd")}
     except OSError:  # not Linux

@@ -19,22 +19,28 @@ def identity() -> dict[str, Any]:
     }
 
 
-def has_ended(process: dict[str, Any] | None) -> bool:
-    """Return whether the process of this identity has certainly ended; False if that cannot be known from here."""
-    if not process or process["hostname"] != platform.node():
+def has_ended(process: Any) -> bool:
+    """Return whether the process of this identity has certainly ended; False if that cannot be known from here.
+
+    `process`: as a sweep keeps it, which may be imported: anything is possible.
+    """
+    if not isinstance(process, dict) or process.get("hostname") != platform.node():
         return False
-    if process["boot"] != _read("/proc/sys/kernel/random/boot_id"):
+    if process.get("boot") != _read("/proc/sys/kernel/random/boot_id"):
         return True
-    if process["namespace"] != _namespace():  # another container: its processes are not seen from here
+    if process.get("namespace") != _namespace():  # another container: its processes are not seen from here
         return False
+    pid = process.get("pid")
     try:
-        os.kill(process["pid"], 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except PermissionError:  # another user's
         pass
-    started = _started(process["pid"])
-    return started is not None and started != process["started"]
+    except (TypeError, OverflowError):
+        return False
+    started = _started(pid)
+    return started is not None and started != process.get("started")
 
 
 def _started(pid: int) -> str | None:

@@ -240,9 +240,7 @@ class Schedule:
         return trial
 
 
-def acquire(
-    slot: Slot, timeout_s: float, stop: threading.Event, on_wait: Callable[[], None]
-) -> locks.Lock | None:
+def acquire(slot: Slot, timeout_s: float, stop: threading.Event, on_wait: Callable[[], None]) -> locks.Lock | None:
     """The slot's lock, held; None once `stop` is set. `on_wait` is called once if another has it.
 
     Raises WorkerError if it cannot be had, or not in time.

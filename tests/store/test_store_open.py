@@ -10,6 +10,7 @@ import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -289,14 +290,16 @@ def fill_disk():
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_can_be_read(path, store, cell, begin, fill_disk):
+def test_a_full_disk_can_be_read(path, store, cell, begin, fill_disk, monkeypatch):
     sweep = begin(store, [cell()])
     store.close()
     fill_disk()
     with Store.open(path) as reader:
         assert [found.id for found in reader.sweeps()] == [sweep]
     assert Store.check(path) == []
-    assert "disk" in refused(path, "write")
+    assert "disk is full or damaged" in refused(path, "write")
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=0))
+    assert "cannot be written: the disk is full" in refused(path, "write")
 
 
 def test_a_log_that_a_full_disk_keeps_from_being_read_is_not_passed_over(path, store, cell, begin, fill_disk):

@@ -62,7 +62,7 @@ def replace(db, empty_db):
 
 
 @pytest.mark.parametrize("how", ["deleted", "moved", "replaced", "folder deleted"])
-def test_nothing_is_lost_when_the_database_is(db, how, empty_db):
+def test_nothing_is_lost_when_the_database_is(db, how, empty_db, tmp_path):
     happen = {
         "deleted": lambda: db.unlink(),
         "moved": lambda: db.rename(db.with_name("elsewhere.db")),
@@ -78,6 +78,7 @@ def test_nothing_is_lost_when_the_database_is(db, how, empty_db):
         info = store.find_sweep("last")
         assert (info.state, info.trials) == ("interrupted", 3), "the trial that was running is saved, and the last"
     assert db.exists() == (how == "replaced")
+    assert not list(tmp_path.rglob("*-wal")), "it would be taken for the log of the next file of that name"
     if how == "replaced":
         with Store.open(db) as store:
             assert store.sweeps() == []
@@ -140,7 +141,10 @@ class TestLiveness:
     @pytest.mark.parametrize("changed", [{"hostname": "elsewhere"}, {"namespace": "pid:[1]"}])
     def test_what_is_not_seen_from_here_may_live(self, changed):
         assert not liveness.has_ended({**liveness.identity(), "pid": 2**22 + 1, **changed})
-        assert not liveness.has_ended(None)
+
+    @pytest.mark.parametrize("known", [None, "x", {}, {"pid": "x"}, {"pid": 2**70}])
+    def test_what_is_no_identity(self, known):
+        assert not liveness.has_ended({**liveness.identity(), **known} if isinstance(known, dict) and known else known)
 
     def test_none_outlives_a_restart_of_its_host(self):
         assert liveness.has_ended({**liveness.identity(), "boot": "before"})
