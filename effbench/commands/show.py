@@ -22,6 +22,7 @@ from effbench.metrics import METRICS, Better
 from effbench.report.speedup_table import FORMATS, Entry, SpeedupTable, speedup_table
 from effbench.report.why_table import why_table
 from effbench.store.store import Store
+from effbench.sweeping import resume
 
 HELP = "The speedup table of a sweep: rows model × bs, columns modes."
 PLAIN_WIDTH = 240
@@ -253,13 +254,12 @@ def end_of_sweep(outcome: Any) -> int:
     counts = Counter(row["status"] for row in rows)
     said = ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
     option = "" if outcome.db == options.DEFAULT_DB else f" --db '{db}'"
-    setting = "" if outcome.db == options.DEFAULT_DB else f" 'db=\"{db}\"'" if "?" in db else f" db={db}"
     environments = len({row["environment_id"] for row in rows})
     where = f" in {environments} environments" if environments > 1 else ""
     console.print(f"{said} of {sweep.cells} cells{where} · database {db}", highlight=False, soft_wrap=True)
     if outcome.state == "interrupted":
         console.print(
-            f"interrupted; go on with: effbench -m resume={sweep.id}{setting}", highlight=False, soft_wrap=True
+            f"interrupted; go on with: {resume.command(sweep.id, outcome.db, db)}", highlight=False, soft_wrap=True
         )
         return 130
     console.print(f"report: effbench report{option} --sweep {sweep.id}", highlight=False, soft_wrap=True)

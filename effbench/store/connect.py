@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sqlite3
 import time
 import urllib.parse
@@ -26,6 +27,10 @@ from effbench.store.values import dump_json
 ELSEWHERE = "name another (db=URL, or --db URL of a command)"
 BUSY_TIMEOUT_S = 30.0
 WRITE_OPTION = "effbench_write"
+#: With less room than this, SQLite cannot make the index of its log.
+FULL_BYTES = 2**15
+#: The SQLite file of an engine that writes: its path, device and inode.
+FILE_OPTION = "effbench_file"
 
 
 def parse_url(url: str | os.PathLike[str]) -> sa.URL:
@@ -141,9 +146,32 @@ def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError
         return StoreError(f"{name} stayed locked by another process for {BUSY_TIMEOUT_S:.0f} s ({said})")
     if "unable to open" in lowered:
         return StoreError(f"{name} cannot be opened ({said}); check the permissions of the file and its folder")
-    if "disk is full" in lowered or "disk i/o" in lowered:
-        return StoreError(f"{name} cannot be written: {said}")
+    if "disk is full" in lowered or ("disk i/o" in lowered and _has_full_disk(name)):
+        return StoreError(f"{name} cannot be written: the disk is full; free some space or {ELSEWHERE}")
+    if "disk i/o" in lowered:
+        return StoreError(f"{name}: {said}; check whether the disk is full or damaged, or {ELSEWHERE}")
     return StoreError(f"{name}: {said}")
+
+
+def _has_full_disk(file: str) -> bool:
+    """SQLite reports a full disk as an I/O error if it is the index of a log that has no room."""
+    try:
+        return shutil.disk_usage(Path(file).parent).free < FULL_BYTES
+    except OSError:
+        return False
+
+
+def moved(name: str) -> StoreError:
+    return StoreError(f"{name} was moved, deleted or replaced while it was in use")
+
+
+def identity(file: Path) -> tuple[int, int] | None:
+    """Return device and inode, None if there is no such file."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
@@ -187,8 +215,8 @@ def _sqlite_engine(url: sa.URL, write: bool, create: bool) -> sa.Engine:
     except sqlite3.Error as error:
         if not write and _cannot_open(error) and _unfinished(file):
             raise StoreError(
-                f"{path} was not closed by its last writer and its folder is read-only; "
-                "copy it with its -wal file to a folder that can be written"
+                f"{path} was not closed by its last writer, and its folder is read-only or its disk is full ({error}); "
+                "free some space, or copy it with its -wal file to a folder that can be written"
             ) from error
         if write or not _cannot_open(error):
             raise explain(error, str(path)) from error
@@ -198,9 +226,18 @@ def _sqlite_engine(url: sa.URL, write: bool, create: bool) -> sa.Engine:
                 pass
         except sqlite3.Error as again:
             raise explain(again, str(path)) from again
+    opened = identity(file) if write else None
+    flags = flags.replace("rwc", "rw")
+
+    def creator() -> sqlite3.Connection:
+        if opened and identity(file) != opened:  # never go on in another file, let alone a new one
+            raise moved(str(path))
+        return _dbapi_connect(file, flags, write)
+
     engine = sa.create_engine(
         url,
-        creator=lambda: _dbapi_connect(file, flags, write),
+        creator=creator,
+        execution_options={FILE_OPTION: (file, opened)} if opened else {},
         poolclass=QueuePool,
         pool_size=5,
         max_overflow=-1,
@@ -230,6 +267,7 @@ def _dbapi_connect(file: Path, flags: str, write: bool) -> sqlite3.Connection:
             connection.execute("PRAGMA synchronous = NORMAL")
         else:
             connection.execute("PRAGMA query_only = ON")
+            connection.execute("PRAGMA temp_store = MEMORY")  # sorting must not need room on a disk
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.Error:
         connection.close()
@@ -259,9 +297,12 @@ def _check_path(path: Path, *, write: bool, create: bool) -> None:
 
 
 def _cannot_open(error: sqlite3.Error) -> bool:
-    """A WAL database in a folder that we cannot write to: nobody else has it open, or its index would be there."""
+    """Whether a WAL database's index cannot be made: the folder is read-only, or the disk is full.
+
+    So nobody else has the database open, or its index would be there.
+    """
     said = str(error).lower()
-    return "unable to open" in said or "readonly" in said or "read-only" in said
+    return any(part in said for part in ("unable to open", "readonly", "read-only", "disk i/o", "disk is full"))
 
 
 def _unfinished(file: Path) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import sqlalchemy as sa
@@ -74,6 +76,29 @@ class Database:
         assert current is not None
         return current
 
+    def is_moved(self) -> bool:
+        """Return whether the path no longer leads to the file that was opened for writing (SQLite only)."""
+        file, opened = self._engine.get_execution_options().get(connect.FILE_OPTION, (None, None))
+        return opened is not None and connect.identity(file) != opened
+
+    def rescue(self, suffix: str) -> Path:
+        """Save all that a moved, deleted or replaced database holds in a new file, and return its path.
+
+        It is next to the old path, or in a new temporary folder. Raises StoreError if neither can be written.
+        """
+        file: Path = self._engine.get_execution_options()[connect.FILE_OPTION][0]
+        name = f"{file.stem}.recovered-{suffix}.db"
+        with self._lock, self._engine.connect() as connection:
+            try:
+                copy = _copy(connection, file.with_name(name))
+            except (OSError, sqlite3.Error):
+                try:
+                    copy = _copy(connection, Path(tempfile.mkdtemp(prefix="effbench-")) / name)
+                except (OSError, sqlite3.Error) as error:
+                    raise StoreError(f"{connect.moved(self.name)}, and no copy of it can be saved: {error}") from error
+        _remove_log(file)
+        return copy
+
     def close(self) -> None:
         """Close every connection. The Store cannot be used afterwards."""
         self._engine.dispose()
@@ -129,3 +154,26 @@ class Database:
         else:
             from sqlalchemy.dialects.sqlite import insert
         return insert(table)
+
+
+def _copy(connection: sa.Connection, target: Path) -> Path:
+    """Copy the database of an open connection, wherever its file is, to a new file."""
+    target.open("x").close()
+    try:
+        with closing(sqlite3.connect(target)) as copy:
+            connection.connection.driver_connection.backup(copy)
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
+    return target
+
+
+def _remove_log(file: Path) -> None:
+    """Remove this process's log: SQLite would take it for that of any file that is put where the database was."""
+    try:
+        ours = {connect.identity(Path("/proc/self/fd", name)) for name in os.listdir("/proc/self/fd")}
+    except OSError:  # not Linux
+        return
+    for log in (file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")):
+        if (found := connect.identity(log)) and found in ours:
+            log.unlink(missing_ok=True)

@@ -10,7 +10,17 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from effbench.cell import Cell, Environment, Trial
-from effbench.store import acknowledgements, baselines, calibration, derive, samples, sweeps, verdicts
+from effbench.store import (
+    acknowledgements,
+    baselines,
+    calibration,
+    connect,
+    derive,
+    liveness,
+    samples,
+    sweeps,
+    verdicts,
+)
 from effbench.store.reading import Reading
 from effbench.store.refusal import refused
 from effbench.store.schema import CellRow, EnvironmentRow, SampleRow, SweepCellRow, SweepRow, TrialRow
@@ -53,7 +63,7 @@ class Store(Reading):
         """Store a sweep in state `running` with its planned cells, in one transaction; return its id.
 
         The id starts with the time (UTC), so ids sort by it: `20261121-143052-7f3a`. A cell that is planned twice
-        counts once, at its first position.
+        counts once, at its first position. `host` also gets the identity of this process, which runs the sweep.
         """
         started = now()
         values = {
@@ -69,7 +79,7 @@ class Store(Reading):
             "seed": seed,
             "rounds": rounds,
             "git_revision": git_revision,
-            "host": host,
+            "host": {**host, "process": liveness.identity()},
         }
         values = {key: scalar(value) for key, value in values.items()}
         with self._writing() as connection:
@@ -121,7 +131,8 @@ class Store(Reading):
         """Store a trial with its samples, and rewrite the results that it bears on, in one transaction.
 
         Those are its cell's, and, for a trial of the baseline mode, all that are compared with it. Returns the trial's
-        id. Raises StoreError for a trial that is recorded already, or whose cell or environment is unknown.
+        id. Raises StoreError for a trial that is recorded already, whose cell or environment is unknown, or (after it is
+        stored where `rescue` finds it) if the database file was moved, deleted or replaced.
         """
         row = trial_row(trial)
         blobs = [
@@ -145,6 +156,8 @@ class Store(Reading):
                 connection,
                 derive.derive(connection, sweep_id, baseline_mode, environment_id=environment_id, only=trial.cell_key),
             )
+        if self.is_moved():
+            raise connect.moved(self.name)
         return trial_id
 
     def note_environments(self, sweep_id: str, facts: dict[str, dict[str, Any]]) -> None:
@@ -158,13 +171,20 @@ class Store(Reading):
             )
 
     def finish_sweep(self, sweep_id: str, state: str) -> None:
-        """Set the state (completed, interrupted, failed) and the time of the end; `running` takes the end back."""
+        """Set the state (completed, interrupted, failed) and the time of the end.
+
+        `running` takes the end back: this process runs the sweep now.
+        """
         if state not in STATES:
             raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")
         finished = None if state == "running" else now()
         with self._writing() as connection:
             sweeps.lock(connection, sweep_id, self.name)
-            connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(state=state, finished_at=finished))
+            values: dict[str, Any] = {"state": state, "finished_at": finished}
+            if state == "running":
+                host = connection.execute(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id)).scalar_one()
+                values["host"] = {**host, "process": liveness.identity()}
+            connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(**values))
 
     def add_calibration(self, environment_id: str, gpu_uuid: str | None, **measured: dict[str, Any] | None) -> None:
         """Store `ceilings`, `noise` or both (docs/measuring.md) of this environment; older ones are kept."""

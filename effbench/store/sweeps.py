@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from effbench.errors import NothingFoundError, UsageError
+from effbench.store import liveness
 from effbench.store.schema import ResultRow, SweepCellRow, SweepRow, TrialRow
 
 SWEEP, PLANNED, TRIAL, RESULT = (row.__table__ for row in (SweepRow, SweepCellRow, TrialRow, ResultRow))
@@ -22,6 +23,8 @@ CONFIRMING = "confirm:"
 @dataclass(frozen=True)
 class SweepInfo:
     """A sweep with its counts. Times are aware UTC; `state` is one of running, completed, interrupted, failed.
+
+    A sweep that is stored as running is `interrupted` here if its process was on this host and has ended.
 
     `cells` were planned, `trials` are recorded (all attempts), `statuses` counts results (cell × environment) by
     status.
@@ -66,13 +69,18 @@ def all_sweeps(connection: sa.Connection, sweep_id: str | None = None) -> list[S
         by_status.setdefault(found, {})[status] = count
     return [
         SweepInfo(
-            **row,
+            **{**row, "state": _state(row)},
             cells=planned.get(row["id"], 0),
             trials=recorded.get(row["id"], 0),
             statuses=by_status.get(row["id"], {}),
         )
         for row in connection.execute(query).mappings()
     ]
+
+
+def _state(row: sa.RowMapping) -> str:
+    killed = row["state"] == "running" and liveness.has_ended((row["host"] or {}).get("process"))
+    return "interrupted" if killed else row["state"]
 
 
 def find(connection: sa.Connection, ref: str, database: str) -> SweepInfo:

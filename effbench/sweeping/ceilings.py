@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
-
-import filelock
 
 from effbench.errors import WorkerError
 from effbench.store.store import Store
-from effbench.sweeping.schedule import Slot
+from effbench.sweeping.schedule import Slot, acquire
 from effbench.sweeping.workers import ForkServer
 
 TIMEOUT_S = 120.0
@@ -30,13 +29,15 @@ def measure_missing(
     if not gpus or (known and known["ceilings"] and not again):
         return None
     slot = Slot(f"GPU {gpus[0]['index']}", "cuda", gpus[0])
+    lock = None
     try:
-        with filelock.FileLock(slot.lock_path, mode=0o666, timeout=lock_timeout_s):
-            answer = server.call("ceilings", {}, TIMEOUT_S, slot.env)
-    except filelock.Timeout:
-        return f"{slot.name} was in use by another effbench for {lock_timeout_s:.0f} s"
+        lock = acquire(slot, lock_timeout_s, threading.Event(), lambda: None)
+        answer = server.call("ceilings", {}, TIMEOUT_S, slot.env)
     except WorkerError as error:
         return str(error)
+    finally:
+        if lock is not None:
+            lock.release()
     if answer["ceilings"] is None:
         return answer["reason"]
     store.add_calibration(environment_id, gpus[0]["uuid"], ceilings=answer["ceilings"])

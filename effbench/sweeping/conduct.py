@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from effbench.cell import Cell
-from effbench.errors import ConfigError
+from effbench.errors import ConfigError, StoreError
 from effbench.store import artifacts
 from effbench.store.store import Store
-from effbench.sweeping import interpreters, interrupts, plan, sites
+from effbench.sweeping import interpreters, interrupts, locks, plan, sites
 from effbench.sweeping.ceilings import measure_missing
 from effbench.sweeping.cores import share_out, wanted_cores
 from effbench.sweeping.host import cache_home
 from effbench.sweeping.interpreters import Interpreter, Unit, cells_of, distinct, interpreters_of
 from effbench.sweeping.jobs import Job, jobs_of, with_retries
-from effbench.sweeping.planned import Command, begin, check_baseline, facts_of
+from effbench.sweeping.planned import Command, begin, check_baseline, end, facts_of
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.schedule import Place, Schedule, Slot
 from effbench.sweeping.servers import Servers
@@ -135,6 +135,7 @@ def run_ready(
     units = distinct(asked)
     cells = cells_of(units)
     slots = slots_of(max((site.gpus for site in ready.values()), key=len), cells, settings.executor)
+    locks.folder()  # an unsafe one is known before anything is recorded
     ids = {one: store.add_environment(site.environment, site.details) for one, site in ready.items()}
     if extend is None:
         sweep_id = begin(store, settings, command, units, ready, progress)
@@ -185,7 +186,7 @@ def run_ready(
         history=history,
         stop=stop,
     )
-    state = "failed"
+    state, failure = "failed", None
     try:
         with progress.showing(sweep_id, settings, units, jobs, slots), stop_on_ctrl_c(stop):
             schedule.run(jobs)
@@ -193,10 +194,12 @@ def run_ready(
     except KeyboardInterrupt:  # a second Ctrl-C
         state = "interrupted"
         raise
+    except StoreError as error:  # a full disk, say: the cells are not at fault, and the rest can be run later
+        state, failure = "interrupted", error
     finally:
-        store.finish_sweep(sweep_id, state)
         if state == "completed" and not settings.executor["keep_cache"]:
             shutil.rmtree(sweep_cache, ignore_errors=True)
+        end(store, sweep_id, state, settings.db, failure)
     measured = {(row["cell_key"], row["environment_id"]): row["latency_ms"] for row in store.results(sweep_id)}
     latencies = [measured.get((unit.cell.key, ids[unit.interpreter])) for unit in asked]
     first = ids[units[0].interpreter]

@@ -1,4 +1,4 @@
-"""The record of a sweep before its first trial: begun anew, or found again with the same plan."""
+"""The record of a sweep before its first trial (begun anew, or found again with the same plan) and after its last."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from effbench.cell import Cell
 from effbench.config import Config
-from effbench.errors import ConfigError, ResumeError
-from effbench.store import secrets
+from effbench.errors import ConfigError, ResumeError, StoreError
+from effbench.store import connect, secrets
 from effbench.store.store import Store
-from effbench.sweeping import host, plan
+from effbench.sweeping import host, plan, resume
 from effbench.sweeping.interpreters import Interpreter, Unit, cells_of
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.sites import Sites
@@ -54,6 +54,24 @@ def begin(
     store.note_environments(info.id, facts_of(sites))
     store.finish_sweep(info.id, "running")
     return info.id
+
+
+def end(store: Store, sweep_id: str, state: str, db: str, failure: StoreError | None = None) -> None:
+    """Record how the sweep ended. `failure`: what the database did with a trial.
+
+    If the database file was moved, deleted or replaced, all that was recorded is saved in another. Raises StoreError
+    that names the command to continue with, for this and for all that the database could not store.
+    """
+    try:
+        store.finish_sweep(sweep_id, state)
+    except StoreError as error:
+        failure = failure or error
+    name = store.name
+    if store.is_moved():
+        db = name = str(store.rescue(sweep_id))
+        failure = StoreError(f"{connect.moved(store.name)}; all that was recorded is in {name}")
+    if failure is not None:
+        raise StoreError(f"{failure}\nContinue with: {resume.command(sweep_id, db, name)}") from failure
 
 
 def facts_of(sites: Sites) -> dict[str, dict[str, Any]]:

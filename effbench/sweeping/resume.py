@@ -33,6 +33,14 @@ def expand(words: list[str]) -> tuple[list[str], list[str]]:
     return sorted(together, key=lambda word: not word.startswith("-")), sweep.overrides
 
 
+def command(sweep_id: str, db: str, name: str) -> str:
+    """Return the command that continues the sweep. `db`: as it was given; `name`: for a person, without a password."""
+    if db == Config.db:
+        return f"effbench -m resume={sweep_id}"
+    setting = f"db={name}" if re.fullmatch(r"[\w./:@+-]+", name) else f"'db=\"{name}\"'"
+    return f"effbench -m resume={sweep_id} {setting}"
+
+
 def key_of(argument: str) -> str | None:
     """`model` of `model=mlp`, `model.module.width` of `+model.module.width=3`; None for options but CONFIG_OPTIONS."""
     if argument.startswith("-"):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -14,12 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-import filelock
-
 from effbench.analysis.stopping import enough
 from effbench.cell import Status, Trial
 from effbench.errors import WorkerError
 from effbench.message import TrialRequest
+from effbench.sweeping import locks
 from effbench.sweeping.interpreters import Interpreter, UnitKey
 from effbench.sweeping.jobs import Job, Queue
 from effbench.sweeping.servers import Servers
@@ -52,12 +49,8 @@ class Slot:
 
     @property
     def lock_path(self) -> Path:
-        """One lock file a device and machine, whoever the user."""
-        folder = Path(tempfile.gettempdir()) / "effbench-locks"
-        folder.mkdir(mode=0o777, exist_ok=True)
-        if folder.stat().st_uid == os.getuid():
-            folder.chmod(0o777)
-        return folder / f"{self.gpu['uuid'] if self.gpu else 'cpu'}.lock"
+        """One lock file a device and machine, whoever the user. Raises WorkerError if its folder is not safe."""
+        return locks.folder() / f"{self.gpu['uuid'] if self.gpu else 'cpu'}.lock"
 
 
 class Observer(Protocol):
@@ -247,31 +240,27 @@ class Schedule:
         return trial
 
 
-def acquire(
-    slot: Slot, timeout_s: float, stop: threading.Event, on_wait: Callable[[], None]
-) -> filelock.BaseFileLock | None:
+def acquire(slot: Slot, timeout_s: float, stop: threading.Event, on_wait: Callable[[], None]) -> locks.Lock | None:
     """The slot's lock, held; None once `stop` is set. `on_wait` is called once if another has it.
 
-    Raises WorkerError if it does not come free in time.
+    Raises WorkerError if it cannot be had, or not in time.
     """
-    lock = filelock.FileLock(slot.lock_path, mode=0o666)
+    path = slot.lock_path
     deadline = time.monotonic() + timeout_s
     announced = False
-    while True:
-        try:
-            lock.acquire(timeout=0 if not announced else POLL_S)
-            return lock
-        except filelock.Timeout:
-            if stop.is_set():
-                return None
-            if not announced:
-                on_wait()
-                announced = True
-            if time.monotonic() > deadline:
-                raise WorkerError(
-                    f"{slot.name} was in use by another effbench for {timeout_s:.0f} s "
-                    "(executor.lock_timeout_s); go on later with resume=last"
-                ) from None
+    while (lock := locks.try_lock(path)) is None:
+        if stop.is_set():
+            return None
+        if not announced:
+            on_wait()
+            announced = True
+        stop.wait(POLL_S)
+        if time.monotonic() > deadline:
+            raise WorkerError(
+                f"{slot.name} was in use by another effbench for {timeout_s:.0f} s "
+                "(executor.lock_timeout_s); go on later with resume=last"
+            )
+    return lock
 
 
 def how_it_failed(task: Task, timed_out: bool, timeout_s: float) -> tuple[Status, str]:

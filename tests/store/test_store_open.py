@@ -1,6 +1,7 @@
 """Opening: what is made, what is refused and in which words, what a reader may do without writing."""
 
 import os
+import resource
 import shutil
 import sqlite3
 import subprocess
@@ -9,6 +10,7 @@ import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -278,3 +280,40 @@ def test_the_lock_is_waited_for_and_then_named(path, store, cell, begin, monkeyp
             begin(impatient, [cell()])
         assert time.monotonic() - start < 5
         assert impatient.sweeps() == []  # readers do not wait for writers
+
+
+@pytest.fixture
+def fill_disk():
+    """A function after which files of this process grow no more: what a full disk looks like to SQLite."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (512, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_can_be_read(path, store, cell, begin, fill_disk, monkeypatch):
+    sweep = begin(store, [cell()])
+    store.close()
+    fill_disk()
+    with Store.open(path) as reader:
+        assert [found.id for found in reader.sweeps()] == [sweep]
+    assert Store.check(path) == []
+    assert "disk is full or damaged" in refused(path, "write")
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=0))
+    assert "cannot be written: the disk is full" in refused(path, "write")
+
+
+def test_a_log_that_a_full_disk_keeps_from_being_read_is_not_passed_over(path, store, cell, begin, fill_disk):
+    store.close()
+    path.with_name(f"{path.name}-wal").write_bytes(b"\0" * 4152)
+    fill_disk()
+    message = refused(path)
+    assert "-wal" in message
+    assert "disk is full" in message
+
+
+def test_a_database_that_takes_no_more_is_said_to_have_a_full_disk(store, cell, begin):
+    with store._writing() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(StoreError, match=r"disk is full; free some space"):
+        begin(store, [cell(bs=n) for n in range(1, 500)])

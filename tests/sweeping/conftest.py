@@ -15,7 +15,7 @@ from effbench.sweeping.servers import Servers
 @pytest.fixture
 def make(tmp_path, monkeypatch):
     """A schedule in a folder of locks of its own, and what it records."""
-    monkeypatch.setattr(scheduling.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(scheduling, "POLL_S", 0.01)
 
     def build(server=None, slots=None, places=None, ceilings=None, **options):

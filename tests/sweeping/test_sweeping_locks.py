@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 import threading
 
 import filelock
@@ -9,6 +12,7 @@ import pytest
 from schedule_parts import Server, gpus, ok, units
 
 from effbench.errors import WorkerError
+from effbench.sweeping import locks
 from effbench.sweeping import schedule as scheduling
 from effbench.sweeping.jobs import jobs_of
 
@@ -77,6 +81,104 @@ class TestLock:
         assert seen == ["held", "held"]
         with filelock.FileLock(schedule.slots[0].lock_path).acquire(timeout=0):
             pass
+
+
+class TestLockFolder:
+    """Other users of the machine may have put anything there."""
+
+    @pytest.fixture(autouse=True)
+    def path(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+        return tmp_path / "effbench-locks"
+
+    def test_everybody_may_add_files_and_only_their_owner_removes_them(self, path):
+        assert locks.folder() == path
+        assert stat.S_IMODE(path.stat().st_mode) == 0o1777
+        path.chmod(0o777)
+        locks.folder()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o1777
+
+    @pytest.mark.parametrize("is_there", [True, False])
+    def test_a_link_is_not_followed(self, path, tmp_path, is_there):
+        target = tmp_path / "private"
+        if is_there:
+            target.mkdir(mode=0o700)
+        path.symlink_to(target)
+        with pytest.raises(WorkerError, match=r"not a folder.*remove it.*TMPDIR"):
+            locks.folder()
+        assert target.exists() == is_there
+        if is_there:
+            assert stat.S_IMODE(target.stat().st_mode) == 0o700
+
+    def test_a_file_in_its_place(self, path):
+        path.write_text("mine")
+        with pytest.raises(WorkerError, match=r"not a folder.*remove it"):
+            locks.folder()
+        assert path.read_text() == "mine"
+
+    def test_a_folder_of_another_user_must_be_sticky(self, path, monkeypatch):
+        path.mkdir()
+        path.chmod(0o777)
+        monkeypatch.setattr(os, "getuid", lambda: path.stat().st_uid + 1)
+        if path.stat().st_uid == 0:
+            locks.folder()  # root may do anything anyway
+            os.chown(path, 65534, 65534)
+        with pytest.raises(WorkerError, match=r"another user.*chmod 1777"):
+            locks.folder()
+        if os.geteuid() == 0:
+            path.chmod(0o1777)
+            assert locks.folder() == path
+
+    def test_no_temporary_folder(self, monkeypatch):
+        def missing():
+            raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+        monkeypatch.setattr("tempfile.gettempdir", missing)
+        with pytest.raises(WorkerError, match=r"No usable temporary.*TMPDIR"):
+            locks.folder()
+
+
+class TestLockFile:
+    def test_it_is_neither_followed_nor_emptied(self, tmp_path):
+        kept = tmp_path / "thesis.tex"
+        kept.write_text("all of it")
+        (tmp_path / "a.lock").symlink_to(kept)
+        with pytest.raises(WorkerError, match=r"a.lock \(it is a link\).*remove it"):
+            locks.try_lock(tmp_path / "a.lock")
+        (tmp_path / "b.lock").hardlink_to(kept)
+        locks.try_lock(tmp_path / "b.lock").release()
+        assert kept.read_text() == "all of it"
+
+    def test_what_is_no_file_does_not_hang(self, tmp_path):
+        os.mkfifo(tmp_path / "a.lock")
+        (tmp_path / "b.lock").mkdir()
+        for name in ("a.lock", "b.lock"):
+            with pytest.raises(WorkerError, match=rf"{name}.*remove it"):
+                locks.try_lock(tmp_path / name)
+
+    def test_one_that_may_not_be_opened(self, tmp_path, monkeypatch):
+        def refuse(*_):
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        monkeypatch.setattr(os, "open", refuse)
+        with pytest.raises(WorkerError, match=r"Permission denied.*TMPDIR"):
+            locks.try_lock(tmp_path / "a.lock")
+
+    def test_reading_is_enough_for_one_of_another_user(self, tmp_path, monkeypatch):
+        path = tmp_path / "a.lock"
+        path.touch()
+        real = os.open
+
+        def read_only(name, flags, *more):
+            if flags & os.O_RDWR and not flags & os.O_CREAT:
+                raise PermissionError(errno.EACCES, "Permission denied")
+            return real(name, flags, *more)
+
+        monkeypatch.setattr(os, "open", read_only)
+        held = locks.try_lock(path)
+        assert locks.try_lock(path) is None
+        held.release()
+        locks.try_lock(path).release()
 
 
 class Spawned(Server):

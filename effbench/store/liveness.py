@@ -1,0 +1,65 @@
+"""Does the process that runs a sweep still exist? One that was killed, or cut off, leaves the sweep as `running`."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+
+def identity() -> dict[str, Any]:
+    """Return what tells this process from all others; a sweep keeps it as `host["process"]`. None: not known here."""
+    return {
+        "hostname": platform.node(),
+        "boot": _read("/proc/sys/kernel/random/boot_id"),
+        "namespace": _namespace(),
+        "pid": os.getpid(),
+        "started": _started(os.getpid()),
+    }
+
+
+def has_ended(process: Any) -> bool:
+    """Return whether the process of this identity has certainly ended; False if that cannot be known from here.
+
+    `process`: as a sweep keeps it, which may be imported: anything is possible.
+    """
+    if not isinstance(process, dict) or process.get("hostname") != platform.node():
+        return False
+    if process.get("boot") != _read("/proc/sys/kernel/random/boot_id"):
+        return True
+    if process.get("namespace") != _namespace():  # another container: its processes are not seen from here
+        return False
+    pid = process.get("pid")
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # another user's
+        pass
+    except (TypeError, OverflowError):
+        return False
+    started = _started(pid)
+    return started is not None and started != process.get("started")
+
+
+def _started(pid: int) -> str | None:
+    """Clock ticks from boot to the start of the process: another process may get the same number later."""
+    fields = (_read(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+    if not fields:
+        return None
+    return "ended" if fields[0] == "Z" else fields[19]
+
+
+def _namespace() -> str | None:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return None
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return None
