@@ -129,7 +129,8 @@ def measure(run: Run) -> None:
             raise Ended(Status.UNSUPPORTED, reason)
         if vector_instructions.writes_cpp(mode, device):
             vector_instructions.learn(run.user_cache)
-        memory.reset_peaks(device)
+        if device.type == "cuda":
+            memory.reset_peaks(device)
     with run.phase("build"):  # outside inference mode: its tensors cannot be parameters like any other
         seed = cell.numerics.get("seed", 0)
         module = build_module(cell.model["module"], run.dtype, device, seed)
