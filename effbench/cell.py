@@ -64,6 +64,11 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
+def encodable(text: str) -> str:
+    r"""Return `text` with lone surrogates written out (`\udcff`): nothing can print or store them."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def mode_settings(mode: dict[str, Any]) -> dict[str, Any]:
     """A mode's own settings, its constructor's keyword arguments: all but what describes it."""
     return {key: value for key, value in mode.items() if key not in ("name", "description", "_target_")}
@@ -224,5 +229,28 @@ class Trial:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Trial:
-        return cls(**{**data, "status": Status(data["status"])})
+    def from_json(cls, data: Any) -> Trial:
+        """Return the record that `to_json` gave. Raises ValueError for anything else."""
+        try:
+            samples = {timer: [*map(float, values)] for timer, values in data["samples"].items()}
+            trial = cls(**{**data, "status": Status(data["status"]), "samples": samples})
+        except (AttributeError, KeyError, OverflowError, TypeError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+        for one in dataclasses.fields(cls):
+            allowed = tuple(kind for name in one.type.split(" | ") for kind in JSON_KINDS[name.partition("[")[0]])
+            if not isinstance(value := getattr(trial, one.name), allowed):
+                raise ValueError(f"{one.name}: expected {one.type}, got {str(value)[:100]!r}")
+        trial.reason = trial.reason and encodable(trial.reason)
+        return trial
+
+
+#: The types of the fields of `Trial` as JSON gives them: it tells whole numbers and others apart by chance.
+JSON_KINDS = {
+    "str": (str,),
+    "int": (int, float),
+    "float": (int, float),
+    "bool": (bool,),
+    "dict": (dict,),
+    "Status": (Status,),
+    "None": (type(None),),
+}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import os
 import re
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
@@ -41,6 +43,9 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; exits with the codes of docs/commands.md."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # what its encoding lacks must not end a sweep
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
 
 
@@ -65,9 +70,11 @@ def do(argv: list[str]) -> int:
     except KeyboardInterrupt:
         print("effbench: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has left, as `| head` does
+    except OSError as error:  # the reader of our output has left, as `| head` does, or its terminal was closed
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return INTERRUPTED if error.errno == errno.EIO else 0
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # how rich says the same
             return 0

@@ -7,7 +7,10 @@ Server to sweep:   {"v", "event": "ready", "pid", "seconds"}
                    {"v", "event": "started", "id", "pid"}
                    {"v", "event": "phase", "id", "phase"}
                    {"v", "event": "ended", "id", "pid", "result" | null, "exit", "signal", "log", "oom_killed",
-                    "seconds"}
+                    "seconds", "reason" | null}         reason: why the server ended the task
+                   {"v", "event": "ended", "id", "result": null, "exit", "signal", "failed"}
+                                                        failed: why the server could not start the task
+Task to server:    {"v", "phase"} and, once, {"v", "result"}, through the task's own result pipe
 
 Standard library only: both sides import it, and nothing else of each other.
 """
@@ -19,6 +22,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 VERSION = 1
+#: Longest line that a task may send. A record with 100,000 samples in each of its three timers takes 6 MiB.
+MOST_BYTES = 64 * 2**20
+#: The phases in which a trial and a probe first touch a GPU.
+DEVICE_PHASE, PROBE_PHASE = "device", "environment"
+#: Phases in which no code of the user has run yet: what fails there is the harness's failure.
+BEFORE_USER_CODE = (None, DEVICE_PHASE)
 #: Set to the task's id in its process, and so in all that it starts: leftovers are known by it.
 TRIAL_VARIABLE = "EFFBENCH_TRIAL"
 
@@ -32,11 +41,11 @@ def encode(message: dict[str, Any]) -> bytes:
     return json.dumps({"v": VERSION, **message}, separators=(",", ":")).encode() + b"\n"
 
 
-def decode(line: bytes | str) -> dict[str, Any]:
+def decode(line: bytes | bytearray | str) -> dict[str, Any]:
     """Raises MessageError on anything but a JSON object of this version."""
     try:
         message = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MessageError(f"not JSON: {line[:200]!r}") from error
     if not isinstance(message, dict) or message.get("v") != VERSION:
         found = message.get("v") if isinstance(message, dict) else message

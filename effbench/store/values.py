@@ -8,7 +8,7 @@ import json
 import math
 from typing import Any
 
-from effbench.cell import Cell, Status, Trial, digest
+from effbench.cell import Cell, Status, Trial, digest, encodable
 from effbench.store.schema import ResultRow, TrialRow
 
 #: the columns of `trial` that are fields of `cell.Trial`
@@ -27,7 +27,7 @@ def now() -> dt.datetime:
 
 def text(value: str) -> str:
     """`value` without what UTF-8 or PostgreSQL refuse: lone surrogates and NUL."""
-    return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+    return encodable(value.replace("\x00", "\ufffd"))
 
 
 def plain(value: Any) -> Any:

@@ -262,7 +262,7 @@ def cache_folder(configured: str | None) -> Path:
 
 @contextmanager
 def stop_on_ctrl_c(stop: threading.Event) -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM) asks the sweep to stop; a second Ctrl-C is Python's usual one."""
+    """The first Ctrl-C (or SIGTERM, SIGHUP) asks the sweep to stop; a second Ctrl-C is Python's usual one."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -271,7 +271,10 @@ def stop_on_ctrl_c(stop: threading.Event) -> Iterator[None]:
         stop.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handler) for number in numbers}
     if interrupts.seen():
         stop.set()
     try:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -118,9 +118,14 @@ class Progress:
             self.say(f"{self.title}: {count(len(jobs), 'trial')} to run")
             yield
             return
-        with Live(console=self.console, get_renderable=self.render, refresh_per_second=3, transient=True) as self.live:
+        self.live = Live(console=self.console, get_renderable=self.render, refresh_per_second=3, transient=True)
+        self.live.start()
+        try:
             yield
-        self.live = None
+        finally:
+            with suppress(OSError):  # a terminal that was closed
+                self.live.stop()
+            self.live = None
 
     def note(self, text: str) -> None:
         """A line of its own, before the trials."""
@@ -148,6 +153,10 @@ class Progress:
             self.running[slot.name] = (job, "waits: another effbench uses this device", time.monotonic())
         if not self.quiet and self.live is None:
             self.say(f"{slot.name} is in use by another effbench: waiting")
+
+    def retried(self, slot: Slot, job: Job, reason: str) -> None:
+        if not self.quiet:
+            self.say(Text(f"{self.names[job.key]} on {slot.name}: effbench tries this trial again: {reason}"))
 
     def ended(self, slot: Slot, job: Job, trial: Trial) -> None:
         with self.lock:

@@ -15,12 +15,12 @@ from typing import Any, Protocol
 from effbench.analysis.stopping import enough
 from effbench.cell import Status, Trial
 from effbench.errors import WorkerError
-from effbench.message import TrialRequest
+from effbench.message import BEFORE_USER_CODE, TrialRequest
 from effbench.sweeping import locks
 from effbench.sweeping.interpreters import Interpreter, UnitKey
 from effbench.sweeping.jobs import Job, Queue
 from effbench.sweeping.servers import Servers
-from effbench.sweeping.workers import ForkServer, Task
+from effbench.sweeping.workers import RETRY_PAUSES_S, ForkServer, Task
 
 POLL_S = 0.2
 PARTS = (
@@ -59,6 +59,7 @@ class Observer(Protocol):
     def started(self, slot: Slot, job: Job) -> None: ...
     def phase(self, slot: Slot, phase: str) -> None: ...
     def waiting(self, slot: Slot, job: Job) -> None: ...
+    def retried(self, slot: Slot, job: Job, reason: str) -> None: ...
     def ended(self, slot: Slot, job: Job, trial: Trial) -> None: ...
     def added(self, job: Job) -> None: ...
     def dropped(self, jobs: Collection[Job]) -> None: ...
@@ -166,11 +167,47 @@ class Schedule:
             return None
         try:
             self.observer.started(slot, job)
-            return self.run_trial(slot, job)
+            return self.run_retried(slot, job)
         finally:
             lock.release()
 
-    def run_trial(self, slot: Slot, job: Job) -> Trial | None:
+    def run_retried(self, slot: Slot, job: Job) -> Trial | None:
+        """The trial, tried again after a pause where the harness failed; None if the sweep was stopped meanwhile.
+
+        Where its fork server died under code of the user, it is tried once more, from a server of its own: the trial
+        itself may be what ends it. Raises WorkerError or OSError if no fork server can be started.
+        """
+        reasons: list[str] = []
+        server_died = False
+        for pause in (*RETRY_PAUSES_S, None):
+            try:
+                trial, task = self.run_trial(slot, job, alone=server_died)
+            except (WorkerError, OSError) as error:
+                if pause is None:
+                    raise
+                reason = str(error)
+            else:
+                if trial is None:
+                    return None
+                early = task.phase in BEFORE_USER_CODE or "failed" in task.outcome
+                died = "died" in task.outcome
+                if not (early or died) or trial.status not in (Status.ERROR, Status.CRASHED, Status.OOM):
+                    break
+                if pause is None or (server_died and not early):
+                    trial.reason = f"{trial.reason}; tried {len(reasons)} more time{'s' * (len(reasons) > 1)}"
+                    break
+                server_died |= died
+                reason = trial.reason or trial.status
+            reasons.append(reason)
+            self.observer.retried(slot, job, reason)
+            if self.stop.wait(pause):
+                return None
+        if reasons:
+            trial.extra["harness_retries"] = reasons
+        return trial
+
+    def run_trial(self, slot: Slot, job: Job, alone: bool) -> tuple[Trial | None, Task]:
+        """The trial once, `alone`: from a fork server of its own. No trial if the sweep was stopped meanwhile."""
         place = self.places[job.interpreter]
         request = TrialRequest(
             cell=job.cell.params(),
@@ -192,6 +229,8 @@ class Schedule:
         if spawn:
             server = ForkServer(**job.interpreter.given, preload=False)
             server.wait_ready()
+        elif alone:
+            server = place.servers.fresh()
         else:
             server = place.servers.take(job.round)
         start = time.monotonic()
@@ -206,14 +245,14 @@ class Schedule:
             while not task.done.wait(POLL_S):
                 if self.stop.is_set():
                     server.kill(task)
-                    return None
+                    return None, task
                 if time.monotonic() - start > self.timeout_s:
                     timed_out = True
                     server.kill(task)
                     break
             ended = time.monotonic()
         finally:
-            if spawn:
+            if spawn or alone:
                 server.close()
             else:
                 place.servers.give_back(server)
@@ -226,13 +265,19 @@ class Schedule:
         parts = trial.extra.get("phase_seconds")
         if parts:
             trial.overhead_s = trial.wall_s - sum(parts.get(name, 0.0) for name in PARTS)
-        return trial
+        return trial, task
 
     def trial_of(self, task: Task, job: Job, timed_out: bool) -> Trial:
         """The trial's own record, or one that says how its process ended."""
         outcome = task.outcome
         if outcome.get("result") is not None and not timed_out:
-            return Trial.from_json(outcome["result"])
+            try:
+                trial = Trial.from_json(outcome["result"])
+                if (trial.cell_key, trial.round, trial.attempt) != (job.cell.key, job.round, job.attempt):
+                    raise ValueError("it is of another trial")
+                return trial
+            except ValueError as error:
+                outcome["reason"] = f"its process sent a result that is no trial's record: {error}"
         status, reason = how_it_failed(task, timed_out, self.timeout_s)
         trial = Trial(job.cell.key, job.round, status, reason, job.attempt, phase=task.phase, pid=outcome.get("pid"))
         if outcome.get("log"):
@@ -271,6 +316,8 @@ def how_it_failed(task: Task, timed_out: bool, timeout_s: float) -> tuple[Status
         return Status.TIMEOUT, f"not done after {timeout_s:g} s ({where})"
     if "died" in outcome:
         return Status.CRASHED, f"{outcome['died']} ({where})"
+    if reason := outcome.get("failed") or outcome.get("reason"):
+        return Status.CRASHED, f"{reason} ({where})"
     if outcome["oom_killed"]:
         return Status.OOM, f"ended by the kernel: host memory ran out ({where})"
     if outcome["signal"]:

@@ -46,9 +46,7 @@ class Servers:
                 self.retire(current)
                 current = fresh
             elif current.dead:
-                fresh = self.make()
-                fresh.wait_ready()
-                self.equip(fresh)
+                fresh = self.fresh()
                 self.retire(current)
                 current = fresh
             self.current = current
@@ -58,6 +56,17 @@ class Servers:
                 threading.Thread(target=self.load, args=(self.coming, self.equipped), daemon=True).start()
             self.users[id(current)] += 1
             return current
+
+    def fresh(self) -> ForkServer:
+        """Another server, ready; its taker closes it. Raises WorkerError if it does not come up."""
+        server = self.make()
+        try:
+            server.wait_ready()
+            self.equip(server)
+        except BaseException:
+            server.close()
+            raise
+        return server
 
     def load(self, server: ForkServer, equipped: threading.Event) -> None:
         """Ready the coming server beside the trials of this round. One that fails is left: the sweep has another."""

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from effbench.errors import WorkerError
-from effbench.message import TRIAL_VARIABLE, MessageError, decode, encode
+from effbench.message import MOST_BYTES, PROBE_PHASE, TRIAL_VARIABLE, MessageError, decode, encode
 from effbench.sweeping.interpreters import lone_package
 
 #: Without these two a forked child hangs: a pool of compile workers, and a CUDA check that starts CUDA.
@@ -23,6 +24,10 @@ SERVER_ENVIRONMENT = {"TORCH_WARM_POOL": "0", "PYTORCH_NVML_BASED_CUDA_CHECK": "
 READY_TIMEOUT_S = 180.0
 KILL_TIMEOUT_S = 15.0
 LAST_WORDS_TIMEOUT_S = 2.0
+#: How long to wait before each further try of what failed in the harness.
+RETRY_PAUSES_S = (0.5, 2.0, 5.0)
+#: Longest line from a server: it escapes what a task may have sent as it is.
+MOST_LINE_BYTES = 4 * MOST_BYTES
 
 
 @dataclass
@@ -111,16 +116,24 @@ class ForkServer:
     def call(
         self, task: str, payload: dict[str, Any], timeout_s: float, env: dict[str, str] | None = None
     ) -> dict[str, Any]:
-        """Run a task of the harness itself to its end. Raises WorkerError if it fails or takes too long."""
+        """Run a task of the harness itself to its end; try again where it failed at the GPU or could not start.
+
+        Raises WorkerError if it fails or takes too long.
+        """
         self.wait_ready()
-        entry = self.submit(task, payload, env)
-        if not entry.done.wait(timeout_s):
-            self.kill(entry)
-            raise WorkerError(f"{task} took longer than {timeout_s:.0f} s (in {entry.phase})")
-        result = entry.outcome.get("result")
-        if result is None:
-            raise WorkerError(f"{task} failed in {entry.phase}: {how_it_ended(entry.outcome)}")
-        return result
+        for pause in (*RETRY_PAUSES_S, None):
+            entry = self.submit(task, payload, env)
+            if not entry.done.wait(timeout_s):
+                self.kill(entry)
+                raise WorkerError(f"{task} took longer than {timeout_s:.0f} s (in {entry.phase})")
+            result = entry.outcome.get("result")
+            if result is not None:
+                return result
+            retry = "failed" in entry.outcome or (entry.phase == PROBE_PHASE and "died" not in entry.outcome)
+            if not retry or pause is None:
+                break
+            time.sleep(pause)
+        raise WorkerError(f"{task} failed in {entry.phase}: {how_it_ended(entry.outcome)}")
 
     def send(self, message: dict[str, Any]) -> None:
         with self.lock, contextlib.suppress(BrokenPipeError, ValueError):  # read_messages() sees the end
@@ -142,11 +155,13 @@ class ForkServer:
 
     def read_messages(self) -> None:
         with self.process.stdout as lines:
-            for line in lines:
+            while line := lines.readline(MOST_LINE_BYTES):
                 try:
                     self.handle(decode(line))
-                except MessageError as error:
+                except MessageError as error:  # nothing that follows can be relied on
                     self.stderr.append(f"not understood: {error}")
+                    self.process.kill()
+                    break
         code = self.process.wait()
         self.stderr_reader.join(LAST_WORDS_TIMEOUT_S)
         with self.lock:
@@ -158,23 +173,25 @@ class ForkServer:
         self.ready.set()
 
     def handle(self, message: dict[str, Any]) -> None:
-        match message.get("event"):
-            case "ready":
+        match message:
+            case {"event": "ready"}:
                 self.ready.set()
-            case "refused":
-                self.stderr.append(f"refused: {message['reason']}")
-            case "started":
-                if task := self.tasks.get(message["id"]):
-                    task.pid = message["pid"]
-            case "phase":
-                if task := self.tasks.get(message["id"]):
-                    task.phase = message["phase"]
-                    task.on_phase(task.phase)
-            case "ended":
+            case {"event": "refused", "reason": reason}:
+                self.stderr.append(f"refused: {reason}")
+            case {"event": "started", "id": str(id), "pid": int(pid)}:
+                if task := self.tasks.get(id):
+                    task.pid = pid
+            case {"event": "phase", "id": str(id), "phase": str(phase)}:
+                if task := self.tasks.get(id):
+                    task.phase = phase
+                    task.on_phase(phase)
+            case {"event": "ended", "id": str(id), "result": _, "exit": _, "signal": _}:
                 with self.lock:
-                    task = self.tasks.pop(message["id"], None)
+                    task = self.tasks.pop(id, None)
                 if task:
                     task.end(message)
+            case _:
+                raise MessageError(f"no event of this version: {str(message)[:200]}")
 
     def read_stderr(self) -> None:
         with self.process.stderr as lines:
@@ -214,8 +231,8 @@ def belongs(pid: int, session: int | None, mark: bytes) -> bool:
 
 def how_it_ended(outcome: dict[str, Any]) -> str:
     """One line: the signal or the exit code of a task without a result, with the last line that it printed."""
-    if "died" in outcome:
-        return outcome["died"]
+    if reason := outcome.get("died") or outcome.get("failed") or outcome.get("reason"):
+        return reason
     how = f"killed by signal {outcome['signal']}" if outcome["signal"] else f"exited with code {outcome['exit']}"
     log = (outcome.get("log") or "").strip()
     return f"{how}: {log.splitlines()[-1]}" if log else how

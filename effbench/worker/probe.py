@@ -16,7 +16,7 @@ import torch
 
 from effbench.cell import Environment, mode_settings
 from effbench.errors import ConfigError
-from effbench.message import ProbeRequest
+from effbench.message import PROBE_PHASE, ProbeRequest
 from effbench.models.build import resolve_target
 
 PACKAGES = ("numpy", "torchvision", "transformers", "timm", "hydra-core", "sqlalchemy", "nvidia-ml-py", "effbench")
@@ -64,7 +64,7 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
     for piece in request.evidence:
         say_phase(f"import {piece['target']}")
         wrong.append(unfit(piece["target"], piece["settings"]))
-    say_phase("environment")
+    say_phase(PROBE_PHASE)
     gpus = [] if request.device == "cpu" else visible_gpus()
     return {
         "errors": errors,

@@ -11,19 +11,19 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import json
 import os
 import selectors
 import signal
 import socket
 import sys
-import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from effbench.message import TRIAL_VARIABLE, MessageError, decode, encode
+from effbench.message import MOST_BYTES, TRIAL_VARIABLE, MessageError, decode, encode
 from effbench.worker import processes
 
 PRELOAD = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "torch._functorch.aot_autograd")
@@ -53,21 +53,47 @@ PRELOAD_IF_THERE = (
     "torch.utils.cpp_extension",
     "sympy.tensor.tensor",
 )
+LOG_HEAD = 1000
 LOG_TAIL = 4000
+READ_BYTES = 1 << 16
+READS = 16
+
+
+@dataclass
+class Log:
+    """The beginning and the end of what a task prints; bytes between them are only counted."""
+
+    head: bytearray = field(default_factory=bytearray)
+    tail: bytearray = field(default_factory=bytearray)
+    omitted: int = 0
+
+    def add(self, data: bytes) -> None:
+        room = LOG_HEAD - len(self.head)
+        self.head += data[:room]
+        self.tail += data[room:]
+        if (excess := len(self.tail) - LOG_TAIL) > 0:
+            self.omitted += excess
+            del self.tail[:excess]
+
+    def text(self) -> str:
+        middle = f"\n[{self.omitted} bytes omitted]\n".encode() if self.omitted else b""
+        return bytes(self.head + middle + self.tail).decode(errors="replace")
 
 
 @dataclass
 class Child:
-    """A running task."""
+    """A running task. `refused`: why what it sent was not accepted."""
 
     id: str
     pid: int
-    pipe: int
-    log: Any
+    results: int  # the reading ends of its two pipes
+    prints: int
     started: float
     oom_kills: int
     buffer: bytearray = field(default_factory=bytearray)
-    result: dict[str, Any] | None = None
+    log: Log = field(default_factory=Log)
+    result: Any = None
+    refused: str | None = None
     killed: bool = False
 
 
@@ -160,22 +186,37 @@ class Server:
         self.send({"event": "ended", "id": message["id"], "result": {"errors": errors}, "exit": 0, "signal": None})
 
     def fork(self, message: dict[str, Any]) -> None:
-        read_end, write_end = os.pipe()
-        os.set_blocking(read_end, False)
-        log = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the child has ended
         server = os.getpid()
         oom_kills = processes.oom_kills()
         started = time.monotonic()
-        pid = os.fork()
+        ends: list[int] = []
+        try:
+            ends += os.pipe()
+            ends += os.pipe()
+            pid = os.fork()
+        except OSError as error:  # too many processes or files, or no memory
+            for end in ends:
+                os.close(end)
+            failed = f"the fork server could not start a process: {error}"
+            self.send(
+                {"event": "ended", "id": message["id"], "result": None, "exit": None, "signal": None, "failed": failed}
+            )
+            return
+        results, results_end, prints, prints_end = ends
         if pid == 0:
-            self.become_child(message, server, write_end, log.fileno())
-        os.close(write_end)
-        child = Child(message["id"], pid, read_end, log, started, oom_kills)
+            self.become_child(message, server, results_end, prints_end, (results, prints))
+        os.close(results_end)
+        os.close(prints_end)
+        child = Child(message["id"], pid, results, prints, started, oom_kills)
         self.children[child.id] = child
-        self.selector.register(read_end, selectors.EVENT_READ, lambda: self.read_child(child))
+        for pipe, read in ((results, self.read_results), (prints, self.read_prints)):
+            os.set_blocking(pipe, False)
+            self.selector.register(pipe, selectors.EVENT_READ, partial(read, child))
         self.send({"event": "started", "id": child.id, "pid": pid})
 
-    def become_child(self, message: dict[str, Any], server: int, pipe: int, log: int) -> None:
+    def become_child(
+        self, message: dict[str, Any], server: int, results: int, prints: int, unused: tuple[int, int]
+    ) -> None:
         """Never returns."""
         code = 1
         try:
@@ -188,10 +229,11 @@ class Server:
             os.close(self.messages_in)
             os.close(self.messages_out)
             self.selector.close()
-            for other in self.children.values():
-                os.close(other.pipe)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
+            for end in (*unused, *(end for other in self.children.values() for end in (other.results, other.prints))):
+                os.close(end)
+            os.dup2(prints, 1)
+            os.dup2(prints, 2)
+            os.close(prints)
             os.environ.update(message.get("env") or {})
             os.environ[TRIAL_VARIABLE] = message["id"]
             sys.path.insert(0, str(Path.cwd()))
@@ -199,7 +241,7 @@ class Server:
             def say(item: dict[str, Any]) -> None:
                 data = encode(item)
                 while data:
-                    data = data[os.write(pipe, data) :]
+                    data = data[os.write(results, data) :]
 
             task = importlib.import_module(f"effbench.worker.{message['task']}")
             say({"result": task.run(message["payload"], lambda phase: say({"phase": phase}))})
@@ -217,22 +259,58 @@ class Server:
                 sys.stderr.flush()
             os._exit(code)
 
-    def read_child(self, child: Child) -> None:
-        try:
-            while data := os.read(child.pipe, 1 << 16):
-                child.buffer += data
-        except BlockingIOError:
-            pass
-        else:  # end of file: the process has closed its end, reap() follows
-            with contextlib.suppress(KeyError):
-                self.selector.unregister(child.pipe)
-        while (end := child.buffer.find(b"\n")) >= 0:
-            item = json.loads(child.buffer[:end])
-            del child.buffer[: end + 1]
-            if "phase" in item:
-                self.send({"event": "phase", "id": child.id, "phase": item["phase"]})
-            else:
-                child.result = item["result"]
+    def read_prints(self, child: Child) -> None:
+        self.read(child.prints, child.log.add)
+
+    def read_results(self, child: Child) -> None:
+        self.read(child.results, partial(self.accept, child))
+        if child.refused:
+            self.unwatch(child.results)
+            child.killed = True
+            processes.kill_tree(child.pid)
+
+    def read(self, pipe: int, take: Callable[[bytes], None]) -> None:
+        """Hand on what a pipe holds, 1 MiB at most: a task that writes without end must not keep others waiting."""
+        for _ in range(READS):
+            try:
+                data = os.read(pipe, READ_BYTES)
+            except BlockingIOError:
+                return
+            if not data:  # end of file: the process has closed its end, reap() follows
+                self.unwatch(pipe)
+                return
+            take(data)
+
+    def unwatch(self, pipe: int) -> None:
+        with contextlib.suppress(KeyError):
+            self.selector.unregister(pipe)
+
+    def accept(self, child: Child, data: bytes) -> None:
+        """Take messages from a task's result pipe. Code of the user can find that pipe and write to it."""
+        child.buffer += data
+        *lines, rest = child.buffer.split(b"\n") if b"\n" in data else (child.buffer,)
+        child.buffer = rest
+        for line in lines:
+            if child.refused:
+                return
+            try:
+                message = decode(line)
+            except MessageError:
+                message = {}
+            match message:
+                case {"phase": str(phase)}:
+                    self.send({"event": "phase", "id": child.id, "phase": phase})
+                case {"result": result}:
+                    child.result = result
+                case _:
+                    self.refuse(child, len(line))
+        if len(rest) > MOST_BYTES:
+            self.refuse(child, len(rest))
+
+    def refuse(self, child: Child, size: int) -> None:
+        child.refused = f"its process wrote {size} bytes that are no message to the result pipe"
+        child.result = None
+        child.buffer.clear()
 
     def reap(self) -> None:
         by_pid = {child.pid: child for child in self.children.values()}
@@ -247,15 +325,13 @@ class Server:
                 self.end(by_pid[pid], os.waitstatus_to_exitcode(status))
 
     def end(self, child: Child, code: int) -> None:
-        self.read_child(child)
-        with contextlib.suppress(KeyError):
-            self.selector.unregister(child.pipe)
-        os.close(child.pipe)
+        self.read(child.results, partial(self.accept, child))
+        self.read(child.prints, child.log.add)
+        for pipe in (child.results, child.prints):
+            self.unwatch(pipe)
+            os.close(pipe)
         del self.children[child.id]
         self.kill_leftovers(child)
-        child.log.seek(max(0, child.log.seek(0, os.SEEK_END) - LOG_TAIL))
-        log = child.log.read().decode(errors="replace")
-        child.log.close()
         self.send(
             {
                 "event": "ended",
@@ -264,9 +340,10 @@ class Server:
                 "result": child.result,
                 "exit": code if code >= 0 else None,
                 "signal": -code if code < 0 else None,
-                "log": log,
+                "log": child.log.text(),
                 "oom_killed": code == -signal.SIGKILL and not child.killed and processes.oom_kills() > child.oom_kills,
                 "seconds": time.monotonic() - child.started,
+                "reason": child.refused,
             }
         )
 

@@ -22,7 +22,7 @@ from effbench.cell import Cell, Status, Trial, mode_settings
 from effbench.measure import accuracy, ceilings, counters, memory, telemetry, timing, watch, work
 from effbench.measure.partitions import Partitions
 from effbench.measure.profile import CALLS, profile
-from effbench.message import TrialRequest
+from effbench.message import DEVICE_PHASE, TrialRequest
 from effbench.models.build import build_module, resolve_target
 from effbench.models.spec import InputSpec, parse_inputs
 from effbench.modes import vector_instructions
@@ -113,22 +113,23 @@ def set_numerics(numerics: dict[str, Any]) -> None:
 def measure(run: Run) -> None:
     """The whole trial in order; fills `run.trial`."""
     cell, trial, device = run.cell, run.trial, run.device
-    with run.phase("setup"):
+    with run.phase(DEVICE_PHASE):  # before any code of the user: what fails here is tried again
         stay_on(run.request.cores)
-        set_numerics(cell.numerics)
-        mode = resolve_target(cell.mode["_target_"])(**mode_settings(cell.mode))
         if device.type == "cuda" and not torch.cuda.is_available():
             raise Ended(Status.UNSUPPORTED, "device=cuda, and torch sees no CUDA device here")
-        if reason := training.refusal(mode, cell) or mode.missing(device) or stream.unsupported(cell, mode):
-            raise Ended(Status.UNSUPPORTED, reason)
-        if vector_instructions.writes_cpp(mode, device):
-            vector_instructions.learn(run.user_cache)
         gpu = telemetry.Telemetry.open(run.request.gpu_uuid if device.type == "cuda" else None)
         stranger = watch.busy_stranger(gpu, run.request.foreign_wait_s)
         shared = watch.is_shared(gpu)
         if device.type == "cuda":
-            torch.cuda.init()
             torch.empty(1, device=device)  # the context
+    with run.phase("setup"):
+        set_numerics(cell.numerics)
+        mode = resolve_target(cell.mode["_target_"])(**mode_settings(cell.mode))
+        if reason := training.refusal(mode, cell) or mode.missing(device) or stream.unsupported(cell, mode):
+            raise Ended(Status.UNSUPPORTED, reason)
+        if vector_instructions.writes_cpp(mode, device):
+            vector_instructions.learn(run.user_cache)
+        if device.type == "cuda":
             memory.reset_peaks(device)
     with run.phase("build"):  # outside inference mode: its tensors cannot be parameters like any other
         seed = cell.numerics.get("seed", 0)

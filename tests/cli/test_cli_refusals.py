@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sqlite3
+import sys
 
 import pytest
 
@@ -216,3 +219,22 @@ def test_debugging_shows_the_traceback(cli):
     assert done.code != 0
     assert "Traceback" in done.err
     assert "ConfigError: bs must be at least 1" in done.err
+
+
+def test_text_that_the_terminal_cannot_show_does_not_end_a_command(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(command_line, "run", lambda argv: print("× \udcff") or 0)
+    with pytest.raises(SystemExit):
+        command_line.main([])
+    stream.seek(0)
+    assert stream.read() == "\\xd7 \\udcff\n"
+
+
+def test_a_terminal_that_was_closed_is_no_traceback(monkeypatch):
+    def closed(argv):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(command_line, "run_sweep", closed)
+    monkeypatch.setattr(os, "dup2", lambda *_: None)
+    assert command_line.run(["bs=1"]) == 130

@@ -167,7 +167,7 @@ def test_text_that_databases_refuse_is_stored_all_the_same(store, cell, environm
     here = store.add_environment(environment(), {"log": "\x00\ud800"})
     store.record(sweep, here, Trial(one.key, 0, Status.CRASHED, reason="core\x00dumped \ud83d"))
     with Store.open(path) as reader:
-        assert reader.results()[0]["reason"] == "core\ufffddumped ?"
+        assert reader.results()[0]["reason"] == "core\ufffddumped \\ud83d"
         assert reader.find_sweep(sweep).label == "a\ufffdb"
 
 

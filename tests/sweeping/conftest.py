@@ -17,6 +17,7 @@ def make(tmp_path, monkeypatch):
     """A schedule in a folder of locks of its own, and what it records."""
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(scheduling, "POLL_S", 0.01)
+    monkeypatch.setattr(scheduling, "RETRY_PAUSES_S", (0.0, 0.0, 0.0))
 
     def build(server=None, slots=None, places=None, ceilings=None, **options):
         recorded: list[Trial] = []

@@ -29,7 +29,8 @@ PROTOCOL = {"rounds": 1, "attempts": 1, "enough_interval": None, "profile": True
 
 
 class Server:
-    """Answers every trial as `answer(request, env)` says: an outcome, or None for one that never ends."""
+    """Answers every trial as `answer(request, env)` says: an outcome (with its `phase`, if that is not `check`), or None
+    for one that never ends."""
 
     def __init__(self, answer=None):
         self.answer = answer or (lambda request, env: ok(request))
@@ -48,6 +49,7 @@ class Server:
         def work():
             outcome = self.answer(payload, env)
             if outcome is not None:
+                task.phase = outcome.pop("phase", task.phase)
                 task.end(outcome)
 
         task.phase = "check"
@@ -74,6 +76,7 @@ class Watcher:
         self.running: dict[str, Job] = {}
         self.most = 0
         self.waited: list[str] = []
+        self.retries: list[str] = []
         self.waiting_now = threading.Event()
         self.dropped_jobs: list[Job] = []
         self.added_jobs: list[Job] = []
@@ -91,6 +94,9 @@ class Watcher:
     def waiting(self, slot, job):
         self.waited.append(slot.name)
         self.waiting_now.set()
+
+    def retried(self, slot, job, reason):
+        self.retries.append(reason)
 
     def ended(self, slot, job, trial):
         with self.lock:

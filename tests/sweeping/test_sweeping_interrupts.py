@@ -76,3 +76,27 @@ def test_other_errors_of_destructors_are_still_printed(monkeypatch):
         thing = Failing()
         del thing
     assert told == ["told"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_that_ask_the_sweep_to_stop(number):
+    stop = threading.Event()
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with stop_on_ctrl_c(stop):
+            os.kill(os.getpid(), number)
+            assert stop.wait(5)
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+
+
+def test_nohup_keeps_the_sweep_running():
+    stop = threading.Event()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_on_ctrl_c(stop):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert not stop.is_set()
+    finally:
+        signal.signal(signal.SIGHUP, before)

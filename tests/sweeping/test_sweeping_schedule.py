@@ -10,6 +10,7 @@ from schedule_parts import PROTOCOL, Server, cells, gpus, ok, units
 
 from effbench.cell import Cell, Status, Trial
 from effbench.errors import StoreError
+from effbench.sweeping import schedule as scheduling
 from effbench.sweeping.interpreters import HERE, Unit
 from effbench.sweeping.jobs import Job, jobs_of, with_retries
 from effbench.sweeping.schedule import Slot
@@ -212,6 +213,10 @@ def test_what_a_trial_is_asked_for(make):
     assert without.requests[0]["cores"] is None
 
 
+def without_result(**more):
+    return {"result": None, "exit": None, "signal": None, "oom_killed": False, "log": "", "pid": 7, **more}
+
+
 @pytest.mark.parametrize(
     ("outcome", "status", "reason"),
     [
@@ -219,18 +224,137 @@ def test_what_a_trial_is_asked_for(make):
         ({"signal": 63}, "crashed", "killed by signal 63 (in check)"),
         ({"exit": 3}, "crashed", "the process exited with code 3 (in check)"),
         ({"signal": 9, "oom_killed": True}, "oom", "ended by the kernel: host memory ran out (in check)"),
-        ({"died": "the fork server ended (code -9)"}, "crashed", "the fork server ended (code -9) (in check)"),
+        ({"signal": 9, "reason": "its process wrote 5 bytes"}, "crashed", "its process wrote 5 bytes (in check)"),
     ],
 )
 def test_a_process_without_a_result(make, outcome, status, reason):
-    full = outcome if "died" in outcome else {"result": None, "exit": None, "signal": None, "oom_killed": False,
-                                              "log": "its log", "pid": 7, **outcome}  # fmt: skip
+    full = without_result(**outcome, log="its log")
     schedule = make(Server(lambda request, env: full))
     schedule.run(jobs_of(units(1), 1, 0, {}))
     (trial,) = schedule.recorded
     assert (trial.status, trial.reason, trial.phase) == (status, reason, "check")
     assert trial.extra.get("log") == full.get("log")
     assert trial.wall_s is not None
+
+
+def at_the_device(request):
+    """A trial whose process could not use its GPU."""
+    failed = ok(request, "error")
+    failed["result"] |= {"reason": "in device: RuntimeError: CUDA driver initialization failed", "phase": "device"}
+    return {**failed, "phase": "device"}
+
+
+class TestFailuresOfTheHarness:
+    """They are tried again, and never a cell's at first sight."""
+
+    @pytest.mark.parametrize(
+        "failed",
+        [
+            at_the_device,
+            lambda request: without_result(exit=1, phase=None),
+            lambda request: {"result": None, "exit": None, "signal": None, "failed": "no memory to fork", "phase": None},
+        ],
+        ids=["device", "before", "fork"],
+    )
+    def test_one_that_passes_is_retried_and_told(self, make, failed):
+        schedule = make(server := Server(lambda request, env: failed(request) if len(server.envs) < 3 else ok(request)))
+        schedule.run(jobs_of(units(1), 2, 0, {}))
+        first, second = schedule.recorded
+        assert (first.status, second.status) == ("ok", "ok")
+        assert first.extra["harness_retries"] == schedule.observer.retries
+        assert len(schedule.observer.retries) == 2
+        assert "harness_retries" not in second.extra
+
+    def test_one_that_stays_is_recorded_after_three_more(self, make):
+        schedule = make(server := Server(lambda request, env: at_the_device(request)))
+        schedule.run(jobs_of(units(1), 2, 0, {}))
+        (trial,) = schedule.recorded
+        assert len(server.envs) == 4
+        assert trial.status == "error"
+        assert "initialization failed; tried 3 more times" in trial.reason
+        assert len(trial.extra["harness_retries"]) == 3
+
+    @pytest.mark.parametrize("phase", ["setup", "build", "check"])
+    @pytest.mark.parametrize("status", ["error", "crashed", "oom"])
+    def test_what_fails_in_code_of_the_user_is_not_retried(self, make, phase, status):
+        schedule = make(server := Server(lambda request, env: {**ok(request, status), "phase": phase}))
+        schedule.run(jobs_of(units(1), 1, 0, {}))
+        assert (len(server.envs), schedule.observer.retries) == (1, [])
+
+    def test_what_cannot_run_here_is_not_retried(self, make):
+        schedule = make(server := Server(lambda request, env: {**ok(request, "unsupported"), "phase": "device"}))
+        schedule.run(jobs_of(units(1), 1, 0, {}))
+        assert len(server.envs) == 1
+
+    def test_a_stop_ends_the_retries(self, make):
+        stop = threading.Event()
+        schedule = make(server := Server(lambda request, env: (stop.set(), at_the_device(request))[1]), stop=stop)
+        schedule.run(jobs_of(units(1), 1, 0, {}))
+        assert (len(server.envs), schedule.recorded) == (1, [])
+
+    def test_a_trial_whose_server_dies_is_run_once_more_from_one_of_its_own(self, make, monkeypatch):
+        alone = Server()
+        alone.wait_ready = alone.close = lambda: None
+        monkeypatch.setattr(scheduling, "ForkServer", lambda: alone)
+        schedule = make(Server(lambda request, env: {"died": "the fork server ended (code -9)"}))
+        schedule.run(jobs_of(units(1), 1, 0, {}))
+        (trial,) = schedule.recorded
+        assert (trial.status, len(alone.envs)) == ("ok", 1)
+        assert trial.extra["harness_retries"] == ["the fork server ended (code -9) (in check)"]
+
+    def test_a_trial_that_ends_every_server_is_crashed(self, make, monkeypatch):
+        died = Server(lambda request, env: {"died": "the fork server ended (code -9)"})
+        died.wait_ready = died.close = lambda: None
+        monkeypatch.setattr(scheduling, "ForkServer", lambda: died)
+        schedule = make(died)
+        schedule.run(jobs_of(units(1), 1, 0, {}))
+        (trial,) = schedule.recorded
+        assert (trial.status, trial.phase, len(died.envs)) == ("crashed", "check", 2)
+        assert trial.reason == "the fork server ended (code -9) (in check); tried 1 more time"
+
+    def test_a_server_that_does_not_start_is_tried_again(self, make, monkeypatch):
+        def fail():
+            made.append(1)
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+
+        made = []
+        monkeypatch.setattr(scheduling, "ForkServer", fail)
+        dead = Server()
+        dead.dead = "ended"
+        with pytest.raises(OSError, match="unavailable"):
+            make(dead).run(jobs_of(units(1), 1, 0, {}))
+        assert len(made) == 4
+
+
+@pytest.mark.parametrize(
+    "result",
+    [5, [], {}, "text", {"status": "fine"}, {"more": 1}, {"latency_ms": "fast"}, {"samples": {"latency_ms": ["x"]}},
+     {"samples": []}, {"extra": None}, {"reason": 7}, {"round": 3}, {"cell_key": "another"}],
+    ids=str,
+)  # fmt: skip
+def test_a_result_that_is_no_record_is_its_own_trials_crash(make, result):
+    def answer(request, env):
+        whole = ok(request)
+        if request["cell"]["bs"] == 1:
+            whole["result"] = {**whole["result"], **result} if isinstance(result, dict) and result else result
+        return whole
+
+    schedule = make(Server(answer))
+    schedule.run(jobs_of(units(2), 1, 0, {}))
+    assert sorted(trial.status for trial in schedule.recorded) == ["crashed", "ok"]
+    (crashed,) = (trial for trial in schedule.recorded if trial.status == "crashed")
+    assert "no trial's record" in crashed.reason
+
+
+def test_lone_surrogates_of_a_reason_can_be_printed(make):
+    def answer(request, env):
+        failed = ok(request, "error")
+        failed["result"]["reason"] = "in check: RuntimeError: \udcff"
+        return failed
+
+    schedule = make(Server(answer))
+    schedule.run(jobs_of(units(1), 1, 0, {}))
+    assert schedule.recorded[0].reason == "in check: RuntimeError: \\udcff"
 
 
 def test_a_trial_that_never_ends_is_killed_and_the_rest_goes_on(make):

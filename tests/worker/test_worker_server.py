@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+import resource
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -126,10 +129,87 @@ def test_how_a_task_ends(server, python, exit, number):
     assert server.call("runs", {"still": "here"}, 30) == {"still": "here"}
 
 
-def test_the_log_is_kept_to_its_last_part(server):
-    ended = outcome(submit(server, "print('x' * 9000); import os; os.write(2, b'\\xff last words')"))
-    assert len(ended["log"]) <= 4000
-    assert ended["log"].endswith("\ufffd last words")
+def test_both_ends_of_the_output_are_kept_and_no_more(server):
+    code = "print('first words'); print('x' * 30_000_000, flush=True); import os; os.write(2, b'\\xff last words')"
+    ended = outcome(submit(server, code))
+    assert ended["log"].startswith("first words\nxxx")
+    assert "bytes omitted]" in ended["log"]
+    assert ended["log"].endswith("xxx\n\ufffd last words")
+    assert len(ended["log"]) < 6000
+    peak_kib = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{server.process.pid}/status").read_text())[1]
+    assert int(peak_kib) < 100_000
+
+
+def test_a_task_that_prints_without_end_does_not_keep_others_waiting(server):
+    loud = submit(server, "while True: print('x' * 1000)")
+    assert server.call("runs", {"a": 1}, 30) == {"a": 1}
+    server.kill(loud)
+    assert loud.outcome["signal"] == signal.SIGKILL
+
+
+#: Finds the pipe to the server as any code of the user could.
+FIND_PIPE = """
+import os, stat
+mine = [int(fd) for fd in os.listdir("/proc/self/fd") if int(fd) > 2]
+(pipe,) = [fd for fd in mine if os.path.exists(f"/proc/self/fd/{fd}") and stat.S_ISFIFO(os.fstat(fd).st_mode)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("rubbish", "size"),
+    [
+        ("b'hello\\n'", 5),
+        ("b'\\xff\\n'", 1),
+        ("b'[' * 100_000 + b'\\n'", 100_000),
+        ("b'{\"v\":1}\\n'", 7),
+        ("b'{\"v\":1,\"phase\":[]}\\n'", 18),
+        ("b'{\"phase\":\"timing\"}\\n'", 18),
+    ],
+)
+def test_what_is_no_message_ends_its_own_task_alone(server, rubbish, size):
+    other = submit(server, "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)")
+    bad = submit(server, f"{FIND_PIPE}\nos.write(pipe, {rubbish})\n__import__('time').sleep(1000)")
+    ended = outcome(bad)
+    assert f"wrote {size} bytes that are no message" in ended["reason"]
+    assert (ended["result"], ended["signal"]) == (None, signal.SIGKILL)
+    Path("go").touch()
+    assert outcome(other)["result"] == {}
+
+
+def test_rubbish_of_a_task_that_has_ended(server):
+    ended = outcome(submit(server, f"{FIND_PIPE}\nos.write(pipe, b'hello\\n'); os._exit(0)"))
+    assert "wrote 5 bytes" in ended["reason"]
+
+
+def test_a_line_without_end_is_bounded(server, monkeypatch):
+    code = f"{FIND_PIPE}\nwhile True: os.write(pipe, b'x' * 65536)"
+    ended = outcome(submit(server, code))
+    assert "bytes that are no message" in ended["reason"]
+    assert server.call("runs", {"a": 1}, 30) == {"a": 1}
+
+
+def test_a_server_that_cannot_fork_says_so_and_lives(server):
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (3, 4096))
+    ended = outcome(submit(server, ""))
+    assert "could not start a process" in ended["failed"]
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (4096, 4096))
+    assert server.call("runs", {"a": 1}, 30) == {"a": 1}
+
+
+@pytest.mark.parametrize("line", [b"hello\n", b'{"v":1,"event":"ended"}\n', b'{"v":1,"event":"phase","id":[]}\n'])
+def test_a_server_that_says_what_is_no_message_is_ended(server, line):
+    task = submit(server, "__import__('time').sleep(1000)")
+    with open(f"/proc/{server.process.pid}/fd/{output_of(server)}", "wb") as pipe:  # noqa: PTH123
+        pipe.write(line)
+    assert "not understood" in outcome(task)["died"]
+
+
+def output_of(server):
+    """The number under which the server has the pipe that it sends its messages through."""
+    ours = os.fstat(server.process.stdout.fileno())
+    for fd in os.listdir(f"/proc/{server.process.pid}/fd"):  # noqa: PTH208
+        if os.path.samestat(os.stat(f"/proc/{server.process.pid}/fd/{fd}"), ours):  # noqa: PTH116
+            return fd
 
 
 def test_output_never_reaches_the_messages(server):

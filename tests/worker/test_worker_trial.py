@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from effbench.cell import Status, Trial
+from effbench.cell import Cell, Status, Trial
 from effbench.measure import timing
 from effbench.measure.telemetry import Telemetry
+from effbench.message import DEVICE_PHASE, TrialRequest
 from effbench.worker import stream, trial
 
 RULES = timing.Rules(
@@ -50,3 +51,19 @@ def test_a_host_that_was_busy_while_latencies_were_timed(monkeypatch):
 
 def test_a_stream_has_calls_of_many_sizes(monkeypatch):
     assert time_step(monkeypatch, 5.0437, 2.5228, sizes=[1, 64]) is None
+
+
+def test_the_gpu_is_touched_before_any_code_of_the_user(monkeypatch):
+    """So that what fails there is known to be the harness's failure."""
+    def refuse(*_, **options):
+        raise RuntimeError("CUDA driver initialization failed")
+
+    phases = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "empty", refuse)
+    cell = Cell({"name": "m", "module": {"_target_": "not.there"}}, 1, {"name": "e", "_target_": "not.there.Mode"},
+                "float32", "inference", "cuda")  # fmt: skip
+    ended = trial.run(TrialRequest(cell.params(), {**vars(RULES)}).to_json(), phases.append)
+    assert phases == [DEVICE_PHASE]
+    assert (ended["status"], ended["phase"]) == ("error", DEVICE_PHASE)
+    assert "CUDA driver initialization failed" in ended["reason"]
