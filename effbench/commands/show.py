@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import difflib
 import io
+import re
+import shlex
 from collections import Counter
 from typing import Any
 
@@ -22,6 +24,7 @@ from effbench.metrics import METRICS, Better
 from effbench.report.speedup_table import FORMATS, Entry, SpeedupTable, speedup_table
 from effbench.report.why_table import why_table
 from effbench.store.store import Store
+from effbench.sweeping.trust import FLAG
 
 HELP = "The speedup table of a sweep: rows model × bs, columns modes."
 PLAIN_WIDTH = 240
@@ -252,16 +255,18 @@ def end_of_sweep(outcome: Any) -> int:
         show(console, sweep, rows, table_of(rows, None, sweep.baseline_mode))
     counts = Counter(row["status"] for row in rows)
     said = ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
-    option = "" if outcome.db == options.DEFAULT_DB else f" --db '{db}'"
-    setting = "" if outcome.db == options.DEFAULT_DB else f" 'db=\"{db}\"'" if "?" in db else f" db={db}"
+    default = outcome.db == options.DEFAULT_DB
+    option = [] if default else ["--db", db]
+    setting = [] if default else [f"db={db}" if re.fullmatch(r"[A-Za-z0-9_./:@+-]+", db) else f'db="{db}"']
     environments = len({row["environment_id"] for row in rows})
     where = f" in {environments} environments" if environments > 1 else ""
     console.print(f"{said} of {sweep.cells} cells{where} · database {db}", highlight=False, soft_wrap=True)
     if outcome.state == "interrupted":
-        console.print(
-            f"interrupted; go on with: effbench -m resume={sweep.id}{setting}", highlight=False, soft_wrap=True
-        )
+        trusted = [] if sweep.imported_at is None else [FLAG]
+        again = shlex.join(["effbench", "-m", f"resume={sweep.id}", *setting, *trusted])
+        console.print(f"interrupted; go on with: {escape(again)}", highlight=False, soft_wrap=True)
         return 130
-    console.print(f"report: effbench report{option} --sweep {sweep.id}", highlight=False, soft_wrap=True)
+    report = shlex.join(["effbench", "report", *option, "--sweep", sweep.id])
+    console.print(f"report: {escape(report)}", highlight=False, soft_wrap=True)
     failed = any(Status(row["status"]).is_failure for row in rows)
     return 1 if failed and outcome.on_failure == "fail" else 0
