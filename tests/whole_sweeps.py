@@ -135,7 +135,8 @@ def odd_database(url: Any, sweeps: int = 2) -> list[str]:
 
 
 def contents(url: Any) -> dict[str, list[str]]:
-    """Every table with every column but ids that the database gave and `imported_at`; a sample is known by its trial."""
+    """Every table with every column but `imported_at` and ids that the database gave; a sample is known by its
+    trial."""
     found: dict[str, list[str]] = {}
     with Store.open(url) as store, store._reading() as connection:
         trials: dict[int, tuple] = {}

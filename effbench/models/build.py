@@ -65,7 +65,8 @@ def resolve_target(target: str) -> Callable[..., Any]:
     home = _home(found)
     is_module = isinstance(found, type) and issubclass(found, nn.Module)  # in a code.py of the user's, say
     if home.partition(".")[0] in sys.stdlib_module_names and not is_module and found not in PLAIN:
-        raise ConfigError(f"{_named(target)} comes with Python ({home}); allowed: code of yours or of a package")
+        allowed = "your own code or that of an installed package"
+        raise ConfigError(f"{_named(target)} comes with Python ({home}); allowed: {allowed}")
     return found
 
 

@@ -144,9 +144,10 @@ class _Taking:
     def take_cell(self, batch: list[Record]) -> None:
         self.once(CELL, "key", batch, "cell", ("position",))
         for record in batch:  # else a forged cell would take the place of one that the user plans later
-            if digest(record.values["params"]) != record.values["key"]:
+            key = record.values["key"]
+            if key != _key_of(record.values["params"]):
                 where = record.where or self.id
-                raise StoreError(f"{where}: cell {record.values['key'][:12]} does not fit its params: damaged or forged")
+                raise StoreError(f"{where}: cell {key[:12]} does not fit its params: damaged or forged")
         taken = {position: key for key, position in self.planned.items()}
         new = []
         for record in batch:
@@ -304,7 +305,7 @@ class _Taking:
         own = sa.and_(SWEEP.c.id == self.id, SWEEP.c.imported_at.is_(None))
         marked = self.connection.scalar(sa.update(SWEEP).where(own).values(imported_at=now()).returning(SWEEP.c.id))
         if marked is not None:
-            self.done.notes.append("this sweep was run here; its plan or state was imported now, so it counts as imported")
+            self.done.notes.append("it was run here, but now counts as imported: its plan or state has changed")
 
     def go_on(self) -> None:
         """The state that is newer: of the side that has all trials of the other and more, else that ended later."""
@@ -331,6 +332,13 @@ class _Taking:
             f"sweep {self.id}{where} contradicts {self.store.name}: {what} has {name} {_short(here)} there, "
             f"{_short(given)} in what is imported"
         )
+
+
+def _key_of(params: dict[str, Any]) -> str | None:
+    try:
+        return digest(params)
+    except ValueError:  # NaN, which no cell has
+        return None
 
 
 def _trial_name(key: tuple) -> str:

@@ -95,8 +95,8 @@ def probe(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: st
     losses = dict.fromkeys(loss for loss in named if loss not in LOSSES)
     modes = {str(part["mode"]): part["mode"] for part in parts}
     request = ProbeRequest(
-        modules=list(dict.fromkeys(outer for outer, *_ in targets)),
-        others=list(dict.fromkeys(one for _, *inner in targets for one in inner) | losses),
+        modules=list(dict.fromkeys(one for found in targets for one in found[:1])),
+        others=list(dict.fromkeys(one for found in targets for one in found[1:]) | losses),
         modes=list(modes.values()),
         device="cpu" if all(part["device"] == "cpu" for part in parts) else "auto",
     )

@@ -30,8 +30,9 @@ FAST, SLOW = {"latency_ms": steps(1.0, 0.001)}, {"latency_ms": steps(1.1, 0.001)
 
 def a_cell(target="torch.nn.Linear", **arguments):
     module = {"_target_": target, **arguments}
-    return Cell({"name": "net", "module": module}, 8, {"name": "eager", "_target_": "effbench.modes.eager.Eager"}, "float32", "inference",
-                "cpu", env={"LD_PRELOAD": "/evil.so"})  # fmt: skip
+    mode = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
+    env = {"LD_PRELOAD": "/evil.so"}
+    return Cell({"name": "net", "module": module}, 8, mode, "float32", "inference", "cpu", env=env)
 
 
 OWN = a_cell()

@@ -21,7 +21,7 @@ TRAINING = {"phase": "training", "training": {"loss": "os.system"}}
         ({"model": {"module": {"_target_": "os.system"}}}, "_target_=os.system comes with Python"),
         ({"model": {"module": {"_target_": "fractions.Fraction"}}}, "_target_=fractions.Fraction comes with Python"),
         ({"model": {"module": {"_target_": "torch.device"}}}, "torch.device is a class; allowed: a torch.nn.Module"),
-        ({"model": {"module": {**LINEAR, "deep": [{"_target_": "os.system"}]}}}, "_target_=os.system comes with Python"),
+        ({"model": {"module": {**LINEAR, "x": [{"_target_": "os.system"}]}}}, "_target_=os.system comes with Python"),
         ({"mode": {**EAGER, "_target_": "os.system"}}, "_target_=os.system comes with Python"),
         (TRAINING, "training.loss=os.system comes with Python"),
     ],
