@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -72,6 +73,18 @@ def encodable(text: str) -> str:
 def mode_settings(mode: dict[str, Any]) -> dict[str, Any]:
     """A mode's own settings, its constructor's keyword arguments: all but what describes it."""
     return {key: value for key, value in mode.items() if key not in ("name", "description", "_target_")}
+
+
+def targets_in(node: Any) -> Iterator[str]:
+    """Yield every `_target_` in nested settings, outermost first."""
+    if isinstance(node, dict):
+        if "_target_" in node:
+            yield str(node["_target_"])
+        for value in node.values():
+            yield from targets_in(value)
+    elif isinstance(node, list | tuple):
+        for value in node:
+            yield from targets_in(value)
 
 
 @dataclass(frozen=True)

@@ -76,9 +76,12 @@ class TrialRequest:
 
 @dataclass
 class ProbeRequest:
-    """Which targets must be importable; the answer carries the environment as well."""
+    """Which targets must be importable; the answer carries the environment as well.
+
+    `modules` make models; `others` are targets among their arguments, and losses."""
 
     modules: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
     modes: list[dict[str, Any]] = field(default_factory=list)
     device: str = "auto"
     evidence: list[dict[str, Any]] = field(default_factory=list)  # "target" and "settings" of pieces

@@ -136,7 +136,8 @@ def odd_database(url: Any, sweeps: int = 2) -> list[str]:
 
 
 def contents(url: Any) -> dict[str, list[str]]:
-    """Every table with every column but ids that the database gave; a sample is known by its trial."""
+    """Every table with every column but `imported_at` and ids that the database gave; a sample is known by its
+    trial."""
     found: dict[str, list[str]] = {}
     with Store.open(url) as store, store._reading() as connection:
         trials: dict[int, tuple] = {}
@@ -149,6 +150,8 @@ def contents(url: Any) -> dict[str, list[str]]:
                     trials[values.pop("id")] = tuple(values[name] for name in names)
                 elif table.name == "sample":
                     values["trial_id"] = trials[values["trial_id"]]
+                elif table.name == "sweep":
+                    del values["imported_at"]
                 elif "id" in values and table.name in ("calibration", "claim_verdict", "acknowledgement"):
                     del values["id"]
                 rows.append(repr(sorted(values.items())))

@@ -26,6 +26,7 @@ from effbench.regression.gate import baseline_of, command_for, failing, unchecke
 from effbench.report import comparison, gate_text
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
+from effbench.sweeping import trust
 
 if TYPE_CHECKING:
     from effbench.regression.rerun import Confirmation
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--confirm", action="store_true",
         help="run what is slower again before saying so, old and new in turns where both can be run here",
     )  # fmt: skip
+    parser.add_argument(trust.FLAG, action="store_true", help=f"with --confirm: {trust.HELP}")
     parser.add_argument(
         "--rounds",
         type=int,
@@ -106,9 +108,12 @@ def confirmed(compared: Compared, before: SweepInfo, sweep: SweepInfo, args: arg
         raise UsageError(f"--rounds {args.rounds}: fewer than {LEAST_PAIRS} pairs confirm nothing")
     flagged = [change for change in failing(compared) if change.verdict is Verdict.SLOWER]
     command = ["check", "--baseline", args.baseline, "--sweep", sweep.id, "--confirm"]
+    command += [trust.FLAG] if args.trust_imported else []
     quiet = args.format != "table" and not args.out
     try:
-        return confirm(compared, flagged, before, sweep, args.db, command, args.rounds, quiet)
+        return confirm(
+            compared, flagged, before, sweep, args.db, command, args.rounds, quiet, args.trust_imported
+        )
     except KeyboardInterrupt:  # before it could begin: what the sweep showed is told all the same
         return interrupted(compared, flagged)
 

@@ -133,7 +133,9 @@ def command_of(
     info: SweepInfo, protocol: Callable[[], list[str]], params: Mapping[str, Any], environment_id: str
 ) -> tuple[str | None, str | None]:
     """The command that runs the cell again as the sweep did, under the interpreter that it ran under; or None and why
-    there is none."""
+    there is none. An imported sweep has none: pasting it would run what someone else chose."""
+    if info.imported_at is not None:
+        return None, "its sweep was imported, so review the parameters below before you run it"
     facts = (info.host.get("environments") or {}).get(environment_id) or {}
     try:
         words = [

@@ -14,6 +14,7 @@ from effbench.errors import UsageError
 from effbench.report.history_table import HistoryTable
 from effbench.store.series import Series
 from effbench.store.store import Store
+from effbench.store.sweeps import starts_in_future
 
 #: Names of sweeps that a message tells.
 MOST_NAMES = 8
@@ -82,9 +83,9 @@ def _no_cells(store: Store, models: Sequence[str], modes: Sequence[str]) -> str:
 
 def position_of(since: str, sweeps: Sequence[dict[str, Any]]) -> int:
     """Place of the first sweep that `since` means: an id, a label, a name, a date (UTC), the start of an id; `last` is
-    the newest."""
+    the newest that does not start in the future."""
     if since == "last" and sweeps:
-        return len(sweeps) - 1
+        return max((i for i, sweep in enumerate(sweeps) if not starts_in_future(sweep["started_at"])), default=0)
     for key in ("id", "label", "name"):
         for index, sweep in enumerate(sweeps):
             if sweep[key] == since:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import io
+import shlex
 from collections import Counter
 from typing import Any
 
@@ -253,15 +254,15 @@ def end_of_sweep(outcome: Any) -> int:
         show(console, sweep, rows, table_of(rows, None, sweep.baseline_mode))
     counts = Counter(row["status"] for row in rows)
     said = ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
-    option = "" if outcome.db == options.DEFAULT_DB else f" --db '{db}'"
+    option = [] if outcome.db == options.DEFAULT_DB else ["--db", db]
     environments = len({row["environment_id"] for row in rows})
     where = f" in {environments} environments" if environments > 1 else ""
     console.print(f"{said} of {sweep.cells} cells{where} · database {db}", highlight=False, soft_wrap=True)
     if outcome.state == "interrupted":
-        console.print(
-            f"interrupted; go on with: {resume.command(sweep.id, outcome.db, db)}", highlight=False, soft_wrap=True
-        )
+        again = resume.command(sweep.id, outcome.db, db, is_imported=sweep.imported_at is not None)
+        console.print(f"interrupted; go on with: {escape(again)}", highlight=False, soft_wrap=True)
         return 130
-    console.print(f"report: effbench report{option} --sweep {sweep.id}", highlight=False, soft_wrap=True)
+    report = shlex.join(["effbench", "report", *option, "--sweep", sweep.id])
+    console.print(f"report: {escape(report)}", highlight=False, soft_wrap=True)
     failed = any(Status(row["status"]).is_failure for row in rows)
     return 1 if failed and outcome.on_failure == "fail" else 0

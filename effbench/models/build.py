@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,6 +23,8 @@ from effbench.errors import ConfigError
 KEY = "_target_"
 #: Packages that come with the extra `models`.
 EXTRA = frozenset({"torchvision", "transformers"})
+#: What a configuration may need of the standard library: they only hold values.
+PLAIN = (SimpleNamespace, OrderedDict)
 
 
 def build_module(module: Mapping[str, Any], dtype: torch.dtype, device: torch.device | str, seed: int) -> nn.Module:
@@ -27,12 +32,13 @@ def build_module(module: Mapping[str, Any], dtype: torch.dtype, device: torch.de
 
     `module` holds `_target_` and the constructor's keyword arguments; mappings among those that have a `_target_` are
     built first. Weights are drawn on the CPU, so that a seed gives the same ones for every device. What the constructor
-    raises passes through.
+    raises passes through. Raises ConfigError for a target that `resolve_model` or `resolve_target` refuses.
     """
     if module.get(KEY) in (None, "", "???"):
         raise ConfigError(
             f"model.module.{KEY} is missing; give an import path (my_pkg.Net) or a file (path/net.py:Net)"
         )
+    resolve_model(str(module[KEY]))
     torch.manual_seed(seed)
     built = _instantiate(module)
     if not isinstance(built, nn.Module):
@@ -44,7 +50,8 @@ def build_module(module: Mapping[str, Any], dtype: torch.dtype, device: torch.de
 def resolve_target(target: str) -> Callable[..., Any]:
     """What `target` names: `package.module.Name`, or `path/to/file.py:Name` relative to the working directory.
 
-    Raises `ConfigError` that says which part cannot be found or imported.
+    Raises `ConfigError` that says which part cannot be found or imported, and for what Python itself ships: a
+    configuration that names `os.system` is a mistake or an attack.
     """
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
@@ -55,7 +62,41 @@ def resolve_target(target: str) -> Callable[..., Any]:
     if not callable(found):
         kind = type(found).__name__
         raise ConfigError(f"{_named(target)} is a {kind}, not callable; allowed: a torch.nn.Module class or a factory")
+    home = _home(found)
+    is_module = isinstance(found, type) and issubclass(found, nn.Module)  # in a code.py of the user's, say
+    if home.partition(".")[0] in sys.stdlib_module_names and not is_module and found not in PLAIN:
+        allowed = "your own code or that of an installed package"
+        raise ConfigError(f"{_named(target)} comes with Python ({home}); allowed: {allowed}")
     return found
+
+
+def resolve_model(target: str) -> Callable[..., Any]:
+    """What `target` names, if it is a `torch.nn.Module` class, a function or a method.
+
+    Raises `ConfigError` as `resolve_target` does, and for any other class or object: it would be called to find out
+    that it makes no module.
+    """
+    found = resolve_target(target)
+    if isinstance(found, type):
+        fits = issubclass(found, nn.Module)
+    else:
+        fits = isinstance(inspect.unwrap(found), FunctionType | MethodType)
+    if not fits:
+        what = "a class" if isinstance(found, type) else f"a {type(found).__name__}"
+        raise ConfigError(
+            f"{_named(target)} is {what}; allowed: a torch.nn.Module class, or a function that returns a module"
+        )
+    return found
+
+
+def _home(found: Any) -> str:
+    """The module that a callable comes from, whatever attribute it was reached by."""
+    while isinstance(found, functools.partial):
+        found = found.func
+    home = getattr(found, "__module__", None)
+    if home is None:  # a method written in C: that of its object or class
+        home = getattr(found, "__objclass__", type(getattr(found, "__self__", None))).__module__
+    return str(home)
 
 
 def _instantiate(node: Any) -> Any:

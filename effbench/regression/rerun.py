@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,10 +19,14 @@ from effbench.regression.compare import Compared, finish, load
 from effbench.regression.origin import Origin, current, origin
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
+from effbench.sweeping import trust
 from effbench.sweeping.conduct import Command, Outcome, run_cells
 from effbench.sweeping.interpreters import Interpreter, Unit
 from effbench.sweeping.plan import Settings
 from effbench.sweeping.progress import Progress
+
+
+FACTS = {"python", "folder", "given", "git_revision", "git_description"}
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Confirmation:
 
 def confirm(
     compared: Compared, flagged: Sequence[Change], before: SweepInfo, after: SweepInfo, db: str,
-    command: Sequence[str], rounds: int = LEAST_PAIRS, quiet: bool = False,
+    command: Sequence[str], rounds: int = LEAST_PAIRS, quiet: bool = False, trust_imported: bool = False,
 ) -> Confirmation:  # fmt: skip
     """Run the cells of `flagged` (rows of `compared` that are slower) again, and judge those rows by what comes out.
 
@@ -46,16 +51,22 @@ def confirm(
     interval over pairs must lie beyond the limit. Where not, the new side alone runs again and is compared with the
     baseline as the sweep was; a note says why. What is not confirmed becomes `ambiguous`, a cell that fails now
     `broken`; of what the re-run says nothing, or where what the sweep ran cannot be run here, the verdict stays.
+    What an imported sweep recorded, its cells as its interpreter and revision, is used only with `trust_imported`.
     Raises UsageError where old and new are not the same cells.
     """
     if not flagged:
         return Confirmation(compared)
+    if after.imported_at is not None and not trust_imported:
+        return Confirmation(not_run(compared, flagged, trust.refusal(after)))
     old_facts, new_facts = facts_of(compared.before, before), facts_of(compared.after, after)
     keys = {change.key for change in flagged}
     with Store.open(db, mode="read") as store:
         cells = [cell for cell in store.planned(after.id) if cell.key in keys]
     if len(cells) < len(keys):
         raise UsageError("--confirm runs the same cells again: leave --across dtype and numerics out")
+    for sweep in (before, after):
+        if sweep.imported_at is not None and trust_imported:
+            trust.announce(sweep, cells)
     try:
         here, moved = current(new_facts, after.id, cells)
     except UsageError as error:
@@ -75,7 +86,11 @@ def confirm(
         return run_cells(settings, units, Command([*command], []), None, Progress(quiet=quiet), threading.Event())
 
     software = software_changed(compared.before, compared.after)
-    with origin(old_facts, new_facts or {}, here, cells, software) as found:
+    if before.imported_at is not None and not trust_imported:
+        old_side = nullcontext(Origin(None, trust.refusal(before)))
+    else:
+        old_side = origin(old_facts, new_facts or {}, here, cells, software)
+    with old_side as found:
         try:
             try:
                 outcome = run(*(side for side in (found.interpreter, here) if side is not None))
@@ -104,9 +119,10 @@ def interrupted(compared: Compared, flagged: Sequence[Change], sweep_id: str | N
 
 
 def facts_of(half: Half, sweep: SweepInfo) -> Mapping[str, Any] | None:
-    """What the sweep says of the interpreter of this side."""
+    """What the sweep says of the interpreter of this side, None unless it says all of it."""
     known = sweep.host.get("environments") or {}
-    return next((known[one] for one in half.environments if one in known), None)
+    facts = next((known[one] for one in half.environments if one in known), None)
+    return facts if isinstance(facts, dict) and facts.keys() >= FACTS else None
 
 
 def judged_again(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from effbench.cell import Cell
+from effbench.cell import Cell, targets_in
 from effbench.sweeping.interpreters import Interpreter
 
 #: Targets that come with effbench: what they do does not depend on the working directory.
@@ -30,20 +29,9 @@ def targets(cells: Iterable[Cell]) -> list[str]:
     """Every `_target_` of theirs, nested ones too, and every loss, that is not effbench's or torch's."""
     found = {}
     for cell in cells:
-        named = [*_targets(cell.model["module"]), *_targets(cell.mode), (cell.training or {}).get("loss", "mean")]
+        named = [*targets_in(cell.model["module"]), *targets_in(cell.mode), (cell.training or {}).get("loss", "mean")]
         found |= dict.fromkeys(one for one in named if "." in one and not one.startswith(OWN_TARGETS))
     return list(found)
-
-
-def _targets(node: Any) -> Iterator[str]:
-    if isinstance(node, dict):
-        if "_target_" in node:
-            yield str(node["_target_"])
-        for value in node.values():
-            yield from _targets(value)
-    elif isinstance(node, list | tuple):
-        for value in node:
-            yield from _targets(value)
 
 
 def sources(names: Sequence[str], interpreter: Interpreter) -> dict[str, Path | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -99,7 +100,7 @@ def what_is_missing(name: str, looking: Looking) -> str:
     keys, words = looking.otherwise
     said = []
     if keys:
-        said.append(f"{len(keys)} {of_all} measured in another way: judge them with {' '.join(words)}")
+        said.append(f"{len(keys)} {of_all} measured in another way: judge them with {shlex.join(words)}")
     if rest := looking.missing - len(keys):
         said.append(f"{rest} {of_all} not measured")
     return "; ".join(said)

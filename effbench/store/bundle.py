@@ -34,6 +34,7 @@ VERSION = 1
 TABLES = ("sweep", "environment", "cell", "trial", "calibration", "claim_verdict", "baseline", "acknowledgement")
 #: columns that the section says (its sweep), or that mean something in one database only
 _LOCAL = {
+    "sweep": ("imported_at",),
     "trial": ("id", "sweep_id"),
     "calibration": ("id",),
     "claim_verdict": ("id", "sweep_id"),

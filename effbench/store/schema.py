@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 #: every revision of the schema, oldest first; kept here so that opening a database does not import alembic
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 HEAD_REVISION = REVISIONS[-1]
 
 
@@ -91,6 +91,7 @@ class SweepRow(Base):
     rounds: Mapped[int]
     git_revision: Mapped[str | None]
     host: Mapped[dict[str, Any]]
+    imported_at: Mapped[dt.datetime | None]  # NULL: swept into this database; never part of a bundle
 
 
 class CellRow(Base):

@@ -18,6 +18,8 @@ SWEEP, PLANNED, TRIAL, RESULT = (row.__table__ for row in (SweepRow, SweepCellRo
 STATES = ("running", "completed", "interrupted", "failed")
 #: How the names of sweeps begin that only run some cells of another one again: `last` is none of them.
 CONFIRMING = "confirm:"
+#: A clock may be ahead of ours by this much.
+CLOCK_SKEW = dt.timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class SweepInfo:
     A sweep that is stored as running is `interrupted` here if its process was on this host and has ended.
 
     `cells` were planned, `trials` are recorded (all attempts), `statuses` counts results (cell × environment) by
-    status.
+    status. `imported_at` is set for a sweep that `effbench import` wrote or changed (docs/transfer.md, Trust model).
     """
 
     id: str
@@ -44,13 +46,19 @@ class SweepInfo:
     rounds: int
     git_revision: str | None
     host: dict[str, Any]
+    imported_at: dt.datetime | None = None
     cells: int = 0
     trials: int = 0
     statuses: dict[str, int] = field(default_factory=dict)
 
 
+def starts_in_future(started_at: dt.datetime) -> bool:
+    """Return whether a sweep claims a start that is still to come. Such a sweep is never the newest one."""
+    return started_at > dt.datetime.now(dt.UTC) + CLOCK_SKEW
+
+
 def all_sweeps(connection: sa.Connection, sweep_id: str | None = None) -> list[SweepInfo]:
-    """Every sweep (or the one with this id), newest first."""
+    """Every sweep (or the one with this id), newest first; those that start in the future come last."""
     query = sa.select(SWEEP).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
     cells = sa.select(PLANNED.c.sweep_id, sa.func.count()).group_by(PLANNED.c.sweep_id)
     trials = sa.select(TRIAL.c.sweep_id, sa.func.count()).group_by(TRIAL.c.sweep_id)
@@ -67,7 +75,7 @@ def all_sweeps(connection: sa.Connection, sweep_id: str | None = None) -> list[S
     by_status: dict[str, dict[str, int]] = {}
     for found, status, count in connection.execute(statuses):
         by_status.setdefault(found, {})[status] = count
-    return [
+    found = [
         SweepInfo(
             **{**row, "state": _state(row)},
             cells=planned.get(row["id"], 0),
@@ -76,6 +84,7 @@ def all_sweeps(connection: sa.Connection, sweep_id: str | None = None) -> list[S
         )
         for row in connection.execute(query).mappings()
     ]
+    return sorted(found, key=lambda sweep: starts_in_future(sweep.started_at))
 
 
 def _state(row: sa.RowMapping) -> str:
@@ -86,15 +95,23 @@ def _state(row: sa.RowMapping) -> str:
 def find(connection: sa.Connection, ref: str, database: str) -> SweepInfo:
     """The sweep that `ref` means: `last`, an id, a name (its newest), or the unique start of an id.
 
+    A sweep that starts in the future is never `last`, and the newest of its name only if no other has that name.
     Raises NothingFoundError that names what exists.
     """
-    known = connection.execute(
-        sa.select(SWEEP.c.id, SWEEP.c.name).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
+    rows = connection.execute(
+        sa.select(SWEEP.c.id, SWEEP.c.name, SWEEP.c.started_at).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
     ).all()
-    if not known:
+    if not rows:
         raise NothingFoundError(f"{database} holds no sweep yet; `effbench -m model=mlp mode=eager,default` runs one")
-    found = _resolve(ref, [(row.id, row.name) for row in known], database)
-    return all_sweeps(connection, found)[0]
+    started = [(row.id, row.name) for row in rows if not starts_in_future(row.started_at)]
+    future = [(row.id, row.name) for row in rows if starts_in_future(row.started_at)]
+    if ref == "last" and not started:
+        raise NothingFoundError(
+            f"every sweep in {database} starts in the future, so none is `last`; name one by its id: "
+            f"{_some([sweep_id for sweep_id, _ in future])}"
+        )
+    known = started if ref == "last" else [*started, *future]
+    return all_sweeps(connection, _resolve(ref, known, database))[0]
 
 
 def _resolve(ref: str, known: list[tuple[str, str | None]], database: str) -> str:

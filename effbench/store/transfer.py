@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 
+from effbench.cell import digest
 from effbench.errors import StoreError
 from effbench.store import derive, sweeps
 from effbench.store.bundle import Record, Sections, filled
@@ -35,6 +36,7 @@ from effbench.store.collect import (
 )
 from effbench.store.database import Database
 from effbench.store.secrets import masked
+from effbench.store.values import now
 
 #: what a sweep may differ in from itself: it goes on, and its words are masked
 _CHANGES = ("state", "finished_at", "command", "overrides", "environments", "cells", "trials")
@@ -115,7 +117,7 @@ class _Taking:
         if not _ID.fullmatch(self.id):  # folders are named by it
             raise StoreError(f"{self.sweep.where or self.store.name}: {_short(self.id)!r} is not the id of a sweep")
         row = filled(self.sweep, self.sweep.values["started_at"])
-        row["id"] = self.id
+        row |= {"id": self.id, "imported_at": now()}
         insert = self.store._insert(SWEEP).values(**row).on_conflict_do_nothing()
         self.fresh = self.connection.scalar(insert.returning(SWEEP.c.id)) is not None
         if self.fresh:
@@ -141,6 +143,11 @@ class _Taking:
 
     def take_cell(self, batch: list[Record]) -> None:
         self.once(CELL, "key", batch, "cell", ("position",))
+        for record in batch:  # else a forged cell would take the place of one that the user plans later
+            key = record.values["key"]
+            if key != _key_of(record.values["params"]):
+                where = record.where or self.id
+                raise StoreError(f"{where}: cell {key[:12]} does not fit its params: damaged or forged")
         taken = {position: key for key, position in self.planned.items()}
         new = []
         for record in batch:
@@ -285,11 +292,20 @@ class _Taking:
             done.outcome = "imported"
         else:
             self.go_on()
+            if done.cells or done.state:
+                self.mark()
         if self.fresh or done.trials:
             baseline_mode = sweeps.lock(self.connection, self.id, self.store.name)
             derive.rewrite(self.connection, self.id, baseline_mode)
         if done.outcome == "present" and (done.trials or done.cells or done.state or done.added):
             done.outcome = "completed"
+
+    def mark(self) -> None:
+        """Mark a sweep of this database as imported: its plan or state is no longer what was typed here."""
+        own = sa.and_(SWEEP.c.id == self.id, SWEEP.c.imported_at.is_(None))
+        marked = self.connection.scalar(sa.update(SWEEP).where(own).values(imported_at=now()).returning(SWEEP.c.id))
+        if marked is not None:
+            self.done.notes.append("it was run here, but now counts as imported: its plan or state has changed")
 
     def go_on(self) -> None:
         """The state that is newer: of the side that has all trials of the other and more, else that ended later."""
@@ -316,6 +332,13 @@ class _Taking:
             f"sweep {self.id}{where} contradicts {self.store.name}: {what} has {name} {_short(here)} there, "
             f"{_short(given)} in what is imported"
         )
+
+
+def _key_of(params: dict[str, Any]) -> str | None:
+    try:
+        return digest(params)
+    except ValueError:  # NaN, which no cell has
+        return None
 
 
 def _trial_name(key: tuple) -> str:

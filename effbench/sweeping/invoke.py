@@ -31,9 +31,10 @@ def hydra_sweep(
     os.environ["HYDRA_FULL_ERROR"] = "1"
     import hydra
 
-    from effbench.sweeping import arguments, hydra_errors, hydra_plugin, resume
+    from effbench.sweeping import arguments, hydra_errors, hydra_plugin, resume, trust
 
-    words, stored = resume.expand(arguments.arrange(argv, commands))
+    arranged = arguments.arrange([word for word in argv if word != trust.FLAG], commands)
+    words, stored = resume.expand(arranged, trust.FLAG in argv)
     if any(word.lstrip("+").startswith("hydra.mode=") for word in words):
         raise UsageError(hydra_plugin.OTHER_LAUNCHER)
     arguments.refuse_hidden(words)

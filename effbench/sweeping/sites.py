@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from effbench.cell import Cell, Environment, mode_settings
+from effbench.cell import Cell, Environment, mode_settings, targets_in
 from effbench.config import LOSSES
 from effbench.errors import ConfigError, WorkerError
 from effbench.message import ProbeRequest
@@ -90,13 +90,17 @@ def probe(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: st
 
     Raises ConfigError for what cannot be imported and for a setting that a mode does not have.
     """
-    modules = dict.fromkeys(part["model"]["module"]["_target_"] for part in parts)
+    targets = [list(targets_in(part["model"]["module"])) for part in parts]
     named = (part["training"]["loss"] for part in parts if part["phase"] == "training")
     losses = dict.fromkeys(loss for loss in named if loss not in LOSSES)
-    modules |= losses
     modes = {str(part["mode"]): part["mode"] for part in parts}
-    device = "cpu" if all(part["device"] == "cpu" for part in parts) else "auto"
-    answer = server.call("probe", ProbeRequest(list(modules), list(modes.values()), device).to_json(), PROBE_TIMEOUT_S)
+    request = ProbeRequest(
+        modules=list(dict.fromkeys(one for found in targets for one in found[:1])),
+        others=list(dict.fromkeys(one for found in targets for one in found[1:]) | losses),
+        modes=list(modes.values()),
+        device="cpu" if all(part["device"] == "cpu" for part in parts) else "auto",
+    )
+    answer = server.call("probe", request.to_json(), PROBE_TIMEOUT_S)
     for loss in losses:
         answer["errors"] = [said.replace(f"_target_={loss}", f"training.loss={loss}") for said in answer["errors"]]
     known = dict(zip(modes, answer["settings"], strict=True))
@@ -113,7 +117,7 @@ def refuse(errors: Sequence[str]) -> None:
 def fit_modes(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str) -> None:
     """Of `probe` only what concerns the modes: for cells that are not to be run, and whose modules may be missing."""
     modes = {str(part["mode"]): part["mode"] for part in parts}
-    answer = server.call("probe", ProbeRequest([], list(modes.values()), "cpu").to_json(), PROBE_TIMEOUT_S)
+    answer = server.call("probe", ProbeRequest(modes=list(modes.values()), device="cpu").to_json(), PROBE_TIMEOUT_S)
     known = dict(zip(modes, answer["settings"], strict=True))
     refuse(answer["errors"] or fit_settings(parts, known, baseline_mode))
 

@@ -17,7 +17,7 @@ import torch
 from effbench.cell import Environment, mode_settings
 from effbench.errors import ConfigError
 from effbench.message import PROBE_PHASE, ProbeRequest
-from effbench.models.build import resolve_target
+from effbench.models.build import resolve_model, resolve_target
 
 PACKAGES = ("numpy", "torchvision", "transformers", "timm", "hydra-core", "sqlalchemy", "nvidia-ml-py", "effbench")
 #: What a user may have set that changes how torch runs; it belongs to the environment.
@@ -53,6 +53,9 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
     settings: list[list[str] | None] = []
     for target in request.modules:
         say_phase(f"import {target}")
+        errors += problem(target, resolve_model)
+    for target in request.others:
+        say_phase(f"import {target}")
         errors += problem(target)
     for mode in request.modes:
         say_phase(f"import {mode['_target_']}")
@@ -76,9 +79,9 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
     }
 
 
-def problem(target: str) -> list[str]:
+def problem(target: str, resolve: Callable[[str], Any] = resolve_target) -> list[str]:
     try:
-        resolve_target(target)
+        resolve(target)
     except ConfigError as error:
         return [str(error)]
     return []

@@ -38,7 +38,7 @@ def planned(monkeypatch, folder):
         found.append(plan.resolve(parts, has_cuda=True))
         return conduct.Outcome("id", "environment", settings.db, "completed", settings.on_failure, [None] * len(parts))
 
-    def without_resume(argv):
+    def without_resume(argv, trust_imported):
         # the sweep that it names is not there
         rest = [word for word in argv if resume.key_of(word) != "resume"]
         return rest, [word for word in rest if resume.key_of(word)]

@@ -7,9 +7,11 @@ import torch
 from torch import nn
 
 from effbench.errors import ConfigError
-from effbench.models.build import build_module, resolve_target
+from effbench.models.build import build_module, resolve_model, resolve_target
 
 NET = """
+import functools
+import os
 from torch import nn
 import torch
 
@@ -29,6 +31,22 @@ def nothing():
     return 3
 
 value = 3
+text = "x"
+bound = functools.partial(os.system, "touch marker")
+mine = functools.partial(make, 3)
+
+@functools.cache
+def cached(width):
+    return Net(width)
+
+class Factory:
+    @classmethod
+    def build(cls):
+        return Net()
+    def __call__(self):
+        raise AssertionError("called")
+
+odd = Factory()
 """
 
 
@@ -122,6 +140,15 @@ def test_what_the_constructor_raises_passes_through():
         ("absent.py:Net", ["no file absent.py below the working directory"]),
         ("my_net.py:Ner", ["my_net.py has no Ner", "nearest: Net"]),
         ("my_net.py:value", ["is a int, not callable"]),
+        ("subprocess.getoutput", ["comes with Python (subprocess)", "allowed"]),
+        ("subprocess.Popen", ["comes with Python (subprocess)"]),
+        ("os.system", ["comes with Python (posix)"]),
+        ("builtins.eval", ["comes with Python (builtins)"]),
+        ("my_net.os.system", ["comes with Python (posix)"]),
+        ("my_net.py:os.environ.update", ["comes with Python"]),
+        ("my_net.bound", ["comes with Python (posix)"]),
+        ("my_net.text.join", ["comes with Python (builtins)"]),
+        ("operator.attrgetter", ["comes with Python (operator)"]),
         ("my_broken.py:Net", ["raised ValueError: at import"]),
         ("my_needs.py:Net", ["imports my_absent, which is not installed"]),
     ],
@@ -149,6 +176,29 @@ def test_a_factory_must_give_a_module(here):
     (here / "my_net.py").write_text(NET)
     with pytest.raises(ConfigError, match=r"my_net\.nothing returned a int"):
         build("my_net.nothing")
+
+
+@pytest.mark.parametrize("target", ["my_net.Net", "my_net.make", "my_net.cached", "my_net.Factory.build"])
+def test_what_may_make_a_model(here, target):
+    (here / "my_net.py").write_text(NET)
+    assert callable(resolve_model(target))
+
+
+@pytest.mark.parametrize("target", ["my_net.Factory", "my_net.odd", "my_net.mine", "torch.device", "torch.zeros"])
+def test_what_is_refused_before_it_is_called(here, target):
+    (here / "my_net.py").write_text(NET)
+    assert callable(resolve_target(target)), "fine as an argument of a model"
+    with pytest.raises(ConfigError, match=r"allowed: a torch\.nn\.Module class, or a function"):
+        build(target)
+
+
+def test_arguments_of_a_model(here):
+    (here / "my_net.py").write_text(NET)
+    config = {"_target_": "types.SimpleNamespace", "width": 3}
+    assert build("my_net.Net", act=config).act.width == 3
+    with pytest.raises(ConfigError, match=r"os\.system comes with Python"):
+        build("my_net.Net", act={"deep": [{"_target_": "os.system", "command": "touch marker"}]})
+    assert not (here / "marker").exists()
 
 
 @pytest.mark.parametrize(

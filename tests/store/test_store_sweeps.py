@@ -5,10 +5,13 @@ import re
 import time
 
 import pytest
+import sqlalchemy as sa
 
 from effbench.cell import Status, Trial
+from effbench.commands.past import position_of
 from effbench.errors import NothingFoundError, StoreError, UsageError
 from effbench.store import Store
+from effbench.store.schema import SweepRow
 
 
 def test_a_sweep_is_kept_as_it_was_given(store, cell, begin):
@@ -108,6 +111,22 @@ def test_a_sweep_is_found_by_what_people_type(store, cell, begin):
     assert store.find_sweep(first).id == first
     unique = next(first[:n] for n in range(1, 99) if not any(i.startswith(first[:n]) for i in (second, third)))
     assert store.find_sweep(unique).id == first
+
+
+def test_a_start_in_the_future_is_never_the_newest(store, cell, begin):
+    own, skewed, future = (begin(store, [cell()], name="nightly") for _ in range(3))
+    ahead = {skewed: dt.timedelta(minutes=1), future: dt.timedelta(hours=1)}
+    with store._writing() as connection:
+        for sweep_id, by in ahead.items():
+            update = sa.update(SweepRow).where(SweepRow.id == sweep_id).values(started_at=dt.datetime.now(dt.UTC) + by)
+            connection.execute(update)
+    assert store.find_sweep("last").id == skewed, "clocks differ a little"
+    assert store.find_sweep("nightly").id == skewed
+    assert [sweep.id for sweep in store.sweeps()] == [skewed, own, future]
+    assert store.find_sweep(future).id == future
+    oldest_first = (store.find_sweep(own), store.find_sweep(future))
+    rows = [{"id": sweep.id, "started_at": sweep.started_at} for sweep in oldest_first]
+    assert position_of("last", rows) == 0
 
 
 def test_what_is_not_found_names_what_there_is(store, cell, begin):

@@ -62,11 +62,19 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
         "more_groups": len(groups) - MOST_GROUPS,
         "most_cells": MOST_CELLS,
         "grid": folder.grid("not-ok", bad_grid(bad)) if bad else None,
+        "resume": resume_command(subject.sweep, folder.material.db_override),
         "waiting": len(waiting),
         "waiting_grid": folder.grid("waiting", waiting_grid(waiting)) if waiting else None,
         "odd": len({id(row) for row, *_ in odd}),
         "odd_grid": folder.grid("odd", odd_grid(odd)) if odd else None,
     }
+
+
+def resume_command(sweep: Mapping[str, Any], db_override: str) -> str | None:
+    """Return the command that resumes this sweep, None while it runs and for an imported one: that runs elsewhere."""
+    if sweep["state"] == "running" or sweep.get("imported_at"):
+        return None
+    return f"effbench -m resume={sweep['id']}{db_override}"
 
 
 def named(subject: Subject) -> tuple[list[Named], list[Named]]:

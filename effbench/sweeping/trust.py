@@ -1,0 +1,45 @@
+"""Imported sweeps are data: what they recorded runs only with --trust-imported, and is listed first."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+
+from effbench.cell import Cell, targets_in
+from effbench.store.sweeps import SweepInfo
+
+FLAG = "--trust-imported"
+HELP = "list what imported sweeps recorded (models, modes, interpreters, revisions), then run it"
+
+
+def refusal(sweep: SweepInfo) -> str:
+    """Return why nothing that this imported sweep recorded runs here, and what to do."""
+    return (
+        f"sweep {sweep.id} was imported, so what it recorded is not run here; review it "
+        f"(effbench export --whole --no-samples --sweep {sweep.id}), then add {FLAG}"
+    )
+
+
+def announce(sweep: SweepInfo, cells: Iterable[Cell], overrides: Iterable[str] = ()) -> None:
+    """Print to stderr what these cells of an imported sweep run, under which interpreters, and its `overrides`."""
+    lines = dict.fromkeys([*(f"override {word}" for word in overrides), *_of_cells(cells), *_of_host(sweep)])
+    print(f"effbench: {FLAG}: sweep {sweep.id} was imported, and this is run of it:", file=sys.stderr)
+    for line in lines:
+        # an escape sequence must not hide what follows it
+        print(f"  {''.join(sign if sign.isprintable() else '?' for sign in line)}", file=sys.stderr, flush=True)
+
+
+def _of_cells(cells: Iterable[Cell]) -> Iterator[str]:
+    for cell in cells:
+        yield from (f"_target_ {target}" for target in (*targets_in(cell.model), *targets_in(cell.mode)))
+        if cell.training:
+            yield f"loss {cell.training.get('loss')}"
+        yield from (f"environment variable {name}={value}" for name, value in cell.env.items())
+
+
+def _of_host(sweep: SweepInfo) -> Iterator[str]:
+    recorded = sweep.host.get("environments")
+    for facts in recorded.values() if isinstance(recorded, dict) else ():
+        for key, what in (("python", "interpreter"), ("folder", "folder"), ("git_revision", "revision")):
+            if isinstance(facts, dict) and facts.get(key):
+                yield f"{what} {facts[key]}"

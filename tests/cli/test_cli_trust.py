@@ -1,0 +1,246 @@
+"""What was imported is data: no command runs anything that it recorded unless --trust-imported is given."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from made_sweeps import Made, environment, steps
+
+from effbench.cell import Cell
+from effbench.commands.material import gather
+from effbench.commands.show import end_of_sweep
+from effbench.regression import rerun
+from effbench.report.site.pages import failures
+from effbench.store import Store
+from effbench.sweeping import resume
+from effbench.sweeping.conduct import Outcome
+from effbench.sweeping.interpreters import Interpreter
+
+MARKER = Path("marker")
+FORGED = ["model=custom", "model.module._target_=subprocess.getoutput", f"+model.module.cmd=touch {MARKER}", "bs=1"]
+FAST, SLOW = {"latency_ms": steps(1.0, 0.001)}, {"latency_ms": steps(1.1, 0.001)}
+
+
+def a_cell(target="torch.nn.Linear", **arguments):
+    module = {"_target_": target, **arguments}
+    mode = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
+    env = {"LD_PRELOAD": "/evil.so"}
+    return Cell({"name": "net", "module": module}, 8, mode, "float32", "inference", "cpu", env=env)
+
+
+OWN = a_cell()
+EVIL = a_cell("subprocess.getoutput", cmd=f"touch {MARKER}", config={"_target_": "os.system"})
+
+
+def facts(python=sys.executable):
+    """What a sweep says of the interpreter that ran it."""
+    told = {"python": python, "folder": str(Path.cwd()), "given": [], "git_revision": None, "git_description": None}
+    return {"environments": {environment().id: told}}
+
+
+@pytest.fixture
+def stranger(empty_db, tmp_path):
+    """Another database, with sweeps to import."""
+    return Made(Path(shutil.copy(empty_db, tmp_path / "stranger.db")))
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran(tmp_path):
+    yield
+    assert not (tmp_path / MARKER).exists(), "the forged command ran"
+
+
+def forged(stranger, **changed):
+    return stranger.sweep({EVIL: SLOW}, overrides=FORGED, state="interrupted", host=facts(), **changed)
+
+
+def in_the_future(stranger):
+    stranger.sql("UPDATE sweep SET started_at = '2099-01-01 00:00:00.000000'")
+
+
+def taken(stranger, effbench, *options):
+    done = effbench("import", str(stranger.path), *options)
+    assert done.code == 0, done.err
+    return done
+
+
+@pytest.mark.parametrize("reference", ["id", "last"])
+def test_an_imported_sweep_is_not_resumed(reference, made, stranger, effbench):
+    sweep_id = forged(stranger)
+    taken(stranger, effbench)
+    done = effbench("-m", f"resume={sweep_id if reference == 'id' else 'last'}")
+    assert done.code == 2
+    assert sweep_id in done.err and "imported" in done.err and "--trust-imported" in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_the_mark_survives_a_chain_of_databases_and_files(made, stranger, effbench):
+    sweep_id = forged(stranger)
+    assert effbench("export", "--db", str(stranger.path), "--whole", "--out", "x.jsonl").code == 0
+    assert "imported_at" not in Path("x.jsonl").read_text()
+    assert effbench("import", "x.jsonl").code == 0
+    assert effbench("export", "--to", "next.db").code == 0
+    for db in (made.path, "next.db"):
+        assert effbench("-m", f"resume={sweep_id}", f"db={db}").code == 2
+
+
+def test_a_file_cannot_say_that_a_sweep_is_not_imported(made, stranger, effbench):
+    forged(stranger)
+    effbench("export", "--db", str(stranger.path), "--whole", "--out", "x.jsonl")
+    header, sweep, *rest = map(json.loads, Path("x.jsonl").read_text().splitlines())
+    del rest[-1]["sha256"]
+    Path("x.jsonl").write_text("\n".join(map(json.dumps, [header, {**sweep, "imported_at": None}, *rest])))
+    done = effbench("import", "x.jsonl")
+    assert (done.code, "imported_at" in done.err) == (2, True)
+
+
+def test_a_sweep_of_the_future_is_not_last(made, stranger, effbench):
+    forged(stranger)
+    in_the_future(stranger)
+    taken(stranger, effbench)
+    done = effbench("-m", "resume=last")
+    assert (done.code, "future" in done.err) == (3, True)
+    own = made.sweep({OWN: FAST})
+    with Store.open(made.path) as store:
+        assert store.find_sweep("last").id == own
+        assert [subject.sweep["id"] for subject in gather(store, str(made.path), later=True).subjects] == [own]
+    assert effbench("baseline", "set", "main").code == 0
+    assert own in effbench("baseline", "ls").out
+
+
+def test_trusted_it_is_listed_first_and_resumed(made, stranger, effbench, capsys):
+    sweep_id = forged(stranger)
+    taken(stranger, effbench)
+    words, stored = resume.expand([f"resume={sweep_id}"], trust_imported=True)
+    assert words == [*FORGED, f"resume={sweep_id}"]
+    assert stored == FORGED
+    said = capsys.readouterr().err
+    listed = ["_target_ subprocess.getoutput", "_target_ os.system", "_target_ effbench.modes.eager.Eager", *FORGED]
+    for text in [*listed, f"interpreter {sys.executable}", f"folder {Path.cwd()}", "LD_PRELOAD=/evil.so"]:
+        assert text in said
+    assert effbench("-m", "bs=1", "--trust-imported").code == 2  # it goes with resume=
+
+
+def test_what_is_listed_hides_nothing_behind_escape_sequences(made, stranger, effbench, capsys):
+    stranger.sweep({OWN: FAST}, overrides=["bs=1\x1b[2K\rmodel=mlp"], host={"environments": ["no", "facts"]})
+    taken(stranger, effbench)
+    resume.expand(["resume=last"], trust_imported=True)
+    assert "bs=1?[2K?model=mlp" in capsys.readouterr().err
+
+
+@pytest.fixture
+def rerun_of(made, monkeypatch):
+    """In the place of a re-run: records a sweep in which `OWN` is slow; which interpreters were to run."""
+    asked: list[Interpreter] = []
+
+    def run_cells(settings, units, *_):
+        asked.extend(unit.interpreter for unit in units)
+        env = {one: environment(flags=one.given) for one in asked}
+        again = None
+        for one in asked:
+            again = made.sweep({OWN: SLOW}, env=env[one], into=again, name="confirm:x")
+        ids = {one: env[one].id for one in asked}
+        return Outcome(again, next(iter(ids.values())), settings.db, "completed", "ignore", [], ids)
+
+    monkeypatch.setattr(rerun, "run_cells", run_cells)
+    return asked
+
+
+CHECK = ("check", "--baseline", "main", "--confirm", "--metric", "latency_ms", "--format", "json")
+
+
+def test_the_cells_of_an_imported_sweep_are_not_confirmed(made, stranger, effbench, rerun_of):
+    stranger.sweep({EVIL: FAST}, host=facts())
+    effbench("baseline", "set", "main", "--db", str(stranger.path))
+    forged(stranger)
+    taken(stranger, effbench, "--baselines")
+    done = effbench(*CHECK)
+    assert (done.code, rerun_of) == (1, [])
+    assert "was imported" in done.out and "neither confirmed nor refuted" in done.out
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_of_an_imported_baseline_the_interpreter_is_not_run(trusted, made, stranger, effbench, rerun_of, tmp_path):
+    evil = tmp_path / "python"
+    evil.write_text(f"#!/bin/sh\ntouch {tmp_path / MARKER}\n")
+    evil.chmod(0o755)
+    stranger.sweep({OWN: FAST}, host=facts(str(evil)))
+    effbench("baseline", "set", "main", "--db", str(stranger.path))
+    taken(stranger, effbench, "--baselines")
+    made.sweep({OWN: SLOW}, host=facts())
+    done = effbench(*CHECK, *(["--trust-imported"] if trusted else []))
+    assert done.code == (0 if trusted else 1), "with both sides as slow, nothing is confirmed"
+    assert (Interpreter(str(evil)) in rerun_of) is trusted
+    assert (f"interpreter {evil}" in done.err) is trusted
+    assert Interpreter() in rerun_of, "the user's own sweep is run again either way"
+    assert ("not in turns: sweep" in done.out and "was imported" in done.out) is not trusted
+
+
+def test_a_bundle_adds_no_cell_to_a_sweep_of_ones_own(made, effbench, rerun_of, tmp_path):
+    own = made.sweep({OWN: FAST}, host=facts())
+    effbench("baseline", "set", "main")
+    checked = made.sweep({OWN: SLOW}, host=facts(), overrides=["bs=8"])
+    bundle = Made(Path(shutil.copy(made.path, tmp_path / "bundle.db")))
+    with Store.open(bundle.path, mode="write") as store:
+        store.extend_sweep(checked, [EVIL])
+    done = taken(bundle, effbench)
+    assert "counts as imported" in done.out
+    assert effbench("-m", f"resume={checked}").code == 2
+    assert effbench(*CHECK, "--sweep", checked).code == 1
+    assert rerun_of == []
+    with Store.open(made.path) as store:
+        assert store.find_sweep(own).imported_at is None, "it came with nothing new"
+
+
+@pytest.mark.parametrize(("state", "marked"), [("interrupted", True), ("completed", False)])
+def test_a_state_that_was_imported_counts_too(state, marked, made, effbench, tmp_path):
+    sweep_id = made.sweep({OWN: FAST}, rounds=1)
+    bundle = Made(Path(shutil.copy(made.path, tmp_path / "bundle.db")))
+    if marked:
+        with Store.open(bundle.path, mode="write") as store:
+            store.finish_sweep(sweep_id, state)
+    taken(bundle, effbench)
+    with Store.open(made.path) as store:
+        assert (store.find_sweep(sweep_id).imported_at is not None) is marked
+
+
+def test_a_forged_cell_does_not_take_the_place_of_another(made, stranger, effbench):
+    """Its key is that of a cell which the user may plan later."""
+    stranger.sweep({OWN: FAST})
+    with closing(sqlite3.connect(stranger.path)) as raw:
+        raw.execute("UPDATE cell SET params = ?", [json.dumps(EVIL.params())])
+        raw.commit()
+    done = effbench("import", str(stranger.path))
+    assert (done.code, "forged" in done.err) == (2, True)
+    with Store.open(made.path) as store:
+        assert store.sweeps() == []
+
+
+def test_no_command_is_shown_that_runs_an_imported_sweep(made, stranger, effbench):
+    sweep_id = stranger.sweep({OWN: FAST, EVIL: None}, state="interrupted", host=facts())
+    taken(stranger, effbench)
+    with Store.open(made.path) as store:
+        (subject,) = gather(store, str(made.path), later=True).subjects
+        command, why = subject.command(OWN.params(), environment().id)
+    assert command is None
+    assert "imported" in why
+    assert failures.resume_command(subject.sweep, "") is None
+    assert failures.resume_command({**subject.sweep, "imported_at": None}, "") == f"effbench -m resume={sweep_id}"
+
+
+def test_the_commands_after_a_sweep_are_quoted(empty_db, effbench, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    db = "it's mine; $(touch marker).db"
+    made = Made(Path(shutil.copy(empty_db, db)))
+    sweep_id = made.sweep({OWN: FAST})
+    outcome = Outcome(sweep_id, environment().id, db, "interrupted", "fail", [])
+    assert end_of_sweep(outcome) == 130
+    last = shlex.split(capsys.readouterr().out.splitlines()[-1].partition("go on with: ")[2])
+    assert last == ["effbench", "-m", f"resume={sweep_id}", f'db="{db}"']
