@@ -137,12 +137,13 @@ def _faults(table: sa.Table, row: sa.RowMapping) -> Iterator[tuple[str, str]]:
     if table.name == "cell" and not found:
         params = row["params"] if isinstance(row["params"], dict) else json.loads(row["params"])
         try:
-            differing = [name for name, value in cell_row(Cell.from_params(params)).items() if name != "params"
-                         and value != row[name]]  # fmt: skip
+            expected = cell_row(Cell.from_params(params))
         except (TypeError, KeyError, ValueError) as error:
             yield "params", f"cell.params does not describe a cell: {type(error).__name__} {error}"
         else:
-            yield from ((name, f"cell.{name} does not follow from cell.params") for name in differing)
+            for name in expected.keys() - {"params"}:
+                if row[name] != expected[name]:
+                    yield name, f"cell.{name} does not follow from cell.params"
 
 
 def _fault(what: str, column: sa.Column, value: Any) -> str | None:

@@ -111,7 +111,8 @@ def chosen_files(words: Sequence[str]) -> Iterator[Path]:
     for word in words:
         for value in values_of(word):
             paths = (f"{folder}/{key_of(word)}/{value}.yaml" for folder in folders_of(words))
-            yield from (Path(path) for path in paths if os.path.isfile(path))  # noqa: PTH113 - False for a name too long
+            # unlike Path.is_file, isfile is False for a name that is too long
+            yield from (Path(path) for path in paths if os.path.isfile(path))  # noqa: PTH113
 
 
 def groups_with(name: str, words: Sequence[str]) -> list[str]:

@@ -14,13 +14,13 @@ import pandas as pd
 from effbench.analysis.swept import ABSENT, plain
 from effbench.metrics import METRICS
 from effbench.report.colors import DIVERGING, THEMES, style_of
-from effbench.store.secrets import masked_url
 from effbench.report.site.assets import FOLDER, write_assets
 from effbench.report.site.material import Material, Subject
 from effbench.report.site.pages import all_pages
 from effbench.report.site.pages.base import Page, PageFolder
 from effbench.report.site.parts import uncollected
 from effbench.report.site.writer import Writer
+from effbench.store.secrets import masked_url
 
 TEMPLATES = Path(__file__).parent / "templates"
 HOME = "index"
