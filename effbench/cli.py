@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import importlib
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
 from effbench import __version__
-from effbench.errors import EffbenchError, UsageError
+from effbench.errors import EffbenchError, UsageError, nearest
 from effbench.sweeping.interrupts import remembered
 
 #: Subcommand -> module under effbench.commands; each has `HELP`, `add_arguments(parser)` and `run(args) -> exit code`.
@@ -39,6 +39,11 @@ NOTHING = (
     f"or a command: {', '.join(COMMANDS)}; effbench --help shows all settings."
 )
 INTERRUPTED = 130
+#: Exit code of an error that effbench did not raise on purpose: neither a regression (1) nor nothing found (3).
+UNEXPECTED = 2
+LONGEST_ERROR = 300
+#: Commands that can fail because of what a database holds; `db` is the check itself.
+READS_DATABASE = COMMANDS.keys() - {"db"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -66,7 +71,7 @@ def do(argv: list[str]) -> int:
             return run_command(argv[0], argv[1:])
         return run_sweep(argv)
     except EffbenchError as error:
-        return report_error(error, error.exit_code)
+        return report_error(error, str(error), argv, error.exit_code)
     except KeyboardInterrupt:
         print("effbench: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -79,13 +84,32 @@ def do(argv: list[str]) -> int:
         if isinstance(end.__context__, BrokenPipeError):  # how rich says the same
             return 0
         raise
+    except Exception as error:  # a defect of effbench, or a database that somebody has edited
+        return report_error(error, unexpected(error, argv), argv, UNEXPECTED)
 
 
-def report_error(error: BaseException, code: int) -> int:
+def report_error(error: BaseException, message: str, argv: Sequence[str], code: int) -> int:
+    """Print the message to stderr, without passwords, and return `code`. EFFBENCH_DEBUG=1 raises the error instead."""
     if os.environ.get("EFFBENCH_DEBUG") == "1":
         raise error
-    print(f"effbench: {error}", file=sys.stderr)
+    from effbench.store.secrets import masked_text
+
+    print(f"effbench: {masked_text(message, argv)}", file=sys.stderr)
     return code
+
+
+def unexpected(error: Exception, argv: Sequence[str]) -> str:
+    """Return two lines about an error that effbench did not raise on purpose: what and where it is, and what to do."""
+    package = str(Path(__file__).parent)
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = next(frame for frame in reversed(frames) if frame.filename.startswith(package))
+    where = f"effbench/{Path(frame.filename).relative_to(package)}:{frame.lineno}"
+    said = " ".join(str(error).split())[:LONGEST_ERROR]
+    hint = "; `effbench db check` finds damaged rows of a database" if argv and argv[0] in READS_DATABASE else ""
+    return (
+        f"unexpected {type(error).__name__} at {where}{': ' if said else ''}{said}\n"
+        f"EFFBENCH_DEBUG=1 shows the traceback{hint}"
+    )
 
 
 def is_bare_word(argument: str) -> bool:
@@ -94,8 +118,8 @@ def is_bare_word(argument: str) -> bool:
 
 def run_command(name: str, rest: list[str]) -> int:
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean `effbench {near[0]}`?" if near else f"commands: {', '.join(COMMANDS)}"
+        near = nearest(name, COMMANDS)
+        hint = f"did you mean `effbench {near}`?" if near else f"commands: {', '.join(COMMANDS)}"
         raise UsageError(f"unknown command {name!r}; {hint}")
     from effbench.commands.parser import Parser
 

@@ -17,6 +17,9 @@ Messages are one or two lines: what was wrong, what is allowed, how to mend it.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class EffbenchError(Exception):
     """Base of all errors that effbench raises on purpose; printed without a traceback."""
@@ -56,3 +59,12 @@ class NothingFoundError(EffbenchError):
     """The database holds nothing that answers the question."""
 
     exit_code = 3
+
+
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the one of `known` that `word` most likely means, None if none is similar.
+
+    Swapped letters count as nearer than a missing one. `cutoff`: least similarity, from 0 to 1.
+    """
+    near = difflib.get_close_matches(word, known, n=5, cutoff=cutoff)
+    return min(near, key=lambda name: sorted(name) != sorted(word), default=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from effbench.commands import options
+from effbench.store import connect
 from effbench.store.store import Store
 
 HELP = "Bring a database to this version's schema (upgrade), or look whether it is sound (check)."
@@ -16,17 +17,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    name = connect.describe(connect.parse_url(args.db))
     if args.action == "upgrade":
         before, after = Store.upgrade(args.db)
-        print(
-            f"{args.db}: schema {after} already"
-            if before == after
-            else f"{args.db}: schema {before or 'none'} -> {after}"
-        )
+        print(f"{name}: schema {after} already" if before == after else f"{name}: schema {before or 'none'} -> {after}")
         return 0
     problems = Store.check(args.db)
     for problem in problems:
         print(problem)
     if not problems:
-        print(f"{args.db}: sound")
+        print(f"{name}: sound")
     return 1 if problems else 0

@@ -16,13 +16,13 @@ from effbench.config import DEFAULT_DB
 from effbench.errors import EffbenchError
 from effbench.regression.compare import compare_sweeps
 from effbench.regression.settings import read
-from effbench.report.embed import without_password
 from effbench.report.history_table import HistoryTable
 from effbench.report.ledger import Entry, entries
 from effbench.report.site.changed import Changes
 from effbench.report.site.material import Subject
 from effbench.report.site.past import Past
 from effbench.reproduce.experiment import load_all
+from effbench.store.secrets import masked_url
 from effbench.store.series import Series
 from effbench.store.sides import PlannedCell
 from effbench.store.store import Store
@@ -109,7 +109,7 @@ def changes(
         return Changes(why=f"No earlier sweep measured any of these cells on {subject.hardware}.")
     previous = dataclasses.asdict(before)
     words = ["effbench", "compare", before.id, after.id, "--on", subject.hardware]
-    words += ["--db", without_password(database)] if database != DEFAULT_DB else []
+    words += ["--db", masked_url(database)] if database != DEFAULT_DB else []
     limits = read()
     only = TIMES if len(own) > MOST_CELLS else ()
     limits.metrics = only or limits.metrics

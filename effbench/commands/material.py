@@ -10,9 +10,9 @@ from typing import Any
 
 from effbench.cell import Cell
 from effbench.commands import ledgers, options
-from effbench.report.embed import without_password
 from effbench.report.site.material import Material, Subject, TrialFacts
 from effbench.store import artifacts
+from effbench.store.secrets import masked_url
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
 from effbench.sweeping.again import InexpressibleError, overrides_of, protocol_overrides, text_of
@@ -35,7 +35,7 @@ def gather(store: Store, database: str, references: Sequence[str] = (), *, later
         subjects=chosen(store, infos, database, references),
         sweeps=[dataclasses.asdict(info) for info in infos],
         environments=environments,
-        db_override="" if database == options.DEFAULT_DB else f" {shlex.quote(f'db={without_password(database)}')}",
+        db_override="" if database == options.DEFAULT_DB else f" {shlex.quote(f'db={masked_url(database)}')}",
         later=rest,
     )
     if not later:

@@ -20,6 +20,7 @@ from effbench.commands.show import terminal
 from effbench.errors import NothingFoundError, UsageError
 from effbench.report.ledger import Pivot, estimate_text, judged_figure, pivot
 from effbench.reproduce.experiment import Experiment, find, load_all
+from effbench.store.secrets import masked
 
 HELP = "Run an experiment, or all of them, and judge the claims it decides. What was measured already is not run again."
 TONES = {
@@ -105,10 +106,10 @@ def interrupted(console: Console, args: argparse.Namespace) -> int:
 
 
 def again(args: argparse.Namespace) -> str:
-    """The same command, as a shell takes it."""
+    """The same command, as a shell takes it, without a password."""
     options_ = [] if args.db == options.DEFAULT_DB else ["--db", args.db]
     options_ += [f"--{name}" for name in ("fresh", "stored", "quiet") if getattr(args, name)]
-    return shlex.join(["effbench", "reproduce", *args.words, *options_])
+    return shlex.join(masked(["effbench", "reproduce", *args.words, *options_]))
 
 
 def complain(wrong: list[str]) -> None:

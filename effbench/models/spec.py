@@ -14,13 +14,12 @@ model:
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from effbench.errors import ConfigError
+from effbench.errors import ConfigError, nearest
 
 AUTO = "auto"
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -76,13 +75,13 @@ def _parse_input(name: str, node: Any) -> InputSpec:
         raise ConfigError(f"{where} is {node!r}; it takes keys, as {{shape: [1024]}}. Allowed: {', '.join(KEYS)}")
     for key in node:
         if key not in KEYS:
-            near = difflib.get_close_matches(str(key), KEYS, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
+            near = nearest(str(key), KEYS)
+            hint = f" Did you mean {near}?" if near else ""
             raise ConfigError(f"{where}.{key}: no such key.{hint} Allowed: {', '.join(KEYS)}")
     dtype = node.get("dtype", AUTO)
     if dtype not in DTYPES:
-        near = difflib.get_close_matches(str(dtype), DTYPES, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
+        near = nearest(str(dtype), DTYPES)
+        hint = f" Did you mean {near}?" if near else ""
         raise ConfigError(f"{where}.dtype is {dtype!r}.{hint} Allowed: {', '.join(DTYPES)}")
     shape = _shape(where, node)
     keyword = node.get("keyword", False)

@@ -14,6 +14,7 @@ from effbench.analysis.estimate import Estimate, Vector
 from effbench.analysis.expression import NothingMeasured, evaluate
 from effbench.analysis.rows import Rows
 from effbench.metrics import significant
+from effbench.store.secrets import masked
 
 HEADINGS = ("claim", "statement", "verdict", "measured", "why", "on")
 ABSENT = "—"
@@ -90,7 +91,7 @@ def entries(claims: Sequence[tuple[str, Claim]], verdicts: Sequence[Mapping[str,
 
 def asked_with(measured: Mapping[str, Any]) -> str:
     """What was measured otherwise than the experiment says: another batch size or protocol is another question."""
-    words = measured.get("overrides") or ()
+    words = masked(measured.get("overrides") or ())
     return f"; asked with {' '.join(words)}" if words else ""
 
 

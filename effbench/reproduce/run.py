@@ -308,7 +308,7 @@ def row_of(done: Reproduction, claim: Claim, judgement: Judgement) -> dict[str, 
         "parts": [{"label": part.label, "holds": part.truth, **numbers(part.value)} for part in labelled(judgement)],
         "also": {name: plain(value) for name, value in judgement.also.items()},
         "sweeps": sweeps,
-        "overrides": [word for word in done.overrides if key_of(word) != "device"] if rows else [],
+        "overrides": [word for word in done.overrides if key_of(word) not in ("device", "db")] if rows else [],
         "evidence": {
             name: {"status": str(outcome.status), "reason": outcome.reason, "facts": outcome.facts}
             for name, outcome in used.items()

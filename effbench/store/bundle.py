@@ -127,7 +127,7 @@ def checked(table: Any, given: Any, where: str) -> Record:
             if columns[name].nullable:
                 values[name] = None  # else as if it were missing
         else:
-            values[name] = _typed(columns[name], value, what)
+            values[name] = typed(columns[name], value, what)
     if table == "trial" and values["status"] not in set(Status):
         raise StoreError(f"{where}: trial.status is {values['status']!r}, not one of {', '.join(Status)}")
     if values.get("state", "completed") not in STATES:
@@ -191,8 +191,8 @@ class Sections:
             yield record
 
 
-def _typed(column: sa.Column, value: Any, what: str) -> Any:
-    """A value that is not None as the column has it."""
+def typed(column: sa.Column, value: Any, what: str) -> Any:
+    """Return a value that is not None as the column stores it. Raises StoreError that begins with `what`."""
     kind = column.type
     if isinstance(kind, UtcDateTime):
         return _instant(value, what)
@@ -271,12 +271,11 @@ def _sample(given: Any, what: str) -> dict[str, Any]:
 
 
 def _instant(value: Any, what: str) -> dt.datetime:
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError):  # said below
-            value = dt.datetime.fromisoformat(value)
-    if not isinstance(value, dt.datetime):
-        raise StoreError(f"{what} is {_shown(value)}, not a time (ISO 8601)")
-    return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
+    with contextlib.suppress(ValueError, OverflowError):  # raised below
+        parsed = dt.datetime.fromisoformat(value) if isinstance(value, str) else value
+        if isinstance(parsed, dt.datetime):
+            return parsed.replace(tzinfo=dt.UTC) if parsed.tzinfo is None else parsed.astimezone(dt.UTC)
+    raise StoreError(f"{what} is {_shown(value)}, not a time (ISO 8601)")
 
 
 def _shown(value: Any) -> str:

@@ -36,7 +36,7 @@ def decode(codec: str, data: bytes, stored: int) -> np.ndarray:
         raise StoreError(f"samples are stored as {codec!r}; this effbench reads {CODEC!r}: upgrade effbench")
     try:
         array = np.frombuffer(zlib.decompress(data), dtype="<f4")
-    except (zlib.error, ValueError) as error:
+    except (zlib.error, TypeError, ValueError) as error:
         raise StoreError(f"damaged samples: {error}") from error
     if len(array) != stored:
         raise StoreError(f"damaged samples: {len(array)} where {stored} were stored")

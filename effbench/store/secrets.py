@@ -1,26 +1,42 @@
-"""Passwords out of the words of a command line, before these are kept or go elsewhere."""
+"""Passwords of URLs are replaced by `***` before text is shown, stored or exported."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-#: user:password@ of a URL, up to the last @ as nobody escapes what they should, and password=… behind a question mark
-_CREDENTIALS = re.compile(r"""(://[^:/@\s'"]*):.*@""", re.S)
-_PARAMETER = re.compile(r"""([?&](?:ssl)?password=)[^&]*?(?=&|['"]*$)""", re.I | re.S)
-
-
-def masked(words: Sequence[str]) -> list[str]:
-    """The words with `***` for every password in a URL."""
-    return [masked_url(word) for word in words]
+#: `scheme://user` of a URL with a password. A database URL may lack slashes or have one too many.
+_USER = r"""((?:(?<!http)(?<!https)://|\bpostgres[\w+]*:/{0,3})(?!\[)[^:/@\s'"]*):"""
+#: In a URL alone the password ends at the last @: few people escape the characters that a URL does not allow.
+_IN_URL = re.compile(rf"{_USER}.*@", re.S)
+#: In a sentence it ends at the last @ before a space. Without one it has spaces itself, unless it is a port.
+_IN_TEXT = re.compile(rf"{_USER}(?:\S*|(?!\d*(?:[/?]\S*)?[\s.,;)'\"]*(?:\s|$))(?:(?!\s['\"(]?\w[\w+]*://).)*)@")
+#: Tokens of a web address end at the first slash.
+_WEB = re.compile(r"""(\bhttps?://[^:/@\s'"]*):[^\s/]*@""")
+_PARAMETER_IN_URL = re.compile(r"""([?&](?:ssl)?password=)[^&]*?(?=&|['"]*$)""", re.I | re.S)
+_PARAMETER_IN_TEXT = re.compile(r"""([?&](?:ssl)?password=)[^&\s'"]*""", re.I)
 
 
 def masked_url(text: str) -> str:
-    """One such word, or a URL that may be too broken to be parsed."""
-    return _PARAMETER.sub(r"\1***", _CREDENTIALS.sub(r"\1:***@", text))
+    """Return a URL, or a word of a command line that holds one, without its password. It need not be valid."""
+    return _PARAMETER_IN_URL.sub(r"\1***", _WEB.sub(r"\1:***@", _IN_URL.sub(r"\1:***@", text)))
+
+
+def masked(words: Iterable[str]) -> list[str]:
+    """Return the words of a command line without the passwords of URLs in them."""
+    return [masked_url(word) for word in words]
+
+
+def masked_text(text: str, words: Sequence[str] = ()) -> str:
+    """Return a message without the passwords of URLs in it.
+
+    `words`: the command line that it is about. Where it quotes one of them, the end of a URL is certain.
+    """
+    for word in words:
+        text = text.replace(word, masked_url(word)) if word else text
+    return _PARAMETER_IN_TEXT.sub(r"\1***", _WEB.sub(r"\1:***@", _IN_TEXT.sub(r"\1:***@", text)))
 
 
 def masked_db(words: Sequence[str]) -> list[str]:
-    """Overrides with `***` for the password of the database: every other word has to do the same when it is used
-    again."""
-    return [masked([word])[0] if re.match(r"\+{0,2}db=", word) else word for word in words]
+    """Return overrides without the password of the database; the others must mean the same when they are replayed."""
+    return [masked_url(word) if re.match(r"\+{0,2}db=", word) else word for word in words]

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
+from effbench.analysis.claims import Verdict
+from effbench.cell import Cell, Status
 from effbench.errors import SchemaError, StoreError
-from effbench.store import connect, derive, samples
-from effbench.store.schema import HEAD_REVISION, REVISIONS, ResultRow, SampleRow, SweepRow, TrialRow
-from effbench.store.values import RESULT_FIELDS
+from effbench.store import bundle, connect, derive, samples
+from effbench.store.schema import HEAD_REVISION, REVISIONS, Base, ResultRow, SampleRow, SweepRow, TrialRow
+from effbench.store.sweeps import STATES
+from effbench.store.values import RESULT_FIELDS, cell_row
 
 SWEEP, TRIAL, SAMPLE, RESULT = (row.__table__ for row in (SweepRow, TrialRow, SampleRow, ResultRow))
+ALLOWED = {
+    "sweep.state": STATES,
+    "trial.status": tuple(Status),
+    "result.status": tuple(Status),
+    "claim_verdict.verdict": tuple(Verdict),
+}
+#: Lines of SQLite's integrity check about a value. `_values` names the row as well.
+_VALUE = re.compile(r"(NULL|TEXT|NUMERIC) value in ")
 
 
 def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
@@ -47,10 +60,10 @@ def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
 
 
 def check(url: str | os.PathLike[str]) -> list[str]:
-    """What is wrong with the database, one line each; empty where all is well. Changes nothing.
+    """Return what is wrong with the database, one line each; an empty list if it is sound. Changes nothing.
 
-    Looks at the file's structure, foreign keys, samples without a trial or that cannot be decoded, texts in columns of
-    numbers, and results that differ from what the trials say. Raises StoreError and SchemaError as opening it does.
+    Checks the file's structure, foreign keys, the type of every value, samples without a trial or that cannot be
+    decoded, and whether results follow from their trials. Raises StoreError and SchemaError as opening it does.
     """
     parsed = connect.parse_url(url)
     name = connect.describe(parsed)
@@ -65,9 +78,10 @@ def check(url: str | os.PathLike[str]) -> list[str]:
             if current is None:
                 return [f"{name} is empty"]
             connect.require_head(current, name)
-            texts = list(_texts(connection))
-            # nothing can be derived from trials whose figures are none
-            return [*_foreign_keys(connection), *_samples(connection), *texts, *(() if texts else _results(connection))]
+            wrong = [line for table in Base.metadata.sorted_tables for line in _values(connection, table)]
+            # nothing can be derived from values of the wrong type
+            results = () if wrong else _results(connection)
+            return [*_foreign_keys(connection), *wrong, *_samples(connection), *results]
     except exc.SQLAlchemyError as error:
         raise connect.explain(error, name) from error
     finally:
@@ -76,7 +90,7 @@ def check(url: str | os.PathLike[str]) -> list[str]:
 
 def _structure(connection: sa.Connection) -> list[str]:
     said = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
-    return [f"damaged file: {line}" for line in said if line != "ok"]
+    return [f"damaged file: {line}" for line in said if line != "ok" and not _VALUE.match(line)]
 
 
 def _foreign_keys(connection: sa.Connection) -> Iterator[str]:
@@ -87,19 +101,75 @@ def _foreign_keys(connection: sa.Connection) -> Iterator[str]:
             yield f"{table} row {row_id} refers to a missing row of {parent}"
 
 
-def _texts(connection: sa.Connection) -> Iterator[str]:
-    """Numbers that are none: SQLite keeps a text in such a column, if someone writes it there."""
-    if connection.dialect.name != "sqlite":
-        return
-    for table in (TRIAL, RESULT):
-        columns = [column for column in table.columns if isinstance(column.type, sa.Float | sa.Integer)]
-        odd = [
-            sa.func.sum(sa.case((sa.func.typeof(column).in_(("text", "blob")), 1), else_=0)).label(column.name)
-            for column in columns
-        ]
-        for name, count in connection.execute(sa.select(*odd)).mappings().one().items():
-            if count:
-                yield f"{table.name}.{name}: no number in {count} row{'s' * (count != 1)}"
+def _values(connection: sa.Connection, table: sa.Table) -> Iterator[str]:
+    """Values that do not fit their column, each fault with its first row: SQLite stores anything in any column."""
+    if connection.dialect.name == "sqlite":
+        connection.connection.driver_connection.text_factory = _utf8_or_bytes
+    raw = [sa.type_coerce(column, sa.types.NULLTYPE).label(column.name) for column in table.columns]
+    query = sa.select(*raw).order_by(*table.primary_key.columns).execution_options(yield_per=1000)
+    first: dict[str, str] = {}
+    more: dict[str, int] = {}
+    for row in connection.execute(query).mappings():
+        for name, fault in _faults(table, row):
+            if name in first:
+                more[name] = more.get(name, 0) + 1
+            else:
+                keys = ", ".join(f"{column.name} {row[column.name]}" for column in table.primary_key.columns)
+                first[name] = f"{fault} ({table.name} {keys}"
+    for name, line in first.items():
+        yield f"{line}, and {more[name]} more)" if name in more else f"{line})"
+
+
+def _utf8_or_bytes(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def _faults(table: sa.Table, row: sa.RowMapping) -> Iterator[tuple[str, str]]:
+    """The name of each column whose raw value in this row does not fit, and why not."""
+    found = False
+    for column in table.columns:
+        if fault := _fault(f"{table.name}.{column.name}", column, row[column.name]):
+            found = True
+            yield column.name, fault
+    if table.name == "cell" and not found:
+        params = row["params"] if isinstance(row["params"], dict) else json.loads(row["params"])
+        try:
+            expected = cell_row(Cell.from_params(params))
+        except (TypeError, KeyError, ValueError) as error:
+            yield "params", f"cell.params does not describe a cell: {type(error).__name__} {error}"
+        else:
+            for name in expected.keys() - {"params"}:
+                if row[name] != expected[name]:
+                    yield name, f"cell.{name} does not follow from cell.params"
+
+
+def _fault(what: str, column: sa.Column, value: Any) -> str | None:
+    """Why a raw value does not fit its column, None if it does."""
+    if isinstance(column.type, sa.JSON) and isinstance(value, str | bytes):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return f"{what} is not JSON"
+    if value is None:
+        return None if column.nullable else f"{what} is NULL, which is not allowed"
+    if isinstance(column.type, sa.LargeBinary):
+        return None if isinstance(value, bytes | memoryview) else f"{what} is not a blob"
+    if isinstance(column.type, sa.Boolean) and value in (0, 1):
+        return None
+    try:
+        typed = bundle.typed(column, value, what)
+    except StoreError as error:
+        return str(error)
+    if typed is None:
+        return f"{what} is {value}, not a finite number"
+    if what in ALLOWED and typed not in ALLOWED[what]:
+        return f"{what} is {typed!r}, not one of {', '.join(ALLOWED[what])}"
+    if isinstance(typed, list) and not all(isinstance(word, str) for word in typed):
+        return f"{what} is not a list of texts"
+    return None
 
 
 def _samples(connection: sa.Connection) -> Iterator[str]:
@@ -117,7 +187,11 @@ def _samples(connection: sa.Connection) -> Iterator[str]:
 
 def _results(connection: sa.Connection) -> Iterator[str]:
     for sweep_id, baseline_mode in connection.execute(sa.select(SWEEP.c.id, SWEEP.c.baseline_mode)).all():
-        said = {_key(row): row for row in derive.derive(connection, sweep_id, baseline_mode)}
+        try:
+            said = {_key(row): row for row in derive.derive(connection, sweep_id, baseline_mode)}
+        except Exception as error:  # whatever a value of the right type can still break
+            yield f"sweep {sweep_id}: its results cannot be derived from its trials: {type(error).__name__} {error}"
+            continue
         kept = connection.execute(sa.select(RESULT).where(RESULT.c.sweep_id == sweep_id)).mappings()
         stored = {_key(row): row for row in kept}
         for key in said.keys() | stored.keys():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -11,7 +10,7 @@ from typing import NoReturn
 from hydra._internal.utils import get_args_parser
 
 from effbench.config import shipped
-from effbench.errors import ConfigError, UsageError
+from effbench.errors import ConfigError, UsageError, nearest
 
 
 def arrange(argv: list[str], commands: Collection[str]) -> list[str]:
@@ -48,9 +47,8 @@ def refuse(message: str) -> NoReturn:
 
 def misplaced(word: str, commands: Collection[str]) -> str:
     """What to say about a word that is no override."""
-    near = difflib.get_close_matches(word, commands, n=1)
-    if near:
-        return f"{word!r} is no override; a command comes first, with arguments of its own: effbench {near[0]} --help"
+    if near := nearest(word, commands):
+        return f"{word!r} is no override; a command comes first, with arguments of its own: effbench {near} --help"
     return f"{word!r} is no override: an override is key=value, such as bs=8; effbench --help shows all settings"
 
 

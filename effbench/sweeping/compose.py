@@ -17,8 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from effbench import streams
-from effbench.config import Config
-from effbench.errors import ConfigError
+from effbench.config import Config, shipped
+from effbench.sweeping import hydra_errors
 
 #: A list would lay one option over the other.
 ONE_OPTION = ("model", "stream", "mode", "protocol", "executor")
@@ -43,9 +43,7 @@ class Composer:
         parsed = [self.parse(text) for text in overrides]
         for override in parsed:
             if override.key_or_group in ONE_OPTION and isinstance(override.value(), list):
-                raise ConfigError(
-                    f"{override.input_line}: one option at a time, or several to sweep over, without brackets"
-                )
+                raise hydra_errors.a_list(str(override.input_line))
         values: list[Override] = []
         rest: list[Override] = []
         for override in reversed(parsed):
@@ -58,6 +56,7 @@ class Composer:
             with_hydra = self.composed[key]
             OmegaConf.set_readonly(with_hydra, False)
             OmegaConf.set_struct(with_hydra, False)
+            name_protocol(with_hydra)
             with_hydra.pop("hydra", None)
             OmegaConf.set_struct(with_hydra, True)
         config = self.composed[key]
@@ -84,6 +83,17 @@ class Composer:
             and not self.groups[name]
             and not isinstance(override.value(), dict)
         )
+
+
+def name_protocol(config: DictConfig) -> None:
+    """Name a protocol of the user's own after its file, unless the file says its name.
+
+    The name of a protocol that effbench ships stays that protocol's own, also where the file builds on it.
+    """
+    option = config.hydra.runtime.choices.get("protocol")
+    name = OmegaConf.select(config, "protocol.name")
+    if option and name != option and (shipped("conf") / "protocol" / f"{name}.yaml").is_file():
+        config.protocol.name = option
 
 
 @contextmanager
@@ -113,4 +123,4 @@ def set_value(config: DictConfig, override: Override) -> None:
     try:
         OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{override.input_line}: {str(error).splitlines()[0]}") from error
+        raise hydra_errors.unfit_value(str(override.input_line), error) from error

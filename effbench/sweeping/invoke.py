@@ -64,6 +64,6 @@ def hydra_sweep(
             raise UsageError("Hydra could not read this command line (see above); effbench --help") from end
         return session.outcome
     except Exception as error:
-        raise hydra_errors.explain(error, argv) from error
+        raise hydra_errors.explain(error, words) from error
     finally:
         sys.argv = before

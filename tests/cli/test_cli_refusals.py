@@ -12,6 +12,7 @@ import pytest
 
 from effbench import cli as command_line
 from effbench.store import Store
+from effbench.sweeping.invoke import hydra_sweep
 
 CUSTOM = ("model=custom", "model.inputs.x.shape=[3]")
 
@@ -57,6 +58,7 @@ def refused(done, *said: str, code: int = 2) -> None:
         (["-m", "bs=range(1,inf)"], ["more than 100,000 cells"]),
         (["-m", "bs=1,2", "numerics.seed=shuffle(range(60000))"], ["numerics.seed", "more than 100,000 cells"]),
         (["bs=abc"], ["bs=abc", "Integer"]),
+        (["bs=[1,8]"], ["bs=[1,8]", "write bs=1,8"]),
         (["bs=1.5"], ["bs=1.5", "Integer"]),
         (["bs="], ["bs=", "Integer"]),
         (["timeout_s=0"], ["timeout_s must be above 0"]),
@@ -71,7 +73,7 @@ def refused(done, *said: str, code: int = 2) -> None:
         (["~bs"], ["bs", "taken out"]),
         (["+bs=3"], ["bs"]),
         (["mode=null"], ["a group takes one of its options"]),
-        (["mode=[eager,default]"], ["mode=[eager,default]", "without brackets"]),
+        (["mode=[eager,default]"], ["mode=[eager,default]", "write mode=eager,default"]),
         (["db=null"], ["db=null"]),
         (["env.A.B=1"], ["env.A", "text or a number"]),
         (["env.A=null"], ["env.A", "env.FOO=1"]),
@@ -137,6 +139,50 @@ def test_two_modules_of_one_name(cli):
     (cli.folder / "a.py").write_text("from torch.nn import Identity as Net")
     (cli.folder / "b.py").write_text("from torch.nn import Identity as Net")
     refused(cli.sweep(*CUSTOM, "model.module._target_=a.Net,b.Net"), "share the name Net", "model.name=")
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("modle=tiny", "model"), ("modle=eager,tiny", "mode"), ("moed=mlp", "model"), ("modle=3", "model"),
+     ("protocl=quick", "protocol"), ("bss=1", "bs")],
+)  # fmt: skip
+def test_the_setting_that_was_meant(word, meant, effbench, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused(effbench("-m", word), f"did you mean {meant}?")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- a\n- b\n", ["conf/model/mine.yaml must be a mapping", "got a list"]),
+        ("just text\n", ["conf/model/mine.yaml must be a mapping", "got text"]),
+        ("module: {_target_: torch.nn.Identity}\ninput: {x: {shape: [3]}}\n", ["mine.yaml", "did you mean inputs?"]),
+        (
+            "module: {_target_: torch.nn.Identity}\ninputs: {x: {shape: ['${nowhere}']}}\n",
+            ["conf/model/mine.yaml", "model.inputs.x.shape[0]", "${nowhere}"],
+        ),
+    ],
+)
+def test_a_yaml_of_the_user_is_named(text, said, effbench, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "conf" / "model" / "mine.yaml").write_text(text)
+    # python= keeps the fork server from starting
+    refused(effbench("--config-dir=conf", "-m", "model=tiny,mine", "python=/nowhere"), *said)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("rounds: 1\n", "mine"), ("name: yours\n", "yours"), ("defaults: [quick]\nrounds: 2\n", "mine")],
+)
+def test_a_protocol_of_the_user_has_its_own_name(text, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf" / "protocol").mkdir(parents=True)
+    (tmp_path / "conf" / "protocol" / "mine.yaml").write_text(text)
+    composed = []
+    words = ["--config-dir=conf", "-m", "model=tiny", "protocol=quick,mine", "python=/nowhere"]
+    hydra_sweep(words, quiet=True, conductor=lambda configs, *_, **__: composed.extend(configs))
+    assert [config["protocol"]["name"] for config in composed] == ["quick", name]
 
 
 @pytest.mark.parametrize(

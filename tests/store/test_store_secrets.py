@@ -8,7 +8,7 @@ from whole_sweeps import CARRIERS, carried, outcomes
 
 from effbench import cli
 from effbench.store import Store
-from effbench.store.secrets import masked, masked_db
+from effbench.store.secrets import masked, masked_db, masked_text
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,69 @@ def test_passwords_are_masked(word, said):
         assert masked_db([word]) == [said]
     kept = "model.module.url=https://me:token@host/weights"
     assert masked_db([kept]) == [kept]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x: postgresql://me:s3c/ret@h/x",
+        "x: postgresql://me:s3c@ret@h/x; do y",
+        "x 'db=postgresql://me:s3c%40t@h/x' y",
+        'x "db=\'postgresql://h/x?user=me&password=s3c\'" y',
+        "unrecognized arguments: postgresql://me:s3 c'r\"et@h/x --y",
+        "x postgresql://me:s3c@h/x and postgresql://me:s3c@h/y&sslpassword=s3c",
+        "no database at postgresql:/me:s3cret@h/x",
+        "mysql://me:s3c@h/x; give postgresql://USER@HOST/NAME",
+    ],
+)
+def test_passwords_in_sentences_are_masked(text):
+    said = masked_text(text)
+    assert "s3c" not in said and "***" in said
+    assert masked_text(said) == said
+    assert said.endswith(text[-2:]) or text.endswith("s3c")
+    assert said.count("postgresql") == text.count("postgresql")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x: postgresql://h:5432/x; ask me@h",
+        "x postgresql://me@h:5432/x?application_name=a@b",
+        "x 'postgresql://[::1]:5432/x' of me@h",
+        "model.module._target_=a:b@c and x:y@z",
+        "sqlite:////tmp/x:y@z.db",
+        "http://localhost:8000/x@1 of me@h, git@github.com:a/b",
+        "not a database URL: foo://h:1/x; give postgresql://USER@HOST/NAME",
+    ],
+)
+def test_text_without_a_password_stays(text):
+    assert masked_text(text) == text
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://me:s3/cret@localhost:1/x", "postgresql://me@localhost:1/x?password=s3/cret"]
+)
+def test_no_path_shows_a_password(url, effbench, monkeypatch, tmp_path):
+    from effbench.commands import reproduce
+    from effbench.store.store import Store as Opened
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Opened, "check", lambda url: [])
+    monkeypatch.setattr(Opened, "upgrade", lambda url: ("0001", "0001"))
+    monkeypatch.setattr(reproduce, "run", lambda args: reproduce.interrupted(reproduce.terminal(), args))
+    for words in (
+        ["db", "check", "--db", url],
+        ["db", "upgrade", "--db", url],
+        ["reproduce", "F1", "--db", url],
+        ["reproduce", "F1", f"db={url}"],
+        ["ls", url],  # argparse: unrecognized arguments
+        ["-m", f"db={url}", f"bss={url}"],
+        ["-m", f"bs='{url}'"],
+        ["-m", f"db={url}&a=b"],  # Hydra takes no = without quotes
+    ):
+        done = effbench(*words)
+        assert "s3" not in done.out + done.err, words
+        assert "***" in done.out + done.err or "bss" in done.err, words
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,8 @@ def test_a_sound_database_has_no_problems(filled):
         ("UPDATE sample SET codec = 'new'", "upgrade effbench"),
         ("DELETE FROM trial WHERE id = 1", "sample rows without their trial"),
         ("DELETE FROM trial WHERE id = 1", "has a result but no trials"),
-        ("UPDATE trial SET latency_ms = 'none'", "trial.latency_ms: no number in 2 rows"),
-        ("UPDATE result SET kernels = 'none'", "result.kernels: no number in 2 rows"),
+        ("UPDATE trial SET latency_ms = 'none'", "trial.latency_ms is 'none', not a number (trial id 1, and 1 more)"),
+        ("UPDATE result SET kernels = 'none'", "result.kernels is 'none', not an integer"),
         ("DELETE FROM environment", "refers to a missing row of environment"),
     ],
 )

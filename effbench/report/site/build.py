@@ -14,13 +14,13 @@ import pandas as pd
 from effbench.analysis.swept import ABSENT, plain
 from effbench.metrics import METRICS
 from effbench.report.colors import DIVERGING, THEMES, style_of
-from effbench.report.embed import without_password
 from effbench.report.site.assets import FOLDER, write_assets
 from effbench.report.site.material import Material, Subject
 from effbench.report.site.pages import all_pages
 from effbench.report.site.pages.base import Page, PageFolder
 from effbench.report.site.parts import uncollected
 from effbench.report.site.writer import Writer
+from effbench.store.secrets import masked_url
 
 TEMPLATES = Path(__file__).parent / "templates"
 HOME = "index"
@@ -74,7 +74,7 @@ def write_page(env: jinja2.Environment, page: Page, pages: list[Page], folder: P
         "subject": folder.subject,
         "others": [(one, f"{root}{one.slug}/{page.name}.html") for one in material.subjects] if folder.subject else [],
         "material": material,
-        "database": without_password(material.database),
+        "database": masked_url(material.database),
         "address": partial(address, root=root),
     }
     html = env.get_template(f"{page.name}.html.j2").render(context | dict(page.context(folder)))

@@ -1,0 +1,127 @@
+"""A database edited by hand: `db check` names what is wrong, and no command ends in a traceback."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+from contextlib import closing
+
+import pytest
+from made_sweeps import a_cell
+
+from effbench.store import Store
+from effbench.store.samples import CODEC, encode
+
+EAGER, GRAPH = a_cell("eager"), a_cell("cuda-graph")
+COMMANDS = {
+    "show": [],
+    "ls": ["--cells"],
+    "report": ["--format", "markdown"],
+    "compare": ["main", "last"],
+    "history": [],
+    "export": ["--whole", "--out", "x.jsonl"],
+    "check": ["--baseline", "main"],
+}
+#: A statement, and what the line of `db check` about it holds.
+CORRUPTIONS = [
+    ("UPDATE trial SET status = 'fine' WHERE id = 3", "trial.status is 'fine', not one of", "id 3"),
+    ("UPDATE result SET status = 'fine'", "result.status is 'fine', not one of", "and 3 more"),
+    ("UPDATE sweep SET state = 'fine' WHERE id = '{last}'", "sweep.state is 'fine'", "id {last}"),
+    ("UPDATE sweep SET started_at = '2026-13-45 99:00' WHERE id = '{last}'", "sweep.started_at", "not a time"),
+    ("UPDATE trial SET recorded_at = 'soon' WHERE id = 2", "trial.recorded_at is 'soon', not a time", "id 2"),
+    ("UPDATE trial SET latency_ms = 'fast' WHERE id = 2", "trial.latency_ms is 'fast', not a number", "id 2"),
+    ("UPDATE trial SET latency_ms = 9e999 WHERE id = 2", "trial.latency_ms is inf", "id 2"),
+    ("UPDATE trial SET round = 'one' WHERE id = 2", "trial.round is 'one', not an integer", "id 2"),
+    ("UPDATE result SET speedup = x'ff'", "result.speedup", "not a number"),
+    ("UPDATE trial SET wall_s = NULL, attempt = NULL WHERE id = 4", "trial.attempt is NULL", "id 4"),
+    ("UPDATE cell SET mode = NULL WHERE key = '{key}'", "cell.mode is NULL", "{key}"),
+    ("UPDATE cell SET bs = 9 WHERE key = '{key}'", "cell.bs does not follow from cell.params", "{key}"),
+    ("UPDATE cell SET params = '{{}}' WHERE key = '{key}'", "cell.params does not describe a cell", "{key}"),
+    ("UPDATE cell SET params = '[1' WHERE key = '{key}'", "cell.params is not JSON", "{key}"),
+    ("UPDATE sweep SET host = '[]' WHERE id = '{last}'", "sweep.host is [], not a JSON object", "id {last}"),
+    ("UPDATE sweep SET command = '[1]' WHERE id = '{last}'", "sweep.command is not a list of texts", "id {last}"),
+    ("UPDATE environment SET flags = 'none'", "environment.flags is not JSON", "environment id"),
+    ("UPDATE environment SET cpu_name = x'ff'", "environment.cpu_name", "not text"),
+    ("UPDATE sample SET data = 'text'", "damaged samples", "of trial 1"),
+    ("UPDATE sample SET stored = 'two'", "sample.stored is 'two', not an integer", "trial_id 1"),
+    ("UPDATE sample SET trial_id = 'first'", "sample.trial_id is 'first', not an integer", "timer latency_ms"),
+]
+
+
+def edit(path, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        connection.execute(statement)
+        connection.commit()
+
+
+@pytest.fixture
+def damaged(made):
+    """Makes one corruption of a sound database with two sweeps; its columns accept NULL."""
+    first, last = (made.sweep([EAGER, GRAPH], rounds=2, name=name) for name in ("main", "next"))
+    with Store.open(made.path, mode="write") as store:
+        store.set_baseline("main", first)
+    stored, data = encode([1.0])
+    edit(made.path, f"INSERT INTO sample VALUES (1, 'latency_ms', 1, {stored}, '{CODEC}', x'{data.hex()}')")
+    with closing(sqlite3.connect(made.path)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '')")
+        connection.commit()
+        connection.execute("PRAGMA journal_mode = DELETE")
+    sound = shutil.copy(made.path, made.path.with_name("sound.db"))
+
+    def damage(*texts: str) -> tuple[str, ...]:
+        statement, *said = (text.format(last=last, key=GRAPH.key) for text in texts)
+        shutil.copy(sound, made.path)
+        edit(made.path, statement)
+        return tuple(said)
+
+    return damage
+
+
+def fine(done) -> bool:
+    """Whether a command ended as users expect, whatever it found."""
+    return done.code in (0, 1, 2, 3) and "Traceback" not in done.err and done.err.count("\n") <= 2
+
+
+def test_every_corruption_is_named_and_nothing_raises(damaged, effbench):
+    assert (effbench("db", "check").code, effbench("check", *COMMANDS["check"]).code) == (0, 0)
+    for corruption in CORRUPTIONS:
+        said = damaged(*corruption)
+        done = effbench("db", "check")
+        assert done.code == 1, (corruption, done)
+        assert any(all(text in line for text in said) for line in done.out.splitlines()), (corruption, done.out)
+        for command, options in COMMANDS.items():
+            done = effbench(command, *options)
+            assert fine(done), (corruption, command, done)
+
+
+def test_a_site_of_a_damaged_database(damaged, effbench):
+    damaged("UPDATE result SET status = 'fine'")
+    done = effbench("report")
+    assert fine(done) and done.code == 2 and "effbench db check" in done.err
+
+
+def test_check_survives_what_it_does_not_foresee(damaged, effbench, monkeypatch):
+    damaged("UPDATE trial SET wall_s = 1")
+    monkeypatch.setattr("effbench.store.derive.summarise", lambda *_, **__: 1 / 0)
+    done = effbench("db", "check")
+    assert done.code == 1 and "cannot be derived from its trials: ZeroDivisionError" in done.out
+
+
+@pytest.mark.parametrize(("command", "hint"), [("ls", True), ("db", False)])
+def test_an_error_that_nobody_foresaw(command, hint, effbench, monkeypatch):
+    def fail(args):
+        return {}["postgresql://me:s3cret@h/x\nmore"]
+
+    monkeypatch.setattr(f"effbench.commands.{command}.options.add_db", fail)
+    monkeypatch.delenv("EFFBENCH_DEBUG", raising=False)
+    done = effbench(command)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 2)
+    assert re.search(rf"KeyError at effbench/commands/{command}\.py:\d+", done.err)
+    assert "EFFBENCH_DEBUG=1" in done.err and ("effbench db check" in done.err) is hint
+    assert "me:***@h" in done.err and "s3cret" not in done.err
+    monkeypatch.setenv("EFFBENCH_DEBUG", "1")
+    with pytest.raises(KeyError):
+        effbench(command)
