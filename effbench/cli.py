@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from effbench import __version__
 from effbench.errors import EffbenchError, UsageError
+from effbench.printable import printable
 from effbench.sweeping.interrupts import remembered
 
 #: Subcommand -> module under effbench.commands; each has `HELP`, `add_arguments(parser)` and `run(args) -> exit code`.
@@ -77,7 +78,7 @@ def do(argv: list[str]) -> int:
 def report_error(error: BaseException, code: int) -> int:
     if os.environ.get("EFFBENCH_DEBUG") == "1":
         raise error
-    print(f"effbench: {error}", file=sys.stderr)
+    print(f"effbench: {printable(error)}", file=sys.stderr)
     return code
 
 

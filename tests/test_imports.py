@@ -25,13 +25,15 @@ MAY_IMPORT = {
     "streams": set(),
     "buckets": set(),
     "config": set(),
+    "printable": set(),
+    "terminal": {"printable"},
     "models": set(),
     "modes": {"models", "buckets", "measure.memory", "measure.timing"},
     "measure": {"analysis.statistics"},
     "evidence": {"models", "modes", "measure", "worker.failures"},
     "worker": {"models", "modes", "measure", "message", "analysis.statistics"},
     "analysis": {"metrics", "buckets"},
-    "store": {"analysis", "metrics"},
+    "store": {"analysis", "metrics", "printable"},
     "sweeping": {
         "store",
         "message",
@@ -42,9 +44,11 @@ MAY_IMPORT = {
         "analysis.swept",
         "analysis.interpreters",
         "analysis.stopping",
+        "printable",
+        "terminal",
     },
-    "report": {"analysis", "metrics"},
-    "doctor": {"store", "sweeping", "analysis", "metrics", "message"},
+    "report": {"analysis", "metrics", "printable"},
+    "doctor": {"store", "sweeping", "analysis", "metrics", "message", "terminal"},
     "reproduce": {"store", "sweeping", "analysis", "message", "config"},
     "regression": {"store", "sweeping", "analysis", "metrics", "message", "config"},
     "commands": {
@@ -60,15 +64,17 @@ MAY_IMPORT = {
         "sweeping",
         "doctor",
         "reproduce",
+        "printable",
+        "terminal",
     },
-    "cli": {"commands", "sweeping", "config"},
+    "cli": {"commands", "sweeping", "config", "printable"},
     "api": {"sweeping", "store", "config", "regression", "analysis.limits", "analysis.screen"},
     "__init__": {"api"},
     "__main__": {"cli"},
 }
 WITH_TORCH = {"worker", "models", "modes", "measure", "evidence"}
 #: Standard library only: the process border and the core types load in any interpreter at once.
-STANDARD_ONLY = {"cell", "errors", "message", "streams", "buckets", "models.spec", "worker.processes"}
+STANDARD_ONLY = {"cell", "errors", "message", "streams", "buckets", "printable", "models.spec", "worker.processes"}
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "conf" not in path.parts)
 

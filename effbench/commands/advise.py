@@ -11,8 +11,6 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from effbench import streams
@@ -22,10 +20,11 @@ from effbench.analysis.points import CALL, Points, points, rows_of_case
 from effbench.analysis.summary import break_even_calls
 from effbench.buckets import EXACT, LISTS, capture_sizes
 from effbench.commands import options
-from effbench.commands.show import PLAIN_WIDTH, terminal
 from effbench.errors import NothingFoundError, UsageError
 from effbench.metrics import format_bytes
+from effbench.printable import one_line
 from effbench.store.store import Store
+from effbench.terminal import PLAIN_WIDTH, Console, escape, terminal
 
 HELP = "Advice out of measured results: which batch sizes to capture (buckets), which mode to run (mode)."
 FORMATS = ("table", "json", "markdown")
@@ -106,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         options.write(markdown(sheet), args.out)
     elif args.out:
         text = io.StringIO()
-        draw(Console(file=text, width=PLAIN_WIDTH, emoji=False), sheet)
+        draw(Console(file=text, width=PLAIN_WIDTH), sheet)
         options.write(text.getvalue(), args.out)
     else:
         draw(terminal(), sheet)
@@ -329,8 +328,8 @@ def cheapest(found: ModeAdvice) -> Choice:
 
 def markdown(sheet: Sheet) -> str:
     rule = ["---", *["---:"] * (len(sheet.headings) - 1)]
-    lines = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in (sheet.headings, rule, *sheet.rows)]
-    return "\n".join([*lines, "", *(f"- {line}" for line in sheet.lines)]) + "\n"
+    lines = [f"| {' | '.join(one_line(cell).replace('|', '/') for cell in row)} |" for row in (sheet.headings, rule, *sheet.rows)]
+    return "\n".join([*lines, "", *(f"- {one_line(line)}" for line in sheet.lines)]) + "\n"
 
 
 def draw(console: Console, sheet: Sheet) -> None:

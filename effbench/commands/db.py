@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from effbench.commands import options
+from effbench.printable import one_line
 from effbench.store.store import Store
 
 HELP = "Bring a database to this version's schema (upgrade), or look whether it is sound (check)."
@@ -26,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     problems = Store.check(args.db)
     for problem in problems:
-        print(problem)
+        print(one_line(problem))
     if not problems:
         print(f"{args.db}: sound")
     return 1 if problems else 0

@@ -6,20 +6,18 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from effbench.analysis.interpreters import TELLING, labels
 from effbench.analysis.swept import cell_names, row_names
 from effbench.cell import Status
 from effbench.commands import options
-from effbench.commands.show import terminal
 from effbench.errors import NothingFoundError
 from effbench.metrics import METRICS
-from effbench.report.history_table import one_line
 from effbench.store.artifacts import home
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
+from effbench.terminal import escape, terminal
 
 HELP = "Sweeps in the database; with --cells the planned cells of one, with --failures what did not end ok."
 
@@ -123,15 +121,15 @@ def sweeps_table(store: Store) -> Table:
         names = [escape(", ".join(baselines.get(sweep.id, ())))] if marked else []
         table.add_row(
             sweep.id,
-            escape(one_line(sweep.name or "")),
+            escape(sweep.name or ""),
             *names,
             str(sweep.started_at)[:19],
             sweep.state,
-            str(sweep.protocol.get("name", "")),
+            escape(sweep.protocol.get("name", "")),
             str(sweep.cells),
             str(sweep.trials),
             statuses,
-            escape(one_line(sweep.label or "")),
+            escape(sweep.label or ""),
         )
     return table
 

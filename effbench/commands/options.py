@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from effbench.analysis.interpreters import labelled
 from effbench.config import DEFAULT_DB
 from effbench.errors import UsageError
+from effbench.printable import printable
 
 if TYPE_CHECKING:
     from effbench.store.store import Store
@@ -50,6 +51,7 @@ def add_out(parser: argparse.ArgumentParser) -> None:
 def write(text: str, out: str | None) -> None:
     """To standard output, or to a file whose folder is made."""
     if out is None:
+        text = printable(text) if sys.stdout.isatty() else text  # files and pipes get the data as it is
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         return
     path = Path(out)

@@ -8,8 +8,6 @@ import io
 from collections import Counter
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
@@ -22,9 +20,9 @@ from effbench.metrics import METRICS, Better
 from effbench.report.speedup_table import FORMATS, Entry, SpeedupTable, speedup_table
 from effbench.report.why_table import why_table
 from effbench.store.store import Store
+from effbench.terminal import PLAIN_WIDTH, Console, escape, terminal
 
 HELP = "The speedup table of a sweep: rows model × bs, columns modes."
-PLAIN_WIDTH = 240
 TONES = {"best": "bold green", "unsure": "dim", "status": "yellow", "plain": ""}
 
 
@@ -64,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.out:
         text = io.StringIO()
-        show(Console(file=text, width=PLAIN_WIDTH, emoji=False), sweep, rows, table)
+        show(Console(file=text, width=PLAIN_WIDTH), sweep, rows, table)
         options.write(text.getvalue(), args.out)
     else:
         show(terminal(), sweep, rows, table)
@@ -84,7 +82,7 @@ def explain(args: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
         drawn.add_row(*map(escape, row))
     if args.out:
         text = io.StringIO()
-        Console(file=text, width=PLAIN_WIDTH, emoji=False).print(drawn)
+        Console(file=text, width=PLAIN_WIDTH).print(drawn)
         options.write(text.getvalue(), args.out)
     else:
         terminal().print(drawn)
@@ -150,12 +148,6 @@ def legend(table: SpeedupTable) -> str:
         *(text for there, text in marks if there),
     ]
     return " · ".join(shown)
-
-
-def terminal() -> Console:
-    """Standard output; what is not a terminal has no width and must not be cut."""
-    console = Console(emoji=False)  # a colon in a name is a colon
-    return console if console.is_terminal else Console(width=PLAIN_WIDTH, emoji=False)
 
 
 def fitting_table(console: Console, table: SpeedupTable) -> Table:

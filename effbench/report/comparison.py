@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 from effbench.analysis.screen import COLUMNS, STATUS, Change, record
 from effbench.analysis.verdicts import Verdict
 from effbench.metrics import METRICS, percent, ratio_text
+from effbench.printable import one_line
 
 FORMATS = ("markdown", "json", "csv", "junit")
 HEADINGS = ("verdict", "cell", "metric", "before", "after", "after ÷ before", "detectable", "why")
@@ -128,11 +129,6 @@ def sensitivity(compared: Any) -> str | None:
         f"these {how} show a slower latency from {percent(middle)} on in the middle, at worst from "
         f"{percent(worst)} on ({one_line(name)}); after ÷ before with its 95 % interval"
     )
-
-
-def one_line(text: str) -> str:
-    """Names and reasons come from users and their code: nothing in them breaks a line or steers a terminal."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def escape(text: str) -> str:

@@ -15,11 +15,11 @@ from effbench.report.comparison import (
     heading,
     limits_line,
     mode_lines,
-    one_line,
     rows_table,
     sensitivity,
     sentence,
 )
+from effbench.printable import one_line
 
 #: Rows of a job's summary, of those that fail and of the others: beyond this nobody reads on.
 MOST_ROWS = 50

@@ -13,6 +13,7 @@ from effbench.analysis.events import STATUS, Event, History, SeriesId
 from effbench.analysis.exact_changes import SHORTEST as EXACT
 from effbench.analysis.potts import SHORTEST
 from effbench.metrics import METRICS, Better
+from effbench.printable import one_line
 
 #: Longest label and longest reason in a table, in characters; JSON and CSV have all of them.
 LABEL, REASON = 40, 200
@@ -258,14 +259,8 @@ def _markdown_line(values: Any) -> str:
     return "| " + " | ".join(values) + " |"
 
 
-def one_line(text: str, longest: int | None = None) -> str:
-    """The text without line ends, control characters and others that change how a line looks; shortened with `…`."""
-    plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return plain if longest is None or len(plain) <= longest else plain[: longest - 1] + "…"
-
-
 def _markdown_text(text: str) -> str:
-    text = text.replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;")
+    text = one_line(text).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;")
     for sign in "|*`[":
         text = text.replace(sign, f"\\{sign}")
     return text

@@ -16,6 +16,7 @@ from typing import Any
 from effbench.analysis.swept import SweptRow, mode_order, plain_rows, swept_rows
 from effbench.errors import UsageError
 from effbench.metrics import METRICS, Better, Metric
+from effbench.printable import one_line
 
 #: Follows a speedup whose interval contains 1: it cannot be told from no speedup.
 NOT_SIGNIFICANT = "n.s."
@@ -191,5 +192,5 @@ def _markdown_line(values: list[str]) -> str:
 
 
 def _markdown_text(value: Any) -> str:
-    text = " ".join(str(value).split())
+    text = one_line(value)
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")

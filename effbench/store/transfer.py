@@ -17,6 +17,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from effbench.errors import StoreError
+from effbench.printable import one_line
 from effbench.store import derive, sweeps
 from effbench.store.bundle import Record, Sections, filled
 from effbench.store.collect import (
@@ -328,5 +329,4 @@ def _time(value: dt.datetime | None) -> dt.datetime:
 
 
 def _short(value: Any) -> str:
-    text = "".join(sign if sign.isprintable() else " " for sign in str(value))
-    return text if len(text) <= 60 else text[:57] + "…"
+    return one_line(value, 60)

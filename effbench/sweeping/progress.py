@@ -9,9 +9,8 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -23,6 +22,7 @@ from effbench.metrics import METRICS, significant
 from effbench.sweeping.interpreters import Unit, UnitKey, cells_of, interpreters_of
 from effbench.sweeping.jobs import Job
 from effbench.sweeping.schedule import Slot
+from effbench.terminal import Console, escape
 
 LAST_RESULTS = 8
 STYLES = {Status.OK: "green", Status.DEGRADED: "yellow", Status.NOISY: "yellow", Status.UNSUPPORTED: "dim"}
@@ -80,7 +80,7 @@ class Progress:
     """Observes a sweep. Thread-safe. `quiet`: says nothing at all."""
 
     def __init__(self, console: Console | None = None, quiet: bool = False) -> None:
-        self.console = console or Console(emoji=False)
+        self.console = console or Console()
         self.quiet = quiet
         self.lock = threading.Lock()
         self.estimate = Estimate()
