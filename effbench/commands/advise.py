@@ -23,6 +23,7 @@ from effbench.commands import options
 from effbench.errors import NothingFoundError, UsageError
 from effbench.metrics import format_bytes
 from effbench.printable import one_line
+from effbench.report.speedup_table import NO_INTERVAL
 from effbench.store.store import Store
 from effbench.terminal import PLAIN_WIDTH, Console, escape, terminal
 
@@ -307,11 +308,12 @@ def reason(found: ModeAdvice, args: argparse.Namespace) -> list[str]:
     best = found.best
     if found.close:
         return [
-            f"too close to call: {', '.join([best.mode, *found.close])} (their intervals overlap); "
+            f"no significant winner: {', '.join([best.mode, *found.close])} tie; "
             f"{cheapest(found).mode} has the least preparation of them"
         ]
     over = "" if args.calls is None else f" over {args.calls:,} calls with its preparation"
-    said = [f"run {best.mode}: least {args.metric}{over}"]
+    unsure = len(found.ranked) > 1 and any(one.low_ms is None for one in found.ranked[:2])
+    said = [f"run {best.mode}: least {args.metric}{over}" + (f" ({NO_INTERVAL})" if unsure else "")]
     for one in found.ranked[1:]:
         # more preparation than the best has, paid back by what each call saves against it
         after = break_even_calls(one.prepare_s - best.prepare_s, best.call_ms, one.call_ms)

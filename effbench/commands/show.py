@@ -102,7 +102,7 @@ def show(console: Console, sweep: Any, rows: list[dict[str, Any]], table: Speedu
     label = f" · {sweep.label}" if sweep.label else ""
     where = ", ".join(dict.fromkeys(f"{row['gpu_name'] or 'CPU'}, torch {row['torch_version']}" for row in rows))
     state = "" if sweep.state == "completed" else f" · {sweep.state}"
-    console.print(f"[bold]Sweep {sweep.id}{escape(name)}[/]{escape(label)} · {where}{state}", highlight=False)
+    console.print(f"[bold]Sweep {sweep.id}{escape(name)}[/]{escape(label)} · {escape(where)}{state}", highlight=False)
     console.print(fitting_table(console, table))
     if table.metric == "speedup":
         console.print(legend(table), style="dim", highlight=False)
@@ -111,6 +111,7 @@ def show(console: Console, sweep: Any, rows: list[dict[str, Any]], table: Speedu
         metric = METRICS[table.metric]
         direction = "" if metric.better is Better.NEITHER else f"; {metric.better} is better"
         console.print(f"{metric.title}: {metric.help}{direction}", style="dim", highlight=False)
+        console.print(" · ".join(table.legend("★")), style="dim", highlight=False)
         if all(entry.value is None for row in table.rows for entry in row.cells.values()):
             console.print("nothing in this sweep has this figure", style="dim", highlight=False)
     reasons(console, rows)
@@ -136,18 +137,8 @@ def over_all(console: Console, rows: list[dict[str, Any]]) -> None:
 
 
 def legend(table: SpeedupTable) -> str:
-    """What the marks mean that the table has."""
-    entries = [entry for row in table.rows for entry in row.cells.values()]
-    marks = [
-        (any(entry.best for entry in entries), "★ best of its row"),
-        (any(entry.significant is False for entry in entries), "n.s. not significant: the interval holds 1"),
-        (any(" (" in entry.text for entry in entries), "(low–high) 95 % interval over processes"),
-    ]
-    shown = [
-        f"× against {table.baseline_mode} (its column shows the latency)",
-        *(text for there, text in marks if there),
-    ]
-    return " · ".join(shown)
+    """Explain the figures, and the marks that the table has."""
+    return " · ".join([f"× against {escape(table.baseline_mode)} (its column shows the latency)", *table.legend("★")])
 
 
 def fitting_table(console: Console, table: SpeedupTable) -> Table:

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
+from effbench.analysis.scores import UNCLEAR
 from effbench.analysis.screen import COLUMNS, STATUS, Change, record
+from effbench.analysis.statistics import is_clear
 from effbench.analysis.verdicts import Verdict
 from effbench.metrics import METRICS, percent, ratio_text
 from effbench.printable import one_line
@@ -79,11 +81,17 @@ def mode_lines(compared: Any) -> list[str]:
     phases = {line.phase for line in compared.modes}
     return [
         (f"{line.phase} " if len(phases) > 1 else "")
-        + f"{line.mode}: {METRICS[line.metric].title} {ratio_text(line.ratio, line.low, line.high) or '–'}"
+        + f"{line.mode}: {METRICS[line.metric].title} {mean_text(line.ratio, line.low, line.high)}"
         + f" over {line.cells} {'' if line.of in (None, line.cells) else f'of {line.of} '}"
         + f"cell{'s' * ((line.of or line.cells) != 1)}"
         for line in compared.modes
     ]
+
+
+def mean_text(ratio: float | None, low: float | None, high: float | None) -> str:
+    """Return a geometric mean over cells as `ratio_text` does, or `unclear (0.60–29540)` if it cannot be quoted."""
+    text = ratio_text(ratio, low, high) or "–"
+    return text if is_clear(low, high) else f"{UNCLEAR} {text.partition(' ')[2]}"
 
 
 def markdown(compared: Any, changes: Sequence[Change], left_out: int = 0) -> str:

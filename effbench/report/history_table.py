@@ -91,6 +91,24 @@ class HistoryTable:
             + (f" · {said}" if said else "")
         )
 
+    def verdict(self) -> str:
+        """Return whether anything got worse, and for how many series that is known. "Nothing got worse" is only said of
+        series that are long enough to judge."""
+        states = list(self.found.states.values())
+        short = states.count("short")
+        judged = len(states) - short
+        worse = sum(event.alarms for event in self.confirmed)
+        unconfirmed = sum(bool(event.worse) for event in self.recent)
+        if worse:
+            said = f"{_count(worse, 'change')} for the worse still {'holds' if worse == 1 else 'hold'}, unacknowledged."
+        elif judged:
+            said = f"Nothing got worse in the {judged} series that could be judged, or it is undone or acknowledged."
+        else:
+            said = "No series can be judged yet." if states else "No series has a figure yet."
+        said += f" {_count(unconfirmed, 'recent change')} for the worse: not confirmed yet." if unconfirmed else ""
+        needed = f"times need {SHORTEST} sweeps, counters {EXACT}"
+        return said + (f" Too short to judge: {short} of {len(states)} series ({needed})." if short else "")
+
     def row(self, event: Event) -> tuple[str, ...]:
         """The texts below `HEADINGS`."""
         return (
@@ -167,7 +185,7 @@ class HistoryTable:
         return {"markdown": self._markdown, "json": self._json, "csv": self._csv}[how]()
 
     def _markdown(self) -> str:
-        lines = [self.summary()]
+        lines = [self.summary(), "", self.verdict()]
         for title, events in (("Changes", self.confirmed), ("Recent, unconfirmed", self.recent)):
             if events:
                 lines += ["", f"## {title}", "", _markdown_line(HEADINGS), _markdown_line(["---"] * len(HEADINGS))]
@@ -184,6 +202,7 @@ class HistoryTable:
         states = list(self.found.states.values())
         data = {
             "summary": self.summary(),
+            "verdict": self.verdict(),
             "states": {state: states.count(state) for state in dict.fromkeys(states)},
             "changes": [one for one in records if one["kind"] not in kinds],
             **{kind: [one for one in records if one["kind"] == kind] for kind in kinds},
