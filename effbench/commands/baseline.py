@@ -8,7 +8,7 @@ from rich.table import Table
 
 from effbench.commands import options
 from effbench.errors import NothingFoundError
-from effbench.printable import printable
+from effbench.printable import one_line
 from effbench.store.store import Store
 from effbench.terminal import escape, terminal
 
@@ -43,7 +43,7 @@ def put(store: Store, args: argparse.Namespace) -> int:
     for hardware in store.set_baseline(args.name, sweep.id, args.note):
         old = before.get(hardware)
         moved = f", before {old}" if old not in (None, sweep.id) else ""
-        print(printable(f"baseline {args.name} on {hardware}: sweep {sweep.id}{moved}"))
+        print(one_line(f"baseline {args.name} on {hardware}: sweep {sweep.id}{moved}"))
     if sweep.state != "completed":
         print(f"note: that sweep is {sweep.state}; cells that it has not measured will be `new` in every comparison")
     failed = {status: number for status, number in sweep.statuses.items() if status != "ok"}
@@ -74,5 +74,5 @@ def listed(store: Store, args: argparse.Namespace) -> int:
 def forget(store: Store, args: argparse.Namespace) -> int:
     for one in store.remove_baseline(args.name, args.on):
         its = "is gone from this database" if one.started_at is None else "stays"
-        print(printable(f"baseline {one.name} on {one.hardware} forgotten; sweep {one.sweep_id} {its}"))
+        print(one_line(f"baseline {one.name} on {one.hardware} forgotten; sweep {one.sweep_id} {its}"))
     return 0

@@ -125,7 +125,7 @@ class SpeedupTable:
         raise UsageError(f"unknown table format {fmt!r}; choose from {', '.join(FORMATS)}")
 
     def _markdown(self) -> str:
-        head = [*self.label_names, *self.modes]
+        head = [_markdown_text(name) for name in (*self.label_names, *self.modes)]
         lines = [_markdown_line(head), _markdown_line(["---"] * len(self.label_names) + ["---:"] * len(self.modes))]
         for row in self.rows:
             entries = [

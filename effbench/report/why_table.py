@@ -40,7 +40,7 @@ class WhyTable:
             writer.writerows(self.data)
             return text.getvalue()
         rule = ["---:" if numeric else "---" for numeric in self.numeric]
-        lines = (self.headings, rule, *([one_line(cell).replace("|", "\\|") for cell in row] for row in self.rows))
+        lines = (map(one_line, self.headings), rule, *([one_line(cell).replace("|", "\\|") for cell in row] for row in self.rows))
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

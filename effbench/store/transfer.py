@@ -321,7 +321,7 @@ class _Taking:
 
 def _trial_name(key: tuple) -> str:
     cell, environment, number, attempt = key
-    return f"trial of cell {cell[:12]} in environment {environment}, round {number}, attempt {attempt}"
+    return f"trial of cell {cell[:12]} in environment {environment}, round {number + 1}, try {attempt + 1}"
 
 
 def _time(value: dt.datetime | None) -> dt.datetime:

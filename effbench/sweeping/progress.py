@@ -19,6 +19,7 @@ from effbench.analysis.interpreters import OWN, short_names
 from effbench.analysis.swept import cell_names
 from effbench.cell import Status, Trial
 from effbench.metrics import METRICS, significant
+from effbench.printable import one_line
 from effbench.sweeping.interpreters import Unit, UnitKey, cells_of, interpreters_of
 from effbench.sweeping.jobs import Job
 from effbench.sweeping.schedule import Slot
@@ -97,7 +98,7 @@ class Progress:
     def showing(
         self, sweep_id: str, settings: Any, units: Sequence[Unit], jobs: Sequence[Job], slots: Sequence[Slot]
     ) -> Iterator[None]:
-        self.names = unit_names(units)
+        self.names = {key: one_line(name) for key, name in unit_names(units).items()}
         self.left, self.total, self.slots = set(jobs), len(jobs), len(slots)
         self.done = 0
         self.rounds = settings.protocol["rounds"]
@@ -106,7 +107,7 @@ class Progress:
         under = f" × {halves} interpreters" if halves > 1 else ""
         cells = count(len(cells_of(units)), "cell")
         size = f"{cells}{under} × {count(self.rounds, 'round')} ({settings.protocol['name']})"
-        self.title = f"sweep {sweep_id} · {size} on {where}"
+        self.title = one_line(f"sweep {sweep_id} · {size} on {where}")
         if self.quiet:
             yield
             return
@@ -130,7 +131,7 @@ class Progress:
     def say(self, text: str | Text) -> None:
         """A plain line. A reader that has left (`| head`) ends the output, never the sweep."""
         try:
-            self.console.print(text, highlight=False, soft_wrap=True)
+            self.console.print(text, highlight=False, soft_wrap=True, markup=False)
         except (SystemExit, OSError):  # rich turns a broken pipe into SystemExit
             self.quiet = True
 
@@ -185,7 +186,7 @@ class Progress:
             state = f"{trial.compile_cache} " if trial.compile_cache else ""
             text.append(f", compiled {state}in {significant(trial.compile_s, 2)} s")
         if trial.reason:
-            text.append(f": {trial.reason}")
+            text.append(f": {one_line(trial.reason)}")
         text.append(f" ({trial.wall_s or 0:.1f} s)", style="dim")
         return text
 
@@ -199,13 +200,12 @@ class Progress:
             for slot, (job, phase, since) in sorted(self.running.items()):
                 what = escape(self.names[job.key]) if job else ""
                 round = f"round {job.round + 1}/{self.rounds}" if job else ""
-                now.add_row(f"[bold]{slot}[/]", what, round, phase, duration(time.monotonic() - since))
+                now.add_row(f"[bold]{escape(slot)}[/]", what, round, escape(phase), duration(time.monotonic() - since))
             rows = Table(box=None, show_header=False, padding=(0, 2), show_edge=False)
             for job, trial in self.last:
                 style = STYLES.get(trial.status, "red")
                 figure = "" if trial.latency_ms is None else METRICS["latency_ms"].format(trial.latency_ms)
-                rows.add_row(
-                    escape(self.names[job.key]), f"[{style}]{trial.status}[/]", figure, escape(trial.reason or "")[:80]
-                )
+                reason = escape((trial.reason or "")[:80])
+                rows.add_row(escape(self.names[job.key]), f"[{style}]{trial.status}[/]", figure, reason)
             bar = ProgressBar(total=max(1, self.total), completed=self.done, width=48)
             return Group(head, bar, counts, now, rows)

@@ -75,7 +75,7 @@ def test_a_deep_link_opens_its_cell(visit, made):
     )
     assert told == {METRICS[name].title: METRICS[name].format(row[name]) for name in METRICS if row[name] is not None}
     assert one.page.locator("#samples .chart .main-svg").count() >= 3
-    assert one.texts("#trials > div thead th")[-3:] == ["round 0", "round 1", "round 2"]
+    assert one.texts("#trials > div thead th")[-3:] == ["round 1", "round 2", "round 3"]
     assert one.texts("#kernels tbody tr:first-child td:first-child") == ["gemm<bf16>"]
     one.assert_quiet()
 
