@@ -102,7 +102,9 @@ class HistoryTable:
         if worse:
             said = f"{_count(worse, 'change')} for the worse still {'holds' if worse == 1 else 'hold'}, unacknowledged."
         elif judged:
-            said = f"Nothing got worse in the {judged} series that could be judged, or it is undone or acknowledged."
+            settled = self.found.left_out or any(event.worse for event in self.confirmed)
+            said = f"Nothing got worse in the {judged} series that could be judged"
+            said += ", apart from what is undone or acknowledged." if settled else "."
         else:
             said = "No series can be judged yet." if states else "No series has a figure yet."
         said += f" {_count(unconfirmed, 'recent change')} for the worse: not confirmed yet." if unconfirmed else ""

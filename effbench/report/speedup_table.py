@@ -211,6 +211,15 @@ def _text(entry: Entry, metric: Metric) -> str:
     return f"{text} {NOT_SIGNIFICANT}" if entry.significant is False else text
 
 
+def speedup_text(value: float | None, low: float | None, high: float | None) -> str:
+    """Return a speedup without its interval: `1.30×`, `1.02× n.s.`, `unclear`, an em dash for none."""
+    if low is None or high is None or value is None or not low < high:  # unknown, or the baseline's
+        return METRICS["speedup"].format(value)
+    entry = Entry("", value, low, high)
+    mark = f" {NOT_SIGNIFICANT}" if low <= 1 <= high else ""
+    return UNCLEAR if entry.unclear else METRICS["speedup"].format(value) + mark
+
+
 def _best(row: Row, sources: dict[str, dict[str, Any]], metric: Metric) -> str | None:
     """The mode that is better than every other ok one: significantly where the metric has an interval. One alone is the
     best of nothing."""

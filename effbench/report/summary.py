@@ -15,7 +15,7 @@ from effbench.analysis.scores import UNCLEAR, interval_text, least, score
 from effbench.analysis.swept import ABSENT
 from effbench.cell import SEVERITY, Status
 from effbench.metrics import METRICS
-from effbench.report.speedup_table import NO_INTERVAL
+from effbench.report.speedup_table import NO_INTERVAL, speedup_text
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,14 @@ class Counts:
 class Fastest:
     """The ok mode with the least latency at one case and bs. `tied`: modes that it is not significantly faster than;
     `others`: how many other ok modes there are.
-
-    `significant`: whether the speedup differs from 1; None without an interval, and for the baseline itself.
     """
 
     case: str
     bs: int
     series: str
     speedup: float | None
+    speedup_text: str
     latency_ms: float
-    significant: bool | None
     tied: tuple[str, ...]
     others: int
     baseline: bool = False
@@ -119,11 +117,10 @@ class _Row(NamedTuple):
 def _fastest(case: str, bs: int, ok: list[_Row], baseline_mode: str) -> Fastest:
     place, ties = least([row._asdict() for row in ok])
     best, tied = ok[place], tuple(str(ok[other].series) for other in ties)
-    low, high = best.speedup_ci_low, best.speedup_ci_high
-    baseline = best.mode == baseline_mode
-    significant = None if baseline or math.isnan(low) or math.isnan(high) else not low <= 1 <= high
     speedup = None if math.isnan(best.speedup) else best.speedup
-    return Fastest(case, bs, str(best.series), speedup, best.latency_ms, significant, tied, len(ok) - 1, baseline)
+    text = speedup_text(speedup, best.speedup_ci_low, best.speedup_ci_high)
+    baseline = best.mode == baseline_mode
+    return Fastest(case, bs, str(best.series), speedup, text, best.latency_ms, tied, len(ok) - 1, baseline)
 
 
 def by_mode(frame: pd.DataFrame) -> pd.DataFrame:

@@ -196,7 +196,7 @@ def test_counts_tell_failures_from_answers(tidy):
 def test_fastest_names_the_mode_and_what_it_cannot_be_told_from(tidy):
     best = summary.fastest(tidy)
     first, tied = best["mlp"][1], best["mlp"][64]
-    assert (first.series, first.speedup, first.significant, first.tied) == ("compile+graph", 2.8, True, ())
+    assert (first.series, first.speedup, first.speedup_text, first.tied) == ("compile+graph", 2.8, "2.80×", ())
     assert tied.tied == ("reduce-overhead", "cuda-graph")
     alone = summary.fastest(prepare(pd.DataFrame([make.failed("mlp", 1, "eager", "oom", "full")])))
     assert alone == {"mlp": {1: None}}
@@ -205,7 +205,7 @@ def test_fastest_names_the_mode_and_what_it_cannot_be_told_from(tidy):
 def test_the_baseline_can_be_the_fastest_and_is_never_insignificant():
     rows = [make.row(speedup_ci_low=1.0, speedup_ci_high=1.0), make.row(mode="default", latency_ms=9.0)]
     item = summary.fastest(prepare(pd.DataFrame(rows)))["mlp"][1]
-    assert (item.series, item.baseline, item.significant) == ("eager", True, None)
+    assert (item.series, item.baseline, item.speedup_text) == ("eager", True, "1.00×")
 
 
 def test_geometric_mean_stands_beside_its_pass_rate():
@@ -255,6 +255,19 @@ def test_the_overview_and_the_table_agree_on_who_wins(tidy):
         starred = [mode for mode, entry in row.cells.items() if entry.best]
         point = best[row.labels["model"]][row.labels["bs"]]
         assert starred == ([point.series] if point.wins else [])
+
+
+@pytest.mark.parametrize(
+    ("bounds", "text"),
+    [((1.9, 2.1), "2.00×"), ((0.9, 4.4), "2.00× n.s."), ((0.01, 400.0), "unclear"), ((None, None), "2.00×")],
+)
+def test_a_speedup_reads_the_same_in_the_overview_and_the_heatmap(bounds, text):
+    low, high = bounds
+    more = {"latency_ms": 0.06, "speedup": 2.0, "speedup_ci_low": low, "speedup_ci_high": high}
+    frame = prepare(pd.DataFrame([make.row(), make.row(mode="default", **more)]))
+    drawn = speedup_heatmap.draw(speedup_heatmap.data(frame)).validated().data[0]
+    assert drawn.text[0][1] == summary.fastest(frame)["mlp"][1].speedup_text == text
+    assert (drawn.z[0][1] == 0) is (text == "unclear"), "no colour of a gain"
 
 
 def test_a_mean_with_a_wide_interval_is_unclear():

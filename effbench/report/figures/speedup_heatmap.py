@@ -12,7 +12,7 @@ from effbench.metrics import METRICS
 from effbench.report.colors import DIVERGING
 from effbench.report.figures.base import Figure, axis, hover, layout, safe, short, wrapped
 from effbench.report.figures.drawing import Drawing, heatmap, scatter
-from effbench.report.speedup_table import NOT_SIGNIFICANT, UNKNOWN
+from effbench.report.speedup_table import speedup_text
 
 ROW_PX = 30
 #: Models and batch sizes that are drawn: more take a browser many seconds, and nobody looks through them.
@@ -50,7 +50,8 @@ def draw(table: pd.DataFrame) -> Drawing:
         if math.isnan(item.log2):
             failed.append((x, y, item.status if item.status != "ok" else "no baseline"))
         else:
-            z[y][x], text[y][x] = item.log2, _text(item)
+            text[y][x] = speedup_text(item.speedup, item.speedup_ci_low, item.speedup_ci_high)
+            z[y][x] = 0.0 if text[y][x] == UNCLEAR else item.log2
     limit = min(max(table["log2"].abs().max(), 1.0), 3.0)
     figure = Drawing(layout=_layout(names, rows, limit))
     figure.add_trace(
@@ -63,13 +64,6 @@ def draw(table: pd.DataFrame) -> Drawing:
     if failed:
         _hatch(figure, failed)
     return figure
-
-
-def _text(item) -> str:
-    if item.speedup_ci_high > UNKNOWN * item.speedup_ci_low:
-        return UNCLEAR
-    not_significant = item.speedup_ci_low <= 1 <= item.speedup_ci_high and item.speedup_ci_low < item.speedup_ci_high
-    return METRICS["speedup"].format(item.speedup) + (f" {NOT_SIGNIFICANT}" if not_significant else "")
 
 
 def _hover(item) -> str:
