@@ -330,7 +330,8 @@ def cheapest(found: ModeAdvice) -> Choice:
 
 def markdown(sheet: Sheet) -> str:
     rule = ["---", *["---:"] * (len(sheet.headings) - 1)]
-    lines = [f"| {' | '.join(one_line(cell).replace('|', '/') for cell in row)} |" for row in (sheet.headings, rule, *sheet.rows)]
+    rows = (sheet.headings, rule, *sheet.rows)
+    lines = [f"| {' | '.join(one_line(cell).replace('|', '/') for cell in row)} |" for row in rows]
     return "\n".join([*lines, "", *(f"- {one_line(line)}" for line in sheet.lines)]) + "\n"
 
 

@@ -111,7 +111,8 @@ def show(console: Console, sweep: Any, rows: list[dict[str, Any]], table: Speedu
         metric = METRICS[table.metric]
         direction = "" if metric.better is Better.NEITHER else f"; {metric.better} is better"
         console.print(f"{metric.title}: {metric.help}{direction}", style="dim", highlight=False)
-        console.print(" · ".join(table.legend("★")), style="dim", highlight=False)
+        if marks := table.legend("★"):
+            console.print(" · ".join(marks), style="dim", highlight=False)
         if all(entry.value is None for row in table.rows for entry in row.cells.values()):
             console.print("nothing in this sweep has this figure", style="dim", highlight=False)
     reasons(console, rows)

@@ -129,9 +129,9 @@ def by_mode(frame: pd.DataFrame) -> pd.DataFrame:
 
     Columns: series, phase (with the environment; empty where there is only one), results, ok, pass_rate (ok ÷ results),
     speedup (geometric mean over the `speedup_results` ok ones that have one) with speedup_low and speedup_high (95 %,
-    None where not known; `speedup_text` shows it, or `unclear`), memory_ratio (geometric mean), compile_cold_s (median), both NaN over none; `passed`,
-    `memory` and `compiled` are the last three with their intervals (analysis.headline), not_ok (text: what the others
-    are).
+    None where not known; `speedup_text` shows it, or `unclear`), memory_ratio (geometric mean), compile_cold_s
+    (median), both NaN over none; `passed`, `memory` and `compiled` are the last three with their intervals
+    (analysis.headline), not_ok (text: what the others are).
     """
     rows = []
     several = frame["phase"].nunique() > 1

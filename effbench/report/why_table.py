@@ -40,8 +40,8 @@ class WhyTable:
             writer.writerows(self.data)
             return text.getvalue()
         rule = ["---:" if numeric else "---" for numeric in self.numeric]
-        lines = (map(one_line, self.headings), rule, *([one_line(cell).replace("|", "\\|") for cell in row] for row in self.rows))
-        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        heads, *rows = ([one_line(cell).replace("|", "\\|") for cell in row] for row in (self.headings, *self.rows))
+        return "".join(f"| {' | '.join(line)} |\n" for line in (heads, rule, *rows))
 
 
 def why_table(rows_or_frame: Any) -> WhyTable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sysconfig
 import traceback
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import torch
 
-import effbench
 
 from effbench.cell import Status
 from effbench.errors import UnsupportedError
@@ -25,7 +25,7 @@ MISSING = {
     "GPUTooOldForTriton": "this GPU is too old for Triton",
 }
 TRACEBACK_CHARACTERS = 6000
-OWN = Path(effbench.__file__).parent
+OWN = Path(__file__).parents[1]
 #: Folders whose code no user wrote; the variables name caches of generated code.
 LIBRARIES = (OWN, Path(torch.__file__).parent, *(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")))
 GENERATED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
@@ -75,12 +75,13 @@ def location(error: BaseException) -> str:
     if isinstance(error, SyntaxError):  # its own text names the file; the frames are those of the import system
         return ""
     of_links = [list(traceback.walk_tb(link.__traceback__)) for link in chain(error)]
-    for wanted in (_is_users, _is_foreign):
-        for frames in of_links:
-            for frame, line in reversed(frames):
+    frames = [frame for link in of_links for frame in reversed(link)]
+    with contextlib.suppress(OSError):  # the module may have removed the working directory
+        here = Path.cwd()
+        for wanted in (_is_users, _is_foreign):
+            for frame, line in frames:
                 path = Path(os.path.abspath(frame.f_code.co_filename))
                 if not frame.f_code.co_filename.startswith("<") and wanted(path):
-                    here = Path.cwd()
                     shown = path.relative_to(here) if path.is_relative_to(here) else path
                     return f"{shown}:{line} in {frame.f_code.co_name}"
     return ""

@@ -54,7 +54,8 @@ READING = [
 ]  # fmt: skip
 #: Errors that quote what was typed; they may take several lines.
 REFUSED = [
-    ("show", "--sweep", EVIL + "?"), ("advise", "mode", "--model", EVIL + "?"), ("history", "--model", EVIL + "?"), ("import", EVIL),
+    ("show", "--sweep", EVIL + "?"), ("advise", "mode", "--model", EVIL + "?"),
+    ("history", "--model", EVIL + "?"), ("import", EVIL),
     ("show", "--db", EVIL), (EVIL,), ("show", EVIL),
 ]  # fmt: skip
 

@@ -40,7 +40,10 @@ def answer(subject: Subject) -> dict[str, Any]:
         "lead": lead,
         "mean": mean["speedup_text"] if mean and mean["speedup_text"] != UNCLEAR else None,
         "waiting": len(subject.unmeasured),
-        "modes": [row | {"notes": summary.notes(row), "unclear": row["speedup_text"] == UNCLEAR} for row in modes.to_dict("records")],
+        "modes": [
+            row | {"notes": summary.notes(row), "unclear": row["speedup_text"] == UNCLEAR}
+            for row in modes.to_dict("records")
+        ],
         "not_ok": not_ok(tidy, several=len(subject.environments) > 1),
         "environment": environment_line(subject),
         "changed": changed(subject.changes),
