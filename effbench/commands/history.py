@@ -114,7 +114,8 @@ def show(console: Console, table: HistoryTable) -> None:
         for line in section.lines:
             console.print(escape(line), highlight=False, soft_wrap=True)
     console.print(escape(table.summary()), highlight=False, soft_wrap=True)
-    console.print(escape(table.verdict()), highlight=False, soft_wrap=True)
+    if table.found.sweeps:
+        console.print(escape(table.verdict()), highlight=False, soft_wrap=True)
     alarms = [event for event in table.confirmed if event.alarms]
     if alarms:
         several = any(

@@ -106,7 +106,7 @@ class HistoryTable:
             said = f"Nothing got worse in the {judged} series that could be judged"
             said += ", apart from what is undone or acknowledged." if settled else "."
         else:
-            said = "No series can be judged yet." if states else "No series has a figure yet."
+            said = "No series can be judged yet."
         said += f" {_count(unconfirmed, 'recent change')} for the worse: not confirmed yet." if unconfirmed else ""
         needed = f"times need {SHORTEST} sweeps, counters {EXACT}"
         return said + (f" Too short to judge: {short} of {len(states)} series ({needed})." if short else "")
@@ -187,7 +187,7 @@ class HistoryTable:
         return {"markdown": self._markdown, "json": self._json, "csv": self._csv}[how]()
 
     def _markdown(self) -> str:
-        lines = [self.summary(), "", self.verdict()]
+        lines = [self.summary(), *(["", self.verdict()] if self.found.sweeps else [])]
         for title, events in (("Changes", self.confirmed), ("Recent, unconfirmed", self.recent)):
             if events:
                 lines += ["", f"## {title}", "", _markdown_line(HEADINGS), _markdown_line(["---"] * len(HEADINGS))]
