@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from effbench import __version__
 from effbench.errors import EffbenchError, UsageError, nearest
+from effbench.printable import printable
 from effbench.sweeping.interrupts import remembered
 
 #: Subcommand -> module under effbench.commands; each has `HELP`, `add_arguments(parser)` and `run(args) -> exit code`.
@@ -75,16 +76,16 @@ def do(argv: list[str]) -> int:
     except KeyboardInterrupt:
         print("effbench: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except OSError as error:  # the reader of our output has left, as `| head` does, or its terminal was closed
-        if error.errno not in (errno.EPIPE, errno.EIO):
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return INTERRUPTED if error.errno == errno.EIO else 0
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # how rich says the same
             return 0
         raise
-    except Exception as error:  # a defect of effbench, or a database that somebody has edited
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.EIO):
+            # the reader of our output has left, as `| head` does, or its terminal was closed
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return INTERRUPTED if error.errno == errno.EIO else 0
+        # a defect of effbench, or a database that somebody has edited
         return report_error(error, unexpected(error, argv), argv, UNEXPECTED)
 
 
@@ -94,7 +95,7 @@ def report_error(error: BaseException, message: str, argv: Sequence[str], code: 
         raise error
     from effbench.store.secrets import masked_text
 
-    print(f"effbench: {masked_text(message, argv)}", file=sys.stderr)
+    print(f"effbench: {printable(masked_text(message, argv))}", file=sys.stderr)
     return code
 
 

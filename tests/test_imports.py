@@ -26,13 +26,15 @@ MAY_IMPORT = {
     "streams": set(),
     "buckets": set(),
     "config": set(),
+    "printable": set(),
+    "terminal": {"printable"},
     "models": set(),
     "modes": {"models", "buckets", "measure.memory", "measure.timing"},
     "measure": {"analysis.statistics"},
     "evidence": {"models", "modes", "measure", "worker.failures"},
     "worker": {"models", "modes", "measure", "message", "analysis.statistics"},
     "analysis": {"metrics", "buckets"},
-    "store": {"analysis", "metrics", "outputs"},
+    "store": {"analysis", "metrics", "outputs", "printable"},
     "sweeping": {
         "store",
         "message",
@@ -43,9 +45,11 @@ MAY_IMPORT = {
         "analysis.swept",
         "analysis.interpreters",
         "analysis.stopping",
+        "printable",
+        "terminal",
     },
-    "report": {"analysis", "metrics", "outputs", "store.secrets"},
-    "doctor": {"store", "sweeping", "analysis", "metrics", "message"},
+    "report": {"analysis", "metrics", "outputs", "printable", "store.secrets"},
+    "doctor": {"store", "sweeping", "analysis", "metrics", "message", "terminal"},
     "reproduce": {"store", "sweeping", "analysis", "message", "config"},
     "regression": {"store", "sweeping", "analysis", "metrics", "message", "config"},
     "commands": {
@@ -62,15 +66,17 @@ MAY_IMPORT = {
         "sweeping",
         "doctor",
         "reproduce",
+        "printable",
+        "terminal",
     },
-    "cli": {"commands", "sweeping", "config", "store.secrets"},
+    "cli": {"commands", "sweeping", "config", "printable", "store.secrets"},
     "api": {"sweeping", "store", "config", "regression", "analysis.limits", "analysis.screen"},
     "__init__": {"api"},
     "__main__": {"cli"},
 }
 WITH_TORCH = {"worker", "models", "modes", "measure", "evidence"}
 #: Standard library only: the process border and the core types load in any interpreter at once.
-STANDARD_ONLY = {"cell", "errors", "message", "streams", "buckets", "models.spec", "worker.processes"}
+STANDARD_ONLY = {"cell", "errors", "message", "streams", "buckets", "printable", "models.spec", "worker.processes"}
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "conf" not in path.parts)
 

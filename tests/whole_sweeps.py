@@ -11,8 +11,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from effbench.cell import Cell, Environment, Status, Trial
-from effbench.store import Store
 from effbench.outputs import output
+from effbench.store import Store
 from effbench.store.bundle_files import write_lines
 from effbench.store.bundle_parquet import write_folder
 from effbench.store.collect import collect

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import NormalDist
 
-from effbench.analysis.statistics import CONFIDENCE, geometric_mean, median_interval
+from effbench.analysis.statistics import CONFIDENCE, geometric_mean, is_clear, median_interval
 
-#: Bounds further apart than this many times say nothing; the least and the largest say more.
-TELLING = 100
 #: Values that differ by less than this share are the same: bytes that were rounded, not a scatter.
 ALIKE = 1e-6
 
@@ -58,7 +56,7 @@ def mean_ratio(values: Iterable[float | None]) -> Headline:
     if len(known) < 2 or _alike(known):
         return _plain(known)
     found = geometric_mean(known)
-    if found.high > TELLING * found.low:
+    if not is_clear(found.low, found.high):  # the least and the largest say more
         return Headline(found.value, known[0], known[-1], found.n, Spread.RANGE)
     return Headline(found.value, found.low, found.high, found.n, Spread.INTERVAL)
 

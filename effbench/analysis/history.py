@@ -20,7 +20,7 @@ from effbench.analysis.coincidence import coinciding, separating
 from effbench.analysis.events import STATUS, Drifting, Event, Flapping, History, Seen, SeriesId, event_id
 from effbench.analysis.exact_changes import find_exact, runs
 from effbench.analysis.potts import SHORTEST
-from effbench.analysis.statistics import is_number, t_quantile
+from effbench.analysis.statistics import is_number, stored_log_mean
 from effbench.analysis.verdicts import FLOOR
 from effbench.cell import Status
 from effbench.metrics import METRICS, Better, Metric
@@ -375,10 +375,10 @@ def _is_figure(value: Any, metric: Metric) -> bool:
 
 
 def _error(low: float | None, high: float | None, trials: int) -> float:
-    known = all(isinstance(value, int | float) for value in (low, high, trials))
-    if not known or trials < 2 or not 0 < low <= high < math.inf:
+    if not all(isinstance(value, int | float) for value in (low, high, trials)):
         return math.nan
-    return math.log(high / low) / 2 / t_quantile(trials - 1)
+    error = stored_log_mean(1.0, low, high, trials).error
+    return math.nan if error is None else error
 
 
 def _exp(value: float) -> float:

@@ -7,15 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from effbench.analysis.points import CALL
+from effbench.analysis.scores import INTERVALS
+from effbench.analysis.statistics import is_less, stored_log_mean
 from effbench.analysis.summary import break_even_calls
 from effbench.analysis.swept import SweptRow
 from effbench.errors import NothingFoundError
-
-INTERVALS = {
-    "latency_ms": ("latency_ci_low_ms", "latency_ci_high_ms"),
-    "period_ms": ("period_ci_low_ms", "period_ci_high_ms"),
-}
-
 
 FLOOR = 0.02  # sessions drift by about as much
 
@@ -33,6 +29,7 @@ class Choice:
     call_ms: float
     low_ms: float | None
     high_ms: float | None
+    trials: int | None
     prepare_s: float
     warm: bool
     memory_bytes: float | None
@@ -109,6 +106,7 @@ def choice(row: SweptRow, column: str, calls: int | None, base: dict | None) -> 
         call_ms=source[column],
         low_ms=low,
         high_ms=high,
+        trials=source.get("trials"),
         prepare_s=prepare_s,
         warm=cold is None and warm is not None,
         memory_bytes=source.get("peak_reserved_bytes"),
@@ -120,7 +118,11 @@ def choice(row: SweptRow, column: str, calls: int | None, base: dict | None) -> 
 
 
 def overlap(best: Choice, other: Choice) -> bool:
-    """Whether the intervals leave open which is faster; without intervals what is less than FLOOR apart."""
-    if best.high_ms is None or other.low_ms is None:
+    """Return whether `best` is not significantly faster; without intervals, whether they are less than FLOOR apart."""
+    if None in (best.low_ms, best.high_ms, other.low_ms, other.high_ms):
         return other.score_ms <= best.score_ms * (1 + FLOOR)
-    return other.low_ms + other.share_ms <= best.high_ms + best.share_ms
+    a, b = (
+        stored_log_mean(one.score_ms, one.low_ms + one.share_ms, one.high_ms + one.share_ms, one.trials)
+        for one in (best, other)
+    )
+    return not is_less(a, b)

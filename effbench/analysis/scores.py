@@ -1,12 +1,32 @@
-"""Each mode over all models and batch sizes of a sweep: geometric mean of its speedups, with pass rate and interval."""
+"""Which mode of a point is the best, and each mode over all points: geometric mean of its speedups, and pass rate."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from effbench.analysis.statistics import ModeScore, Outcome, mode_score
+from effbench.analysis.statistics import ModeScore, Outcome, is_less, mode_score, stored_log_mean
 from effbench.analysis.swept import plain
+
+#: In place of a mean whose interval is too wide to quote it (statistics.CLEAR).
+UNCLEAR = "unclear"
+#: Metric -> the columns of its 95 % interval.
+INTERVALS = {
+    "latency_ms": ("latency_ci_low_ms", "latency_ci_high_ms"),
+    "period_ms": ("period_ci_low_ms", "period_ci_high_ms"),
+}
+
+
+def least(rows: Sequence[Mapping[str, Any]], metric: str = "latency_ms") -> tuple[int, list[int]]:
+    """Return the place of the row with the least `metric` (a key of INTERVALS), and the places of those that tie with
+    it: the difference is not significant, or one of the two has no interval.
+
+    `rows` are rows of the view `results` that have the metric. Only a row that nothing ties with may be called best.
+    """
+    low, high = INTERVALS[metric]
+    means = [stored_log_mean(row[metric], *(plain(row.get(name)) for name in (low, high, "trials"))) for row in rows]
+    best = min(range(len(means)), key=lambda place: means[place].value)
+    return best, [place for place, mean in enumerate(means) if place != best and not is_less(means[best], mean)]
 
 
 def score(rows: Iterable[Mapping[str, Any]]) -> ModeScore:
@@ -17,10 +37,15 @@ def score(rows: Iterable[Mapping[str, Any]]) -> ModeScore:
 
 
 def describe(found: ModeScore) -> str:
-    """`1.93× (1.88–1.98), 14 of 15 ok`; without speedup only how many are ok."""
+    """`1.93× (1.88–1.98), 14 of 15 ok`, or `unclear (0.60–29,540), 3 of 3 ok`; without speedup only how many are ok."""
     passed = f"{found.passed} of {found.total} ok"
     if found.value is None:
         return passed
     known = found.low is not None and found.low < found.high
-    interval = f" ({found.low:.2f}–{found.high:.2f})" if known else ""
-    return f"{found.value:.2f}×{interval}, {passed}"
+    interval = f" ({interval_text(found.low, found.high)})" if known else ""
+    return f"{f'{found.value:.2f}×' if found.clear else UNCLEAR}{interval}, {passed}"
+
+
+def interval_text(low: float, high: float) -> str:
+    """`1.88–1.98`; of bounds from 100 on without decimals: `0.60–29,540`."""
+    return "–".join(f"{value:.2f}" if value < 100 else f"{value:,.0f}" for value in (low, high))

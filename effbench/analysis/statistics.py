@@ -18,6 +18,9 @@ from typing import NamedTuple
 CONFIDENCE = 0.95
 #: Degrees of freedom taken for a stored Welch interval, per trial of one side less one (see `mode_score`).
 _STORED_DF = 1.25
+#: A mean over cells is quoted without its interval, so it must hold within a factor of 2 either way: with bounds more
+#: than this many times apart it is reported as unclear.
+CLEAR = 4.0
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,11 @@ class ModeScore:
     total: int
     low: float | None = None
     high: float | None = None
+
+    @property
+    def clear(self) -> bool:
+        """False if the interval is too wide for the value to be quoted."""
+        return is_clear(self.low, self.high)
 
     @property
     def pass_rate(self) -> float | None:
@@ -111,6 +119,26 @@ class LogDifference:
 def is_number(value: object) -> bool:
     """A finite one. SQLite keeps a text in a column of numbers, if someone writes it there."""
     return isinstance(value, int | float) and math.isfinite(value)
+
+
+def is_clear(low: float | None, high: float | None) -> bool:
+    """Return whether a mean with these bounds may be quoted; one without bounds may."""
+    return low is None or high is None or not high > CLEAR * low
+
+
+def stored_log_mean(value: float, low: float | None, high: float | None, n: int | None) -> LogMean:
+    """Return the LogMean that a stored geometric mean of `n` trials and its 95 % bounds came from."""
+    # written so that NaN, which stands for unknown in a frame, fails it too
+    known = low is not None and high is not None and n is not None and n >= 2 and 0 < low <= high < math.inf
+    error = math.log(high / low) / 2 / t_quantile(n - 1) if known else None
+    return LogMean(math.log(value), error, int(n) if known else 1)
+
+
+def is_less(a: LogMean, b: LogMean) -> bool:
+    """Return whether `a` is significantly less than `b`: the 95 % interval of their ratio excludes 1. False if either
+    has too few trials for an interval."""
+    high = log_difference(a, b).ratio().high
+    return high is not None and high < 1.0
 
 
 def log_mean(values: Iterable[float]) -> LogMean:

@@ -6,17 +6,17 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from effbench.analysis.events import Event, History, SeriesId, event_id
 from effbench.analysis.history import judgeable
 from effbench.analysis.swept import row_names
 from effbench.commands.past import table_of
-from effbench.commands.show import terminal
 from effbench.errors import UsageError
-from effbench.report.history_table import HistoryTable, one_line
+from effbench.printable import one_line
+from effbench.report.history_table import HistoryTable
 from effbench.store.store import Store
+from effbench.terminal import escape, terminal
 
 
 def acknowledge(args: argparse.Namespace) -> int:
@@ -170,7 +170,7 @@ def acknowledgements(args: argparse.Namespace) -> int:
     for one in known:
         texts = (one["id"][:6], one["cell"], one["hardware"], one["metric"], one["sweep_id"])
         when, holds = f"{one['acknowledged_at']:%Y-%m-%d %H:%M}", "yes" if one["row"] in holding else "no"
-        grid.add_row(*(escape(one_line(text)) for text in texts), when, holds, escape(one_line(one["reason"])))
+        grid.add_row(*(escape(text) for text in texts), when, holds, escape(one["reason"]))
     terminal().print(grid)
     if any(one["row"] not in holding for one in known):
         print("no: there is no such change now, or not in that sweep; effbench history ack --rm ID takes it back")

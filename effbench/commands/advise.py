@@ -11,8 +11,6 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from effbench import streams
@@ -22,10 +20,12 @@ from effbench.analysis.points import CALL, Points, points, rows_of_case
 from effbench.analysis.summary import break_even_calls
 from effbench.buckets import EXACT, LISTS, capture_sizes
 from effbench.commands import options
-from effbench.commands.show import PLAIN_WIDTH, terminal
 from effbench.errors import NothingFoundError, UsageError
 from effbench.metrics import format_bytes
+from effbench.printable import one_line
+from effbench.report.speedup_table import NO_INTERVAL
 from effbench.store.store import Store
+from effbench.terminal import PLAIN_WIDTH, Console, escape, terminal
 
 HELP = "Advice out of measured results: which batch sizes to capture (buckets), which mode to run (mode)."
 FORMATS = ("table", "json", "markdown")
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
         options.write(markdown(sheet), args)
     elif args.out:
         text = io.StringIO()
-        draw(Console(file=text, width=PLAIN_WIDTH, emoji=False), sheet)
+        draw(Console(file=text, width=PLAIN_WIDTH), sheet)
         options.write(text.getvalue(), args)
     else:
         draw(terminal(), sheet)
@@ -308,11 +308,12 @@ def reason(found: ModeAdvice, args: argparse.Namespace) -> list[str]:
     best = found.best
     if found.close:
         return [
-            f"too close to call: {', '.join([best.mode, *found.close])} (their intervals overlap); "
+            f"no significant winner: {', '.join([best.mode, *found.close])} tie; "
             f"{cheapest(found).mode} has the least preparation of them"
         ]
     over = "" if args.calls is None else f" over {args.calls:,} calls with its preparation"
-    said = [f"run {best.mode}: least {args.metric}{over}"]
+    unsure = len(found.ranked) > 1 and any(one.low_ms is None for one in found.ranked[:2])
+    said = [f"run {best.mode}: least {args.metric}{over}" + (f" ({NO_INTERVAL})" if unsure else "")]
     for one in found.ranked[1:]:
         # more preparation than the best has, paid back by what each call saves against it
         after = break_even_calls(one.prepare_s - best.prepare_s, best.call_ms, one.call_ms)
@@ -329,8 +330,9 @@ def cheapest(found: ModeAdvice) -> Choice:
 
 def markdown(sheet: Sheet) -> str:
     rule = ["---", *["---:"] * (len(sheet.headings) - 1)]
-    lines = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in (sheet.headings, rule, *sheet.rows)]
-    return "\n".join([*lines, "", *(f"- {line}" for line in sheet.lines)]) + "\n"
+    rows = (sheet.headings, rule, *sheet.rows)
+    lines = [f"| {' | '.join(one_line(cell).replace('|', '/') for cell in row)} |" for row in rows]
+    return "\n".join([*lines, "", *(f"- {one_line(line)}" for line in sheet.lines)]) + "\n"
 
 
 def draw(console: Console, sheet: Sheet) -> None:

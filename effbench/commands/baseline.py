@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from rich.markup import escape
 from rich.table import Table
 
 from effbench.commands import options
-from effbench.commands.show import terminal
 from effbench.errors import NothingFoundError
-from effbench.report.history_table import one_line
+from effbench.printable import one_line
 from effbench.store.store import Store
+from effbench.terminal import escape, terminal
 
 HELP = "Name a sweep as a baseline (set), list the baselines (ls), or forget one (rm)."
 
@@ -44,7 +43,7 @@ def put(store: Store, args: argparse.Namespace) -> int:
     for hardware in store.set_baseline(args.name, sweep.id, args.note):
         old = before.get(hardware)
         moved = f", before {old}" if old not in (None, sweep.id) else ""
-        print(f"baseline {args.name} on {hardware}: sweep {sweep.id}{moved}")
+        print(one_line(f"baseline {args.name} on {hardware}: sweep {sweep.id}{moved}"))
     if sweep.state != "completed":
         print(f"note: that sweep is {sweep.state}; cells that it has not measured will be `new` in every comparison")
     failed = {status: number for status, number in sweep.statuses.items() if status != "ok"}
@@ -66,7 +65,7 @@ def listed(store: Store, args: argparse.Namespace) -> int:
         sweep = f"{one.sweep_id} ({one.sweep_name})" if one.sweep_name else one.sweep_id
         times = ("gone" if when is None else f"{when:%Y-%m-%d %H:%M}" for when in (one.started_at, one.set_at))
         table.add_row(
-            *(escape(one_line(text or "")) for text in (one.name, one.hardware, sweep, one.label, *times, one.note))
+            *(escape(text or "") for text in (one.name, one.hardware, sweep, one.label, *times, one.note))
         )
     terminal().print(table)
     return 0
@@ -75,5 +74,5 @@ def listed(store: Store, args: argparse.Namespace) -> int:
 def forget(store: Store, args: argparse.Namespace) -> int:
     for one in store.remove_baseline(args.name, args.on):
         its = "is gone from this database" if one.started_at is None else "stays"
-        print(f"baseline {one.name} on {one.hardware} forgotten; sweep {one.sweep_id} {its}")
+        print(one_line(f"baseline {one.name} on {one.hardware} forgotten; sweep {one.sweep_id} {its}"))
     return 0

@@ -11,22 +11,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-
 from effbench.analysis.confirm import LEAST_PAIRS
 from effbench.analysis.screen import Change
 from effbench.analysis.verdicts import Verdict
 from effbench.commands import options
 from effbench.commands.compare import across_of, add_choice, chosen, limits_of, render, show, wanted_cells
-from effbench.commands.show import terminal
 from effbench.errors import EffbenchError, UsageError
 from effbench.outputs import refuse_database
+from effbench.printable import one_line
 from effbench.regression.compare import Compared, compare_sweeps
 from effbench.regression.gate import baseline_of, command_for, failing, unchecked, verdict_line
 from effbench.report import comparison, gate_text
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 from effbench.sweeping import trust
+from effbench.terminal import escape, terminal
 
 if TYPE_CHECKING:
     from effbench.regression.rerun import Confirmation
@@ -156,7 +155,7 @@ def report(compared: Compared, shows: Callable[[Change], str], args: argparse.Na
         keep(options.write, rendered(compared, rows, failed, line, shows, args), args)
         if args.format == "csv":  # rows alone: nothing in them says what is not there
             for seat in compared.unchecked:
-                print(f"effbench: {seat} not checked", file=sys.stderr)
+                print(f"effbench: {one_line(seat)} not checked", file=sys.stderr)
     if args.junit:
         keep(options.write, comparison.as_junit(compared, compared.changes, shows), args, "junit")
     if errors:

@@ -6,15 +6,14 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-from rich.markup import escape
 from rich.table import Table
 
 from effbench.commands import options
 from effbench.commands.reproduce import TONES
-from effbench.commands.show import terminal
 from effbench.report.ledger import ABSENT, HEADINGS, entries, render, row_of
 from effbench.reproduce.experiment import load, load_all
 from effbench.store.store import Store
+from effbench.terminal import escape, terminal
 
 HELP = "The ledger of claims about CUDA graphs and torch.compile, each with its newest verdict on each machine."
 

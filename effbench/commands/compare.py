@@ -8,8 +8,6 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from effbench.analysis.halves import ACROSS
@@ -17,12 +15,12 @@ from effbench.analysis.limits import check_metric
 from effbench.analysis.screen import STATUS, Change, Pair
 from effbench.analysis.verdicts import Verdict
 from effbench.commands import options
-from effbench.commands.show import PLAIN_WIDTH, terminal
 from effbench.errors import UsageError
 from effbench.regression.compare import BY_ENVIRONMENT, Compared, compare_halves, compare_sweeps, find
 from effbench.regression.settings import read
 from effbench.report import comparison
 from effbench.store.store import Store
+from effbench.terminal import PLAIN_WIDTH, Console, escape, terminal
 
 HELP = "Two sweeps against each other, cell by cell and metric by metric; with --by the two halves of one."
 TONES = {
@@ -88,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     rows = chosen(compared.changes, args)
     if args.format == "table":
         text = io.StringIO()
-        show(Console(file=text, width=PLAIN_WIDTH, emoji=False) if args.out else terminal(), compared, rows, args)
+        show(Console(file=text, width=PLAIN_WIDTH) if args.out else terminal(), compared, rows, args)
         if args.out:
             options.write(text.getvalue(), args)
     else:

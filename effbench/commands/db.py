@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from effbench.commands import options
+from effbench.printable import one_line
 from effbench.store import connect
 from effbench.store.store import Store
 
@@ -24,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     problems = Store.check(args.db)
     for problem in problems:
-        print(problem)
+        print(one_line(problem))
     if not problems:
         print(f"{name}: sound")
     return 1 if problems else 0

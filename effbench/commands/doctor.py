@@ -11,17 +11,14 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-
 from effbench.commands import options
-from effbench.commands.show import terminal
 from effbench.doctor import calibrate, calibrated, compile_options
 from effbench.doctor.examine import PROBE_TIMEOUT_S, examine, within
 from effbench.doctor.finding import Finding, counted
 from effbench.doctor.noise import Interrupted
 from effbench.errors import UsageError
 from effbench.sweeping.workers import ForkServer
+from effbench.terminal import Console, escape, terminal
 
 HELP = (
     "What this machine can measure and what would disturb it; each finding with its effect and how to mend it. "

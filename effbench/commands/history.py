@@ -7,8 +7,6 @@ import io
 import shlex
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from effbench.analysis.events import STATUS, Event
@@ -16,10 +14,11 @@ from effbench.analysis.history import DEFAULT_METRICS, judgeable
 from effbench.commands import options
 from effbench.commands.acknowledge import acknowledge, acknowledgements
 from effbench.commands.past import table_of
-from effbench.commands.show import PLAIN_WIDTH, metric_name, terminal
+from effbench.commands.show import metric_name
 from effbench.errors import NothingFoundError
 from effbench.report.history_table import FORMATS, HEADINGS, HistoryTable
 from effbench.store.store import Store
+from effbench.terminal import PLAIN_WIDTH, Console, escape, terminal
 
 HELP = "Change points of every cell over all sweeps: what changed, when, by how much, with what."
 ACK_HELP = "Accept changes, so that they are left out from now on: by their ids, or all of a cell."
@@ -98,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
         options.write(table.render(args.format), args)
     elif args.out:
         text = io.StringIO()
-        show(Console(file=text, width=PLAIN_WIDTH, emoji=False), table)
+        show(Console(file=text, width=PLAIN_WIDTH), table)
         options.write(text.getvalue(), args)
     else:
         show(terminal(), table)
@@ -115,6 +114,8 @@ def show(console: Console, table: HistoryTable) -> None:
         for line in section.lines:
             console.print(escape(line), highlight=False, soft_wrap=True)
     console.print(escape(table.summary()), highlight=False, soft_wrap=True)
+    if table.found.sweeps:
+        console.print(escape(table.verdict()), highlight=False, soft_wrap=True)
     alarms = [event for event in table.confirmed if event.alarms]
     if alarms:
         several = any(

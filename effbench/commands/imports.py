@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from effbench.commands import options
 from effbench.errors import EffbenchError, NothingFoundError, StoreError
-from effbench.report.history_table import LABEL, one_line
+from effbench.printable import one_line
+from effbench.report.history_table import LABEL
 from effbench.store import Store
 from effbench.store.sources import found, opened
 from effbench.store.transfer import Arrival, load

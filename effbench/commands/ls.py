@@ -6,20 +6,18 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from effbench.analysis.interpreters import TELLING, labels
 from effbench.analysis.swept import cell_names, row_names
 from effbench.cell import Status
 from effbench.commands import options
-from effbench.commands.show import terminal
-from effbench.errors import NothingFoundError
+from effbench.errors import NothingFoundError, UsageError
 from effbench.metrics import METRICS
-from effbench.report.history_table import one_line
 from effbench.store.artifacts import home
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
+from effbench.terminal import escape, terminal
 
 HELP = "Sweeps in the database; with --cells the planned cells of one, with --failures what did not end ok."
 
@@ -32,15 +30,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--failures", action="store_true", help="every result of a sweep that is not ok, with its reason"
     )
+    parser.add_argument(
+        "--traceback", action="store_true",
+        help="with --failures: the traceback of each cell's last failed trial, or else the end of its output",
+    )  # fmt: skip
     which.add_argument("--artifacts", action="store_true", help="the files that a sweep's trials left to look into")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.traceback and not args.failures:
+        raise UsageError("ls: --traceback needs --failures; try `effbench ls --failures --traceback`")
     with Store.open(args.db, mode="read") as store:
         if args.cells:
             print_table(cells_table(store, args.sweep))
         elif args.failures:
-            print_table(failures_table(store, args.sweep))
+            print_failures(store, args.sweep, args.traceback)
         elif args.artifacts:
             print_artifacts(store, args.sweep, home(args.db))
         else:
@@ -123,15 +127,15 @@ def sweeps_table(store: Store) -> Table:
         names = [escape(", ".join(baselines.get(sweep.id, ())))] if marked else []
         table.add_row(
             sweep.id,
-            escape(one_line(sweep.name or "")),
+            escape(sweep.name or ""),
             *names,
             str(sweep.started_at)[:19],
             sweep.state,
-            str(sweep.protocol.get("name", "")),
+            escape(sweep.protocol.get("name", "")),
             str(sweep.cells),
             str(sweep.trials),
             statuses,
-            escape(one_line(sweep.label or "")),
+            escape(sweep.label or ""),
         )
     return table
 
@@ -152,10 +156,26 @@ def cells_table(store: Store, reference: str) -> Table:
     return table
 
 
-def failures_table(store: Store, reference: str) -> Table:
-    rows = options.rows_of(store, store.find_sweep(reference))
-    table = table_of("status", "cell", "reason")
-    for row, name in zip(rows, row_names(rows), strict=True):
-        if row["status"] != Status.OK:
+def print_failures(store: Store, reference: str, traceback: bool) -> None:
+    """A line for each result that is not ok, or its reason followed by the traceback."""
+    sweep = store.find_sweep(reference)
+    rows = options.rows_of(store, sweep)
+    failed = [(row, name) for row, name in zip(rows, row_names(rows), strict=True) if row["status"] != Status.OK]
+    console = terminal()
+    if not failed:
+        console.print(f"no failures in sweep {sweep.id}: {len(rows)} cells ok", highlight=False)
+        return
+    if not traceback:
+        table = table_of("status", "cell", "reason")
+        for row, name in failed:
             table.add_row(row["status"], escape(name), escape(row["reason"] or ""))
-    return table
+        print_table(table)
+        return
+    last = {unit_of(trial): trial for trial in store.trials(sweep.id) if trial["status"] != Status.OK}
+    for row, name in failed:
+        trial = last[unit_of(row)]
+        text = trial["extra"].get("traceback") or trial["extra"].get("log") or "no traceback and no output recorded"
+        head = f"[yellow]{trial['status']}[/] [bold]{escape(name)}[/] round {trial['round'] + 1}"
+        console.print(f"{head}: {escape(trial['reason'] or '')}", highlight=False, soft_wrap=True)
+        for line in str(text).splitlines():
+            console.print(f"    {escape(line)}", highlight=False, soft_wrap=True)

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 from effbench import outputs
 from effbench.analysis.interpreters import labelled
 from effbench.config import DEFAULT_DB
+from effbench.printable import printable
 from effbench.store.connect import parse_url
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def write(text: str, args: argparse.Namespace, option: str = "out") -> None:
     """
     out = getattr(args, option)
     if out is None or out == STDOUT:
+        text = printable(text) if sys.stdout.isatty() else text  # files and pipes get the data as it is
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         return
     # rows have columns or keys to recognise a file by; other text gets a first line

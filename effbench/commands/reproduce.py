@@ -8,19 +8,17 @@ from collections import Counter
 from contextlib import closing
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from effbench.analysis.claims import Judgement, Verdict
 from effbench.analysis.expression import ExpressionError
 from effbench.cell import Status
 from effbench.commands import options
-from effbench.commands.show import terminal
 from effbench.errors import NothingFoundError, UsageError
 from effbench.report.ledger import Pivot, estimate_text, judged_figure, pivot
 from effbench.reproduce.experiment import Experiment, find, load_all
 from effbench.store.secrets import masked
+from effbench.terminal import Console, escape, terminal
 
 HELP = "Run an experiment, or all of them, and judge the claims it decides. What was measured already is not run again."
 TONES = {

@@ -9,8 +9,6 @@ import shlex
 from collections import Counter
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
@@ -24,9 +22,9 @@ from effbench.report.speedup_table import FORMATS, Entry, SpeedupTable, speedup_
 from effbench.report.why_table import why_table
 from effbench.store.store import Store
 from effbench.sweeping import resume
+from effbench.terminal import PLAIN_WIDTH, Console, escape, terminal
 
 HELP = "The speedup table of a sweep: rows model × bs, columns modes."
-PLAIN_WIDTH = 240
 TONES = {"best": "bold green", "unsure": "dim", "status": "yellow", "plain": ""}
 
 
@@ -66,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.out:
         text = io.StringIO()
-        show(Console(file=text, width=PLAIN_WIDTH, emoji=False), sweep, rows, table)
+        show(Console(file=text, width=PLAIN_WIDTH), sweep, rows, table)
         options.write(text.getvalue(), args)
     else:
         show(terminal(), sweep, rows, table)
@@ -86,7 +84,7 @@ def explain(args: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
         drawn.add_row(*map(escape, row))
     if args.out:
         text = io.StringIO()
-        Console(file=text, width=PLAIN_WIDTH, emoji=False).print(drawn)
+        Console(file=text, width=PLAIN_WIDTH).print(drawn)
         options.write(text.getvalue(), args)
     else:
         terminal().print(drawn)
@@ -106,7 +104,7 @@ def show(console: Console, sweep: Any, rows: list[dict[str, Any]], table: Speedu
     label = f" · {sweep.label}" if sweep.label else ""
     where = ", ".join(dict.fromkeys(f"{row['gpu_name'] or 'CPU'}, torch {row['torch_version']}" for row in rows))
     state = "" if sweep.state == "completed" else f" · {sweep.state}"
-    console.print(f"[bold]Sweep {sweep.id}{escape(name)}[/]{escape(label)} · {where}{state}", highlight=False)
+    console.print(f"[bold]Sweep {sweep.id}{escape(name)}[/]{escape(label)} · {escape(where)}{state}", highlight=False)
     console.print(fitting_table(console, table))
     if table.metric == "speedup":
         console.print(legend(table), style="dim", highlight=False)
@@ -115,6 +113,8 @@ def show(console: Console, sweep: Any, rows: list[dict[str, Any]], table: Speedu
         metric = METRICS[table.metric]
         direction = "" if metric.better is Better.NEITHER else f"; {metric.better} is better"
         console.print(f"{metric.title}: {metric.help}{direction}", style="dim", highlight=False)
+        if marks := table.legend("★"):
+            console.print(" · ".join(marks), style="dim", highlight=False)
         if all(entry.value is None for row in table.rows for entry in row.cells.values()):
             console.print("nothing in this sweep has this figure", style="dim", highlight=False)
     reasons(console, rows)
@@ -140,24 +140,8 @@ def over_all(console: Console, rows: list[dict[str, Any]]) -> None:
 
 
 def legend(table: SpeedupTable) -> str:
-    """What the marks mean that the table has."""
-    entries = [entry for row in table.rows for entry in row.cells.values()]
-    marks = [
-        (any(entry.best for entry in entries), "★ best of its row"),
-        (any(entry.significant is False for entry in entries), "n.s. not significant: the interval holds 1"),
-        (any(" (" in entry.text for entry in entries), "(low–high) 95 % interval over processes"),
-    ]
-    shown = [
-        f"× against {table.baseline_mode} (its column shows the latency)",
-        *(text for there, text in marks if there),
-    ]
-    return " · ".join(shown)
-
-
-def terminal() -> Console:
-    """Standard output; what is not a terminal has no width and must not be cut."""
-    console = Console(emoji=False)  # a colon in a name is a colon
-    return console if console.is_terminal else Console(width=PLAIN_WIDTH, emoji=False)
+    """Explain the figures, and the marks that the table has."""
+    return " · ".join([f"× against {escape(table.baseline_mode)} (its column shows the latency)", *table.legend("★")])
 
 
 def fitting_table(console: Console, table: SpeedupTable) -> Table:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from effbench.doctor.finding import Finding, good, note, warning
@@ -15,6 +14,7 @@ from effbench.doctor.noise import KINDS, STANDARD_TRIALS
 from effbench.errors import StoreError
 from effbench.metrics import significant
 from effbench.store.store import Store
+from effbench.terminal import escape
 
 OLD = timedelta(days=30)
 #: A smallest slowdown beyond this (relative) says more about the machine than about cells.

@@ -25,7 +25,6 @@ from effbench.sweeping.interpreters import Interpreter, Unit
 from effbench.sweeping.plan import Settings
 from effbench.sweeping.progress import Progress
 
-
 FACTS = {"python", "folder", "given", "git_revision", "git_description"}
 
 

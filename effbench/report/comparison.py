@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
+from effbench.analysis.scores import UNCLEAR
 from effbench.analysis.screen import COLUMNS, STATUS, Change, record
+from effbench.analysis.statistics import is_clear
 from effbench.analysis.verdicts import Verdict
 from effbench.metrics import METRICS, percent, ratio_text
+from effbench.printable import one_line
 
 FORMATS = ("markdown", "json", "csv", "junit")
 HEADINGS = ("verdict", "cell", "metric", "before", "after", "after ÷ before", "detectable", "why")
@@ -78,11 +81,17 @@ def mode_lines(compared: Any) -> list[str]:
     phases = {line.phase for line in compared.modes}
     return [
         (f"{line.phase} " if len(phases) > 1 else "")
-        + f"{line.mode}: {METRICS[line.metric].title} {ratio_text(line.ratio, line.low, line.high) or '–'}"
+        + f"{line.mode}: {METRICS[line.metric].title} {mean_text(line.ratio, line.low, line.high)}"
         + f" over {line.cells} {'' if line.of in (None, line.cells) else f'of {line.of} '}"
         + f"cell{'s' * ((line.of or line.cells) != 1)}"
         for line in compared.modes
     ]
+
+
+def mean_text(ratio: float | None, low: float | None, high: float | None) -> str:
+    """Return a geometric mean over cells as `ratio_text` does, or `unclear (0.60–29540)` if it cannot be quoted."""
+    text = ratio_text(ratio, low, high) or "–"
+    return text if is_clear(low, high) else f"{UNCLEAR} {text.partition(' ')[2]}"
 
 
 def markdown(compared: Any, changes: Sequence[Change], left_out: int = 0) -> str:
@@ -128,11 +137,6 @@ def sensitivity(compared: Any) -> str | None:
         f"these {how} show a slower latency from {percent(middle)} on in the middle, at worst from "
         f"{percent(worst)} on ({one_line(name)}); after ÷ before with its 95 % interval"
     )
-
-
-def one_line(text: str) -> str:
-    """Names and reasons come from users and their code: nothing in them breaks a line or steers a terminal."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def escape(text: str) -> str:

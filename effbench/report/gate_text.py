@@ -9,13 +9,13 @@ from typing import Any
 
 from effbench.analysis.screen import STATUS, Change
 from effbench.analysis.verdicts import Verdict
+from effbench.printable import one_line
 from effbench.report.comparison import (
     counts_text,
     escape,
     heading,
     limits_line,
     mode_lines,
-    one_line,
     rows_table,
     sensitivity,
     sentence,

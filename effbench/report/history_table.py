@@ -13,6 +13,7 @@ from effbench.analysis.events import STATUS, Event, History, SeriesId
 from effbench.analysis.exact_changes import SHORTEST as EXACT
 from effbench.analysis.potts import SHORTEST
 from effbench.metrics import METRICS, Better
+from effbench.printable import one_line
 
 #: Longest label and longest reason in a table, in characters; JSON and CSV have all of them.
 LABEL, REASON = 40, 200
@@ -90,6 +91,26 @@ class HistoryTable:
             + (f" · {said}" if said else "")
         )
 
+    def verdict(self) -> str:
+        """Return whether anything got worse, and for how many series that is known. "Nothing got worse" is only said of
+        series that are long enough to judge."""
+        states = list(self.found.states.values())
+        short = states.count("short")
+        judged = len(states) - short
+        worse = sum(event.alarms for event in self.confirmed)
+        unconfirmed = sum(bool(event.worse) for event in self.recent)
+        if worse:
+            said = f"{_count(worse, 'change')} for the worse still {'holds' if worse == 1 else 'hold'}, unacknowledged."
+        elif judged:
+            settled = self.found.left_out or any(event.worse for event in self.confirmed)
+            said = f"Nothing got worse in the {judged} series that could be judged"
+            said += ", apart from what is undone or acknowledged." if settled else "."
+        else:
+            said = "No series can be judged yet."
+        said += f" {_count(unconfirmed, 'recent change')} for the worse: not confirmed yet." if unconfirmed else ""
+        needed = f"times need {SHORTEST} sweeps, counters {EXACT}"
+        return said + (f" Too short to judge: {short} of {len(states)} series ({needed})." if short else "")
+
     def row(self, event: Event) -> tuple[str, ...]:
         """The texts below `HEADINGS`."""
         return (
@@ -166,7 +187,7 @@ class HistoryTable:
         return {"markdown": self._markdown, "json": self._json, "csv": self._csv}[how]()
 
     def _markdown(self) -> str:
-        lines = [self.summary()]
+        lines = [self.summary(), *(["", self.verdict()] if self.found.sweeps else [])]
         for title, events in (("Changes", self.confirmed), ("Recent, unconfirmed", self.recent)):
             if events:
                 lines += ["", f"## {title}", "", _markdown_line(HEADINGS), _markdown_line(["---"] * len(HEADINGS))]
@@ -183,6 +204,7 @@ class HistoryTable:
         states = list(self.found.states.values())
         data = {
             "summary": self.summary(),
+            "verdict": self.verdict(),
             "states": {state: states.count(state) for state in dict.fromkeys(states)},
             "changes": [one for one in records if one["kind"] not in kinds],
             **{kind: [one for one in records if one["kind"] == kind] for kind in kinds},
@@ -258,14 +280,8 @@ def _markdown_line(values: Any) -> str:
     return "| " + " | ".join(values) + " |"
 
 
-def one_line(text: str, longest: int | None = None) -> str:
-    """The text without line ends, control characters and others that change how a line looks; shortened with `…`."""
-    plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return plain if longest is None or len(plain) <= longest else plain[: longest - 1] + "…"
-
-
 def _markdown_text(text: str) -> str:
-    text = text.replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;")
+    text = one_line(text).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;")
     for sign in "|*`[":
         text = text.replace(sign, f"\\{sign}")
     return text

@@ -14,6 +14,7 @@ from effbench.analysis.estimate import Estimate, Vector
 from effbench.analysis.expression import NothingMeasured, evaluate
 from effbench.analysis.rows import Rows
 from effbench.metrics import significant
+from effbench.printable import one_line
 from effbench.store.secrets import masked
 
 HEADINGS = ("claim", "statement", "verdict", "measured", "why", "on")
@@ -111,7 +112,7 @@ def render(found: Sequence[Entry], form: str) -> str:
     if form == "json":
         return json.dumps([plain(entry) for entry in found], indent=1, ensure_ascii=False)
     rows = [HEADINGS, ("---",) * len(HEADINGS), *(row_of(entry) for entry in found)]
-    lines = ["| " + " | ".join(" ".join(text.split()).replace("|", "\\|") for text in row) + " |" for row in rows]
+    lines = ["| " + " | ".join(one_line(text).replace("|", "\\|") for text in row) + " |" for row in rows]
     published = [entry for entry in {entry.claim.id: entry for entry in found}.values() if entry.claim.published]
     if published:
         lines += ["", "Published figures, measured by others on other machines:", ""]

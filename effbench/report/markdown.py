@@ -30,11 +30,11 @@ def section(subject: Subject) -> str:
     best = summary.fastest(tidy, subject.baseline_mode)
     modes = summary.by_mode(tidy)
     counted = summary.counts(tidy)
-    winner, wins, points = summary.headline(best, modes)
+    lead = summary.lead(best, modes)
     bad = ", ".join(f"{number} {status}" for status, number in counted.by_status.items() if status != "ok")
     lines = [f"## {escape(subject.name)} on {escape(subject.hardware)}", ""]
-    if winner:
-        lines += [f"**{escape(winner)}** is the fastest mode in {wins} of {points} points (model × batch size).", ""]
+    if lead and counted.ok:
+        lines += [(f"**{escape(lead.series)}** " if lead.wins else "") + lead.sentence, ""]
     lines += [f"{counted.ok} of {counted.total} results ok{f'; {escape(bad)}' if bad else ''}.", ""]
     state = subject.sweep.get("state") or "completed"
     waiting = len(subject.unmeasured)
@@ -47,8 +47,10 @@ def section(subject: Subject) -> str:
         numeric=4,
     )
     lines += ["", HEADLINES]
-    lines += ["", speedup_table(subject.rows, "speedup", subject.baseline_mode).render("markdown")]
-    lines += [f"× against {escape(subject.baseline_mode)}, whose column shows its latency; bold: the best of its row."]
+    speedups = speedup_table(subject.rows, "speedup", subject.baseline_mode)
+    lines += ["", speedups.render("markdown")]
+    legend = "; ".join(speedups.legend("bold:"))
+    lines += [f"× against {escape(subject.baseline_mode)}, whose column shows its latency; {legend}."]
     failures = not_ok(tidy, most=20)
     if failures["rows"]:
         lines += ["", "### Not ok", ""]
@@ -86,6 +88,7 @@ def mode_line(row: dict[str, Any]) -> list[str]:
     notes = summary.notes(row)
     name = f"{row['series']} {row['phase']}".strip()
     texts = {key: METRICS[key].format(row[key]) for key in ("speedup", "memory_ratio", "compile_cold_s")}
+    texts["speedup"] = row["speedup_text"]
     texts["pass_rate"] = f"{row['ok']} of {row['results']}"
     shown = ("speedup", "pass_rate", "memory_ratio", "compile_cold_s")
     return [name, *(f"{texts[key]} ({notes[key]})" if notes[key] else texts[key] for key in shown)]

@@ -13,16 +13,20 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from effbench.analysis.scores import UNCLEAR, least
 from effbench.analysis.swept import SweptRow, mode_order, plain_rows, swept_rows
 from effbench.errors import UsageError
 from effbench.metrics import METRICS, Better, Metric
+from effbench.printable import one_line
 
-#: Follows a speedup whose interval contains 1: it cannot be told from no speedup.
+#: Follows a speedup whose interval includes 1.
 NOT_SIGNIFICANT = "n.s."
 NOT_RUN = "not run"
-#: An interval whose ends are this many times apart says only that nothing is known.
+#: With bounds more than this many times apart, a figure is shown as unclear. A figure of one cell stands next to its
+#: interval, so this is more lenient than the limit of a mean over cells.
 UNKNOWN = 100
 NO_BASELINE = "no baseline"
+NO_INTERVAL = "no interval: too few rounds"
 FORMATS = ("markdown", "csv", "json")
 
 #: Columns of the view that bound a metric.
@@ -38,8 +42,9 @@ class Entry:
     """One cell of the table.
 
     `value`, `low` and `high` are in the metric's unit and None unless `status` is `ok`; `status` is None where nothing
-    was run. `significant` is None without an interval and for metrics other than speedup. `tone` is `plain`, `best`,
-    `unsure` (not significant) or `status`, for whoever colours it.
+    was run. `significant` is None without an interval and for metrics other than speedup. `best`: significantly better
+    than every other mode of its row. `tone` is `plain`, `best`, `unsure` (not significant) or `status`, for whoever
+    colours it.
     """
 
     text: str
@@ -52,6 +57,11 @@ class Entry:
     trials: int | None = None
     significant: bool | None = None
     baseline: bool = False
+
+    @property
+    def unclear(self) -> bool:
+        """Whether its interval is too wide to show the value."""
+        return self.low is not None and self.high is not None and self.high > UNKNOWN * self.low
 
     @property
     def tone(self) -> str:
@@ -69,6 +79,12 @@ class Row:
     labels: dict[str, Any]
     cells: dict[str, Entry]
 
+    @property
+    def no_winner(self) -> bool:
+        """Whether several modes are ok and none is the best."""
+        entries = self.cells.values()
+        return sum(entry.status == "ok" for entry in entries) > 1 and not any(entry.best for entry in entries)
+
 
 @dataclass
 class SpeedupTable:
@@ -81,6 +97,23 @@ class SpeedupTable:
     def label_names(self) -> list[str]:
         return list(self.rows[0].labels) if self.rows else ["model", "bs"]
 
+    def legend(self, best: str) -> list[str]:
+        """Explain the marks that the table has; `best` is the one of the best of a row."""
+        rows = [row for row in self.rows if row.no_winner]
+        entries = [entry for row in self.rows for entry in row.cells.values() if entry.value is not None]
+        marks = [
+            (any(entry.best for row in self.rows for entry in row.cells.values()),
+             f"{best} best of its row, significantly"),
+            (bool(rows), f"no significant winner in {len(rows)} of {len(self.rows)} rows"),
+            (any(entry.text.endswith(NOT_SIGNIFICANT) for entry in entries),
+             f"{NOT_SIGNIFICANT}: the interval includes 1"),
+            (any(entry.unclear for entry in entries),
+             f"{UNCLEAR}: the interval's upper bound is more than {UNKNOWN} times the lower one"),
+            (any(entry.low is None and not entry.baseline for entry in entries), NO_INTERVAL),
+            (any(" (" in entry.text for entry in entries), "(low–high) 95 % interval over processes"),
+        ]  # fmt: skip
+        return [text for applies, text in marks if applies]
+
     def render(self, fmt: str) -> str:
         """The table as `markdown` (as read), `csv` (one line an entry, exact numbers) or `json` (all there is)."""
         if fmt == "markdown":
@@ -92,7 +125,7 @@ class SpeedupTable:
         raise UsageError(f"unknown table format {fmt!r}; choose from {', '.join(FORMATS)}")
 
     def _markdown(self) -> str:
-        head = [*self.label_names, *self.modes]
+        head = [_markdown_text(name) for name in (*self.label_names, *self.modes)]
         lines = [_markdown_line(head), _markdown_line(["---"] * len(self.label_names) + ["---:"] * len(self.modes))]
         for row in self.rows:
             entries = [
@@ -130,12 +163,17 @@ def table_of(labelled: list[SweptRow], metric: str = "speedup", baseline_mode: s
         raise UsageError(f"unknown metric {metric!r}; choose from {', '.join(METRICS)}")
     modes = mode_order((row.mode, row.base_mode) for row in labelled)
     rows: dict[tuple, Row] = {}
+    sources: dict[tuple, dict[str, dict[str, Any]]] = {}
     for source in labelled:
-        row = rows.setdefault(tuple(source.labels.values()), Row(source.labels, {}))
+        labels = tuple(source.labels.values())
+        row = rows.setdefault(labels, Row(source.labels, {}))
         row.cells[source.mode] = _entry(source, METRICS[metric], baseline_mode)
-    for row in rows.values():
+        sources.setdefault(labels, {})[source.mode] = source.source
+    for labels, row in rows.items():
+        best = _best(row, sources[labels], METRICS[metric])
+        if best is not None:
+            row.cells[best].best = True
         row.cells = {mode: row.cells.get(mode) or Entry(NOT_RUN) for mode in modes}
-        _mark_best(row, METRICS[metric])
     return SpeedupTable(list(rows.values()), modes, metric, baseline_mode)
 
 
@@ -162,10 +200,10 @@ def _entry(row: SweptRow, metric: Metric, baseline_mode: str) -> Entry:
 
 
 def _text(entry: Entry, metric: Metric) -> str:
+    if entry.unclear:  # two trials far apart: the bounds are astronomical
+        return UNCLEAR
     text = metric.format(entry.value)
-    if entry.low is not None and entry.high is not None and entry.high > UNKNOWN * entry.low:
-        text += " (unknown)"  # two trials far apart: the bounds are astronomical
-    elif entry.low is not None and entry.high is not None:
+    if entry.low is not None and entry.high is not None:
         low, high = metric.format(entry.low), metric.format(entry.high)
         for suffix in (metric.unit, f" {metric.unit}"):
             low, high = low.removesuffix(suffix).rstrip(), high.removesuffix(suffix).rstrip()
@@ -173,17 +211,38 @@ def _text(entry: Entry, metric: Metric) -> str:
     return f"{text} {NOT_SIGNIFICANT}" if entry.significant is False else text
 
 
-def _mark_best(row: Row, metric: Metric) -> None:
-    scored = [
-        entry
-        for entry in row.cells.values()
-        if entry.status == "ok" and entry.value is not None and entry.significant is not False
-    ]
-    # one alone is the best of nothing, nor are all where they are equal
-    if len({entry.value for entry in scored}) < 2 or metric.better is Better.NEITHER:
-        return
+def speedup_text(value: float | None, low: float | None, high: float | None) -> str:
+    """Return a speedup without its interval: `1.30×`, `1.02× n.s.`, `unclear`, an em dash for none."""
+    if low is None or high is None or value is None or not low < high:  # unknown, or the baseline's
+        return METRICS["speedup"].format(value)
+    entry = Entry("", value, low, high)
+    mark = f" {NOT_SIGNIFICANT}" if low <= 1 <= high else ""
+    return UNCLEAR if entry.unclear else METRICS["speedup"].format(value) + mark
+
+
+def _best(row: Row, sources: dict[str, dict[str, Any]], metric: Metric) -> str | None:
+    """The mode that is better than every other ok one: significantly where the metric has an interval. One alone is the
+    best of nothing."""
+    ok = [mode for mode, entry in row.cells.items() if entry.status == "ok"]
+    decisive = _decisive(metric.name, [sources[mode] for mode in ok])
+    if decisive:
+        ok = [mode for mode in ok if (sources[mode].get(decisive) or 0) > 0]
+        if len(ok) < 2:
+            return None
+        place, tied = least([sources[mode] for mode in ok], decisive)
+        return None if tied else ok[place]
+    ok = [mode for mode in ok if row.cells[mode].value is not None]
+    if metric.better is Better.NEITHER or len({row.cells[mode].value for mode in ok}) < 2:
+        return None
     pick = max if metric.better is Better.HIGHER else min
-    pick(scored, key=lambda entry: entry.value).best = True
+    return pick(ok, key=lambda mode: row.cells[mode].value)
+
+
+def _decisive(name: str, sources: list[dict[str, Any]]) -> str | None:
+    """The time that decides which mode is best; None for metrics without an interval."""
+    if name == "throughput_per_s":
+        return "period_ms" if all(source.get("period_ms") for source in sources) else "latency_ms"
+    return {"speedup": "latency_ms"}.get(name, name if name in _INTERVALS else None)
 
 
 def _markdown_line(values: list[str]) -> str:
@@ -191,5 +250,5 @@ def _markdown_line(values: list[str]) -> str:
 
 
 def _markdown_text(value: Any) -> str:
-    text = " ".join(str(value).split())
+    text = one_line(value)
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")

@@ -11,10 +11,11 @@ import pandas as pd
 
 from effbench.analysis import headline as headlines
 from effbench.analysis.headline import Headline
-from effbench.analysis.scores import score
+from effbench.analysis.scores import UNCLEAR, interval_text, least, score
 from effbench.analysis.swept import ABSENT
 from effbench.cell import SEVERITY, Status
 from effbench.metrics import METRICS
+from effbench.report.speedup_table import NO_INTERVAL, speedup_text
 
 
 @dataclass(frozen=True)
@@ -30,19 +31,45 @@ class Counts:
 
 @dataclass(frozen=True)
 class Fastest:
-    """The fastest ok mode of one case and bs. `tied`: other modes whose latency interval overlaps with its own.
-
-    `significant` is None where the speedup has no interval, and for the baseline itself.
+    """The ok mode with the least latency at one case and bs. `tied`: modes that it is not significantly faster than;
+    `others`: how many other ok modes there are.
     """
 
     case: str
     bs: int
     series: str
     speedup: float | None
+    speedup_text: str
     latency_ms: float
-    significant: bool | None
     tied: tuple[str, ...]
+    others: int
     baseline: bool = False
+
+    @property
+    def wins(self) -> bool:
+        """Whether it may be called the fastest."""
+        return bool(self.others) and not self.tied
+
+
+class Lead(NamedTuple):
+    """The mode that wins most points (model × batch size), among the points where at least two modes are ok. `ties`:
+    points without a significant winner; `series` is empty if no point has one."""
+
+    series: str
+    wins: int
+    points: int
+    ties: int
+
+    @property
+    def sentence(self) -> str:
+        """What follows the name of the mode; without a winner a sentence of its own."""
+        points = f"{self.points} {'point' if self.points == 1 else 'points'} (model × batch size)"
+        if not self.points:
+            return "At no point (model × batch size) are two modes ok, so there is nothing to compare."
+        if not self.wins:
+            return f"No significant winner in {self.ties} of {points}."
+        ties = f"; no significant winner in {self.ties}" if self.ties else ""
+        return f"is the fastest mode in {self.wins} of {points}{ties}."
 
 
 def counts(frame: pd.DataFrame) -> Counts:
@@ -57,12 +84,12 @@ def counts(frame: pd.DataFrame) -> Counts:
 def fastest(frame: pd.DataFrame, baseline_mode: str = "eager") -> dict[str, dict[int, Fastest | None]]:
     """case → bs → the fastest ok mode, None where none is ok; both in the frame's order."""
     names = ("case", "bs", "status", "mode", "series", "latency_ms", "latency_ci_low_ms", "latency_ci_high_ms",
-             "speedup", "speedup_ci_low", "speedup_ci_high")  # fmt: skip
+             "speedup", "speedup_ci_low", "speedup_ci_high", "trials")  # fmt: skip
     points: dict[tuple[str, int], list[_Row]] = {}
     for values in zip(*(frame[name].tolist() for name in names), strict=True):
         row = _Row(*values)
         ok = points.setdefault((str(row.case), int(row.bs)), [])
-        if row.status == Status.OK and not math.isnan(row.latency_ms):
+        if row.status == Status.OK and row.latency_ms > 0:
             ok.append(row)
     out: dict[str, dict[int, Fastest | None]] = {}
     for (case, bs), rows in points.items():
@@ -84,24 +111,16 @@ class _Row(NamedTuple):
     speedup: float
     speedup_ci_low: float
     speedup_ci_high: float
+    trials: float
 
 
 def _fastest(case: str, bs: int, ok: list[_Row], baseline_mode: str) -> Fastest:
-    # a speedup that cannot be told from 1 does not make a winner: the baseline stands until it is beaten
-    sure = [row for row in ok if row.mode == baseline_mode or not row.speedup_ci_low <= 1 <= row.speedup_ci_high]
-    best = min(sure or ok, key=lambda row: row.latency_ms)
-    tied = tuple(
-        str(row.series)
-        for row in ok
-        if row is not best
-        and row.latency_ci_low_ms <= best.latency_ci_high_ms
-        and row.latency_ci_high_ms >= best.latency_ci_low_ms
-    )
-    low, high = best.speedup_ci_low, best.speedup_ci_high
-    baseline = best.mode == baseline_mode
-    significant = None if baseline or math.isnan(low) or math.isnan(high) else not low <= 1 <= high
+    place, ties = least([row._asdict() for row in ok])
+    best, tied = ok[place], tuple(str(ok[other].series) for other in ties)
     speedup = None if math.isnan(best.speedup) else best.speedup
-    return Fastest(case, bs, str(best.series), speedup, best.latency_ms, significant, tied, baseline)
+    text = speedup_text(speedup, best.speedup_ci_low, best.speedup_ci_high)
+    baseline = best.mode == baseline_mode
+    return Fastest(case, bs, str(best.series), speedup, text, best.latency_ms, tied, len(ok) - 1, baseline)
 
 
 def by_mode(frame: pd.DataFrame) -> pd.DataFrame:
@@ -110,9 +129,9 @@ def by_mode(frame: pd.DataFrame) -> pd.DataFrame:
 
     Columns: series, phase (with the environment; empty where there is only one), results, ok, pass_rate (ok ÷ results),
     speedup (geometric mean over the `speedup_results` ok ones that have one) with speedup_low and speedup_high (95 %,
-    None where not known), memory_ratio (geometric mean), compile_cold_s (median), both NaN over none; `passed`,
-    `memory` and `compiled` are the last three with their intervals (analysis.headline), not_ok (text: what the others
-    are).
+    None where not known; `speedup_text` shows it, or `unclear`), memory_ratio (geometric mean), compile_cold_s
+    (median), both NaN over none; `passed`, `memory` and `compiled` are the last three with their intervals
+    (analysis.headline), not_ok (text: what the others are).
     """
     rows = []
     several = frame["phase"].nunique() > 1
@@ -133,6 +152,7 @@ def by_mode(frame: pd.DataFrame) -> pd.DataFrame:
                 "speedup": math.nan if found.value is None else found.value,
                 "speedup_low": found.low,
                 "speedup_high": found.high,
+                "speedup_text": METRICS["speedup"].format(found.value) if found.clear else UNCLEAR,
                 "speedup_results": found.averaged,
                 "memory_ratio": math.nan if memory.value is None else memory.value,
                 "compile_cold_s": math.nan if compiled.value is None else compiled.value,
@@ -149,7 +169,8 @@ def notes(row: Mapping[str, Any]) -> dict[str, str]:
     """What stands beside each figure of a row of `by_mode`, by its name: its interval, or what is known instead."""
     low, high = row["speedup_low"], row["speedup_high"]
     known = low is not None and not math.isnan(low) and low < high
-    words = [f"{low:.2f}–{high:.2f}"] if known else ["by definition"] if low == high == 1 else []
+    words = [interval_text(low, high)] if known else ["by definition"] if low == high == 1 else []
+    words += [NO_INTERVAL] if low is None and row["speedup_results"] else []
     words += [f"of {row['speedup_results']}"] if row["speedup_results"] < row["ok"] else []
     return {
         "speedup": ", ".join(words),
@@ -167,16 +188,18 @@ def percents(found: Headline) -> str:
     return f"{100 * found.low:.{digits}f}–{100 * found.high:.{digits}f} %"
 
 
-def headline(best: dict[str, dict[int, Fastest | None]], modes: pd.DataFrame) -> tuple[str, int, int]:
-    """The mode that is fastest most often, in how many points, and how many points have an ok result."""
-    if modes["series"].nunique() < 2:  # nothing to compare
-        return "", 0, 0
+def lead(best: dict[str, dict[int, Fastest | None]], modes: pd.DataFrame) -> Lead | None:
+    """Return the mode that wins most points; None if only one mode was run."""
+    if modes["series"].nunique() < 2:
+        return None
+    points = [item for row in best.values() for item in row.values() if item is not None and item.others]
     wins: dict[str, int] = {}
-    points = [item for row in best.values() for item in row.values() if item is not None]
     for item in points:
-        wins[item.series] = wins.get(item.series, 0) + 1
+        if item.wins:
+            wins[item.series] = wins.get(item.series, 0) + 1
+    ties = len(points) - sum(wins.values())
     if not wins:
-        return "", 0, 0
+        return Lead("", 0, len(points), ties)
     speedup = dict(zip(modes["series"], modes["speedup"].fillna(0), strict=True))
     name = max(wins, key=lambda series: (wins[series], speedup[series]))
-    return name, wins[name], len(points)
+    return Lead(name, wins[name], len(points), ties)

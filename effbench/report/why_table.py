@@ -12,6 +12,7 @@ from typing import Any
 from effbench.analysis.swept import SweptRow, plain_rows, swept_rows
 from effbench.analysis.why import why
 from effbench.metrics import METRICS
+from effbench.printable import one_line
 
 #: shown beside the sentence, which has the rest
 SHOWN = ("latency_ms", "period_ms")
@@ -39,8 +40,8 @@ class WhyTable:
             writer.writerows(self.data)
             return text.getvalue()
         rule = ["---:" if numeric else "---" for numeric in self.numeric]
-        lines = (self.headings, rule, *([cell.replace("|", "\\|") for cell in row] for row in self.rows))
-        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        heads, *rows = ([one_line(cell).replace("|", "\\|") for cell in row] for row in (self.headings, *self.rows))
+        return "".join(f"| {' | '.join(line)} |\n" for line in (heads, rule, *rows))
 
 
 def why_table(rows_or_frame: Any) -> WhyTable:

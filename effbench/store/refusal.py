@@ -24,7 +24,7 @@ def refused(
         same = (table.c[name] == value for name, value in values.items())
         return connection.execute(sa.select(sa.literal(1)).select_from(table).where(*same)).first() is None
 
-    what = f"round {trial.round}, attempt {trial.attempt} of cell {trial.cell_key[:12]}"
+    what = f"round {trial.round + 1}, try {trial.attempt + 1} of cell {trial.cell_key[:12]}"
     cell = {"sweep_id": sweep_id, "cell_key": trial.cell_key}
     if missing(PLANNED, **cell):
         return StoreError(f"{what}: the cell is not planned in sweep {sweep_id}")

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from effbench.cell import digest
 from effbench.errors import StoreError
+from effbench.printable import one_line
 from effbench.store import derive, sweeps
 from effbench.store.bundle import Record, Sections, filled
 from effbench.store.collect import (
@@ -343,7 +344,7 @@ def _key_of(params: dict[str, Any]) -> str | None:
 
 def _trial_name(key: tuple) -> str:
     cell, environment, number, attempt = key
-    return f"trial of cell {cell[:12]} in environment {environment}, round {number}, attempt {attempt}"
+    return f"trial of cell {cell[:12]} in environment {environment}, round {number + 1}, try {attempt + 1}"
 
 
 def _time(value: dt.datetime | None) -> dt.datetime:
@@ -351,5 +352,4 @@ def _time(value: dt.datetime | None) -> dt.datetime:
 
 
 def _short(value: Any) -> str:
-    text = "".join(sign if sign.isprintable() else " " for sign in str(value))
-    return text if len(text) <= 60 else text[:57] + "…"
+    return one_line(value, 60)

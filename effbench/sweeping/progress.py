@@ -9,9 +9,8 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -20,9 +19,11 @@ from effbench.analysis.interpreters import OWN, short_names
 from effbench.analysis.swept import cell_names
 from effbench.cell import Status, Trial
 from effbench.metrics import METRICS, significant
+from effbench.printable import one_line
 from effbench.sweeping.interpreters import Unit, UnitKey, cells_of, interpreters_of
 from effbench.sweeping.jobs import Job
 from effbench.sweeping.schedule import Slot
+from effbench.terminal import Console, escape
 
 LAST_RESULTS = 8
 STYLES = {Status.OK: "green", Status.DEGRADED: "yellow", Status.NOISY: "yellow", Status.UNSUPPORTED: "dim"}
@@ -80,7 +81,7 @@ class Progress:
     """Observes a sweep. Thread-safe. `quiet`: says nothing at all."""
 
     def __init__(self, console: Console | None = None, quiet: bool = False) -> None:
-        self.console = console or Console(emoji=False)
+        self.console = console or Console()
         self.quiet = quiet
         self.lock = threading.Lock()
         self.estimate = Estimate()
@@ -97,7 +98,7 @@ class Progress:
     def showing(
         self, sweep_id: str, settings: Any, units: Sequence[Unit], jobs: Sequence[Job], slots: Sequence[Slot]
     ) -> Iterator[None]:
-        self.names = unit_names(units)
+        self.names = {key: one_line(name) for key, name in unit_names(units).items()}
         self.left, self.total, self.slots = set(jobs), len(jobs), len(slots)
         self.done = 0
         self.rounds = settings.protocol["rounds"]
@@ -106,7 +107,7 @@ class Progress:
         under = f" × {halves} interpreters" if halves > 1 else ""
         cells = count(len(cells_of(units)), "cell")
         size = f"{cells}{under} × {count(self.rounds, 'round')} ({settings.protocol['name']})"
-        self.title = f"sweep {sweep_id} · {size} on {where}"
+        self.title = one_line(f"sweep {sweep_id} · {size} on {where}")
         if self.quiet:
             yield
             return
@@ -135,7 +136,7 @@ class Progress:
     def say(self, text: str | Text) -> None:
         """A plain line. A reader that has left (`| head`) ends the output, never the sweep."""
         try:
-            self.console.print(text, highlight=False, soft_wrap=True)
+            self.console.print(text, highlight=False, soft_wrap=True, markup=False)
         except (SystemExit, OSError):  # rich turns a broken pipe into SystemExit
             self.quiet = True
 
@@ -194,7 +195,7 @@ class Progress:
             state = f"{trial.compile_cache} " if trial.compile_cache else ""
             text.append(f", compiled {state}in {significant(trial.compile_s, 2)} s")
         if trial.reason:
-            text.append(f": {trial.reason}")
+            text.append(f": {one_line(trial.reason)}")
         text.append(f" ({trial.wall_s or 0:.1f} s)", style="dim")
         return text
 
@@ -208,13 +209,12 @@ class Progress:
             for slot, (job, phase, since) in sorted(self.running.items()):
                 what = escape(self.names[job.key]) if job else ""
                 round = f"round {job.round + 1}/{self.rounds}" if job else ""
-                now.add_row(f"[bold]{slot}[/]", what, round, phase, duration(time.monotonic() - since))
+                now.add_row(f"[bold]{escape(slot)}[/]", what, round, escape(phase), duration(time.monotonic() - since))
             rows = Table(box=None, show_header=False, padding=(0, 2), show_edge=False)
             for job, trial in self.last:
                 style = STYLES.get(trial.status, "red")
                 figure = "" if trial.latency_ms is None else METRICS["latency_ms"].format(trial.latency_ms)
-                rows.add_row(
-                    escape(self.names[job.key]), f"[{style}]{trial.status}[/]", figure, escape(trial.reason or "")[:80]
-                )
+                reason = escape((trial.reason or "")[:80])
+                rows.add_row(escape(self.names[job.key]), f"[{style}]{trial.status}[/]", figure, reason)
             bar = ProgressBar(total=max(1, self.total), completed=self.done, width=48)
             return Group(head, bar, counts, now, rows)

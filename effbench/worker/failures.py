@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sysconfig
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 
@@ -20,6 +24,10 @@ MISSING = {
     "GPUTooOldForTriton": "this GPU is too old for Triton",
 }
 TRACEBACK_CHARACTERS = 6000
+OWN = Path(__file__).parents[1]
+#: Folders whose code no user wrote; the variables name caches of generated code.
+LIBRARIES = (OWN, Path(torch.__file__).parent, *(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")))
+GENERATED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 class Ended(Exception):
@@ -42,7 +50,7 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def classify(error: BaseException, phase: str | None) -> tuple[Status, str]:
-    """The status and the reason: phase, type and first line."""
+    """Return the status and the reason: phase, type, first line and, for an error, where it was raised."""
     where = f"in {phase}: " if phase else ""
     for link in chain(error):
         text = text_of(link)
@@ -56,7 +64,35 @@ def classify(error: BaseException, phase: str | None) -> tuple[Status, str]:
         for known, advice in MISSING.items():
             if known == type(link).__name__ or known in text:
                 return Status.UNSUPPORTED, advice
-    return Status.ERROR, f"{where}{describe(error)}"
+    place = location(error)
+    return Status.ERROR, f"{where}{describe(error)}" + (f" ({place})" if place else "")
+
+
+def location(error: BaseException) -> str:
+    """Return `nets/mine.py:34 in forward` for the innermost frame of user code, or for the innermost frame outside
+    effbench if there is none; empty if neither exists. Paths are relative to the working directory if inside it."""
+    if isinstance(error, SyntaxError):  # its own text names the file; the frames are those of the import system
+        return ""
+    of_links = [list(traceback.walk_tb(link.__traceback__)) for link in chain(error)]
+    frames = [frame for link in of_links for frame in reversed(link)]
+    with contextlib.suppress(OSError):  # the module may have removed the working directory
+        here = Path.cwd()
+        for wanted in (_is_users, _is_foreign):
+            for frame, line in frames:
+                path = Path(os.path.abspath(frame.f_code.co_filename))
+                if not frame.f_code.co_filename.startswith("<") and wanted(path):
+                    shown = path.relative_to(here) if path.is_relative_to(here) else path
+                    return f"{shown}:{line} in {frame.f_code.co_name}"
+    return ""
+
+
+def _is_users(path: Path) -> bool:
+    folders = [*LIBRARIES, *(Path(os.environ[name]) for name in GENERATED if os.environ.get(name))]
+    return not {"site-packages", "dist-packages"} & set(path.parts) and not any(map(path.is_relative_to, folders))
+
+
+def _is_foreign(path: Path) -> bool:
+    return not path.is_relative_to(OWN)
 
 
 def describe(error: BaseException) -> str:

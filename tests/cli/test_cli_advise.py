@@ -210,7 +210,7 @@ def test_too_close_to_call(tmp_path, capsys):
     db = fill(tmp_path / "a.db", cells, trials)
     assert cli.run(["advise", "mode", "--db", db]) == 0
     said = capsys.readouterr().out
-    assert "too close to call: " in said
+    assert "no significant winner: " in said
     assert "eager has the least preparation of them" in said
 
 

@@ -127,3 +127,14 @@ def test_the_site_leaves_re_runs_out_of_history_alone(made, sweep):
     assert past.sweeps_of_environment == {environment().id: sweeps, other.id: [again]}
     # and of a re-run that is looked at it is still known which sweep came before
     assert shown.subjects[0].changes.previous["id"] == sweeps[-1]
+
+
+def test_nothing_got_worse_is_said_of_judged_series_alone(sweep, history, effbench):
+    for level in (1.0, 3.8):
+        sweep(level)
+    said = [effbench("history").out, effbench("history", "--format", "markdown").out, history()["verdict"]]
+    assert all("o series can be judged" in text and "Nothing got worse" not in text for text in said)
+    for _ in range(3):  # enough for counters, not for times
+        sweep(3.8)
+    verdict = history()["verdict"]
+    assert "Nothing got worse in the 4 series" in verdict and "Too short to judge: 4 of 8" in verdict, verdict

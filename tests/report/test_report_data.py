@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 import synthetic as make
 
+from effbench.analysis.scores import describe, score
+from effbench.analysis.statistics import mode_score
 from effbench.analysis.swept import MODES
 from effbench.report import summary
 from effbench.report.colors import STYLES, THEMES, style_of
@@ -24,6 +26,7 @@ from effbench.report.figures import (
 )
 from effbench.report.figures.base import tick_text
 from effbench.report.frame import prepare
+from effbench.report.speedup_table import speedup_table
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +196,7 @@ def test_counts_tell_failures_from_answers(tidy):
 def test_fastest_names_the_mode_and_what_it_cannot_be_told_from(tidy):
     best = summary.fastest(tidy)
     first, tied = best["mlp"][1], best["mlp"][64]
-    assert (first.series, first.speedup, first.significant, first.tied) == ("compile+graph", 2.8, True, ())
+    assert (first.series, first.speedup, first.speedup_text, first.tied) == ("compile+graph", 2.8, "2.80×", ())
     assert tied.tied == ("reduce-overhead", "cuda-graph")
     alone = summary.fastest(prepare(pd.DataFrame([make.failed("mlp", 1, "eager", "oom", "full")])))
     assert alone == {"mlp": {1: None}}
@@ -202,7 +205,7 @@ def test_fastest_names_the_mode_and_what_it_cannot_be_told_from(tidy):
 def test_the_baseline_can_be_the_fastest_and_is_never_insignificant():
     rows = [make.row(speedup_ci_low=1.0, speedup_ci_high=1.0), make.row(mode="default", latency_ms=9.0)]
     item = summary.fastest(prepare(pd.DataFrame(rows)))["mlp"][1]
-    assert (item.series, item.baseline, item.significant) == ("eager", True, None)
+    assert (item.series, item.baseline, item.speedup_text) == ("eager", True, "1.00×")
 
 
 def test_geometric_mean_stands_beside_its_pass_rate():
@@ -240,8 +243,39 @@ def test_each_headline_has_an_interval_or_says_why_not(tidy):
     assert summary.notes(row)["speedup"] == "by definition"
 
 
-def test_headline(tidy):
-    assert summary.headline(summary.fastest(tidy), summary.by_mode(tidy)) == ("compile+graph", 9, 9)
+def test_the_lead_counts_significant_winners_alone(tidy):
+    lead = summary.lead(summary.fastest(tidy), summary.by_mode(tidy))
+    assert lead == ("compile+graph", 6, 9, 3)
+    assert "6 of 9" in lead.sentence and "no significant winner in 3" in lead.sentence
+
+
+def test_the_overview_and_the_table_agree_on_who_wins(tidy):
+    best = summary.fastest(tidy)
+    for row in speedup_table(make.sample()).rows:
+        starred = [mode for mode, entry in row.cells.items() if entry.best]
+        point = best[row.labels["model"]][row.labels["bs"]]
+        assert starred == ([point.series] if point.wins else [])
+
+
+@pytest.mark.parametrize(
+    ("bounds", "text"),
+    [((1.9, 2.1), "2.00×"), ((0.9, 4.4), "2.00× n.s."), ((0.01, 400.0), "unclear"), ((None, None), "2.00×")],
+)
+def test_a_speedup_reads_the_same_in_the_overview_and_the_heatmap(bounds, text):
+    low, high = bounds
+    more = {"latency_ms": 0.06, "speedup": 2.0, "speedup_ci_low": low, "speedup_ci_high": high}
+    frame = prepare(pd.DataFrame([make.row(), make.row(mode="default", **more)]))
+    drawn = speedup_heatmap.draw(speedup_heatmap.data(frame)).validated().data[0]
+    assert drawn.text[0][1] == summary.fastest(frame)["mlp"][1].speedup_text == text
+    assert (drawn.z[0][1] == 0) is (text == "unclear"), "no colour of a gain"
+
+
+def test_a_mean_with_a_wide_interval_is_unclear():
+    wide = {"speedup": 136.0, "speedup_ci_low": 0.6, "speedup_ci_high": 29_540.0, "trials": 2}
+    (_, row) = summary.by_mode(prepare(pd.DataFrame([make.row(), make.row(mode="default", **wide)]))).to_dict("records")
+    assert row["speedup_text"] == "unclear" and summary.notes(row)["speedup"] == "0.61–30,176"
+    assert "unclear" in describe(score([make.row(**wide)])) and "136" not in describe(score([make.row(**wide)]))
+    assert not mode_score([("ok", 2.0, 0.9, 3.7, 5)]).clear and mode_score([("ok", 2.0, 1.1, 4.3, 5)]).clear
 
 
 def test_log_axis_has_ticks_inside_its_range():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import synthetic as make
 from browsing import EVIL, subject
+from made_sweeps import a_cell
 
 from effbench.report import markdown
 
@@ -11,7 +12,7 @@ from effbench.report import markdown
 def test_the_answer_modes_speedups_and_failures():
     text = markdown.report([subject(make.sample().to_dict("records"))])
     assert text.startswith("## h200 standard on NVIDIA H200\n")
-    assert "**compile+graph** is the fastest mode in 9 of 9 points" in text
+    assert "**compile+graph** is the fastest mode in 6 of 9 points" in text and "no significant winner in 3" in text
     assert "58 of 63 results ok; 1 incorrect, 1 timeout, 1 oom, 1 unsupported, 1 degraded." in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len([line for line in rows if "| resnet50 |" in line]) == 3
@@ -38,3 +39,19 @@ def test_names_begin_no_markdown():
     assert "\n# heading" not in text
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert {line.count(" | ") for line in tables} <= {3, 4}
+
+
+def test_two_rounds_that_scatter_have_no_winner(made, effbench):
+    cells = {
+        a_cell(mode, bs=bs): {"latency_ms": figures}
+        for bs in (1, 8, 64)
+        for mode, figures in (("eager", [5.0, 1.0]), ("default", [0.2, 0.01]))
+    }
+    made.sweep(cells, rounds=2)
+    text = effbench("report", "--format", "markdown").out
+    assert "No significant winner in 3 of 3 points" in text and "fastest" not in text
+    assert "| default | unclear (" in text
+    shown = effbench("show").out
+    assert "★ best" not in shown and "no significant winner in 3 of 3 rows" in shown and "unclear" in shown
+    advised = effbench("advise", "mode", "--bs", "8").out
+    assert "no significant winner" in advised and "run " not in advised

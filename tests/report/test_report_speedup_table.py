@@ -40,7 +40,7 @@ def test_texts_order_and_best():
 
 
 def test_a_failure_is_never_best_and_the_baseline_can_be():
-    slow = make.row(mode="default", speedup=0.8, speedup_ci_low=0.7, speedup_ci_high=0.9)
+    slow = make.row(mode="default", latency_ms=0.16, speedup=0.8, speedup_ci_low=0.7, speedup_ci_high=0.9)
     broken = make.row(mode="cuda-graph", speedup=9.0, status="degraded", reason="fell back")
     cells = speedup_table([make.row(), slow, broken]).rows[0].cells
     assert cells["eager"].best and not cells["default"].best and not cells["cuda-graph"].best
@@ -197,9 +197,30 @@ def test_importing_the_table_loads_neither_pandas_nor_plotly():
     assert done.stdout.strip() == "[]"
 
 
-def test_a_gain_that_is_not_significant_is_not_the_best():
-    unsure = make.row(mode="default", speedup=16.7, speedup_ci_low=0.2, speedup_ci_high=900.0)
-    sure = make.row(mode="cuda-graph", speedup=1.2, speedup_ci_low=1.1, speedup_ci_high=1.3)
-    cells = speedup_table([make.row(), unsure, sure]).rows[0].cells
-    assert [mode for mode, entry in cells.items() if entry.best] == ["cuda-graph"]
-    assert cells["default"].text == "16.70× (unknown) n.s."
+def test_only_a_mode_that_is_significantly_faster_than_every_other_is_the_best():
+    unsure = make.row(mode="default", latency_ms=0.0075, latency_ci_low_ms=0.0001, latency_ci_high_ms=0.5,
+                      speedup=16.7, speedup_ci_low=0.2, speedup_ci_high=900.0)  # fmt: skip
+    sure = make.row(mode="cuda-graph")
+    table = speedup_table([make.row(), unsure, sure])
+    assert not any(entry.best for entry in table.rows[0].cells.values())
+    assert (table.rows[0].cells["default"].text, table.rows[0].cells["default"].value) == ("unclear", 16.7)
+    assert any("no significant winner in 1 of 1" in text for text in table.legend("★"))
+    assert speedup_table([make.row(), sure]).rows[0].cells["cuda-graph"].best
+
+
+@pytest.mark.parametrize(
+    ("more", "mark", "others"),
+    [
+        ({"speedup_ci_low": 0.9, "speedup_ci_high": 1.2}, "interval includes 1", ("no interval", "unclear")),
+        ({"speedup_ci_low": None, "speedup_ci_high": None}, "no interval", ("includes 1", "unclear")),
+        ({"speedup_ci_low": 0.01, "speedup_ci_high": 90.0}, "unclear", ("includes 1", "no interval")),
+    ],
+)
+def test_the_legend_tells_an_interval_with_1_from_none_and_from_one_too_wide(more, mark, others):
+    legend = " · ".join(speedup_table([make.row(), make.row(mode="default", **more)]).legend("★"))
+    assert mark in legend and not any(other in legend for other in others)
+
+
+def test_without_intervals_there_is_no_winner():
+    table = speedup_table(make.cpu_quick())
+    assert table.rows[0].no_winner and not any(entry.best for entry in table.rows[0].cells.values())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 import torch
 
@@ -71,6 +73,43 @@ def test_a_chain_that_bites_its_tail_ends():
     first, second = ValueError("a"), ValueError("b")
     first.__cause__, second.__cause__ = second, first
     assert failures.classify(first, None) == ("error", "ValueError: a")
+
+
+@pytest.fixture
+def users_module(tmp_path, monkeypatch):
+    """Runs code as a user's module `nets/mine.py` below the working directory; returns what it raises."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "nets" / "mine.py"
+    path.parent.mkdir()
+
+    def call(code):
+        path.write_text(code)
+        spec = importlib.util.spec_from_file_location("mine", path)
+        module = importlib.util.module_from_spec(spec)
+        with pytest.raises(Exception) as caught:
+            spec.loader.exec_module(module)
+            module.forward()
+        return caught.value
+
+    return call
+
+
+def test_an_error_says_where_in_the_users_code_it_was_raised(users_module):
+    error = users_module("import torch\n\ndef forward():\n    torch.zeros(2) @ torch.zeros(3)\n")
+    assert failures.classify(error, "check")[1].endswith(" (nets/mine.py:4 in forward)")
+    error = users_module("import json\n\ndef forward():\n    json.loads('x')\n")
+    assert failures.classify(error, None)[1].endswith(" (nets/mine.py:4 in forward)"), "not the line of json"
+    wrapped = RuntimeError("backend failed")
+    wrapped.__cause__ = error
+    assert failures.location(wrapped) == "nets/mine.py:4 in forward"
+
+
+def test_where_an_error_was_raised_without_users_code(users_module, monkeypatch):
+    error = users_module("def forward():\n    raise ValueError('x')\n")
+    monkeypatch.setattr(failures, "_is_users", lambda path: False)
+    assert failures.location(error) == "nets/mine.py:2 in forward", "the innermost frame outside effbench"
+    assert failures.location(ValueError("never raised")) == ""
+    assert failures.location(users_module("def forward(:\n")) == "", "the text of a SyntaxError names the file"
 
 
 def test_long_lines_are_cut():

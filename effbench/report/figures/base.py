@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from effbench.printable import one_line
 from effbench.report.figures.drawing import Drawing
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
@@ -65,7 +66,7 @@ def column(rows: Iterable[Any], name: str) -> list[Any]:
 
 def safe(text: Any) -> str:
     """`text` as Plotly must be given it: it reads `<b>`, `<a href>`, `<br>` and entities in any text."""
-    return html.escape(" ".join(str(text).split()), quote=False)
+    return html.escape(one_line(text), quote=False)
 
 
 def short(text: str, limit: int) -> str:

@@ -7,11 +7,12 @@ from typing import Any
 
 import pandas as pd
 
+from effbench.analysis.scores import UNCLEAR
 from effbench.metrics import METRICS
 from effbench.report.colors import DIVERGING
 from effbench.report.figures.base import Figure, axis, hover, layout, safe, short, wrapped
 from effbench.report.figures.drawing import Drawing, heatmap, scatter
-from effbench.report.speedup_table import NOT_SIGNIFICANT
+from effbench.report.speedup_table import speedup_text
 
 ROW_PX = 30
 #: Models and batch sizes that are drawn: more take a browser many seconds, and nobody looks through them.
@@ -49,8 +50,8 @@ def draw(table: pd.DataFrame) -> Drawing:
         if math.isnan(item.log2):
             failed.append((x, y, item.status if item.status != "ok" else "no baseline"))
         else:
-            mark = f" {NOT_SIGNIFICANT}" if item.speedup_ci_low < 1 < item.speedup_ci_high else ""
-            z[y][x], text[y][x] = item.log2, METRICS["speedup"].format(item.speedup) + mark
+            text[y][x] = speedup_text(item.speedup, item.speedup_ci_low, item.speedup_ci_high)
+            z[y][x] = 0.0 if text[y][x] == UNCLEAR else item.log2
     limit = min(max(table["log2"].abs().max(), 1.0), 3.0)
     figure = Drawing(layout=_layout(names, rows, limit))
     figure.add_trace(

@@ -64,13 +64,13 @@ def changed(found: Changes, most: int = MOST_ROWS) -> dict[str, Any]:
 
 def modes_of(lines: Sequence[Any]) -> list[dict[str, Any]]:
     """A row for each phase and mode: `figures` is metric -> geometric mean of after ÷ before over `cells` cells, with
-    its bounds (None where they are not known). `phase` is empty where there is only one."""
+    its bounds if they are known, as text. `phase` is empty where there is only one."""
     several = len({line.phase for line in lines}) > 1
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for line in lines:
         new = {"phase": line.phase if several else "", "mode": line.mode, "cells": line.cells, "figures": {}}
         row = found.setdefault((line.phase, line.mode), new)
-        row["figures"][METRICS[line.metric].title] = {"ratio": line.ratio, "low": line.low, "high": line.high}
+        row["figures"][METRICS[line.metric].title] = comparison.mean_text(line.ratio, line.low, line.high)
         row["cells"] = max(row["cells"], line.cells)
     return list(found.values())
 

@@ -31,7 +31,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
         "least": SHORTEST,
         "several": any(place["sweeps"] > 1 for place in places),
         "summary": past.table.summary(),
-        "open": sum(place["open"] for place in places),
+        "verdict": past.table.verdict(),
         "baselines": folder.grid("baselines", baselines_grid(past)) if past.baselines else None,
         "metrics": [METRICS[name] for name in past.metrics],
         "changes": None,

@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from effbench.analysis.scores import UNCLEAR
+from effbench.analysis.statistics import CLEAR
 from effbench.report import summary
 from effbench.report.site.cells import address
 from effbench.report.site.changed import changed
@@ -18,7 +20,7 @@ MOST_CASES = 40
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
-    return {"answers": [answer(subject) for subject in folder.material], "most_cases": MOST_CASES}
+    return {"answers": [answer(subject) for subject in folder.material], "most_cases": MOST_CASES, "clear": CLEAR}
 
 
 def answer(subject: Subject) -> dict[str, Any]:
@@ -26,22 +28,22 @@ def answer(subject: Subject) -> dict[str, Any]:
     tidy = subject.tidy
     best = summary.fastest(tidy, subject.baseline_mode) if len(tidy) else {}
     modes = summary.by_mode(tidy) if len(tidy) else pd.DataFrame()
-    headline = summary.headline(best, modes) if len(tidy) else ("", 0, 0)
+    lead = summary.lead(best, modes) if len(tidy) else None
+    means = {row["series"]: row for row in modes.to_dict("records") if row["speedup_results"] and not row["phase"]}
+    mean = means.get(lead.series) if lead else None
     return {
         "subject": subject,
         "counts": summary.counts(tidy),
         "fastest": dict(list(best.items())[:MOST_CASES]),
         "cases": len(best),
         "sizes": sorted({bs for row in best.values() for bs in row}),
-        "headline": headline,
-        "unsure": sum(
-            bool(item.tied)
-            for row in best.values()
-            for item in row.values()
-            if item is not None and item.series == headline[0]
-        ),
+        "lead": lead,
+        "mean": mean["speedup_text"] if mean and mean["speedup_text"] != UNCLEAR else None,
         "waiting": len(subject.unmeasured),
-        "modes": [row | {"notes": summary.notes(row)} for row in modes.to_dict("records")],
+        "modes": [
+            row | {"notes": summary.notes(row), "unclear": row["speedup_text"] == UNCLEAR}
+            for row in modes.to_dict("records")
+        ],
         "not_ok": not_ok(tidy, several=len(subject.environments) > 1),
         "environment": environment_line(subject),
         "changed": changed(subject.changes),

@@ -11,7 +11,7 @@ from effbench.report.figures.speedup_heatmap import FIGURE
 from effbench.report.site.cells import address
 from effbench.report.site.grid import Column, Grid, cell
 from effbench.report.site.pages.base import CHARTS, GRIDS, Page, PageFolder
-from effbench.report.speedup_table import Entry, SpeedupTable, table_of
+from effbench.report.speedup_table import NO_INTERVAL, NOT_SIGNIFICANT, UNKNOWN, Entry, SpeedupTable, table_of
 
 #: In the order of the choice; those that no result has are left out.
 METRIC_NAMES = (
@@ -35,6 +35,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
         "sources": {name: folder.grid(name, grid_of(tables[name], links)) for name in present},
         "modes": tables["speedup"].modes,
         "statuses": statuses(labelled),
+        "unknown": UNKNOWN,
         "heatmap": folder.section(FIGURE, subject.tidy),
     }
 
@@ -52,13 +53,14 @@ def grid_of(table: SpeedupTable, links: Mapping[tuple, tuple[str, float | None]]
     for row in table.rows:
         values = tuple(row.labels.values())
         entries = [
-            _cell(entry, *links.get((*values, mode), (None, None)), mode in in_ms) for mode, entry in row.cells.items()
+            _cell(entry, table.metric, *links.get((*values, mode), (None, None)), mode in in_ms)
+            for mode, entry in row.cells.items()
         ]
         rows.append([*row.labels.values(), *entries])
     return Grid(f"{metric.title} of every mode at every model and batch size", columns, rows)
 
 
-def _cell(entry: Entry, link: str | None, latency_ms: float | None, in_ms: bool) -> dict[str, Any]:
+def _cell(entry: Entry, metric: str, link: str | None, latency_ms: float | None, in_ms: bool) -> dict[str, Any]:
     if entry.status is None:
         return cell(entry.text, tone="absent")
     trials = "" if entry.trials is None else f"{entry.trials} trial{'' if entry.trials == 1 else 's'}"
@@ -66,10 +68,14 @@ def _cell(entry: Entry, link: str | None, latency_ms: float | None, in_ms: bool)
         return cell(entry.text, tone="status hatched", link=link, title=entry.reason or "no reason recorded")
     text, _, rest = entry.text.partition(" (")
     interval = rest.partition(")")[0]
-    words = [f"95 % interval {interval}" if interval and interval != "unknown" else "", trials]
-    if entry.significant is False:
-        words.append("not significant: the interval contains 1")
-        text = f"{text} n.s."
+    words = [f"95 % interval {interval}" if interval else "", trials]
+    if entry.unclear:
+        words = [f"unclear: measured {entry.value:.4g}, 95 % interval {entry.low:.4g}–{entry.high:.4g}", trials]
+    elif entry.significant is False:
+        words.append("not significant: the interval includes 1")
+        text = f"{text} {NOT_SIGNIFICANT}"
+    elif metric == "speedup" and entry.low is None and entry.value is not None and not entry.baseline:
+        words.append(NO_INTERVAL)
     if entry.baseline:
         words.append("the baseline")
     return cell(

@@ -90,7 +90,7 @@ document.addEventListener("DOMContentLoaded", async () => {
     return rows.length ? section("metrics", "Every figure", table([{ title: "metric" }, { title: "value", numeric: true }, { title: "95 % interval" }, { title: "what it is", wide: true }], rows, "Every metric of this cell")) : null;
   }
 
-  const labels = (entry) => (trial) => { const [round, attempt] = entry.trials[trial]; return attempt ? `round ${round}, try ${attempt + 1}` : `round ${round}`; };
+  const labels = (entry) => (trial) => { const [round, attempt] = entry.trials[trial]; return `round ${round + 1}${attempt ? `, try ${attempt + 1}` : ""}`; }; // stored from 0
 
   /** A long text cut short; all of it on hover, and when the table is copied. */
   const shortened = (text) => (text.length > 24 ? { t: `${text.slice(0, 20)}…`, v: text, d: text } : text);

@@ -1,0 +1,43 @@
+"""The console that commands and progress print to. Data that contains control characters cannot reach the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import rich.console
+from rich import markup
+from rich.console import ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from effbench.printable import printable
+
+#: Columns of output that is not a terminal: it has no width and must not be cut.
+PLAIN_WIDTH = 240
+
+
+class Console(rich.console.Console):
+    """rich's console without emoji codes (a colon in a name is a colon) that drops unprintable characters from what it
+    prints. Its own colours and cursor movements are not text and stay."""
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__(**{"emoji": False, **settings})
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            text = segment.text
+            if segment.control or text.isprintable() or text == "\n":
+                yield segment
+            else:  # dropped, not replaced: rich has laid them out with no width
+                kept = "".join(c for c in text if c.isprintable() or c == "\n")
+                yield Segment(kept, segment.style)
+
+
+def terminal() -> Console:
+    """Return a console for standard output, as wide as the terminal or PLAIN_WIDTH columns."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PLAIN_WIDTH)
+
+
+def escape(text: object) -> str:
+    """Return data as rich markup that shows it on one line, as it is."""
+    return markup.escape(printable(text, keep=""))

@@ -1,0 +1,48 @@
+"""`effbench ls --failures`: reasons, tracebacks, and one line if there is nothing to list."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from made_sweeps import a_cell
+
+from effbench.cell import Status
+
+
+@pytest.fixture
+def failing(made):
+    """One ok cell; one that fails in two rounds with a traceback; one that crashes and left a log."""
+    made.sweep(
+        {
+            a_cell(): {},
+            a_cell("default"): {"status": Status.ERROR, "reason": "in check: ValueError: x (mine.py:4 in forward)"},
+            a_cell("cuda-graph"): {"status": Status.CRASHED, "reason": "SIGSEGV"},
+        },
+        rounds=2,
+    )
+    for status, name in (("error", "traceback"), ("crashed", "log")):
+        for number in range(2):
+            extra = json.dumps({name: f"first line\n  {status} of round {number + 1}"})
+            made.sql(f"UPDATE trial SET extra = '{extra}' WHERE status = '{status}' AND round = {number}")
+    return made
+
+
+def test_failures_with_their_tracebacks(failing, effbench):
+    done = effbench("ls", "--failures", "--traceback")
+    assert done.code == 0 and "mine.py:4 in forward" in done.out
+    assert "    first line\n      error of round 2\n" in done.out, "the last trial's, as it was"
+    assert "crashed of round 2" in done.out and "of round 1" not in done.out
+    assert "first line" not in effbench("ls", "--failures").out
+
+
+def test_no_failures_is_a_line(made, effbench):
+    sweep = made.sweep([a_cell(), a_cell("default")])
+    for words in (["--failures"], ["--failures", "--traceback"]):
+        done = effbench("ls", *words)
+        assert (done.code, done.out) == (0, f"no failures in sweep {sweep}: 2 cells ok\n")
+
+
+def test_a_traceback_is_of_failures(made, effbench):
+    done = effbench("ls", "--traceback")
+    assert done.code == 2 and "--failures" in done.err

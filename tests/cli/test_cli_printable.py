@@ -1,0 +1,121 @@
+"""Names, labels, notes and reasons cannot steer the terminal: control characters of data reach no output for people."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+from made_sweeps import a_cell, environment
+
+from effbench.cell import Status, Trial
+from effbench.commands import options
+from effbench.printable import one_line, printable
+from effbench.store import Store
+from effbench.sweeping.interpreters import Unit
+from effbench.sweeping.jobs import Job
+from effbench.sweeping.progress import Progress
+from effbench.sweeping.schedule import Slot
+from effbench.terminal import Console, escape
+
+EVIL = "x\x1b]0;owned\x07\x1b[31mred\x9b2J\u202egnp\u2066\r\nFAKE\tLINE"
+HIDDEN = ("\x1b", "\x07", "\x9b", "\u202e", "\u2066", "\r", "\nFAKE")
+
+
+def assert_printable(text):
+    assert not [sign for sign in HIDDEN if sign in text], repr(text)
+
+
+@pytest.fixture
+def evil(made):
+    """Two sweeps in which whatever a user or a machine names steers a terminal; returns their ids."""
+    broken = {"status": Status.ERROR, "reason": EVIL}
+    noisy = {"latency_ms": [1.0, 1.1, 0.9, 1.0, 1.2]}
+    cells = {a_cell("eager", EVIL): noisy, a_cell("default", EVIL): {"latency_ms": 0.5}, a_cell(EVIL, EVIL): broken}
+    facts = {"name": EVIL, "label": EVIL, "host": {"hostname": EVIL}, "env": environment(gpu_name=EVIL)}
+    ids = [made.sweep(cells, **facts) for _ in range(2)]
+    extra = json.dumps({"traceback": f"Traceback\n  {EVIL}"}).replace("'", "''")
+    made.sql(f"UPDATE trial SET extra = '{extra}' WHERE status = 'error'")
+    with Store.open(made.path, mode="write") as store:
+        store.set_baseline("main", ids[0], EVIL)
+    return ids
+
+
+READING = [
+    ("ls",), ("ls", "--cells"), ("ls", "--failures"), ("ls", "--failures", "--traceback"),
+    ("show",), ("show", "--why"), ("show", "--metric", "latency_ms"), ("show", "--format", "markdown"),
+    ("show", "--why", "--format", "markdown"), ("report", "--format", "markdown"),
+    ("compare", "main", "last", "--all"), ("compare", "main", "last", "--all", "--format", "markdown"),
+    ("check", "--baseline", "main"), ("check", "--baseline", "main", "--format", "markdown"), ("baseline", "ls"),
+    ("history",), ("history", "--format", "markdown"), ("advise", "mode", "--bs", "8"),
+    ("advise", "mode", "--bs", "8", "--format", "markdown"), ("db", "check"),
+]  # fmt: skip
+#: Errors that quote what was typed; they may take several lines.
+REFUSED = [
+    ("show", "--sweep", EVIL + "?"), ("advise", "mode", "--model", EVIL + "?"),
+    ("history", "--model", EVIL + "?"), ("import", EVIL),
+    ("show", "--db", EVIL), (EVIL,), ("show", EVIL),
+]  # fmt: skip
+
+
+def test_every_command_for_people(evil, effbench):
+    for words in READING:
+        done = effbench(*words)
+        assert done.out or done.err
+        assert_printable(done.out + done.err)
+
+
+def test_error_messages(evil, effbench):
+    for words in REFUSED:
+        done = effbench(*words)
+        assert done.code in (2, 3) and not [sign for sign in HIDDEN[:-1] if sign in done.err], words
+
+
+def test_changing_commands(evil, effbench):
+    for words in (("baseline", "set", "main", "last", "--note", EVIL), ("baseline", "rm", "main")):
+        done = effbench(*words)
+        assert done.code == 0, done.err
+        assert_printable(done.out)
+
+
+def test_data_stays_faithful_in_a_file_and_is_printable_on_a_terminal(evil, effbench, tmp_path, capsys, monkeypatch):
+    assert effbench("export", "--sweep", "last", "--out", "rows.csv").code == 0
+    assert EVIL in (tmp_path / "rows.csv").read_bytes().decode()
+    assert "\x1b" in effbench("export", "--sweep", "last", "--format", "csv").out, "a pipe is a file"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    options.write(f"{EVIL}\nnext\n", None)
+    said = capsys.readouterr().out
+    assert "\x1b" not in said and said.endswith("\nnext\n")
+
+
+def test_progress():
+    stream = io.StringIO()
+    progress = Progress(Console(file=stream, width=200))
+    cell = a_cell("eager", EVIL)
+    job, slot = Job(cell, 0), Slot(EVIL, "cpu")
+    unit = Unit(cell, job.interpreter)
+    settings = SimpleNamespace(protocol={"rounds": 1, "name": EVIL})
+    with progress.showing("s", settings, [unit], [job], [slot]):
+        progress.started(slot, job)
+        progress.console.print(progress.render())
+        progress.ended(slot, job, Trial(cell.key, 0, Status.ERROR, EVIL))
+        progress.console.print(progress.render())
+    assert "owned" in stream.getvalue()
+    assert_printable(stream.getvalue())
+
+
+def test_the_console_keeps_its_own_colours():
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, color_system="standard", width=80)
+    console.print(f"[red]{escape(EVIL)}[/]")
+    console.print(EVIL, markup=False)
+    text = stream.getvalue()
+    assert "\x1b[31m" in text and "\x1b]0" not in text and "\x1b[31mred" not in text
+
+
+def test_one_line():
+    assert one_line(" a\n b\x1bc\t") == "a b c"
+    assert one_line("abcdef", 4) == "abc…"
+    assert printable("a\nb\tc\ud800") == "a\nb c "
