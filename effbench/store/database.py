@@ -171,7 +171,7 @@ def _copy(connection: sa.Connection, target: Path) -> Path:
 def _remove_log(file: Path) -> None:
     """Remove this process's log: SQLite would take it for that of any file that is put where the database was."""
     try:
-        ours = {connect.identity(Path("/proc/self/fd", name)) for name in os.listdir("/proc/self/fd")}
+        ours = {connect.identity(descriptor) for descriptor in Path("/proc/self/fd").iterdir()}
     except OSError:  # not Linux
         return
     for log in (file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")):

@@ -130,9 +130,9 @@ class Store(Reading):
     def record(self, sweep_id: str, environment_id: str, trial: Trial) -> int:
         """Store a trial with its samples, and rewrite the results that it bears on, in one transaction.
 
-        Those are its cell's, and, for a trial of the baseline mode, all that are compared with it. Returns the trial's
-        id. Raises StoreError for a trial that is recorded already, whose cell or environment is unknown, or (after it is
-        stored where `rescue` finds it) if the database file was moved, deleted or replaced.
+        Those are its cell's, and, for a trial of the baseline mode, all that are compared with it. Return the trial's
+        id. Raises StoreError for a trial that is recorded already, or whose cell or environment is unknown, and if the
+        database file was moved, deleted or replaced: the trial is then stored where `rescue` finds it.
         """
         row = trial_row(trial)
         blobs = [

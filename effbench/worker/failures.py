@@ -79,7 +79,7 @@ def location(error: BaseException) -> str:
         here = Path.cwd()
         for wanted in (_is_users, _is_foreign):
             for frame, line in frames:
-                path = Path(os.path.abspath(frame.f_code.co_filename))
+                path = Path(frame.f_code.co_filename).absolute()
                 if not frame.f_code.co_filename.startswith("<") and wanted(path):
                     shown = path.relative_to(here) if path.is_relative_to(here) else path
                     return f"{shown}:{line} in {frame.f_code.co_name}"

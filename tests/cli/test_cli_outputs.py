@@ -124,7 +124,7 @@ def test_no_sqlite_file_is_written(two, effbench, empty_db):
         Path("other.csv").rename(f"folder/{name}")
         refused(effbench(*command, "--out", "folder", "--force"), "SQLite", "another file")
         Path(f"folder/{name}").rename("other.csv")
-        assert os.listdir("folder") == []
+        assert not any(Path("folder").iterdir())
     assert Path("other.csv").read_bytes() == empty_db.read_bytes()
 
 
@@ -219,7 +219,7 @@ class TestFolders:
         Path("folder").mkdir()
         Path("folder/thesis.txt").write_text(NOTES)
         refused(effbench(*command, "--out", "folder"), "folder is not empty")
-        assert os.listdir("folder") == ["thesis.txt"]
+        assert [path.name for path in Path("folder").iterdir()] == ["thesis.txt"]
         refused(effbench(*command, "--out", "/"), "/ is not empty")
 
 

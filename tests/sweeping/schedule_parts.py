@@ -29,8 +29,10 @@ PROTOCOL = {"rounds": 1, "attempts": 1, "enough_interval": None, "profile": True
 
 
 class Server:
-    """Answers every trial as `answer(request, env)` says: an outcome (with its `phase`, if that is not `check`), or None
-    for one that never ends."""
+    """Answers every trial as `answer(request, env)` says: an outcome (with its `phase`, if that is not `check`).
+
+    None stands for a trial that never ends.
+    """
 
     def __init__(self, answer=None):
         self.answer = answer or (lambda request, env: ok(request))

@@ -252,7 +252,7 @@ class TestFailuresOfTheHarness:
         [
             at_the_device,
             lambda request: without_result(exit=1, phase=None),
-            lambda request: {"result": None, "exit": None, "signal": None, "failed": "no memory to fork", "phase": None},
+            lambda request: dict.fromkeys(("result", "exit", "signal", "phase")) | {"failed": "no memory to fork"},
         ],
         ids=["device", "before", "fork"],
     )
