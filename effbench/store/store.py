@@ -63,7 +63,7 @@ class Store(Reading):
         """Store a sweep in state `running` with its planned cells, in one transaction; return its id.
 
         The id starts with the time (UTC), so ids sort by it: `20261121-143052-7f3a`. A cell that is planned twice
-        counts once, at its first position. `host` also gets the identity of this process, which runs the sweep.
+        counts once, at its first position.
         """
         started = now()
         values = {
@@ -79,7 +79,7 @@ class Store(Reading):
             "seed": seed,
             "rounds": rounds,
             "git_revision": git_revision,
-            "host": {**host, "process": liveness.identity()},
+            "host": host,
         }
         values = {key: scalar(value) for key, value in values.items()}
         with self._writing() as connection:
@@ -173,7 +173,7 @@ class Store(Reading):
     def finish_sweep(self, sweep_id: str, state: str) -> None:
         """Set the state (completed, interrupted, failed) and the time of the end.
 
-        `running` takes the end back: this process runs the sweep now.
+        `running` takes the end back: this process runs the sweep now, which `host["process"]` says.
         """
         if state not in STATES:
             raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import effbench
+from effbench.store import liveness
 
 
 def facts() -> dict[str, Any]:
@@ -21,6 +22,7 @@ def facts() -> dict[str, Any]:
         "effbench": effbench.__version__,
         "executable": sys.executable,
         "folder": str(Path.cwd()),
+        "process": liveness.identity(),
     }
 
 

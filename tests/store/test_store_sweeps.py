@@ -198,5 +198,5 @@ def test_a_closed_store_or_a_full_disk_is_no_traceback(store, cell, begin, monke
         raise sqlalchemy.exc.OperationalError("INSERT", {}, Exception("database or disk is full"))
 
     monkeypatch.setattr("effbench.store.sweeps.lock", full)
-    with pytest.raises(StoreError, match="cannot be written: database or disk is full"):
+    with pytest.raises(StoreError, match="cannot be written: the disk is full"):
         store.finish_sweep(sweep, "completed")

@@ -120,6 +120,7 @@ def test_a_full_disk_ends_the_sweep_with_the_command_to_resume_it(db, fill_disk,
     with Store.open(db) as store:
         info = store.find_sweep("last")
     assert (info.state, info.trials) == ("running", 2), "this process, which runs it, is there"
+    assert info.host["process"] == liveness.identity()
     assert f"resume={info.id} db={db}" in message
     monkeypatch.setattr(liveness, "has_ended", lambda process: True)
     assert "interrupted" in effbench("ls", "--db", str(db)).out
