@@ -143,7 +143,7 @@ def test_values_of_the_wrong_type_are_refused_with_their_name(loader):
 
 @pytest.mark.parametrize("override", ["mode=[eager,default]", "model=[tiny]"])
 def test_a_list_of_options_is_refused(loader, override):
-    with pytest.raises(ConfigError, match="without brackets"):
+    with pytest.raises(ConfigError, match="takes one value"):
         Composer(*loader).compose([override])
 
 
