@@ -85,7 +85,7 @@ def test_data_stays_faithful_in_a_file_and_is_printable_on_a_terminal(evil, effb
     assert EVIL in (tmp_path / "rows.csv").read_bytes().decode()
     assert "\x1b" in effbench("export", "--sweep", "last", "--format", "csv").out, "a pipe is a file"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    options.write(f"{EVIL}\nnext\n", None)
+    options.write(f"{EVIL}\nnext\n", SimpleNamespace(out=None))
     said = capsys.readouterr().out
     assert "\x1b" not in said and said.endswith("\nnext\n")
 

@@ -27,7 +27,7 @@ class FakeStore:
         pass
 
     def find_sweep(self, reference: str):
-        return SimpleNamespace(id=reference, cells=1, baseline_mode="eager", host={})
+        return SimpleNamespace(id=reference, cells=1, baseline_mode="eager", host={}, imported_at=None)
 
     def results(self, sweep_id: str) -> list:
         return []

@@ -16,6 +16,7 @@ from effbench.commands.material import gather
 from effbench.commands.past import table_of
 from effbench.regression.compare import compare_sweeps
 from effbench.regression.settings import read
+from effbench.report import comparison
 from effbench.report.site import past as past_module
 from effbench.report.site.build import environment as templates
 from effbench.report.site.build import write_site
@@ -236,7 +237,7 @@ def test_changes_since_the_sweep_before(made):
     for line in compared.modes:
         title = {"latency_ms": "latency", "period_ms": "period"}[line.metric]
         (shown,) = [one["figures"][title] for one in found["modes"] if one["mode"] == line.mode]
-        assert (shown["ratio"], shown["low"], shown["high"]) == (line.ratio, line.low, line.high)
+        assert shown == comparison.mean_text(line.ratio, line.low, line.high)
     short = changed(Changes({"id": before}, compared, None, after), 1)
     assert len(short["rows"]) == 1 and short["more"] == 1
 
@@ -292,7 +293,7 @@ def test_a_mode_without_a_cell_to_compare_has_its_line(tmp_path):
     with Store.open(made.path) as store:
         found = changed(gather(store, "made").subjects[0].changes)
     line = {one["mode"]: one for one in found["modes"]}["cuda-graph"]
-    assert (line["cells"], line["figures"]["latency"]["ratio"]) == (0, None)
+    assert (line["cells"], line["figures"]["latency"]) == (0, "–")
     row = drawn(found).split("cuda-graph</")[-1].split("</tr>")[0]
     assert '<td class="num">—</td>' in row and '<td class="num">0</td>' in row
 

@@ -160,7 +160,7 @@ class TestSweeps:
         (["stream.high=8"], "stream none has no setting 'high'"),
         (["stream=csv"], "stream csv needs stream.path"),
         (["stream=csv", "stream.path=nowhere.csv"], "cannot read the stream nowhere.csv: No such file"),
-        (["stream=[uniform,decode]"], "one option at a time"),
+        (["stream=[uniform,decode]"], "write stream=uniform,decode"),
     ],
 )  # fmt: skip
 def test_refusals(words, said, capsys, tmp_path, monkeypatch):
