@@ -14,6 +14,7 @@ import venv
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -86,33 +87,39 @@ def surroundings(folder: Path, env: Mapping[str, str]) -> Iterator[tuple[Capture
         tempfile.tempdir = temporary
 
 
+class LastingServer(ForkServer):
+    """A fork server that commands do not close: starting one takes seconds."""
+
+    #: At most two a process: one for effbench's own models (None), one for the folder whose modules ran last.
+    kept: ClassVar[dict[Path | None, LastingServer]] = {}
+
+    @classmethod
+    def of(cls, folder: Path) -> LastingServer:
+        """The server for a folder, which is the working directory."""
+        key = folder if any(folder.rglob("*.py")) else None
+        if key not in cls.kept or cls.kept[key].dead:
+            for other in [one for one in cls.kept if one == key or None not in (one, key)]:
+                cls.kept.pop(other).end()
+            cls.kept[key] = cls()
+        return cls.kept[key]
+
+    def close(self) -> None:
+        pass
+
+    def end(self) -> None:
+        super().close()
+
+
 @contextlib.contextmanager
-def one_server() -> Iterator[None]:
-    """Commands use one fork server that lives as long as this process: starting one takes seconds."""
+def lasting_servers(folder: Path) -> Iterator[None]:
+    """Commands that need a fork server get the lasting one of the folder."""
     from effbench.commands import doctor
     from effbench.sweeping import hydra_plugin, workers
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (doctor, hydra_plugin, workers):
-            patch.setattr(module, "ForkServer", lasting_server)
+            patch.setattr(module, "ForkServer", lambda: LastingServer.of(folder))
         yield
-
-
-def lasting_server() -> ForkServer:
-    global _server
-    if _server is None or _server.dead:
-        _server = LastingServer()
-    return _server
-
-
-class LastingServer(ForkServer):
-    """Those who use it do not close it; it ends with this process."""
-
-    def close(self) -> None:
-        pass
-
-
-_server: LastingServer | None = None
 
 
 class Cli:
@@ -157,11 +164,9 @@ class Cli:
         """Run the command line in this process, with the folder, environment and output of its own."""
         from effbench.cli import run
 
-        # a server of its own where modules of the folder or variables are to reach the trials
-        own_server = bool(env) or any(self.folder.rglob("*.py"))
         with surroundings(self.folder, {**self.env, **(env or {})}) as (out, err), contextlib.ExitStack() as stack:
-            if not own_server:
-                stack.enter_context(one_server())
+            if not env:  # variables reach the trials through the server
+                stack.enter_context(lasting_servers(self.folder))
             try:
                 code = run(list(args))
             except SystemExit as end:  # argparse's and Hydra's --help
