@@ -116,6 +116,7 @@ def test_a_revision_that_cannot_be_imported_leaves_the_new_side_alone(repository
     assert re.search(r"confirmed: [\d.]+ .*\(run again\)", said)
 
 
+@pytest.mark.slow
 def test_what_fails_when_it_is_run_again_is_broken(repository):
     """The old revision runs in a worktree, where the file that breaks the new one is not."""
     sweep(repository, "crashing")

@@ -100,6 +100,7 @@ def test_resume_with_a_plan_beside_it(cli, waiting):
     finish(cli, before, "bs=1,2,3")  # the same plan is fine
 
 
+@pytest.mark.slow
 def test_resume_of_a_sweep_that_is_not_there(cli, waiting):
     process, _ = waiting()
     ctrl_c_in_a_pipe(process)
@@ -133,7 +134,7 @@ def test_ctrl_c_on_a_terminal(cli, waiting, wait_gone):
         wait_gone(pid)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGHUP])
 def test_sigterm_and_sighup_end_like_ctrl_c(cli, waiting, wait_gone, number):
     process, pids = waiting()
     process.send_signal(number)
@@ -174,6 +175,7 @@ def test_kill_9_leaves_no_orphan_and_can_be_resumed(cli, waiting, wait_gone):
     finish(cli, before)
 
 
+@pytest.mark.slow
 def test_kill_9_of_the_server_costs_no_trial(cli, waiting, wait_gone):
     process, (trial, server, *children) = waiting()
     (cli.folder / "go").touch()

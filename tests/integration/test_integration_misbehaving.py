@@ -151,6 +151,7 @@ def test_failures_can_be_ignored(own):
     assert own[0].code == 0, own[0]
 
 
+@pytest.mark.slow
 def test_several_inputs_of_several_kinds(folder):
     done = folder.sweep("--config-dir", "conf", "model=several", "bs=2", "mode=eager,default")
     assert done.code == 0, done
@@ -196,8 +197,11 @@ class TestWithoutCompiler:
 
     @pytest.mark.parametrize(
         ("variables", "said"),
-        [({"PATH": "empty"}, "g++"), ({"CXX": "/nowhere/c++"}, "/nowhere/c++"), ({"PATH": "broken"}, "g++")],
-        ids=["none", "CXX", "broken"],
+        [
+            pytest.param({"PATH": "empty"}, "g++", marks=pytest.mark.slow, id="none"),
+            pytest.param({"CXX": "/nowhere/c++"}, "/nowhere/c++", id="CXX"),
+            pytest.param({"PATH": "broken"}, "g++", marks=pytest.mark.slow, id="broken"),
+        ],
     )
     def test_default_is_unsupported(self, cli, variables, said):
         for name in ("empty", "broken"):

@@ -26,6 +26,7 @@ def trials(cli) -> list[dict]:
         return [{**trial, "mode": modes[trial["cell_key"]]} for trial in store.trials(sweep.id)]
 
 
+@pytest.mark.slow
 def test_torchscript_and_ahead_of_time(here):
     done = here.sweep(*STACK, "mode=eager,jit-trace,jit-script,aot-inductor", "protocol.rounds=2")
     assert done.code == 0, done.err
@@ -61,6 +62,7 @@ def test_what_cannot_be_scripted_is_an_error_with_torchs_first_line(here):
     assert "variable number of arguments" in script["reason"]
 
 
+@pytest.mark.slow
 def test_regional_and_marked(here):
     done = here.sweep(*STACK, "mode=eager,default", "mode.regional=true", "mode.dynamic=marked")
     assert done.code == 0, done.err

@@ -37,6 +37,7 @@ def folder(cli_in, tmp_path_factory):
     return cli
 
 
+@pytest.mark.slow
 def test_every_optimizer_in_every_implementation(folder):
     done = folder.sweep(
         "model=tiny", "bs=4", "phase=training", "training.optimizer=sgd,adam,adamw",

@@ -191,7 +191,13 @@ def test_only_whole_cases_are_reused(go, db, bare):
 
 
 @pytest.mark.parametrize(
-    "override", ["protocol.rounds=2", "protocol.budget_s=0.03", "baseline_mode=repeated", "model.module.width=16"]
+    "override",
+    [
+        "protocol.rounds=2",
+        pytest.param("protocol.budget_s=0.03", marks=pytest.mark.slow),
+        pytest.param("baseline_mode=repeated", marks=pytest.mark.slow),
+        pytest.param("model.module.width=16", marks=pytest.mark.slow),
+    ],
 )
 def test_what_was_measured_otherwise_is_not_reused(go, db, bare, override):
     go(bare)

@@ -81,7 +81,7 @@ def test_equal_to_hydra_for_any_mixture(loader):
     draw = random.Random(1)
     composer = Composer(*loader)
     refused = 0
-    for _ in range(160):
+    for _ in range(40):
         lines = draw.sample(POOL, draw.randint(0, 7))
         overrides = [draw.choice(line) for line in lines]
         expected = attempt(lambda given: by_hydra(loader, given), overrides)
@@ -89,7 +89,7 @@ def test_equal_to_hydra_for_any_mixture(loader):
         assert attempt(composer.compose, overrides) == expected, overrides
         # once more, from what is kept by now
         assert attempt(composer.compose, overrides) == expected, overrides
-    assert 0 < refused < 100, "most of the mixtures are meant to be valid"
+    assert 0 < refused < 25, "most of the mixtures are meant to be valid"
 
 
 def test_nothing_of_one_job_stays_in_the_next(loader):
