@@ -89,7 +89,14 @@ def snippets():
     return [block for block in pages.blocks("python") if not pages.FILE.match(block.text)]
 
 
-@pytest.mark.parametrize("block", snippets(), ids=lambda block: block.page)
+def slow(block):
+    """Snippets about evidence run pieces of it."""
+    return [pytest.mark.slow] if block.page == "evidence.md" else []
+
+
+@pytest.mark.parametrize(
+    "block", [pytest.param(block, marks=slow(block), id=block.page) for block in snippets()]
+)
 def test_python(block, results, capsys):
     names: dict = {}
     exec(compile(block.text, block.page, "exec"), names)

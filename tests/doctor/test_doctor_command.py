@@ -163,6 +163,7 @@ def test_interrupted_while_looking(here, capsys):
     assert here.closed == 1
 
 
+@pytest.mark.slow
 def test_for_real_on_the_cpu(cli):
     """Through the command line: a quick calibration, then what is known of it."""
     hidden = {"CUDA_VISIBLE_DEVICES": ""}

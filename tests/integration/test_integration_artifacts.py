@@ -32,6 +32,7 @@ def files(swept, trial):
     return {name.rpartition("/")[2]: swept.folder / "mine" / name for name in trial["extra"]["artifacts"]}
 
 
+@pytest.mark.slow
 def test_every_kind_that_the_cpu_has(swept, trials):
     assert swept.done.code == 0, swept.done
     assert sorted(files(swept, trials["eager", 0])) == ["graph-1.txt", "trace.json.gz"]

@@ -83,6 +83,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(cli, waiting, wait_gone):
     assert list(cli.cache.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_resume_with_a_plan_beside_it(cli, waiting):
     process, _ = waiting()
     ctrl_c_in_a_pipe(process)

@@ -176,6 +176,7 @@ def test_variables_reach_the_cell_and_force_a_fresh_interpreter(folder):
     assert params["env"] == {"FOO": "1", "BAR": "true"}
 
 
+@pytest.mark.slow
 def test_a_fresh_interpreter_each(folder):
     done = folder.sweep("model=custom", "model.module._target_=mischief.ComesFromFresh,mischief.Segfaults",
                         "model.inputs.x.shape=[4]", "isolation=spawn")  # fmt: skip

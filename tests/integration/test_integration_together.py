@@ -6,9 +6,12 @@ import subprocess
 import sys
 from itertools import pairwise
 
+import pytest
+
 from effbench.store import Store
 
 
+@pytest.mark.slow
 def test_two_sweeps_at_once_on_one_database(cli, processes):
     matrix = ("model=tiny", "bs=1,2,3,4", "mode=eager", "protocol.rounds=3")
     for name in ("one", "two"):
@@ -64,6 +67,7 @@ print("torch" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_the_python_api(cli):
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", API.format(tiny=list(cli.tiny))],

@@ -70,6 +70,7 @@ def reproduction(request, tmp_path_factory):
     return done
 
 
+@pytest.mark.slow
 def test_every_claim_about_rows_is_judged(reproduction):
     claims = [claim for claim in reproduction.experiment.claims if speaks_of_rows(subjects(claim))]
     assert claims

@@ -176,6 +176,7 @@ def test_the_second_run_measures_nothing(go, db, bare):
     assert len(stored(db)[1]) == 2
 
 
+@pytest.mark.slow
 def test_only_whole_cases_are_reused(go, db, bare):
     go(bare, "bs=1")
     go(bare, "bs=2", "mode=eager")
@@ -205,6 +206,7 @@ def test_what_was_measured_otherwise_is_not_reused(go, db, bare, override):
     assert len(stored(db)[1]) == 2
 
 
+@pytest.mark.slow
 def test_another_environment_is_not_reused(go, db, bare):
     done = go(bare)
     engine = sa.create_engine(f"sqlite:///{db}")

@@ -18,6 +18,8 @@ from effbench.sweeping.evidence import gather
 from effbench.sweeping.schedule import Slot
 from effbench.sweeping.workers import ForkServer
 
+pytestmark = pytest.mark.slow
+
 PIECES = """
 import os, signal, time
 import torch

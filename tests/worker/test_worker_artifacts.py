@@ -27,6 +27,7 @@ class Dies(nn.Linear):
 
 
 @pytest.mark.parametrize("hangs, status", [("false", "crashed"), ("true", "timeout")])
+@pytest.mark.slow
 def test_what_is_half_made_is_not_left_behind(cli, hangs, status):
     (cli.folder / "dies.py").write_text(DIES)
     done = cli.sweep("model=custom", "model.module._target_=dies.py:Dies", f"model.module.hangs={hangs}",
