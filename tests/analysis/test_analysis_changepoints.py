@@ -34,21 +34,25 @@ def changed(found):
 
 class TestUnchanged:
     @pytest.mark.parametrize("noise", [0.0005, 0.005, 0.03, 0.2])
+    @pytest.mark.slow
     def test_no_false_alarm(self, noise):
         for one in find_all(list(unchanged(noise))):
             assert (one.changes, one.recent, one.alternation, one.drift) == ((), None, None, None)
 
     @pytest.mark.parametrize("sweeps", [6, 7, 8, 10, 12, 20, 200])
     @pytest.mark.parametrize("noise", [0.005, 0.03])
+    @pytest.mark.slow
     def test_of_any_length(self, noise, sweeps):
         for one in find_all(list(unchanged(noise, sweeps=sweeps))):
             assert (one.changes, one.recent, one.alternation) == ((), None, None)
 
+    @pytest.mark.slow
     def test_heavy_tails(self):
         values = np.random.default_rng(3).standard_t(3, (300, N)) * 0.005
         assert changed(find_all(list(values))) == 0
 
     @pytest.mark.parametrize("likeness", [0.3, 0.6])
+    @pytest.mark.slow
     def test_neighbours_that_are_alike(self, likeness):
         noise = unchanged(0.03 * math.sqrt(1 - likeness**2), seed=4)
         for place in range(1, N):
@@ -132,11 +136,13 @@ class TestWhatIsNone:
         assert share(found, lambda one: [change.at for change in one.changes] == [20, 23]) >= 0.9
 
     @pytest.mark.parametrize("total", [0.05, 0.1, 0.3])
+    @pytest.mark.slow
     def test_drift(self, total):
         found = find_all(list(unchanged(0.005) + np.linspace(0, total, N)))
         assert changed(found) == 0
         assert share(found, lambda one: one.drift is not None and abs(math.log(one.drift) - total) < 0.02) >= 0.98
 
+    @pytest.mark.slow
     def test_a_step_in_a_drift(self):
         values = unchanged(0.005) + np.linspace(0, 0.1, N)
         values[:, 30:] += 0.1

@@ -147,11 +147,13 @@ def verdict_shares(seed, sds, trials, slowdown=0.0, runs=3000):
 @pytest.mark.parametrize(
     ("sds", "at_most"), [((0.005, 0.005), 0.005), ((0.02, 0.02), 0.05), ((0.2, 0.2), 0.05), ((0.2, 0.02), 0.065)]
 )
+@pytest.mark.slow
 def test_false_alarms_are_rare(sds, at_most, trials):
     shares = verdict_shares(trials, sds, trials)
     assert shares[Verdict.FASTER] + shares[Verdict.SLOWER] <= at_most
 
 
+@pytest.mark.slow
 def test_quiet_cells_are_called_the_same_and_noisy_ones_never():
     assert verdict_shares(1, (0.002, 0.002), 5)[Verdict.SAME] > 0.99
     assert verdict_shares(2, (0.2, 0.2), 5)[Verdict.SAME] < 0.001
@@ -159,6 +161,7 @@ def test_quiet_cells_are_called_the_same_and_noisy_ones_never():
 
 @pytest.mark.parametrize("trials", [3, 5, 10])
 @pytest.mark.parametrize("sd", [0.002, 0.02, 0.2])
+@pytest.mark.slow
 def test_the_smallest_slowdown_is_found_in_four_cases_of_five(sd, trials):
     slowdown = smallest_slowdown(sd, trials)
     assert slowdown >= 0.02
@@ -194,6 +197,7 @@ def test_a_smallest_slowdown_of_nothing_is_refused(wrong):
 
 
 @pytest.mark.parametrize(("sds", "sizes"), [((0.2, 0.005), (5, 5)), ((0.02, 0.05), (10, 4))])
+@pytest.mark.slow
 def test_a_comparison_prints_what_its_own_trials_would_have_found(sds, sizes):
     """Trials whose sample spread is the true one: the slowdown that they print is found in four cases of five."""
 

@@ -103,6 +103,7 @@ def test_a_reader_that_leaves_early(leaving, args):
     assert leaving(*args) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_does_not_end_a_sweep(cli, leaving):
     assert leaving("-m", *cli.tiny, "model=tiny", "bs=1,2,3") == (0, "")
     with Store.open(cli.db) as store:

@@ -10,6 +10,8 @@ import pytest
 from effbench.store import Store
 from effbench.store.artifacts import home
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def swept(cli_in, tmp_path_factory):
@@ -32,7 +34,6 @@ def files(swept, trial):
     return {name.rpartition("/")[2]: swept.folder / "mine" / name for name in trial["extra"]["artifacts"]}
 
 
-@pytest.mark.slow
 def test_every_kind_that_the_cpu_has(swept, trials):
     assert swept.done.code == 0, swept.done
     assert sorted(files(swept, trials["eager", 0])) == ["graph-1.txt", "trace.json.gz"]

@@ -111,6 +111,7 @@ def test_resume_of_a_sweep_that_is_not_there(cli, waiting):
     assert "last" in done.err
 
 
+@pytest.mark.slow
 def test_ctrl_c_on_a_terminal(cli, waiting, wait_gone):
     terminal, end = pty.openpty()
     try:

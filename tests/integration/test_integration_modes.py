@@ -73,6 +73,7 @@ def test_regional_and_marked(here):
     assert compiled["extra"]["graphs"] == 1, "four blocks, one compilation"
 
 
+@pytest.mark.slow
 def test_only_and_what_matches_nothing(here):
     done = here.sweep(*STACK, "mode=default", "mode.only=[layers.1.mlp],[layer.*]", "sweep.name=only")
     assert done.code == 1

@@ -65,6 +65,7 @@ def swept(cli_in, tmp_path_factory):
     return cli
 
 
+@pytest.mark.slow
 def test_each_folder_has_its_environment(swept):
     assert sorted(swept.half_of.values()) == ["new", "old"]
     flags = {swept.half_of[row["id"]]: row["flags"]["folder"] for row in swept.environments}
@@ -76,6 +77,7 @@ def test_each_folder_has_its_environment(swept):
     assert (swept.sweep.host["executable"], swept.sweep.host["folder"]) == (sys.executable, str(swept.folder))
 
 
+@pytest.mark.slow
 def test_each_runs_its_own_code(swept):
     found = {swept.half_of[row["environment_id"]]: row for row in swept.rows if row["bs"] == 1}
     assert {name: (row["status"], row["trials"]) for name, row in found.items()} == {
@@ -86,6 +88,7 @@ def test_each_runs_its_own_code(swept):
     assert found["new"]["speedup"] == found["old"]["speedup"] == 1, "a baseline is one's own"
 
 
+@pytest.mark.slow
 def test_a_failure_costs_one_half_alone(swept):
     found = {swept.half_of[row["environment_id"]]: row for row in swept.rows if row["bs"] == 2}
     assert {name: (row["status"], row["trials"]) for name, row in found.items()} == {
@@ -95,6 +98,7 @@ def test_a_failure_costs_one_half_alone(swept):
     assert swept.done.code == 1
 
 
+@pytest.mark.slow
 def test_they_take_turns_in_going_first(swept):
     order = sorted(swept.trials, key=lambda trial: (trial["round"], trial["started_at"]))
     small = [trial for trial in order if swept.size_of[trial["cell_key"]] == 1]
@@ -104,6 +108,7 @@ def test_they_take_turns_in_going_first(swept):
     assert first in ([1, 1, 2, 2], [2, 2, 1, 1]), "a pair is not torn apart"
 
 
+@pytest.mark.slow
 def test_what_was_recorded_is_not_run_again(swept):
     assert 0 < len(swept.before) < len(swept.trials) == 3 * ROUNDS + 1
     assert [trial["id"] for trial in swept.trials][: len(swept.before)] == [trial["id"] for trial in swept.before]
@@ -111,6 +116,7 @@ def test_what_was_recorded_is_not_run_again(swept):
     assert swept.sweep.state == "completed"
 
 
+@pytest.mark.slow
 def test_tables_name_the_halves(swept):
     assert "2 cells × 2 interpreters × 3 rounds" in swept.done.out
     assert "3 ok, 1 error of 2 cells in 2 environments" in swept.done.out
@@ -123,6 +129,7 @@ def test_tables_name_the_halves(swept):
     assert listed.count("folder=old") == listed.count("folder=new") == 2
 
 
+@pytest.mark.slow
 def test_given_cells_run_under_given_interpreters(swept, another_python):
     """What confirms a suspicion: cells out of the database, again, without a command line."""
     old = resolve(another_python(swept.folder / "venv"), str(swept.folder / "old"))

@@ -66,12 +66,14 @@ def both(folder):
     return rows(folder)
 
 
+@pytest.mark.slow
 def test_inference_is_there_once_whatever_is_swept_of_training(both):
     assert len(both) == 3 + 6
     for row in both:
         assert ("training" in row["params"]) == (row["phase"] == "training")
 
 
+@pytest.mark.slow
 def test_a_training_step_is_compared_with_a_training_step(both):
     latencies = {
         (row["phase"], row["params"].get("training", {}).get("lr")): row["latency_ms"]
@@ -89,6 +91,7 @@ def test_a_training_step_is_compared_with_a_training_step(both):
             assert (row["status"], row["latency_ms"]) == ("unsupported", None)
 
 
+@pytest.mark.slow
 def test_they_are_shown_apart(both, folder):
     shown = folder.run("show").out
     assert "inference" in shown and "training" in shown

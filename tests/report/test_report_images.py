@@ -18,6 +18,7 @@ def one():
     return subject([make.row("<b>mlp</b>", bs, mode) for bs in (1, 8) for mode in ("eager", "default")])
 
 
+@pytest.mark.slow
 def test_every_figure_is_a_file_with_title_and_legend(one, tmp_path, monkeypatch):
     monkeypatch.setenv("BROWSER_PATH", chromium_path())
     paths = images.write_images([one], tmp_path, "svg")

@@ -223,6 +223,7 @@ def test_another_environment_is_not_reused(go, db, bare):
     assert go(bare).swept["main"].reused == 0
 
 
+@pytest.mark.slow
 def test_whole_cases_of_an_interrupted_sweep_are_reused(go, db, bare):
     go(bare)
     engine = sa.create_engine(f"sqlite:///{db}")

@@ -77,6 +77,7 @@ def attempt(compose, overrides):
         return "refused"
 
 
+@pytest.mark.slow
 def test_equal_to_hydra_for_any_mixture(loader):
     draw = random.Random(1)
     composer = Composer(*loader)
@@ -147,6 +148,7 @@ def test_a_list_of_options_is_refused(loader, override):
         Composer(*loader).compose([override])
 
 
+@pytest.mark.slow
 def test_two_thousand_cells_in_seconds(loader):
     jobs = [
         [f"model={model}", f"mode={mode}", f"bs={bs}", f"numerics.seed={seed}"]

@@ -88,6 +88,7 @@ def test_neighbours_in_the_check_have_other_values():
 
 
 class TestSweeps:
+    @pytest.mark.slow
     def test_a_file_through_eager_and_compiled(self, cli):
         (cli.folder / "sizes.csv").write_text("bs\n3\n1\n3\n2\n")
         done = cli.sweep("model=tiny", "stream=csv", "stream.path=sizes.csv", "mode=eager,default,bucketed-graph")
