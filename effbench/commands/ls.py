@@ -130,7 +130,7 @@ def sweeps_table(store: Store) -> Table:
             escape(sweep.name or ""),
             *names,
             str(sweep.started_at)[:19],
-            sweep.state,
+            sweep.state + ", imported" * (sweep.imported_at is not None),
             escape(sweep.protocol.get("name", "")),
             str(sweep.cells),
             str(sweep.trials),

@@ -75,6 +75,7 @@ def taken(stranger, effbench, *options):
 def test_an_imported_sweep_is_not_resumed(reference, made, stranger, effbench):
     sweep_id = forged(stranger)
     taken(stranger, effbench)
+    assert "interrupted, imported" in effbench("ls").out
     done = effbench("-m", f"resume={sweep_id if reference == 'id' else 'last'}")
     assert done.code == 2
     assert sweep_id in done.err and "imported" in done.err and "--trust-imported" in done.err

@@ -72,7 +72,7 @@ def all_grid(places: Sequence[Place], material: Material) -> Grid:
         Column("first seen (UTC)"), Column("sweeps", numeric=True, help="below it the last one"),
         Column("copy", numeric=True, help="measured bandwidth of a copy on the device"),
         Column("matrix rate", numeric=True, help="measured, of matrix products; the fastest dtype, all in the details"),
-        Column("noise", help="how figures of this machine spread, as `effbench doctor --noise` found it"),
+        Column("noise", help="how figures of this machine spread, as `effbench doctor --calibrate` measured it"),
     ]  # fmt: skip
     sweeps = {sweep["id"]: sweep for sweep in material.sweeps}
     slugs = {subject.sweep["id"]: subject.slug for subject in material.subjects}
