@@ -148,6 +148,8 @@ def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError
         return StoreError(f"{name} cannot be opened ({said}); check the permissions of the file and its folder")
     if "disk is full" in lowered or ("disk i/o" in lowered and _has_full_disk(name)):
         return StoreError(f"{name} cannot be written: the disk is full; free some space or {ELSEWHERE}")
+    if "disk i/o" in lowered and not Path(name).exists():
+        return moved(name)
     if "disk i/o" in lowered:
         return StoreError(f"{name}: {said}; check whether the disk is full or damaged, or {ELSEWHERE}")
     return StoreError(f"{name}: {said}")

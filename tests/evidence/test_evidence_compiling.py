@@ -29,6 +29,7 @@ def fresh_dynamo():
 # P8
 
 
+@pytest.mark.timeout(900)  # its compilations take minutes on two busy cores
 def test_seconds_of_recompiling():
     small = {"layers": 1, "width": 16, "heads": 2, "kv_heads": 1, "ffn": 32, "vocab": 64}
     facts = recompiling.recompilation(CPU, batches=(2, 3, 4), seq=8, dtype="float32", **small)

@@ -104,6 +104,7 @@ def test_what_cannot_be_run_again_stays_slower(repository):
 @pytest.mark.slow
 def test_a_revision_that_cannot_be_imported_leaves_the_new_side_alone(repository):
     """As where a build made a file that is in no revision: the worktree's module imports what is not there."""
+    sweep(repository, "slower-again")
     hook = repository.folder / ".git" / "hooks" / "post-checkout"
     hook.write_text("#!/bin/sh\necho 'import made_by_a_build' >> net.py\n")
     hook.chmod(0o755)

@@ -85,6 +85,7 @@ def test_only_and_what_matches_nothing(here):
     assert "mode.only: no module inside Stack matches 'layer.*'; nearest: layers." in bad["reason"]
 
 
+@pytest.mark.slow
 def test_options_are_swept_by_their_dotted_names(here):
     done = here.sweep(
         "model=tiny",

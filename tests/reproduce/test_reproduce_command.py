@@ -99,6 +99,7 @@ def test_names_stay_as_they_are_written(here):
     assert "c a :fire:: not measured yet" in done.out
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_evidence_is_gathered(here):
     (here.folder / "waits.py").write_text(
         "import pathlib, time\n\n\ndef waits(device):\n    pathlib.Path('began').touch()\n    time.sleep(120)\n"

@@ -193,13 +193,9 @@ def test_only_whole_cases_are_reused(go, db, bare):
 
 @pytest.mark.parametrize(
     "override",
-    [
-        "protocol.rounds=2",
-        pytest.param("protocol.budget_s=0.03", marks=pytest.mark.slow),
-        pytest.param("baseline_mode=repeated", marks=pytest.mark.slow),
-        pytest.param("model.module.width=16", marks=pytest.mark.slow),
-    ],
+    ["protocol.rounds=2", "protocol.budget_s=0.03", "baseline_mode=repeated", "model.module.width=16"],
 )
+@pytest.mark.slow
 def test_what_was_measured_otherwise_is_not_reused(go, db, bare, override):
     go(bare)
     assert go(bare, override).swept["main"].reused == 0
@@ -260,6 +256,7 @@ def test_what_needs_cuda_is_skipped_and_kept(go, db, bare):
     assert sweeps == []
 
 
+@pytest.mark.slow
 def test_sweeps_that_only_serve_claims_about_gpus_are_skipped(go, bare):
     claim = dataclasses.replace(bare.claims[0], needs="cuda")
     done = go(dataclasses.replace(bare, claims=(claim,)))

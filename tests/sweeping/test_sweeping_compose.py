@@ -93,6 +93,7 @@ def test_equal_to_hydra_for_any_mixture(loader):
     assert 0 < refused < 25, "most of the mixtures are meant to be valid"
 
 
+@pytest.mark.slow
 def test_nothing_of_one_job_stays_in_the_next(loader):
     """Jobs over the same keys share one composed configuration."""
     composer = Composer(*loader)
