@@ -13,3 +13,10 @@ def one_line(text: object, longest: int | None = None) -> str:
     """Return the printable text on one line with single spaces, shortened to `longest` characters with `…`."""
     line = " ".join(printable(text, keep="").split())
     return line if longest is None or len(line) <= longest else line[: longest - 1] + "…"
+
+
+def excerpt(text: str, first: int = 1000, last: int = 4000) -> str:
+    """Return the text, or its first and last characters with a note of how many were omitted between them."""
+    if len(text) <= first + last:
+        return text
+    return f"{text[:first]}\n[{len(text) - first - last} characters omitted]\n{text[-last:]}"

@@ -17,6 +17,7 @@ from typing import Any
 
 from effbench.errors import WorkerError
 from effbench.message import MOST_BYTES, PROBE_PHASE, TRIAL_VARIABLE, MessageError, decode, encode
+from effbench.printable import one_line
 from effbench.sweeping.interpreters import lone_package
 
 #: Without these two a forked child hangs: a pool of compile workers, and a CUDA check that starts CUDA.
@@ -235,4 +236,4 @@ def how_it_ended(outcome: dict[str, Any]) -> str:
         return reason
     how = f"killed by signal {outcome['signal']}" if outcome["signal"] else f"exited with code {outcome['exit']}"
     log = (outcome.get("log") or "").strip()
-    return f"{how}: {log.splitlines()[-1]}" if log else how
+    return f"{how}: {one_line(log.splitlines()[-1], 500)}" if log else how

@@ -53,8 +53,8 @@ PRELOAD_IF_THERE = (
     "torch.utils.cpp_extension",
     "sympy.tensor.tensor",
 )
-LOG_HEAD = 1000
-LOG_TAIL = 4000
+#: Of a task's output the first and the last so many bytes are kept.
+LOG_BYTES = 1 << 20
 READ_BYTES = 1 << 16
 READS = 16
 
@@ -68,14 +68,19 @@ class Log:
     omitted: int = 0
 
     def add(self, data: bytes) -> None:
-        room = LOG_HEAD - len(self.head)
+        room = LOG_BYTES - len(self.head)
         self.head += data[:room]
         self.tail += data[room:]
-        if (excess := len(self.tail) - LOG_TAIL) > 0:
-            self.omitted += excess
-            del self.tail[:excess]
+        if len(self.tail) > 2 * LOG_BYTES:  # not at each read: every cut moves what stays
+            self._cut()
+
+    def _cut(self) -> None:
+        excess = max(len(self.tail) - LOG_BYTES, 0)
+        self.omitted += excess
+        del self.tail[:excess]
 
     def text(self) -> str:
+        self._cut()
         middle = f"\n[{self.omitted} bytes omitted]\n".encode() if self.omitted else b""
         return bytes(self.head + middle + self.tail).decode(errors="replace")
 

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from effbench.analysis.swept import plain
 from effbench.metrics import METRICS
+from effbench.printable import excerpt
 from effbench.report.site.material import TrialFacts
 from effbench.report.site.packing import packed
 
@@ -175,7 +176,7 @@ def errors(trials: Sequence[TrialFacts]) -> list[dict[str, Any]]:
     for index, trial in enumerate(trials):
         row, extra = trial.row, trial.row["extra"]
         said = {"status": row["status"], "reason": row["reason"], "phase": row["phase"]}
-        said |= {name: extra[name] for name in ("traceback", "log") if extra.get(name)}
+        said |= {name: excerpt(str(extra[name])) for name in ("traceback", "log") if extra.get(name)}
         if row["status"] == "ok" and len(said) == 3 and not row["reason"]:
             continue
         key = tuple(str(value) for value in said.values())
