@@ -18,7 +18,10 @@ class Better(StrEnum):
 
 @dataclass(frozen=True)
 class Metric:
-    """`compare`: `ratio` (interval of a ratio), `exact` (any change counts), `bound` (one value a sweep), `none`."""
+    """`compare`: `ratio` (interval of a ratio), `exact` (any change counts), `bound` (one value a sweep), `none`.
+
+    `interval`: columns of the lower and upper bound of its 95 % confidence interval.
+    """
 
     name: str
     title: str
@@ -27,6 +30,7 @@ class Metric:
     compare: str
     help: str
     digits: int = 3
+    interval: tuple[str, str] | None = None
 
     def format(self, value: float | int | None) -> str:
         """`value` for a person: significant digits and a unit; an em dash for nothing."""
@@ -76,8 +80,8 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f} %" if value < 0.1 else f"{100 * value:.0f} %"
 
 
-def _m(name, title, unit, better, compare, help, digits=3):
-    return Metric(name, title, unit, Better(better), compare, help, digits)
+def _m(name, title, unit, better, compare, help, digits=3, interval=None):
+    return Metric(name, title, unit, Better(better), compare, help, digits, interval)
 
 
 _ALL = (
@@ -89,6 +93,7 @@ _ALL = (
         "ratio",
         "synchronise, host clock, call, synchronise: what one request sees; "
         "geometric mean over trials of the median within each",
+        interval=("latency_ci_low_ms", "latency_ci_high_ms"),
     ),
     _m("latency_min_ms", "fastest latency", "ms", "lower", "none", "the fastest single call of all trials"),
     _m(
@@ -106,6 +111,7 @@ _ALL = (
         "lower",
         "ratio",
         "CUDA events around back-to-back calls, a call: what a saturated stream sees; CUDA only",
+        interval=("period_ci_low_ms", "period_ci_high_ms"),
     ),
     _m(
         "throughput_per_s",
@@ -115,7 +121,15 @@ _ALL = (
         "none",
         "bs (of a stream its mean size) ÷ period (÷ latency where there is no period)",
     ),
-    _m("speedup", "speedup", "×", "higher", "ratio", "baseline's latency ÷ this latency, same sweep and environment"),
+    _m(
+        "speedup",
+        "speedup",
+        "×",
+        "higher",
+        "ratio",
+        "baseline's latency ÷ this latency, same sweep and environment",
+        interval=("speedup_ci_low", "speedup_ci_high"),
+    ),
     _m(
         "gpu_busy_ms",
         "GPU busy",
@@ -258,3 +272,5 @@ _ALL = (
 )
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
+#: metric -> the columns of its 95 % confidence interval
+INTERVALS = {metric.name: metric.interval for metric in _ALL if metric.interval}

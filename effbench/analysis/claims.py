@@ -13,8 +13,9 @@ from typing import Any
 
 from effbench.analysis.estimate import ABSENT, Estimate, Truth, as_estimate
 from effbench.analysis.expression import ExpressionError, NothingMeasured, chosen, evaluate, names_in
-from effbench.analysis.rows import BOUNDS, Missing, Rows, cell_of, parameter, shown
+from effbench.analysis.rows import Missing, Rows, cell_of, parameter, shown
 from effbench.cell import Status
+from effbench.metrics import INTERVALS
 
 #: What speaks of a mode beside its baseline: of a baseline alone it would say something that is not meant.
 AGAINST_BASELINE = frozenset({"speedup", "memory_ratio", "break_even_calls", "relative.mode"})
@@ -230,7 +231,7 @@ def single_trials(rows: Rows, names: set[str]) -> bool:
     return any(
         row["status"] == Status.OK and isinstance(found := cell_of(row, name), Estimate) and math.isinf(found.high)
         for row in rows.rows
-        for name in names & BOUNDS.keys()
+        for name in names & INTERVALS.keys()
         if name in row
     )
 

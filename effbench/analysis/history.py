@@ -23,7 +23,7 @@ from effbench.analysis.potts import SHORTEST
 from effbench.analysis.statistics import is_number, stored_log_mean
 from effbench.analysis.verdicts import FLOOR
 from effbench.cell import Status
-from effbench.metrics import METRICS, Better, Metric
+from effbench.metrics import INTERVALS, METRICS, Better, Metric
 
 #: Energy moves with latency and scatters more: on request.
 DEFAULT_METRICS = (
@@ -34,12 +34,6 @@ DEFAULT_METRICS = (
 BOUND_RATIO, BOUND_S = 1.25, 1.0
 #: `new`: first seen in the newest so many sweeps; `dead`: not seen in them.
 NEWEST = 3
-#: Columns with an interval that tells their error within a sweep.
-INTERVALS = {
-    "latency_ms": ("latency_ci_low_ms", "latency_ci_high_ms"),
-    "period_ms": ("period_ci_low_ms", "period_ci_high_ms"),
-    "speedup": ("speedup_ci_low", "speedup_ci_high"),
-}
 
 
 @dataclass

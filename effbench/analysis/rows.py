@@ -15,13 +15,8 @@ from effbench.analysis import estimate
 from effbench.analysis.estimate import ABSENT, Estimate, Vector
 from effbench.analysis.expression import ExpressionError, NothingMeasured
 from effbench.cell import Status
+from effbench.metrics import INTERVALS
 
-#: Columns with an interval of their own, and their bounds.
-BOUNDS = {
-    "latency_ms": ("latency_ci_low_ms", "latency_ci_high_ms"),
-    "period_ms": ("period_ci_low_ms", "period_ci_high_ms"),
-    "speedup": ("speedup_ci_low", "speedup_ci_high"),
-}
 #: What describes a row rather than measures it: there whatever its status.
 DESCRIPTIONS = frozenset(
     {"sweep_id", "sweep_name", "label", "model", "bs", "mode", "dtype", "phase", "device", "status", "reason", "trials",
@@ -169,8 +164,8 @@ def cell_of(row: Mapping[str, Any], name: str) -> Any:
         return number(value)
     if row["status"] != Status.OK or value is None:
         return ABSENT
-    if name in BOUNDS:
-        low, high = (row.get(bound) for bound in BOUNDS[name])
+    if name in INTERVALS:
+        low, high = (row.get(bound) for bound in INTERVALS[name])
         # one trial has no interval: what it says is not known to any width, and its comparisons stay open
         return Estimate(float(value), low, high) if low is not None and high is not None else _alone(row, name)
     return number(value)

@@ -7,14 +7,10 @@ from typing import Any
 
 from effbench.analysis.statistics import ModeScore, Outcome, is_less, mode_score, stored_log_mean
 from effbench.analysis.swept import plain
+from effbench.metrics import INTERVALS
 
 #: In place of a mean whose interval is too wide to quote it (statistics.CLEAR).
 UNCLEAR = "unclear"
-#: Metric -> the columns of its 95 % interval.
-INTERVALS = {
-    "latency_ms": ("latency_ci_low_ms", "latency_ci_high_ms"),
-    "period_ms": ("period_ci_low_ms", "period_ci_high_ms"),
-}
 
 
 def least(rows: Sequence[Mapping[str, Any]], metric: str = "latency_ms") -> tuple[int, list[int]]:

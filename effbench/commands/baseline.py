@@ -64,9 +64,7 @@ def listed(store: Store, args: argparse.Namespace) -> int:
     for one in found:
         sweep = f"{one.sweep_id} ({one.sweep_name})" if one.sweep_name else one.sweep_id
         times = ("gone" if when is None else f"{when:%Y-%m-%d %H:%M}" for when in (one.started_at, one.set_at))
-        table.add_row(
-            *(escape(text or "") for text in (one.name, one.hardware, sweep, one.label, *times, one.note))
-        )
+        table.add_row(*(escape(text or "") for text in (one.name, one.hardware, sweep, one.label, *times, one.note)))
     terminal().print(table)
     return 0
 

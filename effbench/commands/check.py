@@ -110,9 +110,7 @@ def confirmed(compared: Compared, before: SweepInfo, sweep: SweepInfo, args: arg
     command += [trust.FLAG] if args.trust_imported else []
     quiet = args.format != "table" and not args.out
     try:
-        return confirm(
-            compared, flagged, before, sweep, args.db, command, args.rounds, quiet, args.trust_imported
-        )
+        return confirm(compared, flagged, before, sweep, args.db, command, args.rounds, quiet, args.trust_imported)
     except KeyboardInterrupt:  # before it could begin: what the sweep showed is told all the same
         return interrupted(compared, flagged)
 

@@ -16,7 +16,7 @@ from typing import Any
 from effbench.analysis.scores import UNCLEAR, least
 from effbench.analysis.swept import SweptRow, mode_order, plain_rows, swept_rows
 from effbench.errors import UsageError
-from effbench.metrics import METRICS, Better, Metric
+from effbench.metrics import INTERVALS, METRICS, Better, Metric
 from effbench.printable import one_line
 
 #: Follows a speedup whose interval includes 1.
@@ -28,13 +28,6 @@ UNKNOWN = 100
 NO_BASELINE = "no baseline"
 NO_INTERVAL = "no interval: too few rounds"
 FORMATS = ("markdown", "csv", "json")
-
-#: Columns of the view that bound a metric.
-_INTERVALS = {
-    "speedup": ("speedup_ci_low", "speedup_ci_high"),
-    "latency_ms": ("latency_ci_low_ms", "latency_ci_high_ms"),
-    "period_ms": ("period_ci_low_ms", "period_ci_high_ms"),
-}
 
 
 @dataclass
@@ -185,7 +178,7 @@ def _entry(row: SweptRow, metric: Metric, baseline_mode: str) -> Entry:
     if status != "ok":
         return entry
     entry.value = source.get(metric.name)
-    low, high = _INTERVALS.get(metric.name, ("", ""))
+    low, high = INTERVALS.get(metric.name, ("", ""))
     entry.low, entry.high = source.get(low), source.get(high)
     if metric.name == "speedup" and entry.baseline:
         entry.text = METRICS["latency_ms"].format(source.get("latency_ms"))
@@ -242,7 +235,7 @@ def _decisive(name: str, sources: list[dict[str, Any]]) -> str | None:
     """The time that decides which mode is best; None for metrics without an interval."""
     if name == "throughput_per_s":
         return "period_ms" if all(source.get("period_ms") for source in sources) else "latency_ms"
-    return {"speedup": "latency_ms"}.get(name, name if name in _INTERVALS else None)
+    return {"speedup": "latency_ms"}.get(name, name if name in INTERVALS else None)
 
 
 def _markdown_line(values: list[str]) -> str:

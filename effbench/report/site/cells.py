@@ -10,17 +10,10 @@ from typing import Any
 from urllib.parse import quote
 
 from effbench.analysis.swept import plain
-from effbench.metrics import METRICS
+from effbench.metrics import INTERVALS, METRICS
 from effbench.printable import excerpt
 from effbench.report.site.material import TrialFacts
 from effbench.report.site.packing import packed
-
-#: Metric -> the columns of its 95 % interval.
-INTERVALS = {
-    "latency_ms": ("latency_ci_low_ms", "latency_ci_high_ms"),
-    "period_ms": ("period_ci_low_ms", "period_ci_high_ms"),
-    "speedup": ("speedup_ci_low", "speedup_ci_high"),
-}
 
 
 @dataclass(frozen=True)

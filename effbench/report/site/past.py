@@ -16,9 +16,9 @@ from typing import Any
 
 from effbench.analysis.coincidence import coinciding
 from effbench.analysis.events import STATUS, Event
-from effbench.analysis.history import INTERVALS, Track, tracks_of
+from effbench.analysis.history import Track, tracks_of
 from effbench.cell import Status, digest
-from effbench.metrics import METRICS
+from effbench.metrics import INTERVALS, METRICS
 from effbench.report.history_table import HistoryTable
 
 #: Points in one file: some 300 KiB of nine metrics.

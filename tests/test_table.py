@@ -1,0 +1,69 @@
+"""One table in every format: what people see, what programs read, and what hostile text becomes."""
+
+import csv
+import io
+import json
+import math
+
+import pytest
+
+from effbench.errors import UsageError
+from effbench.table import Column, Shown, Table
+
+EVIL = "<b>|x|\x1b[31m\nnext *line*"
+
+
+@pytest.fixture
+def table():
+    columns = [
+        Column("model"),
+        Column("latency_ms", "latency", numeric=True, format=lambda value: "—" if value is None else f"{value:.1f} ms"),
+        Column("note", optional=True),
+        Column("key", data_only=True),
+    ]
+    rows = [
+        {"model": "mlp", "latency_ms": Shown(1.25, "1.2 ms", "best"), "key": "a"},
+        {"model": EVIL, "latency_ms": None, "key": "b"},
+    ]
+    return Table(columns, rows)
+
+
+def test_for_people(table):
+    terminal = table.render("terminal").splitlines()
+    assert terminal[0].split() == ["model", "latency"] and terminal[1].split() == ["mlp", "1.2", "ms"]
+    assert len(terminal) == 3 and "\x1b" not in terminal[2] and terminal[2].endswith("—")
+    heads, rule, best, evil = table.render("markdown").splitlines()
+    assert (heads, rule, best) == ("| model | latency |", "| --- | ---: |", "| mlp | **1.2 ms** |")
+    assert "<b>" not in evil and "*line*" not in evil and evil.count("|") == 3
+    page = table.render("html")
+    assert '<td class="number best">1.2 ms</td>' in page and "&lt;b&gt;" in page and "<b>" not in page
+
+
+def test_for_programs(table):
+    expected = [
+        {"model": "mlp", "latency_ms": 1.25, "note": None, "key": "a"},
+        {"model": EVIL, "latency_ms": None, "note": None, "key": "b"},
+    ]
+    assert json.loads(table.render("json")) == expected
+    assert list(csv.reader(io.StringIO(table.render("csv"))))[1:] == [["mlp", "1.25", "", "a"], [EVIL, "", "", "b"]]
+    assert json.loads(Table([Column("x")], [{"x": math.inf}, {"x": [math.nan]}]).render("json")) == [
+        {"x": None},
+        {"x": [None]},
+    ]
+
+
+def test_other_records_for_programs(table):
+    other = Table(table.columns, table.rows, data=[{"entry": True}])
+    assert other.render("csv") == "entry\ntrue\n"
+    assert other.render("markdown") == table.render("markdown")
+
+
+def test_a_group_is_named_once():
+    rows = [{"model": name, "bs": bs} for name in ("mlp", "gpt2") for bs in (1, 8)]
+    lines = Table([Column("model"), Column("bs", numeric=True)], rows, group="model").render("terminal").splitlines()
+    assert [line.split() for line in lines] == [["model", "bs"], ["mlp", "1"], ["8"], ["gpt2", "1"], ["8"]]
+
+
+def test_an_unknown_format_is_refused(table):
+    with pytest.raises(UsageError, match="csv, json"):
+        table.render("xml")
