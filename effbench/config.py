@@ -26,7 +26,7 @@ MATMUL_PRECISIONS = ("highest", "high", "medium")
 
 
 def shipped(folder: str) -> Path:
-    """`conf` or `experiments`: in the wheel inside the package, in a checkout beside it."""
+    """`conf`: in the wheel inside the package, in a checkout beside it."""
     package = Path(__file__).resolve().parent
     return package / folder if (package / folder).is_dir() else package.parent / folder
 

@@ -84,7 +84,6 @@ class ProbeRequest:
     others: list[str] = field(default_factory=list)
     modes: list[dict[str, Any]] = field(default_factory=list)
     device: str = "auto"
-    evidence: list[dict[str, Any]] = field(default_factory=list)  # "target" and "settings" of pieces
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

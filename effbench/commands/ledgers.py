@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from effbench.analysis.claims import Claim
 from effbench.analysis.history import DEFAULT_METRICS, columns_of, history
 from effbench.analysis.interpreters import COLUMNS, TELLING
 from effbench.analysis.swept import row_names
 from effbench.config import DEFAULT_DB
 from effbench.errors import EffbenchError
+from effbench.experiments.definition import Claim, load_all
 from effbench.regression.compare import compare_sweeps
 from effbench.regression.settings import read
 from effbench.report.history_table import HistoryTable
@@ -21,7 +21,6 @@ from effbench.report.ledger import Entry, entries
 from effbench.report.site.changed import Changes
 from effbench.report.site.material import Subject
 from effbench.report.site.past import Past
-from effbench.reproduce.experiment import load_all
 from effbench.store.secrets import masked_url
 from effbench.store.series import Series
 from effbench.store.sides import PlannedCell

@@ -1,24 +1,25 @@
-"""The ledger of claims: each with what measuring said of it, as text for a terminal, a page or a program."""
+"""Published claims with what measuring said of them, and the tables of experiments, as text."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from effbench.analysis.claims import Claim, Judgement, Verdict
-from effbench.analysis.estimate import ABSENT as LACKING
-from effbench.analysis.estimate import Estimate, Vector
-from effbench.analysis.expression import NothingMeasured, evaluate
-from effbench.analysis.rows import Rows
+from effbench.experiments.definition import Claim, Pivot
+from effbench.experiments.figures import Figure, Missing, Truth
 from effbench.metrics import significant
-from effbench.printable import one_line
 from effbench.store.secrets import masked
+from effbench.store.verdicts import ClaimVerdict
+from effbench.table import Column, Shown, Table
 
-HEADINGS = ("claim", "statement", "verdict", "measured", "why", "on")
 ABSENT = "—"
+#: Verdict -> tone of the table.
+TONES = {
+    ClaimVerdict.CONFIRMED: "good", ClaimVerdict.REFUTED: "bad", ClaimVerdict.DEPENDS: "status",
+    ClaimVerdict.UNDECIDED: "status", ClaimVerdict.NOT_MEASURABLE: "unsure", ClaimVerdict.NOT_MEASURED: "unsure",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,22 @@ class Entry:
         found = self.measured
         return figure_text(found.get("value"), found.get("low"), found.get("high"), found.get("unit") or "")
 
+    def record(self) -> dict[str, Any]:
+        return {
+            "claim": self.claim.id,
+            "statement": self.claim.text,
+            "experiment": self.experiment,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "machine": self.machine,
+            "judged_at": self.judged_at,
+            "measured": dict(self.measured),
+            "published": self.claim.published,
+        }
+
 
 def figure_text(value: float | None, low: float | None, high: float | None, unit: str) -> str:
-    """`1.43× [1.40, 1.47]`; a share in per cent where its unit is %."""
+    """`1.43× [1.40, 1.47]`; a fraction in per cent if its unit is %."""
     if value is None:
         return ABSENT
     scale = 100 if unit == "%" else 1
@@ -50,50 +64,48 @@ def figure_text(value: float | None, low: float | None, high: float | None, unit
         number *= scale
         return f"{number:.0f}" if float(number).is_integer() and abs(number) < 1e15 else significant(number, 3)
 
-    said = f"{text(value)}{space}{unit}"
-    if low is None or high is None or low == high:
-        return said
-    return f"{said} [{text(low)}, {text(high)}]"
+    shown = f"{text(value)}{space}{unit}"
+    return shown if low is None or high is None or low == high else f"{shown} [{text(low)}, {text(high)}]"
 
 
-def estimate_text(value: Any, unit: str = "") -> str:
-    """Any value of the language of claims, for a person."""
-    if isinstance(value, Estimate):
+def value_text(value: Any, unit: str = "") -> str:
+    """Any value of a claim, for a person."""
+    if value is None or isinstance(value, Missing) or (isinstance(value, float) and math.isnan(value)):
+        return ABSENT
+    if isinstance(value, Figure):
         if math.isnan(value.value):
             return "not defined"
         finite = math.isfinite(value.low) and math.isfinite(value.high)
         return figure_text(value.value, value.low if finite else None, value.high if finite else None, unit)
-    if value is None or value is LACKING:
-        return ABSENT
-    if isinstance(value, Vector | list | tuple):
-        return ", ".join(estimate_text(item, unit) for item in value)
+    if isinstance(value, list | tuple):
+        return ", ".join(value_text(item, unit) for item in value)
+    if isinstance(value, Truth):
+        value = "null" if value.holds is None else value.holds
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return figure_text(value, None, None, unit)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def entries(claims: Sequence[tuple[str, Claim]], verdicts: Sequence[Mapping[str, Any]]) -> list[Entry]:
     """A line for each claim and machine; `claims`: with the experiment that judges each. Ids in their natural order."""
-    judged: dict[str, list[Mapping[str, Any]]] = {}
+    judged: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in verdicts:
-        judged.setdefault(row["claim"], []).append(row)
+        judged.setdefault((row["experiment"], row["claim"]), []).append(row)
     found = []
     for experiment, claim in sorted(claims, key=lambda pair: natural(pair[1].id)):
-        rows = [row for row in judged.get(claim.id, ()) if row["experiment"] == experiment]
+        rows = judged.get((experiment, claim.id), ())
         for row in rows:
             machine = f"{row['gpu_name'] or row['cpu_name']}, torch {row['torch_version']}"
+            measured = row["measured"] or {}
+            words = masked(measured.get("overrides") or ())  # another batch size or protocol is another question
+            reason = (row["reason"] or "") + (f"; asked with {' '.join(words)}" if words else "")
             at = row["judged_at"].isoformat(timespec="seconds")
-            reason = (row["reason"] or "") + asked_with(row["measured"] or {})
             found.append(Entry(claim, experiment, row["verdict"], row["measured"], reason, machine, at))
         if not rows:
-            verdict = Verdict.NOT_MEASURABLE if claim.not_measurable else Verdict.NOT_MEASURED
+            verdict = ClaimVerdict.NOT_MEASURABLE if claim.not_measurable else ClaimVerdict.NOT_MEASURED
             reason = claim.not_measurable or f"effbench reproduce {experiment}"
             found.append(Entry(claim, experiment, str(verdict), {}, reason))
     return found
-
-
-def asked_with(measured: Mapping[str, Any]) -> str:
-    """What was measured otherwise than the experiment says: another batch size or protocol is another question."""
-    words = masked(measured.get("overrides") or ())
-    return f"; asked with {' '.join(words)}" if words else ""
 
 
 def natural(name: str) -> tuple:
@@ -102,74 +114,39 @@ def natural(name: str) -> tuple:
     return letters, int(name[len(letters) :] or 0), name
 
 
-def row_of(entry: Entry) -> tuple[str, ...]:
-    """Under HEADINGS."""
-    return (entry.claim.id, entry.claim.text, entry.verdict, entry.figure, entry.reason, entry.machine or ABSENT)
+def claims_table(found: Sequence[Entry]) -> Table:
+    columns = [Column(key) for key in ("claim", "statement", "verdict", "measured", "why")]
+    columns.append(Column("on", optional=True))
+    rows = [
+        {
+            "claim": entry.claim.id,
+            "statement": entry.claim.text,
+            "verdict": Shown(entry.verdict, entry.verdict, TONES.get(entry.verdict, "")),  # one of a later effbench
+            "measured": entry.figure,
+            "why": entry.reason,
+            "on": entry.machine or "",
+        }
+        for entry in found
+    ]
+    return Table(columns, rows, [entry.record() for entry in found], group="claim")
 
 
-def render(found: Sequence[Entry], form: str) -> str:
-    """`markdown` or `json`."""
-    if form == "json":
-        return json.dumps([plain(entry) for entry in found], indent=1, ensure_ascii=False)
-    rows = [HEADINGS, ("---",) * len(HEADINGS), *(row_of(entry) for entry in found)]
-    lines = ["| " + " | ".join(one_line(text).replace("|", "\\|") for text in row) + " |" for row in rows]
-    published = [entry for entry in {entry.claim.id: entry for entry in found}.values() if entry.claim.published]
-    if published:
-        lines += ["", "Published figures, measured by others on other machines:", ""]
-        lines += [f"- {entry.claim.id}: {entry.claim.published}" for entry in published]
-    return "\n".join(lines) + "\n"
-
-
-def plain(entry: Entry) -> dict[str, Any]:
-    return {
-        "claim": entry.claim.id,
-        "statement": entry.claim.text,
-        "experiment": entry.experiment,
-        "verdict": entry.verdict,
-        "reason": entry.reason,
-        "machine": entry.machine,
-        "judged_at": entry.judged_at,
-        "measured": dict(entry.measured),
-        "published": entry.claim.published,
-    }
-
-
-def judged_figure(judgement: Judgement) -> str:
-    return estimate_text(judgement.value, judgement.unit) if judgement.value else ABSENT
-
-
-# --- the tables of an experiment ---
-
-
-@dataclass(frozen=True)
-class Pivot:
-    """`headings`: of the labels, then of the columns; `rows`: as many texts each."""
-
-    title: str
-    headings: tuple[str, ...]
-    labels: int
-    rows: list[tuple[str, ...]]
-
-
-def pivot(title: str, value: str, unit: str, row_names: Sequence[str], column: str, rows: Rows) -> Pivot:
-    """One value (an expression that gives one a row) for each combination. What is not `ok` shows its status."""
-    if not rows.rows:
-        return Pivot(title, (*row_names, column), len(row_names), [])
-    try:
-        found = evaluate(value, rows)
-    except NothingMeasured:
-        found = Vector((LACKING,) * len(rows.rows))
-    if not isinstance(found, Vector) or len(found) != len(rows.rows):
-        found = Vector((found,) * len(rows.rows))
-    statuses = rows.value_of("status")
-    labels = [rows.value_of(name) for name in row_names]
-    across = rows.value_of(column)
-    columns = list(dict.fromkeys(estimate_text(item) for item in across))
-    cells: dict[tuple[str, ...], dict[str, list[str]]] = {}
-    for index, item in enumerate(found):
-        key = tuple(estimate_text(label.values[index]) for label in labels)
-        status = str(statuses.values[index])
-        shown = status if item is LACKING and status != "ok" else estimate_text(item, unit)
-        cells.setdefault(key, {}).setdefault(estimate_text(across.values[index]), []).append(shown)
-    body = [(*key, *(", ".join(own.get(name, [ABSENT])) for name in columns)) for key, own in cells.items()]
-    return Pivot(title, (*row_names, *columns), len(row_names), body)
+def pivot_table(pivot: Pivot, rows: Any) -> Table:
+    """One value for each combination, of a frame of rows. A row that is not `ok` shows its status."""
+    values = pivot.value(rows) if callable(pivot.value) else rows[pivot.value]
+    lines: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    across: dict[str, None] = {}
+    for (_, row), value in zip(rows.iterrows(), values, strict=True):
+        heading = value_text(row[pivot.columns])
+        across[heading] = None
+        text = value_text(value, pivot.unit)
+        if text == ABSENT and row["status"] != "ok":
+            text = row["status"]
+        key = tuple(value_text(row[name]) for name in pivot.rows)
+        lines.setdefault(key, {}).setdefault(heading, []).append(text)
+    columns = [Column(name) for name in pivot.rows] + [Column(f"{name} ", name, numeric=True) for name in across]
+    body = [
+        {**dict(zip(pivot.rows, key, strict=True)), **{f"{name} ": ", ".join(texts) for name, texts in line.items()}}
+        for key, line in lines.items()
+    ]
+    return Table(columns, [{**{f"{name} ": ABSENT for name in across}, **line} for line in body])

@@ -12,20 +12,20 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from effbench.analysis.claims import Verdict
 from effbench.cell import Cell, Status
 from effbench.errors import SchemaError, StoreError
 from effbench.store import bundle, connect, derive, samples
 from effbench.store.schema import HEAD_REVISION, REVISIONS, Base, ResultRow, SampleRow, SweepRow, TrialRow
 from effbench.store.sweeps import STATES
 from effbench.store.values import RESULT_FIELDS, cell_row
+from effbench.store.verdicts import ClaimVerdict
 
 SWEEP, TRIAL, SAMPLE, RESULT = (row.__table__ for row in (SweepRow, TrialRow, SampleRow, ResultRow))
 ALLOWED = {
     "sweep.state": STATES,
     "trial.status": tuple(Status),
     "result.status": tuple(Status),
-    "claim_verdict.verdict": tuple(Verdict),
+    "claim_verdict.verdict": tuple(ClaimVerdict),
 }
 #: Lines of SQLite's integrity check about a value. `_values` names the row as well.
 _VALUE = re.compile(r"(NULL|TEXT|NUMERIC) value in ")

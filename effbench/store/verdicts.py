@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,6 +13,17 @@ from effbench.store.values import now
 
 VERDICT = ClaimVerdictRow.__table__
 ENVIRONMENT = EnvironmentRow.__table__
+
+
+class ClaimVerdict(StrEnum):
+    """What measuring says of a claim."""
+
+    CONFIRMED = "confirmed"
+    REFUTED = "refuted"
+    DEPENDS = "depends"  # true in a stated part of the matrix
+    UNDECIDED = "undecided"  # the intervals leave it open
+    NOT_MEASURABLE = "not measurable here"
+    NOT_MEASURED = "not measured yet"
 
 
 def add(connection: sa.Connection, environment_id: str, judged: Iterable[dict[str, Any]]) -> None:

@@ -35,7 +35,7 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
         device = torch.device(request.device)
         if device.type == "cuda" and not torch.cuda.is_available():
             raise UnsupportedError("device=cuda, and torch sees no CUDA device here")
-        if (piece := getattr(function, "piece", None)) and piece.writes_cpp(device):
+        if getattr(function, "writes_cpp", lambda device: False)(device):
             vector_instructions.learn(user_cache)
         torch.manual_seed(request.seed)
         say_phase("running")

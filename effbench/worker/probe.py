@@ -42,11 +42,9 @@ NOT_FLAGS = (
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
-    """Answers {"errors": [...], "settings": [...], "evidence": [...], "environment": {...}, "details": {...},
-    "gpus": [...]}.
+    """Answers {"errors": [...], "settings": [...], "environment": {...}, "details": {...}, "gpus": [...]}.
 
-    `settings` has an entry a mode asked for: the names that its constructor takes, None where it takes any; `evidence`
-    one a piece: what is wrong with its target or settings, None where nothing is.
+    `settings` has an entry a mode asked for: the names that its constructor takes, None where it takes any.
     """
     request = ProbeRequest(**payload)
     errors: list[str] = []
@@ -63,16 +61,11 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
         settings.append(None if errors else settings_of(mode["_target_"]))
         if not errors:
             errors += refused(mode, settings[-1])
-    wrong = []
-    for piece in request.evidence:
-        say_phase(f"import {piece['target']}")
-        wrong.append(unfit(piece["target"], piece["settings"]))
     say_phase(PROBE_PHASE)
     gpus = [] if request.device == "cpu" else visible_gpus()
     return {
         "errors": errors,
         "settings": settings,
-        "evidence": wrong,
         "gpus": gpus,
         "environment": asdict(environment(gpus)),
         "details": details(),
@@ -85,29 +78,6 @@ def problem(target: str, resolve: Callable[[str], Any] = resolve_target) -> list
     except ConfigError as error:
         return [str(error)]
     return []
-
-
-def unfit(target: str, settings: dict[str, Any]) -> str | None:
-    """Of a piece of evidence. One whose module cannot be imported here is not mistaken: its status will say so."""
-    try:
-        parameters = inspect.signature(resolve_target(target)).parameters.values()
-    except ConfigError as error:
-        cause = error.__cause__
-        absent = isinstance(cause, ModuleNotFoundError) and cause.name and f"{target}.".startswith(f"{cause.name}.")
-        return str(error) if cause is None or absent else None
-    except ValueError:  # of what is written in C
-        return None
-    kinds = inspect.Parameter
-    if any(one.kind is kinds.VAR_KEYWORD for one in parameters):
-        return None
-    has = {
-        one.name: one for one in list(parameters)[1:] if one.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
-    }
-    if unknown := [name for name in settings if name not in has]:
-        return f"{target} has no setting {unknown[0]!r}; it has: {', '.join(has) or 'none'}"
-    if needed := [name for name, one in has.items() if one.default is kinds.empty and name not in settings]:
-        return f"{target} needs the setting {needed[0]!r}"
-    return None
 
 
 def refused(mode: dict[str, Any], names: list[str] | None) -> list[str]:

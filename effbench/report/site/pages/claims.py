@@ -7,16 +7,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from effbench.analysis.claims import Verdict
 from effbench.report.ledger import ABSENT, Entry
 from effbench.report.site.grid import Column, Grid, cell
 from effbench.report.site.material import Subject
 from effbench.report.site.pages.base import Page, PageFolder
+from effbench.store.verdicts import ClaimVerdict
 
 #: Verdict -> a sign beside the word (not by colour alone) and a class of the style sheet.
 LOOKS = {
-    Verdict.CONFIRMED: ("✓", "good"), Verdict.REFUTED: ("✗", "status"), Verdict.DEPENDS: ("◐", None),
-    Verdict.UNDECIDED: ("?", None), Verdict.NOT_MEASURABLE: ("–", "absent"), Verdict.NOT_MEASURED: ("·", "absent"),
+    ClaimVerdict.CONFIRMED: ("✓", "good"), ClaimVerdict.REFUTED: ("✗", "status"), ClaimVerdict.DEPENDS: ("◐", None),
+    ClaimVerdict.UNDECIDED: ("?", None), ClaimVerdict.NOT_MEASURABLE: ("–", "absent"),
+    ClaimVerdict.NOT_MEASURED: ("·", "absent"),
 }  # fmt: skip
 NOT_HERE = "not measured"
 
@@ -34,9 +35,9 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
 
 
 def counts(entries: Sequence[Entry]) -> dict[str, int]:
-    """Verdict -> entries (a claim on a machine), in the order of `Verdict`; one of a later effbench comes last."""
+    """Verdict -> entries (a claim on a machine), in the order of `ClaimVerdict`; unknown ones come last."""
     found = Counter(entry.verdict for entry in entries)
-    return {name: found[name] for name in [*map(str, Verdict), *found] if found[name]}
+    return {name: found[name] for name in [*map(str, ClaimVerdict), *found] if found[name]}
 
 
 def grid_of(entries: Sequence[Entry], subjects: Sequence[Subject]) -> Grid:

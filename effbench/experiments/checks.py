@@ -1,0 +1,257 @@
+"""What behaviour checks share. A check is `def name(device: torch.device, **settings) -> dict[str, Any]`: it shows what
+torch does, in a process of its own, and returns facts; it never judges a claim.
+
+Facts are JSON-able: booleans named as statements, numbers with their unit in the name, small tensors as lists. They are
+measured, never asserted: the opposite behaviour gives the opposite boolean.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from effbench.errors import UnsupportedError
+from effbench.measure.timing import synchronizer
+from effbench.modes.base import needs_compiler
+from effbench.worker.failures import first_line, text_of
+
+Facts = dict[str, Any]
+CUDA = "CUDA"
+COMPILER = "a compiler"
+CPP_COMPILER = "a C++ compiler"
+
+
+def check(needs: Sequence[str] = ()) -> Callable[[Callable[..., Facts]], Callable[..., Facts]]:
+    """Mark a function as a behaviour check. If the machine lacks one of its needs, it raises UnsupportedError."""
+
+    def mark(function: Callable[..., Facts]) -> Callable[..., Facts]:
+        @functools.wraps(function)
+        def checked(device: torch.device, **settings: Any) -> Facts:
+            if CUDA in needs and device.type != "cuda":
+                raise UnsupportedError(f"{function.__name__} needs CUDA, and this runs on {device.type}")
+            if COMPILER in needs and (reason := needs_compiler(device)):
+                raise UnsupportedError(reason)
+            if CPP_COMPILER in needs and (reason := needs_compiler(torch.device("cpu"))):
+                raise UnsupportedError(reason)
+            return function(device, **settings)
+
+        # whether Inductor writes C++ for it there
+        checked.writes_cpp = lambda device: CPP_COMPILER in needs or (COMPILER in needs and device.type == "cpu")  # type: ignore[attr-defined]
+        return checked
+
+    return mark
+
+
+@dataclass
+class Attempt:
+    """What a call came to: a value, or an exception."""
+
+    value: Any = None
+    raised: Exception | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.raised is None
+
+    def facts(self) -> Facts:
+        return {"succeeded": self.succeeded, **error_facts(self.raised)}
+
+
+def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Attempt:
+    """Call it; an exception is an observation."""
+    try:
+        return Attempt(value=function(*args, **kwargs))
+    except Exception as error:
+        return Attempt(raised=error)
+
+
+def error_facts(error: Exception | None) -> Facts:
+    """Type and first line, both None without an error."""
+    if error is None:
+        return {"error_type": None, "error": None}
+    return {"error_type": type(error).__name__, "error": first_line(text_of(error))}
+
+
+def listed(tensor: torch.Tensor, most: int = 8) -> list:
+    """A tensor (B, ...) as a list: its first row, at most `most` values; what is not finite as text, as JSON has it
+    not."""
+    row = tensor.detach().cpu()
+    if row.dim() > 1:
+        row = row.flatten(1)[0]
+    values = row.reshape(-1)[:most].tolist()
+    return [finite(value) if isinstance(value, float) else value for value in values]
+
+
+def finite(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Equal but for the rounding of float32 sums in another order; NaN equals nothing."""
+    return found.shape == expected.shape and torch.allclose(found.float(), expected.float(), rtol=1e-4, atol=1e-5)
+
+
+def call_ms(function: Callable[..., Any], *args: Any, device: torch.device) -> float:
+    """Milliseconds of one call, from a device at rest to a device at rest."""
+    synchronize = synchronizer(device)
+    synchronize()
+    start = time.perf_counter()
+    function(*args)
+    synchronize()
+    return (time.perf_counter() - start) * 1e3
+
+
+def median_ms(function: Callable[..., Any], *args: Any, device: torch.device, calls: int = 30) -> float:
+    return statistics.median(call_ms(function, *args, device=device) for _ in range(calls))
+
+
+@contextmanager
+def fresh_compile_cache() -> Iterator[None]:
+    """Nothing that was compiled before is found in here. It lies in this process's folder of caches."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+    from torch._inductor.utils import fresh_cache
+
+    with fresh_cache(dir=cache_dir()):
+        yield
+
+
+class Counting:
+    """A backend of torch.compile that keeps the graphs that Dynamo hands it and runs them as they are."""
+
+    def __init__(self) -> None:
+        self.graphs: list[torch.fx.GraphModule] = []
+        self.calls = 0
+
+    def __call__(self, graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        self.graphs.append(graph)
+
+        def run(*args: Any) -> Any:
+            self.calls += 1
+            return graph(*args)
+
+        return run
+
+
+class Log(logging.Handler):
+    """Collects the first lines that a logger prints at WARNING and above."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(logging.WARNING)
+        self.logger = logging.getLogger(name)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(first_line(record.getMessage()))
+
+    def __enter__(self) -> Log:
+        self.logger.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.logger.removeHandler(self)
+
+
+@dataclass
+class Recorded:
+    """A CUDA graph that reads its input where it lay during capture. The next replay overwrites `output`."""
+
+    graph: torch.cuda.CUDAGraph
+    output: Any
+    inputs: tuple[Any, ...]
+
+    def replay(self) -> Any:
+        self.graph.replay()
+        return self.output
+
+
+def record(function: Callable[..., Any], *args: Any, warmups: int = 3) -> Recorded:
+    """Capture `function(*args)` on a stream of its own after `warmups` calls there."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(warmups):
+            function(*args)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        output = function(*args)
+    torch.cuda.synchronize()
+    return Recorded(graph, output, args)
+
+
+# --- for micro-workloads ---
+
+
+def one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
+    """`value`, or a ValueError that lists what is allowed."""
+    allowed = list(allowed)
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}; allowed: {', '.join(map(str, allowed))}")
+    return value
+
+
+def whole(name: str, value: Any, low: int = 1, high: int | None = None) -> int:
+    """`value` as a whole number from `low` to `high`, or a ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+        upto = "" if high is None else f" to {high}"
+        raise ValueError(f"{name} is {value!r}; allowed: whole numbers from {low}{upto}")
+    return value
+
+
+def power_of_two(name: str, value: Any, low: int, high: int) -> int:
+    """`value` as a power of two from `low` to `high`, or a ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high or value & (value - 1):
+        raise ValueError(f"{name} is {value!r}; allowed: powers of two from {low} to {high}")
+    return value
+
+
+def compile_kernel(source: str, name: str, device: torch.device, who: str) -> Callable[..., Any]:
+    """The kernel `name` of `source`, which includes no header, to be launched as `kernel(grid, block, args)`.
+
+    `who` is what asks for it, in the UnsupportedError that says what is missing. What NVRTC has against the source
+    passes through.
+    """
+    if device.type != "cuda":
+        raise UnsupportedError(f"{who} is a CUDA kernel, and this cell runs on {device.type}")
+    compiler = getattr(torch.cuda, "_compile_kernel", None)
+    if compiler is None:
+        raise UnsupportedError(
+            f"{who} needs torch.cuda._compile_kernel, which PyTorch {torch.__version__} does not have"
+        )
+    load_library()
+    try:
+        from torch.utils import cpp_extension
+    except ImportError as error:
+        raise UnsupportedError(
+            f"{who}: torch.utils.cpp_extension needs {error.name}: pip install {error.name}"
+        ) from error
+    home = cpp_extension.CUDA_HOME
+    try:
+        # PyTorch asks for the headers of a CUDA toolkit; where there is none, these kernels do without
+        cpp_extension.CUDA_HOME = home or str(Path(torch.__file__).parent)
+        with torch.cuda.device(device):
+            return compiler(source, name)
+    except OSError as error:
+        raise UnsupportedError(f"{who} needs NVRTC: {error}") from error
+    finally:
+        cpp_extension.CUDA_HOME = home
+
+
+def load_library() -> None:
+    """Load the NVRTC that came with PyTorch's wheels: the loader does not look where it lies."""
+    packages = Path(torch.__file__).parents[1] / "nvidia"
+    major = (torch.version.cuda or "").partition(".")[0]
+    for path in sorted(packages.glob(f"*/lib/libnvrtc.so.{major}*")):
+        with suppress(OSError):  # then PyTorch looks where the system has it
+            ctypes.CDLL(str(path))

@@ -1,0 +1,402 @@
+"""Figures with 95 % intervals, conditions with three values, and the functions that claims use to combine them.
+
+The bounds of a sum, product or ratio are those of interval arithmetic: never too narrow. A comparison is true or false
+if the intervals decide it, and open if they overlap. NaN means that a row has no such figure.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from effbench.errors import UsageError
+
+OPEN = "the interval leaves it open"
+NO_INTERVAL = "the figure has no interval: a single trial of a cell says nothing of its spread"
+UNDEFINED = "the figure is not defined (a division by 0, or a logarithm or mean of what is not above 0)"
+
+
+class ClaimError(UsageError):
+    """A claim that asks for something that does not exist."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A condition: `holds` is True, False or None (open, and `why`). `missing`: nothing was measured to decide it.
+
+    Combine conditions with `&`, `|` and `~`, as in pandas.
+    """
+
+    holds: bool | None
+    why: str = ""
+    missing: bool = False
+
+    def __bool__(self) -> bool:
+        raise ClaimError("a condition may be open: combine conditions with &, |, ~, between(), all_of() and any_of()")
+
+    def __and__(self, other: Any) -> Truth:
+        return all_of([self, other])
+
+    def __or__(self, other: Any) -> Truth:
+        return any_of([self, other])
+
+    __rand__, __ror__ = __and__, __or__
+
+    def __invert__(self) -> Truth:
+        return self if self.holds is None else Truth(not self.holds)
+
+
+def truth(value: Any) -> Truth:
+    """Return `value` as a condition: a Truth, a bool, or None for an open one. Raises ClaimError for anything else."""
+    if isinstance(value, Missing):
+        return Truth(None, value.reason, missing=True)
+    if value is None:
+        return Truth(None, "it has no value", missing=True)
+    if isinstance(value, Truth):
+        return value
+    if type(value).__name__ not in ("bool", "bool_"):  # bool_ is NumPy's
+        raise ClaimError(f"expected a condition such as value > 1, got {value!r}")
+    return Truth(bool(value))
+
+
+def all_of(truths: Iterable[Any]) -> Truth:
+    """False if any is false, else open if any is open (or there are none)."""
+    found = [truth(item) for item in truths]
+    if not found:
+        return truth(truths if isinstance(truths, Missing) else Missing("nothing was measured of it"))
+    open_ = [item for item in found if item.holds is None]
+    if any(item.holds is False for item in found):
+        return Truth(False)
+    return max(open_, key=lambda item: item.missing) if open_ else Truth(True)
+
+
+def any_of(truths: Iterable[Any]) -> Truth:
+    """True if any is true, else open if any is open."""
+    return ~all_of([~truth(item) for item in truths])
+
+
+class Figure:
+    """A number and the bounds of its interval; both bounds are the number itself if it is exact."""
+
+    def __init__(self, value: float, low: float | None = None, high: float | None = None) -> None:
+        self.value = float(value)
+        self.low = self.value if low is None else float(low)
+        self.high = self.value if high is None else float(high)
+
+    def __repr__(self) -> str:
+        return f"{self.value:g}" if self.is_exact else f"{self.value:g} [{self.low:g}, {self.high:g}]"
+
+    @property
+    def is_exact(self) -> bool:
+        return self.low == self.high
+
+    def __add__(self, other: Any) -> Any:
+        return combine(operator.add, self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return combine(operator.add, other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return combine(operator.sub, self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return combine(operator.sub, other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return combine(operator.mul, self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return combine(operator.mul, other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return combine(operator.truediv, self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return combine(operator.truediv, other, self)
+
+    def __neg__(self) -> Any:
+        return combine(operator.mul, self, -1)
+
+    def __abs__(self) -> Figure:
+        low, high = sorted((abs(self.low), abs(self.high)))
+        return Figure(abs(self.value), 0.0 if self.low < 0 < self.high else low, high)
+
+    def __lt__(self, other: Any) -> Truth:
+        return compare(self, other, lambda a, b: a.high < b.low, lambda a, b: a.low >= b.high)
+
+    def __le__(self, other: Any) -> Truth:
+        return compare(self, other, lambda a, b: a.high <= b.low, lambda a, b: a.low > b.high)
+
+    def __gt__(self, other: Any) -> Truth:
+        return compare(self, other, lambda a, b: a.low > b.high, lambda a, b: a.high <= b.low)
+
+    def __ge__(self, other: Any) -> Truth:
+        return compare(self, other, lambda a, b: a.low >= b.high, lambda a, b: a.high < b.low)
+
+    def __eq__(self, other: Any) -> Any:
+        return compare(
+            self,
+            other,
+            lambda a, b: a.is_exact and b.is_exact and a.value == b.value,
+            lambda a, b: a.high < b.low or a.low > b.high,
+        )
+
+    __hash__ = object.__hash__
+
+
+class Missing(Figure):
+    """A figure or fact that was not measured. Whatever is made of it is missing as well, for the same reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(math.nan, -math.inf, math.inf)
+        self.reason = reason
+
+    def __getattr__(self, name: str) -> Missing:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __getitem__(self, key: Any) -> Missing:
+        return self
+
+    def __call__(self, *args: Any) -> Missing:
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __and__(self, other: Any) -> Truth:
+        return truth(self) & other
+
+    def __or__(self, other: Any) -> Truth:
+        return truth(self) | other
+
+    __rand__, __ror__ = __and__, __or__
+
+    def __invert__(self) -> Truth:
+        return truth(self)
+
+
+UNKNOWN = Figure(math.nan, -math.inf, math.inf)
+
+
+def as_figure(value: Any) -> Figure:
+    """Return a number as a figure. Raises ClaimError for anything else."""
+    if isinstance(value, Figure):
+        return value
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return Figure(float(value))
+    raise ClaimError(f"expected a number, got {value!r}")
+
+
+def compare(a: Any, b: Any, is_true: Callable[..., bool], is_false: Callable[..., bool]) -> Truth:
+    for value in (a, b):
+        if isinstance(value, Missing):
+            return truth(value)
+    a, b = as_figure(a), as_figure(b)
+    if math.isnan(a.value) or math.isnan(b.value):
+        return Truth(None, UNDEFINED)
+    if is_true(a, b) or is_false(a, b):
+        return Truth(is_true(a, b))
+    bounded = all(math.isfinite(bound) for bound in (a.low, a.high, b.low, b.high))
+    return Truth(None, OPEN if bounded else NO_INTERVAL)
+
+
+def between(value: Any, low: Any, high: Any) -> Truth:
+    """Whether low <= value <= high."""
+    value = as_figure(value)
+    return (value >= low) & (value <= high)
+
+
+def combine(function: Callable[[float, float], float], a: Any, b: Any) -> Any:
+    """Return +, -, × or ÷ of two numbers with the extremes over their bounds; NaN if a row lacks one of them."""
+    for value in (a, b):
+        if isinstance(value, float) and math.isnan(value):
+            return math.nan
+        if isinstance(value, Missing):
+            return value
+    a, b = as_figure(a), as_figure(b)
+    divides = function is operator.truediv
+    value = math.nan if divides and b.value == 0 else function(a.value, b.value)
+    if math.isnan(value):
+        return UNKNOWN
+    if a.is_exact and b.is_exact:
+        return Figure(value)
+    if divides and b.low <= 0 <= b.high:
+        return Figure(value, -math.inf, math.inf)
+    corners = [function(x, y) for x, y in product((a.low, a.high), (b.low, b.high))]
+    if function is operator.mul:  # a bound at infinity is no bound, and 0 times it is 0
+        corners = [0.0 if math.isnan(corner) else corner for corner in corners]
+    known = [corner for corner in corners if not math.isnan(corner)]
+    return Figure(value, min(known), max(known))
+
+
+def _rising(value: Any, function: Callable[[float], float]) -> Figure:
+    """A rising function of a figure and of its bounds."""
+    value = as_figure(value)
+    if isinstance(value, Missing):
+        return value
+    result, low, high = (function(bound) for bound in (value.value, value.low, value.high))
+    if math.isnan(result):
+        return UNKNOWN
+    return Figure(result, -math.inf if math.isnan(low) else low, high)
+
+
+def log(value: Any) -> Figure:
+    return _rising(value, lambda x: math.log(x) if x > 0 else -math.inf if x == 0 else math.nan)
+
+
+def exp(value: Any) -> Figure:
+    return _rising(value, lambda x: math.exp(x) if x < 700 else math.inf)
+
+
+def sqrt(value: Any) -> Figure:
+    return _rising(value, lambda x: math.sqrt(x) if x >= 0 else math.nan)
+
+
+# --- many into one ---
+
+_without_figure: set[Any] = set()
+
+
+@contextmanager
+def rows_without_figure() -> Iterator[set[Any]]:
+    """Collect the index labels of rows that are asked for a figure that they lack: a verdict names the failed ones."""
+    _without_figure.clear()
+    yield _without_figure
+
+
+def figures(values: Any) -> list[Figure]:
+    """Return the figures of a column, or of a list, without those that rows lack."""
+    if isinstance(values, Missing):
+        return []
+    if hasattr(values, "index") and hasattr(values, "dropna"):
+        _without_figure.update(values.index[values.isna()])
+        values = values.dropna()
+    return [as_figure(value) for value in values if value is not None and not isinstance(value, Missing)]
+
+
+def _reduction(function: Callable[..., Figure]) -> Callable[..., Figure]:
+    def reduced(values: Any, *args: Any) -> Figure:
+        found = figures(values)
+        if not found:
+            name = getattr(values, "name", None)
+            return values if isinstance(values, Missing) else Missing(f"nothing was measured of {name or 'it'}")
+        return function(found, *args)
+
+    reduced.__doc__, reduced.__name__ = function.__doc__, function.__name__
+    return reduced
+
+
+def _mean(values: list[Figure]) -> Figure:
+    if not all(math.isfinite(figure.value) for figure in values):
+        return UNKNOWN
+    center = sum(figure.value for figure in values) / len(values)
+    below = math.hypot(*(figure.low - figure.value for figure in values)) / len(values)
+    above = math.hypot(*(figure.high - figure.value for figure in values)) / len(values)
+    return Figure(center, center - below, center + above)
+
+
+@_reduction
+def mean(values: list[Figure]) -> Figure:
+    """The mean; the intervals are combined as independent ones."""
+    return _mean(values)
+
+
+@_reduction
+def geomean(values: list[Figure]) -> Figure:
+    """The geometric mean of positive figures; the intervals are combined as independent ones."""
+    return exp(_mean([log(figure) for figure in values])) if all(v.value > 0 for v in values) else UNKNOWN
+
+
+@_reduction
+def total(values: list[Figure]) -> Figure:
+    """The sum; the intervals are combined as independent ones."""
+    return _mean(values) * len(values)
+
+
+@_reduction
+def quantile(values: list[Figure], fraction: float) -> Figure:
+    """A quantile, linear between ranks; its bounds are the quantiles of the bounds."""
+    if not 0 <= fraction <= 1:
+        raise ClaimError(f"a quantile is from 0 to 1, not {fraction:g}")
+    if any(math.isnan(figure.value) for figure in values):
+        return UNKNOWN
+
+    def of(numbers: list[float]) -> float:
+        ordered = sorted(numbers)
+        below, rest = divmod(fraction * (len(ordered) - 1), 1)
+        low, high = ordered[int(below)], ordered[math.ceil(below + rest)]
+        return low if rest == 0 or low == high else low + rest * (high - low)
+
+    return Figure(*(of([getattr(figure, bound) for figure in values]) for bound in ("value", "low", "high")))
+
+
+def lowest(values: Any) -> Figure:
+    return quantile(values, 0.0)
+
+
+def median(values: Any) -> Figure:
+    return quantile(values, 0.5)
+
+
+def highest(values: Any) -> Figure:
+    return quantile(values, 1.0)
+
+
+@_reduction
+def only(values: list[Figure]) -> Figure:
+    """The figure of the one row that is left. Raises ClaimError for several."""
+    if len(values) != 1:
+        raise ClaimError(f"only() takes one row, and {len(values)} are left")
+    return values[0]
+
+
+def share(truths: Iterable[Any]) -> Figure:
+    """The fraction of conditions that are true; open ones widen the interval."""
+    found = [item for item in map(truth, truths) if not item.missing]
+    if not found:
+        return Missing("nothing was measured of it")
+    certain = sum(item.holds is True for item in found)
+    undecided = sum(item.holds is None for item in found)
+    return Figure(*((certain + part * undecided) / len(found) for part in (0.5, 0, 1)))
+
+
+class Facts(dict):
+    """What a check returned; parts are read as attributes or by key. Numbers are figures, booleans are conditions."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self[name]
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self:
+            return fact_value(super().__getitem__(name))
+        if isinstance(reason := self.get("unsupported"), str):
+            return Missing(f"unsupported: {reason}")
+        if self.get("succeeded") is False:
+            return Missing(f"{self.get('error_type') or 'error'}: {self.get('error') or 'no reason recorded'}")
+        raise ClaimError(f"the check returned no {name!r}; it has {', '.join(map(str, self)) or 'nothing'}")
+
+    def each(self, name: str) -> list[Any]:
+        """Return the fact of this name of every part that has it."""
+        return [fact_value(part[name]) for part in self.values() if isinstance(part, Mapping) and name in part]
+
+
+def fact_value(value: Any) -> Any:
+    if value is None:
+        return Missing("it has no value")
+    if isinstance(value, bool):
+        return Truth(value)
+    if isinstance(value, int | float):
+        return Figure(value)
+    if isinstance(value, Mapping):
+        return Facts(value)
+    return [fact_value(item) for item in value] if isinstance(value, list) else value

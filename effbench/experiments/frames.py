@@ -1,0 +1,159 @@
+"""Rows of the view `results` as a DataFrame for claims, with a column for each swept parameter."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from effbench.cell import Status
+from effbench.errors import nearest
+from effbench.experiments.figures import ClaimError, Figure
+from effbench.metrics import INTERVALS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Columns that describe a row: present whatever its status.
+DESCRIPTIONS = frozenset(
+    {"sweep_id", "sweep_name", "label", "model", "bs", "mode", "dtype", "phase", "device", "status", "reason", "trials",
+     "gpu_name", "torch_version", "python", "environment_id", "cell_key", "params"}
+)  # fmt: skip
+
+
+@dataclass
+class Whole:
+    """All rows of which a frame is a part: `relative` finds there what to compare with. `paths`: column -> dotted path
+    of the parameter that it holds."""
+
+    frame: Any
+    paths: Mapping[str, str]
+
+    def __deepcopy__(self, _memo: Any) -> Whole:  # pandas copies `attrs` with every frame
+        return self
+
+
+def frame_of(
+    rows: Sequence[Mapping[str, Any]],
+    paths: Mapping[str, str] | None = None,
+    facts: Mapping[str, Mapping[str, Any]] | None = None,
+) -> pd.DataFrame:
+    """Return one line a row: figures with intervals as Figure, and NaN for all figures of a row that is not `ok`.
+
+    `paths`: further columns, each the dotted path of a parameter. `facts`: cell key -> what its mode said.
+    """
+    import pandas as pd
+
+    lines = []
+    for row in rows:
+        line = {name: value if name in DESCRIPTIONS else figure_of(row, name) for name, value in row.items()}
+        line |= {name: parameter(row["params"], path) for name, path in (paths or {}).items()}
+        line["facts"] = (facts or {}).get(row["cell_key"], {}) if row["status"] == Status.OK else {}
+        lines.append(line)
+    frame = pd.DataFrame(lines, index=[f"{row['sweep_id']}/{row['cell_key']}" for row in rows])
+    frame.attrs["whole"] = Whole(frame, paths or {})
+    return frame
+
+
+def figure_of(row: Mapping[str, Any], name: str) -> Any:
+    """One figure of a row; a single trial has no interval, so that its comparisons stay open."""
+    value = row[name]
+    if row["status"] != Status.OK or value is None:
+        return math.nan
+    if name not in INTERVALS:
+        return value
+    low, high = (row.get(bound) for bound in INTERVALS[name])
+    if low is not None and high is not None:
+        return Figure(value, low, high)
+    return Figure(1.0) if name == "speedup" and value == 1.0 else Figure(value, 0.0, math.inf)
+
+
+def parameter(params: Mapping[str, Any], path: str) -> Any:
+    """Return a parameter of a cell by its dotted path, lists and mappings as JSON; NaN if the cell has none."""
+    found: Any = params
+    for part in path.split("."):
+        if not isinstance(found, Mapping) or part not in found:
+            return math.nan
+        found = found[part]
+    return json.dumps(found, sort_keys=True) if isinstance(found, Mapping | list) else found
+
+
+def where(rows: pd.DataFrame, **values: Any) -> pd.DataFrame:
+    """Return the rows whose columns have these values; a list allows several."""
+    for name, value in values.items():
+        if name not in rows:
+            raise ClaimError(f"no column {name!r}; nearest: {nearest(name, rows.columns) or 'none'}")
+        rows = rows[rows[name].isin(value if isinstance(value, list) else [value])]
+    return rows
+
+
+def fact(rows: pd.DataFrame, name: str) -> pd.Series:
+    """Return for each row what its mode said of its own preparation (the median over trials)."""
+    return rows["facts"].map(lambda facts: facts.get(name, math.nan)).rename(name)
+
+
+def relative(rows: pd.DataFrame, column: str, name: str, reference: Any) -> pd.Series:
+    """Return for each row: the figure of the row that is the same cell but for `name`, which is `reference` there, ÷
+    its own. Above 1: this row's figure is lower.
+
+    `name` is mode, model, a swept parameter, or a dotted path. A reference of the same sweep goes before another.
+    """
+    whole: Whole = rows.attrs["whole"]
+    path = {"mode": "mode.name", "model": "model.name"}.get(name, whole.paths.get(name, name))
+    if column not in whole.frame:
+        raise ClaimError(f"relative(): no column {column!r}; nearest: {nearest(column, whole.frame.columns) or 'none'}")
+    references: dict[str, dict[str, Any]] = {}
+    for _, row in whole.frame.iterrows():
+        if parameter(row["params"], path) == reference and not is_absent(row[column]):
+            by_sweep = references.setdefault(identity(row, path), {})
+            if row["sweep_id"] in by_sweep:
+                raise ClaimError(f"relative(): several rows have {name} = {reference}, and differ in that alone")
+            by_sweep[row["sweep_id"]] = row[column]
+
+    def ratio(row: Any) -> Any:
+        others = references.get(identity(row, path))
+        if others is None or is_absent(row[column]):
+            return math.nan
+        other = others.get(row["sweep_id"], next(reversed(others.values())))
+        # a row compared with itself gives exactly 1
+        return Figure(1) if parameter(row["params"], path) == reference else as_ratio(other, row[column])
+
+    ratios = rows.apply(ratio, axis=1).astype(object) if len(rows) else rows[column]
+    return ratios.rename(f"{column}, {reference} ÷ its own")
+
+
+def as_ratio(other: Any, own: Any) -> Any:
+    return (other if isinstance(other, Figure) else Figure(other)) / own
+
+
+def is_absent(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def identity(row: Any, path: str) -> str:
+    """Return all of a cell but one parameter (or its whole mode or model), with where it was measured. A model's inputs
+    follow from its settings, so they go with any of these."""
+    params = json.loads(json.dumps(row["params"]))
+    *outer, last = [path.partition(".")[0]] if path in ("mode.name", "model.name") else path.split(".")
+    if path.startswith("model.module."):
+        params["model"].pop("inputs", None)
+    holder = params
+    for part in outer:
+        holder = holder.get(part) if isinstance(holder, Mapping) else None
+    if isinstance(holder, dict):
+        holder.pop(last, None)
+    return json.dumps([row["environment_id"], params], sort_keys=True)
+
+
+def split(rows: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the label and the rows of each combination of values, in order of appearance. Rows that lack such a
+    parameter (a baseline, of a mode's setting) are in no part."""
+    for values, part in rows.groupby(list(names), sort=False):
+        pairs = zip(names, values, strict=True)
+        yield " ".join(shown(v) if name in ("model", "mode") else f"{name}={shown(v)}" for name, v in pairs), part
+
+
+def shown(value: Any) -> str:
+    return str(value) if isinstance(value, str | bool) else f"{value:g}"

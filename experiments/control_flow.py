@@ -1,0 +1,260 @@
+"""What does each way of capturing a model do with its branches and loops?
+
+B batch (rows), D width.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from effbench.experiments import Claim, Found
+from effbench.experiments.checks import Counting, Facts, attempt, check, close, error_facts, listed
+from effbench.experiments.fresh import in_fresh_process
+from effbench.worker.failures import first_line
+
+GPU_SECONDS = 40
+
+
+class Branch(nn.Module):
+    """(B, D) -> (B, D); the branch is decided by the data."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            return x * 2
+        return x - 3
+
+
+class Where(nn.Module):
+    """What `Branch` computes, without a branch: both sides are computed and one is chosen."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x.sum() > 0, x * 2, x - 3)
+
+
+class Loop(nn.Module):
+    """(B, D) -> (D); one turn a row."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros_like(x[0])
+        for row in range(x.shape[0]):
+            total = total * 2 + x[row]
+        return total
+
+
+class BranchAndLoop(nn.Module):
+    """(B, D) -> (D)"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branch = Branch()
+        self.loop = Loop()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.loop(self.branch(x))
+
+
+@check()
+def branch(device: torch.device, width: int = 4) -> Facts:
+    """Graphs, breaks with their reasons and what fullgraph=True does, for a branch on data and for torch.where."""
+    inputs = (torch.ones(2, width, device=device), -torch.ones(2, width, device=device))
+    return {"if": breaks(Branch(), inputs), "where": breaks(Where(), inputs)}
+
+
+def breaks(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Facts:
+    """Of a call with each input (B, D). Dynamo's counters are shown beside the breaks that torch._dynamo.explain finds:
+    a branch on data in the outermost function is not among the former."""
+    torch._dynamo.reset()
+    explained = torch._dynamo.explain(module)(inputs[0])
+    torch._dynamo.reset()
+    backend = Counting()
+    compiled = torch.compile(module, backend=backend)
+    counted = sum(counters["graph_break"].values())
+    right = [close(compiled(x), module(x)) for x in inputs]
+    counted = sum(counters["graph_break"].values()) - counted
+    torch._dynamo.reset()
+    whole = torch.compile(module, backend=Counting(), fullgraph=True)
+    tried = attempt(lambda: [whole(x) for x in inputs])
+    return {
+        "graphs_for_one_input": explained.graph_count,
+        "graph_breaks": explained.graph_break_count,
+        "graph_breaks_in_the_counters": counted,
+        "reasons": [first_line(str(reason.reason)) for reason in explained.break_reasons],
+        "graphs_for_both_inputs": len(backend.graphs),
+        "outputs_equal_eager": all(right),
+        **{f"fullgraph_{key}": value for key, value in tried.facts().items()},
+    }
+
+
+@check()
+def methods(device: torch.device, width: int = 2) -> Facts:
+    """One module with a branch, one with a loop and one with both, captured with one input and called with that and
+    another, by jit.trace, jit.script, fx.symbolic_trace, make_fx, Dynamo and lazy tensors."""
+    methods = {
+        "jit_trace": lambda module, x: torch.jit.trace(module, (x,), check_trace=False),
+        "jit_script": lambda module, x: torch.jit.script(module),
+        "fx_symbolic_trace": lambda module, x: torch.fx.symbolic_trace(module),
+        "make_fx": lambda module, x: make_fx(module)(x),
+        "make_fx_symbolic": lambda module, x: make_fx(module, tracing_mode="symbolic")(x),
+    }
+    facts = {name: each_module(device, width, method) for name, method in methods.items()}
+    facts["dynamo"] = {name: through_dynamo(module(), x, device, width) for name, (module, x) in MODULES.items()}
+    # it needs a backend that is registered once a process
+    facts["lazy_tensors"] = in_fresh_process(lazy_tensors, "cpu", width=width)
+    return facts
+
+
+#: Module, and the rows and the sign of its two inputs: that of the capture and another that takes the other way.
+MODULES: dict[str, tuple[type[nn.Module], tuple[tuple[int, int], tuple[int, int]]]] = {
+    "branch": (Branch, ((2, 1), (2, -1))),
+    "loop": (Loop, ((2, 1), (4, 1))),
+    "branch_and_loop": (BranchAndLoop, ((2, 1), (4, -1))),
+}
+
+
+def inputs_of(rows_and_signs: Sequence[tuple[int, int]], device: torch.device, width: int) -> list[torch.Tensor]:
+    return [sign * torch.ones(rows, width, device=device) for rows, sign in rows_and_signs]
+
+
+def each_module(device: torch.device, width: int, method: Callable[[nn.Module, torch.Tensor], Any]) -> Facts:
+    return {
+        name: captured_with(module(), inputs_of(rows_and_signs, device, width), method)
+        for name, (module, rows_and_signs) in MODULES.items()
+    }
+
+
+def captured_with(
+    module: nn.Module, inputs: Sequence[torch.Tensor], method: Callable[[nn.Module, torch.Tensor], Any]
+) -> Facts:
+    """inputs: two of (B, D); the first is captured with. `baked_in`: right for it, and wrong for the other."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tried = attempt(method, module, inputs[0])
+    warned = [first_line(str(w.message)) for w in caught if not issubclass(w.category, DeprecationWarning)]
+    facts: Facts = {"captured": tried.succeeded, **error_facts(tried.raised), "warnings": warned[:2]}
+    if tried.succeeded:
+        facts |= called_with(tried.value, module, inputs)
+    return facts
+
+
+def called_with(captured: Callable[..., Any], module: nn.Module, inputs: Sequence[torch.Tensor]) -> Facts:
+    right, outputs = [], []
+    for x in inputs:
+        called = attempt(captured, x)
+        right.append(called.succeeded and close(called.value.to(x.device), module(x)))
+        outputs.append(listed(called.value) if called.succeeded else error_facts(called.raised))
+    return {
+        "equals_eager": right,
+        "follows_its_input": all(right),
+        "baked_in": right == [True, False],
+        "outputs": outputs,
+        "eager_outputs": [listed(module(x)) for x in inputs],
+    }
+
+
+def through_dynamo(
+    module: nn.Module, rows_and_signs: Sequence[tuple[int, int]], device: torch.device, width: int
+) -> Facts:
+    """Graphs compiled for the first input, and for the other after it; breaks with the first."""
+    torch._dynamo.reset()
+    inputs = inputs_of(rows_and_signs, device, width)
+    explained = torch._dynamo.explain(module)(inputs[0])
+    torch._dynamo.reset()
+    backend = Counting()
+    compiled = torch.compile(module, backend=backend)
+    tried = attempt(compiled, inputs[0])
+    facts: Facts = {
+        "captured": tried.succeeded,
+        **error_facts(tried.raised),
+        "graphs_of_the_first": len(backend.graphs),
+    }
+    if tried.succeeded:
+        facts |= called_with(compiled, module, inputs)
+    facts["graphs_of_both"] = len(backend.graphs)
+    facts["graph_breaks"] = explained.graph_break_count
+    return facts
+
+
+def lazy_tensors(device: torch.device, width: int) -> Facts:
+    """Two passes over both inputs of each module: a lazy tensor is captured anew in every call, and the compiled trace
+    is found again by its hash."""
+    import torch._lazy
+    import torch._lazy.metrics as metrics
+    import torch._lazy.ts_backend
+
+    def count(name: str) -> int:
+        return metrics.counter_value(name) if name in metrics.counter_names() else 0
+
+    torch._lazy.ts_backend.init()
+    facts: Facts = {}
+    for name, (module, rows_and_signs) in MODULES.items():
+        inputs = inputs_of(rows_and_signs, device, width)
+        lazy = module().to("lazy")
+
+        def call(x: torch.Tensor, lazy: nn.Module = lazy) -> torch.Tensor:
+            return lazy(x.to("lazy")).cpu()
+
+        compiled, reused = [], []
+        for _ in range(2):
+            before, hits = count("UncachedCompile"), count("CachedCompile")
+            found = called_with(call, module(), inputs)
+            compiled.append(count("UncachedCompile") - before)
+            reused.append(count("CachedCompile") - hits)
+        facts[name] = {
+            "captured": True,
+            **found,
+            "traces_compiled_in_each_pass": compiled,
+            "traces_reused_in_each_pass": reused,
+        }
+    return facts
+
+
+@Claim("S5", "torch.where replaces a data-dependent branch.")
+def s5(branch):
+    breaking, replaced = branch["if"], branch.where
+    holds = (
+        (breaking.graph_breaks > 0)
+        & ~breaking.fullgraph_succeeded
+        & (replaced.graph_breaks == 0)
+        & replaced.fullgraph_succeeded
+        & replaced.outputs_equal_eager
+    )
+    also = {
+        "graphs with the branch, with where": [breaking.graphs_for_one_input, replaced.graphs_for_one_input],
+        "why it breaks": breaking.reasons,
+        "fullgraph=True raises": breaking.fullgraph_error_type,
+    }
+    return Found(holds, also=also)
+
+
+@Claim(
+    "S7",
+    "Capture methods differ: trace bakes branches in, script keeps them, fx and make_fx refuse, lazy tensors capture "
+    "again, Dynamo breaks the graph.",
+)
+def s7(methods):
+    trace, script, fx, make = methods.jit_trace, methods.jit_script, methods.fx_symbolic_trace, methods.make_fx
+    lazy, dynamo = methods.lazy_tensors.branch, methods.dynamo
+    compiled, reused = lazy.traces_compiled_in_each_pass, lazy.traces_reused_in_each_pass
+    holds = {
+        "trace bakes in a branch and a loop": trace.branch.baked_in & trace.loop.baked_in,
+        "script keeps both": script.branch.follows_its_input & script.loop.follows_its_input,
+        "fx refuses both": ~fx.branch.captured & ~fx.loop.captured,
+        "make_fx refuses a branch": ~make.branch.captured,
+        "make_fx refuses a loop": ~make.loop.captured,
+        "lazy tensors follow the branch": lazy.follows_its_input,
+        "lazy tensors capture again": compiled[1] + reused[1] > 0,
+        "Dynamo breaks the graph at a branch": dynamo.branch.follows_its_input & (dynamo.branch.graph_breaks > 0),
+        "Dynamo breaks the graph at a loop": dynamo.loop.graph_breaks > 0,
+    }
+    also = {
+        "fx refuses a branch with": fx.branch.error_type,
+        "lazy tensors: traces compiled and reused in each pass": [compiled, reused],
+    }
+    return Found(holds, also=also)

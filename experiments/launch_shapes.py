@@ -1,0 +1,190 @@
+"""How much do the numbers of blocks and threads matter, and is Triton's addition as good as CUDA's?
+
+B batch, N elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from effbench.errors import UnsupportedError
+from effbench.experiments import Claim, Found, Pivot, highest, lowest, where
+from effbench.experiments.checks import compile_kernel, one_of, power_of_two, whole
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    triton = None
+
+GPU_SECONDS = 360
+NEEDS = "cuda"
+SWEEPS = {
+    "torch": [
+        "model=vector-add",
+        "model.module.elements=65536,16777216",
+        "protocol.rounds=3",
+        "protocol.budget_s=2",
+    ],
+    "triton": [
+        "model=vector-add",
+        "model.module.variant=triton",
+        "model.module.elements=65536,16777216",
+        "model.module.block=32,1024,16384",
+        "model.module.num_warps=1,4,16",
+        "protocol.rounds=3",
+        "protocol.budget_s=2",
+    ],
+    "cuda": [
+        "model=vector-add",
+        "model.module.variant=cuda",
+        "model.module.elements=65536,16777216",
+        "model.module.threads=32,128,512,1024",
+        "protocol.rounds=3",
+        "protocol.budget_s=2",
+    ],
+}
+TABLES = [
+    Pivot("Time on the GPU (ms) of Triton's kernel", "gpu_busy_ms", "triton", ["elements", "num_warps"], "block"),
+    Pivot("Time on the GPU (ms) of CUDA's kernel", "gpu_busy_ms", "cuda", ["elements"], "threads"),
+    Pivot("Time on the GPU (ms) of torch.add", "gpu_busy_ms", "torch", ["elements"], "variant"),
+]
+
+VARIANTS = ("torch", "triton", "cuda")
+#: dtype -> its type in CUDA C++, to what it computes in, and back
+TYPES = {
+    torch.float32: ("float", "x", "x"),
+    torch.float64: ("double", "x", "x"),
+    torch.bfloat16: ("unsigned short", "from_bfloat16(x)", "to_bfloat16(x)"),
+    torch.float16: ("unsigned short", "from_half(x)", "to_half(x)"),
+}
+SOURCE = r"""
+__device__ inline float from_bfloat16(unsigned short x) { return __uint_as_float((unsigned)x << 16); }
+__device__ inline unsigned short to_bfloat16(float x)
+{ unsigned short y; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }
+__device__ inline float from_half(unsigned short x)
+{ float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x)); return y; }
+__device__ inline unsigned short to_half(float x)
+{ unsigned short y; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }
+
+#define LOAD(x) (LOAD_AS)
+#define STORE(x) (STORE_AS)
+
+// every thread takes each element that is a whole number of grids away from its first
+extern "C" __global__ void add(const TYPE* a, const TYPE* b, TYPE* c, int n)
+{
+    long long stride = (long long)gridDim.x * blockDim.x;
+    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride)
+        c[i] = STORE(LOAD(a[i]) + LOAD(b[i]));
+}
+"""
+
+
+if triton is not None:
+
+    @triton.jit
+    def triton_add(x_pointer, y_pointer, z_pointer, n, BLOCK: tl.constexpr):
+        """z [N] = x [N] + y [N], BLOCK elements a program."""
+        at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        inside = at < n
+        x = tl.load(x_pointer + at, mask=inside)
+        y = tl.load(y_pointer + at, mask=inside)
+        tl.store(z_pointer + at, x + y, mask=inside)
+
+
+class VectorAdd(nn.Module):
+    """z = x + y.
+
+    `triton` is one program for every `block` elements (a power of two from 32 to 16384), run by `num_warps` warps (1 to
+    32). `cuda` is a kernel through NVRTC with `threads` threads a block and one element a thread, or with `blocks`
+    blocks in all whose threads go over the rest; it is launched from Python, some 10 µs each, so compare `gpu_busy_ms`.
+    Both know no broadcasting and want contiguous tensors. Settings of one variant do nothing in the others.
+    """
+
+    def __init__(
+        self,
+        variant: str = "torch",
+        elements: int = 2**24,
+        block: int = 1024,
+        num_warps: int = 4,
+        threads: int = 256,
+        blocks: int | None = None,
+    ):
+        super().__init__()
+        self.variant = one_of("variant", variant, VARIANTS)
+        self.elements = whole("elements", elements)
+        self.block = power_of_two("block", block, 32, 16384)
+        self.num_warps = power_of_two("num_warps", num_warps, 1, 32)
+        self.threads = whole("threads", threads, high=1024)
+        self.blocks = None if blocks is None else whole("blocks", blocks, high=2**31 - 1)
+        self.launch: Callable[[Tensor, Tensor, Tensor], None] | None = None
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        # x, y [B, N] -> [B, N]
+        if self.variant == "torch":
+            return x + y
+        if self.launch is None:
+            self.launch = self.triton(x) if self.variant == "triton" else self.cuda(x)
+        z = torch.empty_like(x)
+        self.launch(x, y, z)
+        return z
+
+    def triton(self, x: Tensor) -> Callable[[Tensor, Tensor, Tensor], None]:
+        if x.device.type != "cuda":
+            raise UnsupportedError(f"variant=triton is a kernel for CUDA, and this cell runs on {x.device.type}")
+        if triton is None:
+            raise UnsupportedError("variant=triton needs Triton: pip install triton")
+        n = x.numel()
+        grid = (-(-n // self.block),)
+
+        def launch(x: Tensor, y: Tensor, z: Tensor) -> None:
+            triton_add[grid](x, y, z, n, BLOCK=self.block, num_warps=self.num_warps)
+
+        return launch
+
+    def cuda(self, x: Tensor) -> Callable[[Tensor, Tensor, Tensor], None]:
+        if x.dtype not in TYPES:
+            raise UnsupportedError(f"variant=cuda knows {', '.join(map(str, TYPES))}, not {x.dtype}")
+        kernel = compile_kernel(source(x.dtype), "add", x.device, "variant=cuda")
+        n = whole("elements of the batch", x.numel(), high=2**31 - 1)
+        grid = (self.blocks or -(-n // self.threads), 1, 1)
+        block = (self.threads, 1, 1)
+
+        def launch(x: Tensor, y: Tensor, z: Tensor) -> None:
+            kernel(grid, block, [x, y, z, n])
+
+        return launch
+
+
+def source(dtype: torch.dtype) -> str:
+    """The CUDA kernel for a dtype; it includes no header."""
+    name, load, store = TYPES[dtype]
+    return SOURCE.replace("LOAD_AS", load).replace("STORE_AS", store).replace("TYPE", name)
+
+
+@Claim(
+    "P13",
+    "Too few or too many blocks or threads hurt; Triton's addition is as good as CUDA's.",
+    unit="×",
+)
+def p13(rows):
+    def busy(variant, **chosen):
+        return where(rows, elements=2**24, variant=variant, **chosen).gpu_busy_ms
+
+    torch_add, triton, cuda = (lowest(busy(variant)) for variant in ("torch", "triton", "cuda"))
+    holds = {
+        "too many blocks hurt (of 32 elements each)": lowest(busy("triton", block=32)) > 1.1 * triton,
+        "too few blocks hurt (of 16384 elements each)": lowest(busy("triton", block=16384)) > 1.1 * triton,
+        "too few threads hurt (32 in a block)": lowest(busy("cuda", threads=32)) > 1.1 * cuda,
+        "too many threads hurt (1024 in a block)": lowest(busy("cuda", threads=1024)) > 1.1 * cuda,
+        "Triton's is as good as CUDA's": (cuda / triton > 0.95) & (torch_add / triton > 0.95),
+    }
+    also = {
+        "torch.add ÷ the best of Triton's": torch_add / triton,
+        "the worst ÷ the best of Triton's": highest(busy("triton")) / triton,
+        "the worst ÷ the best of CUDA's": highest(busy("cuda")) / cuda,
+    }
+    return Found(holds, cuda / triton, also)

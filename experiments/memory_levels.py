@@ -1,0 +1,204 @@
+"""How long does one thread wait for a value, from the registers to the memory of the GPU?
+
+L lines of a buffer, each of 128 bytes, as a cache of the GPU has them; W words of shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from effbench.errors import UnsupportedError
+from effbench.experiments import Claim, Found, Pivot, between, only, where
+from effbench.experiments.checks import compile_kernel, one_of, whole
+
+GPU_SECONDS = 140
+NEEDS = "cuda"
+SWEEPS = {
+    "chip": [
+        "model=pointer-chase",
+        "model.module.variant=register,shared",
+        "model.module.hops=65536,262144",
+        "protocol.rounds=3",
+        "protocol.budget_s=2",
+    ],
+    "levels": [
+        "model=pointer-chase",
+        "model.module.bytes=16384,8388608,1073741824",
+        "model.module.hops=65536,262144",
+        "protocol.rounds=3",
+        "protocol.budget_s=2",
+    ],
+}
+TABLES = [Pivot("Latency of a call (ms)", "latency_ms", rows=["variant", "bytes"], columns="hops")]
+
+VARIANTS = ("memory", "shared", "register")
+LINE_BYTES = 128
+WORD_BYTES = 4
+#: What a block may have without asking for more.
+SHARED_BYTES = 48 * 1024
+#: A multiply-add modulo 2^32, repeated; given to the kernel at run time, so that no compiler can shorten the chain.
+SEED, FACTOR, SUMMAND = 12345, 1664525, 1013904223
+
+SOURCE = r"""
+// one thread follows pointers; each line holds the address of the next one and its own place in the cycle
+extern "C" __global__ void chase_memory(long long* place, long long* walked, int lines, int hops)
+{
+    long long start, at = place[0], first, last;
+    start = at;
+    for (int k = 0; k < hops; ++k)
+        asm volatile("ld.global.u64 %0, [%1];" : "=l"(at) : "l"(at));
+    first = ((const long long*)start)[1];
+    last = ((const long long*)at)[1];
+    place[0] = at;
+    walked[0] = (last - first + lines) % lines;
+}
+
+// the block copies the byte offsets of a cycle into shared memory, then its first thread follows them
+extern "C" __global__ void chase_shared(
+    const int* next, const int* rank, int* place, long long* walked, int words, int hops)
+{
+    __shared__ int table[12288];
+    for (int i = threadIdx.x; i < words; i += blockDim.x)
+        table[i] = next[i];
+    __syncthreads();
+    if (threadIdx.x)
+        return;
+    unsigned base = (unsigned)__cvta_generic_to_shared(table);
+    int start = place[0], at = start;
+    for (int k = 0; k < hops; ++k)
+        asm volatile("ld.shared.s32 %0, [%1];" : "=r"(at) : "r"(base + at));
+    place[0] = at;
+    walked[0] = (rank[at / 4] - rank[start / 4] + words) % words;
+}
+
+// a chain of multiply-adds on one register; the thread's number, 0, keeps it out of the slower registers that a whole
+// warp shares
+extern "C" __global__ void chase_register(long long* walked, int seed, int factor, int summand, int hops)
+{
+    int value = seed + threadIdx.x;
+    #pragma unroll 32
+    for (int k = 0; k < hops; ++k)
+        asm volatile("mad.lo.s32 %0, %0, %1, %2;" : "+r"(value) : "r"(factor), "r"(summand));
+    walked[0] = (long long)(unsigned)value;
+}
+"""
+
+
+class PointerChase(nn.Module):
+    """One thread of one block makes `hops` steps, each of which needs the result of the one before.
+
+    `memory` follows a random cycle through all lines of a buffer of `bytes`: 8 KiB stay in the L1 cache, some MiB in
+    L2, and what is larger than L2 comes from the GPU's memory. `shared` follows one through words of shared memory, at
+    most 48 KiB. `register` is a chain of multiply-adds. Each call goes on where the last one stopped, so that a large
+    buffer is seen whole before a line comes again.
+
+    Nanoseconds a hop are `gpu_busy_ms` · 10⁶ ÷ `hops`; the difference between two numbers of hops leaves out what a
+    kernel costs by itself, and what filling the L1 cache costs it, which is empty when a kernel begins. The lines are
+    odd in number, so that no power of two of hops ends where it began.
+
+    Returns a number that only the whole chain gives: for the first two how far along the cycle it has come (`hops`
+    modulo its length), read from the buffer; for `register` the last value.
+    """
+
+    def __init__(self, variant: str = "memory", bytes: int = 8192, hops: int = 16384, seed: int = 0):
+        super().__init__()
+        self.variant = one_of("variant", variant, VARIANTS)
+        self.bytes = whole("bytes", bytes, low=4 * LINE_BYTES, high=SHARED_BYTES if variant == "shared" else None)
+        self.hops = whole("hops", hops, high=2**31 - 1)
+        self.seed = whole("seed", seed, low=0)
+        self.launch: Callable[[Tensor], Any] | None = None
+
+    def forward(self, like: Tensor) -> Tensor:
+        # like: any tensor on the device -> [1] int64
+        if self.launch is None:
+            self.launch = self.prepare(like.device)
+        walked = torch.empty(1, dtype=torch.int64, device=like.device)
+        self.launch(walked)
+        return walked
+
+    def prepare(self, device: torch.device) -> Callable[[Tensor], Any]:
+        """The kernel with its arguments, the buffer among them."""
+        if device.type != "cuda":
+            raise UnsupportedError(f"pointer-chase is a CUDA kernel, and this cell runs on {device.type}")
+        kernel = compile_kernel(SOURCE, f"chase_{self.variant}", device, "pointer-chase")
+        one = (1, 1, 1)
+        if self.variant == "register":
+            return lambda walked: kernel(one, one, [walked, SEED, FACTOR, SUMMAND, self.hops])
+        if self.variant == "shared":
+            following, rank = cycle(odd(self.bytes // WORD_BYTES), self.seed)
+            words = len(following)
+            offsets = (WORD_BYTES * following).to(device, torch.int32)
+            ranks = rank.to(device, torch.int32)
+            place = torch.zeros(1, dtype=torch.int32, device=device)
+            return lambda walked: kernel(one, (256, 1, 1), [offsets, ranks, place, walked, words, self.hops])
+        buffer = lines_of(*cycle(odd(self.bytes // LINE_BYTES), self.seed), device)
+        place = torch.tensor([buffer.data_ptr()], device=device)
+
+        def launch(walked: Tensor) -> None:
+            kernel(one, one, [place, walked, buffer.shape[0], self.hops])
+
+        return launch
+
+
+def odd(number: int) -> int:
+    """The number, or the one below."""
+    return number - 1 + number % 2
+
+
+def cycle(length: int, seed: int) -> tuple[Tensor, Tensor]:
+    """A random cycle through `length` places: of each the one that follows it, and its rank along the cycle from 0."""
+    order = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
+    following, rank = torch.empty_like(order), torch.empty_like(order)
+    following[order] = order.roll(-1)
+    rank[order] = torch.arange(length)
+    return following, rank
+
+
+def lines_of(following: Tensor, rank: Tensor, device: torch.device) -> Tensor:
+    """The cycle as lines of memory [L, 16] int64: the address of the line that follows, its own rank, and nothing."""
+    buffer = torch.zeros(len(following), LINE_BYTES // 8, dtype=torch.int64, device=device)
+    buffer[:, 0] = buffer.data_ptr() + LINE_BYTES * following.to(device)
+    buffer[:, 1] = rank.to(device)
+    return buffer
+
+
+def register_result(hops: int) -> int:
+    """What `register` returns after so many hops."""
+    value = SEED
+    for _ in range(hops):
+        value = (value * FACTOR + SUMMAND) % 2**32
+    return value
+
+
+@Claim(
+    "P12",
+    "Latencies: register below 1 ns, shared memory 5 to 10, L1 7 to 15, L2 30 to 100, memory 100 to 300 ns.",
+    unit="ns",
+)
+def p12(rows):
+    def hop_ns(**chosen):
+        """The difference between two numbers of hops, which leaves out what a call costs by itself."""
+        few, many = (only(where(rows, hops=hops, **chosen).latency_ms) for hops in (65536, 262144))
+        return 1e6 * (many - few) / 196608
+
+    register, shared = hop_ns(variant="register"), hop_ns(variant="shared")
+    l1, l2, memory = (hop_ns(bytes=size) for size in (16384, 8388608, 1073741824))
+    holds = {
+        "a register": register < 1,
+        "shared memory": between(shared, 5, 10),
+        "L1": between(l1, 7, 15),
+        "L2": between(l2, 30, 100),
+        "memory": between(memory, 100, 300),
+    }
+    also = {
+        "register (ns)": register,
+        "shared memory (ns)": shared,
+        "L1, 16 KiB (ns)": l1,
+        "L2, 8 MiB (ns)": l2,
+        "memory, 1 GiB (ns)": memory,
+    }
+    return Found(holds, memory, also)

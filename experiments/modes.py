@@ -1,0 +1,125 @@
+"""Which execution mode wins where, and by how much?"""
+
+from effbench.experiments import Claim, Found, Pivot, between, geomean, highest, log, lowest, median, relative, where
+
+GPU_SECONDS = 940
+NEEDS = "cuda"
+SWEEPS = {
+    "main": [
+        "model=mlp,attention,gpt2",
+        "bs=1,128",
+        "mode=eager,default,reduce-overhead,max-autotune,cuda-graph,compile+graph",
+        "protocol.rounds=3",
+        "protocol.budget_s=1",
+    ],
+    "convolutions": [  # tuning them takes minutes a cell: left out
+        "model=resnet18",
+        "bs=1,128",
+        "mode=eager,default,reduce-overhead,cuda-graph",
+        "protocol.rounds=3",
+        "protocol.budget_s=1",
+    ],
+}
+TABLES = [
+    Pivot("Speedup against eager", "speedup", unit="×"),
+    Pivot("Time in which the GPU works (ms)", "gpu_busy_ms"),
+]
+
+
+@Claim("P2", "torch.compile gains 10 to 30 % in compute efficiency.", unit="%", each=["model", "bs", "mode"])
+def p2(rows):
+    def gains(*modes):
+        return relative(where(rows, mode=list(modes)), "gpu_busy_ms", "mode", "eager")
+
+    both = gains("default", "compile+graph")
+    gain = geomean(both) - 1
+    also = {
+        "least": lowest(both),
+        "largest": highest(both),
+        "default": geomean(gains("default")),
+        "autotuned (compile+graph)": geomean(gains("compile+graph")),
+    }
+    return Found(between(gain, 0.1, 0.3), gain, also)
+
+
+@Claim(
+    "P3",
+    "Graph and compilation combined give 30 to 60 %.",
+    unit="%",
+    each=["model", "bs"],
+    published="2.27x in inference and 1.41x in training, geometric means of more than 180 models on an A100 (PyTorch "
+    "2 paper, ASPLOS 2024); Llama-7B on an A100, bs 1, with reduce-overhead and a static cache: 25.5 to 107 tokens/s "
+    "(gpt-fast); Llama-3-8B, bs 1: 8.23 to 7.35 ms (SGLang pull request 1401). Other GPUs and models than ours.",
+)
+def p3(rows):
+    combined = where(rows, mode=["reduce-overhead", "max-autotune", "compile+graph"]).speedup
+    saved = 1 - 1 / geomean(combined)
+    also = {"least speedup": lowest(combined), "largest speedup": highest(combined)}
+    return Found(between(saved, 0.3, 0.6), saved, also)
+
+
+@Claim(
+    "P4",
+    "At bs 1 to 8 graphs win most, from 8 to 64 both, above 64 compilation contributes more.",
+    unit="%",
+    published="SGLang pull request 1008, a graph against graph and compilation: bs 1 7.37 to 6.42 ms, bs 128 11.84 to "
+    "12.31 ms. Another model and GPU.",
+)
+def p4(main):
+    def compilation(rows):
+        """Its share of what compilation and a graph gain together."""
+        alone, together = (geomean(where(rows, mode=mode).speedup) for mode in ("default", "compile+graph"))
+        return log(alone) / log(together)
+
+    small, large = compilation(main[main.bs <= 8]), compilation(main[main.bs > 64])
+    return Found((large > 0.5) & (small < 0.5), large, {"compilation's share at bs 1 to 8": small})
+
+
+@Claim(
+    "P7",
+    "Compilation speeds an MLP up 1.3x, attention 1.1x, a model end to end 1.2x.",
+    unit="×",
+    each=["model", "bs"],
+)
+def p7(main):
+    ranges = {"mlp": (1.2, 1.4), "attention": (1.05, 1.15), "gpt2": (1.1, 1.3)}
+    gain = geomean(where(main, mode="default").speedup)
+    return Found(between(gain, *ranges[main.model.iloc[0]]), gain)
+
+
+@Claim(
+    "P16",
+    "Bound by latency: a graph first; bound by throughput: compilation first; in production both, with reduce-overhead, "
+    "and max-autotune when tuning.",
+)
+def p16(rows):
+    def speedup(mode, among=rows):
+        return geomean(where(among, mode=mode).speedup)
+
+    def period(mode):
+        return geomean(relative(where(rows[rows.bs >= 64], mode=mode), "period_ms", "mode", "eager"))
+
+    single = where(rows, bs=1)
+    tuned = rows[rows.model != "resnet18"]  # it was not tuned: compared over the models that have every mode
+    graph, compiled, both = (speedup(mode, tuned) for mode in ("cuda-graph", "default", "compile+graph"))
+    reduced, most = speedup("reduce-overhead", tuned), speedup("max-autotune", tuned)
+    either = highest([speedup("cuda-graph"), speedup("default")])
+    holds = {
+        "bs 1: a graph before compilation": speedup("cuda-graph", single) > speedup("default", single),
+        "bs 64 and more: compilation before a graph": period("default") > period("cuda-graph"),
+        "both together (compile+graph) before either": both > highest([graph, compiled]),
+        "reduce-overhead before either": speedup("reduce-overhead") > either,
+        "max-autotune before reduce-overhead": most > reduced,
+    }
+    also = {
+        "bs 1, a graph": speedup("cuda-graph", single),
+        "bs 1, compiled": speedup("default", single),
+        "period at bs 64 and more, a graph": period("cuda-graph"),
+        "period at bs 64 and more, compiled": period("default"),
+        "mlp, attention and gpt2: a graph": graph,
+        "compile+graph": both,
+        "reduce-overhead": reduced,
+        "max-autotune": most,
+        "calls until max-autotune has paid for itself": median(where(rows, mode="max-autotune").break_even_calls),
+    }
+    return Found(holds, also=also)

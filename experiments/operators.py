@@ -1,0 +1,74 @@
+"""How many operators does PyTorch have?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import torch._inductor.inductor_prims  # both register operators when they are imported
+import torch._prims
+
+from effbench.experiments import Claim, Found, between
+from effbench.experiments.checks import Facts, check
+
+GPU_SECONDS = 5
+
+
+@check()
+def registry(device: torch.device) -> Facts:
+    """Operators of the registry: prims, ATen by overload and by name, and those tagged as core ATen."""
+    names = torch._C._dispatch_get_all_op_names()
+    aten = count("aten", names)
+    prims = [value for value in vars(torch._prims).values() if isinstance(value, torch._ops.OpOverload)]
+    core = {str(op): op for op in core_overloads("aten", names)}
+    return {
+        "prims": len({str(op) for op in prims}),
+        "prims_with_those_of_inductor": count("prims", names)["names"],
+        "aten_names": aten["names"],
+        "aten_overloads": aten["overloads"],
+        "aten_public_functional_names": aten["public_functional_names"],
+        "core_aten_overloads": len(core),
+        "core_aten_names": len({name.rsplit(".", 1)[0] for name in core}),
+        # another thing of the same name: TorchScript's own
+        "jit_prim_names": len({s.name for s in torch._C._jit_get_all_schemas() if s.name.startswith("prim::")}),
+        "torch_version": torch.__version__,
+    }
+
+
+def count(namespace: str, names: Iterable[str]) -> dict[str, int]:
+    """`names`: `aten::add.Tensor`. Public and functional: no leading underscore, no trailing one, and no overload that
+    only writes into `out`."""
+    own = [name.removeprefix(f"{namespace}::") for name in names if name.startswith(f"{namespace}::")]
+    bases = {name.partition(".")[0] for name in own}
+    return {
+        "overloads": len(own),
+        "names": len(bases),
+        "public_functional_names": sum(not base.startswith("_") and not base.endswith("_") for base in bases),
+    }
+
+
+def core_overloads(namespace: str, names: Iterable[str]) -> list[torch._ops.OpOverload]:
+    found = []
+    for name in names:
+        space, _, rest = name.partition("::")
+        base, _, overload = rest.partition(".")
+        if space != namespace:
+            continue
+        packet = getattr(getattr(torch.ops, space), base, None)
+        operator = getattr(packet, overload or "default", None)
+        if operator is not None and torch.Tag.core in operator.tags:
+            found.append(operator)
+    return found
+
+
+@Claim("S14", "There are about 250 prim operators and about 750 ATen operators.")
+def s14(registry):
+    functional = registry.aten_public_functional_names
+    also = {
+        "prims": registry.prims,
+        "ATen names": registry.aten_names,
+        "ATen names, functional and public": functional,
+        "ATen overloads": registry.aten_overloads,
+        "core ATen names": registry.core_aten_names,
+    }
+    return Found(between(registry.prims, 200, 300) & between(functional, 600, 900), also=also)

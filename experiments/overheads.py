@@ -1,0 +1,408 @@
+"""What do the small habits of PyTorch code cost?
+
+Each workload has variants, ways of doing the same thing: they return the same values, so that only their cost tells
+them apart. If that is impossible, the class says what is returned instead.
+
+B batch, D width, N elements, P parameter tensors.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from effbench.errors import UnsupportedError
+from effbench.experiments import Claim, Found, Pivot, geomean, highest, only, relative, where
+from effbench.experiments.checks import one_of, whole
+from effbench.models.mlp import MLP, LinearStack
+
+GPU_SECONDS = 370
+SWEEPS = {
+    "tiny": ["model=matmul32", "mode=eager,cuda-graph", "protocol.rounds=3", "protocol.budget_s=2"],
+    "elements": ["model=elements", "model.module.variant=loop,whole", "protocol.rounds=3", "protocol.budget_s=2"],
+    "creation": ["model=creation", "model.module.variant=device,host", "protocol.rounds=3", "protocol.budget_s=2"],
+    "inplace": [
+        "model=inplace",
+        "model.module.variant=in-place,out-of-place",
+        "model.module.cold=false,true",
+        "protocol.rounds=3",
+        "protocol.budget_s=2",
+    ],
+    "nonzero": [
+        "model=nonzero",
+        "model.module.variant=nonzero,nonzero-static,mask,nonzero-then-work,work-then-nonzero",
+        "protocol.rounds=3",
+        "protocol.budget_s=2",
+    ],
+    "gradients": [
+        "model=gradmode",
+        "model.module.variant=grad,no_grad,inference_mode",
+        "protocol.rounds=3",
+        "protocol.budget_s=2",
+    ],
+    "transfer": [
+        "model=transfer",
+        "model.module.variant=uint8,float32",
+        "model.module.pinned=false,true",
+        "bs=64",
+        "protocol.rounds=3",
+        "protocol.budget_s=2",
+    ],
+    "optimizer": [
+        "model=optimizer",
+        "model.module.variant=loop,foreach,fused,capturable",
+        "bs=64",
+        "protocol.rounds=3",
+        "protocol.budget_s=2",
+    ],
+}
+TABLES = [
+    Pivot("Latency (ms) of the optimizers", "latency_ms", "optimizer", rows=["model"], columns="variant"),
+    Pivot("Latency (ms) of the selections", "latency_ms", "nonzero", rows=["model"], columns="variant"),
+]
+
+
+class SmallMatmul(nn.Module):
+    """A product of two D × D matrices, one operator. The batch size plays no part in it."""
+
+    def __init__(self, size: int = 32):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(whole("size", size), size) / size**0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # x [D, D] -> [D, D]
+        return torch.mm(x, self.weight)
+
+
+ELEMENTS = ("loop", "whole")
+
+
+class Elements(nn.Module):
+    """Triples N elements: `loop` indexes them one by one from Python (with a batch, one row of B numbers at a time),
+    `whole` is a single operation on the tensor."""
+
+    def __init__(self, variant: str = "whole", count: int = 64):
+        super().__init__()
+        self.variant = one_of("variant", variant, ELEMENTS)
+        self.count = whole("count", count)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # x [N, B] -> [N, B]
+        if self.variant == "whole":
+            return x * 3.0
+        y = torch.empty_like(x)
+        for i in range(self.count):
+            y[i] = x[i] * 3.0
+        return y
+
+
+CREATION = ("device", "host", "host-pinned")
+FILLS = ("normal", "zeros")
+
+
+class Creation(nn.Module):
+    """A tensor of normal numbers or zeros on the device of `like`: made there (`device`), or on the host in pageable
+    (`host`) or pinned memory (`host-pinned`) and copied.
+
+    Zeros are the same everywhere. Normal numbers come from a generator of this module's own that is seeded anew in each
+    call (a microsecond or two, part of what is measured): a variant repeats its own values, so that modes can be held
+    against eager, but another device draws other numbers from the same seed, so that `device` and the `host` variants
+    agree in distribution only. A CUDA graph cannot hold that seeding: it is for eager.
+    """
+
+    def __init__(self, variant: str = "device", fill: str = "normal", elements: int = 2**20, seed: int = 1234):
+        super().__init__()
+        self.variant = one_of("variant", variant, CREATION)
+        self.fill = one_of("fill", fill, FILLS)
+        self.elements = whole("elements", elements)
+        self.seed = whole("seed", seed, low=0)
+        self.generator: torch.Generator | None = None
+
+    def forward(self, like: Tensor) -> Tensor:
+        # like [B] -> [B, N]
+        pinned = self.variant == "host-pinned"
+        if pinned and like.device.type != "cuda":
+            raise UnsupportedError(f"variant=host-pinned needs CUDA, and this cell runs on {like.device.type}")
+        where = like.device if self.variant == "device" else torch.device("cpu")
+        shape = (like.shape[0], self.elements)
+        if self.fill == "zeros":
+            made = torch.zeros(shape, dtype=like.dtype, device=where, pin_memory=pinned)
+        else:
+            if self.generator is None:
+                self.generator = torch.Generator(where)
+            self.generator.manual_seed(self.seed)
+            made = torch.randn(shape, generator=self.generator, dtype=like.dtype, device=where, pin_memory=pinned)
+        return made.to(like.device, non_blocking=pinned)
+
+
+IN_PLACE = ("in-place", "out-of-place")
+
+
+class InPlace(nn.Module):
+    """`length` operations, ReLU and a clamp to at most 1 by turns.
+
+    Doing these again changes nothing, so that `in-place` may be called over and over on the same input: its values
+    stay. `cold=true` empties CUDA's caching allocator before the chain, in both variants: what is allocated then is
+    asked of the driver, as in a process's first call.
+    """
+
+    def __init__(self, variant: str = "out-of-place", elements: int = 2**24, length: int = 2, cold: bool = False):
+        super().__init__()
+        self.variant = one_of("variant", variant, IN_PLACE)
+        self.elements = whole("elements", elements)
+        self.length = whole("length", length)
+        self.cold = one_of("cold", cold, (False, True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        # x [B, N] -> [B, N]
+        if self.cold:
+            if x.device.type != "cuda":
+                raise UnsupportedError(
+                    f"cold=true needs CUDA's caching allocator, and this cell runs on {x.device.type}"
+                )
+            torch.cuda.empty_cache()
+        for i in range(self.length):
+            if self.variant == "in-place":
+                x = x.clamp_(max=1.0) if i % 2 else x.relu_()
+            else:
+                x = x.clamp(max=1.0) if i % 2 else x.relu()
+        return x
+
+
+SELECTIONS = ("nonzero", "nonzero-static", "mask", "nonzero-then-work", "work-then-nonzero")
+
+
+class Selection(nn.Module):
+    """The sum of the positive outputs of a stack of linear layers with ReLU, found in one of several ways.
+
+    `nonzero` makes as many indices as there are positive outputs, so that the host waits for the device: for the
+    forward before it, mostly. `nonzero-static` fills `slots` indices (null: one for each output, so that none is left
+    out; fewer give another sum) and `mask` makes none; neither waits. `nonzero-then-work` does `work_us` microseconds
+    of work of the host's own after the selection has waited, `work-then-nonzero` does it between the forward and the
+    selection, while the device is busy. All five return the same sum; what they cost the host is in `enqueue_ms`.
+    The work of the host is not part of a CUDA graph: those two variants are for eager.
+    """
+
+    def __init__(
+        self,
+        variant: str = "nonzero",
+        sizes: Sequence[int] = (1000, 5000, 10000, 10000),
+        slots: int | None = None,
+        work_us: int = 500,
+    ):
+        super().__init__()
+        self.variant = one_of("variant", variant, SELECTIONS)
+        self.slots = None if slots is None else whole("slots", slots)
+        self.work_us = whole("work_us", work_us, low=0)
+        self.stack = LinearStack(sizes)
+        # on the device already: a number from Python might have to be sent there
+        self.register_buffer("zero", torch.zeros(()), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # x [B, F_first] -> []
+        y = self.stack(x).flatten()  # [M]
+        positive = y > 0
+        if self.variant == "mask":
+            return torch.where(positive, y, self.zero).sum()
+        if self.variant == "nonzero-static":
+            slots = y.shape[0] if self.slots is None else self.slots
+            indices = torch.nonzero_static(positive, size=slots, fill_value=-1).squeeze(1)  # [S]
+            return torch.where(indices >= 0, y[indices], self.zero).sum()  # -1 reads the last output, and drops it
+        if self.variant == "work-then-nonzero":
+            spin(self.work_us)
+        indices = positive.nonzero().squeeze(1)  # [K]
+        if self.variant == "nonzero-then-work":
+            spin(self.work_us)
+        return y[indices].sum()
+
+
+def spin(microseconds: int) -> None:
+    """Keep the host busy for so long."""
+    end = time.perf_counter_ns() + 1000 * microseconds
+    while time.perf_counter_ns() < end:
+        pass
+
+
+#: variant -> (inference mode, gradients)
+GRADIENTS = {"grad": (False, True), "no_grad": (False, False), "inference_mode": (True, False)}
+
+
+class GradMode(nn.Module):
+    """A small MLP whose forward sets its own gradient mode, whatever holds around it.
+
+    `grad` records a graph for a backward that never comes and keeps what it would need; `no_grad` records nothing;
+    `inference_mode` also leaves out version counters and view tracking. Each enters the same two contexts, so that
+    entering them costs each the same.
+    """
+
+    def __init__(self, variant: str = "inference_mode", width: int = 256, depth: int = 20):
+        super().__init__()
+        self.variant = one_of("variant", variant, GRADIENTS)
+        self.inference, self.grad = GRADIENTS[variant]
+        self.mlp = MLP(whole("width", width), whole("depth", depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        # x [B, D] -> [B, D]
+        if self.grad and not torch.compiler.is_compiling() and x.is_inference():
+            raise UnsupportedError(
+                "variant=grad needs an input made outside inference mode, and this mode copies it there"
+            )
+        with torch.inference_mode(self.inference), torch.set_grad_enabled(self.grad):
+            return self.mlp(x)
+
+
+TRANSFERS = ("uint8", "float32")
+
+
+class Transfer(nn.Module):
+    """Images that lie on the host, copied and made floats in [0, 1) of the dtype of `like`.
+
+    `uint8` copies bytes and scales them on the device; `float32` copies values that were scaled on the host before, and
+    rounds them to the dtype there. Scaled by 1/256, which every float type holds exactly, so that both give the same
+    values. `pinned` puts the host's tensor into page-locked memory, from where the copy need not be waited for.
+    `batch` is the cell's batch size. On the CPU nothing is copied.
+    """
+
+    def __init__(
+        self, variant: str = "uint8", pinned: bool = False, batch: int = 1, shape: Sequence[int] = (3, 224, 224)
+    ):
+        super().__init__()
+        self.variant = one_of("variant", variant, TRANSFERS)
+        self.pinned = one_of("pinned", pinned, (False, True))
+        if pinned and not torch.cuda.is_available():
+            raise UnsupportedError("pinned=true needs CUDA, and torch sees no CUDA device here")
+        sizes = (whole("batch", batch), *(whole("shape", size) for size in shape))
+        # a plain attribute, no buffer: it stays on the host
+        self.images = torch.randint(0, 256, sizes, dtype=torch.uint8)
+        if variant == "float32":
+            self.images = self.images.float() / 256
+        if pinned:
+            self.images = self.images.pin_memory()
+        self.bytes = math.prod(sizes) * self.images.element_size()
+
+    def forward(self, like: Tensor) -> Tensor:
+        # like [B] -> [B, C, H, W]
+        if self.pinned and like.device.type != "cuda":
+            raise UnsupportedError(f"pinned=true needs CUDA, and this cell runs on {like.device.type}")
+        images = self.images.to(like.device, non_blocking=self.pinned).to(like.dtype)
+        return images * (1 / 256) if self.variant == "uint8" else images
+
+
+#: variant -> arguments of torch.optim.Adam
+OPTIMIZERS = {
+    "loop": {"foreach": False, "fused": False},
+    "foreach": {"foreach": True},
+    "fused": {"fused": True},
+    "capturable": {"foreach": True, "capturable": True},
+}
+
+
+class AdamStep(nn.Module):
+    """`optimizer.step()` on `layers` linear layers of one width, and nothing else: the gradients are those of the first
+    batch that comes, made in the first call and kept.
+
+    The default `lr` is 0: the same kernels over the same bytes, and the parameters stay, so that a call can be repeated
+    and compared. With it the check against eager holds parameters that must not have moved; any other `lr` moves them
+    from call to call, and the cell is `incorrect`. Only `capturable` (foreach, with its step counts on the device;
+    needs CUDA) can be captured in a CUDA graph.
+    """
+
+    def __init__(self, variant: str = "foreach", layers: int = 20, width: int = 200, lr: float = 0.0):
+        super().__init__()
+        self.variant = one_of("variant", variant, OPTIMIZERS)
+        self.lr = lr
+        self.mlp = MLP(whole("width", width), whole("layers", layers))
+        self.moved: list[nn.Parameter] = []
+        self.optimizer: torch.optim.Adam | None = None
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        # x [B, D] -> P tensors: weights [D, D] and biases [D] by turns
+        with torch.inference_mode(False):
+            if self.optimizer is None:
+                self.optimizer = self.prepare(x)
+            self.optimizer.step()
+        return self.moved
+
+    def prepare(self, x: Tensor) -> torch.optim.Adam:
+        """Gradients of a mean square, and the optimizer of this variant (made once the module is on its device: some
+        variants look where the parameters are)."""
+        if self.variant == "capturable" and x.device.type != "cuda":
+            raise UnsupportedError(f"variant=capturable needs CUDA, and this cell runs on {x.device.type}")
+        with torch.enable_grad():
+            self.mlp(x.clone()).square().mean().backward()
+        self.moved = list(self.mlp.parameters())
+        return torch.optim.Adam(self.moved, lr=self.lr, **OPTIMIZERS[self.variant])
+
+
+def against(rows, column, variant, reference):
+    """Figure of the reference ÷ that of the variant."""
+    return only(relative(where(rows, variant=variant), column, "variant", reference))
+
+
+@Claim("O1", "A tiny operator is mostly the overhead of its call.", unit="%", needs="cuda")
+def o1(tiny):
+    eager = where(tiny, mode="eager")
+    overhead = only(1 - eager.gpu_busy_ms / eager.latency_ms)
+    also = {"kernel (ms)": only(eager.gpu_busy_ms), "host until the call returns (ms)": only(eager.enqueue_ms)}
+    return Found(overhead > 0.5, overhead, also)
+
+
+@Claim("O2", "Operations on whole tensors beat loops over elements.", unit="×")
+def o2(elements):
+    gain = against(elements, "latency_ms", "whole", "loop")
+    return Found(gain > 1, gain)
+
+
+@Claim("O3", "Create on the GPU, not on the CPU to copy it there.", unit="×", needs="cuda")
+def o3(creation):
+    gain = against(creation, "latency_ms", "device", "host")
+    return Found(gain > 1, gain)
+
+
+@Claim("O4", "In-place skips an allocation and saves time.", unit="×", each="cold")
+def o4(inplace):
+    chosen = where(inplace, variant="in-place")
+    time_gain = geomean(relative(chosen, "latency_ms", "variant", "out-of-place"))
+    memory = relative(chosen, "peak_allocated_bytes", "variant", "out-of-place")
+    holds = {"skips an allocation": geomean(memory) > 1, "saves time": time_gain > 1}
+    return Found(holds, time_gain, {"peak memory, out of place ÷ in place": highest(memory)})
+
+
+@Claim("O5", "nonzero synchronises, and the wait is really for the forward before it.", unit="×", needs="cuda")
+def o5(nonzero):
+    enqueue = against(nonzero, "enqueue_ms", "mask", "nonzero")
+    order = against(nonzero, "latency_ms", "work-then-nonzero", "nonzero-then-work")
+    also = {
+        "latency, nonzero ÷ mask": against(nonzero, "latency_ms", "mask", "nonzero"),
+        "latency, nonzero ÷ nonzero_static": against(nonzero, "latency_ms", "nonzero-static", "nonzero"),
+        "work after ÷ work before the wait": order,
+    }
+    return Found((enqueue > 1) & (order > 1), enqueue, also)
+
+
+@Claim("O6", "Switch gradients off where none are needed.", unit="×")
+def o6(gradients):
+    no_grad, inference = (against(gradients, "latency_ms", name, "grad") for name in ("no_grad", "inference_mode"))
+    return Found((inference > 1) & (no_grad > 1), inference, {"no_grad": no_grad, "inference_mode": inference})
+
+
+@Claim("O7", "Moving bytes is cheaper than moving floats.", unit="×", each="pinned", needs="cuda")
+def o7(transfer):
+    gain = geomean(relative(where(transfer, variant="uint8"), "latency_ms", "variant", "float32"))
+    return Found(gain > 1, gain)
+
+
+@Claim("O8", "Foreach and fused optimizers beat the loop.", unit="×", needs="cuda")
+def o8(optimizer):
+    foreach, fused = (against(optimizer, "latency_ms", name, "loop") for name in ("foreach", "fused"))
+    also = {
+        "latency, fused": fused,
+        "GPU busy, loop ÷ foreach": against(optimizer, "gpu_busy_ms", "foreach", "loop"),
+        "GPU busy, loop ÷ fused": against(optimizer, "gpu_busy_ms", "fused", "loop"),
+        "kernels, foreach ÷ fused": against(optimizer, "kernels", "fused", "foreach"),
+    }
+    return Found((foreach > 1) & (fused > 1), foreach, also)

@@ -1,0 +1,203 @@
+"""How does SGLang compile a model that has operators of its own?
+
+T tokens, D width, N experts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from effbench.experiments import Claim, Found
+from effbench.experiments.checks import Counting, Facts, attempt, check, close
+
+GPU_SECONDS = 20
+
+#: Calls of the operators' own kernels. Dynamo does not see into them.
+KERNEL_CALLS: Counter[str] = Counter()
+
+
+@torch.library.custom_op("effbench_experiment::scaled_silu", mutates_args=())
+def scaled_silu(x: torch.Tensor, scale: float) -> torch.Tensor:
+    KERNEL_CALLS["activation"] += 1
+    return F.silu(x) * scale
+
+
+@torch.library.custom_op("effbench_experiment::mix_experts", mutates_args=())
+def mix_experts(x: torch.Tensor, weight: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    KERNEL_CALLS["experts"] += 1
+    return torch.einsum("td,nde,tn->te", x, weight, scores)
+
+
+@scaled_silu.register_fake
+def _(x: torch.Tensor, scale: float) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@mix_experts.register_fake
+def _(x: torch.Tensor, weight: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(x.shape[0], weight.shape[2])
+
+
+class TwoPaths(nn.Module):
+    """A layer with a custom operator and native code of the same meaning. `native_up_to_tokens`: the most tokens for
+    which the native code is to be compiled (None: any number)."""
+
+    native_up_to_tokens: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.native = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.forward_native(x) if self.native else self.forward_custom(x)
+
+    def forward_custom(self, x: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def forward_native(self, x: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class Activation(TwoPaths):
+    """(T, D) -> (T, D)"""
+
+    def forward_custom(self, x: torch.Tensor) -> torch.Tensor:
+        return scaled_silu(x, 2.0)
+
+    def forward_native(self, x: torch.Tensor) -> torch.Tensor:
+        return F.silu(x) * 2.0
+
+
+class Experts(TwoPaths):
+    """(T, D) -> (T, D); a fused mixture of N experts, whose native code pays off for a single token only."""
+
+    native_up_to_tokens = 1
+
+    def __init__(self, width: int, experts: int) -> None:
+        super().__init__()
+        self.router = nn.Linear(width, experts)
+        self.weight = nn.Parameter(torch.randn(experts, width, width) / width)
+
+    def forward_custom(self, x: torch.Tensor) -> torch.Tensor:
+        return mix_experts(x, self.weight, self.router(x).softmax(-1))
+
+    def forward_native(self, x: torch.Tensor) -> torch.Tensor:
+        outputs = torch.einsum("td,nde->tne", x, self.weight)
+        return (outputs * self.router(x).softmax(-1).unsqueeze(-1)).sum(1)
+
+
+class Block(nn.Module):
+    """(T, D) -> (T, D)"""
+
+    def __init__(self, width: int, experts: int) -> None:
+        super().__init__()
+        self.experts = Experts(width, experts)
+        self.activation = Activation()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.activation(self.experts(x))
+
+
+@contextmanager
+def native_while_compiling(module: nn.Module, tokens: int) -> Iterator[list[str]]:
+    """Swap the native code in below `module`; yields the names of the layers swapped. All are as they were afterwards,
+    however the block ends."""
+    before: dict[str, bool] = {}
+    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, TwoPaths)}
+    try:
+        for name, layer in layers.items():
+            if layer.native_up_to_tokens is None or tokens <= layer.native_up_to_tokens:
+                before[name] = layer.native
+                layer.native = True
+        yield list(before)
+    finally:
+        for name, native in before.items():
+            layers[name].native = native
+
+
+Swap = Callable[[nn.Module, int], AbstractContextManager[list[str]]]
+
+
+@check()
+def swap(device: torch.device, width: int = 8, experts: int = 2) -> Facts:
+    """Which path of a layer with a custom operator and native code ran: eager, compiled with the native code swapped
+    in (for one token and for two), and after it, also where compiling failed."""
+    return observe(device, width, experts, native_while_compiling)
+
+
+def observe(device: torch.device, width: int, experts: int, swap: Swap) -> Facts:
+    module = Block(width, experts).to(device).requires_grad_(False)
+    one, two = (torch.randn(tokens, width, device=device) for tokens in (1, 2))
+    facts: Facts = {"eager_before": paths(module, one)}
+    torch._dynamo.reset()
+    facts["compiled_without_a_swap"] = paths(torch.compile(module, backend=Counting(), fullgraph=True), one)
+    for name, x in (("one_token", one), ("two_tokens", two)):
+        torch._dynamo.reset()
+        backend = Counting()
+        compiled = torch.compile(module, backend=backend, fullgraph=True)
+        with swap(module, x.shape[0]):
+            facts[f"compiled_for_{name}"] = paths(compiled, x)
+            output = compiled(x)
+        graphs = len(backend.graphs)
+        facts[f"eager_after_{name}"] = paths(module, x)
+        facts[f"output_for_{name}_equals_eager"] = close(output, module(x))
+        # Dynamo guards the switch, so the compiled code is no longer the one to call
+        facts[f"compiled_code_called_after_{name}"] = paths(compiled, x)
+        facts[f"compiled_again_after_{name}"] = len(backend.graphs) > graphs
+
+    def fails(graph: Any, example_inputs: Any) -> Any:
+        raise RuntimeError("this backend always fails")
+
+    def compile_and_fail() -> None:
+        with swap(module, 1):
+            torch.compile(module, backend=fails, fullgraph=True)(one)
+
+    torch._dynamo.reset()
+    facts["compiling_failed"] = not attempt(compile_and_fail).succeeded
+    facts["eager_after_failure"] = paths(module, one)
+    facts["restored_after_failure"] = facts["eager_after_failure"] == facts["eager_before"]
+    facts["restored_after_compiling"] = all(
+        facts[f"eager_after_{name}"] == facts["eager_before"] for name in ("one_token", "two_tokens")
+    )
+    return facts
+
+
+def paths(function: Callable[..., Any], x: torch.Tensor) -> dict[str, str]:
+    """`custom` where a layer's operator ran in this call, else `native`."""
+    before = KERNEL_CALLS.copy()
+    function(x)
+    return {name: "custom" if KERNEL_CALLS[name] > before[name] else "native" for name in ("activation", "experts")}
+
+
+s13 = Claim(
+    "S13",
+    "SGLang compiles with dynamic=True and reduce-overhead.",
+    not_measurable="it is a statement about SGLang's code, not about a speed: its graph runner calls torch.compile "
+    "with max-autotune-no-cudagraphs and leaves dynamic off unless told otherwise",
+)
+
+
+@Claim(
+    "S18",
+    "SGLang swaps custom operators for native code while compiling, and back afterwards (fused MoE only at one token).",
+)
+def s18(swap):
+    one, two, later = swap.compiled_for_one_token, swap.compiled_for_two_tokens, swap.eager_after_two_tokens
+    right = [swap.output_for_one_token_equals_eager, swap.output_for_two_tokens_equals_eager]
+    holds = (
+        (one.activation == "native")
+        & (one.experts == "native")
+        & (two.experts == "custom")
+        & (later.activation == "custom")
+        & swap.restored_after_failure
+        & right[0]
+        & right[1]
+    )
+    return Found(holds, also={"outputs equal eager": right})

@@ -1,0 +1,166 @@
+"""How often does torch.compile compile when shapes change, and what does its limit do?
+
+B batch, D width.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from effbench.experiments import Claim, Found
+from effbench.experiments.checks import Counting, Facts, Log, attempt, check, close, error_facts
+from effbench.worker.failures import first_line
+
+GPU_SECONDS = 60
+
+Prepare = Callable[[torch.Tensor], object]
+
+
+class Layer(nn.Module):
+    """(B, D) -> (B, D). A frame of its own: Dynamo counts recompilations by code, and all of torch's modules share
+    theirs."""
+
+    def __init__(self, width: int, device: torch.device) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width, device=device)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).relu()
+
+
+@check()
+def sizes(device: torch.device, sizes: Sequence[int] = (2, 3, 4, 5, 8, 16), width: int = 4) -> Facts:
+    """Compilations over a sequence of batch sizes with dynamic None, True and False, and with the dimension marked."""
+    variants = {
+        "none": compilations(device, sizes, width, dynamic=None),
+        "true": compilations(device, sizes, width, dynamic=True),
+        "false": compilations(device, sizes, width, dynamic=False),
+        "marked": compilations(device, sizes, width, mark=lambda x: torch._dynamo.mark_dynamic(x, 0)),
+    }
+    x = torch.ones(2, width)
+    return {
+        "sizes": list(sizes),
+        "dynamic": variants,
+        "mark_dynamic_arguments": list(inspect.signature(torch._dynamo.mark_dynamic).parameters),
+        "mark_dynamic_takes_index": attempt(torch._dynamo.mark_dynamic, x, index=0).succeeded,
+        "mark_dynamic_takes_dim": attempt(torch._dynamo.mark_dynamic, x, dim=0).succeeded,
+    }
+
+
+def compilations(
+    device: torch.device,
+    sizes: Sequence[int],
+    width: int,
+    dynamic: bool | None = None,
+    mark: Prepare = lambda x: None,
+    module: nn.Module | None = None,
+) -> Facts:
+    """How many graphs had been compiled after each size; the limit on recompilations is out of the way."""
+    torch._dynamo.reset()
+    module = module or Layer(width, device)
+    backend = Counting()
+    compiled = torch.compile(module, backend=backend, dynamic=dynamic)
+    known = len(torch._dynamo.utils.get_compilation_metrics())
+    after, failed, right = [], {}, True
+    with torch._dynamo.config.patch(recompile_limit=len(sizes) + 1), torch.no_grad():
+        for size in sizes:
+            x = torch.randn(size, width, device=device)
+            mark(x)
+            called = attempt(compiled, x)
+            if called.succeeded:
+                right = right and close(called.value, module(x))
+            else:
+                failed[str(size)] = error_facts(called.raised)
+            after.append(len(backend.graphs))
+    reasons = [metric.recompile_reason for metric in torch._dynamo.utils.get_compilation_metrics()[known:]]
+    facts: Facts = {
+        "compilations": len(backend.graphs),
+        "compilations_after_each_size": after,
+        "recompile_reasons": [first_line(str(reason)) for reason in reasons if reason],
+        "outputs_equal_eager": right,
+    }
+    if failed:
+        facts["failed_sizes"] = failed
+    return facts
+
+
+@check()
+def limit(device: torch.device, limit: int = 3, sizes: Sequence[int] = (2, 3, 4, 5, 6, 7), width: int = 4) -> Facts:
+    """More shapes than cache_size_limit (recompile_limit) allows: which run compiled, which in eager, and whether the
+    first are still compiled afterwards."""
+    torch._dynamo.reset()
+    module = Layer(width, device)
+    backend = Counting()
+    compiled = torch.compile(module, backend=backend, dynamic=False)
+
+    def ran_compiled(size: int) -> bool:
+        calls = backend.calls
+        compiled(torch.randn(size, width, device=device))
+        return backend.calls > calls
+
+    with torch._dynamo.config.patch(recompile_limit=limit), Log("torch._dynamo.convert_frame") as log, torch.no_grad():
+        first_pass = {size: ran_compiled(size) for size in sizes}
+        graphs = len(backend.graphs)
+        second_pass = {size: ran_compiled(size) for size in sizes}
+        graphs_later = len(backend.graphs)
+        fallen_back = [size for size, was in first_pass.items() if not was]
+        torch._dynamo.reset()
+        whole = torch.compile(module, backend=Counting(), dynamic=False, fullgraph=True)
+        with_fullgraph = attempt(lambda: [whole(torch.randn(size, width, device=device)) for size in sizes])
+    return {
+        "limit": limit,
+        "sizes": list(sizes),
+        "compiled_sizes": [size for size, was in first_pass.items() if was],
+        "eager_sizes": fallen_back,
+        "graphs_compiled": graphs,
+        "limit_sends_later_shapes_to_eager": bool(fallen_back) and graphs == limit,
+        "nothing_is_evicted": second_pass == first_pass and graphs_later == graphs,
+        "cache_size_limit_is_the_same_setting": same_setting(),
+        "default_limit": torch._dynamo.config.recompile_limit,
+        "log": log.lines[:2],
+        **{f"fullgraph_{key}": value for key, value in with_fullgraph.facts().items()},
+    }
+
+
+def same_setting() -> bool | None:
+    """Does cache_size_limit move recompile_limit? None where only one of them is left."""
+    config = torch._dynamo.config
+    if not (hasattr(config, "cache_size_limit") and hasattr(config, "recompile_limit")):
+        return None
+    before = config.recompile_limit
+    try:
+        config.cache_size_limit = before + 1
+        return config.recompile_limit == before + 1
+    finally:
+        config.recompile_limit = before
+
+
+@Claim("S6", "Changing shapes recompile; mark_dynamic helps.", unit="compilations")
+def s6(sizes):
+    automatic, marked = (sizes.dynamic[name].compilations for name in ("none", "marked"))
+    also = {
+        "sizes": sizes.sizes,
+        "compilations with dynamic=None": automatic,
+        "compilations with dynamic=True": sizes.dynamic["true"].compilations,
+        "with dynamic=False, each shape": sizes.dynamic["false"].compilations,
+        "marked": marked,
+        "mark_dynamic takes index": sizes.mark_dynamic_takes_index,
+        "mark_dynamic takes dim": sizes.mark_dynamic_takes_dim,
+    }
+    return Found({"a new shape recompiles": automatic > 1, "mark_dynamic helps": marked < automatic}, automatic, also)
+
+
+@Claim("S12", "cache_size_limit=256 caches up to 256 compilations.")
+def s12(limit):
+    also = {
+        "limit": limit.limit,
+        "sizes compiled": limit.compiled_sizes,
+        "sizes run in eager": limit.eager_sizes,
+        "it is recompile_limit by another name": limit.cache_size_limit_is_the_same_setting,
+        "default": limit.default_limit,
+    }
+    return Found(~limit.limit_sends_later_shapes_to_eager, also=also)

@@ -1,0 +1,38 @@
+"""What does a CUDA graph save at small batch sizes, and where does the time come from?"""
+
+from effbench.experiments import Claim, Found, Pivot, between, geomean, mean, where
+
+GPU_SECONDS = 250
+NEEDS = "cuda"
+SWEEPS = {
+    "main": [
+        "model=mlp,mlp-swiglu,attention,gpt2,moe-decode,mobilenetv3,resnet18,bert-base,lin3,llama-1b-decode",
+        "bs=1",
+        "mode=eager,cuda-graph",
+        "protocol.rounds=3",
+        "protocol.budget_s=1",
+    ]
+}
+TABLES = [
+    Pivot("Speedup of a CUDA graph", "speedup", unit="×"),
+    Pivot("Share of the time in which the GPU idles", "gpu_idle_fraction", unit="%"),
+]
+
+
+@Claim(
+    "P1",
+    "A CUDA graph cuts latency by 30 to 70 % at small batch.",
+    unit="%",
+    each="model",
+    published="Mask R-CNN 1.70x in training (NVIDIA's post on CUDA graphs); granite 3B-a800m on an H200, bs 1, "
+    "decoding: 26.49 to 2.67 ms (SGLang pull request 33293). Other models and other versions than ours.",
+)
+def p1(rows):
+    saved = 1 - 1 / geomean(where(rows, mode="cuda-graph").speedup)
+    return Found(between(saved, 0.3, 0.7), saved)
+
+
+@Claim("P14", "CUDA graphs cut the time in which the GPU idles.", unit="%", each="model")
+def p14(rows):
+    eager, graph = (mean(where(rows, mode=mode).gpu_idle_fraction) for mode in ("eager", "cuda-graph"))
+    return Found(eager - graph > 0.01, eager - graph, {"idle in eager": eager, "idle in a CUDA graph": graph})

@@ -1,0 +1,164 @@
+"""Which ways of taking a part of a tensor share its memory, and what does in-place do to a gradient?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from effbench.experiments import Claim, Found, all_of, any_of
+from effbench.experiments.checks import Facts, attempt, check, close, error_facts, listed
+
+GPU_SECONDS = 5
+
+Derive = Callable[[torch.Tensor], torch.Tensor]
+
+#: What is made of a (3, 4) tensor.
+DERIVED: dict[str, Derive] = {
+    "view": lambda base: base.view(4, 3),
+    "reshape": lambda base: base.reshape(4, 3),
+    "transpose": lambda base: base.t(),
+    "row": lambda base: base[1],
+    "element": lambda base: base[1, 2],
+    "slice": lambda base: base[1:, ::2],
+    "none_and_ellipsis": lambda base: base[None, ..., 0],
+    "expand": lambda base: base[0].expand(2, 4),
+    "contiguous_of_contiguous": lambda base: base.contiguous(),
+    "index_list": lambda base: base[[0, 2]],
+    "index_tensor": lambda base: base[torch.tensor([0, 2], device=base.device)],
+    "mask": lambda base: base[base > 5],
+    "index_select": lambda base: base.index_select(0, torch.tensor([0, 2], device=base.device)),
+    "contiguous_of_transpose": lambda base: base.t().contiguous(),
+    "reshape_of_transpose": lambda base: base.t().reshape(12),
+    "clone": lambda base: base.clone(),
+}
+
+Assign = Callable[[torch.Tensor], None]
+
+
+def assign(index: object) -> Assign:
+    def write(base: torch.Tensor) -> None:
+        base[index] = -1.0
+
+    return write
+
+
+ASSIGNED: dict[str, Assign] = {
+    "row": assign(1),
+    "slice": assign((slice(1, None), slice(None, None, 2))),
+    "index_list": assign([0, 2]),
+    "chained_after_slice": lambda base: assign([0])(base[1:]),
+    "chained_after_index_list": lambda base: assign(0)(base[[0, 2]]),
+}
+
+
+@check()
+def storage(device: torch.device) -> Facts:
+    """Storage and addresses of views, of basic and advanced indexing and of contiguous(), beside their source; and
+    whether an assignment through each reaches it."""
+    return {
+        "derived": {name: relation(derive, device) for name, derive in DERIVED.items()},
+        "assigned": {name: assignment(write, device) for name, write in ASSIGNED.items()},
+    }
+
+
+def relation(derive: Derive, device: torch.device) -> Facts:
+    base = torch.arange(12, dtype=torch.float32, device=device).view(3, 4)
+    derived = derive(base)
+    shares = derived.untyped_storage().data_ptr() == base.untyped_storage().data_ptr()
+    facts: Facts = {
+        "shares_storage": shares,
+        "offset_bytes": derived.data_ptr() - base.data_ptr() if shares else None,
+        "strides": list(derived.stride()),
+    }
+    derived.add_(100) if 0 not in derived.stride() else derived[0].add_(100)
+    facts["writes_reach_the_source"] = bool((base >= 100).any())
+    return facts
+
+
+def assignment(write: Assign, device: torch.device) -> Facts:
+    base = torch.arange(12, dtype=torch.float32, device=device).view(3, 4)
+    write(base)
+    return {"reaches_the_source": bool((base == -1).any()), "values_changed": int((base == -1).sum())}
+
+
+Loss = Callable[[torch.Tensor], torch.Tensor]
+
+
+def in_place(operation: Callable[[torch.Tensor], object], before: Callable[[torch.Tensor], torch.Tensor]) -> Loss:
+    """A loss in which the result of `before` is changed in place."""
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        y = before(x)
+        operation(y)
+        return y.sum()
+
+    return loss
+
+
+#: In place, and the same out of place.
+CASES: dict[str, tuple[Loss, Loss]] = {
+    "multiply_what_sigmoid_saved": (
+        in_place(lambda y: y.mul_(2), torch.sigmoid),
+        lambda x: (torch.sigmoid(x) * 2).sum(),
+    ),
+    "add_to_what_exp_saved": (in_place(lambda y: y.add_(1), torch.exp), lambda x: (torch.exp(x) + 1).sum()),
+    "change_a_leaf": (lambda x: x.mul_(2).sum(), lambda x: (x * 2).sum()),
+    "multiply_a_sum": (in_place(lambda y: y.mul_(2), lambda x: x + 1), lambda x: ((x + 1) * 2).sum()),
+    "relu_of_a_product": (in_place(lambda y: y.relu_(), lambda x: x * 3), lambda x: (x * 3).relu().sum()),
+}
+
+
+@check()
+def backward(device: torch.device) -> Facts:
+    """In-place operations before backward: the error of those that overwrite what was saved, the gradient of those
+    that do not, beside the one out of place."""
+    return {name: gradients(inside, outside, device) for name, (inside, outside) in CASES.items()}
+
+
+def gradients(inside: Loss, outside: Loss, device: torch.device) -> Facts:
+    def gradient(loss: Loss) -> torch.Tensor:
+        x = torch.tensor([-1.0, 0.5, 2.0], device=device, requires_grad=True)
+        loss(x).backward()
+        return x.grad
+
+    expected = gradient(outside)
+    tried = attempt(gradient, inside)
+    facts: Facts = {
+        "backward_works": tried.succeeded,
+        **error_facts(tried.raised),
+        "gradient_out_of_place": listed(expected),
+    }
+    if tried.succeeded:
+        facts["gradient"] = listed(tried.value)
+        facts["gradient_equals_out_of_place"] = close(tried.value, expected)
+    return facts
+
+
+@Claim(
+    "O9",
+    "Views and basic indexing share storage, advanced indexing and contiguous() copy; assignment writes through "
+    "either.",
+)
+def o9(storage):
+    made, assigned = storage.derived, storage.assigned
+    shared = [made[name].shares_storage for name in ("view", "transpose", "row", "slice")]
+    copied = [made[name].shares_storage for name in ("index_list", "index_tensor", "mask", "contiguous_of_transpose")]
+    written = [assigned[name].reaches_the_source for name in ("row", "slice", "index_list")]
+    also = {
+        "assignment reaches the source through an index after an index list": (
+            assigned.chained_after_index_list.reaches_the_source
+        ),
+        "contiguous() of what is contiguous shares": made.contiguous_of_contiguous.shares_storage,
+    }
+    return Found(all_of(shared) & ~any_of(copied) & all_of(written), also=also)
+
+
+@Claim("O10", "An in-place operation may break backward.")
+def o10(backward):
+    works, saved = backward.each("backward_works"), backward.multiply_what_sigmoid_saved
+    also = {
+        "error": saved.error,
+        "multiplying a sum in place is fine": backward.multiply_a_sum.gradient_equals_out_of_place,
+    }
+    return Found(any_of(works) & ~all_of(works) & (saved.error_type == "RuntimeError"), also=also)
