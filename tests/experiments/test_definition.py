@@ -1,0 +1,157 @@
+"""Experiment files: every kind of mistake is named with its file and claim, and listing them runs nothing."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import effbench.experiments
+from effbench.errors import ConfigError
+from effbench.experiments.definition import find, load, load_all, outline
+
+GOOD = '''"""Is a wider
+layer slower?
+
+Notes.
+"""
+
+import torch
+
+from effbench.experiments import Claim, Found, Pivot, geomean, relative, where
+from effbench.experiments.checks import check
+
+GPU_SECONDS = 20
+SWEEPS = {"main": ["model=tiny", "model.module.width=16,64"]}
+TABLES = [Pivot("Latency (ms)", "latency_ms", rows=["bs", "width"])]
+
+
+@check()
+def count(device):
+    return {"found": 3}
+
+
+@Claim("wider", "A wider layer is slower.", unit="×", each="bs")
+def wider(main, count):
+    value = geomean(relative(where(main, width=16), "latency_ms", "width", 64))
+    return Found(value > 1, value, {"counted": count.found})
+
+
+about = Claim("about", "Words.", not_measurable="it is about words")
+'''
+
+
+@pytest.fixture
+def write(tmp_path):
+    def make(text, name="mine.py"):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return make
+
+
+def test_what_a_file_says(write):
+    found = load(write(GOOD, "my_own.py"))
+    assert (found.name, found.question, found.gpu_seconds) == ("my-own", "Is a wider layer slower?", 20)
+    assert found.sweeps == {"main": ["model=tiny", "model.module.width=16,64"]}
+    assert found.swept == {"width": "model.module.width"}
+    assert found.checks == ["count"]
+    (wider, about), (table,) = found.claims, found.tables
+    assert (wider.id, wider.inputs, wider.axes) == ("wider", ["main", "count"], ["bs"])
+    assert about.inputs == [] and (table.sweep, table.columns) == ("rows", "mode")
+
+
+#: (what is replaced, by what, what is said)
+MISTAKES = [
+    ('"""Is a wider\nlayer slower?\n\nNotes.\n"""', "", "the question is missing"),
+    ("GPU_SECONDS = 20\n", "", "GPU_SECONDS: expected a number of seconds, got None"),
+    ("GPU_SECONDS = 20", "GPU_SECONDS = -1", "got -1"),
+    ("GPU_SECONDS = 20", "GPU_SECONDS = 4 * 5", "must be a literal"),
+    ("GPU_SECONDS = 20", "GPU_SECONDS = 20\nNEEDS = 'rocm'", "NEEDS: expected 'cuda' or nothing, got 'rocm'"),
+    ("GPU_SECONDS = 20", "GPU_SECONDS =", "line 12: invalid syntax"),
+    ("import torch\n", "import nosuch\n", "running it raised ModuleNotFoundError: No module named 'nosuch'"),
+    ("import torch\n", "raise SystemExit(3)\n", "running it raised SystemExit: 3"),
+    ('["model=tiny", "model.module.width=16,64"]', '["tiny"]', "sweep main: expected a list of overrides"),
+    ('["model=tiny", "model.module.width=16,64"]', "[]", "sweep main: expected a list of overrides"),
+    ('{"main": ["model=tiny", "model.module.width=16,64"]}', "[1]", "SWEEPS: expected name -> overrides"),
+    ('{"main"', '{"rows"', "sweep 'rows': choose another name"),
+    ('{"main"', '{"a b"', "sweep 'a b': choose another name"),
+    ('{"main": [', '{"count": ["bs=1"], "main": [', "sweep 'count': choose another name"),
+    ('rows=["bs", "width"])', 'sweep="first")', "table 'Latency (ms)': no sweep 'first'"),
+    ('[Pivot("Latency (ms)", "latency_ms", rows=["bs", "width"])]', "[3]", "TABLES: expected a list of Pivot, got 3"),
+    (', unit="×"', ', unti="×"', "claim wider has no 'unti'; did you mean unit?"),
+    (', unit="×"', ", unit=3", "claim wider: unit: expected a text, got 3"),
+    (', "A wider layer is slower."', "", "claim wider: Claim() missing 1 required positional argument: 'text'"),
+    ('"wider", ', 'f"wider", ', "must be a literal"),
+    ('"wider", ', '"", ', "id and text must not be empty"),
+    ('"about"', '"wider"', "claim wider is there twice"),
+    (', unit="×"', ', needs="gpu"', "claim wider: needs: expected 'cuda' or nothing, got 'gpu'"),
+    ('each="bs"', 'each="batch"', "claim wider: each: no column 'batch'; there are model, bs"),
+    (', not_measurable="it is about words"', "", "claim about needs either a function"),
+    (', unit="×"', ', not_measurable="so"', "claim wider needs either a function"),
+    ("def wider(main, count)", "def wider(other, count)", "claim wider: no sweep or check 'other'; there are rows, main"),
+    ("def wider(main, count)", "def wider(count)", "takes 0"),
+    ('each="bs")\ndef wider(main, count)', ")\ndef wider()", "claim wider rests on nothing"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("before, after, said", MISTAKES, ids=[said for *_, said in MISTAKES])
+def test_every_mistake_is_named_with_its_file(write, before, after, said):
+    assert before in GOOD
+    path = write(GOOD.replace(before, after))
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read(write, tmp_path):
+    path = write(GOOD)
+    path.write_bytes('"""Größe?"""'.encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"mine.py is not Python: .*utf-8"):
+        load(path)
+    with pytest.raises(ConfigError, match=r"cannot read the experiment .*nowhere"):
+        load(tmp_path / "nowhere.py")
+    with pytest.raises(ConfigError, match="has sweeps, checks or claims"):
+        load(write('"""Why?"""\nGPU_SECONDS = 1\n'))
+    for name in ("all.py", "no spaces.py", ".hidden.py"):
+        with pytest.raises(ConfigError, match=re.escape(name)):
+            load(write(GOOD, name))
+
+
+def test_an_outline_runs_nothing(write, tmp_path):
+    path = write(GOOD.replace("import torch", "import pathlib\npathlib.Path(__file__ + '.ran').touch()"))
+    found = outline(path)
+    assert [claim.id for claim in found.claims] == ["wider", "about"] and found.question == "Is a wider layer slower?"
+    assert load_all(tmp_path)[0].name == "mine"
+    assert not (tmp_path / "mine.py.ran").exists()
+    load(path)
+    assert (tmp_path / "mine.py.ran").exists()
+
+
+def test_two_that_judge_one_claim(write, tmp_path):
+    for name in ("one.py", "two.py"):
+        write(GOOD, name)
+    with pytest.raises(ConfigError, match="claim wider is judged by one and by two"):
+        load_all(tmp_path)
+
+
+def test_find(write, tmp_path, monkeypatch):
+    (tmp_path / "shipped").mkdir()
+    for name, claim in (("one", "P1"), ("two", "P2")):
+        text = GOOD.replace('"wider"', f'"{claim}"').replace('"about"', f'"{claim}a"')
+        write(text, f"shipped/{name}.py")
+    monkeypatch.setattr(effbench.experiments, "FOLDER", tmp_path / "shipped")
+
+    def names(*words):
+        return [found.name for found in find(list(words))]
+
+    assert names("two", "one") == ["two", "one"]
+    assert names("P2") == names("p2") == ["two"]
+    assert names("all") == names("P1", "one", "all") == ["one", "two"], "each once"
+    assert names(str(write(GOOD)), "one") == ["mine", "one"]
+    for word, said in (("tow", "nearest: two"), ("zzz", "there are all, one, two"), ("x.yaml", "is a Python file")):
+        with pytest.raises(ConfigError, match=said):
+            find([word])

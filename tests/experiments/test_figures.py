@@ -1,0 +1,155 @@
+"""Figures with intervals: bounds are never too narrow, and overlapping ones decide nothing."""
+
+from __future__ import annotations
+
+import math
+import operator
+import random
+from itertools import product
+
+import pandas as pd
+import pytest
+
+from effbench.experiments.figures import (
+    NO_INTERVAL,
+    OPEN,
+    UNDEFINED,
+    ClaimError,
+    Facts,
+    Figure,
+    Missing,
+    Truth,
+    all_of,
+    any_of,
+    between,
+    exp,
+    figures,
+    geomean,
+    highest,
+    log,
+    lowest,
+    mean,
+    median,
+    only,
+    quantile,
+    share,
+    sqrt,
+    total,
+    truth,
+)
+
+INF, NAN = math.inf, math.nan
+YES, NO, MAYBE = Truth(True), Truth(False), Truth(None, OPEN)
+GAP = Missing("no CUDA here")
+
+
+def bounds(figure):
+    return figure.value, figure.low, figure.high
+
+
+@pytest.mark.parametrize("function", [operator.add, operator.sub, operator.mul, operator.truediv])
+def test_bounds_hold_for_all_values_within(function):
+    draw = random.Random(7)
+    for _ in range(200):
+        a, b = (sorted(draw.uniform(-3, 3) for _ in range(3)) for _ in "ab")
+        made = function(Figure(a[1], a[0], a[2]), Figure(b[1], b[0], b[2]))
+        for x, y in product(a, b):
+            inner = function(x, y)
+            assert made.low - 1e-9 <= inner <= made.high + 1e-9, (function, a, b)
+
+
+def test_arithmetic():
+    x = Figure(4, 2, 8)
+    assert bounds(1 / x) == (0.25, 0.125, 0.5)
+    assert bounds(1 - x) == (-3, -7, -1) and bounds(-x) == (-4, -8, -2) and bounds(2 * x + 1) == (9, 5, 17)
+    assert bounds(abs(Figure(-2, -3, 1))) == (2, 0, 3) and bounds(abs(Figure(-2, -3, -1))) == (2, 1, 3)
+    assert (1 / Figure(1, -1, 2)).high == INF, "a divisor that may be 0 has no bounds"
+    assert math.isnan((x / 0).value) and math.isnan(log(-1).value) and math.isnan(sqrt(-1).value)
+    assert bounds(exp(log(x))) == pytest.approx((4, 2, 8)) and log(Figure(1, 0, 2)).low == -INF
+    assert exp(1e6).value == INF and bounds(sqrt(x)) == pytest.approx((2, 2**0.5, 8**0.5))
+    assert bounds(Figure(2, 1, INF) * Figure(0)) == (0, 0, 0)
+    assert math.isnan(x + NAN) and isinstance(x + NAN, float), "a row that lacks a figure still lacks it"
+    with pytest.raises(ClaimError, match="expected a number, got 'a'"):
+        x + "a"
+
+
+def test_comparisons_are_open_where_intervals_overlap():
+    x = Figure(1.4, 1.3, 1.5)
+    assert [(x > limit).holds for limit in (1.2, 1.45, 1.6)] == [True, None, False]
+    assert [(x <= limit).holds for limit in (1.2, 1.5, 1.6)] == [False, True, True]
+    assert [(x >= limit).holds for limit in (1.3, 1.55)] == [True, False] and (x < 1.3).holds is False
+    assert ((x == 1.4).holds, (x == 2).holds, (Figure(3) == 3).holds) == (None, False, True)
+    assert (x > 1.45).why == OPEN
+    assert (Figure(9, 0, INF) > 1).why == NO_INTERVAL and (Figure(1) / 0 > 1).why == UNDEFINED
+    assert [between(x, *limits).holds for limits in ((1, 2), (2, 3), (1.35, 2))] == [True, False, None]
+
+
+def test_three_values():
+    for a, b in product((YES, NO, MAYBE), repeat=2):
+        held = (a.holds, b.holds)
+        assert (a & b).holds is (False if False in held else None if None in held else True)
+        assert (a | b).holds is (True if True in held else None if None in held else False)
+    assert (~MAYBE).holds is None and (~YES).holds is False
+    assert (True & MAYBE).holds is None and (YES & (1 > 2)).holds is False, "plain conditions mix with them"
+    assert (MAYBE & GAP).missing, "what is missing is the reason"
+    for empty in (all_of([]), any_of([]), all_of(GAP), any_of(GAP)):
+        assert empty.holds is None and empty.missing
+    with pytest.raises(ClaimError, match="combine conditions with &"):
+        bool(YES)
+    with pytest.raises(ClaimError, match="expected a condition"):
+        truth(3)
+
+
+def test_reductions():
+    values = [Figure(2, 1, 4), Figure(8, 4, 16)]
+    made = geomean(values)
+    assert made.value == pytest.approx(4)
+    # two factors of 2, as independent ones
+    assert made.high / made.value == pytest.approx(2 ** (2**0.5 / 2)) == made.value / made.low
+    assert math.isnan(geomean([0, 1]).value)
+    values = [Figure(1, 0, 2), Figure(3, 2, 4)]
+    assert bounds(mean(values)) == pytest.approx((2, 2 - 2**0.5 / 2, 2 + 2**0.5 / 2))
+    assert bounds(total(values)) == pytest.approx((4, 4 - 2**0.5, 4 + 2**0.5))
+    values = [Figure(3, 2, 9), Figure(1, 0, 2), Figure(2, 1, 3)]
+    assert [bounds(reduce(values)) for reduce in (lowest, median, highest)] == [(1, 0, 2), (2, 1, 3), (3, 2, 9)]
+    assert bounds(quantile(values, 0.25)) == (1.5, 0.5, 2.5)
+    assert bounds(share([YES, YES, NO, MAYBE])) == (0.625, 0.5, 0.75)
+    assert only([5]).value == 5
+    with pytest.raises(ClaimError, match="takes one row, and 2 are left"):
+        only([1, 2])
+    with pytest.raises(ClaimError, match="from 0 to 1"):
+        quantile(values, 1.5)
+
+
+def test_columns_without_figures_are_left_out():
+    column = pd.Series([Figure(2), NAN, Figure(4), None], name="speedup")
+    assert mean(column).value == 3 and len(figures(column)) == 2
+    assert bounds(mean(1 / column)) == pytest.approx((0.375, 0.375, 0.375))
+    for empty in (mean(column[:0]), geomean(column[1:2]), only([]), share([])):
+        assert isinstance(empty, Missing)
+    assert "speedup" in mean(column[:0]).reason
+
+
+def test_what_is_missing_stays_missing():
+    for made in (GAP + 1, 1 / GAP, GAP.part["x"].other, mean(GAP), log(GAP), GAP.each("x"), highest(GAP) - 1):
+        assert isinstance(made, Missing) and made.reason == "no CUDA here"
+    for held in (GAP > 1, 1 > GAP, GAP == "text", ~GAP, GAP & True, GAP | False, between(GAP, 0, 1)):
+        assert held.holds is None and held.missing and held.why == "no CUDA here"
+    assert list(GAP) == []
+
+
+def test_facts():
+    facts = Facts(
+        {
+            "count": 3, "works": True, "none": None, "name": "native", "list": [1, {"x": 2}],
+            "if": {"a": {"x": 1}, "b": {"x": 2}, "c": {"y": 3}}, "gpu": {"unsupported": "no CUDA here"},
+            "died": {"succeeded": False, "error_type": "timeout", "error": "180 s"},
+        }
+    )  # fmt: skip
+    assert facts.count.value == 3 and facts.works.holds and facts.name == "native"
+    assert facts["list"][1].x.value == 2 and [one.value for one in facts["if"].each("x")] == [1, 2]
+    assert facts.none.reason == "it has no value"
+    assert facts.gpu.compiles.reason == "unsupported: no CUDA here"
+    assert facts.died.anything.reason == "timeout: 180 s"
+    with pytest.raises(ClaimError, match="returned no 'cuont'; it has count, works"):
+        facts.cuont  # noqa: B018

@@ -1,0 +1,215 @@
+"""Verdicts: what rows and checks say of a claim, and what they leave open."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from made_rows import eager, frame, row
+
+from effbench.experiments import Claim, Found, fact, figures, geomean, highest, mean, only, relative, share, where
+from effbench.experiments.figures import ClaimError, Facts, Missing
+from effbench.experiments.judge import judge
+from effbench.store.verdicts import ClaimVerdict as Verdict
+
+
+def faster(rows):
+    gain = geomean(where(rows, mode="cuda-graph").speedup)
+    return Found(gain > 1.1, gain)
+
+
+def of(*rows, function=faster, each=(), **frame_settings):
+    claim = Claim("P1", "a graph is faster", unit="×", each=each, function=function)
+    return judge(claim, {"rows": frame(*rows, **frame_settings)})
+
+
+def by_checks(function, **checks):
+    return judge(Claim("S1", "x", function=function), checks)
+
+
+@pytest.mark.parametrize(
+    "speedup, spread, verdict, reason",
+    [
+        (2.0, 0.05, Verdict.CONFIRMED, "holds"),
+        (1.0, 0.05, Verdict.REFUTED, "does not hold"),
+        (1.12, 0.05, Verdict.UNDECIDED, "the interval leaves it open"),
+        (9.0, None, Verdict.UNDECIDED, "the figure has no interval: a single trial of a cell says nothing of its spread"),
+    ],
+)  # fmt: skip
+def test_a_claim_follows_its_interval(speedup, spread, verdict, reason):
+    found = of(eager(), row(speedup=speedup, spread=spread))
+    assert (found.verdict, found.reason, found.unit) == (verdict, reason, "×")
+    assert found.value.value == pytest.approx(speedup)
+
+
+def test_a_figure_that_is_not_defined_decides_nothing():
+    def undefined(rows):
+        figure = mean(rows.latency_ms) / (mean(rows.bs) - 1)
+        return Found(figure > 1, figure)
+
+    found = of(eager(), function=undefined)
+    assert found.verdict == Verdict.UNDECIDED and math.isnan(found.value.value) and "not defined" in found.reason
+
+
+def test_parts():
+    rows = [eager(), row(speedup=2.0), eager(bs=8), row(speedup=1.0, bs=8), eager(bs=64), row(speedup=1.11, bs=64)]
+    found = of(*rows, each=["model", "bs"])
+    assert found.verdict == Verdict.DEPENDS
+    assert found.reason == "holds for mlp bs=1; not for mlp bs=8; open for mlp bs=64"
+    assert [part.holds.holds for part in found.parts] == [True, False, None]
+    assert [part.value.value for part in found.parts] == pytest.approx([2, 1, 1.11])
+    many = of(*(row(bs=bs) for bs in range(1, 10)), each="bs")
+    assert many.verdict == Verdict.CONFIRMED and many.reason.endswith("bs=6 and 3 more")
+    assert of(row(bs=1), row(bs=2, speedup=1.11), each="bs").verdict == Verdict.UNDECIDED
+    assert of(row(bs=1, speedup=1.0), row(bs=2, speedup=0.5), each="bs").verdict == Verdict.REFUTED
+
+
+def test_rows_without_the_parameter_are_in_no_part():
+    rows = [eager(), *(row(settings={"pool": pool, "size": 2.5}) for pool in ("a", "b"))]
+    found = of(*rows, each=["pool", "size"], paths={"pool": "mode.pool", "size": "mode.size"})
+    assert [part.label for part in found.parts] == ["pool=a size=2.5", "pool=b size=2.5"]
+
+
+def test_a_figure_of_each_part_need_not_be_one_of_all():
+    def single(rows):
+        figure = only(where(rows, mode="cuda-graph").speedup)
+        return Found(figure > 1.1, figure)
+
+    found = of(eager(), row(), eager(bs=8), row(speedup=1.0, bs=8), each="bs", function=single)
+    assert (found.verdict, found.reason, found.value) == (Verdict.DEPENDS, "holds for bs=1; not for bs=8", None)
+    for each in ("bs", ()):
+        with pytest.raises(ClaimError, match="and 2 are left"):
+            of(eager(), row(), row(model="gpt2"), each=each, function=single)
+
+
+def test_failed_rows_are_left_out_and_named():
+    failed = [row(bs=bs, status="error") for bs in (2, 4, 8, 16)]
+    found = of(eager(), row(), *failed, row("default", status="oom"))
+    assert found.verdict == Verdict.CONFIRMED
+    assert found.reason == (
+        "holds; left out: mlp bs 2 cuda-graph error, mlp bs 4 cuda-graph error, mlp bs 8 cuda-graph error"
+        " and 1 more (why)"
+    ), "not those of a mode that is not meant"
+    assert [part.label for part in of(eager(), row(), *failed, each="bs").parts] == ["bs=1"]
+    pools = [row(settings={"pool": name}, status="oom", bs=8) for name in "ab"]
+    named = of(eager(), row(), *pools, paths={"pool": "mode.pool"}).reason
+    assert "left out: mlp bs 8 cuda-graph pool=a oom, mlp bs 8 cuda-graph pool=b oom (why)" in named
+
+
+@pytest.mark.parametrize("status, verdict", [("unsupported", Verdict.NOT_MEASURABLE), ("oom", Verdict.NOT_MEASURED)])
+@pytest.mark.parametrize("each", [(), "bs"])
+def test_nothing_was_measured(status, verdict, each):
+    found = of(eager(), row(status=status), row("default", speedup=1.5), each=each)
+    assert (found.verdict, found.value) == (verdict, None)
+    assert found.reason.endswith(f"left out: mlp bs 1 cuda-graph {status} (why)")
+
+
+def test_unsupported_everywhere_no_rows_and_not_measurable():
+    found = of(eager(), row(status="unsupported"), function=lambda rows: Found(share([True]) > 0.5))
+    assert (found.verdict, found.reason) == (Verdict.NOT_MEASURABLE, "why")
+    assert of().verdict == Verdict.NOT_MEASURED
+    found = judge(Claim("S13", "x", not_measurable="it is about code"), {})
+    assert (found.verdict, found.reason) == (Verdict.NOT_MEASURABLE, "it is about code")
+
+
+def test_statements():
+    def several(rows):
+        found = faster(rows)
+        pools = mean(rows.graph_pool_bytes) > 0
+        return Found({"a graph is faster": found.holds, "it needs memory": pools}, found.value)
+
+    assert of(eager(), row(), function=several).reason == "holds for a graph is faster, it needs memory"
+    found = of(eager(), row(speedup=1.0), function=several)
+    assert found.verdict == Verdict.DEPENDS
+    assert found.reason == "holds for it needs memory; not for a graph is faster"
+    assert found.value.value == 1 and [part.value for part in found.parts] == [None, None]
+    assert "open for a graph is faster (the figure has no" in of(row(spread=None), function=several).reason
+    found = of(eager(), row(), eager(bs=8), row(speedup=1.0, bs=8), function=several, each="bs")
+    assert found.reason.endswith("not for a graph is faster: bs=8")
+    none = of(eager(graph_pool_bytes=0), row(speedup=1.0, graph_pool_bytes=0), function=several)
+    assert none.verdict == Verdict.REFUTED
+
+
+def test_facts_of_checks():
+    def works(warm):
+        return Found((warm.fewest == 2) & warm.works, warm.fewest, {"list": warm["sizes"], "other": warm.works})
+
+    for fewest, held, verdict in ((2, True, Verdict.CONFIRMED), (3, True, Verdict.REFUTED), (2, False, Verdict.REFUTED)):
+        assert by_checks(works, warm=Facts(fewest=fewest, works=held, sizes=[1])).verdict == verdict
+    found = by_checks(works, warm=Facts(fewest=None, works=True, sizes=[]))
+    assert (found.verdict, found.reason) == (Verdict.NOT_MEASURED, "it has no value")
+    with pytest.raises(ClaimError, match="it has fewest"):
+        by_checks(works, warm=Facts(fewest=2))
+    missing = {"unsupported: needs CUDA": Verdict.NOT_MEASURABLE, "error: ValueError: no": Verdict.NOT_MEASURED}
+    for reason, verdict in missing.items():
+        found = by_checks(works, warm=Missing(reason))
+        assert (found.verdict, found.reason) == (verdict, reason)
+
+
+@pytest.mark.parametrize(
+    "part, verdict, reason",
+    [
+        ({"unsupported": "no CUDA here"}, Verdict.NOT_MEASURABLE, "unsupported: no CUDA here"),
+        ({"succeeded": False, "error_type": "timeout", "error": "180 s"}, Verdict.NOT_MEASURED, "timeout: 180 s"),
+    ],
+)
+def test_a_part_of_a_check_that_could_not_be_shown(part, verdict, reason):
+    facts = Facts(cpu={"compiles": True}, cuda=part)
+    alone = by_checks(lambda triton: Found(triton.cuda.compiles), triton=facts)
+    assert (alone.verdict, alone.reason) == (verdict, reason)
+    both = by_checks(
+        lambda triton: Found({"the CPU": triton.cpu.compiles, "a GPU": ~triton.cuda.compiles}), triton=facts
+    )
+    assert both.verdict == Verdict.UNDECIDED
+    assert both.reason == f"holds for the CPU; not measured for a GPU ({reason})"
+
+
+def test_relative():
+    rows = frame(
+        eager(graph_pool_bytes=10), row(), row(bs=8), row(model="gpt2", settings={"pool": "a"}),
+        eager(sweep_id="other", graph_pool_bytes=30), eager(model="gpt2", sweep_id="other", graph_pool_bytes=20),
+        paths={"pool": "mode.pool"},
+    )  # fmt: skip
+    found = relative(rows, "graph_pool_bytes", "mode", "eager")
+    assert [None if isinstance(one, float) else one.value for one in found] == [1, 2, None, 4, 1, 1]
+    part = relative(where(rows, model="gpt2", pool="a"), "graph_pool_bytes", "mode", "eager")
+    assert only(part).value == 4, "the reference lies outside the part"
+    exact = relative(where(rows, mode="eager"), "latency_ms", "mode", "eager")
+    assert all(one.is_exact for one in exact), "a row compared with itself is 1"
+    eight = relative(rows, "latency_ms", "bs", 1).iloc[2]
+    assert eight.low < 1 < eight.high
+    with pytest.raises(ClaimError, match="nearest: graph_pool_bytes"):
+        relative(rows, "graph_pool_byte", "mode", "eager")
+    twice = frame(eager(), eager(cell_key="again"), row())
+    with pytest.raises(ClaimError, match="several rows have mode = eager"):
+        relative(twice, "latency_ms", "mode", "eager")
+
+
+def test_rows_as_claims_see_them():
+    rows = frame(
+        eager(), row(status="oom"), row("default", spread=None, settings={"shape": [1, 2]}),
+        paths={"shape": "mode.shape"}, facts={"mlp1default{'shape': [1, 2]}": {"capture_s": 3}},
+    )  # fmt: skip
+    assert rows.speedup.iloc[0].is_exact and math.isnan(rows.speedup.iloc[1]) and rows.speedup.iloc[2].high == math.inf
+    assert math.isnan(rows.graph_pool_bytes.iloc[1]) and rows.status.iloc[1] == "oom"
+    assert list(where(rows, shape="[1, 2]")["mode"]) == ["default"]
+    assert list(where(rows, mode=["eager", "default"]).bs) == [1, 1]
+    assert [one.value for one in figures(fact(rows, "capture_s"))] == [3]
+    with pytest.raises(ClaimError, match="nearest: model"):
+        where(rows, modell="mlp")
+
+
+@pytest.mark.parametrize(
+    "function, said",
+    [
+        (lambda rows: Found(rows.speedup), "expected a condition"),
+        (lambda rows: Found(highest(rows.speedup)), "expected a condition"),
+        (lambda rows: Found(True, "much"), "expected a number, got 'much'"),
+        (lambda rows: True, "returned bool, not Found"),
+        (lambda rows: Found(rows.speedupp), "raised AttributeError: .*speedupp"),
+        (lambda rows: Found(0.3 <= highest(rows.speedup) <= 0.7), "between"),
+    ],
+)
+def test_mistakes(function, said):
+    with pytest.raises(ClaimError, match=said):
+        of(eager(), row(), function=function)
