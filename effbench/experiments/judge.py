@@ -56,15 +56,15 @@ def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
     frames = {name: value for name, value in inputs.items() if not isinstance(value, Facts | Missing)}
     empty = {name: Missing("no row was measured") for name, frame in frames.items() if frame.empty}
     frames, inputs = {name: frame for name, frame in frames.items() if name not in empty}, {**inputs, **empty}
-    rows = [row for frame in frames.values() for _, row in frame.iterrows()]
-    if reason := unsupported_everywhere(rows):
-        return Judgement(claim.id, ClaimVerdict.NOT_MEASURABLE, reason)
     missing = [value for value in inputs.values() if isinstance(value, Missing)]
     if len(missing) == len(inputs):
         return Judgement(claim.id, nothing_measured([], inputs, ""), missing[0].reason)
     with rows_without_figure() as without:
         overall, parts = call(claim, inputs, frames)
+    rows = [row for frame in frames.values() for _, row in frame.iterrows()]
     failed = [row for row in rows if row.name in without and row["status"] != Status.OK]
+    if failed and (reason := unsupported_everywhere(rows)):
+        return Judgement(claim.id, ClaimVerdict.NOT_MEASURABLE, reason)
     if all(part.holds.missing for part in parts):
         reason = parts[0].holds.why if parts else "no part of the matrix was measured"
         verdict = nothing_measured(failed, inputs, reason)

@@ -7,7 +7,7 @@ import math
 import pytest
 from made_rows import eager, frame, row
 
-from effbench.experiments import Claim, Found, fact, figures, geomean, highest, mean, only, relative, share, where
+from effbench.experiments import Claim, Found, fact, figures, geomean, highest, mean, only, relative, where
 from effbench.experiments.figures import ClaimError, Facts, Missing
 from effbench.experiments.judge import judge
 from effbench.store.verdicts import ClaimVerdict as Verdict
@@ -105,8 +105,12 @@ def test_nothing_was_measured(status, verdict, each):
 
 
 def test_unsupported_everywhere_no_rows_and_not_measurable():
-    found = of(eager(), row(status="unsupported"), function=lambda rows: Found(share([True]) > 0.5))
-    assert (found.verdict, found.reason) == (Verdict.NOT_MEASURABLE, "why")
+    found = of(eager(), row(status="unsupported"), function=lambda rows: Found(highest(rows.speedup) > 0.5))
+    assert (found.verdict, found.reason) == (Verdict.NOT_MEASURABLE, "why"), "a baseline alone says something else"
+    of_eager = of(
+        eager(), row(status="unsupported"), function=lambda rows: Found(mean(where(rows, mode="eager").speedup) > 0.5)
+    )
+    assert of_eager.verdict == Verdict.CONFIRMED
     assert of().verdict == Verdict.NOT_MEASURED
     found = judge(Claim("S13", "x", not_measurable="it is about code"), {})
     assert (found.verdict, found.reason) == (Verdict.NOT_MEASURABLE, "it is about code")

@@ -1,0 +1,212 @@
+"""`effbench reproduce` and `effbench claims` as a user types them, without a GPU."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import time
+
+import pytest
+
+from effbench.commands import reproduce
+from effbench.commands.parser import Parser
+from effbench.experiments.definition import load_all
+from effbench.store import Store
+
+MINE = '''"""Does a wider layer cost [more] :boom:?"""
+
+from effbench.experiments import Claim, Found, Pivot, geomean, only, relative, where
+
+GPU_SECONDS = 5
+SWEEPS = {"main": ["model=tiny", "model.module.width=16,512", "bs=64", "mode=eager,cuda-graph", "protocol.rounds=2"]}
+TABLES = [Pivot("Latency [ms]", "latency_ms", rows=["bs", "width"])]
+
+
+@Claim("wide", "A wider layer [of 512] is slower.", unit="×")
+def wide(rows):
+    slowdown = only(1 / relative(where(rows, mode="eager", width=512), "latency_ms", "width", 16))
+    return Found(slowdown > 1, slowdown)
+
+
+@Claim("graph", "A CUDA graph is faster.", published="1.70x elsewhere")
+def graph(main):
+    return Found(geomean(where(main, mode="cuda-graph").speedup) > 1)
+'''
+CHECKED = '''"""Why?"""
+
+from effbench.experiments import Claim, Found
+from effbench.experiments.checks import check
+
+GPU_SECONDS = 1
+
+
+@check()
+def boom(device):
+    {body}
+
+
+@Claim("c", "a :fire:")
+def c(boom):
+    return Found(boom.ok)
+'''
+
+
+@pytest.fixture(scope="module")
+def here(cli_in, tmp_path_factory):
+    cli = cli_in(tmp_path_factory.mktemp("here"))
+    cli.env["CUDA_VISIBLE_DEVICES"] = ""
+    (cli.folder / "mine.py").write_text(MINE)
+    cli.tiny3 = [*cli.tiny, "protocol.rounds=3"]
+    cli.done = cli.run("reproduce", "mine.py", *cli.tiny3)
+    return cli
+
+
+def verdicts(here, name="effbench.db"):
+    with Store.open(here.folder / name if name != "effbench.db" else here.db) as store:
+        return {row["claim"]: row for row in store.verdicts()}
+
+
+def test_verdicts_are_printed_and_kept(here):
+    assert (here.done.code, here.done.err) == (0, ""), here.done
+    for text in (
+        "mine: Does a wider layer cost [more] :boom:?", "Latency [ms]", "wide A wider layer [of 512] is slower.: ",
+        "graph A CUDA graph is faster.: not measurable here · a CUDA graph needs CUDA",
+    ):  # fmt: skip
+        assert text in here.done.out, text
+    rows = verdicts(here)
+    low, high = (rows["wide"]["measured"][name] for name in ("low", "high"))  # a busy machine may say anything
+    assert rows["wide"]["verdict"] == ("confirmed" if low > 1 else "refuted" if high <= 1 else "undecided")
+    assert low < rows["wide"]["measured"]["value"] < high
+    assert rows["graph"]["verdict"] == "not measurable here"
+
+
+def test_again_nothing_is_measured_and_an_edited_claim_is_judged(here):
+    done = here.run("reproduce", "mine.py", *here.tiny3, "--quiet")
+    assert done.code == 0 and "4 rows were measured before (--fresh measures them again)" in done.out
+    assert "Latency" not in done.out
+    (here.folder / "mine.py").write_text(MINE.replace("slowdown > 1", "slowdown > 10**9"))
+    done = here.run("reproduce", "mine.py", *here.tiny3, "--stored")
+    assert (done.code, done.err) == (0, ""), done
+    assert "on " in done.out and verdicts(here)["wide"]["verdict"] == "refuted"
+    (here.folder / "mine.py").write_text(MINE)
+    done = here.run("reproduce", "mine.py", "--stored", "device=cpu")
+    assert done.code == 3 and "judge them with" in done.out and "was measured completely" in done.err
+
+
+def test_claims(here):
+    def claims(*args):
+        done = here.run("claims", "--experiment", "mine.py", *args)
+        assert (done.code, done.err) == (0, ""), done
+        return done.out
+
+    rows = {row["claim"]: row for row in json.loads(claims("--format", "json"))}
+    assert {"P1", "O1", "S1", "wide", "graph"} <= rows.keys()
+    assert rows["wide"]["measured"]["unit"] == "×" and rows["wide"]["machine"]
+    assert (rows["P1"]["verdict"], rows["P1"]["reason"]) == ("not measured yet", "effbench reproduce small-batches")
+    assert "A CUDA graph is faster." in " ".join(claims().split())
+    assert claims("--format", "markdown", "--out", "site/claims.md") == ""
+    text = (here.folder / "site" / "claims.md").read_text()
+    assert "| graph | A CUDA graph is faster. | not measurable here |" in text and "- graph: 1.70x elsewhere" in text
+    other = {row["claim"]: row for row in json.loads(claims("--format", "json", "--gpu", "H200"))}
+    assert other["wide"]["verdict"] == "not measured yet"
+
+
+def test_claims_before_anything_was_measured_and_the_list(cli):
+    done = cli.run("claims", "--format", "json")
+    assert {row["verdict"] for row in json.loads(done.out)} == {"not measured yet", "not measurable here"}
+    assert list(cli.folder.iterdir()) == []
+    done = cli.run("reproduce")
+    assert done.code == 0 and "graph-weights" in done.out and "minutes of one GPU" in done.out
+
+
+def test_a_verdict_tells_its_overrides(here):
+    asked = [word for word in here.tiny if not word.startswith("device=")]
+    done = here.run("reproduce", "mine.py", *here.tiny, "bs=32", "mode=eager", "--db", "asked.db")
+    assert done.code == 0 and "omitted, as you replace its group: protocol.rounds=2" in done.out, done
+    told = here.run("claims", "--db", "asked.db", "--experiment", "mine.py", "--format", "json")
+    (wide,) = [one for one in json.loads(told.out) if one["claim"] == "wide"]
+    assert wide["reason"].endswith(f"; asked with {' '.join(asked)} bs=32 mode=eager"), wide["reason"]
+    with Store.open(here.folder / "asked.db") as store:
+        (sweep,) = store.sweeps()
+    assert (sweep.rounds, sweep.protocol["name"]) == (1, "quick"), "a protocol brings its own settings"
+
+
+def test_checks_that_fail_or_are_unsupported(here):
+    (here.folder / "raises.py").write_text(CHECKED.replace("{body}", "raise ValueError('no')"))
+    done = here.run("reproduce", "raises.py", "graph-weights", "s4", "db=other.db", "device=cpu")
+    assert done.code == 0, done
+    assert "error boom: ValueError: no" in done.out and "c a :fire:: not measured yet" in done.out
+    assert "weights needs CUDA" in done.out and "4 not measurable here" in done.out
+    assert done.out.count("not measurable here · unsupported:") == 4
+
+
+def test_a_mistake_costs_itself_alone(here):
+    (here.folder / "wrong.py").write_text(MINE.replace("model=tiny", "model=tinny"))
+    (here.folder / "typo.py").write_text(CHECKED.replace("{body}", "return {'okay': True}"))
+    done = here.run("reproduce", "wrong.py", "typo.py", "operators", "db=third.db")
+    assert done.code == 2, done
+    assert "wrong: unknown model 'tinny'" in done.err and "typo.py: claim c: " in done.err and "not run" in done.out
+    assert verdicts(here, "third.db").keys() == {"c", "S14"}
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["reproduce", "graph-wieghts"], "no experiment 'graph-wieghts'; nearest: graph-weights"),
+        (["reproduce", "nowhere.py"], "cannot read the experiment nowhere.py"),
+        (["reproduce", "old.yaml"], "an experiment is a Python file"),
+        (["reproduce", "latin.py"], "latin.py is not Python"),
+        (["reproduce", "--fresh"], "which experiment?"),
+        (["reproduce", "protocol=quick"], "which experiment?"),
+        (["reproduce", "storage", "--fresh", "--stored"], "omit one"),
+        (["reproduce", "storage", "bss=4"], "unknown setting 'bss': did you mean bs?"),
+        (["reproduce", "storage", "--stored", "--db", "nowhere.db"], "nowhere.db"),
+        (["claims", "--experiment", "nowhere.py"], "cannot read the experiment nowhere.py"),
+        (["claims", "--experiment", "latin.py"], "latin.py is not Python"),
+        (["claims", "--db", "nowhere.db"], "nowhere.db"),
+        (["claims", "--format", "xml"], "invalid choice: 'xml'"),
+    ],
+    ids=" ".join,
+)
+def test_mistakes(here, words, said):
+    (here.folder / "latin.py").write_bytes('"""Größe?"""'.encode("latin-1"))
+    done = here.run(*words)
+    assert done.code == 2, done
+    assert said in done.err and "Traceback" not in done.err and len(done.err.splitlines()) <= 2
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_check(here):
+    body = "import pathlib, time; pathlib.Path('began').touch(); time.sleep(120)"
+    (here.folder / "waiting.py").write_text(CHECKED.replace("{body}", body))
+    process = here.start("reproduce", "waiting.py", "--db", "waiting.db")
+    deadline = time.monotonic() + 60
+    while not (here.folder / "began").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "")
+    assert "continue with: effbench reproduce waiting.py --db waiting.db" in out
+
+
+@pytest.mark.slow
+def test_without_a_gpu_the_shipped_experiments_are_judged(here):
+    """Those that have parts for a GPU alone; other tests run every check."""
+    names = [one.name for one in load_all() if one.needs == "cuda"] + ["inductor", "graph-limits", "graph-weights"]
+    done = here.run("reproduce", *names, "--db", "all.db", "--quiet", "device=cpu")
+    assert (done.code, done.err) == (0, ""), done
+    assert "not measured yet" not in done.out
+    assert "S16 Inductor does not need Triton.: undecided · holds for the CPU; not measured for a GPU (" in done.out
+
+
+def test_the_command_that_continues():
+    parser = Parser()
+    reproduce.add_arguments(parser)
+    for words, said in [
+        (["O10", "--db", "my o.db", "protocol=quick", "--quiet"], "O10 protocol=quick --db 'my o.db' --quiet"),
+        (["a b.py", "bs=[1,2]", "--fresh"], "'a b.py' 'bs=[1,2]' --fresh"),
+    ]:
+        again = reproduce.again(parser.parse_args(words))
+        assert again == f"effbench reproduce {said}"
+        assert parser.parse_args(shlex.split(again)[2:]) == parser.parse_args(words)

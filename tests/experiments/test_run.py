@@ -1,0 +1,320 @@
+"""Experiments that are really run on the CPU: what is measured, what is reused, what is judged and kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from effbench.errors import ConfigError, UsageError
+from effbench.experiments import run as running
+from effbench.experiments.definition import load, load_all
+from effbench.experiments.run import Machine, judge_stored, reproduce
+from effbench.store import Store
+from effbench.store.verdicts import ClaimVerdict as Verdict
+from effbench.sweeping import plan
+from effbench.sweeping.invoke import hydra_sweep
+from effbench.sweeping.workers import ForkServer
+
+OWN = """
+from effbench.modes.base import Prepared
+
+class Repeated:
+    compiles = False
+    settling_calls = 1
+
+    def __init__(self, times=40):
+        self.times = times
+
+    def missing(self, device):
+        return None
+
+    def prepare(self, module, args, kwargs):
+        def step(*args, **kwargs):
+            for _ in range(self.times):
+                found = module(*args, **kwargs)
+            return found
+        return Prepared(step, facts={"times": self.times, "kind": "loop"})
+"""
+MODE = "name: repeated\ndescription: calls it again and again\n_target_: effbench_test_own_mode.Repeated\ntimes: 400\n"
+QUICK = ["protocol.budget_s=0.02", "protocol.min_time_s=0", "protocol.warmup_s=0.01", "device=cpu"]
+EXPERIMENT = '''"""What does repeating cost?"""
+
+from effbench.errors import UnsupportedError
+from effbench.experiments import Claim, Found, Pivot, all_of, fact, figures, geomean, total, where
+from effbench.experiments.checks import check
+
+GPU_SECONDS = 1
+SWEEPS = {"main": ["--config-dir=own_conf", "model=tiny", "bs=1,2", "mode=eager,repeated", "protocol.rounds=3"]}
+TABLES = [Pivot("Speedup", "speedup", unit="×")]
+
+
+@check()
+def counted(device, start=3):
+    return {"numbers": [start, start + 1], "none": None, "inner": {"a": {"x": 1}, "b": {"x": 2}}}
+
+
+@check()
+def cuda(device):
+    raise UnsupportedError("it needs CUDA")
+
+
+@check()
+def broken(device):
+    raise ValueError("no such luck")
+
+
+@Claim("slower", "Repeating is slower", each="bs")
+def slower(rows):
+    gain = geomean(where(rows, mode="repeated").speedup)
+    also = {"all of them": list(rows.speedup), "times": figures(fact(rows, "times")), "kind": list(fact(rows, "kind"))}
+    return Found(gain < 0.9, gain, also)
+
+
+@Claim("faster", "Repeating is faster")
+def faster(main):
+    return Found(all_of(gain > 1 for gain in figures(where(main, mode="repeated").speedup)))
+
+
+@Claim("graphs", "Graphs are faster")
+def graphs(main):
+    return Found(geomean(where(main, mode="cuda-graph").speedup) > 1)
+
+
+@Claim("counts", "It counts")
+def counts(counted):
+    found = total(counted.numbers)
+    return Found(found == 7, found, {"x": counted.inner.each("x"), "none": counted.none})
+
+
+@Claim("cuda", "CUDA")
+def on_cuda(cuda):
+    return Found(cuda.works)
+
+
+@Claim("broken", "Broken")
+def is_broken(broken):
+    return Found(broken.works)
+
+
+about = Claim("about", "Words", not_measurable="it is about words")
+
+
+@Claim("typo", "Mistaken")
+def typo(counted):
+    return Found(counted.nubmers)
+
+
+@Claim("gpu", "Of GPUs", needs="cuda")
+def of_gpus(rows):
+    return Found(True)
+'''
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    """A folder with a mode and `mine.py` as the working directory; one fork server for all."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "effbench_test_own_mode.py").write_text(OWN, encoding="utf-8")
+    (folder / "own_conf" / "mode").mkdir(parents=True)
+    (folder / "own_conf" / "mode" / "repeated.yaml").write_text(MODE, encoding="utf-8")
+    (folder / "mine.py").write_text(EXPERIMENT, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(tempfile, "tempdir", str(folder))  # locks: no other effbench keeps us waiting
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.setenv("PYTHONPATH", f"{folder}:{sys.path[0]}")
+        server = ForkServer()
+        try:
+            yield Machine.probe(server, "cpu")
+        finally:
+            server.close()
+
+
+@pytest.fixture
+def db(tmp_path):
+    return str(tmp_path / "x.db")
+
+
+@pytest.fixture(scope="module")
+def mine(machine):
+    return load(Path("mine.py"))
+
+
+@pytest.fixture(scope="module")
+def bare(mine):
+    """Without checks and with one claim."""
+    return dataclasses.replace(mine, checks=(), claims=mine.claims[:1])
+
+
+@pytest.fixture
+def go(machine, db):
+    def run(experiment, *overrides, fresh=False):
+        return reproduce(experiment, machine, db, [*QUICK, *overrides], fresh, quiet=True)
+
+    return run
+
+
+def stored(db):
+    with Store.open(db) as store:
+        return {row["claim"]: row for row in store.verdicts()}, store.sweeps()
+
+
+def test_all_kinds_of_claims(go, db, mine, machine):
+    done = go(mine)
+    found = {judgement.claim: judgement for judgement in done.judgements}
+    assert {name: str(one.verdict) for name, one in found.items()} == {
+        "slower": "confirmed", "faster": "refuted", "graphs": "not measured yet", "counts": "confirmed",
+        "cuda": "not measurable here", "broken": "not measured yet", "about": "not measurable here",
+        "typo": "not measured yet", "gpu": "not measurable here",
+    }  # fmt: skip
+    assert found["slower"].reason == "holds for bs=1, bs=2"
+    assert 0 < found["slower"].value.low <= found["slower"].value.value < 0.9
+    assert "no such luck" in found["broken"].reason and found["gpu"].reason == running.NO_CUDA
+    (mistake,) = done.mistakes
+    assert mistake.startswith("mine.py: claim typo: ") and "it has numbers, none, inner" in mistake
+
+    rows, (sweep,) = stored(db)
+    assert {name: row["verdict"] for name, row in rows.items()} == {n: str(one.verdict) for n, one in found.items()}
+    measured = rows["slower"]["measured"]
+    assert (rows["slower"]["sweep_id"], sweep.name, measured["sweeps"]) == (sweep.id, "mine", [sweep.id])
+    assert measured["value"] == found["slower"].value.value and measured["evidence"] == {}
+    assert [(part["label"], part["holds"]) for part in measured["parts"]] == [("bs=1", True), ("bs=2", True)]
+    assert len(measured["also"]["all of them"]) == 4 and measured["also"]["times"] == [400, 400]
+    assert measured["also"]["kind"] == [None, "loop", None, "loop"]
+    assert rows["counts"]["sweep_id"] is None, "it rests on a check alone"
+    measured = rows["counts"]["measured"]
+    assert (measured["sweeps"], measured["also"], list(measured["evidence"])) == (
+        [], {"x": [1, 2], "none": None}, ["counted"]
+    )  # fmt: skip
+    assert rows["cuda"]["measured"]["evidence"]["cuda"]["status"] == "unsupported"
+
+    # judged again from what is stored: nothing runs, and the verdicts are the same
+    with Store.open(db) as store:
+        (environment,) = store.environments()
+    again = judge_stored(mine, environment, machine.server, db, QUICK)
+    assert again.missing is None and len(stored(db)[1]) == 1
+    assert [one.verdict for one in again.judgements] == [one.verdict for one in done.judgements]
+    assert stored(db)[0]["slower"]["measured"] == rows["slower"]["measured"]
+    otherwise = judge_stored(mine, environment, machine.server, db, [*QUICK, "protocol.budget_s=1"])
+    assert "4 of the 4 cells were measured in another way: judge them with protocol.budget_s=0.02" in otherwise.missing
+    wider = judge_stored(mine, environment, machine.server, db, [*QUICK, "bs=1,2,3"])
+    assert wider.missing == "of the sweep main, 2 of the 6 cells were not measured" and not wider.judgements
+    checks = dataclasses.replace(mine, checks=[*mine.checks, "more"], name="other")
+    assert "the facts of broken, counted, cuda were not gathered" in judge_stored(
+        checks, environment, machine.server, db, QUICK
+    ).missing  # fmt: skip
+
+
+def test_the_second_run_measures_nothing(go, db, bare):
+    first = go(bare)
+    second = go(bare)
+    assert (first.swept["main"].reused, second.swept["main"].reused) == (0, 4)
+    assert len(stored(db)[1]) == 1
+    assert second.verdict_rows() == first.verdict_rows()
+    assert second.swept["main"].facts == first.swept["main"].facts
+    assert go(bare, fresh=True).swept["main"].reused == 0
+    assert len(stored(db)[1]) == 2
+
+
+@pytest.mark.slow
+def test_only_whole_cases_measured_in_the_same_way_are_reused(go, db, bare):
+    go(bare, "bs=1")
+    go(bare, "bs=2", "mode=eager")
+    done = go(bare)
+    assert done.swept["main"].reused == 2
+    assert [(row["bs"], row["mode"]) for row in done.swept["main"].rows] == [
+        (1, "eager"), (1, "repeated"), (2, "eager"), (2, "repeated"),
+    ]  # fmt: skip
+    assert stored(db)[1][0].cells == 2, "the case that lacked a mode is measured whole"
+    assert done.judgements[0].verdict == Verdict.CONFIRMED and len(done.swept["main"].sweep_ids) == 2
+    for override in ("protocol.rounds=2", "baseline_mode=repeated", "model.module.width=16"):
+        assert go(bare, override).swept["main"].reused == 0
+
+
+@pytest.mark.slow
+def test_other_environments_and_unfinished_cases_are_not_reused(go, db, bare):
+    go(bare)
+    engine = sa.create_engine(f"sqlite:///{db}")
+    with engine.begin() as connection:  # as if it had been stopped before the last trial of bs=2
+        connection.exec_driver_sql("UPDATE sweep SET state = 'interrupted'")
+        key = connection.exec_driver_sql("SELECT key FROM cell WHERE bs = 2 AND mode = 'eager'").scalar()
+        connection.execute(sa.text("UPDATE result SET trials = 1 WHERE cell_key = :key"), {"key": key})
+    done = go(bare)
+    assert done.swept["main"].reused == 2 and {row["bs"] for row in done.swept["main"].rows[:2]} == {1}
+    with engine.begin() as connection:
+        connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
+        connection.exec_driver_sql("CREATE TABLE other AS SELECT * FROM environment")
+        connection.exec_driver_sql("UPDATE other SET id = 'other'")
+        connection.exec_driver_sql("INSERT INTO environment SELECT * FROM other")
+        connection.exec_driver_sql("DROP TABLE other")
+        for table in ("trial", "result"):
+            connection.exec_driver_sql(f"UPDATE {table} SET environment_id = 'other'")
+    engine.dispose()
+    assert go(bare).swept["main"].reused == 0
+
+
+def test_ctrl_c_judges_nothing(go, db, bare, monkeypatch):
+    def stopped(configs, command, server, progress, stop, extend=None):
+        stop.set()
+        return original(configs, command, server, progress, stop, extend)
+
+    original = running.conduct
+    monkeypatch.setattr(running, "conduct", stopped)
+    done = go(bare)
+    assert done.interrupted and done.judgements == []
+    assert stored(db)[0] == {}
+
+
+def test_without_cuda(go, db, bare):
+    done = go(dataclasses.replace(bare, needs="cuda"))
+    assert (done.skipped, done.swept) == (running.NO_CUDA, {})
+    rows, sweeps = stored(db)
+    assert (rows["slower"]["verdict"], rows["slower"]["reason"]) == ("not measurable here", running.NO_CUDA)
+    assert sweeps == []
+    claim = dataclasses.replace(bare.claims[0], needs="cuda")
+    done = go(dataclasses.replace(bare, claims=(claim,)))
+    assert done.swept == {} and done.judgements[0].verdict == Verdict.NOT_MEASURABLE, "its sweep serves no other claim"
+
+
+def test_mistakes_are_found_before_anything_is_measured(go, db, bare):
+    for override, error, said in (
+        ("model=tinny", ConfigError, "unknown model"),
+        ("resume=last", UsageError, "omit resume"),
+        ("bss=4", ConfigError, "unknown setting 'bss': did you mean bs"),
+        ("python=/usr/bin/python3", ConfigError, "under its own interpreter: omit python"),
+    ):
+        with pytest.raises(error, match=said):
+            go(bare, override)
+    assert not Path(db).exists()
+
+
+@pytest.mark.slow
+def test_shipped_sweeps_can_be_planned_and_have_their_parameters():
+    for outline in load_all():
+        planned = []
+
+        def only_plan(configs, command, server, progress, stop, extend=None, planned=planned):
+            parts, _ = plan.split(configs)
+            planned.extend(plan.resolve(parts, has_cuda=True))
+
+        for words in outline.sweeps.values():
+            before = len(planned)
+            assert hydra_sweep(list(words), quiet=True, conductor=only_plan, server=NoServer()) is None
+            assert len(planned) > before
+        for path in outline.swept.values():
+            held = [cell.params() for cell in planned]
+            for part in path.split("."):
+                held = [inner[part] for inner in held if part in inner]
+            assert held, f"no cell of {outline.name} has {path}"
+
+
+class NoServer:
+    """Stands in for the fork server: nothing is run."""
+
+    def close(self):
+        pass
