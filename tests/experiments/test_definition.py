@@ -90,7 +90,7 @@ MISTAKES = [
     ('each="bs"', 'each="batch"', "claim wider: each: no column 'batch'; there are model, bs"),
     (', not_measurable="it is about words"', "", "claim about needs either a function"),
     (', unit="×"', ', not_measurable="so"', "claim wider needs either a function"),
-    ("def wider(main, count)", "def wider(other, count)", "claim wider: no sweep or check 'other'; there are rows, main"),
+    ("def wider(main, count)", "def wider(other, count)", "no sweep or check 'other'; there are rows, main, count"),
     ("def wider(main, count)", "def wider(count)", "takes 0"),
     ('each="bs")\ndef wider(main, count)', ")\ndef wider()", "claim wider rests on nothing"),
 ]  # fmt: skip

@@ -133,7 +133,7 @@ def test_columns_without_figures_are_left_out():
 def test_what_is_missing_stays_missing():
     for made in (GAP + 1, 1 / GAP, GAP.part["x"].other, mean(GAP), log(GAP), GAP.each("x"), highest(GAP) - 1):
         assert isinstance(made, Missing) and made.reason == "no CUDA here"
-    for held in (GAP > 1, 1 > GAP, GAP == "text", ~GAP, GAP & True, GAP | False, between(GAP, 0, 1)):
+    for held in (GAP > 1, GAP < 1, GAP == "text", ~GAP, GAP & True, GAP | False, between(GAP, 0, 1)):
         assert held.holds is None and held.missing and held.why == "no CUDA here"
     assert list(GAP) == []
 

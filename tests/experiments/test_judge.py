@@ -8,7 +8,7 @@ import pytest
 from made_rows import eager, frame, row
 
 from effbench.experiments import Claim, Found, fact, figures, geomean, highest, mean, only, relative, where
-from effbench.experiments.figures import ClaimError, Facts, Missing
+from effbench.experiments.figures import NO_INTERVAL, ClaimError, Facts, Missing
 from effbench.experiments.judge import judge
 from effbench.store.verdicts import ClaimVerdict as Verdict
 
@@ -33,7 +33,7 @@ def by_checks(function, **checks):
         (2.0, 0.05, Verdict.CONFIRMED, "holds"),
         (1.0, 0.05, Verdict.REFUTED, "does not hold"),
         (1.12, 0.05, Verdict.UNDECIDED, "the interval leaves it open"),
-        (9.0, None, Verdict.UNDECIDED, "the figure has no interval: a single trial of a cell says nothing of its spread"),
+        (9.0, None, Verdict.UNDECIDED, NO_INTERVAL),
     ],
 )  # fmt: skip
 def test_a_claim_follows_its_interval(speedup, spread, verdict, reason):
@@ -138,7 +138,11 @@ def test_facts_of_checks():
     def works(warm):
         return Found((warm.fewest == 2) & warm.works, warm.fewest, {"list": warm["sizes"], "other": warm.works})
 
-    for fewest, held, verdict in ((2, True, Verdict.CONFIRMED), (3, True, Verdict.REFUTED), (2, False, Verdict.REFUTED)):
+    for fewest, held, verdict in (
+        (2, True, Verdict.CONFIRMED),
+        (3, True, Verdict.REFUTED),
+        (2, False, Verdict.REFUTED),
+    ):
         assert by_checks(works, warm=Facts(fewest=fewest, works=held, sizes=[1])).verdict == verdict
     found = by_checks(works, warm=Facts(fewest=None, works=True, sizes=[]))
     assert (found.verdict, found.reason) == (Verdict.NOT_MEASURED, "it has no value")

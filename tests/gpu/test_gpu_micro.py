@@ -13,11 +13,11 @@ from omegaconf import OmegaConf
 
 import effbench
 from effbench.cli import config_folder
+from effbench.experiments import memory_levels
+from effbench.experiments.launch_shapes import TYPES, VectorAdd
+from effbench.experiments.overheads import Selection
 from effbench.models.build import build_module
 from effbench.models.inputs import make_inputs, parse_inputs
-from effbench.models.micro import chase
-from effbench.models.micro.selection import Selection
-from effbench.models.micro.vector_add import TYPES, VectorAdd
 
 QUICK = [
     "protocol=quick",
@@ -169,19 +169,19 @@ def make(name, dtype=torch.float32, **settings):
 @pytest.mark.parametrize("size", [4096, 40 * MIB])
 @pytest.mark.parametrize("variant", ["memory", "shared"])
 def test_a_chase_goes_as_far_as_it_should(variant, size):
-    size = min(size, chase.SHARED_BYTES) if variant == "shared" else size
-    length = chase.odd(size // (chase.WORD_BYTES if variant == "shared" else chase.LINE_BYTES))
+    size = min(size, memory_levels.SHARED_BYTES) if variant == "shared" else size
+    length = memory_levels.odd(size // (memory_levels.WORD_BYTES if variant == "shared" else memory_levels.LINE_BYTES))
     like = torch.empty(1, device="cuda")
     for hops in (1, 1000, 16384):
-        module = chase.PointerChase(variant, bytes=size, hops=hops)
+        module = memory_levels.PointerChase(variant, bytes=size, hops=hops)
         assert [int(module(like)) for _ in range(3)] == [hops % length] * 3
 
 
 @torch.inference_mode()
 def test_a_chain_of_multiply_adds_has_its_result():
     for hops in (0 + 1, 31, 32, 1000, 16384):
-        result = chase.PointerChase("register", hops=hops)(torch.empty(1, device="cuda"))
-        assert int(result) == chase.register_result(hops)
+        result = memory_levels.PointerChase("register", hops=hops)(torch.empty(1, device="cuda"))
+        assert int(result) == memory_levels.register_result(hops)
 
 
 @pytest.mark.filterwarnings("default")

@@ -12,7 +12,7 @@ from effbench.models.build import build_module
 from effbench.models.inputs import make_inputs, parse_inputs
 
 CONF = Path(__file__).parents[2] / "conf" / "model"
-NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if "effbench.models.micro." in path.read_text())
+NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if "effbench.experiments." in path.read_text())
 KEYS = ["name", "description", "module", "inputs", "tolerance", "allow_nonfinite"]
 BS = 3
 #: Arguments that make a workload small.
@@ -223,17 +223,17 @@ def test_too_few_slots_leave_outputs_out():
 
 @pytest.mark.parametrize("variant", ["nonzero-then-work", "work-then-nonzero"])
 def test_the_host_works_for_as_long_as_it_should(variant, monkeypatch):
-    from effbench.models.micro import selection
+    from effbench.experiments import overheads
 
     now, worked = [0], []
-    nonzero, spin = torch.Tensor.nonzero, selection.spin
+    nonzero, spin = torch.Tensor.nonzero, overheads.spin
 
     def clock():
         now[0] += 1000
         return now[0]
 
-    monkeypatch.setattr(selection.time, "perf_counter_ns", clock)
-    monkeypatch.setattr(selection, "spin", lambda us: (spin(us), worked.append("work")))
+    monkeypatch.setattr(overheads.time, "perf_counter_ns", clock)
+    monkeypatch.setattr(overheads, "spin", lambda us: (spin(us), worked.append("work")))
     monkeypatch.setattr(torch.Tensor, "nonzero", lambda self: (worked.append("nonzero"), nonzero(self))[1])
     run("nonzero", variant=variant, work_us=50)
     assert worked == (["nonzero", "work"] if variant == "nonzero-then-work" else ["work", "nonzero"])

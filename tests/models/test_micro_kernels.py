@@ -1,23 +1,20 @@
 """What the CUDA kernels of the micro-workloads are given, followed on the host; the kernels run in tests/gpu/."""
 
-import builtins
 import ctypes
-import sys
-from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 
 from effbench.errors import UnsupportedError
-from effbench.models.micro import chase, nvrtc, vector_add
+from effbench.experiments import checks, launch_shapes, memory_levels
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 @pytest.mark.parametrize("length", [3, 63, 255])
 def test_one_cycle_through_all(length):
-    following, rank = chase.cycle(length, seed=1)
+    following, rank = memory_levels.cycle(length, seed=1)
     seen = [0]
     for _ in range(length - 1):
         seen.append(int(following[seen[-1]]))
@@ -28,7 +25,7 @@ def test_one_cycle_through_all(length):
 
 
 def test_a_seed_gives_its_cycle_and_it_is_in_no_order():
-    (first, _), (again, _), (other, _) = chase.cycle(255, 1), chase.cycle(255, 1), chase.cycle(255, 2)
+    (first, _), (again, _), (other, _) = memory_levels.cycle(255, 1), memory_levels.cycle(255, 1), memory_levels.cycle(255, 2)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     steps = (first - torch.arange(255)).abs()
@@ -50,8 +47,8 @@ def chase_on_the_host(place, lines, hops):
 
 @pytest.mark.parametrize("hops", [1, 16, 62, 64, 1024])
 def test_the_walk_is_known_wherever_it_begins(hops):
-    buffer = chase.lines_of(*chase.cycle(63, seed=3), CPU)
-    assert buffer.stride(0) * buffer.element_size() == chase.LINE_BYTES
+    buffer = memory_levels.lines_of(*memory_levels.cycle(63, seed=3), CPU)
+    assert buffer.stride(0) * buffer.element_size() == memory_levels.LINE_BYTES
     place = torch.tensor([buffer.data_ptr()])
     walked = [chase_on_the_host(place, 63, hops) for _ in range(5)]
     assert walked == [hops % 63] * 5
@@ -59,7 +56,7 @@ def test_the_walk_is_known_wherever_it_begins(hops):
 
 
 def test_calls_go_on_where_they_stopped():
-    buffer = chase.lines_of(*chase.cycle(63, seed=3), CPU)
+    buffer = memory_levels.lines_of(*memory_levels.cycle(63, seed=3), CPU)
     place, places = torch.tensor([buffer.data_ptr()]), set()
     for _ in range(63):
         places.add(int(place))
@@ -69,36 +66,36 @@ def test_calls_go_on_where_they_stopped():
 
 @pytest.mark.parametrize("number", [4, 5, 256, 255])
 def test_no_power_of_two_of_hops_ends_where_it_began(number):
-    length = chase.odd(number)
+    length = memory_levels.odd(number)
     assert number - 1 <= length <= number
     assert all(2**power % length for power in range(31))
 
 
 def test_the_chain_of_multiply_adds():
-    value = np.uint32(chase.SEED)
+    value = np.uint32(memory_levels.SEED)
     with np.errstate(over="ignore"):
         for _ in range(100):
-            value = value * np.uint32(chase.FACTOR) + np.uint32(chase.SUMMAND)
-    assert chase.register_result(100) == int(value)
-    assert chase.register_result(0) == chase.SEED
+            value = value * np.uint32(memory_levels.FACTOR) + np.uint32(memory_levels.SUMMAND)
+    assert memory_levels.register_result(100) == int(value)
+    assert memory_levels.register_result(0) == memory_levels.SEED
 
 
 def test_kernels_are_in_the_source_with_the_arguments_they_get():
-    for name in chase.VARIANTS:
-        assert f"void chase_{name}(" in chase.SOURCE
-    for dtype, (name, _, _) in vector_add.TYPES.items():
-        text = vector_add.source(dtype)
+    for name in memory_levels.VARIANTS:
+        assert f"void chase_{name}(" in memory_levels.SOURCE
+    for dtype, (name, _, _) in launch_shapes.TYPES.items():
+        text = launch_shapes.source(dtype)
         assert f"void add(const {name}* a, const {name}* b, {name}* c, int n)" in text
         assert "_AS" not in text
         assert "TYPE" not in text
         assert "#include" not in text
-    assert "#include" not in chase.SOURCE
+    assert "#include" not in memory_levels.SOURCE
 
 
 def test_a_torch_without_the_compiler(monkeypatch):
     monkeypatch.delattr(torch.cuda, "_compile_kernel")
     with pytest.raises(UnsupportedError, match=r"variant=cuda needs torch\.cuda\._compile_kernel, which PyTorch 2"):
-        nvrtc.compile_kernel("", "add", CUDA, "variant=cuda")
+        checks.compile_kernel("", "add", CUDA, "variant=cuda")
 
 
 class NoDevice:
@@ -121,7 +118,7 @@ def test_no_nvrtc_library(monkeypatch):
     monkeypatch.setattr(torch.cuda, "_compile_kernel", compiler)
     monkeypatch.setattr(torch.cuda, "device", NoDevice)
     with pytest.raises(UnsupportedError, match="pointer-chase needs NVRTC: Could not find any NVRTC library"):
-        nvrtc.compile_kernel("", "add", CUDA, "pointer-chase")
+        checks.compile_kernel("", "add", CUDA, "pointer-chase")
 
 
 def test_a_machine_without_a_toolkit_compiles_all_the_same(monkeypatch):
@@ -134,7 +131,7 @@ def test_a_machine_without_a_toolkit_compiles_all_the_same(monkeypatch):
     monkeypatch.setattr(cpp_extension, "CUDA_HOME", None)
     monkeypatch.setattr(torch.cuda, "_compile_kernel", compiler)
     monkeypatch.setattr(torch.cuda, "device", NoDevice)
-    assert nvrtc.compile_kernel("text", "add", CUDA, "it")[:2] == ("text", "add")
+    assert checks.compile_kernel("text", "add", CUDA, "it")[:2] == ("text", "add")
     assert cpp_extension.CUDA_HOME is None
 
 
@@ -145,21 +142,13 @@ def test_what_the_compiler_has_against_a_source_passes_through(monkeypatch):
     monkeypatch.setattr(torch.cuda, "_compile_kernel", compiler)
     monkeypatch.setattr(torch.cuda, "device", NoDevice)
     with pytest.raises(RuntimeError, match="Kernel compilation failed"):
-        nvrtc.compile_kernel("", "add", CUDA, "it")
+        checks.compile_kernel("", "add", CUDA, "it")
 
 
 def test_triton_is_missing(monkeypatch):
-    real = builtins.__import__
-
-    def no_triton(name, *rest):
-        if name.partition(".")[0] == "triton":
-            raise ModuleNotFoundError("No module named 'triton'", name="triton")
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", no_triton)
-    monkeypatch.delitem(sys.modules, "effbench.models.micro.vector_add_triton", raising=False)
+    monkeypatch.setattr(launch_shapes, "triton", None)
     with pytest.raises(UnsupportedError, match="variant=triton needs Triton: pip install triton"):
-        vector_add.VectorAdd("triton").triton(FakeCuda())
+        launch_shapes.VectorAdd("triton").triton(FakeCuda())
 
 
 class FakeCuda:
@@ -178,10 +167,9 @@ def test_a_triton_launch_covers_the_vectors(monkeypatch):
         def __getitem__(self, grid):
             return lambda *args, **settings: launches.append((grid, args[3], settings))
 
-    stand_in = ModuleType("effbench.models.micro.vector_add_triton")
-    stand_in.add = Kernel()
-    monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
-    launch = vector_add.VectorAdd("triton", block=64, num_warps=2).triton(FakeCuda())
+    monkeypatch.setattr(launch_shapes, "triton", object())
+    monkeypatch.setattr(launch_shapes, "triton_add", Kernel(), raising=False)
+    launch = launch_shapes.VectorAdd("triton", block=64, num_warps=2).triton(FakeCuda())
     launch(None, None, None)
     assert launches == [((16,), 1000, {"BLOCK": 64, "num_warps": 2})]
 
@@ -193,7 +181,7 @@ def test_a_cuda_launch_covers_the_vectors(monkeypatch, blocks, grid):
     def compile_kernel(source, name, device, who):
         return lambda *launch: launches.append(launch)
 
-    monkeypatch.setattr(vector_add, "compile_kernel", compile_kernel)
-    launch = vector_add.VectorAdd("cuda", threads=128, blocks=blocks).cuda(FakeCuda())
+    monkeypatch.setattr(launch_shapes, "compile_kernel", compile_kernel)
+    launch = launch_shapes.VectorAdd("cuda", threads=128, blocks=blocks).cuda(FakeCuda())
     launch("x", "y", "z")
     assert launches == [((grid, 1, 1), (128, 1, 1), ["x", "y", "z", 1000])]

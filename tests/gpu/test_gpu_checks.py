@@ -1,4 +1,4 @@
-"""Every piece of evidence on a GPU, as a user gathers them; the undisputed facts, and the shape of the others."""
+"""Every behaviour check on a GPU, as `reproduce` runs them; the undisputed facts, and the shape of the others."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ import json
 import pytest
 
 from effbench.cell import Status
-from effbench.evidence import pieces
+from effbench.experiments.definition import load, load_all
 from effbench.message import EvidenceRequest
 from effbench.sweeping.evidence import gather
 
 #: Smaller than by default, where that saves seconds.
 SETTINGS = {
-    "capture.warmups_before_capture": {"counts": [0, 2]},
-    "inductor.memory_options": {"batch": 1024, "branches": 3},
-    "warmup.first_calls": {"width": 64, "depth": 1},
-    "recompiling.recompilation": {"seq": 64, "layers": 2, "width": 256, "vocab": 512},
+    "warmups": {"counts": [0, 2]},
+    "memory": {"batch": 1024, "branches": 3},
+    "calls": {"width": 64, "depth": 1},
+    "recompiling": {"seq": 64, "layers": 2, "width": 256, "vocab": 512},
 }
 
 
 @pytest.fixture(scope="module")
 def facts():
-    """Facts by the piece's name."""
+    """Facts by the check's name."""
     asked = {
-        piece.name: EvidenceRequest(piece.target, SETTINGS.get(piece.name, {}), device="cuda") for piece in pieces()
+        name: EvidenceRequest(f"{outline.path}:{name}", SETTINGS.get(name, {}), device="cuda")
+        for outline in load_all()
+        for name in load(outline.path).checks
     }
     outcomes = dict(zip(asked, gather(list(asked.values()), timeout_s=120), strict=True))
     for name, outcome in outcomes.items():
@@ -38,7 +40,7 @@ def facts():
 
 
 def test_a_replay_follows_values_and_not_addresses(facts):
-    found = facts["weights.weight_updates"]
+    found = facts["weights"]
     assert found["replay_equals_eager_at_first"]
     assert found["replay_follows_in_place_update"]
     assert found["replay_is_stale_after_rebinding"] and not found["replay_follows_rebinding"]
@@ -52,7 +54,7 @@ def test_a_replay_follows_values_and_not_addresses(facts):
 
 @pytest.mark.parametrize("what", ["branch_on_data", "output_of_unknown_size", "copy_to_the_host"])
 def test_what_capture_refuses(facts, what):
-    found = facts["capture.capture_limits"][what]
+    found = facts["limits"][what]
     assert found["succeeded"], "the process that tried it ended by itself"
     assert found["capture_succeeded"] is False
     assert "Error" in found["capture_error_type"]
@@ -61,7 +63,7 @@ def test_what_capture_refuses(facts, what):
 
 
 def test_what_capture_takes(facts):
-    found = facts["capture.capture_limits"]
+    found = facts["limits"]
     assert found["branch_on_a_host_value"]["replay_follows_the_flag"] is False
     assert found["branch_on_a_host_value"]["replay"] == [2.0] * 4
     shape = found["other_shape"]
@@ -75,14 +77,14 @@ def test_what_capture_takes(facts):
 
 
 def test_padding(facts):
-    found = facts["padding.padded_batches"]
+    found = facts["padding"]
     assert found["rows_apart"]["rows_equal_eager"] and found["rows_apart_tail_of_nan"]["rows_equal_eager"]
     assert found["rows_apart"]["sizes_tried"] == 16
     assert found["rows_mixed"]["wrong_sizes"] == [3, 5, 6, 7, *range(9, 16)]
 
 
 def test_warmups_before_capture(facts):
-    found = facts["capture.warmups_before_capture"]
+    found = facts["warmups"]
     assert [one["warmups"] for one in found["tries"]] == [0, 2]
     two = found["tries"][1]
     assert two["succeeded"] and two["replay_equals_eager"]
@@ -94,7 +96,7 @@ def test_warmups_before_capture(facts):
 
 
 def test_memory_options(facts):
-    found = facts["inductor.memory_options"]
+    found = facts["memory"]
     for name, one in found["variants"].items():
         if name == "memory_planning" and not one["ran"]:  # off by default, and known to fail: that is a fact too
             assert one["error"]
@@ -108,7 +110,7 @@ def test_memory_options(facts):
 
 
 def test_first_calls(facts):
-    found = facts["warmup.first_calls"]["modes"]
+    found = facts["calls"]["modes"]
     assert list(found) == ["eager", "default", "reduce-overhead", "max-autotune"]
     for name, one in found.items():
         assert one["ran"], (name, one)
@@ -117,7 +119,7 @@ def test_first_calls(facts):
 
 
 def test_seconds_of_recompiling(facts):
-    found = facts["recompiling.recompilation"]
+    found = facts["recompiling"]
     assert (found["batches"], found["layers"]) == ([2, 4, 8], 2)
     for name, later in (("dynamic", 1), ("static", 0)):
         one = found[name]
@@ -127,7 +129,7 @@ def test_seconds_of_recompiling(facts):
 
 
 def test_without_triton(facts):
-    found = facts["inductor.without_triton"]
+    found = facts["triton"]
     assert found["cpu"]["compiles"] and found["cpu"]["kernels_in_cpp"] and not found["cpu"]["triton_is_found"]
     assert found["cuda_with_triton"]["compiles"] and found["cuda_with_triton"]["kernels_in_triton"]
     assert found["cuda"]["triton_is_found"] is False
@@ -136,14 +138,14 @@ def test_without_triton(facts):
 
 
 def test_what_does_not_depend_on_the_device(facts):
-    assert facts["control_flow.where_instead_of_if"]["where"]["fullgraph_succeeded"]
-    assert facts["control_flow.where_instead_of_if"]["if"]["graph_breaks"] == 1
-    assert facts["control_flow.capture_methods"]["jit_trace"]["branch"]["baked_in"]
-    assert facts["shapes.recompilations"]["dynamic"]["true"]["compilations"] == 1
-    assert facts["shapes.recompile_limit"]["compiled_sizes"] == [2, 3, 4]
-    assert facts["dynamo.reset_and_counters"]["reset_clears_the_counters"] is False
-    assert facts["dynamo.log_level"]["log_level_exists"] is False
-    assert facts["scripting.save_and_load"]["traced"]["outputs_equal_bit_for_bit"] in (True, False)
-    assert facts["custom_ops.native_path_while_compiling"]["restored_after_failure"]
-    assert facts["storage.shared_storage"]["derived"]["slice"]["shares_storage"]
-    assert not facts["storage.in_place_and_backward"]["multiply_what_sigmoid_saved"]["backward_works"]
+    assert facts["branch"]["where"]["fullgraph_succeeded"]
+    assert facts["branch"]["if"]["graph_breaks"] == 1
+    assert facts["methods"]["jit_trace"]["branch"]["baked_in"]
+    assert facts["sizes"]["dynamic"]["true"]["compilations"] == 1
+    assert facts["limit"]["compiled_sizes"] == [2, 3, 4]
+    assert facts["reset"]["reset_clears_the_counters"] is False
+    assert facts["level"]["log_level_exists"] is False
+    assert facts["saved"]["traced"]["outputs_equal_bit_for_bit"] in (True, False)
+    assert facts["swap"]["restored_after_failure"]
+    assert facts["storage"]["derived"]["slice"]["shares_storage"]
+    assert not facts["backward"]["multiply_what_sigmoid_saved"]["backward_works"]

@@ -1,0 +1,419 @@
+"""The shipped behaviour checks on the CPU: what they find, and the opposite where it can be made."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import warnings
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch._dynamo.utils import counters
+
+from effbench.errors import UnsupportedError
+from effbench.experiments import (
+    checks,
+    compile_cost,
+    control_flow,
+    dynamo,
+    fresh,
+    graph_limits,
+    graph_weights,
+    inductor,
+    operators,
+    sglang,
+    shapes,
+    storage,
+    torchscript,
+    warmup_calls,
+)
+from effbench.experiments.definition import execute
+from effbench.modes.base import needs_compiler
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+    counters.clear()
+
+
+# what they share
+
+
+def test_what_a_call_raises_is_an_observation():
+    def fails():
+        raise ValueError("first\nsecond")
+
+    assert checks.attempt(fails).facts() == {"succeeded": False, "error_type": "ValueError", "error": "first"}
+    done = checks.attempt(lambda: 3)
+    assert (done.value, done.facts()) == (3, {"succeeded": True, "error_type": None, "error": None})
+    with pytest.raises(KeyboardInterrupt):  # Ctrl-C is none
+        checks.attempt(lambda: (_ for _ in ()).throw(KeyboardInterrupt()))
+
+
+def test_tensors_as_facts():
+    assert checks.listed(torch.arange(6).view(2, 3)) == [0, 1, 2]
+    assert checks.listed(torch.tensor([1.5, float("nan"), float("inf")])) == [1.5, "nan", "inf"]
+    assert len(checks.listed(torch.zeros(100), most=5)) == 5
+    x, nan = torch.randn(3), torch.tensor([float("nan")])
+    assert checks.close(x, x + 1e-7)
+    assert not checks.close(x, x + 0.01) and not checks.close(x, x[:1]) and not checks.close(nan, nan)
+
+
+def test_needs(monkeypatch):
+    for check in (
+        graph_weights.weights, graph_limits.limits, graph_limits.padding, graph_limits.warmups, inductor.memory
+    ):  # fmt: skip
+        with pytest.raises(UnsupportedError, match="needs CUDA, and this runs on cpu"):
+            check(CPU)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert needs_compiler(CPU)
+    with pytest.raises(UnsupportedError, match=r"C\+\+ compiler"):
+        inductor.triton(CPU)
+
+
+def test_facts_are_plain():
+    for check in (storage.storage, storage.backward, operators.registry):
+        facts = check(CPU)
+        assert json.loads(json.dumps(facts, allow_nan=False)).keys() == facts.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default::DeprecationWarning")
+def test_torchscript():
+    facts = torchscript.warnings(CPU)
+    assert facts["script_and_trace_are_deprecated"]
+    assert "torch.compile" in facts["functions"]["script"]["warnings"][0]
+    assert all(one["error"] is None for one in facts["functions"].values())
+    other = torchscript.warned_by(lambda: warnings.warn("slow\nvery", UserWarning, stacklevel=1))
+    assert (other["is_deprecated"], other["warnings"]) == (False, ["UserWarning: slow"])
+    assert torchscript.warned_by(lambda: warnings.warn("f is deprecated", FutureWarning, stacklevel=1))["is_deprecated"]
+    assert not torchscript.is_deprecated(["script"])
+    for facts in torchscript.saved(CPU, width=8).values():
+        assert facts["outputs_equal_bit_for_bit"] is True and facts["largest_difference"] == 0
+        assert min(facts["before_saving_ms"], facts["after_loading_ms"], facts["file_bytes"]) > 0
+    module = torchscript.Net(8).requires_grad_(False)
+
+    def load(path, map_location):
+        loaded = torch.jit.load(path, map_location=map_location)
+        next(loaded.parameters()).add_(0.5)
+        return loaded
+
+    facts = torchscript.round_trip(torch.jit.script(module), module, torch.randn(2, 8), CPU, load=load)
+    assert facts["outputs_equal_bit_for_bit"] is False and facts["largest_difference"] > 0
+
+
+def test_operators_are_counted():
+    facts = operators.registry(CPU)
+    assert 100 < facts["prims"] <= facts["prims_with_those_of_inductor"] < 300
+    assert facts["core_aten_names"] < facts["aten_public_functional_names"] < facts["aten_names"]
+    assert facts["aten_names"] < facts["aten_overloads"] and facts["jit_prim_names"] != facts["prims"]
+    with torch.library._scoped_library("counted_here", "DEF") as library:
+        library.define("add(Tensor x) -> Tensor")
+        library.define("add.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)")
+        library.define("add_(Tensor(a!) x) -> Tensor(a!)")
+        library.define("_private(Tensor x) -> Tensor", tags=(torch.Tag.core,))
+        names = torch._C._dispatch_get_all_op_names()
+        assert operators.count("counted_here", names) == {"overloads": 4, "names": 3, "public_functional_names": 1}
+        assert [str(op) for op in operators.core_overloads("counted_here", names)] == ["counted_here._private.default"]
+
+
+def test_storage():
+    views = {"view", "reshape", "transpose", "row", "element", "slice", "none_and_ellipsis", "expand",
+             "contiguous_of_contiguous"}  # fmt: skip
+    facts = storage.storage(CPU)
+    derived = facts["derived"]
+    for fact in ("shares_storage", "writes_reach_the_source"):
+        assert {name for name, one in derived.items() if one[fact]} == views
+    assert derived["row"]["offset_bytes"] == 4 * 4 and derived["index_list"]["offset_bytes"] is None
+    assert {name: one["values_changed"] for name, one in facts["assigned"].items()} == {
+        "row": 4, "slice": 4, "index_list": 8, "chained_after_slice": 4, "chained_after_index_list": 0
+    }  # fmt: skip
+
+
+def test_in_place_breaks_backward_where_the_value_was_saved():
+    facts = storage.backward(CPU)
+    assert {name for name, one in facts.items() if not one["backward_works"]} == {
+        "multiply_what_sigmoid_saved", "add_to_what_exp_saved", "change_a_leaf"
+    }  # fmt: skip
+    saved = facts["multiply_what_sigmoid_saved"]
+    assert saved["error_type"] == "RuntimeError" and "modified by an inplace operation" in saved["error"]
+    for name in ("multiply_a_sum", "relu_of_a_product"):
+        assert facts[name]["gradient_equals_out_of_place"] is True
+    wrong = storage.gradients(lambda x: (x.detach() * 2 + x).sum(), lambda x: (x * 3).sum(), CPU)
+    assert wrong["backward_works"] and not wrong["gradient_equals_out_of_place"]
+
+
+# CUDA graphs, with stand-ins for a graph, so that each fact is seen both ways
+
+
+def by_address(module, x):
+    """As a CUDA graph: the tensors of the capture, wherever the module's names point later."""
+    weight, bias = module.weight, module.bias
+    return lambda: F.linear(x, weight, bias)
+
+
+def by_name(module, x):
+    """As a call: whatever the module has."""
+    return lambda: module(x.to(module.weight.dtype))
+
+
+def by_value(module, x):
+    """As an export with its weights: a copy."""
+    frozen = copy.deepcopy(module)
+    return lambda: frozen(x)
+
+
+def test_weights():
+    def observe(capture):
+        return graph_weights.observe(nn.Linear(4, 4).requires_grad_(False), torch.randn(2, 4), capture)
+
+    follows = ("replay_follows_in_place_update", "replay_follows_rebinding", "replay_follows_dtype_change")
+    stale = ("replay_is_stale_after_rebinding", "replay_is_stale_after_dtype_change")
+    for capture, expected in ((by_address, (1, 0, 0, 1, 1)), (by_name, (1, 1, 1, 0, 0)), (by_value, (0, 0, 0, 0, 1))):
+        facts = observe(capture)
+        assert facts["replay_equals_eager_at_first"]
+        assert tuple(facts[name] for name in (*follows, *stale)) == expected, capture
+    facts = observe(by_address)
+    assert facts["in_place"]["replay"] == facts["in_place"]["eager_now"] != facts["in_place"]["eager_before"]
+    assert facts["rebinding"]["replay"] == facts["rebinding"]["eager_before"] != facts["rebinding"]["eager_now"]
+    assert facts["address_changed_by_rebinding"] and facts["capturing_again_follows_rebinding"]
+    assert facts["replay_dtype_after_dtype_change"] == "torch.float32"
+    assert facts["eager_dtype_after_dtype_change"] == "torch.bfloat16"
+    assert facts["capturing_again_follows_dtype_change"]
+
+
+def test_padding():
+    def replays(function, x):
+        """A graph writes to one buffer."""
+        output = torch.empty_like(function(x))
+        return lambda: output.copy_(function(x))
+
+    def never_again(function, x):
+        output = function(x).clone()
+        return lambda: output
+
+    def pad(module, poison=1e4, capture=replays):
+        return graph_limits.observe(module, 8, (1, 2, 4, 8), CPU, capture, poison)
+
+    for poison in (1e4, float("nan")):
+        facts = pad(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), poison)
+        assert facts["rows_equal_eager"] and facts["wrong_sizes"] == [] and facts["sizes_tried"] == 8
+        facts = pad(graph_limits.MixesRows(), poison)
+        assert facts["wrong_sizes"] == [3, 5, 6, 7], "those that are captured need none"
+        assert facts["first_wrong"]["raw_size"] == 3
+        assert facts["first_wrong"]["padded"] != facts["first_wrong"]["eager"]
+    assert pad(nn.Linear(8, 8), capture=never_again)["wrong_sizes"] == list(range(1, 9)), "a stale buffer"
+
+
+def test_peaks_decide_what_an_option_does():
+    peaks = {"as_shipped": 10, "memory_planning": 8, "no_locality": 10, "locality_alone": 12, "no_reordering": 14}
+    names = ("memory_planning", "reorder_for_locality", "reorder_for_locality_alone")
+    for given, expected in ((peaks, [True, False, True]), ({"as_shipped": 10, "no_locality": 11}, [None, True, None])):
+        found = inductor.judge(given)
+        assert [found[f"{name}_lowers_the_peak"] for name in names] == expected
+
+
+def test_the_first_steady_call():
+    facts = warmup_calls.judge([100.0, 30.0, 1.2, 1.05, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0])
+    assert (facts["first_steady_call"], facts["steady_after_three_calls"], facts["steady_ms"]) == (4, True, 1.0)
+    slow = warmup_calls.judge([100.0, 30.0, 20.0, 10.0, 9.0, 8.0, 7.0], [1.0, 1.0, 1.0])
+    assert (slow["first_steady_call"], slow["steady_after_three_calls"]) == (None, False)
+
+
+@pytest.mark.slow
+def test_first_calls():
+    facts = warmup_calls.calls(CPU, calls=5, width=8, depth=1, modes=("eager", "default", "reduce-overhead"))["modes"]
+    for name in ("eager", "default"):
+        assert len(facts[name]["calls_ms"]) == 5 and all(ms > 0 for ms in facts[name]["calls_ms"])
+    assert facts["default"]["calls_ms"][0] > 20 * facts["default"]["steady_ms"], "compiled in the first call"
+    assert facts["reduce-overhead"]["ran"] is False and "needs CUDA" in facts["reduce-overhead"]["reason"]
+
+
+# torch.compile
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # its compilations take minutes on two busy cores
+def test_seconds_of_recompiling():
+    small = {"layers": 1, "width": 16, "heads": 2, "kv_heads": 1, "ffn": 32, "vocab": 64}
+    facts = compile_cost.recompiling(CPU, batches=(2, 3, 4), seq=8, dtype="float32", **small)
+    assert (facts["layers"], facts["batches"]) == (1, [2, 3, 4])
+    dynamic, static = facts["dynamic"], facts["static"]
+    assert min(dynamic["first_s"], dynamic["second_s"], static["first_s"], static["second_s"]) > 0.05
+    assert static["later_s"] == []
+    assert dynamic["later_s"][0] < 0.5 * dynamic["second_s"], "one graph for every size from the second on"
+
+
+@pytest.mark.slow
+def test_where_needs_no_break():
+    facts = control_flow.branch(CPU)
+    branch, where = facts["if"], facts["where"]
+    assert (branch["graphs_for_one_input"], branch["graph_breaks"], len(branch["reasons"])) == (2, 1, 1)
+    assert branch["fullgraph_succeeded"] is False
+    assert branch["fullgraph_error_type"] in ("Unsupported", "UserError")
+    assert (where["graphs_for_one_input"], where["graph_breaks"], where["reasons"]) == (1, 0, [])
+    assert where["fullgraph_succeeded"] and branch["outputs_equal_eager"] and where["outputs_equal_eager"]
+    for x in (torch.ones(2, 3), -torch.ones(2, 3)):
+        assert torch.equal(control_flow.Branch()(x), control_flow.Where()(x))
+
+
+@pytest.mark.slow
+def test_capture_methods():
+    methods = control_flow.methods(CPU)
+    trace, fx = methods["jit_trace"], methods["fx_symbolic_trace"]
+    assert {name: one["baked_in"] for name, one in trace.items()} == dict.fromkeys(control_flow.MODULES, True)
+    assert trace["branch"]["outputs"] == [[2.0, 2.0], [-2.0, -2.0]]
+    assert trace["branch"]["eager_outputs"] == [[2.0, 2.0], [-4.0, -4.0]]
+    assert "Python boolean" in trace["branch"]["warnings"][0]
+    for method in ("jit_script", "dynamo", "lazy_tensors"):
+        for name, one in methods[method].items():
+            assert one["follows_its_input"] and not one["baked_in"], (method, name)
+    for method in ("fx_symbolic_trace", "make_fx", "make_fx_symbolic"):
+        refused = methods[method]["branch"]
+        assert refused["captured"] is False and refused["error_type"] and "follows_its_input" not in refused
+    assert fx["loop"]["captured"] is False
+    assert methods["make_fx"]["loop"]["baked_in"], "a loop over rows is unrolled without a word"
+    branch = methods["dynamo"]["branch"]
+    assert branch["graph_breaks"] == 1 and branch["graphs_of_both"] > branch["graphs_of_the_first"] >= 2
+    assert methods["dynamo"]["loop"]["graph_breaks"] == 0
+    lazy = methods["lazy_tensors"]["branch"]
+    first, second = lazy["traces_compiled_in_each_pass"]
+    assert first > 0 == second and lazy["traces_reused_in_each_pass"][1] > 0
+
+
+class OnesRows(nn.Module):
+    """Its result depends on the number of rows: Dynamo has to know it."""
+
+    def forward(self, x):
+        return x * 2 if x.shape[0] == 3 else x + 1
+
+
+@pytest.mark.slow
+def test_recompilations():
+    facts = shapes.sizes(CPU)
+    found = {name: one["compilations"] for name, one in facts["dynamic"].items()}
+    assert found == {"none": 2, "true": 1, "false": 6, "marked": 1}
+    assert facts["dynamic"]["false"]["compilations_after_each_size"] == [1, 2, 3, 4, 5, 6]
+    assert len(facts["dynamic"]["false"]["recompile_reasons"]) == 5
+    assert "size mismatch" in facts["dynamic"]["none"]["recompile_reasons"][0]
+    assert facts["mark_dynamic_takes_index"] and not facts["mark_dynamic_takes_dim"]
+    found = shapes.compilations(CPU, (2, 3, 4, 5), 4, dynamic=True, module=OnesRows())
+    assert found["compilations"] == 2 and found["outputs_equal_eager"], "a module that asks for its size"
+    assert shapes.compilations(CPU, (3, 3, 3), 4, dynamic=False)["compilations"] == 1
+    facts = shapes.compilations(CPU, (3, 4), 4, mark=lambda x: torch._dynamo.mark_dynamic(x, 0), module=OnesRows())
+    assert "ConstraintViolation" in facts["failed_sizes"]["3"]["error_type"], "a mark that does not hold is told"
+
+
+@pytest.mark.slow
+def test_the_limit_sends_later_shapes_to_eager():
+    facts = shapes.limit(CPU)
+    assert (facts["compiled_sizes"], facts["eager_sizes"]) == ([2, 3, 4], [5, 6, 7])
+    assert facts["limit_sends_later_shapes_to_eager"] and facts["nothing_is_evicted"]
+    assert facts["cache_size_limit_is_the_same_setting"] and "recompile_limit" in facts["log"][0]
+    assert facts["fullgraph_error_type"] == "FailOnRecompileLimitHit"
+    facts = shapes.limit(CPU, limit=8)
+    assert facts["eager_sizes"] == [] and not facts["limit_sends_later_shapes_to_eager"]
+    assert facts["fullgraph_succeeded"] and facts["log"] == []
+
+
+@pytest.mark.slow
+def test_dynamos_counters_and_log_level():
+    facts = dynamo.reset(CPU)
+    assert facts["reset_clears_the_counters"] is False
+    assert facts["counters_before"] == facts["counters_after_reset"]
+    assert facts["counters_before"]["stats"]["unique_graphs"] == 2
+    assert facts["compiled_again_after_reset"] and facts["clear_clears_the_counters"]
+
+    def thorough():
+        torch._dynamo.reset()
+        counters.clear()
+
+    assert dynamo.observe_reset(CPU, thorough)["reset_clears_the_counters"] is True
+    assert dynamo.observe_reset(CPU, lambda: None)["compiled_again_after_reset"] is False
+    facts = dynamo.level(CPU)
+    assert facts["log_level_exists"] is False and facts["log_level_can_be_set"] is False
+    assert facts["read_error_type"] == "AttributeError" and facts["set_logs_changes_the_level"] is True
+    facts = dynamo.observe_log_level(SimpleNamespace(log_level=20, log_file=None, other=1))
+    assert facts["log_level_exists"] and facts["log_level_can_be_set"]
+    assert facts["settings_about_logging"] == ["log_file", "log_level"]
+
+
+@pytest.mark.slow
+def test_inductor_compiles_for_the_cpu_without_triton():
+    facts = inductor.triton(CPU)
+    assert facts["cuda"] == {"unsupported": "Inductor for a GPU needs CUDA, and this runs on cpu"}
+    found = facts["cpu"]
+    assert found["succeeded"] and found["compiles"] and found["output_equals_eager"]
+    assert (found["triton_is_found"], found["kernels_in_cpp"], found["kernels_in_triton"]) == (False, True, False)
+
+
+@contextmanager
+def careless(module, tokens):
+    """Restores only where all went well."""
+    layers = [layer for layer in module.modules() if isinstance(layer, sglang.TwoPaths)]
+    for layer in layers:
+        layer.native = True
+    yield []
+    for layer in layers:
+        layer.native = False
+
+
+@pytest.mark.slow
+def test_native_code_stands_in_while_compiling():
+    custom, native = ({"activation": path, "experts": path} for path in ("custom", "native"))
+    facts = sglang.swap(CPU)
+    assert facts["eager_before"] == facts["compiled_without_a_swap"] == custom
+    assert facts["compiled_for_one_token"] == native
+    assert facts["compiled_for_two_tokens"] == {"activation": "native", "experts": "custom"}
+    assert facts["eager_after_one_token"] == facts["eager_after_failure"] == custom
+    assert facts["output_for_one_token_equals_eager"] and facts["output_for_two_tokens_equals_eager"]
+    assert facts["compiling_failed"] and facts["restored_after_failure"] and facts["restored_after_compiling"]
+    facts = sglang.observe(CPU, 8, 2, careless)
+    assert facts["compiled_for_two_tokens"] == facts["eager_after_failure"] == native
+    assert facts["restored_after_compiling"] is True and facts["restored_after_failure"] is False
+
+
+# a process of its own
+
+FUNCTIONS = """
+import os, sys, time
+
+def adds(device, one, two):
+    print("not part of the answer")
+    return {"sum": one + two, "device": str(device), "pandas_is_found": sys.modules.get("pandas", True) is not None}
+
+def raises(device):
+    raise ValueError("what was wrong")
+
+def dies(device):
+    os.abort()
+
+def hangs(device):
+    time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_fresh_process(tmp_path):
+    path = tmp_path / "functions_here.py"
+    path.write_text(FUNCTIONS)
+    module = execute(path)
+    assert fresh.in_fresh_process(module.adds, CPU, hide=("pandas",), one=1, two=2) == {
+        "succeeded": True, "error_type": None, "error": None, "sum": 3, "device": "cpu", "pandas_is_found": False
+    }  # fmt: skip
+    failures = {"raises": ("ValueError", "wrong"), "dies": ("killed by SIGABRT", ""), "hangs": ("timeout", "not done")}
+    for name, (error_type, error) in failures.items():
+        found = fresh.in_fresh_process(getattr(module, name), CPU, timeout_s=3 if name == "hangs" else 60)
+        assert (found["succeeded"], found["error_type"]) == (False, error_type)
+        assert error in found["error"]
