@@ -205,14 +205,18 @@ def status_changes() -> Table:
     return Table(["before ╲ now", *map(name, every)], rows)
 
 
-def evidence() -> Table:
-    from effbench.evidence import pieces  # imports torch
+def checks() -> Table:
+    from effbench.experiments.definition import execute, load, load_all
 
-    rows = [
-        Row(piece.name, [", ".join(piece.claims)], [piece.shows, ", ".join(piece.needs) or "nothing"])
-        for piece in pieces()
-    ]
-    return Table(["piece", "claims", "what it shows", "needs"], rows)
+    rows = []
+    for outline in load_all():
+        experiment, module = load(outline.path), execute(outline.path)
+        for name in experiment.checks:
+            function = getattr(module, name)
+            shows = " ".join(function.__doc__.split("\n\n")[0].split())
+            claims = ", ".join(claim.id for claim in experiment.claims if name in claim.inputs)
+            rows.append(Row(f"{experiment.name}: {name}", [claims], [shows, ", ".join(function.needs) or "nothing"]))
+    return Table(["experiment: check", "claims", "what it shows", "needs"], rows)
 
 
 TABLES: dict[str, Callable[[], Table]] = {
@@ -233,7 +237,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "protocols": protocols,
     "models": models,
     "modes": modes,
-    "evidence": evidence,
+    "checks": checks,
     "status_changes": status_changes,
 }
 

@@ -36,7 +36,7 @@ NOT_OURS = ("EFFBENCH_", "CUDA_VISIBLE_DEVICES", "COLUMNS", "NO_COLOR", "FORCE_C
 
 
 #: Folders of tests by the seconds that a file of them may take, the longest first.
-LONGEST = ("integration", "reproduce", "report", "evidence", "modes", "cli", "worker", "sweeping", "docs")
+LONGEST = ("integration", "experiments", "report", "modes", "cli", "worker", "sweeping", "docs")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

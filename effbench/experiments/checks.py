@@ -24,12 +24,11 @@ import torch
 from effbench.errors import UnsupportedError
 from effbench.measure.timing import synchronizer
 from effbench.modes.base import needs_compiler
+from effbench.worker.evidence import COMPILER, CPP_COMPILER
 from effbench.worker.failures import first_line, text_of
 
 Facts = dict[str, Any]
 CUDA = "CUDA"
-COMPILER = "a compiler"
-CPP_COMPILER = "a C++ compiler"
 
 
 def check(needs: Sequence[str] = ()) -> Callable[[Callable[..., Facts]], Callable[..., Facts]]:
@@ -46,8 +45,7 @@ def check(needs: Sequence[str] = ()) -> Callable[[Callable[..., Facts]], Callabl
                 raise UnsupportedError(reason)
             return function(device, **settings)
 
-        # whether Inductor writes C++ for it there
-        checked.writes_cpp = lambda device: CPP_COMPILER in needs or (COMPILER in needs and device.type == "cpu")  # type: ignore[attr-defined]
+        checked.needs = tuple(needs)  # type: ignore[attr-defined]
         return checked
 
     return mark

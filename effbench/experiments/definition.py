@@ -219,7 +219,7 @@ def _experiment(path: Path, values: Mapping[str, Any]) -> Experiment:
     needs, sweeps = values.get("NEEDS"), values.get("SWEEPS", {})
     refuse_unless(needs in NEEDS, f"NEEDS: expected 'cuda' or nothing, got {needs!r}")
     refuse_unless(isinstance(sweeps, Mapping), f"SWEEPS: expected name -> overrides, got {sweeps!r}")
-    checks = [name for name, value in values.items() if hasattr(value, "writes_cpp")]
+    checks = [name for name, value in values.items() if inspect.isfunction(value) and hasattr(value, "needs")]
     for name, words in sweeps.items():
         is_list = isinstance(words, list | tuple) and words and all(isinstance(w, str) and "=" in w for w in words)
         refuse_unless(is_list, f"sweep {name}: expected a list of overrides, such as ['model=mlp', 'bs=1,8']")

@@ -18,6 +18,9 @@ from effbench.models.build import resolve_target
 from effbench.modes import vector_instructions
 from effbench.worker import failures
 
+#: What a check may need of the machine, next to CUDA.
+COMPILER, CPP_COMPILER = "a compiler", "a C++ compiler"
+
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
     """An EvidenceRequest as JSON in; out {"status": ok, unsupported, error or oom, "reason", "facts", "seconds"}, with
@@ -35,7 +38,8 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
         device = torch.device(request.device)
         if device.type == "cuda" and not torch.cuda.is_available():
             raise UnsupportedError("device=cuda, and torch sees no CUDA device here")
-        if getattr(function, "writes_cpp", lambda device: False)(device):
+        needs = getattr(function, "needs", ())
+        if CPP_COMPILER in needs or (COMPILER in needs and device.type == "cpu"):
             vector_instructions.learn(user_cache)
         torch.manual_seed(request.seed)
         say_phase("running")

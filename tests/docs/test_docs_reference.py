@@ -8,7 +8,7 @@ from collections import Counter
 import pages
 import pytest
 
-from effbench.reproduce.experiment import load_all
+from effbench.experiments.definition import load_all
 from effbench.store import Store
 from effbench.store.sources import opened
 from effbench.store.transfer import load

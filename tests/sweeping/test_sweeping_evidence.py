@@ -140,13 +140,13 @@ def test_an_error_has_its_reason(server, name, reason):
 
 def test_a_shipped_piece_that_needs_cuda_is_unsupported_here(server, monkeypatch):
     asked = [
-        EvidenceRequest("effbench.evidence.weights.weight_updates", device="cpu"),
-        EvidenceRequest("effbench.evidence.weights.weight_updates", device="cuda"),
-        EvidenceRequest("effbench.evidence.storage.shared_storage"),
+        EvidenceRequest("effbench.experiments.graph_weights.weights", device="cpu"),
+        EvidenceRequest("effbench.experiments.graph_weights.weights", device="cuda"),
+        EvidenceRequest("effbench.experiments.storage.storage"),
     ]
     on_cpu, on_cuda, auto = gather(asked, server, gpus=[])
     assert (on_cpu.status, on_cpu.reason) == (
-        Status.UNSUPPORTED, "weight_updates needs CUDA, and this runs on cpu"
+        Status.UNSUPPORTED, "weights needs CUDA, and this runs on cpu"
     )  # fmt: skip
     assert (on_cuda.status, on_cuda.reason) == (
         Status.UNSUPPORTED, "device=cuda, and torch sees no CUDA device here"
