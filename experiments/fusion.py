@@ -6,10 +6,10 @@ B batch, D width, F features.
 from __future__ import annotations
 
 import torch.nn.functional as F
+from effbench.experiments._workloads import one_of, whole
 from torch import Tensor, nn
 
 from effbench.experiments import Claim, Found, Pivot, only, relative, where
-from effbench.experiments.checks import one_of, whole
 from effbench.models.mlp import linear
 
 GPU_SECONDS = 190

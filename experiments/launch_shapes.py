@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from effbench.experiments._workloads import compile_kernel, one_of, power_of_two, whole
 from torch import Tensor, nn
 
 from effbench.errors import UnsupportedError
 from effbench.experiments import Claim, Found, Pivot, highest, lowest, where
-from effbench.experiments.checks import compile_kernel, one_of, power_of_two, whole
 
 try:
     import triton

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from effbench.experiments._workloads import compile_kernel, one_of, whole
 from torch import Tensor, nn
 
 from effbench.errors import UnsupportedError
 from effbench.experiments import Claim, Found, Pivot, between, only, where
-from effbench.experiments.checks import compile_kernel, one_of, whole
 
 GPU_SECONDS = 140
 NEEDS = "cuda"

@@ -89,8 +89,8 @@ def p7(main):
 
 @Claim(
     "P16",
-    "Bound by latency: a graph first; bound by throughput: compilation first; in production both, with reduce-overhead, "
-    "and max-autotune when tuning.",
+    "Bound by latency: a graph first; bound by throughput: compilation first; in production both, with "
+    "reduce-overhead, and max-autotune when tuning.",
 )
 def p16(rows):
     def speedup(mode, among=rows):

@@ -13,11 +13,11 @@ import time
 from collections.abc import Sequence
 
 import torch
+from effbench.experiments._workloads import one_of, whole
 from torch import Tensor, nn
 
 from effbench.errors import UnsupportedError
 from effbench.experiments import Claim, Found, Pivot, geomean, highest, only, relative, where
-from effbench.experiments.checks import one_of, whole
 from effbench.models.mlp import MLP, LinearStack
 
 GPU_SECONDS = 370

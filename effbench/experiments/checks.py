@@ -7,16 +7,14 @@ measured, never asserted: the opposite behaviour gives the opposite boolean.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import logging
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -186,70 +184,3 @@ def record(function: Callable[..., Any], *args: Any, warmups: int = 3) -> Record
         output = function(*args)
     torch.cuda.synchronize()
     return Recorded(graph, output, args)
-
-
-# --- for micro-workloads ---
-
-
-def one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
-    """`value`, or a ValueError that lists what is allowed."""
-    allowed = list(allowed)
-    if value not in allowed:
-        raise ValueError(f"{name} is {value!r}; allowed: {', '.join(map(str, allowed))}")
-    return value
-
-
-def whole(name: str, value: Any, low: int = 1, high: int | None = None) -> int:
-    """`value` as a whole number from `low` to `high`, or a ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
-        upto = "" if high is None else f" to {high}"
-        raise ValueError(f"{name} is {value!r}; allowed: whole numbers from {low}{upto}")
-    return value
-
-
-def power_of_two(name: str, value: Any, low: int, high: int) -> int:
-    """`value` as a power of two from `low` to `high`, or a ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high or value & (value - 1):
-        raise ValueError(f"{name} is {value!r}; allowed: powers of two from {low} to {high}")
-    return value
-
-
-def compile_kernel(source: str, name: str, device: torch.device, who: str) -> Callable[..., Any]:
-    """The kernel `name` of `source`, which includes no header, to be launched as `kernel(grid, block, args)`.
-
-    `who` is what asks for it, in the UnsupportedError that says what is missing. What NVRTC has against the source
-    passes through.
-    """
-    if device.type != "cuda":
-        raise UnsupportedError(f"{who} is a CUDA kernel, and this cell runs on {device.type}")
-    compiler = getattr(torch.cuda, "_compile_kernel", None)
-    if compiler is None:
-        raise UnsupportedError(
-            f"{who} needs torch.cuda._compile_kernel, which PyTorch {torch.__version__} does not have"
-        )
-    load_library()
-    try:
-        from torch.utils import cpp_extension
-    except ImportError as error:
-        raise UnsupportedError(
-            f"{who}: torch.utils.cpp_extension needs {error.name}: pip install {error.name}"
-        ) from error
-    home = cpp_extension.CUDA_HOME
-    try:
-        # PyTorch asks for the headers of a CUDA toolkit; where there is none, these kernels do without
-        cpp_extension.CUDA_HOME = home or str(Path(torch.__file__).parent)
-        with torch.cuda.device(device):
-            return compiler(source, name)
-    except OSError as error:
-        raise UnsupportedError(f"{who} needs NVRTC: {error}") from error
-    finally:
-        cpp_extension.CUDA_HOME = home
-
-
-def load_library() -> None:
-    """Load the NVRTC that came with PyTorch's wheels: the loader does not look where it lies."""
-    packages = Path(torch.__file__).parents[1] / "nvidia"
-    major = (torch.version.cuda or "").partition(".")[0]
-    for path in sorted(packages.glob(f"*/lib/libnvrtc.so.{major}*")):
-        with suppress(OSError):  # then PyTorch looks where the system has it
-            ctypes.CDLL(str(path))

@@ -103,7 +103,8 @@ def load_all(folder: Path | None = None) -> list[Experiment]:
     """Return the outlines of a folder's experiments, by name. Raises ConfigError if two judge one claim."""
     from effbench.experiments import FOLDER
 
-    experiments = [outline(path) for path in sorted((folder or FOLDER).glob("*.py"))]
+    paths = sorted((folder or FOLDER).glob("*.py"))
+    experiments = [outline(path) for path in paths if not path.name.startswith("_")]  # what several share
     owners: dict[str, str] = {}
     for experiment in experiments:
         for claim in experiment.claims:

@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partialmethod
 from itertools import product
 from typing import Any
 
@@ -96,32 +97,19 @@ class Figure:
     def is_exact(self) -> bool:
         return self.low == self.high
 
-    def __add__(self, other: Any) -> Any:
-        return combine(operator.add, self, other)
+    def _with(self, function: Callable[[float, float], float], other: Any) -> Any:
+        return combine(function, self, other)
 
-    def __radd__(self, other: Any) -> Any:
-        return combine(operator.add, other, self)
+    def _after(self, function: Callable[[float, float], float], other: Any) -> Any:
+        return combine(function, other, self)
 
-    def __sub__(self, other: Any) -> Any:
-        return combine(operator.sub, self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return combine(operator.sub, other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return combine(operator.mul, self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return combine(operator.mul, other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return combine(operator.truediv, self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return combine(operator.truediv, other, self)
+    __add__, __radd__ = partialmethod(_with, operator.add), partialmethod(_after, operator.add)
+    __sub__, __rsub__ = partialmethod(_with, operator.sub), partialmethod(_after, operator.sub)
+    __mul__, __rmul__ = partialmethod(_with, operator.mul), partialmethod(_after, operator.mul)
+    __truediv__, __rtruediv__ = partialmethod(_with, operator.truediv), partialmethod(_after, operator.truediv)
 
     def __neg__(self) -> Any:
-        return combine(operator.mul, self, -1)
+        return self * -1
 
     def __abs__(self) -> Figure:
         low, high = sorted((abs(self.low), abs(self.high)))

@@ -1,5 +1,5 @@
-"""Gathers evidence: each piece in a child of its own, under the lock of its device, so that what crashes or hangs
-costs that one alone."""
+"""Runs behaviour checks: each in a child of its own, under the lock of its device, so that a crash or a hang costs
+that check alone."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from effbench.cell import Status
-from effbench.message import EvidenceRequest, ProbeRequest
+from effbench.message import EvidenceRequest
 from effbench.sweeping.schedule import POLL_S, Slot, acquire, how_it_failed
 from effbench.sweeping.servers import Servers
 from effbench.sweeping.workers import ForkServer
 
-PROBE_TIMEOUT_S = 300.0
 TIMEOUT_S = 300.0
 
 
@@ -37,43 +36,36 @@ class EvidenceOutcome:
 
 def gather(
     requests: Sequence[EvidenceRequest],
-    server: ForkServer | None = None,
-    gpus: Sequence[dict[str, Any]] | None = None,
+    server: ForkServer,
+    gpus: Sequence[dict[str, Any]],
     timeout_s: float = TIMEOUT_S,
     lock_timeout_s: float = 3600.0,
     stop: threading.Event | None = None,
     on_outcome: Callable[[EvidenceOutcome], None] = lambda outcome: None,
-    on_wait: Callable[[Slot], None] = lambda slot: None,
 ) -> list[EvidenceOutcome]:
-    """Run the requests one after the other; their outcomes in the same order, fewer once `stop` is set.
+    """Run the requests one after the other; return their outcomes in the same order, fewer once `stop` is set.
 
-    `device=auto` is a GPU where there is one, else the CPU. `server` stays its owner's to close; None: one of our own.
-    `gpus`: as the task `probe` lists them (the first is used); None: asked of the server where a request may need one.
-    Raises WorkerError where a server does not start or a device's lock does not come free.
+    `device=auto` is the first of `gpus` (as `probe` lists them), or the CPU if there is none. `server` stays its
+    owner's to close. Raises WorkerError if a server does not start or a device's lock does not come free.
     """
-    if server is None:
-        own = ForkServer()
-        try:
-            return gather(requests, own, gpus, timeout_s, lock_timeout_s, stop, on_outcome, on_wait)
-        finally:
-            own.close()
     stop = stop or threading.Event()
     server.wait_ready()
-    if gpus is None:
-        wanted = any(request.device != "cpu" for request in requests)
-        gpus = server.call("probe", ProbeRequest().to_json(), PROBE_TIMEOUT_S)["gpus"] if wanted else []
     outcomes: list[EvidenceOutcome] = []
-    servers = Servers(server)  # a piece that takes the server with it does not take the others too
+    servers = Servers(server)  # a check that takes the server with it does not take the others too
     try:
         for request in requests:
             if request.device == "auto":
                 request = replace(request, device="cuda" if gpus else "cpu")
             slot = slot_of(request, gpus)
-            lock = acquire(slot, lock_timeout_s, stop, lambda slot=slot: on_wait(slot))
+            lock = acquire(slot, lock_timeout_s, stop, lambda: None)
             if lock is None:
                 break
             try:
-                outcome = run_one(servers, slot, request, timeout_s, stop)
+                own = servers.take(0)
+                try:
+                    outcome = run_one(own, slot, request, timeout_s, stop)
+                finally:
+                    servers.give_back(own)
             finally:
                 lock.release()
             if outcome is None:
@@ -86,26 +78,16 @@ def gather(
 
 
 def slot_of(request: EvidenceRequest, gpus: Sequence[dict[str, Any]]) -> Slot:
-    """Where a GPU is asked for and there is none, the piece says itself what it lacks."""
+    """Return the CPU if a GPU is asked for and there is none: the check says itself what it lacks."""
     if gpus and request.device != "cpu":
         return Slot(f"GPU {gpus[0]['index']}", "cuda", gpus[0])
     return Slot("CPU", "cpu")
 
 
 def run_one(
-    servers: Servers, slot: Slot, request: EvidenceRequest, timeout_s: float, stop: threading.Event
-) -> EvidenceOutcome | None:
-    """None if it was stopped."""
-    server = servers.take(0)
-    try:
-        return run_on(server, slot, request, timeout_s, stop)
-    finally:
-        servers.give_back(server)
-
-
-def run_on(
     server: ForkServer, slot: Slot, request: EvidenceRequest, timeout_s: float, stop: threading.Event
 ) -> EvidenceOutcome | None:
+    """Return None if it was stopped."""
     with tempfile.TemporaryDirectory(prefix="effbench-evidence-", ignore_cleanup_errors=True) as folder:
         sent = replace(request, cache_dir=request.cache_dir or folder)
         start = time.monotonic()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 import pytest
 
 from effbench.cell import Status
 from effbench.experiments.definition import load, load_all
+from effbench.experiments.run import Machine
 from effbench.message import EvidenceRequest
 from effbench.sweeping.evidence import gather
+from effbench.sweeping.workers import ForkServer
 
 #: Smaller than by default, where that saves seconds.
 SETTINGS = {
@@ -28,7 +31,9 @@ def facts():
         for outline in load_all()
         for name in load(outline.path).checks
     }
-    outcomes = dict(zip(asked, gather(list(asked.values()), timeout_s=120), strict=True))
+    with closing(ForkServer()) as server:
+        gpus = Machine.probe(server, "cuda").gpus
+        outcomes = dict(zip(asked, gather(list(asked.values()), server, gpus, timeout_s=120), strict=True))
     for name, outcome in outcomes.items():
         print(f"{name}: {outcome.status} in {outcome.seconds:.1f} s: {outcome.reason or json.dumps(outcome.facts)}")
         if outcome.log or outcome.traceback:

@@ -9,13 +9,13 @@ from statistics import median
 
 import pytest
 import torch
+from effbench.experiments.launch_shapes import TYPES, VectorAdd
+from effbench.experiments.overheads import Selection
 from omegaconf import OmegaConf
 
 import effbench
 from effbench.cli import config_folder
 from effbench.experiments import memory_levels
-from effbench.experiments.launch_shapes import TYPES, VectorAdd
-from effbench.experiments.overheads import Selection
 from effbench.models.build import build_module
 from effbench.models.inputs import make_inputs, parse_inputs
 
