@@ -140,7 +140,7 @@ def outline(path: Path) -> Experiment:
         raise ConfigError(f"cannot read the experiment {path}: {error.strerror or error}") from error
     except SyntaxError as error:
         raise ConfigError(f"{path}, line {error.lineno}: {error.msg}") from error
-    except ValueError as error:  # bytes that are no UTF-8, or null bytes
+    except (ValueError, RecursionError, MemoryError) as error:  # no UTF-8, null bytes, or nested too deep
         raise ConfigError(f"{path} is not Python: {error}") from error
     values: dict[str, Any] = {"__doc__": ast.get_docstring(tree)}
     for statement in tree.body:
@@ -159,7 +159,7 @@ def outline(path: Path) -> Experiment:
 def _literal(path: Path, where: str, node: ast.expr) -> Any:
     try:
         return ast.literal_eval(node)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError, MemoryError) as error:
         hint = "it is read without running the file, so it must be a literal"
         raise ConfigError(f"{path}, line {node.lineno}: {where}: {hint}") from error
 
@@ -224,7 +224,8 @@ def _experiment(path: Path, values: Mapping[str, Any]) -> Experiment:
     for name, words in sweeps.items():
         is_list = isinstance(words, list | tuple) and words and all(isinstance(w, str) and "=" in w for w in words)
         refuse_unless(is_list, f"sweep {name}: expected a list of overrides, such as ['model=mlp', 'bs=1,8']")
-        refuse_unless(name.isidentifier() and name not in ("rows", *checks), f"sweep {name!r}: choose another name")
+        is_name = isinstance(name, str) and name.isidentifier() and name not in ("rows", *checks)
+        refuse_unless(is_name, f"sweep {name!r}: choose another name")
     claims = [value for value in values.values() if isinstance(value, Claim)]
     refuse_unless(bool(sweeps or checks or claims), "an experiment has sweeps, checks or claims")
     for number, claim in enumerate(claims):
@@ -233,6 +234,9 @@ def _experiment(path: Path, values: Mapping[str, Any]) -> Experiment:
             value = getattr(claim, name)
             optional = value is None and name not in ("id", "text", "unit")
             refuse_unless(optional or isinstance(value, str), f"{where}: {name}: expected a text, got {value!r}")
+        refuse_unless(
+            isinstance(claim.each, str | list | tuple), f"{where}: each: expected columns, got {claim.each!r}"
+        )
         refuse_unless(bool(claim.id and claim.text), f"{where}: id and text must not be empty")
         refuse_unless(claim.needs in NEEDS, f"{where}: needs: expected 'cuda' or nothing, got {claim.needs!r}")
         refuse_unless(claim.id not in [one.id for one in claims[:number]], f"{where} is there twice: change one id")

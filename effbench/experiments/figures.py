@@ -260,6 +260,10 @@ def rows_without_figure() -> Iterator[set[Any]]:
     yield _without_figure
 
 
+def note_without_figure(label: Any) -> None:
+    _without_figure.add(label)
+
+
 def figures(values: Any) -> list[Figure]:
     """Return the figures of a column, or of a list, without those that rows lack."""
     if isinstance(values, Missing):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from effbench.cell import Status
 from effbench.errors import nearest
-from effbench.experiments.figures import ClaimError, Figure
+from effbench.experiments.figures import ClaimError, Figure, note_without_figure
 from effbench.metrics import INTERVALS
 
 if TYPE_CHECKING:
@@ -106,15 +106,18 @@ def relative(rows: pd.DataFrame, column: str, name: str, reference: Any) -> pd.S
         raise ClaimError(f"relative(): no column {column!r}; nearest: {nearest(column, whole.frame.columns) or 'none'}")
     references: dict[str, dict[str, Any]] = {}
     for _, row in whole.frame.iterrows():
-        if parameter(row["params"], path) == reference and not is_absent(row[column]):
+        if parameter(row["params"], path) == reference:
             by_sweep = references.setdefault(identity(row, path), {})
+            if is_absent(row[column]):
+                note_without_figure(row.name)
+                continue
             if row["sweep_id"] in by_sweep:
                 raise ClaimError(f"relative(): several rows have {name} = {reference}, and differ in that alone")
             by_sweep[row["sweep_id"]] = row[column]
 
     def ratio(row: Any) -> Any:
         others = references.get(identity(row, path))
-        if others is None or is_absent(row[column]):
+        if not others or is_absent(row[column]):
             return math.nan
         other = others.get(row["sweep_id"], next(reversed(others.values())))
         # a row compared with itself gives exactly 1

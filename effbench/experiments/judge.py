@@ -71,7 +71,8 @@ def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
         return Judgement(claim.id, verdict, with_failed(reason, failed, frames))
     verdict = verdict_of([part.holds.holds for part in parts])
     reason = with_failed(reason_of(verdict, parts), failed, frames)
-    return Judgement(claim.id, verdict, reason, figure_of(overall), claim.unit, tuple(parts), overall.also)
+    also = {str(name): plain(value) for name, value in overall.also.items()}
+    return Judgement(claim.id, verdict, reason, figure_of(overall), claim.unit, tuple(parts), also)
 
 
 def call(claim: Claim, inputs: Mapping[str, Any], frames: Mapping[str, Any]) -> tuple[Found, list[Part]]:
@@ -98,7 +99,7 @@ def found_by(claim: Claim, inputs: Mapping[str, Any]) -> Found:
         found = claim.function(**inputs)
     except ClaimError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         text = (str(error).strip() or "no message").splitlines()[0]
         raise ClaimError(f"its function raised {type(error).__name__}: {text}") from error
     if not isinstance(found, Found):
@@ -116,6 +117,12 @@ def parts_of(found: Found, label: str) -> list[Part]:
 
 def figure_of(found: Found) -> Figure | None:
     return None if found.value is None or isinstance(found.value, Missing) else as_figure(found.value)
+
+
+def plain(value: Any) -> Any:
+    """Return values of NumPy and pandas as Python's own."""
+    value = value.tolist() if hasattr(value, "tolist") and not isinstance(value, Missing) else value
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def verdict_of(conditions: Sequence[bool | None]) -> ClaimVerdict:

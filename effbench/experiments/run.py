@@ -197,7 +197,9 @@ def as_json(value: Any) -> Any:
         return {str(key): as_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [as_json(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
 def reproduce(

@@ -87,6 +87,8 @@ MISTAKES = [
     ('"wider", ', '"", ', "id and text must not be empty"),
     ('"about"', '"wider"', "claim wider is there twice"),
     (', unit="×"', ', needs="gpu"', "claim wider: needs: expected 'cuda' or nothing, got 'gpu'"),
+    ('each="bs"', "each=3", "claim wider: each: expected columns, got 3"),
+    ('{"main": [', '{1: ["bs=1"], "main": [', "sweep 1: choose another name"),
     ('each="bs"', 'each="batch"', "claim wider: each: no column 'batch'; there are model, bs"),
     (', not_measurable="it is about words"', "", "claim about needs either a function"),
     (', unit="×"', ', not_measurable="so"', "claim wider needs either a function"),

@@ -104,6 +104,16 @@ def test_nothing_was_measured(status, verdict, each):
     assert found.reason.endswith(f"left out: mlp bs 1 cuda-graph {status} (why)")
 
 
+def test_a_reference_that_failed_is_named():
+    def against_eager(rows):
+        gain = geomean(relative(where(rows, mode="cuda-graph"), "latency_ms", "mode", "eager"))
+        return Found(gain > 1, gain, {"bs": rows.bs, "largest": rows.bs.max(), "all": (1, rows.bs)})
+
+    found = of(eager(status="error"), row(), function=against_eager)
+    assert found.verdict == Verdict.NOT_MEASURED and found.reason.endswith("left out: mlp bs 1 eager error (why)")
+    assert of(eager(), row(), function=against_eager).also == {"bs": [1, 1], "largest": 1, "all": [1, [1, 1]]}
+
+
 def test_unsupported_everywhere_no_rows_and_not_measurable():
     found = of(eager(), row(status="unsupported"), function=lambda rows: Found(highest(rows.speedup) > 0.5))
     assert (found.verdict, found.reason) == (Verdict.NOT_MEASURABLE, "why"), "a baseline alone says something else"
@@ -186,6 +196,8 @@ def test_relative():
     assert all(one.is_exact for one in exact), "a row compared with itself is 1"
     eight = relative(rows, "latency_ms", "bs", 1).iloc[2]
     assert eight.low < 1 < eight.high
+    broken = frame(eager(status="error"), row())
+    assert broken.speedup.size == 2 and all(math.isnan(one) for one in relative(broken, "latency_ms", "mode", "eager"))
     with pytest.raises(ClaimError, match="nearest: graph_pool_bytes"):
         relative(rows, "graph_pool_byte", "mode", "eager")
     twice = frame(eager(), eager(cell_key="again"), row())
