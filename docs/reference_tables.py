@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from effbench.metrics import METRICS  # noqa: E402
-from effbench.report.ledger import figure_text  # noqa: E402
+from effbench.report.claims import figure_text  # noqa: E402
 from effbench.report.speedup_table import SpeedupTable, speedup_table  # noqa: E402
 
 PAGES = (ROOT / "README.md", ROOT / "docs" / "reference.md", ROOT / "docs" / "claims.md")

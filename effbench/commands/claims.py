@@ -9,7 +9,7 @@ from pathlib import Path
 
 from effbench.commands import options
 from effbench.experiments.definition import load_all, outline
-from effbench.report.ledger import ABSENT, Entry, claims_table, entries
+from effbench.report.claims import ABSENT, Entry, claims_table, entries
 from effbench.store.store import Store
 from effbench.terminal import terminal
 

@@ -16,8 +16,8 @@ from effbench.errors import EffbenchError
 from effbench.experiments.definition import Claim, load_all
 from effbench.regression.compare import compare_sweeps
 from effbench.regression.settings import read
+from effbench.report.claims import Entry, entries
 from effbench.report.history_table import HistoryTable
-from effbench.report.ledger import Entry, entries
 from effbench.report.site.changed import Changes
 from effbench.report.site.material import Subject
 from effbench.report.site.past import Past

@@ -14,7 +14,7 @@ from effbench.commands import options
 from effbench.errors import NothingFoundError, UsageError
 from effbench.experiments.definition import Experiment, find, load_all
 from effbench.experiments.judge import Judgement
-from effbench.report.ledger import TONES, pivot_table, value_text
+from effbench.report.claims import TONES, pivot_table, value_text
 from effbench.store.secrets import masked
 from effbench.table import TONES as STYLES
 from effbench.table import Column, Table

@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 
 from effbench.analysis.swept import SweptRow, plain_rows, swept_rows
+from effbench.report.claims import Entry
 from effbench.report.frame import tidied
-from effbench.report.ledger import Entry
 from effbench.report.site.changed import Changes
 from effbench.report.site.past import Past
 

@@ -1,4 +1,4 @@
-"""The ledger of claims: what is written about CUDA graphs and torch.compile, and what measuring says of it."""
+"""Published claims: what is written about CUDA graphs and torch.compile, and what measuring says of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from effbench.report.ledger import ABSENT, Entry
+from effbench.report.claims import ABSENT, Entry
 from effbench.report.site.grid import Column, Grid, cell
 from effbench.report.site.material import Subject
 from effbench.report.site.pages.base import Page, PageFolder

@@ -11,7 +11,7 @@ import pytest
 from effbench.experiments import Claim, Pivot
 from effbench.experiments.figures import UNKNOWN, Figure, Missing, Truth
 from effbench.experiments.frames import frame_of
-from effbench.report.ledger import claims_table, entries, natural, pivot_table, value_text
+from effbench.report.claims import claims_table, entries, natural, pivot_table, value_text
 
 AT = dt.datetime(2026, 11, 21, 10, 0, tzinfo=dt.UTC)
 
