@@ -17,8 +17,8 @@ ROOT = PACKAGE.parent
 
 #: Packages and top-level modules from the ground up: each may import itself and what stands on the lines before its own.
 LAYERS = (
-    ("errors",),
-    ("cell", "message", "metrics", "printable", "config"),
+    ("errors", "metrics"),
+    ("cell", "message", "printable", "config"),
     ("terminal", "outputs", "streams", "buckets", "stats"),
     ("table", "models"),
     ("analysis",),
@@ -35,7 +35,7 @@ LAYERS = (
 LEVELS = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 WITH_TORCH = {"worker", "models", "modes", "measure", "evidence"}
 #: Standard library only: the process border and the core types load in any interpreter at once.
-STANDARD_ONLY = {"cell", "errors", "message", "streams", "buckets", "printable", "models.spec", "worker.processes"}
+STANDARD_ONLY = {"cell", "errors", "metrics", "message", "streams", "buckets", "printable", "models.spec", "worker.processes"}
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "conf" not in path.parts)
 
