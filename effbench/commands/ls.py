@@ -126,18 +126,8 @@ def print_sweeps(store: Store) -> None:
         }
         for sweep in store.sweeps()
     ]
-    columns = (
-        "sweep",
-        "name",
-        "baseline",
-        "started (UTC)",
-        "state",
-        "protocol",
-        "cells",
-        "trials",
-        "statuses",
-        "label",
-    )
+    names = ["sweep", "name", "baseline", "started (UTC)", "state", "protocol", "cells", "trials", "statuses", "label"]
+    columns = [Column(name, optional=name == "baseline") for name in names]
     terminal().print(Table(columns, rows).rich())
 
 

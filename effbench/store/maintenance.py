@@ -363,7 +363,7 @@ def _results(connection: sa.Connection) -> Iterator[str]:
             continue
         rows = connection.execute(sa.select(RESULT).where(RESULT.c.sweep_id == sweep_id)).mappings()
         stored = {_key(row): row for row in rows}
-        for key in derived.keys() | stored.keys():
+        for key in sorted(derived.keys() | stored.keys()):
             where = f"sweep {sweep_id}, cell {key[0][:12]}, environment {key[1]}"
             if key not in stored:
                 yield f"{where}: has trials but no result"

@@ -452,6 +452,7 @@ def write_file(source: Source, sweep_ids: Sequence[str], path: Path, *, samples:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")  # one file, without a log next to it
         connection.execute(f"PRAGMA application_id = {EXPORT_ID}")
+        connection.execute("PRAGMA page_size = 1024")  # rows of 2 to 3 kB leave less room unused
         connection.execute("VACUUM")
 
 

@@ -51,7 +51,7 @@ def plain(value: Any) -> Any:
 
 
 def dump_json(value: Any) -> str:
-    return json.dumps(plain(value), allow_nan=False)
+    return json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
 
 
 def scalar(value: Any) -> Any:
