@@ -57,24 +57,20 @@ def listed(store: Store, args: argparse.Namespace) -> int:
     found = store.baselines()
     if not found:
         raise NothingFoundError(f"{store.name} has no baseline; `effbench baseline set main last` sets one")
-    columns = ("name", "hardware", "sweep", "label", "sweep began (UTC)", "set (UTC)", "note")
+    columns = [
+        Column("name"),
+        Column("hardware"),
+        Column("sweep"),
+        Column("label"),
+        Column("started_at", "sweep began (UTC)", format=lambda time: f"{time:%Y-%m-%d %H:%M}" if time else "gone"),
+        Column("set_at", "set (UTC)", format=lambda time: f"{time:%Y-%m-%d %H:%M}"),
+        Column("note"),
+    ]
     rows = []
     for baseline in found:
-        sweep = f"{baseline.sweep_id} ({baseline.sweep_name})" if baseline.sweep_name else baseline.sweep_id
-        times = [
-            "gone" if time is None else f"{time:%Y-%m-%d %H:%M}" for time in (baseline.started_at, baseline.set_at)
-        ]
-        values = (
-            baseline.name,
-            baseline.hardware,
-            sweep,
-            baseline.label,
-            begun,
-            f"{baseline.set_at:%Y-%m-%d %H:%M}",
-            baseline.note,
-        )
-        rows.append(dict(zip(columns, values, strict=True)))
-    terminal().print(Table([Column(name) for name in columns], rows).rich())
+        name = f" ({baseline.sweep_name})" if baseline.sweep_name else ""
+        rows.append({**vars(baseline), "sweep": f"{baseline.sweep_id}{name}"})
+    terminal().print(Table(columns, rows).rich())
     return 0
 
 

@@ -25,7 +25,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from effbench.errors import StoreError
-from effbench.outputs import EXPORT_ID
+from effbench.outputs import EXPORT_ID, SQLITE
 from effbench.printable import one_line
 from effbench.store import connect, sweeps
 from effbench.store.maintenance import any_text, raw, typed, typed_row
@@ -153,12 +153,14 @@ def _engine(url: sa.URL, name: str) -> sa.Engine:
     try:
         return connect.connect(url, write=False, untrusted=True)
     except StoreError as error:
-        if "not a database" not in str(error):
-            raise
-        raise StoreError(
-            f"{name} is not a database of whole sweeps; `effbench export --whole --out FILE.db` writes one. "
-            "JSON lines and Parquet of older versions are read by the version that wrote them"
-        ) from error
+        path = Path(url.database or "")
+        with suppress(OSError), path.open("rb") as file:
+            if url.get_backend_name() == "sqlite" and file.read(len(SQLITE)) != SQLITE:
+                raise StoreError(
+                    f"{name} is not a database of whole sweeps; `effbench export --whole --out FILE.db` writes one. "
+                    "JSON lines and Parquet of older versions are read by the version that wrote them"
+                ) from error
+        raise
 
 
 def _make_safe(connection: sa.Connection, name: str) -> None:
