@@ -141,8 +141,8 @@ def test_an_id_that_is_taken_is_not_taken_again(postgres, monkeypatch):
     """Two machines that begin in the same second, and by chance draw the same."""
     drawn = iter(["aaaa", "aaaa", "bbbb"])
     now = whole.dt.datetime.now(whole.dt.UTC)
-    monkeypatch.setattr("effbench.store.store.secrets.token_hex", lambda count: next(drawn))
-    monkeypatch.setattr("effbench.store.store.now", lambda: now)
+    monkeypatch.setattr("effbench.store.sweeps.secrets.token_hex", lambda count: next(drawn))
+    monkeypatch.setattr("effbench.store.sweeps.now", lambda: now)
     with Store.open(postgres, mode="write") as store:
         first, second = whole.begun(store, whole.cells(2)), whole.begun(store, whole.cells(4))
         assert (first[-4:], second[-4:]) == ("aaaa", "bbbb")

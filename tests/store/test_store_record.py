@@ -11,7 +11,8 @@ import pytest
 
 from effbench.cell import Status, Trial
 from effbench.errors import StoreError
-from effbench.store import RESULT_COLUMNS, samples
+from effbench.store import RESULT_COLUMNS
+from effbench.store.values import CODEC, SAMPLE_LIMIT, decode_samples, encode_samples
 
 OK = Status.OK
 
@@ -77,9 +78,9 @@ def test_samples_come_back_in_order(store, cell, begin, here):
 
 @pytest.mark.parametrize("n", [5001, 9999, 123_456])
 def test_more_samples_than_the_limit_are_thinned_evenly(n):
-    stored, data = samples.encode(list(range(n)))
-    found = samples.decode(samples.CODEC, data, stored)
-    assert stored == len(found) == samples.LIMIT
+    stored, data = encode_samples(list(range(n)))
+    found = decode_samples(CODEC, data, stored)
+    assert stored == len(found) == SAMPLE_LIMIT
     assert (found[0], found[-1]) == (0, n - 1)
     steps = np.diff(found)
     assert steps.min() >= 1
@@ -97,14 +98,14 @@ def test_the_true_count_is_kept(store, cell, begin, here, path):
 
 
 def test_damaged_samples_are_named():
-    stored, data = samples.encode([1.0, 2.0])
+    stored, data = encode_samples([1.0, 2.0])
     for codec, blob, count, said in (
         ("lz4", data, stored, "upgrade"),
-        (samples.CODEC, b"nonsense", stored, "damaged"),
-        (samples.CODEC, data, 3, "2 where 3"),
+        (CODEC, b"nonsense", stored, "damaged"),
+        (CODEC, data, 3, "does not hold 3"),
     ):
         with pytest.raises(StoreError, match=said):
-            samples.decode(codec, blob, count)
+            decode_samples(codec, blob, count)
 
 
 def test_duplicates_and_strangers_are_refused_and_change_nothing(store, cell, begin, here):
@@ -252,3 +253,13 @@ def test_threads_may_share_a_store(store, cell, begin, here, path):
     assert store.find_sweep(sweep).trials == 40
     assert {row["trials"] for row in store.results()} == {5}
     assert type(store).check(path) == []
+
+
+def test_history_has_the_last_try_of_each_round(store, cell, environment, begin):
+    one, other = cell(), cell("default")
+    sweep, here = begin(store, [one, other]), store.add_environment(environment(), {})
+    for round, attempt, status in ((0, 0, Status.NOISY), (0, 1, Status.OK), (1, 0, Status.OK)):
+        store.record(sweep, here, Trial(one.key, round, status, attempt=attempt, latency_ms=1.0))
+    found = store.history(sweep, here)
+    assert [(trial.round, trial.attempt) for trial in found[one.key]] == [(0, 1), (1, 0)]
+    assert other.key not in found

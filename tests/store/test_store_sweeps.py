@@ -69,8 +69,8 @@ def test_ten_thousand_cells_in_a_few_seconds(store, cell, begin):
 def test_ids_do_not_collide(store, cell, begin, monkeypatch):
     drawn = iter(["aaaa", "aaaa", "aaaa", "bbbb"])
     moment = dt.datetime(2026, 11, 21, 14, 30, 52, tzinfo=dt.UTC)
-    monkeypatch.setattr("effbench.store.store.secrets.token_hex", lambda _: next(drawn))
-    monkeypatch.setattr("effbench.store.store.now", lambda: moment)
+    monkeypatch.setattr("effbench.store.sweeps.secrets.token_hex", lambda _: next(drawn))
+    monkeypatch.setattr("effbench.store.sweeps.now", lambda: moment)
     assert begin(store, [cell()]) == "20261121-143052-aaaa"
     assert begin(store, [cell()]) == "20261121-143052-bbbb"
 
@@ -200,3 +200,24 @@ def test_a_closed_store_or_a_full_disk_is_no_traceback(store, cell, begin, monke
     monkeypatch.setattr("effbench.store.sweeps.lock", full)
     with pytest.raises(StoreError, match="cannot be written: the disk is full"):
         store.finish_sweep(sweep, "completed")
+
+
+CEILINGS = {"copy_bytes_per_s": 4e12, "flops_per_s": {"bfloat16": 7e14}}
+
+
+def test_the_newest_of_each_counts(store, environment):
+    here = store.add_environment(environment(), {})
+    assert store.calibration(here) is None
+    store.add_calibration(here, "GPU-1", ceilings={"copy_bytes_per_s": 1.0})
+    store.add_calibration(here, "GPU-2", ceilings=CEILINGS)
+    store.add_calibration(here, None, noise={"trials": 5})
+    found = store.calibration(here)
+    assert (found["ceilings"], found["noise"], found["gpu_uuid"]) == (CEILINGS, {"trials": 5}, None)
+    assert found["measured_at"].tzinfo is not None
+    other = store.add_environment(environment(torch_version="2.11.0"), {})
+    assert store.calibration(other) is None
+
+
+def test_of_an_unknown_environment_it_is_refused(store):
+    with pytest.raises(StoreError):
+        store.add_calibration("nowhere", None, ceilings=CEILINGS)

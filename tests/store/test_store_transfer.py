@@ -252,7 +252,7 @@ def test_a_database_of_an_older_effbench(revision, source, target):
     sql(source, *OLDER[revision], "ALTER TABLE sweep_cell DROP COLUMN overrides",
         f"UPDATE alembic_version SET version_num = '{revision}'")  # fmt: skip
     for action in (Store.open, Store.upgrade, Store.check):
-        with pytest.raises(SchemaError, match="effbench import .* --db NEW.db"):
+        with pytest.raises(SchemaError, match=r"effbench import .* --db NEW\.db"):
             action(source)
     assert outcomes(source, target, baselines=True) == ["imported"] * 3
     assert outcomes(source, target, baselines=True) == ["present"] * 3
@@ -265,7 +265,7 @@ def test_a_database_of_an_older_effbench(revision, source, target):
 
 def test_what_is_no_database_of_whole_sweeps(source, tmp_path, target):
     (tmp_path / "x.jsonl").write_text('{"format":"effbench-sweeps","version":1}\n' * 99)
-    with pytest.raises(StoreError, match="not a database of whole sweeps.*export --whole"):
+    with pytest.raises(StoreError, match=r"not a database of whole sweeps.*export --whole"):
         take(tmp_path / "x.jsonl", target)
     sql(source, "UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(SchemaError, match="newer effbench"):
@@ -288,7 +288,7 @@ FORGED = [
     ("UPDATE cell SET params = replace(params, '\"bs\":1', '\"bs\":2')", "does not follow"),
     ("UPDATE cell SET params = '{\"model\": 1}'", "do not fit together"),
     ("UPDATE environment SET driver_version = 'other'", "environment.id does not follow"),
-    ("UPDATE trial SET environment_id = 'nowhere' WHERE id = 1", "not of its sweep's cells"),
+    ("UPDATE trial SET environment_id = 'nowhere' WHERE id = 1", "not a cell or environment of its sweep"),
     ("DELETE FROM cell", "plans the missing cell"),
     # types, bounds and sizes
     ("UPDATE trial SET latency_ms = 'fast'", "trial.latency_ms is fast, not a finite number"),
