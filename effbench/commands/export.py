@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         if args.out or args.format:
             raise UsageError("export --to writes into a database; --out and --format are for files")
         return into_database(args)
-    if args.whole or (args.out and args.out.endswith(DATABASES)):
+    if args.whole or (args.out and args.out.endswith(DATABASES) and not args.format):
         if args.format:
             raise UsageError("export --whole writes a SQLite file; --format is for the view `results`")
         return whole(args)

@@ -29,7 +29,7 @@ FILES = {
     "export csv": ("export",),
     "export jsonl": ("export", "--format", "jsonl"),
     "export parquet": ("export", "--format", "parquet"),
-    "export whole": ("export", "--whole", "--format", "jsonl"),
+    "export whole": ("export", "--whole"),
 }
 
 
@@ -119,13 +119,23 @@ def test_no_sqlite_file_is_written(two, effbench, empty_db):
     Path("other.csv").write_bytes(empty_db.read_bytes())
     refused(effbench("show", "--format", "csv", "--out", "other.csv", "--force"), "SQLite", "another file")
     assert Path("other.csv").read_bytes() == empty_db.read_bytes()
+    refused(effbench("export", "--whole", "--out", "other.csv", "--force"), "SQLite", "another file")
     Path("folder").mkdir()
-    for name, command in (("site.json", ("report",)), ("trial.parquet", ("export", "--whole", "--format", "parquet"))):
-        Path("other.csv").rename(f"folder/{name}")
-        refused(effbench(*command, "--out", "folder", "--force"), "SQLite", "another file")
-        Path(f"folder/{name}").rename("other.csv")
-        assert not any(Path("folder").iterdir())
-    assert Path("other.csv").read_bytes() == empty_db.read_bytes()
+    Path("other.csv").rename("folder/site.json")
+    refused(effbench("report", "--out", "folder", "--force"), "SQLite", "another file")
+    assert [path.name for path in Path("folder").iterdir()] == ["site.json"]
+    assert Path("folder/site.json").read_bytes() == empty_db.read_bytes()
+
+
+def test_an_export_is_replaced_until_something_is_written_to_it(two, effbench, made):
+    for _ in "twice":
+        assert effbench("export", "--out", "x.db").code == 0
+    refused(effbench("export", "--format", "csv", "--out", "x.db"), "x.db exists", "--force")
+    refused(effbench("show", "--out", "x.db"), "x.db exists", "--force")
+    assert effbench("baseline", "set", "mine", "last", "--db", "x.db").code == 0
+    before = Path("x.db").read_bytes()
+    refused(effbench("export", "--out", "x.db", "--force"), "SQLite", "another file")
+    assert Path("x.db").read_bytes() == before
 
 
 def test_check_writes_no_database(two, effbench, monkeypatch):
@@ -194,33 +204,28 @@ def test_pipes_and_devices_are_written_directly(two, effbench):
     assert Path("log").read_text() == "before\n" + printed
 
 
-@pytest.mark.parametrize(
-    ("command", "manifest"),
-    [(("report",), "site.json"), (("export", "--whole", "--format", "parquet"), "manifest.json")],
-    ids=["report", "export"],
-)
 class TestFolders:
-    def test_only_an_earlier_output_is_replaced(self, two, effbench, command, manifest):
+    def test_only_an_earlier_output_is_replaced(self, two, effbench):
         folder = Path("folder")
         folder.mkdir()
         for name in ("README.md", ".gitignore"):
             (folder / name).touch()
         for _ in "twice":
-            assert effbench(*command, "--out", "folder").code == 0
+            assert effbench("report", "--out", "folder").code == 0
         assert (folder / "README.md").exists()
         for text in ("{", "{}", "[]", '{"files": 1}'):
-            (folder / manifest).write_text(text)
-            refused(effbench(*command, "--out", "folder"), "folder is not empty", "--force")
-            assert (folder / manifest).read_text() == text
-        assert effbench(*command, "--out", "folder", "--force").code == 0
-        assert effbench(*command, "--out", "folder").code == 0
+            (folder / "site.json").write_text(text)
+            refused(effbench("report", "--out", "folder"), "folder is not empty", "--force")
+            assert (folder / "site.json").read_text() == text
+        assert effbench("report", "--out", "folder", "--force").code == 0
+        assert effbench("report", "--out", "folder").code == 0
 
-    def test_a_folder_of_others(self, two, effbench, command, manifest):
+    def test_a_folder_of_others(self, two, effbench):
         Path("folder").mkdir()
         Path("folder/thesis.txt").write_text(NOTES)
-        refused(effbench(*command, "--out", "folder"), "folder is not empty")
+        refused(effbench("report", "--out", "folder"), "folder is not empty")
         assert [path.name for path in Path("folder").iterdir()] == ["thesis.txt"]
-        refused(effbench(*command, "--out", "/"), "/ is not empty")
+        refused(effbench("report", "--out", "/"), "/ is not empty")
 
 
 class TestFailures:
@@ -233,14 +238,6 @@ class TestFailures:
             refused(effbench("report", "--out", "site"), "cannot write the site to site: No space left")
         assert leftovers() == []
         assert effbench("report", "--out", "site").code == 0
-
-    def test_a_parquet_folder_stays_whole(self, two, effbench, monkeypatch):
-        command = ("export", "--whole", "--format", "parquet", "--out", "folder")
-        assert effbench(*command).code == 0
-        before = {path.name: path.read_bytes() for path in Path("folder").iterdir()}
-        monkeypatch.setattr("effbench.store.bundle_parquet._digest", disk_full)
-        refused(effbench(*command), "cannot write folder: No space left")
-        assert {path.name: path.read_bytes() for path in Path("folder").iterdir()} == before
 
     def test_a_process_that_is_stopped_removes_its_file(self, tmp_path):
         from effbench.outputs import replacing
