@@ -64,13 +64,6 @@ def migrations(connection: sa.Connection | None = None) -> Any:
     return made
 
 
-def stamp(connection: sa.Connection) -> None:
-    """Note that the database has this version's schema."""
-    from alembic import command
-
-    command.stamp(migrations(connection), "head")
-
-
 def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
     """Bring an existing database to this version's schema, all in one transaction; its revision before and after.
 
@@ -84,7 +77,6 @@ def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
             before = connect.revision(connection)
             if before is None:
                 schema.make(connection)
-                stamp(connection)
             elif before not in schema.REVISIONS:
                 connect.require_head(before, name)
             elif before != HEAD_REVISION:

@@ -279,7 +279,13 @@ VIEW_QUERY = (
 )
 
 
+#: alembic's own table; declared so that a new database spares alembic
+_REVISION = sa.Table("alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True))
+
+
 def make(connection: sa.Connection) -> None:
-    """Create the tables and the view in an empty database."""
+    """Create the tables and the view in an empty database, with the newest revision."""
     Base.metadata.create_all(connection)
     connection.execute(sa.DDL(f"CREATE VIEW results AS {VIEW_QUERY.compile(dialect=connection.dialect)}"))
+    _REVISION.create(connection, checkfirst=True)
+    connection.execute(sa.insert(_REVISION).values(version_num=HEAD_REVISION))

@@ -111,7 +111,6 @@ class Store:
                 connection.execute(sa.text("SELECT pg_advisory_xact_lock(20823501)"))
             if connect.revision(connection) is None:
                 make(connection)
-                maintenance.stamp(connection)
             current = connect.revision(connection)
         assert current is not None
         return current

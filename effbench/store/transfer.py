@@ -160,7 +160,7 @@ def _engine(url: sa.URL, name: str) -> sa.Engine:
                     f"{name} is not a database of whole sweeps; `effbench export --whole --out FILE.db` writes one. "
                     "JSON lines and Parquet of older versions are read by the version that wrote them"
                 ) from error
-        raise
+        raise StoreError(str(error).replace(url.database or name, name)) from error  # not the temporary file
 
 
 def _make_safe(connection: sa.Connection, name: str) -> None:
