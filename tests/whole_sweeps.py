@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from effbench.cell import Cell, Environment, Status, Trial
 from effbench.store import Store
 from effbench.store.schema import AcknowledgementRow, Base, BaselineRow, SweepRow, TrialRow
-from effbench.store.transfer import copy, opened, write_file
+from effbench.store.source import opened
+from effbench.store.transfer import copy, write_file
 from effbench.store.values import TRIAL_FIELDS
 
 ODD_TEXT = (

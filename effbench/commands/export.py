@@ -113,7 +113,8 @@ def as_parquet(frame: pd.DataFrame) -> bytes:
 
 
 def whole(args: argparse.Namespace) -> int:
-    from effbench.store.transfer import opened, write_file
+    from effbench.store.source import opened
+    from effbench.store.transfer import write_file
 
     if args.out in (None, options.STDOUT) and sys.stdout.isatty():
         raise UsageError("export --whole writes a SQLite file, which a terminal cannot show; add --out FILE.db")
@@ -129,7 +130,7 @@ def whole(args: argparse.Namespace) -> int:
 
 
 def into_database(args: argparse.Namespace) -> int:
-    from effbench.store.transfer import opened
+    from effbench.store.source import opened
 
     tally = Tally()
     with opened(args.db) as source:

@@ -15,7 +15,8 @@ from effbench.printable import one_line
 from effbench.store import Store, connect
 
 if TYPE_CHECKING:
-    from effbench.store.transfer import Arrival, Source
+    from effbench.store.source import Source
+    from effbench.store.transfer import Arrival
 
 HELP = "Whole sweeps from files that `effbench export --whole` wrote, or from another database; twice does no harm."
 #: longest name of a sweep in a line
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from effbench.store.transfer import opened
+    from effbench.store.source import opened
 
     sources = [path for word in args.sources for path in find_sources(word)]
     tally = Tally()

@@ -120,37 +120,36 @@ def test_a_baseline_that_stays_is_said(odd, run):
     assert said.count("stays on sweep") == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "said", "code"),
-    [
-        (["import"], ["SOURCE"], 2),
-        (["import", ""], ["no file, folder or database ''"], 2),
-        (["import", "nowhere"], ["no file, folder or database nowhere"], 2),
-        (["import", "."], ["holds no database"], 2),
-        (["import", "empty"], ["empty is empty"], 2),
-        (["import", "mysql://me:s3cret@host/x"], ["SQLite or PostgreSQL"], 2),
-        (["import", "ODD", "--db", "ODD"], ["is the database to import into"], 2),
-        (["import", "ODD", "--sweep", "nowhere"], ["no sweep 'nowhere'"], 3),
-        (["import", "x.csv"], ["not a database of whole sweeps", "effbench export --whole"], 2),
-        (["import", "blank.db"], ["no sweep in what was named"], 3),
-        (["export", "--db", "blank.db", "--whole"], ["holds no sweep yet"], 3),
-        (["export", "--db", "ODD", "--whole", "--format", "csv"], ["--format is for the view"], 2),
-        (["export", "--db", "ODD", "--format", "parquet"], ["needs --out FILE"], 2),
-        (["export", "--db", "ODD", "--no-samples"], ["for --whole"], 2),
-        (["export", "--db", "ODD", "--to", "x.db", "--out", "y"], ["--out and --format are for files"], 2),
-        (["export", "--db", "ODD", "--whole", "--out", "empty/x.db"], ["cannot write empty/x.db"], 2),
-        (["export", "--db", "ODD", "--out", "empty/x.parquet"], ["cannot write empty/x.parquet"], 2),
-    ],
-)
-def test_refusals(words, said, code, odd, run, tmp_path):
+REFUSALS = [
+    (["import"], ["SOURCE"], 2),
+    (["import", ""], ["no file, folder or database ''"], 2),
+    (["import", "nowhere"], ["no file, folder or database nowhere"], 2),
+    (["import", "folder"], ["holds no database"], 2),
+    (["import", "empty"], ["empty is empty"], 2),
+    (["import", "mysql://me:s3cret@host/x"], ["SQLite or PostgreSQL"], 2),
+    (["import", "ODD", "--db", "ODD"], ["is the database to import into"], 2),
+    (["import", "ODD", "--sweep", "nowhere"], ["no sweep 'nowhere'"], 3),
+    (["import", "x.csv"], ["not a database of whole sweeps", "effbench export --whole"], 2),
+    (["import", "blank.db"], ["no sweep in what was named"], 3),
+    (["export", "--db", "blank.db", "--whole"], ["holds no sweep yet"], 3),
+    (["export", "--db", "ODD", "--whole", "--format", "csv"], ["--format is for the view"], 2),
+    (["export", "--db", "ODD", "--format", "parquet"], ["needs --out FILE"], 2),
+    (["export", "--db", "ODD", "--no-samples"], ["for --whole"], 2),
+    (["export", "--db", "ODD", "--to", "x.db", "--out", "y"], ["--out and --format are for files"], 2),
+    (["export", "--db", "ODD", "--whole", "--out", "empty/x.db"], ["cannot write empty/x.db"], 2),
+    (["export", "--db", "ODD", "--out", "empty/x.parquet"], ["cannot write empty/x.parquet"], 2),
+]
+
+
+def test_refusals(odd, run):
     Path("empty").write_text("")
-    if "x.csv" in words:
-        run("export", "--db", odd, "--out", "x.csv")
-    if "blank.db" in words:
-        Store.open("blank.db", mode="write").close()
-    done = run(*(odd if word == "ODD" else word for word in words))
-    refused(done, *said, code=code)
-    assert "s3cret" not in done[2]
+    Path("folder").mkdir()
+    run("export", "--db", odd, "--out", "x.csv")
+    Store.open("blank.db", mode="write").close()
+    for words, said, code in REFUSALS:
+        done = run(*(odd if word == "ODD" else word for word in words))
+        refused(done, *said, code=code)
+        assert "s3cret" not in done[2]
 
 
 def test_without_pyarrow(odd, run, monkeypatch):

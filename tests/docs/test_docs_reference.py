@@ -10,7 +10,8 @@ import pytest
 
 from effbench.reproduce.experiment import load_all
 from effbench.store import Store
-from effbench.store.transfer import copy, opened
+from effbench.store.source import opened
+from effbench.store.transfer import copy
 
 
 def test_tables_are_up_to_date():

@@ -26,7 +26,8 @@ from effbench import cli as command_line
 from effbench.cell import Status, Trial
 from effbench.errors import StoreError
 from effbench.store import Store
-from effbench.store.transfer import copy, opened
+from effbench.store.source import opened
+from effbench.store.transfer import copy
 
 PASSWORD = "s3cret"
 START_TIMEOUT_S = 60

@@ -19,7 +19,7 @@ from effbench.errors import SchemaError, StoreError
 from effbench.outputs import EXPORT_ID
 from effbench.store import Store
 from effbench.store.schema import AcknowledgementRow, SweepRow
-from effbench.store.transfer import RefusedError
+from effbench.store.source import RefusedError
 
 
 def sql(path, *statements, rows=None):
