@@ -9,6 +9,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,27 +70,19 @@ def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
 
     Raises StoreError for a missing or foreign database, SchemaError for one that cannot be upgraded.
     """
-    parsed = connect.parse_url(url)
-    name = connect.describe(parsed)
-    engine = connect.connect(parsed, write=True)
-    try:
-        with engine.execution_options(**{connect.WRITE_OPTION: True}).begin() as connection:
-            before = connect.revision(connection)
-            if before is None:
-                schema.make(connection)
-            elif before not in schema.REVISIONS:
-                connect.require_head(before, name)
-            elif before != HEAD_REVISION:
-                from alembic import command
+    with _connected(url, write=True) as (connection, name):
+        before = connect.revision(connection)
+        if before is None:
+            schema.make(connection)
+        elif before not in schema.REVISIONS:
+            connect.require_head(before, name)
+        elif before != HEAD_REVISION:
+            from alembic import command
 
-                command.upgrade(migrations(connection), "head")
-                for sweep_id in connection.scalars(sa.select(SWEEP.c.id)).all():
-                    rebuild_results(connection, sweep_id)  # new columns
-        return before, HEAD_REVISION
-    except exc.SQLAlchemyError as error:
-        raise connect.explain(error, name) from error
-    finally:
-        engine.dispose()
+            command.upgrade(migrations(connection), "head")
+            for sweep_id in connection.scalars(sa.select(SWEEP.c.id)).all():
+                rebuild_results(connection, sweep_id)  # new columns
+    return before, HEAD_REVISION
 
 
 def check(url: str | os.PathLike[str]) -> list[str]:
@@ -99,23 +92,30 @@ def check(url: str | os.PathLike[str]) -> list[str]:
     trial or that cannot be decoded, and whether results follow from their trials. Raises StoreError and SchemaError as
     opening it does.
     """
+    with _connected(url, write=False) as (connection, name):
+        if connection.dialect.name == "sqlite":
+            damage = _structure(connection)
+            if damage:
+                return damage  # nothing read from it could be relied on
+        current = connect.revision(connection)
+        if current is None:
+            return [f"{name} is empty"]
+        connect.require_head(current, name)
+        wrong = [line for table in Base.metadata.sorted_tables for line in _rows(connection, table)]
+        # nothing can be derived from values of the wrong type
+        results = () if wrong else _results(connection)
+        return [*_foreign_keys(connection), *wrong, *_orphans(connection), *results]
+
+
+@contextmanager
+def _connected(url: str | os.PathLike[str], *, write: bool) -> Iterator[tuple[sa.Connection, str]]:
+    """Yield a connection in one transaction, and the database for a person."""
     parsed = connect.parse_url(url)
     name = connect.describe(parsed)
-    engine = connect.connect(parsed, write=False)
+    engine = connect.connect(parsed, write=write)
     try:
-        with engine.connect() as connection:
-            if connection.dialect.name == "sqlite":
-                damage = _structure(connection)
-                if damage:
-                    return damage  # nothing read from it could be relied on
-            current = connect.revision(connection)
-            if current is None:
-                return [f"{name} is empty"]
-            connect.require_head(current, name)
-            wrong = [line for table in Base.metadata.sorted_tables for line in _rows(connection, table)]
-            # nothing can be derived from values of the wrong type
-            results = () if wrong else _results(connection)
-            return [*_foreign_keys(connection), *wrong, *_orphans(connection), *results]
+        with engine.execution_options(**{connect.WRITE_OPTION: write}).begin() as connection:
+            yield connection, name
     except exc.SQLAlchemyError as error:
         raise connect.explain(error, name) from error
     finally:
@@ -245,10 +245,29 @@ def _is_texts(value: Any) -> bool:
 
 
 def _cell_faults(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    params = row["params"]
+    optional = (params.get("stream"), params.get("training"))
+    parts = [params.get(name) for name in ("model", "mode", "numerics", "env")]
+    if not all(isinstance(part, dict) for part in [*parts, *(part for part in optional if part is not None)]):
+        yield "params", "does not describe a cell"
+        return
+    if optional[0] is not None and not _is_stream(optional[0]):
+        yield "params", "has an odd stream: expected its name, samples_per_call and sizes"
+        return
     expected = cell_row(Cell.from_params(row["params"]))
     for name, value in row.items():
         if name != "params" and value != expected[name]:
             yield name, "does not follow from cell.params: damaged or forged"
+
+
+def _is_stream(stream: dict[str, Any]) -> bool:
+    mean, sizes = stream.get("samples_per_call"), stream.get("sizes")
+    return (
+        isinstance(mean, int | float)
+        and mean > 0
+        and isinstance(sizes, list)
+        and all(isinstance(n, int) for n in sizes)
+    )
 
 
 def _environment_faults(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

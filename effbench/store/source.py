@@ -50,19 +50,23 @@ class Source:
         if not names:
             return
         query = raw(table, names).where(*where).order_by(*(table.c[name] for name in order))
+        for values in self.fetch(query):
+            row, wrong = typed_row(table, values)
+            if wrong:
+                raise RefusedError(f"{self.name}: {next(iter(wrong.values()))}")
+            yield row
+
+    def fetch(self, query: sa.Select) -> Iterator[sa.RowMapping]:
+        """Yield rows as the database holds them. Raises RefusedError if it fails."""
         try:
-            for values in self.connection.execute(query).mappings():
-                row, wrong = typed_row(table, values)
-                if wrong:
-                    raise RefusedError(f"{self.name}: {next(iter(wrong.values()))}")
-                yield row
+            yield from self.connection.execute(query).mappings()
         except (exc.SQLAlchemyError, sqlite3.Error) as error:
             raise RefusedError(str(connect.explain(error, self.name))) from error
 
     def sweep_ids(self, references: Sequence[str] = ()) -> list[str]:
         """Return the sweeps that are asked for, each once; without references all, oldest first."""
         query = raw(SWEEP, ["id", "name", "started_at"]).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
-        rows = self.connection.execute(query).mappings().all()
+        rows = list(self.fetch(query))
         if not references:
             return [row["id"] for row in reversed(rows)]
         known = []

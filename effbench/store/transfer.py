@@ -176,7 +176,7 @@ class _Copy:
 
     def take_trials(self) -> set[tuple[str, str]]:
         """Copy the trials and their samples; return (cell key, environment id) of all."""
-        ids = self.source.connection.scalars(raw(TRIAL, ["id"]).where(TRIAL.c.sweep_id == self.id)).all()
+        ids = [row["id"] for row in self.source.fetch(raw(TRIAL, ["id"]).where(TRIAL.c.sweep_id == self.id))]
         measured = set()
         for start in range(0, len(ids), CHUNK):
             chunk = ids[start : start + CHUNK]
@@ -262,7 +262,7 @@ class _Copy:
     def note_results(self, measured: set[tuple[str, str]]) -> None:
         """Report results that no trial supports: they cannot be derived, so they are not copied."""
         keys = raw(RESULT, ["cell_key", "environment_id"]).where(RESULT.c.sweep_id == self.id)
-        without = sum(tuple(row) not in measured for row in self.source.connection.execute(keys))
+        without = sum(tuple(row.values()) not in measured for row in self.source.fetch(keys))
         if without:
             self.done.notes.append(f"{without} results without trials were omitted: results are derived from trials")
 

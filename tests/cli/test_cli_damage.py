@@ -37,7 +37,7 @@ CORRUPTIONS = [
     ("UPDATE trial SET wall_s = NULL, attempt = NULL WHERE id = 4", "trial.attempt is NULL", "id 4"),
     ("UPDATE cell SET mode = NULL WHERE key = '{key}'", "cell.mode is NULL", "{key}"),
     ("UPDATE cell SET bs = 9 WHERE key = '{key}'", "cell.bs does not follow from cell.params", "{key}"),
-    ("UPDATE cell SET params = '{{}}' WHERE key = '{key}'", "cell: its values do not fit together", "{key}"),
+    ("UPDATE cell SET params = '{{}}' WHERE key = '{key}'", "cell.params does not describe a cell", "{key}"),
     ("UPDATE cell SET params = '[1' WHERE key = '{key}'", "cell.params is not JSON", "{key}"),
     ("UPDATE sweep SET host = '[]' WHERE id = '{last}'", "sweep.host is [], not a JSON object", "id {last}"),
     ("UPDATE sweep SET command = '[1]' WHERE id = '{last}'", "sweep.command is [1], not a list of texts", "id {last}"),

@@ -286,7 +286,7 @@ FORGED = [
     ("UPDATE cell SET model = 'other'", "cell.model does not follow"),
     ("UPDATE cell SET comparison_key = 'x'", "cell.comparison_key does not follow"),
     ("UPDATE cell SET params = replace(params, '\"bs\":1', '\"bs\":2')", "does not follow"),
-    ("UPDATE cell SET params = '{\"model\": 1}'", "do not fit together"),
+    ("UPDATE cell SET params = '{\"model\": 1}'", "does not describe a cell"),
     ("UPDATE environment SET driver_version = 'other'", "environment.id does not follow"),
     ("UPDATE trial SET environment_id = 'nowhere' WHERE id = 1", "not a cell or environment of its sweep"),
     ("DELETE FROM cell", "plans the missing cell"),
