@@ -1,7 +1,8 @@
 """Every measured quantity, declared once: type, unit, direction, format, how trials combine and how it is compared.
 
-The fields of `cell.Trial`, the columns of `trial`, `result` and the view `results`, the summary of trials, table headers
-and the docs derive from this table: a new metric is one row, and the code that measures it. Standard library only.
+The fields of `cell.Trial`, the columns of `trial`, `result` and the view `results`, the summary of trials, table
+headers and the docs derive from this table: a new metric is one row, and the code that measures it. Standard library
+only.
 """
 
 from __future__ import annotations

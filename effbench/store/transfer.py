@@ -183,7 +183,7 @@ class _Copy:
             samples: dict[int, list[dict[str, Any]]] = {}
             for row in self.source.rows(SAMPLE, SAMPLE.c.trial_id.in_(chunk)) if self.samples else ():
                 samples.setdefault(row["trial_id"], []).append(row)
-            blobs, new = [], []
+            new, again = [], {}
             for row in self.source.rows(TRIAL, TRIAL.c.id.in_(chunk), order=["id"]):
                 own = samples.get(row.pop("id"), [])
                 key = tuple(row[name] for name in _TRIAL_KEY)
@@ -193,11 +193,10 @@ class _Copy:
                     )
                 measured.add(key[:2])
                 if key in self.there:
-                    self.known += 1
-                    blobs += self.compare_trial(row, key, own)
+                    again[self.there[key]] = (row, own)
                 else:
                     new.append((row, own))
-            blobs += self.insert_trials(new)
+            blobs = self.insert_trials(new) + self.compare_trials(again)
             if blobs:
                 self.connection.execute(sa.insert(SAMPLE), blobs)
         return measured
@@ -211,22 +210,25 @@ class _Copy:
         self.done.trials += len(new)
         return [{**sample, "trial_id": one} for one, (_, own) in zip(ids, new, strict=True) for sample in own]
 
-    def compare_trial(self, row: dict[str, Any], key: tuple, samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Compare a trial with the one that is there; return rows of samples that are missing there."""
-        trial_id, what = self.there[key], _trial_name(key)
-        here = self.connection.execute(sa.select(TRIAL).where(TRIAL.c.id == trial_id)).mappings().one()
-        self.compare(row, here, what, ())
-        if not samples:
-            return []
-        samples = [{**sample, "trial_id": trial_id} for sample in samples]
-        kept = self.connection.execute(sa.select(SAMPLE).where(SAMPLE.c.trial_id == trial_id)).mappings()
-        stored = {sample["timer"]: dict(sample) for sample in kept}
-        if not stored:
-            self.done.added["samples"] += len(samples)
-            return samples
-        if stored != {sample["timer"]: sample for sample in samples}:
-            raise self.conflict(what, "samples", "other ones", ", ".join(sorted(stored)))
-        return []
+    def compare_trials(self, again: dict[int, tuple[dict[str, Any], list[dict[str, Any]]]]) -> list[dict[str, Any]]:
+        """Compare trials with those that are there under these ids; return rows of samples that are missing there."""
+        self.known += len(again)
+        stored: dict[int, dict[str, dict[str, Any]]] = {}
+        for sample in self.connection.execute(sa.select(SAMPLE).where(SAMPLE.c.trial_id.in_(again))).mappings():
+            stored.setdefault(sample["trial_id"], {})[sample["timer"]] = dict(sample)
+        missing = []
+        for here in self.connection.execute(sa.select(TRIAL).where(TRIAL.c.id.in_(again))).mappings():
+            row, own = again[here["id"]]
+            what = _trial_name(tuple(row[name] for name in _TRIAL_KEY))
+            self.compare(row, here, what, ())
+            given = {sample["timer"]: {**sample, "trial_id": here["id"]} for sample in own}
+            kept = stored.get(here["id"])
+            if given and not kept:
+                self.done.added["samples"] += len(given)
+                missing += given.values()
+            elif given and given != kept:
+                raise self.conflict(what, "samples", "other ones", ", ".join(sorted(kept)))
+        return missing
 
     def take_decisions(self) -> None:
         """Copy calibrations, verdicts and, if asked for, baselines and acknowledgements that are missing."""

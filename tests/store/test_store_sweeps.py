@@ -122,17 +122,14 @@ def test_what_is_not_found_names_what_there_is(store, cell, begin):
     with pytest.raises(NothingFoundError, match="no sweep yet"):
         store.find_sweep("last")
     ids = [begin(store, [cell()], name=f"nightly-{n}") for n in range(6)]
-    with pytest.raises(NothingFoundError, match="nearest: nightly-"):
-        store.find_sweep("nigtly")
-    with pytest.raises(NothingFoundError, match=r"there are .* and 2 more, and `last`"):
-        store.find_sweep("zzz")
-    with pytest.raises(UsageError, match="the start of 6 sweeps"):
-        store.find_sweep(ids[0][:4])
-    with pytest.raises(NothingFoundError):
-        store.find_sweep("")
-
-
-def test_a_sweep_that_is_not_there_cannot_be_changed(store, cell):
+    for ref, kind, said in (
+        ("nigtly", NothingFoundError, "nearest: nightly-"),
+        ("zzz", NothingFoundError, r"there are .* and 2 more, and `last`"),
+        (ids[0][:4], UsageError, "the start of 6 sweeps"),
+        ("", NothingFoundError, "no sweep ''"),
+    ):
+        with pytest.raises(kind, match=said):
+            store.find_sweep(ref)
     for change in (
         lambda: store.extend_sweep("no", [cell()]),
         lambda: store.finish_sweep("no", "completed"),
