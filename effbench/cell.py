@@ -211,8 +211,9 @@ Trial = dataclasses.make_dataclass(
     "Trial", [(metric.name, metric.kind | None, None) for metric in TRIAL_METRICS], bases=(TrialRecord,)
 )
 Trial.__module__ = __name__  # pickle finds it by this
-Trial.__doc__ = """The record of one cell run once in one fresh process: `TrialRecord` and each quantity of `metrics.py` that
-a trial records. A quantity that does not apply is None, never 0.
+Trial.__doc__ = """The record of one cell run once in one fresh process.
+
+It adds each quantity of `metrics.py` that a trial records to `TrialRecord`. One that does not apply is None, never 0.
 
 `samples` maps a timer (`latency_ms`, `period_ms`, `warmup_ms`) to its raw values in order.
 """
