@@ -22,8 +22,9 @@ from omegaconf import OmegaConf
 from effbench.analysis.swept import MODES
 from effbench.cell import Cell, Environment
 from effbench.config import shipped
-from effbench.store import Store, derive, samples, schema
-from effbench.store.values import cell_row
+from effbench.store import Store, schema
+from effbench.store.trials import rebuild_results
+from effbench.store.values import CODEC, SAMPLE_LIMIT, cell_row
 
 START = dt.datetime(2026, 1, 5, 8, tzinfo=dt.UTC)
 GPUS = ("NVIDIA H200", "NVIDIA A100-SXM4-80GB")
@@ -147,7 +148,7 @@ def fill(path: str | Path, shape: Shape) -> None:
                     connection.execute(sa.insert(tables["trial"]), trials)
                 if blobs:
                     connection.execute(sa.insert(tables["sample"]), blobs)
-                derive.rewrite(connection, sweep["id"], "eager")
+                rebuild_results(connection, sweep["id"])
 
 
 def _sweep_row(number: int, shape: Shape) -> dict[str, Any]:
@@ -197,11 +198,11 @@ def _measured(
     taken = {"latency_ms": (level, shape.latencies, 0.02), "period_ms": (level * 0.8, shape.periods, 0.003)}
     blobs, values = [], {}
     for timer, (middle, count, noise) in taken.items():
-        many = int(np.clip(random.lognormal(np.log(count), 0.6), 30, samples.LIMIT))
+        many = int(np.clip(random.lognormal(np.log(count), 0.6), 30, SAMPLE_LIMIT))
         drawn = (middle * (1 + np.abs(random.normal(0, noise, many)) + noise * random.pareto(6, many))).astype("<f4")
         values[timer] = drawn
         # level 1: other bytes than the store's own, and a fifth of the time
-        blobs.append({"timer": timer, "count": many, "stored": many, "codec": samples.CODEC,
+        blobs.append({"timer": timer, "count": many, "stored": many, "codec": CODEC,
                       "data": zlib.compress(drawn.tobytes(), 1)})  # fmt: skip
     latency, period = values["latency_ms"], values["period_ms"]
     low, median, high, p95 = (float(one) for one in np.quantile(latency, (0.49, 0.5, 0.51, 0.95)))

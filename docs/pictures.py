@@ -6,18 +6,18 @@ and takes screenshots of its pages with Chromium, into docs/images/.
 
 from __future__ import annotations
 
-import gzip
-import json
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
-SWEEPS = ROOT / "results" / "reference" / "h200-sweeps.jsonl.gz"
+SWEEPS = ROOT / "results" / "reference" / "h200-sweeps.db"
 IMAGES = ROOT / "docs" / "images"
 #: Picture -> page of the sweep h200 with its address, first element of it, height in pixels, theme.
 PICTURES = {
@@ -33,8 +33,8 @@ def effbench(*words: str) -> None:
 
 
 def sweep_id(name: str) -> str:
-    found = map(json.loads, gzip.decompress(SWEEPS.read_bytes()).splitlines())
-    return next(row["id"] for row in found if row.get("table") == "sweep" and row["name"] == name)
+    with closing(sqlite3.connect(SWEEPS)) as connection:
+        return connection.execute("SELECT id FROM sweep WHERE name = ?", (name,)).fetchone()[0]
 
 
 def main(folder: Path) -> None:

@@ -1,6 +1,6 @@
 """The core types: what is measured (`Cell`), where (`Environment`), and what came of it (`Trial`, `Status`).
 
-Standard library only. Imported by everyone, imports no one.
+Standard library only. Imported by everyone, imports only `metrics`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
+
+from effbench.metrics import TRIAL_METRICS
 
 
 class Status(StrEnum):
@@ -165,11 +167,8 @@ class Environment:
 
 
 @dataclass
-class Trial:
-    """The record of one cell run once in one fresh process. A quantity that does not apply is None, never 0.
-
-    `samples` maps a timer (`latency_ms`, `period_ms`, `warmup_ms`) to its raw values in order.
-    """
+class TrialRecord:
+    """What every trial has; `Trial` adds the measured quantities."""
 
     cell_key: str
     round: int
@@ -178,63 +177,6 @@ class Trial:
     attempt: int = 0
     phase: str | None = None  # the last phase entered: where it failed, if it did
     started_at: str | None = None  # ISO 8601, UTC
-    gpu_index: int | None = None
-    gpu_uuid: str | None = None
-    pid: int | None = None
-    # seconds by part; wall_s is seen from outside, overhead_s is what of it is none of the parts
-    wall_s: float | None = None
-    overhead_s: float | None = None
-    build_s: float | None = None
-    prepare_s: float | None = None
-    first_call_s: float | None = None
-    compile_s: float | None = None
-    compile_cache: str | None = None  # "cold", "warm", or None where nothing compiles
-    check_s: float | None = None
-    warmup_s: float | None = None
-    timing_s: float | None = None
-    # time
-    warmup_calls: int | None = None
-    steady: bool | None = None
-    latency_ms: float | None = None
-    latency_min_ms: float | None = None
-    latency_p95_ms: float | None = None
-    latency_median_low_ms: float | None = None
-    latency_median_high_ms: float | None = None
-    latency_samples: int | None = None
-    enqueue_ms: float | None = None  # until the call returns, before the device is done
-    period_ms: float | None = None
-    period_samples: int | None = None
-    calls_per_block: int | None = None
-    input_copy_ms: float | None = None
-    discarded_blocks: int | None = None  # timed parts that were thrown away because something disturbed them
-    # memory, phase by phase
-    build_peak_allocated_bytes: int | None = None
-    peak_allocated_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
-    prepare_peak_allocated_bytes: int | None = None
-    graph_pool_bytes: int | None = None
-    process_gpu_bytes: int | None = None
-    peak_host_bytes: int | None = None
-    # correctness and Dynamo's counters
-    rel_error: float | None = None
-    graph_breaks: int | None = None
-    recompiles: int | None = None
-    cudagraph_skips: int | None = None
-    # the profiled pass
-    gpu_busy_ms: float | None = None
-    kernels: int | None = None
-    flops: float | None = None
-    min_bytes: float | None = None
-    compute_floor_ms: float | None = None  # flops at this machine's matrix rate
-    memory_floor_ms: float | None = None  # min_bytes at its copy bandwidth
-    # the device around the timed part
-    sm_clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    temperature_c: int | None = None
-    power_w: float | None = None
-    energy_mj: float | None = None
-    clocks_event_reasons: str | None = None
-    foreign_processes: int | None = None
     samples: dict[str, list[float]] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -242,28 +184,36 @@ class Trial:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, data: Any) -> Trial:
+    def from_json(cls, data: Any) -> Self:
         """Return the record that `to_json` gave. Raises ValueError for anything else."""
         try:
             samples = {timer: [*map(float, values)] for timer, values in data["samples"].items()}
             trial = cls(**{**data, "status": Status(data["status"]), "samples": samples})
         except (AttributeError, KeyError, OverflowError, TypeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
-        for one in dataclasses.fields(cls):
-            allowed = tuple(kind for name in one.type.split(" | ") for kind in JSON_KINDS[name.partition("[")[0]])
-            if not isinstance(value := getattr(trial, one.name), allowed):
-                raise ValueError(f"{one.name}: expected {one.type}, got {str(value)[:100]!r}")
+        kinds = {**_RECORD_KINDS, **{metric.name: metric.kind | None for metric in TRIAL_METRICS}}
+        for name, kind in kinds.items():
+            value = getattr(trial, name)
+            # JSON distinguishes integers from other numbers by chance
+            allowed = kind | int | float if isinstance(1, kind) or isinstance(1.0, kind) else kind
+            if not isinstance(value, allowed):
+                raise ValueError(f"{name}: expected {getattr(kind, '__name__', kind)}, got {str(value)[:100]!r}")
         trial.reason = trial.reason and encodable(trial.reason)
         return trial
 
 
-#: The types of the fields of `Trial` as JSON gives them: it tells whole numbers and others apart by chance.
-JSON_KINDS = {
-    "str": (str,),
-    "int": (int, float),
-    "float": (int, float),
-    "bool": (bool,),
-    "dict": (dict,),
-    "Status": (Status,),
-    "None": (type(None),),
-}
+_RECORD_KINDS: dict[str, Any] = {
+    "cell_key": str, "round": int, "reason": str | None, "attempt": int, "phase": str | None,
+    "started_at": str | None, "samples": dict, "extra": dict,
+}  # fmt: skip
+
+Trial = dataclasses.make_dataclass(
+    "Trial", [(metric.name, metric.kind | None, None) for metric in TRIAL_METRICS], bases=(TrialRecord,)
+)
+Trial.__module__ = __name__  # pickle finds it by this
+Trial.__doc__ = """The record of one cell run once in one fresh process.
+
+It adds each quantity of `metrics.py` that a trial records to `TrialRecord`. One that does not apply is None, never 0.
+
+`samples` maps a timer (`latency_ms`, `period_ms`, `warmup_ms`) to its raw values in order.
+"""

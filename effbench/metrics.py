@@ -1,6 +1,8 @@
-"""Every metric of the view `results`, declared once: name, unit, direction, format, how it is compared.
+"""Every measured quantity, declared once: type, unit, direction, format, how trials combine and how it is compared.
 
-Standard library only. Reports, `show`, `compare` and the docs all read this table.
+The fields of `cell.Trial`, the columns of `trial`, `result` and the view `results`, the summary of trials, table
+headers and the docs derive from this table: a new metric is one row, and the code that measures it. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -20,17 +22,23 @@ class Better(StrEnum):
 class Metric:
     """`compare`: `ratio` (interval of a ratio), `exact` (any change counts), `bound` (one value a sweep), `none`.
 
-    `interval`: columns of the lower and upper bound of its 95 % confidence interval.
+    `interval`: columns of the lower and upper bound of its 95 % confidence interval. `of_trial`: each trial records it
+    under the same name. `combine`: how a result follows from its trials, `mean` (geometric), `max` or `min`; None if
+    `analysis.summary` has code for it. `explains`: failed cells keep it.
     """
 
     name: str
-    title: str
-    unit: str
-    better: Better
-    compare: str
-    help: str
+    title: str = ""
+    unit: str = ""
+    better: Better = Better.NEITHER
+    compare: str = "none"
+    help: str = ""
     digits: int = 3
     interval: tuple[str, str] | None = None
+    kind: type = float
+    of_trial: bool = True
+    combine: str | None = None
+    explains: bool = False
 
     def format(self, value: float | int | None) -> str:
         """`value` for a person: significant digits and a unit; an em dash for nothing."""
@@ -80,197 +88,188 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f} %" if value < 0.1 else f"{100 * value:.0f} %"
 
 
-def _m(name, title, unit, better, compare, help, digits=3, interval=None):
-    return Metric(name, title, unit, Better(better), compare, help, digits, interval)
+LOWER, HIGHER, NEITHER = Better.LOWER, Better.HIGHER, Better.NEITHER
 
-
+#: Every measured quantity, in the order of columns. Quantities without a title are not metrics of results.
 _ALL = (
-    _m(
-        "latency_ms",
-        "latency",
-        "ms",
-        "lower",
-        "ratio",
+    Metric("gpu_index", kind=int),
+    Metric("gpu_uuid", kind=str),
+    Metric("pid", kind=int),
+    Metric("wall_s", help="seconds of the trial, seen from outside"),
+    Metric("overhead_s", help="wall time outside the listed parts"),
+    Metric("build_s"),
+    Metric("prepare_s"),
+    Metric("compile_s"),
+    Metric("compile_cache", kind=str, help="cold or warm; None if nothing compiles"),
+    Metric("check_s"),
+    Metric("warmup_s"),
+    Metric("timing_s"),
+    Metric("warmup_calls", kind=int),
+    Metric("steady", kind=bool),
+    Metric("latency_median_low_ms"),
+    Metric("latency_median_high_ms"),
+    Metric("latency_samples", kind=int),
+    Metric("period_samples", kind=int),
+    Metric("calls_per_block", kind=int),
+    Metric("input_copy_ms"),
+    Metric("discarded_blocks", kind=int, help="timed parts that were discarded because something disturbed them"),
+    Metric("peak_host_bytes", kind=int),
+    Metric("compute_floor_ms", help="FLOPs at this machine's matrix rate"),
+    Metric("memory_floor_ms", help="least bytes at this machine's copy bandwidth"),
+    Metric("sm_clock_mhz", kind=int),
+    Metric("memory_clock_mhz", kind=int),
+    Metric("temperature_c", kind=int),
+    Metric("power_w"),
+    Metric("clocks_event_reasons", kind=str),
+    Metric("foreign_processes", kind=int),
+    Metric(
+        "latency_ms", "latency", "ms", LOWER, "ratio",
         "synchronise, host clock, call, synchronise: what one request sees; "
         "geometric mean over trials of the median within each",
         interval=("latency_ci_low_ms", "latency_ci_high_ms"),
     ),
-    _m("latency_min_ms", "fastest latency", "ms", "lower", "none", "the fastest single call of all trials"),
-    _m(
-        "latency_p95_ms",
-        "95th percentile latency",
-        "ms",
-        "lower",
-        "none",
-        "geometric mean over trials of the 95th percentile within each",
+    Metric(
+        "latency_min_ms", "fastest latency", "ms", LOWER, help="the fastest single call of all trials", combine="min"
     ),
-    _m(
-        "period_ms",
-        "period",
-        "ms",
-        "lower",
-        "ratio",
+    Metric(
+        "latency_p95_ms", "95th percentile latency", "ms", LOWER,
+        help="geometric mean over trials of the 95th percentile within each", combine="mean",
+    ),
+    Metric(
+        "period_ms", "period", "ms", LOWER, "ratio",
         "CUDA events around back-to-back calls, a call: what a saturated stream sees; CUDA only",
         interval=("period_ci_low_ms", "period_ci_high_ms"),
     ),
-    _m(
-        "throughput_per_s",
-        "throughput",
-        "samples/s",
-        "higher",
-        "none",
-        "bs (of a stream its mean size) ÷ period (÷ latency where there is no period)",
+    Metric(
+        "throughput_per_s", "throughput", "samples/s", HIGHER,
+        help="bs (of a stream its mean size) ÷ period (÷ latency where there is no period)", of_trial=False,
     ),
-    _m(
-        "speedup",
-        "speedup",
-        "×",
-        "higher",
-        "ratio",
-        "baseline's latency ÷ this latency, same sweep and environment",
-        interval=("speedup_ci_low", "speedup_ci_high"),
+    Metric(
+        "speedup", "speedup", "×", HIGHER, "ratio", "baseline's latency ÷ this latency, same sweep and environment",
+        interval=("speedup_ci_low", "speedup_ci_high"), of_trial=False,
     ),
-    _m(
-        "gpu_busy_ms",
-        "GPU busy",
-        "ms",
-        "lower",
-        "ratio",
+    Metric(
+        "gpu_busy_ms", "GPU busy", "ms", LOWER, "ratio",
         "time in which kernels, copies or fills ran (union of their intervals), a call; from a profiled pass",
+        combine="mean",
     ),
-    _m("kernels", "kernels", "", "lower", "exact", "kernels, copies and fills that one call runs on the GPU"),
-    _m(
-        "gpu_idle_fraction",
-        "GPU idle fraction",
-        "",
-        "lower",
-        "none",
-        "1 - busy ÷ period: share of a saturated stream's time in which no kernel runs",
+    Metric(
+        "kernels", "kernels", "", LOWER, "exact", "kernels, copies and fills that one call runs on the GPU",
+        kind=int, combine="max",
     ),
-    _m(
-        "enqueue_ms",
-        "enqueue time",
-        "ms",
-        "lower",
-        "none",
-        "host time until a call returns, before the GPU is done; geometric mean over trials of the median",
+    Metric(
+        "gpu_idle_fraction", "GPU idle fraction", "", LOWER,
+        help="1 - busy ÷ period: share of a saturated stream's time in which no kernel runs", of_trial=False,
     ),
-    _m(
-        "compile_cold_s",
-        "compile, cold cache",
-        "s",
-        "lower",
-        "bound",
+    Metric(
+        "enqueue_ms", "enqueue time", "ms", LOWER,
+        help="host time until a call returns, before the GPU is done; geometric mean over trials of the median",
+        combine="mean",
+    ),
+    Metric("bound", kind=str, help="what limits the period", of_trial=False),
+    Metric(
+        "compile_cold_s", "compile, cold cache", "s", LOWER, "bound",
         "from handing the module over to its last preparing call, with an empty compile cache; imports excluded",
+        of_trial=False,
     ),
-    _m("compile_warm_s", "compile, warm cache", "s", "lower", "bound", "the same with the cell's own cache filled"),
-    _m(
-        "first_call_s",
-        "time to the first output",
-        "s",
-        "lower",
-        "bound",
+    Metric(
+        "compile_warm_s", "compile, warm cache", "s", LOWER, "bound", "the same with the cell's own cache filled",
+        of_trial=False,
+    ),
+    Metric(
+        "first_call_s", "time to the first output", "s", LOWER, "bound",
         "preparation and first call together; slowest of the trials, so with a cold cache",
     ),
-    _m(
-        "break_even_calls",
-        "break-even",
-        "calls",
-        "lower",
-        "none",
-        "calls until the preparation has paid for itself against the baseline; NULL where that is never or not sure",
+    Metric(
+        "break_even_calls", "break-even", "calls", LOWER,
+        help="calls until the preparation has paid for itself against the baseline; NULL where that is never or not "
+        "sure",
+        kind=int, of_trial=False,
     ),
-    _m(
-        "build_peak_allocated_bytes",
-        "peak allocated, building",
-        "bytes",
-        "lower",
-        "none",
-        "torch's peak of allocated device memory while the module and its inputs were made",
+    Metric(
+        "build_peak_allocated_bytes", "peak allocated, building", "bytes", LOWER,
+        help="torch's peak of allocated device memory while the module and its inputs were made",
+        kind=int, combine="max",
     ),
-    _m(
-        "prepare_peak_allocated_bytes",
-        "peak allocated, preparing",
-        "bytes",
-        "lower",
-        "none",
-        "torch's peak of allocated device memory while the mode was prepared, settling calls included",
+    Metric(
+        "prepare_peak_allocated_bytes", "peak allocated, preparing", "bytes", LOWER,
+        help="torch's peak of allocated device memory while the mode was prepared, settling calls included",
+        kind=int, combine="max",
     ),
-    _m(
-        "peak_allocated_bytes",
-        "peak allocated",
-        "bytes",
-        "lower",
-        "ratio",
+    Metric(
+        "peak_allocated_bytes", "peak allocated", "bytes", LOWER, "ratio",
         "torch's peak of allocated device memory in steady state; a graph's pool is not part of it",
+        kind=int, combine="max",
     ),
-    _m(
-        "peak_reserved_bytes",
-        "peak reserved",
-        "bytes",
-        "lower",
-        "ratio",
-        "torch's peak of reserved device memory in steady state, graph pools included",
+    Metric(
+        "peak_reserved_bytes", "peak reserved", "bytes", LOWER, "ratio",
+        "torch's peak of reserved device memory in steady state, graph pools included", kind=int, combine="max",
     ),
-    _m("graph_pool_bytes", "graph pool", "bytes", "lower", "ratio", "device memory in private (graph) pools"),
-    _m(
-        "process_gpu_bytes",
-        "process on GPU",
-        "bytes",
-        "lower",
-        "none",
-        "NVML's figure for the whole process, context included",
+    Metric(
+        "graph_pool_bytes", "graph pool", "bytes", LOWER, "ratio", "device memory in private (graph) pools",
+        kind=int, combine="max",
     ),
-    _m(
-        "memory_ratio",
-        "memory ratio",
-        "×",
-        "higher",
-        "none",
-        "baseline's peak reserved ÷ this peak reserved: above 1 is less memory than the baseline",
+    Metric(
+        "process_gpu_bytes", "process on GPU", "bytes", LOWER,
+        help="NVML's figure for the whole process, context included", kind=int, combine="max",
     ),
-    _m("energy_mj", "energy a call", "mJ", "lower", "ratio", "NVML's energy counter over back-to-back calls, a call"),
-    _m("rel_error", "relative error", "", "lower", "bound", "‖output - eager‖ ÷ ‖eager‖, worst output and input set"),
-    _m("graph_breaks", "graph breaks", "", "lower", "exact", "Dynamo's count"),
-    _m("recompiles", "recompiles", "", "lower", "exact", "Dynamo's count of compilations beyond the first of a frame"),
-    _m(
-        "cudagraph_skips",
-        "CUDA graph skips",
-        "",
-        "lower",
-        "exact",
-        "Inductor's count of graphs it ran without a CUDA graph",
+    Metric(
+        "memory_ratio", "memory ratio", "×", HIGHER,
+        help="baseline's peak reserved ÷ this peak reserved: above 1 is less memory than the baseline", of_trial=False,
     ),
-    _m(
-        "flops",
-        "FLOPs",
-        "",
-        "neither",
-        "none",
-        "floating-point operations of one eager call in matrix products, convolutions and attention; "
+    Metric(
+        "energy_mj", "energy a call", "mJ", LOWER, "ratio", "NVML's energy counter over back-to-back calls, a call",
+        combine="mean",
+    ),
+    Metric(
+        "rel_error", "relative error", "", LOWER, "bound", "‖output - eager‖ ÷ ‖eager‖, worst output and input set",
+        combine="max", explains=True,
+    ),
+    Metric(
+        "graph_breaks", "graph breaks", "", LOWER, "exact", "Dynamo's count", kind=int, combine="max", explains=True
+    ),
+    Metric(
+        "recompiles", "recompiles", "", LOWER, "exact",
+        "Dynamo's count of compilations beyond the first of a frame", kind=int, combine="max", explains=True,
+    ),
+    Metric(
+        "cudagraph_skips", "CUDA graph skips", "", LOWER, "exact",
+        "Inductor's count of graphs it ran without a CUDA graph", kind=int, combine="max", explains=True,
+    ),
+    Metric(
+        "flops", "FLOPs",
+        help="floating-point operations of one eager call in matrix products, convolutions and attention; "
         "operators that torch's counter does not know count as none",
+        combine="max",
     ),
-    _m(
-        "min_bytes",
-        "least bytes",
-        "bytes",
-        "neither",
-        "none",
-        "lower bound of the bytes that one call moves: what it reads of weights, buffers and inputs once, "
+    Metric(
+        "min_bytes", "least bytes", "bytes",
+        help="lower bound of the bytes that one call moves: what it reads of weights, buffers and inputs once, "
         "what it writes to them, and its outputs",
+        combine="max",
     ),
-    _m(
-        "roofline_fraction",
-        "roofline fraction",
-        "",
-        "higher",
-        "none",
-        "the larger of FLOPs ÷ matrix rate and least bytes ÷ copy bandwidth of this machine, ÷ period: "
+    Metric(
+        "roofline_fraction", "roofline fraction", "", HIGHER,
+        help="the larger of FLOPs ÷ matrix rate and least bytes ÷ copy bandwidth of this machine, ÷ period: "
         "1 is as fast as it can; above 1 the bytes came from a cache",
+        of_trial=False,
     ),
-    _m("unsteady_trials", "unsteady trials", "", "lower", "none", "trials whose warm-up ended before it was steady"),
-)
+    Metric(
+        "unsteady_trials", "unsteady trials", "", LOWER, help="trials whose warm-up ended before it was steady",
+        kind=int, of_trial=False,
+    ),
+)  # fmt: skip
 
-METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
+#: metrics of results, by name: what `show`, `compare` and reports offer
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL if metric.title}
+#: quantities that a trial records
+TRIAL_METRICS: tuple[Metric, ...] = tuple(metric for metric in _ALL if metric.of_trial)
 #: metric -> the columns of its 95 % confidence interval
-INTERVALS = {metric.name: metric.interval for metric in _ALL if metric.interval}
+INTERVALS = {metric.name: metric.interval for metric in METRICS.values() if metric.interval}
+#: columns of a result in order -> type: metrics, their intervals, and what explains them
+RESULT_FIGURES: dict[str, type] = {
+    column: metric.kind
+    for metric in _ALL
+    if metric.title or not metric.of_trial
+    for column in (metric.name, *(metric.interval or ()))
+}

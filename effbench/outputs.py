@@ -19,6 +19,8 @@ from effbench.errors import UsageError
 SQLITE = b"SQLite format 3\x00"
 PARQUET = b"PAR1"
 GZIP = b"\x1f\x8b"
+#: SQLite's application id of whole sweeps that `effbench export` wrote
+EXPORT_ID = 0x65666662
 #: Names of what is already open, which may be a regular file with content.
 _OPEN_FILES = ("/dev/stdout", "/dev/stderr", "/dev/fd", "/proc")
 #: Bytes, longer than any first line of an output.
@@ -83,8 +85,17 @@ def refuse_database(path: Path, database: str | None = None) -> None:
     # only now: to open and close the database in use would end the locks that SQLite holds on it
     if path.is_file():
         with suppress(PermissionError), path.open("rb") as file:
-            if file.read(len(SQLITE)) == SQLITE:
+            head = file.read(100)
+            if head.startswith(SQLITE) and not _is_export(head):
                 raise UsageError(f"{path} is a SQLite database, which effbench does not overwrite; name another file")
+
+
+def _is_export(head: bytes) -> bool:
+    """Return whether these first bytes are those of whole sweeps that nothing has written to since their export.
+
+    `Store` turns write-ahead logging on in every database that it writes to, for good; the export turns it off.
+    """
+    return head.startswith(SQLITE) and head[18:20] == b"\1\1" and head[68:72] == EXPORT_ID.to_bytes(4)
 
 
 def require_folder(folder: Path, is_ours: Callable[[Path], bool], force: bool) -> None:
@@ -117,12 +128,15 @@ def unpacked(stream: IO[bytes]) -> IO[bytes]:
 
 
 def names_in(stream: IO[bytes]) -> set[str]:
-    """Return the columns of CSV or Parquet, the keys of the first JSON object, the first tag of XML, else the first
-    line. Raises ValueError, OSError and the like for content that cannot be read."""
-    if stream.read(len(PARQUET)) == PARQUET:
+    """Return the columns of CSV or Parquet, the keys of the first JSON object, the first tag of XML, `SQLite` of whole
+    sweeps, else the first line. Raises ValueError, OSError and the like for content that cannot be read."""
+    head = stream.read(100)
+    if head.startswith(PARQUET):
         import pyarrow.parquet
 
         return set(pyarrow.parquet.read_schema(stream).names)
+    if _is_export(head):
+        return {"SQLite"}
     stream.seek(0)
     line = stream.readline(_LONGEST_LINE).decode()
     if line.startswith("<?xml"):

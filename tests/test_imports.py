@@ -17,8 +17,8 @@ ROOT = PACKAGE.parent
 
 #: Packages and top-level modules from the ground up: each may import itself and what stands on the lines before its own.
 LAYERS = (
-    ("errors",),
-    ("cell", "message", "metrics", "printable", "config"),
+    ("errors", "metrics"),
+    ("cell", "message", "printable", "config"),
     ("terminal", "outputs", "streams", "buckets", "stats"),
     ("table", "models"),
     ("analysis",),
@@ -37,7 +37,7 @@ WITH_TORCH = {"worker", "models", "modes", "measure"}
 #: Modules elsewhere that only workers and experiments import.
 WITH_TORCH_TOO = {"experiments.checks", "experiments.fresh"}
 #: Standard library only: the process border and the core types load in any interpreter at once.
-STANDARD_ONLY = {"cell", "errors", "message", "streams", "buckets", "printable", "models.spec", "worker.processes"}
+STANDARD_ONLY = {"cell", "errors", "metrics", "message", "streams", "buckets", "printable", "models.spec", "worker.processes"}
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "conf" not in path.parts)
 

@@ -5,20 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import math
 import random
-from contextlib import closing
 from typing import Any
 
 import sqlalchemy as sa
 
 from effbench.cell import Cell, Environment, Status, Trial
-from effbench.outputs import output
 from effbench.store import Store
-from effbench.store.bundle_files import write_lines
-from effbench.store.bundle_parquet import write_folder
-from effbench.store.collect import collect
 from effbench.store.schema import AcknowledgementRow, Base, BaselineRow, SweepRow, TrialRow
-from effbench.store.sources import opened
-from effbench.store.transfer import load
+from effbench.store.source import opened
+from effbench.store.transfer import copy, write_file
 from effbench.store.values import TRIAL_FIELDS
 
 ODD_TEXT = (
@@ -92,6 +87,7 @@ def sweep(store: Store, name: str | None = None, seed: int = 0, rounds: int = 2,
     facts = {"name": name, "label": ODD_TEXT[2], "command": ["-m", *ODD_TEXT], "overrides": ["bs=1", *ODD_TEXT]}
     facts |= {"protocol": {"name": "quick", "limit": math.inf}, "baseline_mode": "eager", "seed": 2**40 + seed}
     facts |= {"git_revision": None, "host": {"hostname": ODD_TEXT[1]}, "plan": cells(), "rounds": rounds, **changed}
+    facts.setdefault("cell_overrides", {cells()[0].key: ["bs=1", *ODD_TEXT]})
     sweep_id = store.begin_sweep(**facts)
     for own in (environment(), environment(torch_version="2.11.0")):
         environment_id = store.add_environment(own, {"é": [ODD_TEXT[0], 2**80]})
@@ -165,16 +161,9 @@ def set_state(url: Any, sweep_id: str, **values: Any) -> None:
         connection.execute(sa.update(SweepRow).where(SweepRow.id == sweep_id).values(**values))
 
 
-CARRIERS = ("lines", "gzip", "parquet", "database")
-
-
-def export(db, out, *, samples=True, sweeps=None):
-    with Store.open(db) as store, closing(collect(store, sweeps or ids_of(store), samples=samples)) as records:
-        if out.suffix in (".jsonl", ".gz"):
-            with output(out, set(), force=True) as stream:
-                write_lines(stream, records, samples=samples)
-        else:
-            write_folder(out, records, samples=samples)
+def export(db, out, *, samples=True, sweeps=()):
+    with opened(str(db)) as source:
+        write_file(source, source.sweep_ids(sweeps), out, samples=samples)
     return out
 
 
@@ -182,18 +171,11 @@ def ids_of(store):
     return [sweep.id for sweep in reversed(store.sweeps())]
 
 
-def take(out, db, **options):
-    """Import a source; what became of each sweep."""
-    chosen = {"sweeps": options.pop("sweeps", ()), "samples": options.get("samples", True)}
-    with Store.open(db, mode="write") as store, opened(str(out), store, **chosen) as records:
-        return list(load(store, records, **options))
+def take(source, db, *, sweeps=(), **options):
+    """Import a database; what became of each sweep."""
+    with Store.open(db, mode="write") as store, opened(str(source)) as given:
+        return list(copy(given, store, given.sweep_ids(sweeps), **options))
 
 
-def outcomes(out, db, **options):
-    return [arrival.outcome for arrival in take(out, db, **options)]
-
-
-def carried(carrier, db, folder):
-    """What to name to import `db` by this carrier."""
-    name = {"lines": "x.jsonl", "gzip": "x.jsonl.gz", "parquet": "pq", "database": None}[carrier]
-    return db if name is None else export(db, folder / name)
+def outcomes(source, db, **options):
+    return [arrival.outcome for arrival in take(source, db, **options)]

@@ -1,69 +1,23 @@
-"""The summary of a cell: what its trials in one sweep and one environment say together.
+"""The summary of a cell over its trials in one sweep and one environment.
 
-Pure: trials in, `Summary` out. The store writes it as a row of `result` and can rebuild it at any time.
+Pure: trials in, a row of `result` out. The store writes it and can rebuild it at any time.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from effbench.analysis.roofline import Floors, bound, idle_fraction, roofline_fraction
 from effbench.analysis.statistics import geometric_mean, speedup
 from effbench.cell import SEVERITY, Status, Trial
+from effbench.metrics import INTERVALS, RESULT_FIGURES, TRIAL_METRICS
 
 #: noisy rounds are set aside while so many ok ones remain
 ENOUGH_OK = 3
 
 _RANK = {status: rank for rank, status in enumerate(SEVERITY)}
-
-
-@dataclass(frozen=True)
-class Summary:
-    """One row of `result` without its keys. Units are in the names; None is "does not apply", never 0."""
-
-    status: Status
-    reason: str | None
-    trials: int  # rounds that the figures rest on: noisy ones that were set aside are not counted
-    latency_ms: float | None = None
-    latency_ci_low_ms: float | None = None
-    latency_ci_high_ms: float | None = None
-    latency_min_ms: float | None = None
-    latency_p95_ms: float | None = None
-    period_ms: float | None = None
-    period_ci_low_ms: float | None = None
-    period_ci_high_ms: float | None = None
-    throughput_per_s: float | None = None
-    speedup: float | None = None
-    speedup_ci_low: float | None = None
-    speedup_ci_high: float | None = None
-    gpu_busy_ms: float | None = None
-    kernels: int | None = None
-    gpu_idle_fraction: float | None = None
-    enqueue_ms: float | None = None
-    bound: str | None = None
-    compile_cold_s: float | None = None
-    compile_warm_s: float | None = None
-    first_call_s: float | None = None
-    break_even_calls: int | None = None
-    build_peak_allocated_bytes: int | None = None
-    prepare_peak_allocated_bytes: int | None = None
-    peak_allocated_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
-    graph_pool_bytes: int | None = None
-    process_gpu_bytes: int | None = None
-    memory_ratio: float | None = None
-    energy_mj: float | None = None
-    rel_error: float | None = None
-    graph_breaks: int | None = None
-    recompiles: int | None = None
-    cudagraph_skips: int | None = None
-    flops: float | None = None
-    min_bytes: float | None = None
-    roofline_fraction: float | None = None
-    unsteady_trials: int | None = None
 
 
 def last_attempts(trials: Iterable[Trial]) -> list[Trial]:
@@ -91,68 +45,56 @@ def worst(trials: Sequence[Trial]) -> Trial:
 
 def summarise(
     trials: Iterable[Trial], *, bs: float, is_baseline: bool = False, baseline: Iterable[Trial] = ()
-) -> Summary:
-    """Summarise the trials of one cell in one sweep and environment.
+) -> dict[str, Any]:
+    """Return the row of `result`, without its keys, for the trials of one cell in one sweep and environment.
 
-    `bs` is the cell's batch size, of a stream the mean one. `baseline` holds the trials of the cell that differs in
-    nothing but its mode, in the same sweep and environment; none where the sweep has no baseline. With `is_baseline`
-    the cell is its own. A failed cell has no figures but those that explain it (`rel_error` and Dynamo's counters).
-    Raises ValueError without trials.
+    `bs` is the cell's batch size, of a stream the mean one. `baseline` holds the trials of the cell that differs only
+    in its mode, in the same sweep and environment; it is empty if the sweep has no baseline. With `is_baseline` the
+    cell is its own. `trials` in the row counts the rounds that the figures rest on. A failed cell has no figures but
+    those that explain it (`rel_error` and Dynamo's counters). None means "does not apply". Raises ValueError without
+    trials.
     """
     trials = list(trials)
     kept = counted(trials)
     if not kept:
         raise ValueError("a summary needs at least one trial")
     decisive = worst(kept)
-    summary = Summary(decisive.status, decisive.reason, len(kept), **_explaining(kept))
+    row = {"status": decisive.status, "reason": decisive.reason, "trials": len(kept)}
+    row |= dict.fromkeys(RESULT_FIGURES) | _combined(kept, explaining=True)
     if not decisive.status.is_measured:
-        return summary
+        return row
     # a cold compile is seen once: also in a trial whose timing was disturbed
     seen = [trial for trial in trials if trial.status.is_measured]
-    summary = dataclasses.replace(summary, **_figures(kept, bs), **_preparation(seen))
+    row |= _combined(kept, explaining=False) | _times(kept, bs) | _preparation(seen)
+    row |= _reasons(kept, row["gpu_busy_ms"], row["period_ms"])
     reference = kept if is_baseline else counted(baseline)
-    if not reference or not worst(reference).status.is_measured:
-        return summary
-    return dataclasses.replace(summary, **_compared(summary, kept, reference, is_baseline))
+    if reference and worst(reference).status.is_measured:
+        row |= _compared(row, kept, reference, is_baseline)
+    return row
 
 
-def _explaining(kept: list[Trial]) -> dict:
+def _combined(kept: list[Trial], *, explaining: bool) -> dict[str, Any]:
+    """Return the metrics that combine in one of the standard ways."""
     return {
-        "rel_error": _max(trial.rel_error for trial in kept),
-        "graph_breaks": _max(trial.graph_breaks for trial in kept),
-        "recompiles": _max(trial.recompiles for trial in kept),
-        "cudagraph_skips": _max(trial.cudagraph_skips for trial in kept),
+        metric.name: _COMBINE[metric.combine](getattr(trial, metric.name) for trial in kept)
+        for metric in TRIAL_METRICS
+        if metric.combine and metric.explains == explaining
     }
 
 
-def _figures(kept: list[Trial], bs: float) -> dict:
-    medians = _positive(trial.latency_ms for trial in kept)
-    latency = geometric_mean(medians) if medians else None
-    periods = _positive(trial.period_ms for trial in kept)
-    period = geometric_mean(periods) if periods else None
-    call_ms = period.value if period else latency and latency.value
-    return {
-        **_reasons(kept, period and period.value),
-        "latency_ms": latency and latency.value,
-        "latency_ci_low_ms": latency and latency.low,
-        "latency_ci_high_ms": latency and latency.high,
-        "latency_min_ms": min(_positive(trial.latency_min_ms for trial in kept), default=None),
-        "latency_p95_ms": _mean(trial.latency_p95_ms for trial in kept),
-        "period_ms": period and period.value,
-        "period_ci_low_ms": period and period.low,
-        "period_ci_high_ms": period and period.high,
-        "throughput_per_s": bs * 1000.0 / call_ms if call_ms else None,
-        "build_peak_allocated_bytes": _max(trial.build_peak_allocated_bytes for trial in kept),
-        "prepare_peak_allocated_bytes": _max(trial.prepare_peak_allocated_bytes for trial in kept),
-        "peak_allocated_bytes": _max(trial.peak_allocated_bytes for trial in kept),
-        "peak_reserved_bytes": _max(trial.peak_reserved_bytes for trial in kept),
-        "graph_pool_bytes": _max(trial.graph_pool_bytes for trial in kept),
-        "process_gpu_bytes": _max(trial.process_gpu_bytes for trial in kept),
-        "energy_mj": _mean(trial.energy_mj for trial in kept),
-    }
+def _times(kept: list[Trial], bs: float) -> dict[str, Any]:
+    """Return latency and period with their intervals, and throughput."""
+    row: dict[str, Any] = {}
+    for name in ("latency_ms", "period_ms"):
+        values = _positive(getattr(trial, name) for trial in kept)
+        mean = geometric_mean(values) if values else None
+        low, high = INTERVALS[name]
+        row |= {name: mean and mean.value, low: mean and mean.low, high: mean and mean.high}
+    call_ms = row["period_ms"] or row["latency_ms"]
+    return row | {"throughput_per_s": bs * 1000.0 / call_ms if call_ms else None}
 
 
-def _preparation(seen: list[Trial]) -> dict:
+def _preparation(seen: list[Trial]) -> dict[str, Any]:
     return {
         "compile_cold_s": _mean(trial.compile_s for trial in seen if trial.compile_cache == "cold"),
         "compile_warm_s": _mean(trial.compile_s for trial in seen if trial.compile_cache == "warm"),
@@ -160,31 +102,25 @@ def _preparation(seen: list[Trial]) -> dict:
     }
 
 
-def _reasons(kept: list[Trial], period_ms: float | None) -> dict:
-    """What explains the time: of the profiled trials, and of all for what costs nothing to know."""
-    busy_ms = _mean(trial.gpu_busy_ms for trial in kept)
+def _reasons(kept: list[Trial], busy_ms: float | None, period_ms: float | None) -> dict[str, Any]:
+    """What explains the time: from the profiled trials, and from all trials for steadiness."""
     compute_ms, memory_ms = (_mean(getattr(trial, f"{kind}_floor_ms") for trial in kept) for kind in Floors._fields)
     floors = Floors(compute_ms, memory_ms)
     warmed_up = [trial.steady for trial in kept if trial.steady is not None]
     return {
-        "gpu_busy_ms": busy_ms,
-        "kernels": _max(trial.kernels for trial in kept),
         "gpu_idle_fraction": idle_fraction(busy_ms, period_ms),
-        "enqueue_ms": _mean(trial.enqueue_ms for trial in kept),
         "bound": bound(busy_ms, period_ms, floors),
-        "flops": _max(trial.flops for trial in kept),
-        "min_bytes": _max(trial.min_bytes for trial in kept),
         "roofline_fraction": roofline_fraction(period_ms, floors),
         "unsteady_trials": sum(not steady for steady in warmed_up) if warmed_up else None,
     }
 
 
-def _compared(summary: Summary, kept: list[Trial], reference: list[Trial], is_baseline: bool) -> dict:
-    compared: dict = {}
+def _compared(row: dict[str, Any], kept: list[Trial], reference: list[Trial], is_baseline: bool) -> dict[str, Any]:
+    compared: dict[str, Any] = {}
     reserved = _max(trial.peak_reserved_bytes for trial in reference)
-    if reserved and summary.peak_reserved_bytes:
-        compared["memory_ratio"] = reserved / summary.peak_reserved_bytes
-    if summary.status is not Status.OK or worst(reference).status is not Status.OK:
+    if reserved and row["peak_reserved_bytes"]:
+        compared["memory_ratio"] = reserved / row["peak_reserved_bytes"]
+    if row["status"] is not Status.OK or worst(reference).status is not Status.OK:
         return compared
     own, other = _positive(trial.latency_ms for trial in kept), _positive(trial.latency_ms for trial in reference)
     if not own or not other:
@@ -194,13 +130,13 @@ def _compared(summary: Summary, kept: list[Trial], reference: list[Trial], is_ba
         return compared | {"speedup": 1.0, "speedup_ci_low": 1.0, "speedup_ci_high": 1.0}
     ratio = speedup(other, own)
     compared |= {"speedup": ratio.value, "speedup_ci_low": ratio.low, "speedup_ci_high": ratio.high}
-    preparation_s = summary.compile_cold_s
-    # a mode that compiles but was only seen warm has no cold cost to pay back; it is unknown, not its warm one
+    preparation_s = row["compile_cold_s"]
+    # a mode that compiles but was only seen warm has an unknown cold cost, not its warm one
     if preparation_s is None and all(trial.compile_s is None for trial in kept):
         preparation_s = _mean(trial.prepare_s for trial in kept)
-    if ratio.low is not None and ratio.low <= 1:  # a gain that cannot be told from none pays nothing back
+    if ratio.low is not None and ratio.low <= 1:  # the interval includes 1: no gain that pays anything back
         return compared
-    compared["break_even_calls"] = break_even_calls(preparation_s, geometric_mean(other).value, summary.latency_ms)
+    compared["break_even_calls"] = break_even_calls(preparation_s, geometric_mean(other).value, row["latency_ms"])
     return compared
 
 
@@ -222,5 +158,12 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return geometric_mean(usable).value if usable else None
 
 
-def _max(values: Iterable[float | None]):
+def _max(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None and math.isfinite(value)), default=None)
+
+
+def _min(values: Iterable[float | None]) -> float | None:
+    return min(_positive(values), default=None)
+
+
+_COMBINE = {"mean": _mean, "max": _max, "min": _min}

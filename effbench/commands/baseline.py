@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from rich.table import Table
-
 from effbench.commands import options
 from effbench.errors import NothingFoundError
 from effbench.printable import one_line
 from effbench.store.store import Store
-from effbench.terminal import escape, terminal
+from effbench.table import Column, Table
+from effbench.terminal import terminal
 
 HELP = "Name a sweep as a baseline (set), list the baselines (ls), or forget one (rm)."
 
@@ -31,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    with Store.open(args.db, mode="read"):  # where there is none, naming a sweep of it must not make one
+    with Store.open(args.db, mode="read"):  # without a database, naming a sweep must not make one
         pass
     with Store.open(args.db, mode="read" if args.action == "ls" else "write") as store:
         return {"set": put, "ls": listed, "rm": forget}[args.action](store, args)
@@ -48,9 +47,9 @@ def put(store: Store, args: argparse.Namespace) -> int:
         print(f"note: that sweep is {sweep.state}; cells that it has not measured will be `new` in every comparison")
     failed = {status: number for status, number in sweep.statuses.items() if status != "ok"}
     if failed:
-        said = ", ".join(f"{number} {status}" for status, number in sorted(failed.items()))
-        print(f"note: not all of its cells are ok ({said}); what failed is not guarded, nor are the figures of what is "
-              "noisy (effbench ls --failures)")  # fmt: skip
+        counts = ", ".join(f"{number} {status}" for status, number in sorted(failed.items()))
+        print(f"note: not all of its cells are ok ({counts}); failed and noisy cells are not guarded "
+              "(effbench ls --failures)")  # fmt: skip
     return 0
 
 
@@ -58,19 +57,25 @@ def listed(store: Store, args: argparse.Namespace) -> int:
     found = store.baselines()
     if not found:
         raise NothingFoundError(f"{store.name} has no baseline; `effbench baseline set main last` sets one")
-    table = Table(header_style="bold", pad_edge=False, box=None)
-    for name in ("name", "hardware", "sweep", "label", "sweep began (UTC)", "set (UTC)", "note"):
-        table.add_column(name)
-    for one in found:
-        sweep = f"{one.sweep_id} ({one.sweep_name})" if one.sweep_name else one.sweep_id
-        times = ("gone" if when is None else f"{when:%Y-%m-%d %H:%M}" for when in (one.started_at, one.set_at))
-        table.add_row(*(escape(text or "") for text in (one.name, one.hardware, sweep, one.label, *times, one.note)))
-    terminal().print(table)
+    columns = [
+        Column("name"),
+        Column("hardware"),
+        Column("sweep"),
+        Column("label"),
+        Column("started_at", "sweep began (UTC)", format=lambda time: f"{time:%Y-%m-%d %H:%M}" if time else "gone"),
+        Column("set_at", "set (UTC)", format=lambda time: f"{time:%Y-%m-%d %H:%M}"),
+        Column("note"),
+    ]
+    rows = []
+    for baseline in found:
+        name = f" ({baseline.sweep_name})" if baseline.sweep_name else ""
+        rows.append({**vars(baseline), "sweep": f"{baseline.sweep_id}{name}"})
+    terminal().print(Table(columns, rows).rich())
     return 0
 
 
 def forget(store: Store, args: argparse.Namespace) -> int:
-    for one in store.remove_baseline(args.name, args.on):
-        its = "is gone from this database" if one.started_at is None else "stays"
-        print(one_line(f"baseline {one.name} on {one.hardware} forgotten; sweep {one.sweep_id} {its}"))
+    for baseline in store.remove_baseline(args.name, args.on):
+        its = "is gone from this database" if baseline.started_at is None else "stays"
+        print(one_line(f"baseline {baseline.name} on {baseline.hardware} forgotten; sweep {baseline.sweep_id} {its}"))
     return 0

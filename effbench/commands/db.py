@@ -6,10 +6,9 @@ import argparse
 
 from effbench.commands import options
 from effbench.printable import one_line
-from effbench.store import connect
-from effbench.store.store import Store
+from effbench.store import connect, maintenance
 
-HELP = "Bring a database to this version's schema (upgrade), or look whether it is sound (check)."
+HELP = "Bring a database to this version's schema (upgrade), or check every row (check)."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,10 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     name = connect.describe(connect.parse_url(args.db))
     if args.action == "upgrade":
-        before, after = Store.upgrade(args.db)
+        before, after = maintenance.upgrade(args.db)
         print(f"{name}: schema {after} already" if before == after else f"{name}: schema {before or 'none'} -> {after}")
         return 0
-    problems = Store.check(args.db)
+    problems = maintenance.check(args.db)
     for problem in problems:
         print(one_line(problem))
     if not problems:

@@ -1,20 +1,26 @@
-"""`effbench import`: whole sweeps from files and other databases. (`import` is no name for a module.)"""
+"""`effbench import`: whole sweeps from other databases. (`import` cannot name a module.)"""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from effbench.commands import options
-from effbench.errors import EffbenchError, NothingFoundError, StoreError
+from effbench.errors import NothingFoundError, StoreError, UsageError
+from effbench.outputs import SQLITE
 from effbench.printable import one_line
-from effbench.report.history_table import LABEL
-from effbench.store import Store
-from effbench.store.sources import found, opened
-from effbench.store.transfer import Arrival, load
+from effbench.store import Store, connect
+
+if TYPE_CHECKING:
+    from effbench.store.source import Source
+    from effbench.store.transfer import Arrival
 
 HELP = "Whole sweeps from files that `effbench export --whole` wrote, or from another database; twice does no harm."
+#: longest name of a sweep in a line
+NAME = 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "sources",
         nargs="+",
         metavar="SOURCE",
-        help="JSON lines (.jsonl, .jsonl.gz), a Parquet folder, a folder of these, - for standard input, or another "
-        "effbench database (a path or URL)",
+        help="a file that `effbench export --whole` wrote or another effbench database (a path or URL), a folder of "
+        "these, or - for standard input",
     )
     options.add_db(parser)
     parser.add_argument(
@@ -31,40 +37,74 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="ID|NAME|last",
-        help="of a database: which sweep; may be given several times (default: all)",
+        help="which sweep; may be given several times (default: all)",
     )
     parser.add_argument(
         "--baselines",
         action="store_true",
         help="also the baselines and acknowledgements of these sweeps; what is set here already stays",
     )
-    parser.add_argument("--no-samples", action="store_true", help="leave the raw samples out")
+    parser.add_argument("--no-samples", action="store_true", help="omit the raw samples")
 
 
 def run(args: argparse.Namespace) -> int:
-    sources = [one for source in args.sources for one in found(source)]
+    from effbench.store.source import opened
+
+    sources = [path for word in args.sources for path in find_sources(word)]
     tally = Tally()
     with Store.open(args.db, mode="write") as store:
-        for source in sources:
+        for path in sources:
             try:
-                take(
-                    source,
-                    store,
-                    tally,
-                    sweeps=args.sweep,
-                    baselines=args.baselines,
-                    samples=not args.no_samples,
-                )
+                with opened(path) as source:
+                    copy_into(
+                        store, source, tally, sweeps=args.sweep, baselines=args.baselines, samples=not args.no_samples
+                    )
             except (StoreError, NothingFoundError) as error:
                 if len(sources) == 1:
                     raise
-                tally.failed(error)  # the other sources are as good as before
+                tally.errors.append(str(error))  # the other sources are as good as before
     return tally.end(args.db)
 
 
-def take(
-    source: str,
+def find_sources(word: str) -> list[str]:
+    """Return the databases that a word of the command line means; of a folder all SQLite files in it, by name.
+
+    Raises UsageError for a path that does not exist or a folder without a database.
+    """
+    if word == "-" or "://" in word:
+        return [word]
+    path = Path(word).expanduser()
+    if not word.strip() or not path.exists():
+        raise UsageError(f"no file, folder or database {word or repr(word)}")
+    if not path.is_dir():
+        return [str(path)]
+    files = [str(file) for file in sorted(path.iterdir()) if file.is_file() and is_sqlite(file)]
+    if not files:
+        raise UsageError(f"{word} holds no database; `effbench export --whole --out FILE.db` writes one")
+    return files
+
+
+def is_sqlite(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(SQLITE)) == SQLITE
+    except OSError:
+        return False  # not ours to read
+
+
+def require_sweeps(source: Source, references: Sequence[str]) -> list[str]:
+    """Return the ids that are asked for, without references all. Raises NothingFoundError if there are none."""
+    ids = source.sweep_ids(references)
+    if not ids:
+        raise NothingFoundError(
+            f"{source.name} holds no sweep yet; `effbench -m model=mlp mode=eager,default` runs one"
+        )
+    return ids
+
+
+def copy_into(
     store: Store,
+    source: Source,
     tally: Tally,
     *,
     sweeps: Sequence[str] = (),
@@ -72,14 +112,24 @@ def take(
     samples: bool = True,
     option: str = "--db",
 ) -> None:
-    """Import one source and print a line for each of its sweeps. `option`: by which the database was named."""
-    with opened(source, store, sweeps=sweeps, samples=samples, option=option) as records:
-        for arrival in load(store, records, baselines=baselines, samples=samples):
-            tally.add(arrival)
+    """Import one source and print a line for each of its sweeps. `option`: by which `store` was named."""
+    from effbench.store.transfer import copy
+
+    if is_same(source.name, store.name):
+        raise UsageError(f"{store.name} is the database to import into; name another with {option}")
+    for arrival in copy(source, store, source.sweep_ids(sweeps), baselines=baselines, samples=samples):
+        tally.add(arrival)
+
+
+def is_same(first: str, second: str) -> bool:
+    try:
+        return first == second or Path(first).samefile(second)
+    except OSError:
+        return False
 
 
 class Tally:
-    """What was said about each sweep, and about all."""
+    """What became of each sweep, and how many of each kind."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
@@ -89,16 +139,13 @@ class Tally:
         self.outcomes[arrival.outcome] += 1
         if arrival.reason:
             self.errors.append(arrival.reason)
-        name = f" {one_line(arrival.name, LABEL)}" if arrival.name else ""
-        print(f"{arrival.sweep_id}{name}: {said(arrival)}", flush=True)
+        name = f" {one_line(arrival.name, NAME)}" if arrival.name else ""
+        print(f"{arrival.sweep_id}{name}: {described(arrival)}", flush=True)
         for note in arrival.notes:
             print(f"  {one_line(note)}")
 
-    def failed(self, error: EffbenchError) -> None:
-        self.errors.append(str(error))
-
     def end(self, db: str) -> int:
-        """Print the sum; raises the errors that there were, or NothingFoundError where there was no sweep at all."""
+        """Print the sum; raise the errors that there were, or NothingFoundError if there was no sweep at all."""
         total = self.outcomes.total()
         if self.errors:
             more = f" (and {len(self.errors) - 1} more errors)" if len(self.errors) > 1 else ""
@@ -107,13 +154,11 @@ class Tally:
             raise NothingFoundError("there is no sweep in what was named")
         words = {"imported": "imported", "completed": "completed", "present": "already there"}
         counts = ", ".join(f"{self.outcomes[key]} {word}" for key, word in words.items() if self.outcomes[key])
-        from effbench.store import connect
-
         print(f"{total} sweep{'s' * (total != 1)}: {counts} · database {connect.describe(connect.parse_url(db))}")
         return 0
 
 
-def said(arrival: Arrival) -> str:
+def described(arrival: Arrival) -> str:
     """What became of a sweep, in words."""
     extra = ", ".join(counted(count, what) for what, count in sorted(arrival.added.items()))
     cells, trials = counted(arrival.cells, "cells"), counted(arrival.trials, "trials")

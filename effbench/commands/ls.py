@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from rich.table import Table
 
 from effbench.analysis.interpreters import TELLING, labels
 from effbench.analysis.swept import cell_names, row_names
@@ -17,9 +16,10 @@ from effbench.metrics import METRICS
 from effbench.store.artifacts import home
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
+from effbench.table import Column, Table
 from effbench.terminal import escape, terminal
 
-HELP = "Sweeps in the database; with --cells the planned cells of one, with --failures what did not end ok."
+HELP = "Sweeps in the database; with --cells the planned cells of one, with --failures the results that are not ok."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,38 +42,38 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("ls: --traceback needs --failures; try `effbench ls --failures --traceback`")
     with Store.open(args.db, mode="read") as store:
         if args.cells:
-            print_table(cells_table(store, args.sweep))
+            print_cells(store, args.sweep)
         elif args.failures:
             print_failures(store, args.sweep, args.traceback)
         elif args.artifacts:
             print_artifacts(store, args.sweep, home(args.db))
         else:
-            print_table(sweeps_table(store))
+            print_sweeps(store)
     return 0
 
 
-def print_table(table: Table) -> None:
-    terminal().print(table)
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    records = [dict(zip(columns, row, strict=True)) for row in rows]
+    terminal().print(Table([Column(name) for name in columns], records).rich())
 
 
 def print_artifacts(store: Store, reference: str, folder: Path) -> None:
-    """A line a file, with its cell; then what could not be made, and why. Plain where it is piped."""
+    """Print a line a file, with its cell; then what could not be made, and why."""
     sweep = store.find_sweep(reference)
     names = names_of(store, sweep)
     trials = store.trials(sweep.id)
-    table = table_of("cell", "kind", "file")
-    # of a round that was tried again the last attempt: its files are those that are there
+    rows = []
+    # of a round that was tried again the last attempt, whose files exist
     last = {unit_of(trial): trial for trial in trials if {"artifacts", "artifact_notes"} & trial["extra"].keys()}
     for unit, trial in last.items():
         for name in trial["extra"].get("artifacts", ()):
             path = folder / name
-            there = "" if path.is_file() else " (gone)"
-            table.add_row(escape(names[unit]), kind_of(name), escape(f"{path}{there}"))
+            rows.append((names[unit], kind_of(name), f"{path}{'' if path.is_file() else ' (gone)'}"))
         for kind, why in trial["extra"].get("artifact_notes", {}).items():
-            table.add_row(escape(names[unit]), kind, escape(f"none: {why}"))
-    if not table.row_count:
+            rows.append((names[unit], kind, f"none: {why}"))
+    if not rows:
         raise NothingFoundError(f"sweep {sweep.id} has no artifacts; ask for them: 'artifacts=[trace,code,graph]'")
-    print_table(table)
+    print_table(("cell", "kind", "file"), rows)
 
 
 def unit_of(row: dict[str, Any]) -> tuple[str, str]:
@@ -107,53 +107,42 @@ def kind_of(name: str) -> str:
     return {"memory": "snapshot", "cuda-graph": "graph"}.get(stem, stem)
 
 
-def table_of(*columns: str) -> Table:
-    table = Table(header_style="bold", pad_edge=False, box=None)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def sweeps_table(store: Store) -> Table:
+def print_sweeps(store: Store) -> None:
     baselines: dict[str, dict[str, None]] = {}  # sweep -> the names that it has, each once
-    for one in store.baselines():
-        baselines.setdefault(one.sweep_id, {})[one.name] = None
-    # the column is there where it says something
-    marked = ["baseline"] if baselines else []
-    table = table_of("sweep", "name", *marked, "started (UTC)", "state", "protocol", "cells", "trials", "statuses",
-                     "label")  # fmt: skip
-    for sweep in store.sweeps():
-        statuses = ", ".join(f"{number} {status}" for status, number in sweep.statuses.items())
-        names = [escape(", ".join(baselines.get(sweep.id, ())))] if marked else []
-        table.add_row(
-            sweep.id,
-            escape(sweep.name or ""),
-            *names,
-            str(sweep.started_at)[:19],
-            sweep.state + ", imported" * (sweep.imported_at is not None),
-            escape(sweep.protocol.get("name", "")),
-            str(sweep.cells),
-            str(sweep.trials),
-            statuses,
-            escape(sweep.label or ""),
-        )
-    return table
+    for baseline in store.baselines():
+        baselines.setdefault(baseline.sweep_id, {})[baseline.name] = None
+    rows = [
+        {
+            "sweep": sweep.id,
+            "name": sweep.name,
+            "baseline": ", ".join(baselines.get(sweep.id, ())),
+            "started (UTC)": str(sweep.started_at)[:19],
+            "state": sweep.state + ", imported" * (sweep.imported_at is not None),
+            "protocol": sweep.protocol.get("name", ""),
+            "cells": sweep.cells,
+            "trials": sweep.trials,
+            "statuses": ", ".join(f"{number} {status}" for status, number in sweep.statuses.items()),
+            "label": sweep.label,
+        }
+        for sweep in store.sweeps()
+    ]
+    names = ["sweep", "name", "baseline", "started (UTC)", "state", "protocol", "cells", "trials", "statuses", "label"]
+    columns = [Column(name, optional=name == "baseline") for name in names]
+    terminal().print(Table(columns, rows).rich())
 
 
-def cells_table(store: Store, reference: str) -> Table:
+def print_cells(store: Store, reference: str) -> None:
     sweep = store.find_sweep(reference)
     devices = {cell.key: cell.device for cell in store.planned(sweep.id)}
     results = {unit_of(row): row for row in store.results(sweep.id)}
-    table = table_of("cell key", "cell", "device", "status", "trials", "latency")
+    rows = []
     for unit, name in names_of(store, sweep).items():
         row = results.get(unit)
-        status, trials, latency = (
-            ("not run yet", "0", "")
-            if row is None
-            else (row["status"], str(row["trials"]), METRICS["latency_ms"].format(row["latency_ms"]))
-        )
-        table.add_row(unit[0][:12], escape(name), devices[unit[0]], status, trials, latency)
-    return table
+        measured = ("not run yet", 0, "")
+        if row is not None:
+            measured = (row["status"], row["trials"], METRICS["latency_ms"].format(row["latency_ms"]))
+        rows.append((unit[0][:12], name, devices[unit[0]], *measured))
+    print_table(("cell key", "cell", "device", "status", "trials", "latency"), rows)
 
 
 def print_failures(store: Store, reference: str, traceback: bool) -> None:
@@ -166,10 +155,7 @@ def print_failures(store: Store, reference: str, traceback: bool) -> None:
         console.print(f"no failures in sweep {sweep.id}: {len(rows)} cells ok", highlight=False)
         return
     if not traceback:
-        table = table_of("status", "cell", "reason")
-        for row, name in failed:
-            table.add_row(row["status"], escape(name), escape(row["reason"] or ""))
-        print_table(table)
+        print_table(("status", "cell", "reason"), [(row["status"], name, row["reason"]) for row, name in failed])
         return
     last = {unit_of(trial): trial for trial in store.trials(sweep.id) if trial["status"] != Status.OK}
     for row, name in failed:

@@ -1,4 +1,4 @@
-"""Where artifacts lie: beside the database."""
+"""Where artifacts are: next to the database."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ from pathlib import Path
 
 from effbench.store.connect import parse_url
 
-#: For a database that is not a file.
-DEFAULT = Path("results")
-
 
 def home(url: str | os.PathLike[str]) -> Path:
     """The folder that the names in `trial.extra["artifacts"]` are relative to: a SQLite file's own, else `results`."""
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         return Path(parsed.database).parent
-    return DEFAULT
+    return Path("results")
 
 
-def name_of(sweep_id: str, cell_key: str) -> str:
-    """The folder of a cell, below `home`."""
+def name_of(sweep_id: str, cell_key: str = "") -> str:
+    """The folder of a sweep's or a cell's artifacts, below `home`."""
     return f"artifacts/{sweep_id}/{cell_key[:12]}"

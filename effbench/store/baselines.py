@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import re
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from effbench.errors import NothingFoundError, UsageError
-from effbench.store.schema import BaselineRow, EnvironmentRow, SweepRow, TrialRow
+from effbench.errors import NothingFoundError, UsageError, nearest
+from effbench.store.connect import name_of
+from effbench.store.schema import BASELINE, SWEEP
+from effbench.store.sweeps import hardware
 from effbench.store.values import now
-
-BASELINE, ENVIRONMENT, SWEEP, TRIAL = (row.__table__ for row in (BaselineRow, EnvironmentRow, SweepRow, TrialRow))
 
 
 @dataclass(frozen=True)
@@ -30,66 +29,58 @@ class BaselineInfo:
     started_at: dt.datetime | None
 
 
-def hardware_of(connection: sa.Connection, sweep_id: str) -> list[str]:
-    """What the sweep has trials on: GPUs by name; a machine without one by its CPU."""
-    query = (
-        sa.select(sa.func.coalesce(ENVIRONMENT.c.gpu_name, ENVIRONMENT.c.cpu_name))
-        .where(ENVIRONMENT.c.id.in_(sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id)))
-        .distinct()
-    )
-    return sorted(connection.scalars(query))
+def set_baseline(connection: sa.Connection, name: str, sweep_id: str, note: str | None = None) -> list[str]:
+    """Name the sweep a baseline on all hardware that it has trials on, which is returned.
 
-
-def put(connection: sa.Connection, name: str, sweep_id: str, note: str | None, database: str) -> list[str]:
-    """Set the name to this sweep, on all hardware that it has trials on, which is returned. Raises UsageError for a
-    name that could be mistaken, NothingFoundError for a sweep without trials."""
+    Raises UsageError for a name that could be mistaken, NothingFoundError for a sweep without trials.
+    """
     if not re.fullmatch(r"[A-Za-z0-9][\w.+@/-]*", name):
         raise UsageError(f"{name!r} cannot name a baseline: use letters, digits and . _ - + @ / (as main or v1.2)")
     if name == "last" or re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", name):
         raise UsageError(f"{name!r} cannot name a baseline: it means a sweep already; use a name such as main")
-    found = hardware_of(connection, sweep_id)
-    if not found:
-        raise NothingFoundError(f"sweep {sweep_id} in {database} has no trial yet: it cannot be a baseline")
-    for hardware in found:
-        connection.execute(sa.delete(BASELINE).where(BASELINE.c.name == name, BASELINE.c.hardware == hardware))
+    machines = hardware(connection, sweep_id)
+    if not machines:
+        raise NothingFoundError(f"sweep {sweep_id} in {name_of(connection)} has no trial yet: it cannot be a baseline")
+    for machine in machines:
+        connection.execute(sa.delete(BASELINE).where(BASELINE.c.name == name, BASELINE.c.hardware == machine))
         connection.execute(
-            sa.insert(BASELINE).values(name=name, hardware=hardware, sweep_id=sweep_id, set_at=now(), note=note)
+            sa.insert(BASELINE).values(name=name, hardware=machine, sweep_id=sweep_id, set_at=now(), note=note)
         )
-    return found
+    return machines
 
 
-def everything(connection: sa.Connection) -> list[BaselineInfo]:
-    """All baselines by name and hardware."""
+def baselines(connection: sa.Connection, name: str | None = None) -> list[BaselineInfo]:
+    """All baselines by name and hardware, or those of this name, one for each hardware.
+
+    Raises NothingFoundError for an unknown name.
+    """
     query = (
         sa.select(BASELINE, SWEEP.c.name.label("sweep_name"), SWEEP.c.label, SWEEP.c.started_at)
         .outerjoin(SWEEP, SWEEP.c.id == BASELINE.c.sweep_id)  # a sweep may have been deleted by hand
         .order_by(BASELINE.c.name, BASELINE.c.hardware)
     )
-    return [BaselineInfo(**row) for row in connection.execute(query).mappings()]
-
-
-def named(connection: sa.Connection, name: str, database: str) -> list[BaselineInfo]:
-    """The baselines of this name, one for each hardware. Raises NothingFoundError that names the nearest."""
-    known = everything(connection)
-    found = [one for one in known if one.name == name]
-    if found:
+    known = [BaselineInfo(**row) for row in connection.execute(query).mappings()]
+    found = [baseline for baseline in known if name in (None, baseline.name)]
+    if found or name is None:
         return found
-    names = sorted({one.name for one in known})
-    near = difflib.get_close_matches(name, names, n=2, cutoff=0.5)
-    if near:
-        raise NothingFoundError(f"no baseline {name!r} in {database}; nearest: {', '.join(near)}")
-    there = f"there are {', '.join(names)}" if names else f"`effbench baseline set {name} last` sets it"
-    raise NothingFoundError(f"no baseline {name!r} in {database}; {there}")
+    names = sorted({baseline.name for baseline in known})
+    near = nearest(name, names, cutoff=0.5)
+    hint = f"`effbench baseline set {name} last` sets it"
+    if near or names:
+        hint = f"nearest: {near}" if near else f"there are {', '.join(names)}"
+    raise NothingFoundError(f"no baseline {name!r} in {name_of(connection)}; {hint}")
 
 
-def remove(connection: sa.Connection, name: str, hardware: str | None, database: str) -> list[BaselineInfo]:
-    """Forget the name (on this hardware, None: on all); the sweeps stay. Raises NothingFoundError."""
-    known = named(connection, name, database)
-    found = [one for one in known if hardware in (None, one.hardware)]
+def remove_baseline(connection: sa.Connection, name: str, hardware: str | None = None) -> list[BaselineInfo]:
+    """Forget the name (on this hardware, None: on all); the sweeps stay. Return what was removed.
+
+    Raises NothingFoundError if it is not set there.
+    """
+    known = baselines(connection, name)
+    found = [baseline for baseline in known if hardware in (None, baseline.hardware)]
     if not found:
-        raise NothingFoundError(
-            f"baseline {name!r} is set on {', '.join(o.hardware for o in known)}, not on {hardware}"
-        )
-    for one in found:
-        connection.execute(sa.delete(BASELINE).where(BASELINE.c.name == name, BASELINE.c.hardware == one.hardware))
+        places = ", ".join(baseline.hardware for baseline in known)
+        raise NothingFoundError(f"baseline {name!r} is set on {places}, not on {hardware}")
+    for baseline in found:
+        connection.execute(sa.delete(BASELINE).where(BASELINE.c.name == name, BASELINE.c.hardware == baseline.hardware))
     return found

@@ -1,4 +1,4 @@
-"""From a URL to an engine: what can go wrong on the way is told in one or two lines.
+"""From a URL to an engine, with errors of one or two lines.
 
 SQLite connections are made here and not by SQLAlchemy's URL, so that a reader never creates a file, a database in a
 read-only folder can be read, and Python's own transaction handling stays out of the way.
@@ -14,13 +14,14 @@ import time
 import urllib.parse
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 from sqlalchemy.pool import QueuePool
 
 from effbench.errors import SchemaError, StoreError
-from effbench.store.schema import HEAD_REVISION, REVISIONS
+from effbench.store.schema import HEAD_REVISION, IMPORTED_REVISIONS, REVISIONS
 from effbench.store.secrets import masked_url
 from effbench.store.values import dump_json
 
@@ -80,10 +81,26 @@ def describe(url: sa.URL) -> str:
     return masked_url(url.set(drivername="postgresql").render_as_string(hide_password=True))
 
 
-def connect(url: sa.URL, *, write: bool, create: bool = False) -> sa.Engine:
-    """An engine of which one connection has been tried. `create` makes a missing SQLite file and its folder."""
-    engine = _sqlite_engine(url, write, create) if url.get_backend_name() == "sqlite" else _server_engine(url, write)
-    return engine
+def name_of(connection: sa.Connection) -> str:
+    """The connection's database for a person."""
+    return describe(connection.engine.url)
+
+
+def connect(url: sa.URL, *, write: bool, create: bool = False, untrusted: bool = False) -> sa.Engine:
+    """An engine of which one connection has been tried. `create` makes a missing SQLite file and its folder;
+    `untrusted` opens a file that someone else may have made."""
+    if url.get_backend_name() == "sqlite":
+        return _sqlite_engine(url, write, create, untrusted)
+    return _server_engine(url, write)
+
+
+def insert(connection: sa.Connection, table: sa.Table) -> Any:
+    """An INSERT that can be told to do nothing on a conflict."""
+    if connection.dialect.name == "postgresql":
+        from sqlalchemy.dialects import postgresql as dialect
+    else:
+        from sqlalchemy.dialects import sqlite as dialect
+    return dialect.insert(table)
 
 
 def use_wal(engine: sa.Engine) -> None:
@@ -106,7 +123,6 @@ def revision(connection: sa.Connection) -> str | None:
     tables = set(sa.inspect(connection).get_table_names())
     if not tables:
         return None
-    name = describe(connection.engine.url) if connection.dialect.name != "sqlite" else _file_of(connection)
     found = (
         connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalars().all()
         if ("alembic_version" in tables)
@@ -115,6 +131,7 @@ def revision(connection: sa.Connection) -> str | None:
     if not found and tables == {"alembic_version"}:
         return None
     if len(found) != 1 or "sweep_cell" not in tables:
+        name = name_of(connection)
         raise StoreError(f"{name} is a database of another program ({', '.join(sorted(tables)[:3])} …); name another")
     return found[0]
 
@@ -124,13 +141,14 @@ def require_head(current: str, name: str) -> None:
     if current == HEAD_REVISION:
         return
     if current in REVISIONS:
+        hint = f"Run `effbench db upgrade --db {shlex.quote(name)}`."
+    elif current in IMPORTED_REVISIONS:
+        hint = f"Import it into a new one: `effbench import {shlex.quote(name)} --db NEW.db --baselines`."
+    else:
         raise SchemaError(
-            f"{name} has the schema of an older effbench ({current}, now {HEAD_REVISION}).\n"
-            f"Run `effbench db upgrade --db {shlex.quote(name)}`."
+            f"{name} was made by a newer effbench (schema {current}, known {HEAD_REVISION}); upgrade effbench"
         )
-    raise SchemaError(
-        f"{name} was made by a newer effbench (schema {current}, known {HEAD_REVISION}); upgrade effbench"
-    )
+    raise SchemaError(f"{name} has the schema of an older effbench ({current}, now {HEAD_REVISION}).\n{hint}")
 
 
 def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError:
@@ -205,12 +223,13 @@ def _connect_args(url: sa.URL) -> dict[str, object]:
     return {"connect_timeout": 10}
 
 
-def _sqlite_engine(url: sa.URL, write: bool, create: bool) -> sa.Engine:
+def _sqlite_engine(url: sa.URL, write: bool, create: bool, untrusted: bool) -> sa.Engine:
     path = Path(url.database or "")
     _check_path(path, write=write, create=create)
     # absolute: a later change of the working directory must not lead to another file
     file = path.absolute()
-    flags = "mode=rwc" if create else "mode=rw"
+    # a reader of a log needs to write its index
+    flags = "mode=rwc" if create else "mode=ro" if untrusted else "mode=rw"
     try:
         with closing(_dbapi_connect(file, flags, write)):
             pass
@@ -264,6 +283,7 @@ def _dbapi_connect(file: Path, flags: str, write: bool) -> sqlite3.Connection:
         check_same_thread=False,
     )
     try:
+        connection.execute("PRAGMA trusted_schema = OFF")  # a file may define what runs when it is read
         connection.execute("PRAGMA foreign_keys = ON")
         if write:
             connection.execute("PRAGMA synchronous = NORMAL")
@@ -303,8 +323,8 @@ def _cannot_open(error: sqlite3.Error) -> bool:
 
     So nobody else has the database open, or its index would be there.
     """
-    said = str(error).lower()
-    return any(part in said for part in ("unable to open", "readonly", "read-only", "disk i/o", "disk is full"))
+    message = str(error).lower()
+    return any(part in message for part in ("unable to open", "readonly", "read-only", "disk i/o", "disk is full"))
 
 
 def _unfinished(file: Path) -> bool:
@@ -314,7 +334,3 @@ def _unfinished(file: Path) -> bool:
         return log.stat().st_size > 0
     except OSError:
         return False
-
-
-def _file_of(connection: sa.Connection) -> str:
-    return connection.engine.url.database or ""

@@ -1,20 +1,26 @@
-"""The tables, and the view `results`, as typed declarations.
+"""The tables, and the view `results`, as typed declarations; measured columns come from `metrics.py`.
 
-Times are UTC; a physical column carries its unit in its name. The migrations in `store/migrations` make these tables
-in explicit DDL; a test holds that both agree. A change here needs a new revision, and `HEAD_REVISION` with it.
+Times are UTC; a physical column carries its unit in its name. A new database is made from these declarations. A change
+needs a migration in `store/migrations` for existing ones, and its revision here.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-#: every revision of the schema, oldest first; kept here so that opening a database does not import alembic
-REVISIONS = ("0001", "0002", "0003", "0004", "0005")
+from effbench.metrics import RESULT_FIGURES, TRIAL_METRICS
+
+#: revisions that `effbench db upgrade` starts from, oldest first; here so that opening a database spares alembic
+REVISIONS = ("0006",)
 HEAD_REVISION = REVISIONS[-1]
+#: revisions that only `effbench import` reads
+IMPORTED_REVISIONS = ("0001", "0002", "0003", "0004", "0005")
+STATES = ("running", "completed", "interrupted", "failed")
 
 
 class UtcDateTime(sa.TypeDecorator[dt.datetime]):
@@ -52,6 +58,12 @@ class Base(DeclarativeBase):
     }
 
 
+def measured(kinds: Mapping[str, type]) -> Iterator[sa.Column]:
+    """Yield a column, NULL where it does not apply, for each quantity of `metrics.py`."""
+    types = {float: sa.Double, int: sa.BigInteger, bool: sa.Boolean, str: sa.String}
+    return (sa.Column(name, types[kind]) for name, kind in kinds.items())
+
+
 class EnvironmentRow(Base):
     """Fingerprint of hardware and software; `id` is the start of its hash."""
 
@@ -68,7 +80,7 @@ class EnvironmentRow(Base):
     cpu_name: Mapped[str]
     platform: Mapped[str]
     flags: Mapped[dict[str, Any]]
-    details: Mapped[dict[str, Any]]  # seen beside the fingerprint, the first time
+    details: Mapped[dict[str, Any]]  # more facts, as first seen
     first_seen_at: Mapped[dt.datetime]
 
 
@@ -80,7 +92,7 @@ class SweepRow(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str | None] = mapped_column(index=True)
     label: Mapped[str | None]
-    state: Mapped[str]  # running, completed, interrupted, failed
+    state: Mapped[str]  # one of STATES
     started_at: Mapped[dt.datetime] = mapped_column(index=True)
     finished_at: Mapped[dt.datetime | None]
     command: Mapped[list[str]]
@@ -91,7 +103,7 @@ class SweepRow(Base):
     rounds: Mapped[int]
     git_revision: Mapped[str | None]
     host: Mapped[dict[str, Any]]
-    imported_at: Mapped[dt.datetime | None]  # NULL: swept into this database; never part of a bundle
+    imported_at: Mapped[dt.datetime | None]  # NULL: measured into this database
 
 
 class CellRow(Base):
@@ -111,7 +123,7 @@ class CellRow(Base):
 
 
 class SweepCellRow(Base):
-    """What a sweep planned, in order."""
+    """What a sweep planned, in order. `overrides` plan the cell again; NULL where they are unknown."""
 
     __tablename__ = "sweep_cell"
     __table_args__ = (sa.UniqueConstraint("sweep_id", "position"),)
@@ -119,80 +131,31 @@ class SweepCellRow(Base):
     sweep_id: Mapped[str] = mapped_column(sa.ForeignKey("sweep.id"), primary_key=True)
     cell_key: Mapped[str] = mapped_column(sa.ForeignKey("cell.key"), primary_key=True, index=True)
     position: Mapped[int]
+    overrides: Mapped[list[str] | None] = mapped_column(sa.JSON(none_as_null=True))
 
 
 class TrialRow(Base):
-    """The raw facts of one trial: a column for each scalar of `cell.Trial`; everything else in `extra`."""
+    """The facts of one trial: a column for each scalar of `cell.Trial`; everything else in `extra`."""
 
-    __tablename__ = "trial"
-    __table_args__ = (
+    __table__ = sa.Table(
+        "trial",
+        Base.metadata,
+        sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+        sa.Column("sweep_id", sa.String, nullable=False),
+        sa.Column("cell_key", sa.String, nullable=False, index=True),
+        sa.Column("environment_id", sa.String, sa.ForeignKey("environment.id"), nullable=False),
+        sa.Column("round", sa.Integer, nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("status", sa.String, nullable=False),
+        sa.Column("reason", sa.Text),
+        sa.Column("phase", sa.String),
+        sa.Column("started_at", UtcDateTime),
+        *measured({metric.name: metric.kind for metric in TRIAL_METRICS}),
+        sa.Column("extra", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("recorded_at", UtcDateTime, nullable=False),
         sa.UniqueConstraint("sweep_id", "cell_key", "environment_id", "round", "attempt"),
         sa.ForeignKeyConstraint(["sweep_id", "cell_key"], ["sweep_cell.sweep_id", "sweep_cell.cell_key"]),
     )
-
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    sweep_id: Mapped[str]
-    cell_key: Mapped[str] = mapped_column(index=True)
-    environment_id: Mapped[str] = mapped_column(sa.ForeignKey("environment.id"))
-    round: Mapped[int]
-    attempt: Mapped[int]
-    status: Mapped[str]
-    reason: Mapped[str | None] = mapped_column(sa.Text)
-    phase: Mapped[str | None]
-    started_at: Mapped[dt.datetime | None]
-    gpu_index: Mapped[int | None]
-    gpu_uuid: Mapped[str | None]
-    pid: Mapped[int | None] = mapped_column(sa.BigInteger)
-    wall_s: Mapped[float | None]
-    overhead_s: Mapped[float | None]
-    build_s: Mapped[float | None]
-    prepare_s: Mapped[float | None]
-    first_call_s: Mapped[float | None]
-    compile_s: Mapped[float | None]
-    compile_cache: Mapped[str | None]
-    check_s: Mapped[float | None]
-    warmup_s: Mapped[float | None]
-    timing_s: Mapped[float | None]
-    warmup_calls: Mapped[int | None] = mapped_column(sa.BigInteger)
-    steady: Mapped[bool | None]
-    latency_ms: Mapped[float | None]
-    latency_min_ms: Mapped[float | None]
-    latency_p95_ms: Mapped[float | None]
-    latency_median_low_ms: Mapped[float | None]
-    latency_median_high_ms: Mapped[float | None]
-    latency_samples: Mapped[int | None] = mapped_column(sa.BigInteger)
-    enqueue_ms: Mapped[float | None]
-    period_ms: Mapped[float | None]
-    period_samples: Mapped[int | None] = mapped_column(sa.BigInteger)
-    calls_per_block: Mapped[int | None] = mapped_column(sa.BigInteger)
-    input_copy_ms: Mapped[float | None]
-    discarded_blocks: Mapped[int | None]
-    build_peak_allocated_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
-    peak_allocated_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
-    peak_reserved_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
-    prepare_peak_allocated_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
-    graph_pool_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
-    process_gpu_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
-    peak_host_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
-    rel_error: Mapped[float | None]
-    graph_breaks: Mapped[int | None] = mapped_column(sa.BigInteger)
-    recompiles: Mapped[int | None] = mapped_column(sa.BigInteger)
-    cudagraph_skips: Mapped[int | None] = mapped_column(sa.BigInteger)
-    gpu_busy_ms: Mapped[float | None]
-    kernels: Mapped[int | None] = mapped_column(sa.BigInteger)
-    flops: Mapped[float | None]
-    min_bytes: Mapped[float | None]
-    compute_floor_ms: Mapped[float | None]
-    memory_floor_ms: Mapped[float | None]
-    sm_clock_mhz: Mapped[int | None]
-    memory_clock_mhz: Mapped[int | None]
-    temperature_c: Mapped[int | None]
-    power_w: Mapped[float | None]
-    energy_mj: Mapped[float | None]
-    clocks_event_reasons: Mapped[str | None]
-    foreign_processes: Mapped[int | None]
-    extra: Mapped[dict[str, Any]]
-    recorded_at: Mapped[dt.datetime]
 
 
 class SampleRow(Base):
@@ -211,54 +174,18 @@ class SampleRow(Base):
 class ResultRow(Base):
     """The summary of a cell in a sweep and environment: derived, can be rebuilt from the trials."""
 
-    __tablename__ = "result"
-    __table_args__ = (
+    __table__ = sa.Table(
+        "result",
+        Base.metadata,
+        sa.Column("sweep_id", sa.String, primary_key=True),
+        sa.Column("cell_key", sa.String, primary_key=True, index=True),
+        sa.Column("environment_id", sa.String, sa.ForeignKey("environment.id"), primary_key=True),
+        sa.Column("status", sa.String, nullable=False),
+        sa.Column("reason", sa.Text),
+        sa.Column("trials", sa.Integer, nullable=False),
+        *measured(RESULT_FIGURES),
         sa.ForeignKeyConstraint(["sweep_id", "cell_key"], ["sweep_cell.sweep_id", "sweep_cell.cell_key"]),
     )
-
-    sweep_id: Mapped[str] = mapped_column(primary_key=True)
-    cell_key: Mapped[str] = mapped_column(primary_key=True, index=True)
-    environment_id: Mapped[str] = mapped_column(sa.ForeignKey("environment.id"), primary_key=True)
-    status: Mapped[str]
-    reason: Mapped[str | None] = mapped_column(sa.Text)
-    trials: Mapped[int]
-    latency_ms: Mapped[float | None]
-    latency_ci_low_ms: Mapped[float | None]
-    latency_ci_high_ms: Mapped[float | None]
-    latency_min_ms: Mapped[float | None]
-    latency_p95_ms: Mapped[float | None]
-    period_ms: Mapped[float | None]
-    period_ci_low_ms: Mapped[float | None]
-    period_ci_high_ms: Mapped[float | None]
-    throughput_per_s: Mapped[float | None]
-    speedup: Mapped[float | None]
-    speedup_ci_low: Mapped[float | None]
-    speedup_ci_high: Mapped[float | None]
-    gpu_busy_ms: Mapped[float | None]
-    kernels: Mapped[int | None] = mapped_column(sa.BigInteger)
-    gpu_idle_fraction: Mapped[float | None]
-    enqueue_ms: Mapped[float | None]
-    bound: Mapped[str | None]
-    compile_cold_s: Mapped[float | None]
-    compile_warm_s: Mapped[float | None]
-    first_call_s: Mapped[float | None]
-    break_even_calls: Mapped[int | None] = mapped_column(sa.BigInteger)
-    build_peak_allocated_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
-    prepare_peak_allocated_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
-    peak_allocated_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
-    peak_reserved_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
-    graph_pool_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
-    process_gpu_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
-    memory_ratio: Mapped[float | None]
-    energy_mj: Mapped[float | None]
-    rel_error: Mapped[float | None]
-    graph_breaks: Mapped[int | None] = mapped_column(sa.BigInteger)
-    recompiles: Mapped[int | None] = mapped_column(sa.BigInteger)
-    cudagraph_skips: Mapped[int | None] = mapped_column(sa.BigInteger)
-    flops: Mapped[float | None]
-    min_bytes: Mapped[float | None]
-    roofline_fraction: Mapped[float | None]
-    unsteady_trials: Mapped[int | None]
 
 
 class CalibrationRow(Base):
@@ -318,66 +245,47 @@ class ClaimVerdictRow(Base):
     judged_at: Mapped[dt.datetime]
 
 
-#: the view `results`, declared for reading; its own metadata keeps it out of the tables that are compared
-RESULTS = sa.Table(
-    "results",
-    sa.MetaData(),
-    sa.Column("sweep_id", sa.String),
-    sa.Column("sweep_name", sa.String),
-    sa.Column("label", sa.String),
-    sa.Column("started_at", UtcDateTime),
-    sa.Column("model", sa.String),
-    sa.Column("bs", sa.BigInteger),
-    sa.Column("mode", sa.String),
-    sa.Column("dtype", sa.String),
-    sa.Column("phase", sa.String),
-    sa.Column("device", sa.String),
-    sa.Column("status", sa.String),
-    sa.Column("reason", sa.Text),
-    sa.Column("trials", sa.Integer),
-    sa.Column("latency_ms", sa.Double),
-    sa.Column("latency_ci_low_ms", sa.Double),
-    sa.Column("latency_ci_high_ms", sa.Double),
-    sa.Column("latency_min_ms", sa.Double),
-    sa.Column("latency_p95_ms", sa.Double),
-    sa.Column("period_ms", sa.Double),
-    sa.Column("period_ci_low_ms", sa.Double),
-    sa.Column("period_ci_high_ms", sa.Double),
-    sa.Column("throughput_per_s", sa.Double),
-    sa.Column("speedup", sa.Double),
-    sa.Column("speedup_ci_low", sa.Double),
-    sa.Column("speedup_ci_high", sa.Double),
-    sa.Column("gpu_busy_ms", sa.Double),
-    sa.Column("kernels", sa.BigInteger),
-    sa.Column("gpu_idle_fraction", sa.Double),
-    sa.Column("enqueue_ms", sa.Double),
-    sa.Column("bound", sa.String),
-    sa.Column("compile_cold_s", sa.Double),
-    sa.Column("compile_warm_s", sa.Double),
-    sa.Column("first_call_s", sa.Double),
-    sa.Column("break_even_calls", sa.BigInteger),
-    sa.Column("build_peak_allocated_bytes", sa.BigInteger),
-    sa.Column("prepare_peak_allocated_bytes", sa.BigInteger),
-    sa.Column("peak_allocated_bytes", sa.BigInteger),
-    sa.Column("peak_reserved_bytes", sa.BigInteger),
-    sa.Column("graph_pool_bytes", sa.BigInteger),
-    sa.Column("process_gpu_bytes", sa.BigInteger),
-    sa.Column("memory_ratio", sa.Double),
-    sa.Column("energy_mj", sa.Double),
-    sa.Column("rel_error", sa.Double),
-    sa.Column("graph_breaks", sa.BigInteger),
-    sa.Column("recompiles", sa.BigInteger),
-    sa.Column("cudagraph_skips", sa.BigInteger),
-    sa.Column("flops", sa.Double),
-    sa.Column("min_bytes", sa.Double),
-    sa.Column("roofline_fraction", sa.Double),
-    sa.Column("unsteady_trials", sa.Integer),
-    sa.Column("gpu_name", sa.String),
-    sa.Column("torch_version", sa.String),
-    sa.Column("python", sa.String),
-    sa.Column("environment_id", sa.String),
-    sa.Column("cell_key", sa.String),
-    sa.Column("params", sa.JSON),
-)
-RESULT_COLUMNS: tuple[str, ...] = tuple(column.name for column in RESULTS.columns)
+ENVIRONMENT, SWEEP, CELL, PLANNED, TRIAL, SAMPLE, RESULT, CALIBRATION, BASELINE, ACKNOWLEDGEMENT, VERDICT = (
+    row.__table__
+    for row in (
+        EnvironmentRow, SweepRow, CellRow, SweepCellRow, TrialRow, SampleRow, ResultRow, CalibrationRow, BaselineRow,
+        AcknowledgementRow, ClaimVerdictRow,
+    )
+)  # fmt: skip
+
+#: column of the view `results` -> the column that it shows
+_SHOWN = {
+    "sweep_id": SWEEP.c.id,
+    "sweep_name": SWEEP.c.name,
+    "label": SWEEP.c.label,
+    "started_at": SWEEP.c.started_at,
+    **{name: CELL.c[name] for name in ("model", "bs", "mode", "dtype", "phase", "device")},
+    **{name: RESULT.c[name] for name in ("status", "reason", "trials", *RESULT_FIGURES)},
+    **{name: ENVIRONMENT.c[name] for name in ("gpu_name", "torch_version", "python")},
+    "environment_id": ENVIRONMENT.c.id,
+    "cell_key": CELL.c.key,
+    "params": CELL.c.params,
+}
+#: the view `results`, declared for reading; its own metadata keeps it out of the tables
+RESULTS = sa.Table("results", sa.MetaData(), *(sa.Column(name, column.type) for name, column in _SHOWN.items()))
+RESULT_COLUMNS = tuple(_SHOWN)
 TEXT_COLUMNS = frozenset(column.name for column in RESULTS.columns if isinstance(column.type, sa.String))
+VIEW_QUERY = (
+    sa.select(*(column.label(name) for name, column in _SHOWN.items()))
+    .select_from(RESULT)
+    .join(SWEEP, SWEEP.c.id == RESULT.c.sweep_id)
+    .join(CELL, CELL.c.key == RESULT.c.cell_key)
+    .join(ENVIRONMENT, ENVIRONMENT.c.id == RESULT.c.environment_id)
+)
+
+
+#: alembic's own table; declared so that a new database spares alembic
+_REVISION = sa.Table("alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True))
+
+
+def make(connection: sa.Connection) -> None:
+    """Create the tables and the view in an empty database, with the newest revision."""
+    Base.metadata.create_all(connection)
+    connection.execute(sa.DDL(f"CREATE VIEW results AS {VIEW_QUERY.compile(dialect=connection.dialect)}"))
+    _REVISION.create(connection, checkfirst=True)
+    connection.execute(sa.insert(_REVISION).values(version_num=HEAD_REVISION))

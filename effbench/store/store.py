@@ -1,223 +1,264 @@
-"""The database of results, behind one class."""
+"""The results database: opening it, transactions, and errors of a line or two."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterable, Sequence
-from typing import Any
+import os
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from effbench.cell import Cell, Environment, Trial
-from effbench.store import (
-    acknowledgements,
-    baselines,
-    calibration,
-    connect,
-    derive,
-    liveness,
-    samples,
-    sweeps,
-    verdicts,
-)
-from effbench.store.reading import Reading
-from effbench.store.refusal import refused
-from effbench.store.schema import CellRow, EnvironmentRow, SampleRow, SweepCellRow, SweepRow, TrialRow
-from effbench.store.sweeps import STATES
-from effbench.store.values import cell_row, now, scalar, trial_row
+from effbench.cell import Trial
+from effbench.errors import StoreError
+from effbench.store import acknowledgements, baselines, connect, maintenance, sides, sweeps, trials, verdicts
+from effbench.store.schema import make
+from effbench.store.series import Series
+from effbench.store.series import read as read_series
+from effbench.store.sides import environments_of
 
-ENVIRONMENT, SWEEP, CELL, PLANNED, TRIAL, SAMPLE = (
-    row.__table__ for row in (EnvironmentRow, SweepRow, CellRow, SweepCellRow, TrialRow, SampleRow)
-)
-#: rows in one statement: below SQLite's limit of bound values
-_CHUNK = 500
+if TYPE_CHECKING:
+    import numpy as np
+
+P, R = ParamSpec("P"), TypeVar("R")
 
 
-class Store(Reading):
+def reads(query: Callable[Concatenate[sa.Connection, P], R]) -> Callable[Concatenate[Store, P], R]:
+    """Return a function of a connection as a method of `Store` that reads."""
+
+    @wraps(query)
+    def method(self: Store, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._reading() as connection:
+            return query(connection, *args, **kwargs)
+
+    return method
+
+
+def writes(change: Callable[Concatenate[sa.Connection, P], R]) -> Callable[Concatenate[Store, P], R]:
+    """Return a function of a connection as a method of `Store`, one transaction a call."""
+
+    @wraps(change)
+    def method(self: Store, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._writing() as connection:
+            return change(connection, *args, **kwargs)
+
+    return method
+
+
+class Store:
     """A results database: SQLite by default, PostgreSQL the same.
 
     One Store belongs to one process: open it after a fork, never carry it across one. Within the process every method
-    may be called from any thread; writes are serialised, reads run beside them. Several processes may write to one
+    may be called from any thread; writes are serialised, reads run next to them. Several processes may write to one
     database at the same time: each waits for the other's transaction (30 s on SQLite, then StoreError). What a method
     has returned from is committed: killing the process loses the trial in flight and nothing else.
 
-    Close it, or use it as a context manager. Every method raises StoreError where the database fails.
+    Close it, or use it as a context manager. Every method raises StoreError where the database fails. The methods are
+    functions of this package that take a connection first; their docstrings are there.
     """
 
-    def begin_sweep(
-        self,
-        *,
-        name: str | None,
-        label: str | None,
-        command: list[str],
-        overrides: list[str],
-        protocol: dict[str, Any],
-        baseline_mode: str,
-        seed: int,
-        git_revision: str | None,
-        host: dict[str, Any],
-        plan: Sequence[Cell],
-        rounds: int,
-    ) -> str:
-        """Store a sweep in state `running` with its planned cells, in one transaction; return its id.
+    def __init__(self, engine: sa.Engine, name: str, *, writable: bool) -> None:
+        """Use `open`."""
+        self._engine = engine
+        self._writer = engine.execution_options(**{connect.WRITE_OPTION: True})
+        self._lock = threading.Lock()
+        self._writable = writable
+        self.name = name
 
-        The id starts with the time (UTC), so ids sort by it: `20261121-143052-7f3a`. A cell that is planned twice
-        counts once, at its first position.
+    @classmethod
+    def open(cls, url: str | os.PathLike[str], *, mode: Literal["read", "write"] = "read") -> Self:
+        """Open the database at `url`: a SQLAlchemy URL or the path of a SQLite file.
+
+        "write" makes a missing SQLite file, its folder and the schema of an empty database; "read" changes nothing,
+        and works where it may not write. Raises StoreError for what cannot be opened, SchemaError for an older or
+        newer schema.
         """
-        started = now()
-        values = {
-            "name": name,
-            "label": label,
-            "state": "running",
-            "started_at": started,
-            "finished_at": None,
-            "command": command,
-            "overrides": overrides,
-            "protocol": protocol,
-            "baseline_mode": baseline_mode,
-            "seed": seed,
-            "rounds": rounds,
-            "git_revision": git_revision,
-            "host": host,
-        }
-        values = {key: scalar(value) for key, value in values.items()}
-        with self._writing() as connection:
-            while True:
-                sweep_id = f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-                insert = self._insert(SWEEP).values(id=sweep_id, **values).on_conflict_do_nothing()
-                # not its rowcount: PostgreSQL's driver does not tell
-                if connection.scalar(insert.returning(SWEEP.c.id)) is not None:
-                    break
-            self._plan(connection, sweep_id, plan, 0)
-        return sweep_id
+        if mode not in ("read", "write"):
+            raise ValueError(f"mode must be 'read' or 'write', not {mode!r}")
+        parsed = connect.parse_url(url)
+        write = mode == "write"
+        engine = connect.connect(parsed, write=write, create=write)
+        store = cls(engine, connect.describe(parsed), writable=write)
+        try:
+            store._prepare(write)
+        except BaseException:
+            store.close()
+            raise
+        return store
 
-    def extend_sweep(self, sweep_id: str, cells: Iterable[Cell]) -> None:
-        """Plan further cells after those of the sweep; what is planned already stays where it is."""
-        with self._writing() as connection:
-            sweeps.lock(connection, sweep_id, self.name)
-            last = connection.execute(
-                sa.select(sa.func.max(PLANNED.c.position)).where(PLANNED.c.sweep_id == sweep_id)
-            ).scalar()
-            known = set(connection.scalars(sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == sweep_id)))
-            fresh = [cell for cell in cells if cell.key not in known]
-            self._plan(connection, sweep_id, fresh, 0 if last is None else last + 1)
+    def _prepare(self, write: bool) -> None:
+        with self._reading() as connection:
+            current = connect.revision(connection)
+        if current is None:
+            if not write:
+                raise StoreError(f"{self.name} is empty; `effbench -m mode=eager,default db={self.name}` fills it")
+            current = self._create()
+        connect.require_head(current, self.name)
+        if write and self._engine.dialect.name == "sqlite":
+            with self._translated():
+                connect.use_wal(self._engine)
 
-    def _plan(self, connection: sa.Connection, sweep_id: str, cells: Iterable[Cell], first: int) -> None:
-        rows = list({row["key"]: row for row in map(cell_row, cells)}.values())
-        for start in range(0, len(rows), _CHUNK):
-            chunk = rows[start : start + _CHUNK]
-            connection.execute(self._insert(CELL).on_conflict_do_nothing(), chunk)
-            connection.execute(
-                sa.insert(PLANNED),
-                [
-                    {"sweep_id": sweep_id, "cell_key": row["key"], "position": first + start + index}
-                    for index, row in enumerate(chunk)
-                ],
-            )
-
-    def add_environment(self, env: Environment, details: dict[str, Any]) -> str:
-        """Store an environment once; return its id. `details` are kept as they were the first time."""
-        values = {name: scalar(getattr(env, name)) for name in env.__dataclass_fields__}
+    def _create(self) -> str:
         with self._writing() as connection:
-            connection.execute(
-                self._insert(ENVIRONMENT)
-                .values(id=env.id, **values, details=details, first_seen_at=now())
-                .on_conflict_do_nothing()
-            )
-        return env.id
+            if connection.dialect.name == "postgresql":
+                # two processes that both found it empty: the second waits, then finds the schema
+                connection.execute(sa.text("SELECT pg_advisory_xact_lock(20823501)"))
+            if connect.revision(connection) is None:
+                make(connection)
+            current = connect.revision(connection)
+        assert current is not None
+        return current
+
+    # in this class body a module's own name comes last: the method shadows it from there on
+    find_sweep = reads(sweeps.find_sweep)
+    planned = reads(sweeps.planned)
+    cell_overrides = reads(sweeps.cell_overrides)
+    environments = reads(sweeps.environments)
+    hardware = reads(sweeps.hardware)
+    calibration = reads(sweeps.calibration)
+    begin_sweep = writes(sweeps.begin_sweep)
+    extend_sweep = writes(sweeps.extend_sweep)
+    note_environments = writes(sweeps.note_environments)
+    finish_sweep = writes(sweeps.finish_sweep)
+    add_environment = writes(sweeps.add_environment)
+    add_calibration = writes(sweeps.add_calibration)
+    sweeps = reads(sweeps.sweeps)
+    recorded = reads(trials.recorded)
+    history = reads(trials.history)
+    samples = reads(trials.samples)
+    results = reads(trials.results)
+    results_frame = reads(trials.results_frame)
+    rebuild_results = writes(trials.rebuild_results)
+    trials = reads(trials.trials)
+    set_baseline = writes(baselines.set_baseline)
+    remove_baseline = writes(baselines.remove_baseline)
+    baselines = reads(baselines.baselines)
+    acknowledge = writes(acknowledgements.add)
+    unacknowledge = writes(acknowledgements.remove)
+    acknowledgements = reads(acknowledgements.read)
+    add_verdicts = writes(verdicts.add)
+    verdicts = reads(verdicts.newest)
+    planned_cells = reads(sides.planned_cells)
+    levels = reads(sides.levels)
+    sides = reads(sides.sides)
+    check = staticmethod(maintenance.check)
+    upgrade = staticmethod(maintenance.upgrade)
+
+    def series(self, columns: Sequence[str] | None, models: Sequence[str] = (), modes: Sequence[str] = ()) -> Series:
+        """See `series.read`."""
+        with self._reading() as connection:
+            return read_series(connection, columns, models, modes)
+
+    def environments_of(self, sweep_id: str) -> list[dict[str, Any]]:
+        """Rows of `environment` in which the sweep has trials, oldest first."""
+        with self._reading() as connection:
+            return list(environments_of(connection, sweep_id))
 
     def record(self, sweep_id: str, environment_id: str, trial: Trial) -> int:
-        """Store a trial with its samples, and rewrite the results that it bears on, in one transaction.
+        """Store a trial (see `trials.record`).
 
-        Those are its cell's, and, for a trial of the baseline mode, all that are compared with it. Return the trial's
-        id. Raises StoreError for a trial that is recorded already, or whose cell or environment is unknown, and if the
-        database file was moved, deleted or replaced: the trial is then stored where `rescue` finds it.
+        Raises StoreError also if the database file was moved, deleted or replaced: the trial is then stored where
+        `rescue` finds it.
         """
-        row = trial_row(trial)
-        blobs = [
-            {"timer": scalar(timer), "count": len(values), "codec": samples.CODEC, "encoded": samples.encode(values)}
-            for timer, values in trial.samples.items()
-        ]
         with self._writing() as connection:
-            baseline_mode = sweeps.lock(connection, sweep_id, self.name)
-            try:
-                with connection.begin_nested():
-                    inserted = connection.execute(
-                        sa.insert(TRIAL).values(sweep_id=sweep_id, environment_id=environment_id, **row)
-                    )
-            except exc.IntegrityError as error:
-                raise refused(connection, sweep_id, environment_id, trial, error, self.name) from error
-            trial_id = inserted.inserted_primary_key[0]
-            for blob in blobs:
-                stored, data = blob.pop("encoded")
-                connection.execute(sa.insert(SAMPLE).values(trial_id=trial_id, stored=stored, data=data, **blob))
-            derive.write(
-                connection,
-                derive.derive(connection, sweep_id, baseline_mode, environment_id=environment_id, only=trial.cell_key),
-            )
+            trial_id = trials.record(connection, sweep_id, environment_id, trial)
         if self.is_moved():
             raise connect.moved(self.name)
         return trial_id
 
-    def note_environments(self, sweep_id: str, facts: dict[str, dict[str, Any]]) -> None:
-        """Add what is known of further environments of a sweep to its `host["environments"]`; what is there stays."""
-        with self._writing() as connection:
-            sweeps.lock(connection, sweep_id, self.name)
-            host = connection.execute(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id)).scalar_one()
-            known = {**facts, **(host.get("environments") or {})}
-            connection.execute(
-                sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(host={**host, "environments": known})
-            )
+    def trials_with_samples(
+        self, sweep_id: str, environment_ids: Iterable[str], part: int = 0, parts: int = 1
+    ) -> Iterator[tuple[dict[str, Any], dict[str, tuple[int, np.ndarray]]]]:
+        """Every row of `trial` of the sweep in these environments, with timer -> (samples taken, float32 array).
 
-    def finish_sweep(self, sweep_id: str, state: str) -> None:
-        """Set the state (completed, interrupted, failed) and the time of the end.
-
-        `running` takes the end back: this process runs the sweep now, which `host["process"]` says.
+        By cell key, a cell's by environment, round and attempt; of `parts` nearly equal ones, each of whole cells, the
+        one with the number `part`. A few hundred are held at a time, and no transaction stays open: a running sweep
+        goes on meanwhile, and what it adds is omitted.
         """
-        if state not in STATES:
-            raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")
-        finished = None if state == "running" else now()
-        with self._writing() as connection:
-            sweeps.lock(connection, sweep_id, self.name)
-            values: dict[str, Any] = {"state": state, "finished_at": finished}
-            if state == "running":
-                host = connection.execute(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id)).scalar_one()
-                values["host"] = {**host, "process": liveness.identity()}
-            connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(**values))
+        with self._reading() as connection:
+            ids = trials.trial_ids(connection, sweep_id, list(environment_ids), part, parts)
+        for start in range(0, len(ids), trials.CHUNK):
+            with self._reading() as connection:
+                found = list(trials.trials_by_id(connection, ids[start : start + trials.CHUNK]))
+            yield from found
 
-    def add_calibration(self, environment_id: str, gpu_uuid: str | None, **measured: dict[str, Any] | None) -> None:
-        """Store `ceilings`, `noise` or both (docs/measuring.md) of this environment; older ones are kept."""
-        with self._writing() as connection:
-            calibration.add(connection, environment_id, gpu_uuid, **measured)
+    def is_moved(self) -> bool:
+        """Return whether the path no longer leads to the file that was opened for writing (SQLite only)."""
+        file, opened = self._engine.get_execution_options().get(connect.FILE_OPTION, (None, None))
+        return opened is not None and connect.identity(file) != opened
 
-    def add_verdicts(self, environment_id: str, judged: Iterable[dict[str, Any]]) -> None:
-        """Store rows of `claim_verdict` (less their environment and time), all or none."""
-        with self._writing() as connection:
-            verdicts.add(connection, environment_id, judged)
+    def rescue(self, suffix: str) -> Path:
+        """Save all that a moved, deleted or replaced database holds in a new file, and return its path.
 
-    def set_baseline(self, name: str, sweep_id: str, note: str | None = None) -> list[str]:
-        """Name the sweep a baseline on all hardware that it has trials on, which is returned."""
-        with self._writing() as connection:
-            return baselines.put(connection, name, sweep_id, note, self.name)
+        It is next to the old path, or in a new temporary folder. Raises StoreError if neither can be written.
+        """
+        file: Path = self._engine.get_execution_options()[connect.FILE_OPTION][0]
+        name = f"{file.stem}.recovered-{suffix}.db"
+        with self._lock, self._engine.connect() as connection:
+            try:
+                copy = _copy(connection, file.with_name(name))
+            except (OSError, sqlite3.Error):
+                try:
+                    copy = _copy(connection, Path(tempfile.mkdtemp(prefix="effbench-")) / name)
+                except (OSError, sqlite3.Error) as error:
+                    raise StoreError(f"{connect.moved(self.name)}, and no copy of it can be saved: {error}") from error
+        _remove_log(file)
+        return copy
 
-    def remove_baseline(self, name: str, hardware: str | None = None) -> list[baselines.BaselineInfo]:
-        """Forget the name (on this hardware, None: on all); the sweeps stay. Returns what was removed."""
-        with self._writing() as connection:
-            return baselines.remove(connection, name, hardware, self.name)
+    def close(self) -> None:
+        """Close every connection. The Store cannot be used afterwards."""
+        self._engine.dispose()
 
-    def acknowledge(self, changes: Iterable[dict[str, str]], reason: str) -> None:
-        """Accept changes of history, each named by cell_key, hardware, metric and sweep_id (the first after it)."""
-        with self._writing() as connection:
-            acknowledgements.add(connection, changes, reason)
+    def __enter__(self) -> Self:
+        return self
 
-    def unacknowledge(self, ids: Iterable[int]) -> None:
-        """Take acknowledgements back, by their ids."""
-        with self._writing() as connection:
-            acknowledgements.remove(connection, ids)
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
-    def rebuild_results(self, sweep_id: str) -> None:
-        """Derive every result of the sweep again from its trials."""
-        with self._writing() as connection:
-            baseline_mode = sweeps.lock(connection, sweep_id, self.name)
-            derive.rewrite(connection, sweep_id, baseline_mode)
+    @contextmanager
+    def _reading(self) -> Iterator[sa.Connection]:
+        with self._translated(), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        if not self._writable:
+            raise StoreError(f"{self.name} is open for reading only")
+        with self._lock, self._translated(), self._writer.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (exc.SQLAlchemyError, sqlite3.Error) as error:
+            raise connect.explain(error, self.name) from error
+
+
+def _copy(connection: sa.Connection, target: Path) -> Path:
+    """Copy the database of an open connection, wherever its file is, to a new file."""
+    target.open("x").close()
+    try:
+        with closing(sqlite3.connect(target)) as copy:
+            connection.connection.driver_connection.backup(copy)
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
+    return target
+
+
+def _remove_log(file: Path) -> None:
+    """Remove this process's log: SQLite would take it for that of any file that is put where the database was."""
+    try:
+        ours = {connect.identity(descriptor) for descriptor in Path("/proc/self/fd").iterdir()}
+    except OSError:  # not Linux
+        return
+    for log in (file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")):
+        if (found := connect.identity(log)) and found in ours:
+            log.unlink(missing_ok=True)

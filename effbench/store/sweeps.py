@@ -1,21 +1,24 @@
-"""Sweeps as they are seen from outside: `SweepInfo`, and how a reference finds one."""
+"""Sweeps with their plans, environments and calibrations. Every function takes a connection."""
 
 from __future__ import annotations
 
 import datetime as dt
-import difflib
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 
-from effbench.errors import NothingFoundError, UsageError
+from effbench.cell import Cell, Environment
+from effbench.errors import NothingFoundError, UsageError, nearest
 from effbench.store import liveness
-from effbench.store.schema import ResultRow, SweepCellRow, SweepRow, TrialRow
+from effbench.store.connect import insert, name_of
+from effbench.store.schema import CALIBRATION, CELL, ENVIRONMENT, PLANNED, RESULT, STATES, SWEEP, TRIAL
+from effbench.store.values import cell_row, now, scalar
 
-SWEEP, PLANNED, TRIAL, RESULT = (row.__table__ for row in (SweepRow, SweepCellRow, TrialRow, ResultRow))
-
-STATES = ("running", "completed", "interrupted", "failed")
+#: rows in one statement: below SQLite's limit of bound values
+_CHUNK = 500
 #: How the names of sweeps begin that only run some cells of another one again: `last` is none of them.
 CONFIRMING = "confirm:"
 #: A clock may be ahead of ours by this much.
@@ -57,7 +60,7 @@ def starts_in_future(started_at: dt.datetime) -> bool:
     return started_at > dt.datetime.now(dt.UTC) + CLOCK_SKEW
 
 
-def all_sweeps(connection: sa.Connection, sweep_id: str | None = None) -> list[SweepInfo]:
+def sweeps(connection: sa.Connection, sweep_id: str | None = None) -> list[SweepInfo]:
     """Every sweep (or the one with this id), newest first; those that start in the future come last."""
     query = sa.select(SWEEP).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
     cells = sa.select(PLANNED.c.sweep_id, sa.func.count()).group_by(PLANNED.c.sweep_id)
@@ -92,31 +95,31 @@ def _state(row: sa.RowMapping) -> str:
     return "interrupted" if killed else row["state"]
 
 
-def find(connection: sa.Connection, ref: str, database: str) -> SweepInfo:
+def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
     """The sweep that `ref` means: `last`, an id, a name (its newest), or the unique start of an id.
 
     A sweep that starts in the future is never `last`, and the newest of its name only if no other has that name.
     Raises NothingFoundError that names what exists.
     """
-    rows = connection.execute(
-        sa.select(SWEEP.c.id, SWEEP.c.name, SWEEP.c.started_at).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
-    ).all()
+    query = sa.select(SWEEP.c.id, SWEEP.c.name, SWEEP.c.started_at)
+    rows = connection.execute(query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())).all()
+    return sweeps(connection, resolve(ref, rows, name_of(connection)))[0]
+
+
+def resolve(ref: str, rows: Sequence[tuple[str, str | None, dt.datetime]], database: str) -> str:
+    """The id that `ref` means among sweeps (id, name, start), newest first. Raises NothingFoundError, UsageError."""
     if not rows:
         raise NothingFoundError(f"{database} holds no sweep yet; `effbench -m model=mlp mode=eager,default` runs one")
-    started = [(row.id, row.name) for row in rows if not starts_in_future(row.started_at)]
-    future = [(row.id, row.name) for row in rows if starts_in_future(row.started_at)]
+    started = [(sweep_id, name) for sweep_id, name, start in rows if not starts_in_future(start)]
+    future = [(sweep_id, name) for sweep_id, name, start in rows if starts_in_future(start)]
     if ref == "last" and not started:
         raise NothingFoundError(
             f"every sweep in {database} starts in the future, so none is `last`; name one by its id: "
             f"{_some([sweep_id for sweep_id, _ in future])}"
         )
-    known = started if ref == "last" else [*started, *future]
-    return all_sweeps(connection, _resolve(ref, known, database))[0]
-
-
-def _resolve(ref: str, known: list[tuple[str, str | None]], database: str) -> str:
     if ref == "last":
-        return next((one for one, name in known if not (name or "").startswith(CONFIRMING)), known[0][0])
+        return next((one for one, name in started if not (name or "").startswith(CONFIRMING)), started[0][0])
+    known = [*started, *future]
     ids = [sweep_id for sweep_id, _ in known]
     if ref in ids:
         return ref
@@ -129,22 +132,194 @@ def _resolve(ref: str, known: list[tuple[str, str | None]], database: str) -> st
     if starting:
         raise UsageError(f"{ref!r} is the start of {len(starting)} sweeps: {_some(starting)}; give more of the id")
     names = list(dict.fromkeys(name for _, name in known if name))
-    near = difflib.get_close_matches(ref, names + ids, n=3, cutoff=0.5)
+    near = nearest(ref, names + ids, cutoff=0.5)
     if near:
-        raise NothingFoundError(f"no sweep {ref!r} in {database}; nearest: {_some(near)}")
+        raise NothingFoundError(f"no sweep {ref!r} in {database}; nearest: {near}")
     there = _some([f"{sweep_id} ({name})" if name else sweep_id for sweep_id, name in known])
     raise NothingFoundError(f"no sweep {ref!r} in {database}; there are {there}, and `last`")
 
 
-def lock(connection: sa.Connection, sweep_id: str, database: str) -> str:
+def _some(items: list[str], most: int = 4) -> str:
+    return ", ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")
+
+
+def lock(connection: sa.Connection, sweep_id: str) -> str:
     """The sweep's baseline mode; holds its row, so that no one derives from trials that another is adding."""
     found = connection.execute(
         sa.select(SWEEP.c.baseline_mode).where(SWEEP.c.id == sweep_id).with_for_update()
     ).scalar()
     if found is None:
-        raise NothingFoundError(f"no sweep {sweep_id!r} in {database}")
+        raise NothingFoundError(f"no sweep {sweep_id!r} in {name_of(connection)}")
     return found
 
 
-def _some(items: list[str], most: int = 4) -> str:
-    return ", ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")
+def begin_sweep(
+    connection: sa.Connection,
+    *,
+    name: str | None,
+    label: str | None,
+    command: list[str],
+    overrides: list[str],
+    protocol: dict[str, Any],
+    baseline_mode: str,
+    seed: int,
+    git_revision: str | None,
+    host: dict[str, Any],
+    plan: Sequence[Cell],
+    rounds: int,
+    cell_overrides: Mapping[str, list[str]] | None = None,
+) -> str:
+    """Store a sweep in state `running` with its planned cells; return its id.
+
+    The id starts with the time (UTC), so ids sort by it: `20261121-143052-7f3a`. A cell that is planned twice
+    counts once, at its first position. `cell_overrides`: cell key -> the overrides that plan it again.
+    """
+    started = now()
+    values = {
+        "name": name,
+        "label": label,
+        "state": "running",
+        "started_at": started,
+        "finished_at": None,
+        "command": command,
+        "overrides": overrides,
+        "protocol": protocol,
+        "baseline_mode": baseline_mode,
+        "seed": seed,
+        "rounds": rounds,
+        "git_revision": git_revision,
+        "host": host,
+    }
+    values = {key: scalar(value) for key, value in values.items()}
+    while True:
+        sweep_id = f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        new = insert(connection, SWEEP).values(id=sweep_id, **values).on_conflict_do_nothing()
+        # not its rowcount: PostgreSQL's driver does not return one
+        if connection.scalar(new.returning(SWEEP.c.id)) is not None:
+            break
+    _plan(connection, sweep_id, plan, 0, cell_overrides)
+    return sweep_id
+
+
+def extend_sweep(
+    connection: sa.Connection,
+    sweep_id: str,
+    cells: Iterable[Cell],
+    cell_overrides: Mapping[str, list[str]] | None = None,
+) -> None:
+    """Plan further cells after those of the sweep; cells that are planned already keep their place."""
+    lock(connection, sweep_id)
+    rows = connection.execute(sa.select(PLANNED.c.cell_key, PLANNED.c.position).where(PLANNED.c.sweep_id == sweep_id))
+    known = {row.cell_key: row.position for row in rows}
+    fresh = [cell for cell in cells if cell.key not in known]
+    _plan(connection, sweep_id, fresh, max(known.values(), default=-1) + 1, cell_overrides)
+
+
+def _plan(
+    connection: sa.Connection,
+    sweep_id: str,
+    cells: Iterable[Cell],
+    first: int,
+    overrides: Mapping[str, list[str]] | None,
+) -> None:
+    rows = list({row["key"]: row for row in map(cell_row, cells)}.values())
+    planned = [
+        {"sweep_id": sweep_id, "cell_key": row["key"], "position": first + index,
+         "overrides": (overrides or {}).get(row["key"])}
+        for index, row in enumerate(rows)
+    ]  # fmt: skip
+    for start in range(0, len(rows), _CHUNK):
+        connection.execute(insert(connection, CELL).on_conflict_do_nothing(), rows[start : start + _CHUNK])
+        connection.execute(sa.insert(PLANNED), planned[start : start + _CHUNK])
+
+
+def planned(connection: sa.Connection, sweep_id: str) -> list[Cell]:
+    """The cells of the sweep in the order of the plan."""
+    query = (
+        sa.select(CELL.c.params)
+        .join(PLANNED, PLANNED.c.cell_key == CELL.c.key)
+        .where(PLANNED.c.sweep_id == sweep_id)
+        .order_by(PLANNED.c.position)
+    )
+    return [Cell.from_params(params) for params in connection.scalars(query)]
+
+
+def cell_overrides(connection: sa.Connection, sweep_id: str) -> dict[str, list[str] | None]:
+    """Cell key -> the overrides that plan the cell again, None where they are unknown; in the order of the plan."""
+    query = sa.select(PLANNED.c.cell_key, PLANNED.c.overrides).where(PLANNED.c.sweep_id == sweep_id)
+    return {row.cell_key: row.overrides for row in connection.execute(query.order_by(PLANNED.c.position))}
+
+
+def note_environments(connection: sa.Connection, sweep_id: str, facts: dict[str, dict[str, Any]]) -> None:
+    """Add facts of further environments to the sweep's `host["environments"]`; those that are there stay."""
+    lock(connection, sweep_id)
+    host = connection.execute(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id)).scalar_one()
+    known = {**facts, **(host.get("environments") or {})}
+    connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(host={**host, "environments": known}))
+
+
+def finish_sweep(connection: sa.Connection, sweep_id: str, state: str) -> None:
+    """Set the state (completed, interrupted, failed) and the time of the end.
+
+    `running` takes the end back: this process runs the sweep now, as `host["process"]` records.
+    """
+    if state not in STATES:
+        raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")
+    lock(connection, sweep_id)
+    values: dict[str, Any] = {"state": state, "finished_at": None if state == "running" else now()}
+    if state == "running":
+        host = connection.execute(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id)).scalar_one()
+        values["host"] = {**host, "process": liveness.identity()}
+    connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(**values))
+
+
+def add_environment(connection: sa.Connection, env: Environment, details: dict[str, Any]) -> str:
+    """Store an environment once; return its id. `details` are kept as they were the first time."""
+    values = {name: scalar(getattr(env, name)) for name in env.__dataclass_fields__}
+    connection.execute(
+        insert(connection, ENVIRONMENT)
+        .values(id=env.id, **values, details=details, first_seen_at=now())
+        .on_conflict_do_nothing()
+    )
+    return env.id
+
+
+def environments(connection: sa.Connection, ids: Iterable[str] | None = None) -> list[dict[str, Any]]:
+    """Rows of `environment` (all, or those of `ids`), with `flags` and `details` as dicts, oldest first."""
+    query = sa.select(ENVIRONMENT).order_by(ENVIRONMENT.c.first_seen_at, ENVIRONMENT.c.id)
+    if ids is not None:
+        query = query.where(ENVIRONMENT.c.id.in_(list(dict.fromkeys(ids))))
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def hardware(connection: sa.Connection, sweep_id: str) -> list[str]:
+    """What the sweep has trials on: GPUs by name; a machine without one by its CPU."""
+    query = (
+        sa.select(sa.func.coalesce(ENVIRONMENT.c.gpu_name, ENVIRONMENT.c.cpu_name))
+        .where(ENVIRONMENT.c.id.in_(sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id)))
+        .distinct()
+    )
+    return sorted(connection.scalars(query))
+
+
+def add_calibration(
+    connection: sa.Connection, environment_id: str, gpu_uuid: str | None, **measured: dict[str, Any] | None
+) -> None:
+    """Store `ceilings`, `noise` or both (docs/measuring.md) of this environment; older ones are kept."""
+    row = {"environment_id": environment_id, "gpu_uuid": gpu_uuid, "measured_at": now(), **measured}
+    connection.execute(sa.insert(CALIBRATION).values(**row))
+
+
+def calibration(connection: sa.Connection, environment_id: str) -> dict[str, Any] | None:
+    """The environment's newest `ceilings` and newest `noise`, each None if never measured; None without both.
+
+    `measured_at` and `gpu_uuid` are those of the newest row.
+    """
+    query = sa.select(CALIBRATION).where(CALIBRATION.c.environment_id == environment_id)
+    # by time, not by id: an older one may have been imported since
+    newest_first = query.order_by(CALIBRATION.c.measured_at.desc(), CALIBRATION.c.id.desc())
+    rows = connection.execute(newest_first).mappings().all()
+    if not rows:
+        return None
+    newest = {name: next((row[name] for row in rows if row[name] is not None), None) for name in ("ceilings", "noise")}
+    return {"measured_at": rows[0]["measured_at"], "gpu_uuid": rows[0]["gpu_uuid"], **newest}

@@ -1,4 +1,4 @@
-"""Measured values made fit for any database: what cannot be stored becomes NULL, never an exception."""
+"""Values as any database can hold them: what cannot be stored becomes NULL, never an exception."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import dataclasses
 import datetime as dt
 import json
 import math
-from typing import Any
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from effbench.cell import Cell, Status, Trial, digest, encodable
-from effbench.store.schema import ResultRow, TrialRow
+from effbench.errors import StoreError
+from effbench.store.schema import TRIAL
+
+if TYPE_CHECKING:
+    import numpy as np
 
 #: the columns of `trial` that are fields of `cell.Trial`
-TRIAL_FIELDS = tuple(field.name for field in dataclasses.fields(Trial) if field.name in TrialRow.__table__.columns)
-RESULT_FIELDS = tuple(
-    column.name
-    for column in ResultRow.__table__.columns
-    if column.name not in ("sweep_id", "cell_key", "environment_id")
-)
+TRIAL_FIELDS = tuple(field.name for field in dataclasses.fields(Trial) if field.name in TRIAL.columns)
+#: samples as blobs: float32, little-endian, zlib
+CODEC = "f32le+zlib"
+#: samples kept of one timer of one trial
+SAMPLE_LIMIT = 5000
 _INT64 = 2**63
 
 
@@ -46,7 +51,7 @@ def plain(value: Any) -> Any:
 
 
 def dump_json(value: Any) -> str:
-    return json.dumps(plain(value), allow_nan=False)
+    return json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
 
 
 def scalar(value: Any) -> Any:
@@ -75,24 +80,19 @@ def instant(value: str | None) -> dt.datetime | None:
     return parsed.replace(tzinfo=dt.UTC) if parsed.tzinfo is None else parsed.astimezone(dt.UTC)
 
 
-def comparison_key(cell: Cell) -> str:
-    """Hash of everything but the mode: cells that share it are compared with each other."""
-    params = cell.params()
-    del params["mode"]
-    return digest(params)
-
-
 def cell_row(cell: Cell) -> dict[str, Any]:
+    """The row of `cell`. Cells with the same `comparison_key`, a hash of all but the mode, are compared."""
+    params = cell.params()
     return {
         "key": cell.key,
-        "comparison_key": comparison_key(cell),
+        "comparison_key": digest({name: value for name, value in params.items() if name != "mode"}),
         "model": cell.model_name,
         "bs": cell.bs,
         "mode": cell.mode_name,
         "dtype": cell.dtype,
         "phase": cell.phase,
         "device": cell.device,
-        "params": cell.params(),
+        "params": params,
     }
 
 
@@ -112,3 +112,35 @@ def trial_of(row: dict[str, Any]) -> Trial:
     started = fields["started_at"]
     fields["started_at"] = started.isoformat() if started else None
     return Trial(**{**fields, "status": Status(fields["status"])})
+
+
+def encode_samples(values: Sequence[float]) -> tuple[int, bytes]:
+    """How many of `values` are stored, and their blob. Beyond `SAMPLE_LIMIT` they are thinned evenly, in order, with
+    the first and the last."""
+    import numpy as np
+
+    # what is no number stays in its place as nan: order and spacing matter
+    with np.errstate(over="ignore"):
+        array = np.asarray([np.nan if value is None else value for value in values], dtype="<f4")
+    if len(array) > SAMPLE_LIMIT:
+        array = array[np.linspace(0, len(array) - 1, SAMPLE_LIMIT).round().astype(np.int64)]
+    return len(array), zlib.compress(array.tobytes(), 6)
+
+
+def decode_samples(codec: str, data: bytes, stored: int) -> np.ndarray:
+    """The float32 samples of a blob, of which no more than `stored` are inflated. Raises StoreError for an unknown
+    codec or a damaged blob."""
+    import numpy as np
+
+    if codec != CODEC:
+        raise StoreError(f"samples are stored as {codec!r}; this effbench reads {CODEC!r}: upgrade effbench")
+    if not 0 <= stored <= SAMPLE_LIMIT:
+        raise StoreError(f"damaged samples: {stored} stored, at most {SAMPLE_LIMIT} are allowed")
+    inflater = zlib.decompressobj()
+    try:
+        content = inflater.decompress(data, 4 * stored + 1)
+    except (zlib.error, TypeError) as error:
+        raise StoreError(f"damaged samples: {error}") from error
+    if len(content) != 4 * stored or not inflater.eof or inflater.unused_data:
+        raise StoreError(f"damaged samples: the blob does not hold {stored} of them")
+    return np.frombuffer(content, dtype="<f4").astype(np.float32)

@@ -16,7 +16,7 @@ def refusal(sweep: SweepInfo) -> str:
     """Return why nothing that this imported sweep recorded runs here, and what to do."""
     return (
         f"sweep {sweep.id} was imported, so what it recorded is not run here; review it "
-        f"(effbench export --whole --no-samples --sweep {sweep.id}), then add {FLAG}"
+        f"(effbench export --whole --sweep {sweep.id} --out review.db; sqlite3 review.db .dump), then add {FLAG}"
     )
 
 

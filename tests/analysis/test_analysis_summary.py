@@ -1,14 +1,20 @@
 """What the trials of a cell say together."""
 
-import dataclasses
+import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 
-from effbench.analysis.summary import Summary, break_even_calls, counted, last_attempts, summarise
+from effbench.analysis import summary
+from effbench.analysis.summary import break_even_calls, counted, last_attempts
 from effbench.cell import SEVERITY, Status, Trial
 
 OK, NOISY, ERROR = Status.OK, Status.NOISY, Status.ERROR
+
+
+def summarise(*args, **kwargs):
+    return SimpleNamespace(**summary.summarise(*args, **kwargs))
 
 
 def trial(round=0, status=OK, **values):
@@ -17,21 +23,25 @@ def trial(round=0, status=OK, **values):
     return Trial("k", round, status, **values)
 
 
+def figures(found):
+    """What is not None but for latency and throughput."""
+    ignored = ("status", "reason", "trials", "latency_ms", "throughput_per_s")
+    return {name: value for name, value in vars(found).items() if value is not None and name not in ignored}
+
+
 def test_the_last_attempt_of_a_round_counts():
     trials = [trial(0, attempt=1), trial(0, ERROR, attempt=0), trial(1, ERROR, attempt=2), trial(1, attempt=1)]
     assert [(t.round, t.attempt) for t in last_attempts(trials)] == [(0, 1), (1, 2)]
     assert summarise(trials[:2], bs=1).status is OK
     assert summarise(trials, bs=1).status is ERROR
+    with pytest.raises(ValueError, match="at least one"):
+        summarise([], bs=1)
 
 
-@pytest.mark.parametrize("worse", range(len(SEVERITY) - 1))
-def test_the_worst_status_wins_in_the_order_of_severity(worse):
-    pair = [trial(0, SEVERITY[worse + 1], reason="milder"), trial(1, SEVERITY[worse], reason="worst")]
-    found = summarise(pair, bs=1)
-    assert (found.status, found.reason, found.trials) == (SEVERITY[worse], "worst", 2)
-
-
-def test_the_reason_is_the_first_of_the_worst_that_has_one():
+def test_the_worst_status_wins_with_its_first_reason():
+    for worse, milder in itertools.pairwise(SEVERITY):
+        found = summarise([trial(0, milder, reason="milder"), trial(1, worse, reason="worst")], bs=1)
+        assert (found.status, found.reason, found.trials) == (worse, "worst", 2)
     trials = [trial(0, ERROR), trial(1, ERROR, reason="b"), trial(2, ERROR, reason="c"), trial(3, reason="fine")]
     assert summarise(trials, bs=1).reason == "b"
 
@@ -56,11 +66,7 @@ def test_noisy_rounds_are_set_aside_while_three_ok_ones_remain():
     assert (found.status, found.reason, found.trials, found.speedup) == (NOISY, "throttled", 4, None)
     assert found.latency_ms == pytest.approx(10.0)
     assert len(counted(three + noisy)) == 3
-
-
-def test_noisy_rounds_do_not_hide_a_failure():
-    found = summarise([*(trial(r) for r in range(3)), trial(3, NOISY), trial(4, Status.CRASHED)], bs=1)
-    assert found.status is Status.CRASHED
+    assert summarise([*three, trial(3, NOISY), trial(4, Status.CRASHED)], bs=1).status is Status.CRASHED
 
 
 def test_figures():
@@ -89,15 +95,10 @@ def test_figures():
     assert (found.speedup, found.memory_ratio, found.break_even_calls) == (None, None, None)
 
 
-def test_throughput_falls_back_on_latency():
-    assert summarise([trial(latency_ms=4.0)], bs=2).throughput_per_s == pytest.approx(500.0)
-
-
 def test_what_does_not_apply_is_none():
-    found = summarise([trial()], bs=1)
-    given = {"status", "reason", "trials", "latency_ms", "throughput_per_s"}
-    rest = {f.name: getattr(found, f.name) for f in dataclasses.fields(Summary) if f.name not in given}
-    assert rest == dict.fromkeys(rest)
+    found = summarise([trial(latency_ms=4.0)], bs=2)
+    assert found.throughput_per_s == pytest.approx(500.0), "without a period it is that of the latency"
+    assert figures(found) == {}
 
 
 def test_speedup_with_an_interval():
@@ -116,29 +117,23 @@ def test_the_baseline_is_one_by_definition():
     assert (prepared.break_even_calls, prepared.memory_ratio) == (None, 1.0)
 
 
-@pytest.mark.parametrize("status", [Status.DEGRADED, NOISY])
-def test_measured_but_not_ok_keeps_its_figures_without_a_speedup(status):
+def test_only_ok_has_a_speedup():
     baseline = [trial(latency_ms=4.0, peak_reserved_bytes=10)]
-    found = summarise([trial(0, status, peak_reserved_bytes=5, compile_s=1.0, compile_cache="cold")], bs=1,
-                      baseline=baseline)  # fmt: skip
-    assert found.latency_ms == pytest.approx(2.0)
-    assert (found.speedup, found.break_even_calls) == (None, None)
-    assert found.memory_ratio == 2.0
+    for status in (Status.DEGRADED, NOISY):
+        own = trial(0, status, peak_reserved_bytes=5, compile_s=1.0, compile_cache="cold")
+        found = summarise([own], bs=1, baseline=baseline)
+        assert (found.latency_ms, found.memory_ratio) == (pytest.approx(2.0), 2.0)
+        assert (found.speedup, found.break_even_calls) == (None, None)
+    for status in set(Status) - {OK}:
+        assert summarise([trial()], bs=1, baseline=[trial(0, status, latency_ms=4.0)]).speedup is None
 
 
-@pytest.mark.parametrize("status", [s for s in Status if s is not OK])
-def test_no_speedup_against_a_baseline_that_is_not_ok(status):
-    assert summarise([trial()], bs=1, baseline=[trial(0, status, latency_ms=4.0)]).speedup is None
-
-
-@pytest.mark.parametrize("status", [s for s in Status if not s.is_measured])
-def test_a_failure_has_no_figures_but_those_that_explain_it(status):
-    trials = [trial(0, peak_reserved_bytes=4, compile_s=2.0), trial(1, status, rel_error=0.5, recompiles=9, reason="r")]
-    found = summarise(trials, bs=1, baseline=[trial()])
-    assert (found.status, found.reason, found.rel_error, found.recompiles, found.trials) == (status, "r", 0.5, 9, 2)
-    kept = {"status", "reason", "trials", "rel_error", "recompiles"}
-    rest = {f.name: getattr(found, f.name) for f in dataclasses.fields(Summary) if f.name not in kept}
-    assert rest == dict.fromkeys(rest)
+def test_a_failure_has_no_figures_but_those_that_explain_it():
+    for status in (status for status in Status if not status.is_measured):
+        failed = trial(1, status, rel_error=0.5, recompiles=9, reason="r")
+        found = summarise([trial(0, peak_reserved_bytes=4, compile_s=2.0), failed], bs=1, baseline=[trial()])
+        assert (found.status, found.reason, found.trials, found.latency_ms) == (status, "r", 2, None)
+        assert figures(found) == {"rel_error": 0.5, "recompiles": 9}
 
 
 def test_break_even():
@@ -171,29 +166,13 @@ def test_values_that_are_no_numbers_never_crash():
     assert summarise([bad, trial(1)], bs=1, baseline=[bad]).latency_ms == pytest.approx(2.0)
 
 
-def test_no_trials_are_refused():
-    with pytest.raises(ValueError, match="at least one"):
-        summarise([], bs=1)
-
-
 class TestReasons:
     """What explains the time: mostly from the one trial that was profiled."""
 
     def trials(self, **profiled):
         first = {"gpu_busy_ms": 0.3, "kernels": 8, "flops": 1e9, "min_bytes": 1e6, **profiled}
-        return [
-            Trial(
-                "k",
-                round,
-                Status.OK,
-                latency_ms=1.2,
-                period_ms=0.5,
-                enqueue_ms=0.1,
-                steady=round != 1,
-                **(first if round == 0 else {}),
-            )
-            for round in range(3)
-        ]
+        common = {"latency_ms": 1.2, "period_ms": 0.5, "enqueue_ms": 0.1}
+        return [trial(r, steady=r != 1, **common, **(first if r == 0 else {})) for r in range(3)]
 
     def test_figures_of_the_profiled_trial_stand_for_the_cell(self):
         found = summarise(self.trials(compute_floor_ms=0.1, memory_floor_ms=0.3), bs=1)

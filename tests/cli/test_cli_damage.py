@@ -11,7 +11,7 @@ import pytest
 from made_sweeps import a_cell
 
 from effbench.store import Store
-from effbench.store.samples import CODEC, encode
+from effbench.store.values import CODEC, encode_samples
 
 EAGER, GRAPH = a_cell("eager"), a_cell("cuda-graph")
 COMMANDS = {
@@ -20,7 +20,7 @@ COMMANDS = {
     "report": ["--format", "markdown"],
     "compare": ["main", "last"],
     "history": [],
-    "export": ["--whole", "--out", "x.jsonl"],
+    "export": ["--out", "x.db"],
     "check": ["--baseline", "main"],
 }
 #: A statement, and what the line of `db check` about it holds.
@@ -29,23 +29,23 @@ CORRUPTIONS = [
     ("UPDATE result SET status = 'fine'", "result.status is 'fine', not one of", "and 3 more"),
     ("UPDATE sweep SET state = 'fine' WHERE id = '{last}'", "sweep.state is 'fine'", "id {last}"),
     ("UPDATE sweep SET started_at = '2026-13-45 99:00' WHERE id = '{last}'", "sweep.started_at", "not a time"),
-    ("UPDATE trial SET recorded_at = 'soon' WHERE id = 2", "trial.recorded_at is 'soon', not a time", "id 2"),
-    ("UPDATE trial SET latency_ms = 'fast' WHERE id = 2", "trial.latency_ms is 'fast', not a number", "id 2"),
+    ("UPDATE trial SET recorded_at = 'soon' WHERE id = 2", "trial.recorded_at is soon, not a time", "id 2"),
+    ("UPDATE trial SET latency_ms = 'fast' WHERE id = 2", "trial.latency_ms is fast, not a finite number", "id 2"),
     ("UPDATE trial SET latency_ms = 9e999 WHERE id = 2", "trial.latency_ms is inf", "id 2"),
-    ("UPDATE trial SET round = 'one' WHERE id = 2", "trial.round is 'one', not an integer", "id 2"),
-    ("UPDATE result SET speedup = x'ff'", "result.speedup", "not a number"),
+    ("UPDATE trial SET round = 'one' WHERE id = 2", "trial.round is one, not an integer", "id 2"),
+    ("UPDATE result SET speedup = x'ff'", "result.speedup", "not a finite number"),
     ("UPDATE trial SET wall_s = NULL, attempt = NULL WHERE id = 4", "trial.attempt is NULL", "id 4"),
     ("UPDATE cell SET mode = NULL WHERE key = '{key}'", "cell.mode is NULL", "{key}"),
     ("UPDATE cell SET bs = 9 WHERE key = '{key}'", "cell.bs does not follow from cell.params", "{key}"),
     ("UPDATE cell SET params = '{{}}' WHERE key = '{key}'", "cell.params does not describe a cell", "{key}"),
     ("UPDATE cell SET params = '[1' WHERE key = '{key}'", "cell.params is not JSON", "{key}"),
     ("UPDATE sweep SET host = '[]' WHERE id = '{last}'", "sweep.host is [], not a JSON object", "id {last}"),
-    ("UPDATE sweep SET command = '[1]' WHERE id = '{last}'", "sweep.command is not a list of texts", "id {last}"),
+    ("UPDATE sweep SET command = '[1]' WHERE id = '{last}'", "sweep.command is [1], not a list of texts", "id {last}"),
     ("UPDATE environment SET flags = 'none'", "environment.flags is not JSON", "environment id"),
     ("UPDATE environment SET cpu_name = x'ff'", "environment.cpu_name", "not text"),
-    ("UPDATE sample SET data = 'text'", "damaged samples", "of trial 1"),
-    ("UPDATE sample SET stored = 'two'", "sample.stored is 'two', not an integer", "trial_id 1"),
-    ("UPDATE sample SET trial_id = 'first'", "sample.trial_id is 'first', not an integer", "timer latency_ms"),
+    ("UPDATE sample SET data = 'text'", "sample.data is text, not a blob", "trial_id 1"),
+    ("UPDATE sample SET stored = 'two'", "sample.stored is two, not an integer", "trial_id 1"),
+    ("UPDATE sample SET trial_id = 'first'", "sample.trial_id is first, not an integer", "timer latency_ms"),
 ]
 
 
@@ -62,7 +62,7 @@ def damaged(made):
     first, last = (made.sweep([EAGER, GRAPH], rounds=2, name=name) for name in ("main", "next"))
     with Store.open(made.path, mode="write") as store:
         store.set_baseline("main", first)
-    stored, data = encode([1.0])
+    stored, data = encode_samples([1.0])
     edit(made.path, f"INSERT INTO sample VALUES (1, 'latency_ms', 1, {stored}, '{CODEC}', x'{data.hex()}')")
     with closing(sqlite3.connect(made.path)) as connection:
         connection.execute("PRAGMA writable_schema = ON")
@@ -105,7 +105,7 @@ def test_a_site_of_a_damaged_database(damaged, effbench):
 
 def test_check_survives_what_it_does_not_foresee(damaged, effbench, monkeypatch):
     damaged("UPDATE trial SET wall_s = 1")
-    monkeypatch.setattr("effbench.store.derive.summarise", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("effbench.store.trials.summarise", lambda *_, **__: 1 / 0)
     done = effbench("db", "check")
     assert done.code == 1 and "cannot be derived from its trials: ZeroDivisionError" in done.out
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -46,59 +45,40 @@ def refused(done, *said, code=2):
         assert text in err
 
 
-@pytest.mark.parametrize("out", ["sweeps.jsonl", "new/sweeps.jsonl.gz", "sweeps/", "sweeps.parquet"])
-def test_out_and_in_again(out, odd, run):
-    assert run("export", "--db", odd, "--whole", "--out", out) == (0, f"3 whole sweeps -> {out}\n", "")
-    code, said, err = run("import", out, "--baselines")
+def test_out_and_in_again(odd, run):
+    assert run("export", "--db", odd, "--out", "new/sweeps.db") == (0, "3 whole sweeps -> new/sweeps.db\n", "")
+    code, said, err = run("import", "new/sweeps.db", "--baselines")
     assert (code, err) == (0, "")
     assert "imported, 6 cells, " in said
-    assert ", with 2 baselines, 1 acknowledgement, " not in said  # sorted by name
     assert "with 1 acknowledgement, 2 baselines, 2 calibrations, 1 claim verdict" in said
     assert said.splitlines()[-1] == "3 sweeps: 3 imported · database results/effbench.db"
     assert whole.contents("results/effbench.db") == whole.contents(odd)
-    code, said, _ = run("import", out)
-    assert code == 0
-    assert said.splitlines()[-1] == "3 sweeps: 3 already there · database results/effbench.db"
+    assert "imported" in run("ls")[1]
+    code, said, _ = run("import", "new/sweeps.db")
+    assert (code, said.splitlines()[-1]) == (0, "3 sweeps: 3 already there · database results/effbench.db")
 
 
-def test_the_format_is_what_is_asked_for(odd, run):
-    assert run("export", "--db", odd, "--whole", "--format", "parquet", "--out", "x.jsonl")[0] == 0
-    assert Path("x.jsonl/manifest.json").is_file()
-    assert run("export", "--db", odd, "--whole", "--format", "jsonl", "--out", "x.parquet")[0] == 0
-    assert Path("x.parquet").read_text().startswith('{"format":"effbench-sweeps","version":1,')
-    # whatever a file is called, it is read as what it is
-    assert run("import", "x.jsonl", "x.parquet")[0] == 0
-
-
-def test_a_pipe_between_two_effbenches(odd, cli):
-    code, said = cli.start("export", "--db", str(odd), "--whole", "--no-samples"), None
-    done = subprocess.run(
-        [sys.executable, "-m", "effbench", "import", "-"],
-        cwd=cli.folder, env=cli.env, stdin=code.stdout, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    code.stdout.close()
-    said = code.stderr.read()
-    code.stderr.close()
-    assert (code.wait(), said, done.returncode, done.stderr) == (0, "", 0, "")
-    assert "3 sweeps: 3 imported" in done.stdout
-    found = whole.contents(cli.db)
+def test_a_pipe_between_two_effbenches(odd, tmp_path, monkeypatch, capfdbinary):
+    monkeypatch.chdir(tmp_path)
+    assert command_line.run(["export", "--db", str(odd), "--whole", "--no-samples"]) == 0
+    content = capfdbinary.readouterr().out
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    assert command_line.run(["import", "-"]) == 0
+    found = whole.contents("results/effbench.db")
     assert (found["sample"], found["trial"]) == ([], whole.contents(odd)["trial"])
-
-
-def test_a_cut_off_pipe(odd, run, monkeypatch):
-    _, text, _ = run("export", "--db", odd, "--whole")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text[: len(text) // 2].encode())))
-    refused(run("import", "-"), "standard input, line ", "cut off")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-    assert run("import", "-")[0] == 0
+    for cut, said in ((len(content) // 2, "damaged"), (0, "is empty"), (50, "not a database")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content[:cut])))
+        assert command_line.run(["import", "-"]) == 2
+        err = capfdbinary.readouterr().err.decode()
+        assert "standard input" in err and said in err and len(err.splitlines()) <= 2, err
 
 
 def test_several_sweeps_by_name(odd, run):
     name = whole.ODD_TEXT[0]
     words = ("export", "--db", odd, "--whole", "--sweep", "last", "--sweep", name, "--sweep", "nothing yet")
-    assert "2 whole sweeps" in run(*words, "--out", "x.jsonl")[1]
+    assert "2 whole sweeps" in run(*words, "--out", "x.db")[1]
     assert run("import", odd, "--sweep", "nothing yet", "--sweep", "last")[1].count("imported, 2 cells, 0 trials") == 1
-    assert "1 imported, 1 already there" in run("import", "x.jsonl")[1]
+    assert "1 imported, 1 already there" in run("import", "x.db")[1]
 
 
 def test_straight_into_another_database(odd, run):
@@ -113,12 +93,13 @@ def test_straight_into_another_database(odd, run):
 
 def test_a_folder_of_what_machines_sent(odd, run):
     Path("runs").mkdir()
-    run("export", "--db", odd, "--whole", "--sweep", "last", "--out", "runs/a.jsonl.gz")
-    run("export", "--db", odd, "--whole", "--sweep", whole.ODD_TEXT[0], "--out", "runs/b")
-    Path("runs/c.jsonl").write_text("half of it")
+    run("export", "--db", odd, "--sweep", "last", "--out", "runs/a.db")
+    run("export", "--db", odd, "--sweep", whole.ODD_TEXT[0], "--out", "runs/b.db")
+    Path("runs/c.db").write_bytes(Path("runs/b.db").read_bytes()[:5000])
+    Path("runs/notes.txt").write_text("")
     code, said, err = run("import", "runs")
     assert said.count("imported, ") == 2, "one damaged file does not keep the others away"
-    refused((code, said, err), "runs/c.jsonl, line 1: not a file of whole sweeps")
+    refused((code, said, err), "runs/c.db", "damaged")
 
 
 def test_a_refused_sweep_is_an_error_and_the_rest_is_taken(odd, run, tmp_path):
@@ -139,46 +120,41 @@ def test_a_baseline_that_stays_is_said(odd, run):
     assert said.count("stays on sweep") == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "said", "code"),
-    [
-        (["import"], ["SOURCE"], 2),
-        (["import", ""], ["no file, folder or database ''"], 2),
-        (["import", "nowhere"], ["no file, folder or database nowhere"], 2),
-        (["import", "."], ["neither JSON lines", "Parquet"], 2),
-        (["import", "empty"], ["empty is empty"], 2),
-        (["import", "mysql://me:s3cret@host/x"], ["SQLite or PostgreSQL"], 2),
-        (["import", "ODD", "--db", "ODD"], ["is the database to import into"], 2),
-        (["import", "ODD", "--sweep", "nowhere"], ["no sweep 'nowhere'"], 3),
-        (["import", "x.csv"], ["not a file of whole sweeps", "effbench export --whole"], 2),
-        (["import", "x.csv", "--sweep", "last"], ["--sweep chooses from a database"], 2),
-        (["import", "blank.db"], ["no sweep in what was named"], 3),
-        (["export", "--db", "blank.db", "--whole"], ["holds no sweep yet"], 3),
-        (["export", "--db", "ODD", "--whole", "--format", "csv"], ["jsonl or parquet, not csv"], 2),
-        (["export", "--db", "ODD", "--whole", "--format", "parquet"], ["needs --out FOLDER"], 2),
-        (["export", "--db", "ODD", "--format", "parquet"], ["needs --out FILE"], 2),
-        (["export", "--db", "ODD", "--no-samples"], ["for --whole"], 2),
-        (["export", "--db", "ODD", "--to", "x.db", "--out", "y"], ["--out and --format are for files"], 2),
-        (["export", "--db", "ODD", "--whole", "--out", "empty/x.jsonl"], ["cannot write empty/x.jsonl"], 2),
-        (["export", "--db", "ODD", "--whole", "--out", "empty/"], ["cannot write empty"], 2),
-        (["export", "--db", "ODD", "--out", "empty/x.parquet"], ["cannot write empty/x.parquet"], 2),
-    ],
-)
-def test_refusals(words, said, code, odd, run, tmp_path):
+REFUSALS = [
+    (["import"], ["SOURCE"], 2),
+    (["import", ""], ["no file, folder or database ''"], 2),
+    (["import", "nowhere"], ["no file, folder or database nowhere"], 2),
+    (["import", "folder"], ["holds no database"], 2),
+    (["import", "empty"], ["empty is empty"], 2),
+    (["import", "mysql://me:s3cret@host/x"], ["SQLite or PostgreSQL"], 2),
+    (["import", "ODD", "--db", "ODD"], ["is the database to import into"], 2),
+    (["import", "ODD", "--sweep", "nowhere"], ["no sweep 'nowhere'"], 3),
+    (["import", "x.csv"], ["not a database of whole sweeps", "effbench export --whole"], 2),
+    (["import", "blank.db"], ["no sweep in what was named"], 3),
+    (["export", "--db", "blank.db", "--whole"], ["holds no sweep yet"], 3),
+    (["export", "--db", "ODD", "--whole", "--format", "csv"], ["--format is for the view"], 2),
+    (["export", "--db", "ODD", "--format", "parquet"], ["needs --out FILE"], 2),
+    (["export", "--db", "ODD", "--no-samples"], ["for --whole"], 2),
+    (["export", "--db", "ODD", "--to", "x.db", "--out", "y"], ["--out and --format are for files"], 2),
+    (["export", "--db", "ODD", "--whole", "--out", "empty/x.db"], ["cannot write empty/x.db"], 2),
+    (["export", "--db", "ODD", "--out", "empty/x.parquet"], ["cannot write empty/x.parquet"], 2),
+]
+
+
+def test_refusals(odd, run):
     Path("empty").write_text("")
-    if "x.csv" in words:
-        run("export", "--db", odd, "--out", "x.csv")
-    if "blank.db" in words:
-        Store.open("blank.db", mode="write").close()
-    done = run(*(odd if word == "ODD" else word for word in words))
-    refused(done, *said, code=code)
-    assert "s3cret" not in done[2]
+    Path("folder").mkdir()
+    run("export", "--db", odd, "--out", "x.csv")
+    Store.open("blank.db", mode="write").close()
+    for words, said, code in REFUSALS:
+        done = run(*(odd if word == "ODD" else word for word in words))
+        refused(done, *said, code=code)
+        assert "s3cret" not in done[2]
 
 
-@pytest.mark.parametrize("extra", [[], ["--whole"]])
-def test_without_pyarrow(extra, odd, run, monkeypatch):
+def test_without_pyarrow(odd, run, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    refused(run("export", "--db", odd, *extra, "--out", "x.parquet"), "pip install 'effbench[export]'")
+    refused(run("export", "--db", odd, "--out", "x.parquet"), "pip install 'effbench[export]'")
     assert not Path("x.parquet").exists()
 
 
@@ -203,15 +179,15 @@ def test_the_view_by_the_name_of_the_file(odd, run):
 def test_a_hostile_name_stays_on_its_line(run):
     with Store.open("from.db", mode="write") as store:
         whole.sweep(store, name="evil\x1b[2J\nname\u202e" + "x" * 99, label="a\nb")
-    run("export", "--db", "from.db", "--whole", "--out", "x.jsonl")
-    code, said, _ = run("import", "x.jsonl")
+    run("export", "--db", "from.db", "--out", "x.db")
+    code, said, _ = run("import", "x.db")
     assert code == 0
     assert len(said.splitlines()) == 2 and all(line.isprintable() for line in said.splitlines())
     assert " evil [2J name xxx" in said and len(said.splitlines()[0]) < 120
     with Store.open("results/effbench.db") as store:
         assert store.find_sweep("last").name == "evil\x1b[2J\nname\u202e" + "x" * 99
     whole.set_state("results/effbench.db", store_id("results/effbench.db"), label="c\nd")
-    code, _, err = run("import", "x.jsonl")
+    code, _, err = run("import", "x.db")
     assert code == 2 and "label c d there, a b in what is imported" in err and len(err.splitlines()) == 1
 
 

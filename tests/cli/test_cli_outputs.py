@@ -29,7 +29,7 @@ FILES = {
     "export csv": ("export",),
     "export jsonl": ("export", "--format", "jsonl"),
     "export parquet": ("export", "--format", "parquet"),
-    "export whole": ("export", "--whole", "--format", "jsonl"),
+    "export whole": ("export", "--whole"),
 }
 
 
@@ -55,63 +55,59 @@ def leftovers():
     return [str(path) for path in Path().rglob(".*")]
 
 
-@pytest.mark.parametrize("command", FILES.values(), ids=list(FILES))
-def test_only_an_earlier_output_is_replaced(two, effbench, command):
-    Path("out").touch()  # as mktemp makes it
-    for _ in "twice":
-        assert effbench(*command, "--out", "out").code == 0
-    ours = Path("out").read_bytes()
+def test_only_an_earlier_output_is_replaced(two, effbench):
+    for name, command in FILES.items():
+        Path("out").unlink(missing_ok=True)
+        Path("out").touch()  # as mktemp makes it
+        for _ in "twice":
+            assert effbench(*command, "--out", "out").code == 0, name
+        ours = Path("out").read_bytes()
+        Path("out").write_text(NOTES)
+        refused(effbench(*command, "--out", "out"), "out exists", "--force")
+        assert Path("out").read_text() == NOTES
+        assert effbench(*command, "--out", "out", "--force").code == 0
+        assert len(Path("out").read_bytes()) == pytest.approx(len(ours), abs=60)
+        refused(effbench(*command, "--out", DB, "--force"), "database in use")
     Path("out").write_text(NOTES)
-    refused(effbench(*command, "--out", "out"), "out exists", "--force")
-    assert Path("out").read_text() == NOTES
-    assert effbench(*command, "--out", "out", "--force").code == 0
-    assert len(Path("out").read_bytes()) == pytest.approx(len(ours), abs=60)  # those of whole sweeps say when
-    refused(effbench(*command, "--out", DB, "--force"), "database in use")
-    assert Path(DB).read_bytes() == two
-    assert leftovers() == []
+    for command in (("claims",), ("report", "--format", "markdown")):
+        refused(effbench(*command, "--out", "out"), "out exists", "--force")
+        refused(effbench(*command, "--out", DB, "--force"), "database in use")
+    assert (Path("out").read_text(), Path(DB).read_bytes(), leftovers()) == (NOTES, two, [])
 
 
-@pytest.mark.parametrize("command", [("claims",), ("report", "--format", "markdown")])
-def test_slower_commands_write_the_same_way(two, effbench, command):
-    Path("out").write_text(NOTES)
-    refused(effbench(*command, "--out", "out"), "out exists", "--force")
-    refused(effbench(*command, "--out", DB, "--force"), "database in use")
-    assert (Path("out").read_text(), Path(DB).read_bytes()) == (NOTES, two)
-
-
-@pytest.mark.parametrize("format", ["csv", "json", "markdown"])
-def test_what_was_swept_may_change_between_two_outputs(made, effbench, format):
+def test_what_was_swept_may_change_between_two_outputs(made, effbench):
     for settings in ([{}], [{"x": 1}, {"x": 2}]):
         made.sweep([EAGER, *(a_cell("default", settings=one) for one in settings)])
-        assert effbench("show", "--format", format, "--out", "out").code == 0
+        for form in ("csv", "json", "markdown"):
+            assert effbench("show", "--format", form, "--out", f"out.{form}").code == 0
 
 
-@pytest.mark.parametrize(
-    "text", ['{"name": "app", "version": 1}', "[1, 2]", "a,b\n1,2\n", "\n\n", "<?xml?>\n<a/>", "{"]
-)
-@pytest.mark.parametrize("format", ["csv", "json", "markdown"])
-def test_files_of_the_same_format_that_others_wrote(two, effbench, format, text):
-    Path("out").write_text(text)
-    refused(effbench("show", "--format", format, "--out", "out"), "out exists")
-    assert Path("out").read_text() == text
+def test_files_of_the_same_format_that_others_wrote(two, effbench):
+    for text in ('{"name": "app", "version": 1}', "[1, 2]", "a,b\n1,2\n", "\n\n", "<?xml?>\n<a/>", "{"):
+        Path("out").write_text(text)
+        for form in ("csv", "json", "markdown"):
+            refused(effbench("show", "--format", form, "--out", "out"), "out exists")
+        assert Path("out").read_text() == text
 
 
-@pytest.mark.parametrize("ending", ["", "-wal", "-shm", "-journal"])
 @pytest.mark.parametrize("way", ["name", "symlink", "hard link"])
-def test_no_name_of_the_database_in_use_is_written(two, effbench, way, ending):
-    file = Path(DB + ending)
-    if ending == "-journal":
-        file.touch()
-    connection = sqlite3.connect(DB)  # without one, the -wal and -shm files are removed
-    connection.execute("SELECT count(*) FROM sweep").fetchall()
-    out = {"name": file, "symlink": Path("s.csv"), "hard link": Path("h.csv")}[way]
-    if way == "symlink":
-        out.symlink_to(file)
-    elif way == "hard link":
-        out.hardlink_to(file)
-    for db in (DB, f"sqlite:///{DB}"):
-        refused(effbench("show", "--db", db, "--format", "csv", "--out", str(out), "--force"), "database in use")
-    connection.close()
+def test_no_name_of_the_database_in_use_is_written(two, effbench, way):
+    for ending in ("", "-wal", "-shm", "-journal"):
+        file = Path(DB + ending)
+        if ending == "-journal":
+            file.touch()
+        connection = sqlite3.connect(DB)  # without one, the -wal and -shm files are removed
+        connection.execute("SELECT count(*) FROM sweep").fetchall()
+        out = {"name": file, "symlink": Path(f"s{ending}.csv"), "hard link": Path(f"h{ending}.csv")}[way]
+        if way == "symlink":
+            out.symlink_to(file)
+        elif way == "hard link":
+            out.hardlink_to(file)
+        for db in (DB, f"sqlite:///{DB}"):
+            refused(effbench("show", "--db", db, "--format", "csv", "--out", str(out), "--force"), "database in use")
+        connection.close()
+        if ending == "-journal":
+            file.unlink()
     assert Path(DB).read_bytes() == two
 
 
@@ -119,13 +115,23 @@ def test_no_sqlite_file_is_written(two, effbench, empty_db):
     Path("other.csv").write_bytes(empty_db.read_bytes())
     refused(effbench("show", "--format", "csv", "--out", "other.csv", "--force"), "SQLite", "another file")
     assert Path("other.csv").read_bytes() == empty_db.read_bytes()
+    refused(effbench("export", "--whole", "--out", "other.csv", "--force"), "SQLite", "another file")
     Path("folder").mkdir()
-    for name, command in (("site.json", ("report",)), ("trial.parquet", ("export", "--whole", "--format", "parquet"))):
-        Path("other.csv").rename(f"folder/{name}")
-        refused(effbench(*command, "--out", "folder", "--force"), "SQLite", "another file")
-        Path(f"folder/{name}").rename("other.csv")
-        assert not any(Path("folder").iterdir())
-    assert Path("other.csv").read_bytes() == empty_db.read_bytes()
+    Path("other.csv").rename("folder/site.json")
+    refused(effbench("report", "--out", "folder", "--force"), "SQLite", "another file")
+    assert [path.name for path in Path("folder").iterdir()] == ["site.json"]
+    assert Path("folder/site.json").read_bytes() == empty_db.read_bytes()
+
+
+def test_an_export_is_replaced_until_something_is_written_to_it(two, effbench, made):
+    for _ in "twice":
+        assert effbench("export", "--out", "x.db").code == 0
+    refused(effbench("export", "--format", "csv", "--out", "x.db"), "x.db exists", "--force")
+    refused(effbench("show", "--out", "x.db"), "x.db exists", "--force")
+    assert effbench("baseline", "set", "mine", "last", "--db", "x.db").code == 0
+    before = Path("x.db").read_bytes()
+    refused(effbench("export", "--out", "x.db", "--force"), "SQLite", "another file")
+    assert Path("x.db").read_bytes() == before
 
 
 def test_check_writes_no_database(two, effbench, monkeypatch):
@@ -142,19 +148,17 @@ def test_check_writes_no_database(two, effbench, monkeypatch):
     assert Path("notes.xml").read_text().startswith(NOTES), "a summary is appended"
 
 
-@pytest.mark.parametrize("command", [("show",), ("export", "--format", "parquet"), ("export", "--whole")])
-def test_a_failed_write_leaves_the_old_file(two, effbench, monkeypatch, command):
-    assert effbench(*command, "--out", "out").code == 0
-    before = Path("out").read_bytes()
-    monkeypatch.setattr(Path, "replace", disk_full)
-    refused(effbench(*command, "--out", "out"), "cannot write out: No space left")
-    assert Path("out").read_bytes() == before
-    assert leftovers() == []
-
-
-@pytest.mark.parametrize("command", [("show",), ("report",), ("export", "--whole"), ("export", "--format", "parquet")])
-def test_a_name_that_no_file_can_have(two, effbench, command):
-    refused(effbench(*command, "--out", "x" * 300), "cannot write", "name too long")
+def test_a_failed_write_leaves_the_old_file(two, effbench, monkeypatch):
+    for command in (("show",), ("export", "--format", "parquet"), ("export", "--whole")):
+        assert effbench(*command, "--out", "out").code == 0
+        before = Path("out").read_bytes()
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", disk_full)
+            refused(effbench(*command, "--out", "out"), "cannot write out: No space left")
+        assert (Path("out").read_bytes(), leftovers()) == (before, [])
+        Path("out").unlink()
+    for command in (("show",), ("report",), ("export", "--whole"), ("export", "--format", "parquet")):
+        refused(effbench(*command, "--out", "x" * 300), "cannot write", "name too long")
 
 
 def disk_full(*args):
@@ -194,69 +198,50 @@ def test_pipes_and_devices_are_written_directly(two, effbench):
     assert Path("log").read_text() == "before\n" + printed
 
 
-@pytest.mark.parametrize(
-    ("command", "manifest"),
-    [(("report",), "site.json"), (("export", "--whole", "--format", "parquet"), "manifest.json")],
-    ids=["report", "export"],
-)
-class TestFolders:
-    def test_only_an_earlier_output_is_replaced(self, two, effbench, command, manifest):
-        folder = Path("folder")
-        folder.mkdir()
-        for name in ("README.md", ".gitignore"):
-            (folder / name).touch()
-        for _ in "twice":
-            assert effbench(*command, "--out", "folder").code == 0
-        assert (folder / "README.md").exists()
-        for text in ("{", "{}", "[]", '{"files": 1}'):
-            (folder / manifest).write_text(text)
-            refused(effbench(*command, "--out", "folder"), "folder is not empty", "--force")
-            assert (folder / manifest).read_text() == text
-        assert effbench(*command, "--out", "folder", "--force").code == 0
-        assert effbench(*command, "--out", "folder").code == 0
+def test_a_folder_of_others_is_not_written(two, effbench, monkeypatch):
+    folder = Path("folder")
+    folder.mkdir()
+    for name in ("README.md", ".gitignore"):
+        (folder / name).touch()
+    for _ in "twice":
+        assert effbench("report", "--out", "folder").code == 0
+    assert (folder / "README.md").exists()
+    for text in ("{", "{}", "[]", '{"files": 1}'):
+        (folder / "site.json").write_text(text)
+        refused(effbench("report", "--out", "folder"), "folder is not empty", "--force")
+        assert (folder / "site.json").read_text() == text
+    assert effbench("report", "--out", "folder", "--force").code == 0
+    assert effbench("report", "--out", "folder").code == 0
+    Path("mine").mkdir()
+    Path("mine/thesis.txt").write_text(NOTES)
+    refused(effbench("report", "--out", "mine"), "mine is not empty")
+    assert [path.name for path in Path("mine").iterdir()] == ["thesis.txt"]
+    refused(effbench("report", "--out", "/"), "/ is not empty")
+    replace = Path.replace
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Path, "replace", lambda self, target: disk_full() if target.suffix == ".css" else replace(self, target)
+        )
+        refused(effbench("report", "--out", "site"), "cannot write the site to site: No space left")
+    assert not list(Path("site").rglob(".*"))
+    assert effbench("report", "--out", "site").code == 0, "it goes on after a failure"
 
-    def test_a_folder_of_others(self, two, effbench, command, manifest):
-        Path("folder").mkdir()
-        Path("folder/thesis.txt").write_text(NOTES)
-        refused(effbench(*command, "--out", "folder"), "folder is not empty")
-        assert [path.name for path in Path("folder").iterdir()] == ["thesis.txt"]
-        refused(effbench(*command, "--out", "/"), "/ is not empty")
 
+def test_a_process_that_is_stopped_removes_its_file(tmp_path):
+    from effbench.outputs import replacing
+    from effbench.report.site.parts import started
 
-class TestFailures:
-    def test_a_site_goes_on_after_a_failure(self, two, effbench, monkeypatch):
-        replace = Path.replace
-        with monkeypatch.context() as patch:
-            patch.setattr(
-                Path, "replace", lambda self, target: disk_full() if target.suffix == ".css" else replace(self, target)
-            )
-            refused(effbench("report", "--out", "site"), "cannot write the site to site: No space left")
-        assert leftovers() == []
-        assert effbench("report", "--out", "site").code == 0
+    ready, writing = os.pipe()
 
-    def test_a_parquet_folder_stays_whole(self, two, effbench, monkeypatch):
-        command = ("export", "--whole", "--format", "parquet", "--out", "folder")
-        assert effbench(*command).code == 0
-        before = {path.name: path.read_bytes() for path in Path("folder").iterdir()}
-        monkeypatch.setattr("effbench.store.bundle_parquet._digest", disk_full)
-        refused(effbench(*command), "cannot write folder: No space left")
-        assert {path.name: path.read_bytes() for path in Path("folder").iterdir()} == before
+    def work(part):
+        with replacing(tmp_path / "x"):
+            os.write(writing, b"x")
+            threading.Event().wait(60)
 
-    def test_a_process_that_is_stopped_removes_its_file(self, tmp_path):
-        from effbench.outputs import replacing
-        from effbench.report.site.parts import started
-
-        ready, writing = os.pipe()
-
-        def work(part):
-            with replacing(tmp_path / "x"):
-                os.write(writing, b"x")
-                threading.Event().wait(60)
-
-        with pytest.raises(KeyError), started(1, work):
-            os.read(ready, 1)
-            assert len(list(tmp_path.iterdir())) == 1
-            raise KeyError
-        assert list(tmp_path.iterdir()) == []
-        os.close(ready)
-        os.close(writing)
+    with pytest.raises(KeyError), started(1, work):
+        os.read(ready, 1)
+        assert len(list(tmp_path.iterdir())) == 1
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
+    os.close(ready)
+    os.close(writing)

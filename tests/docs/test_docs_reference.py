@@ -10,8 +10,8 @@ import pytest
 
 from effbench.experiments.definition import load_all
 from effbench.store import Store
-from effbench.store.sources import opened
-from effbench.store.transfer import load
+from effbench.store.source import opened
+from effbench.store.transfer import copy
 
 
 def test_tables_are_up_to_date():
@@ -24,8 +24,8 @@ def test_tables_are_up_to_date():
 def test_the_sweeps_to_import_are_those_of_the_tables(tmp_path):
     reference = pages.script("reference_tables")
     with Store.open(tmp_path / "reference.db", mode="write") as store:
-        with opened(str(reference.ROWS.with_name("h200-sweeps.jsonl.gz")), store) as records:
-            arrived = list(load(store, records))
+        with opened(str(reference.ROWS.with_name("h200-sweeps.db"))) as source:
+            arrived = list(copy(source, store, source.sweep_ids()))
         found = {row["cell_key"]: row for arrival in arrived for row in store.results(arrival.sweep_id)}
     rows = reference.rows()
     assert len(rows) == len(found) == 96

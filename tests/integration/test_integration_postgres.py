@@ -26,6 +26,8 @@ from effbench import cli as command_line
 from effbench.cell import Status, Trial
 from effbench.errors import StoreError
 from effbench.store import Store
+from effbench.store.source import opened
+from effbench.store.transfer import copy
 
 PASSWORD = "s3cret"
 START_TIMEOUT_S = 60
@@ -135,45 +137,34 @@ def test_recorded_there_as_in_sqlite(postgres, tmp_path):
         assert here == there
     assert Store.check(postgres) == []
     assert Store.upgrade(postgres)[0] == Store.upgrade(postgres)[1]
+    with Store.open(postgres, mode="write") as store:
+        sweep_id, key = store.find_sweep("same").id, whole.cells()[0].key
+        for cell, said in ((key, "recorded already"), ("0" * 64, "not planned")):
+            with pytest.raises(StoreError, match=said):
+                store.record(sweep_id, whole.environment().id, Trial(cell, 0, Status.OK))
 
 
 def test_an_id_that_is_taken_is_not_taken_again(postgres, monkeypatch):
     """Two machines that begin in the same second, and by chance draw the same."""
     drawn = iter(["aaaa", "aaaa", "bbbb"])
     now = whole.dt.datetime.now(whole.dt.UTC)
-    monkeypatch.setattr("effbench.store.store.secrets.token_hex", lambda count: next(drawn))
-    monkeypatch.setattr("effbench.store.store.now", lambda: now)
+    monkeypatch.setattr("effbench.store.sweeps.secrets.token_hex", lambda count: next(drawn))
+    monkeypatch.setattr("effbench.store.sweeps.now", lambda: now)
     with Store.open(postgres, mode="write") as store:
         first, second = whole.begun(store, whole.cells(2)), whole.begun(store, whole.cells(4))
         assert (first[-4:], second[-4:]) == ("aaaa", "bbbb")
         assert (store.find_sweep(first).cells, store.find_sweep(second).cells) == (2, 4)
 
 
-def test_what_cannot_be_recorded(postgres):
-    with Store.open(postgres, mode="write") as store:
-        sweep_id = whole.sweep(store)
-        environment_id, cell = whole.environment().id, whole.cells()[0]
-        with pytest.raises(StoreError, match="recorded already"):
-            store.record(sweep_id, environment_id, Trial(cell.key, 0, Status.OK))
-        with pytest.raises(StoreError, match="not planned"):
-            store.record(sweep_id, environment_id, Trial("0" * 64, 0, Status.OK))
-        before = store.find_sweep(sweep_id).trials
-    with Store.open(postgres) as store:
-        assert store.find_sweep("last").trials == before
-        with pytest.raises(StoreError, match="reading only"):
-            store.finish_sweep(sweep_id, "failed")
-
-
-@pytest.mark.parametrize("by", ["database", "lines", "parquet"])
-def test_whole_sweeps_there_and_back(by, odd, postgres, tmp_path):
+def test_whole_sweeps_there_and_back(odd, postgres, tmp_path):
     assert outcomes(odd, postgres, baselines=True) == ["imported"] * 3
     assert whole.contents(postgres) == whole.contents(odd)
     assert Store.check(postgres) == []
     assert outcomes(odd, postgres, baselines=True) == ["present"] * 3
-    source = postgres if by == "database" else whole.carried(by, postgres, tmp_path)
-    back = tmp_path / "back.db"
-    assert outcomes(source, back, baselines=True) == ["imported"] * 3
-    assert whole.contents(back) == whole.contents(odd)
+    for number, source in enumerate((postgres, whole.export(postgres, tmp_path / "x.db"))):
+        back = tmp_path / f"back{number}.db"
+        assert outcomes(source, back, baselines=True) == ["imported"] * 3
+        assert whole.contents(back) == whole.contents(odd)
 
 
 def test_a_contradiction_leaves_nothing(odd, postgres, tmp_path):
@@ -215,32 +206,28 @@ def test_several_machines_at_once(odd, postgres, tmp_path):
 
 
 def test_a_sweep_is_exported_as_of_one_moment(postgres, tmp_path):
-    """Trials that end while it is written out are not in it, and the counts agree."""
-    from effbench.store.collect import collect
-
+    """Trials that end while it is copied are not in it."""
     with Store.open(postgres, mode="write") as store:
         sweep_id = whole.sweep(store, rounds=1)
         environment_id = store.add_environment(whole.environment(), {})
         before = store.find_sweep(sweep_id).trials
-        with Store.open(postgres) as reader:
-            records = collect(reader, [sweep_id])
-            said = next(records)
+        with opened(postgres) as source, Store.open(tmp_path / "x.db", mode="write") as other:
+            ids = source.sweep_ids()
             store.record(sweep_id, environment_id, Trial(whole.cells()[0].key, 9, Status.OK))
-            rest = list(records)
-        assert store.find_sweep(sweep_id).trials == before + 1
-    assert said.values["trials"] == sum(record.table == "trial" for record in rest) == before
+            (arrival,) = copy(source, other, ids)
+        assert (arrival.trials, store.find_sweep(sweep_id).trials) == (before, before + 1)
 
 
 def test_by_command_and_the_password_stays_here(odd, postgres, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert command_line.run(["export", "--db", str(odd), "--to", postgres]) == 0
     assert command_line.run(["import", postgres, "--db", "back.db"]) == 0
-    assert command_line.run(["export", "--db", postgres, "--whole", "--out", "x.jsonl"]) == 0
+    assert command_line.run(["export", "--db", postgres, "--out", "x.db"]) == 0
     assert command_line.run(["import", postgres, "--db", postgres]) == 2
-    assert command_line.run(["import", "x.jsonl", "--db", postgres.replace(PASSWORD, "wr0ng")]) == 2
+    assert command_line.run(["import", "x.db", "--db", postgres.replace(PASSWORD, "wr0ng")]) == 2
     said = capsys.readouterr()
     assert "3 sweeps: 3 imported · database postgresql://me:***@127.0.0.1" in said.out
     assert "is the database to import into" in said.err
     assert "cannot be reached" in said.err
-    assert not any(word in said.out + said.err + Path("x.jsonl").read_text() for word in (PASSWORD, "wr0ng"))
+    assert not any(word in said.out + said.err + Path("x.db").read_text("latin-1") for word in (PASSWORD, "wr0ng"))
     assert whole.contents("back.db")["trial"] == whole.contents(odd)["trial"]

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from effbench.store import Store
-from effbench.store.samples import LIMIT
+from effbench.store.values import SAMPLE_LIMIT
 
 MODES = "eager,default,reduce-overhead,cuda-graph"
 
@@ -73,7 +73,7 @@ def test_what_a_trial_records(trials):
     for mode in ("eager", "default"):
         for trial in trials[mode]:
             samples = trial["samples"]["latency_ms"]
-            assert len(samples) == min(trial["latency_samples"], LIMIT)
+            assert len(samples) == min(trial["latency_samples"], SAMPLE_LIMIT)
             assert trial["latency_samples"] >= 30 or trial["timing_s"] >= 0.2, "least samples, or the budget is spent"
             assert trial["latency_ms"] == pytest.approx(float(sorted(samples)[len(samples) // 2]), rel=0.1)
             assert 0 < trial["latency_min_ms"] <= trial["latency_ms"] <= trial["latency_p95_ms"]

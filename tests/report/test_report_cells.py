@@ -21,7 +21,7 @@ from effbench.report.site.material import TrialFacts
 from effbench.report.site.packing import BINS, POINTS, evenly, packed
 from effbench.report.site.pages.cell import write_chunks
 from effbench.store import Store
-from effbench.store.samples import LIMIT
+from effbench.store.values import SAMPLE_LIMIT
 
 GPU = Environment("NVIDIA H200", 2**37, "570.1", "12.8", "2.13.0", "3.5", "3.12.4", "Xeon", "Linux")
 TOP = [
@@ -92,7 +92,7 @@ def small(tmp_path_factory):
     eager, graph = a_cell(), a_cell("cuda-graph")
     noisy = {"status": "noisy", "reason": "throttled"}
     failed = Trial(graph.key, 0, Status.ERROR, "in prepare: boom", phase="prepare", extra={"traceback": "Trace\nboom"})
-    trials = [trial(eager, 0), trial(eager, 1, **noisy), trial(eager, 1, 1, count=LIMIT + 700), trial(eager, 2)]
+    trials = [trial(eager, 0), trial(eager, 1, **noisy), trial(eager, 1, 1, count=SAMPLE_LIMIT + 700), trial(eager, 2)]
     sweep_id = record(folder / "r.db", {eager: trials, graph: [failed, dataclasses.replace(failed, round=1)]})
     found, index = written(folder / "r.db", folder / "site")
     return folder / "r.db", sweep_id, eager, graph, found, index
@@ -138,8 +138,8 @@ def test_samples_are_those_that_are_stored(small):
         )
         stored = [store.samples(one)["latency_ms"] for _, _, one in ids]
     told = entry["samples"]["latency_ms"]
-    assert told["taken"] == [300, 300, LIMIT + 700, 300]
-    assert told["stored"] == [300, 300, LIMIT, 300] and told["shown"] == [POINTS] * 4
+    assert told["taken"] == [300, 300, SAMPLE_LIMIT + 700, 300]
+    assert told["stored"] == [300, 300, SAMPLE_LIMIT, 300] and told["shown"] == [POINTS] * 4
     points = np.frombuffer(base64.b64decode(told["points"]), "<f4").reshape(4, POINTS)
     for own, array in zip(points, stored, strict=True):
         assert own.tolist() == array[evenly(len(array), POINTS)].tolist()

@@ -11,7 +11,8 @@ import pytest
 
 from effbench.cell import Status, Trial
 from effbench.errors import StoreError
-from effbench.store import RESULT_COLUMNS, samples
+from effbench.store import RESULT_COLUMNS
+from effbench.store.values import CODEC, SAMPLE_LIMIT, decode_samples, encode_samples
 
 OK = Status.OK
 
@@ -64,47 +65,40 @@ def test_samples_come_back_in_order(store, cell, begin, here):
     one = cell()
     sweep = begin(store, [one])
     raw = np.random.default_rng(3).random(5000)
-    trial_id = store.record(
-        sweep, here, Trial(one.key, 0, OK, samples={"latency_ms": raw.tolist(), "warmup_ms": [], "period_ms": [0.5]})
-    )
+    taken = {"latency_ms": raw.tolist(), "warmup_ms": [], "period_ms": [0.5], "x": [1.0] * 6000}
+    trial_id = store.record(sweep, here, Trial(one.key, 0, OK, samples=taken))
     found = store.samples(trial_id)
-    assert list(found) == ["latency_ms", "period_ms", "warmup_ms"]
+    assert list(found) == ["latency_ms", "period_ms", "warmup_ms", "x"]
     assert found["latency_ms"].dtype == np.float32
     np.testing.assert_array_equal(found["latency_ms"], raw.astype(np.float32))
-    assert found["warmup_ms"].size == 0
-    assert store.samples(999) == {}
+    assert (found["warmup_ms"].size, found["x"].size, store.samples(999)) == (0, SAMPLE_LIMIT, {})
+    ((_, counted),) = store.trials_with_samples(sweep, [here])
+    assert counted["x"][0] == 6000, "the true count is kept"
 
 
-@pytest.mark.parametrize("n", [5001, 9999, 123_456])
-def test_more_samples_than_the_limit_are_thinned_evenly(n):
-    stored, data = samples.encode(list(range(n)))
-    found = samples.decode(samples.CODEC, data, stored)
-    assert stored == len(found) == samples.LIMIT
-    assert (found[0], found[-1]) == (0, n - 1)
-    steps = np.diff(found)
-    assert steps.min() >= 1
-    assert steps.max() - steps.min() <= 1
-
-
-def test_the_true_count_is_kept(store, cell, begin, here, path):
-    import sqlite3
-    from contextlib import closing
-
-    one = cell()
-    store.record(begin(store, [one]), here, Trial(one.key, 0, OK, samples={"latency_ms": [1.0] * 6000}))
-    with closing(sqlite3.connect(path)) as raw:
-        assert raw.execute("SELECT count, stored, codec FROM sample").fetchall() == [(6000, 5000, "f32le+zlib")]
+def test_more_samples_than_the_limit_are_thinned_evenly():
+    for n in (5001, 9999, 123_456):
+        stored, data = encode_samples(list(range(n)))
+        found = decode_samples(CODEC, data, stored)
+        assert stored == len(found) == SAMPLE_LIMIT
+        assert (found[0], found[-1]) == (0, n - 1)
+        steps = np.diff(found)
+        assert steps.min() >= 1 and steps.max() - steps.min() <= 1
 
 
 def test_damaged_samples_are_named():
-    stored, data = samples.encode([1.0, 2.0])
+    stored, data = encode_samples([1.0, 2.0])
     for codec, blob, count, said in (
         ("lz4", data, stored, "upgrade"),
-        (samples.CODEC, b"nonsense", stored, "damaged"),
-        (samples.CODEC, data, 3, "2 where 3"),
+        (CODEC, b"nonsense", stored, "damaged"),
+        (CODEC, data, 3, "does not hold 3"),
+        (CODEC, data, 1, "does not hold 1"),
+        (CODEC, data + b"x", 2, "does not hold 2"),
+        (CODEC, data, -1, "-1 stored"),
+        (CODEC, data, SAMPLE_LIMIT + 1, "at most"),
     ):
         with pytest.raises(StoreError, match=said):
-            samples.decode(codec, blob, count)
+            decode_samples(codec, blob, count)
 
 
 def test_duplicates_and_strangers_are_refused_and_change_nothing(store, cell, begin, here):
@@ -179,21 +173,16 @@ def test_sweeps_and_environments_do_not_mix(store, cell, begin, environment, her
     assert {row["python"] for row in store.results(first)} == {"3.11.9", "3.12.1"}
 
 
-def test_another_baseline_mode(store, cell, begin, here):
-    eager, default = cell("eager"), cell("default")
-    sweep = begin(store, [eager, default], baseline_mode="default")
-    store.record(sweep, here, Trial(eager.key, 0, OK, latency_ms=3.0))
-    store.record(sweep, here, Trial(default.key, 0, OK, latency_ms=1.0))
-    found = by_mode(store, sweep)
-    assert (found["default"]["speedup"], found["eager"]["speedup"]) == (1.0, pytest.approx(1 / 3))
-
-
 def test_two_variants_of_the_baseline_mode_have_one_baseline(store, cell, begin, here):
     plain, variant, other = cell("eager"), cell("eager", channels_last=True), cell("default")
     sweep = begin(store, [plain, variant, other])
     for one, latency in ((variant, 2.0), (other, 1.0), (plain, 4.0)):
         store.record(sweep, here, Trial(one.key, 0, OK, latency_ms=latency))
     assert [row["speedup"] for row in store.results(sweep)] == [1.0, pytest.approx(2.0), pytest.approx(4.0)]
+    sweep = begin(store, [plain, other], baseline_mode="default")
+    for one, latency in ((plain, 3.0), (other, 1.0)):
+        store.record(sweep, here, Trial(one.key, 0, OK, latency_ms=latency))
+    assert [row["speedup"] for row in store.results(sweep)] == [pytest.approx(1 / 3), 1.0]
 
 
 def test_the_view_row(store, cell, begin, here):
@@ -252,3 +241,13 @@ def test_threads_may_share_a_store(store, cell, begin, here, path):
     assert store.find_sweep(sweep).trials == 40
     assert {row["trials"] for row in store.results()} == {5}
     assert type(store).check(path) == []
+
+
+def test_history_has_the_last_try_of_each_round(store, cell, environment, begin):
+    one, other = cell(), cell("default")
+    sweep, here = begin(store, [one, other]), store.add_environment(environment(), {})
+    for round, attempt, status in ((0, 0, Status.NOISY), (0, 1, Status.OK), (1, 0, Status.OK)):
+        store.record(sweep, here, Trial(one.key, round, status, attempt=attempt, latency_ms=1.0))
+    found = store.history(sweep, here)
+    assert [(trial.round, trial.attempt) for trial in found[one.key]] == [(0, 1), (1, 0)]
+    assert other.key not in found

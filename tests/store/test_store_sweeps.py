@@ -2,7 +2,6 @@
 
 import datetime as dt
 import re
-import time
 
 import pytest
 import sqlalchemy as sa
@@ -39,13 +38,15 @@ def test_a_sweep_is_kept_as_it_was_given(store, cell, begin):
     assert (found.cells, found.trials, found.statuses) == (2, 0, {})
 
 
-def test_the_plan_keeps_cells_and_their_order(store, cell, begin):
+def test_the_plan_keeps_cells_their_order_and_overrides(store, cell, begin):
     plan = [cell(mode, bs=bs, model=model) for bs in (8, 1) for mode in ("graph", "eager") for model in ("b", "a")]
-    sweep = begin(store, [*plan, plan[0]])
+    overrides = {plan[1].key: ["bs=8", "mode=graph"]}
+    sweep = begin(store, [*plan, plan[0]], cell_overrides=overrides)
     assert store.planned(sweep) == plan
     assert [one.key for one in store.planned(sweep)] == [one.key for one in plan]
-    other = begin(store, plan[:1])
-    assert store.planned(other) == plan[:1]
+    assert store.cell_overrides(sweep) == {one.key: overrides.get(one.key) for one in plan}
+    store.extend_sweep(sweep, [cell(bs=99)], {cell(bs=99).key: ["bs=99"]})
+    assert store.cell_overrides(sweep)[cell(bs=99).key] == ["bs=99"]
 
 
 def test_extending_appends_what_is_new(store, cell, begin):
@@ -58,19 +59,11 @@ def test_extending_appends_what_is_new(store, cell, begin):
     assert [one.bs for one in store.planned(empty)] == [7]
 
 
-def test_ten_thousand_cells_in_a_few_seconds(store, cell, begin):
-    plan = [cell(mode, bs=bs) for bs in range(1, 2501) for mode in ("eager", "default", "graph", "other")]
-    start = time.monotonic()
-    sweep = begin(store, plan)
-    assert time.monotonic() - start < 5
-    assert store.find_sweep(sweep).cells == 10_000
-
-
 def test_ids_do_not_collide(store, cell, begin, monkeypatch):
     drawn = iter(["aaaa", "aaaa", "aaaa", "bbbb"])
     moment = dt.datetime(2026, 11, 21, 14, 30, 52, tzinfo=dt.UTC)
-    monkeypatch.setattr("effbench.store.store.secrets.token_hex", lambda _: next(drawn))
-    monkeypatch.setattr("effbench.store.store.now", lambda: moment)
+    monkeypatch.setattr("effbench.store.sweeps.secrets.token_hex", lambda _: next(drawn))
+    monkeypatch.setattr("effbench.store.sweeps.now", lambda: moment)
     assert begin(store, [cell()]) == "20261121-143052-aaaa"
     assert begin(store, [cell()]) == "20261121-143052-bbbb"
 
@@ -85,20 +78,16 @@ def test_a_failing_plan_leaves_no_half_sweep(store, cell, begin):
     assert store.sweeps() == []
 
 
-@pytest.mark.parametrize("state", ["completed", "interrupted", "failed"])
-def test_finishing(store, cell, begin, state):
+def test_finishing(store, cell, begin):
     sweep = begin(store, [cell()])
-    store.finish_sweep(sweep, state)
-    found = store.find_sweep(sweep)
-    assert found.state == state
-    assert found.finished_at >= found.started_at
-    store.finish_sweep(sweep, "running")
-    assert store.find_sweep(sweep).finished_at is None
-
-
-def test_finishing_with_what_is_no_state(store, cell, begin):
+    for state in ("completed", "interrupted", "failed"):
+        store.finish_sweep(sweep, state)
+        found = store.find_sweep(sweep)
+        assert found.state == state and found.finished_at >= found.started_at
+        store.finish_sweep(sweep, "running")
+        assert store.find_sweep(sweep).finished_at is None
     with pytest.raises(ValueError, match="completed"):
-        store.finish_sweep(begin(store, [cell()]), "done")
+        store.finish_sweep(sweep, "done")
 
 
 def test_a_sweep_is_found_by_what_people_type(store, cell, begin):
@@ -133,17 +122,14 @@ def test_what_is_not_found_names_what_there_is(store, cell, begin):
     with pytest.raises(NothingFoundError, match="no sweep yet"):
         store.find_sweep("last")
     ids = [begin(store, [cell()], name=f"nightly-{n}") for n in range(6)]
-    with pytest.raises(NothingFoundError, match="nearest: nightly-"):
-        store.find_sweep("nigtly")
-    with pytest.raises(NothingFoundError, match=r"there are .* and 2 more, and `last`"):
-        store.find_sweep("zzz")
-    with pytest.raises(UsageError, match="the start of 6 sweeps"):
-        store.find_sweep(ids[0][:4])
-    with pytest.raises(NothingFoundError):
-        store.find_sweep("")
-
-
-def test_a_sweep_that_is_not_there_cannot_be_changed(store, cell):
+    for ref, kind, said in (
+        ("nigtly", NothingFoundError, "nearest: nightly-"),
+        ("zzz", NothingFoundError, r"there are .* and 2 more, and `last`"),
+        (ids[0][:4], UsageError, "the start of 6 sweeps"),
+        ("", NothingFoundError, "no sweep ''"),
+    ):
+        with pytest.raises(kind, match=said):
+            store.find_sweep(ref)
     for change in (
         lambda: store.extend_sweep("no", [cell()]),
         lambda: store.finish_sweep("no", "completed"),
@@ -200,3 +186,24 @@ def test_a_closed_store_or_a_full_disk_is_no_traceback(store, cell, begin, monke
     monkeypatch.setattr("effbench.store.sweeps.lock", full)
     with pytest.raises(StoreError, match="cannot be written: the disk is full"):
         store.finish_sweep(sweep, "completed")
+
+
+CEILINGS = {"copy_bytes_per_s": 4e12, "flops_per_s": {"bfloat16": 7e14}}
+
+
+def test_the_newest_of_each_counts(store, environment):
+    here = store.add_environment(environment(), {})
+    assert store.calibration(here) is None
+    store.add_calibration(here, "GPU-1", ceilings={"copy_bytes_per_s": 1.0})
+    store.add_calibration(here, "GPU-2", ceilings=CEILINGS)
+    store.add_calibration(here, None, noise={"trials": 5})
+    found = store.calibration(here)
+    assert (found["ceilings"], found["noise"], found["gpu_uuid"]) == (CEILINGS, {"trials": 5}, None)
+    assert found["measured_at"].tzinfo is not None
+    other = store.add_environment(environment(torch_version="2.11.0"), {})
+    assert store.calibration(other) is None
+
+
+def test_of_an_unknown_environment_it_is_refused(store):
+    with pytest.raises(StoreError):
+        store.add_calibration("nowhere", None, ceilings=CEILINGS)

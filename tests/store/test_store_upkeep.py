@@ -1,13 +1,14 @@
 """`Store.check` and `Store.upgrade`."""
 
+import shutil
 import sqlite3
 from contextlib import closing
 
 import pytest
 
 from effbench.cell import Status, Trial
-from effbench.errors import StoreError
-from effbench.store import HEAD_REVISION, Store
+from effbench.errors import SchemaError, StoreError
+from effbench.store import HEAD_REVISION, Store, connect, maintenance, schema
 
 
 @pytest.fixture
@@ -33,24 +34,25 @@ def test_a_sound_database_has_no_problems(filled):
     assert filled.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("statement", "said"),
-    [
-        ("UPDATE result SET latency_ms = 2.1", "differs from its trials in latency_ms"),
-        ("UPDATE result SET status = 'noisy', reason = 'x'", "differs from its trials in status, reason"),
-        ("DELETE FROM result WHERE cell_key = (SELECT min(cell_key) FROM result)", "has trials but no result"),
-        ("UPDATE sample SET data = x'00'", "damaged samples"),
-        ("UPDATE sample SET codec = 'new'", "upgrade effbench"),
-        ("DELETE FROM trial WHERE id = 1", "sample rows without their trial"),
-        ("DELETE FROM trial WHERE id = 1", "has a result but no trials"),
-        ("UPDATE trial SET latency_ms = 'none'", "trial.latency_ms is 'none', not a number (trial id 1, and 1 more)"),
-        ("UPDATE result SET kernels = 'none'", "result.kernels is 'none', not an integer"),
-        ("DELETE FROM environment", "refers to a missing row of environment"),
-    ],
-)
-def test_problems_are_named(filled, statement, said):
-    change(filled, statement)
-    assert any(said in problem for problem in Store.check(filled))
+PROBLEMS = [
+    ("UPDATE result SET latency_ms = 2.1", "differs from its trials in latency_ms"),
+    ("UPDATE result SET status = 'noisy', reason = 'x'", "differs from its trials in status, reason"),
+    ("DELETE FROM result WHERE cell_key = (SELECT min(cell_key) FROM result)", "has trials but no result"),
+    ("UPDATE sample SET data = x'00'", "damaged samples"),
+    ("UPDATE sample SET codec = 'new'", "upgrade effbench"),
+    ("DELETE FROM trial WHERE id = 1", "sample rows without their trial"),
+    ("DELETE FROM trial WHERE id = 1", "has a result but no trials"),
+    ("UPDATE trial SET latency_ms = 'none'", "is none, not a finite number (trial id 1, and 1 more)"),
+    ("UPDATE result SET kernels = 'none'", "result.kernels is none, not an integer"),
+    ("DELETE FROM environment", "refers to a missing row of environment"),
+]
+
+
+def test_problems_are_named(filled, tmp_path):
+    for statement, said in PROBLEMS:
+        path = shutil.copy(filled, tmp_path / "x.db")
+        change(path, statement)
+        assert any(said in problem for problem in Store.check(path)), statement
 
 
 def test_rebuilding_mends_results(filled):
@@ -97,16 +99,35 @@ def test_upgrade_fills_an_empty_database_and_leaves_a_current_one(tmp_path, fill
     assert Store.check(filled) == []
 
 
-def test_a_failed_upgrade_leaves_nothing_half_done(tmp_path, monkeypatch):
-    (tmp_path / "x.db").write_bytes(b"")
-    from effbench.store import migrate
+NEXT = """
+import sqlalchemy as sa
+from alembic import op
+revision, down_revision, branch_labels, depends_on = "next", "{head}", None, None
+def upgrade():
+    op.add_column("trial", sa.Column("humidity", sa.Double()))
+    {more}
+"""
 
-    def half(connection):
-        migrate_all(connection)
-        raise StoreError("power cut")
 
-    migrate_all = migrate.migrate
-    monkeypatch.setattr(migrate, "migrate", half)
-    with pytest.raises(StoreError, match="power cut"):
-        Store.upgrade(tmp_path / "x.db")
-    assert Store.check(tmp_path / "x.db")[0].endswith("is empty")
+@pytest.mark.parametrize("more", ["", "raise RuntimeError('power cut')"])
+def test_a_migration_is_all_or_nothing(filled, tmp_path, monkeypatch, more):
+    """As a later effbench would run it."""
+    folder = shutil.copytree(maintenance._MIGRATIONS, tmp_path / "migrations")
+    (folder / "versions" / "next.py").write_text(NEXT.format(head=HEAD_REVISION, more=more))
+    monkeypatch.setattr(maintenance, "_MIGRATIONS", folder)
+    for module in (maintenance, connect):
+        monkeypatch.setattr(module, "HEAD_REVISION", "next")
+    for module in (schema, connect):
+        monkeypatch.setattr(module, "REVISIONS", (HEAD_REVISION, "next"))
+    with pytest.raises(SchemaError, match="effbench db upgrade"):
+        Store.open(filled)
+    if more:
+        with pytest.raises(RuntimeError, match="power cut"):
+            Store.upgrade(filled)
+    else:
+        assert Store.upgrade(filled) == (HEAD_REVISION, "next")
+        assert Store.check(filled) == []
+    with closing(sqlite3.connect(filled)) as raw:
+        assert raw.execute("SELECT version_num FROM alembic_version").fetchone() == (HEAD_REVISION if more else "next",)
+        columns = [row[1] for row in raw.execute("PRAGMA table_info(trial)")]
+        assert ("humidity" in columns) is not bool(more)

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import sqlalchemy as sa
-from alembic import command
 
 from effbench.errors import StoreError
-from effbench.store import HEAD_REVISION, Store
-from effbench.store.migrate import config
 
 
 def verdict(claim="P1", said="confirmed", experiment="modes", sweep=None, **measured):
@@ -60,39 +56,3 @@ def test_all_or_none(store, environment, begin, cell):
     assert store.verdicts() == []
     store.add_verdicts(here, [verdict(sweep=sweep)])
     assert store.verdicts()[0]["sweep_id"] == sweep
-
-
-def shape(connection):
-    """Columns with whether they may be NULL, and indexes."""
-    found = sa.inspect(connection)
-    columns = {column["name"]: column["nullable"] for column in found.get_columns("claim_verdict")}
-    return columns, {index["name"] for index in found.get_indexes("claim_verdict")}
-
-
-def test_a_database_of_before_is_upgraded(path, store, environment, cell, begin):
-    here, sweep = store.add_environment(environment(), {}), begin(store, [cell()])
-    store.add_verdicts(here, [verdict(sweep=sweep)])
-    store.close()
-    engine = sa.create_engine(f"sqlite:///{path}")
-    with engine.begin() as connection:
-        now = shape(connection)
-        made = config()
-        made.attributes["connection"] = connection
-        command.downgrade(made, "0002")
-        columns, indexes = shape(connection)
-        assert (columns["sweep_id"], columns["experiment"], indexes) == (False, True, set())
-        assert sa.inspect(connection).get_unique_constraints("claim_verdict")
-    engine.dispose()
-    assert Store.upgrade(path) == ("0002", HEAD_REVISION)
-    with engine.connect() as connection:
-        columns, indexes = shape(connection)
-        assert (columns, indexes) == now
-        assert (columns["sweep_id"], columns["experiment"]) == (True, False)
-        assert indexes == {"ix_claim_verdict_claim"}
-        assert not sa.inspect(connection).get_unique_constraints("claim_verdict")
-    engine.dispose()
-    with Store.open(path, mode="write") as store:
-        assert store.verdicts() == []
-        store.add_verdicts(here, [verdict(sweep=sweep), verdict()])
-        assert len(store.sweeps()) == 1
-    assert Store.check(path) == []

@@ -1,4 +1,4 @@
-"""Alembic's entry point. The connection and its transaction come from `effbench.store.migrate`."""
+"""Alembic's entry point. The connection and its transaction come from `effbench.store.maintenance`."""
 
 from alembic import context
 
