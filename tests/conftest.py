@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import pytest
 
-from effbench.sweeping.workers import ForkServer
+from effbench.sweep.client import ForkServer
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Tests run side by side: threads that wait for each other on a shared core make times meaningless.
@@ -114,10 +114,11 @@ class LastingServer(ForkServer):
 def lasting_servers(folder: Path) -> Iterator[None]:
     """Commands that need a fork server get the lasting one of the folder."""
     from effbench.commands import doctor
-    from effbench.sweeping import hydra_plugin, workers
+    from effbench.launcher import launch
+    from effbench.sweep import client
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (doctor, hydra_plugin, workers):
+        for module in (doctor, launch, client):
             patch.setattr(module, "ForkServer", lambda: LastingServer.of(folder))
         yield
 

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     chosen = find(names)
     from effbench.reproduce.run import Machine, database_of, reproduce
-    from effbench.sweeping.workers import ForkServer
+    from effbench.sweep.client import ForkServer
 
     db = database_of(overrides, args.db)
     overrides = [word for word in overrides if not word.startswith("db=")]
@@ -121,7 +121,7 @@ def judge_what_is_stored(console: Console, chosen: list[Experiment], db: str, ov
     from effbench.reproduce.run import Reproduction
     from effbench.reproduce.stored import judge_stored
     from effbench.store.store import Store
-    from effbench.sweeping.workers import ForkServer
+    from effbench.sweep.client import ForkServer
 
     with Store.open(db, mode="read") as store:
         environments = store.environments()

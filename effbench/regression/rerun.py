@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -19,11 +18,12 @@ from effbench.regression.compare import Compared, finish, load
 from effbench.regression.origin import Origin, current, origin
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
-from effbench.sweeping import trust
-from effbench.sweeping.conduct import Command, Outcome, run_cells
-from effbench.sweeping.interpreters import Interpreter, Unit
-from effbench.sweeping.plan import Settings
-from effbench.sweeping.progress import Progress
+from effbench.sweep import trust
+from effbench.sweep.interpreters import Interpreter
+from effbench.sweep.plan import CellRun, Settings
+from effbench.sweep.progress import Progress
+from effbench.sweep.record import Command
+from effbench.sweep.run import Outcome, run_cells
 
 FACTS = {"python", "folder", "given", "git_revision", "git_description"}
 
@@ -81,8 +81,8 @@ def confirm(
     )
 
     def run(*sides: Interpreter) -> Outcome:
-        units = [Unit(cell, side) for cell in cells for side in sides]
-        return run_cells(settings, units, Command([*command], []), None, Progress(quiet=quiet), threading.Event())
+        runs = [CellRun(cell, side) for cell in cells for side in sides]
+        return run_cells(settings, runs, Command(command, []), progress=Progress(quiet=quiet))
 
     software = software_changed(compared.before, compared.after)
     if before.imported_at is not None and not trust_imported:

@@ -12,7 +12,7 @@ from typing import Any
 
 from effbench.cell import Cell, Status, digest
 from effbench.store.store import Store
-from effbench.sweeping.plan import Settings
+from effbench.sweep.plan import Settings
 
 
 @dataclass

@@ -17,19 +17,21 @@ from effbench.analysis.rows import Missing, Rows
 from effbench.cell import Environment, Status
 from effbench.config import Config
 from effbench.errors import ConfigError, UsageError
+from effbench.launcher import cells as plan
+from effbench.launcher.cells import conduct
+from effbench.launcher.errors import suggest
+from effbench.launcher.launch import hydra_sweep
+from effbench.launcher.overrides import key_of, value_of
 from effbench.message import EvidenceRequest, ProbeRequest
 from effbench.reproduce.experiment import Experiment
 from effbench.reproduce.reuse import look
 from effbench.store.store import Store
-from effbench.sweeping import plan
-from effbench.sweeping.conduct import Command, Outcome, conduct
-from effbench.sweeping.evidence import EvidenceOutcome, gather
-from effbench.sweeping.hydra_errors import suggest
-from effbench.sweeping.invoke import hydra_sweep
-from effbench.sweeping.progress import Progress
-from effbench.sweeping.resume import key_of, value_of
-from effbench.sweeping.sites import PROBE_TIMEOUT_S, probe
-from effbench.sweeping.workers import ForkServer
+from effbench.sweep.client import ForkServer
+from effbench.sweep.evidence import EvidenceOutcome, gather
+from effbench.sweep.pool import PROBE_TIMEOUT_S, probe
+from effbench.sweep.progress import Progress
+from effbench.sweep.record import Command
+from effbench.sweep.run import Outcome
 
 NO_CUDA = "needs a CUDA GPU, and there is none here"
 #: Whose settings go with the choice. Those of a model or mode stay: they are what the claims compare, and another that

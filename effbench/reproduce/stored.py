@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from effbench.cell import Status
+from effbench.launcher import cells as plan
+from effbench.launcher.launch import hydra_sweep
 from effbench.message import EvidenceRequest
 from effbench.reproduce.experiment import Experiment
 from effbench.reproduce.reuse import look, measured_otherwise
@@ -22,12 +24,10 @@ from effbench.reproduce.run import (
     verdict_rows,
 )
 from effbench.store.store import Store
-from effbench.sweeping import plan
-from effbench.sweeping.conduct import Command
-from effbench.sweeping.evidence import EvidenceOutcome
-from effbench.sweeping.invoke import hydra_sweep
-from effbench.sweeping.sites import fit_modes
-from effbench.sweeping.workers import ForkServer
+from effbench.sweep.client import ForkServer
+from effbench.sweep.evidence import EvidenceOutcome
+from effbench.sweep.pool import fit_modes
+from effbench.sweep.record import Command
 
 
 class Looking:

@@ -54,6 +54,12 @@ class Reading(Database):
         with self._reading() as connection:
             return [Cell.from_params(params) for params in connection.scalars(query)]
 
+    def cell_overrides(self, sweep_id: str) -> dict[str, list[str] | None]:
+        """Cell key -> the overrides that plan the cell again, None if they are unknown; in the order of the plan."""
+        query = sa.select(PLANNED.c.cell_key, PLANNED.c.overrides).where(PLANNED.c.sweep_id == sweep_id)
+        with self._reading() as connection:
+            return {row.cell_key: row.overrides for row in connection.execute(query.order_by(PLANNED.c.position))}
+
     def recorded(self, sweep_id: str, environment_id: str) -> dict[tuple[str, int], Status]:
         """(cell key, round) of every trial in the sweep and environment, with the status of its last attempt."""
         query = (

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 #: every revision of the schema, oldest first; kept here so that opening a database does not import alembic
-REVISIONS = ("0001", "0002", "0003", "0004", "0005")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
 HEAD_REVISION = REVISIONS[-1]
 
 
@@ -111,7 +111,7 @@ class CellRow(Base):
 
 
 class SweepCellRow(Base):
-    """What a sweep planned, in order."""
+    """What a sweep planned, in order. `overrides` plan the cell again; NULL if they are unknown."""
 
     __tablename__ = "sweep_cell"
     __table_args__ = (sa.UniqueConstraint("sweep_id", "position"),)
@@ -119,6 +119,7 @@ class SweepCellRow(Base):
     sweep_id: Mapped[str] = mapped_column(sa.ForeignKey("sweep.id"), primary_key=True)
     cell_key: Mapped[str] = mapped_column(sa.ForeignKey("cell.key"), primary_key=True, index=True)
     position: Mapped[int]
+    overrides: Mapped[list[str] | None] = mapped_column(sa.JSON(none_as_null=True))
 
 
 class TrialRow(Base):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -59,11 +59,12 @@ class Store(Reading):
         host: dict[str, Any],
         plan: Sequence[Cell],
         rounds: int,
+        cell_overrides: Mapping[str, list[str]] | None = None,
     ) -> str:
         """Store a sweep in state `running` with its planned cells, in one transaction; return its id.
 
         The id starts with the time (UTC), so ids sort by it: `20261121-143052-7f3a`. A cell that is planned twice
-        counts once, at its first position.
+        counts once, at its first position. `cell_overrides`: cell key -> the overrides that plan it again.
         """
         started = now()
         values = {
@@ -89,10 +90,12 @@ class Store(Reading):
                 # not its rowcount: PostgreSQL's driver does not tell
                 if connection.scalar(insert.returning(SWEEP.c.id)) is not None:
                     break
-            self._plan(connection, sweep_id, plan, 0)
+            self._plan(connection, sweep_id, plan, 0, cell_overrides)
         return sweep_id
 
-    def extend_sweep(self, sweep_id: str, cells: Iterable[Cell]) -> None:
+    def extend_sweep(
+        self, sweep_id: str, cells: Iterable[Cell], cell_overrides: Mapping[str, list[str]] | None = None
+    ) -> None:
         """Plan further cells after those of the sweep; what is planned already stays where it is."""
         with self._writing() as connection:
             sweeps.lock(connection, sweep_id, self.name)
@@ -101,9 +104,16 @@ class Store(Reading):
             ).scalar()
             known = set(connection.scalars(sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == sweep_id)))
             fresh = [cell for cell in cells if cell.key not in known]
-            self._plan(connection, sweep_id, fresh, 0 if last is None else last + 1)
+            self._plan(connection, sweep_id, fresh, 0 if last is None else last + 1, cell_overrides)
 
-    def _plan(self, connection: sa.Connection, sweep_id: str, cells: Iterable[Cell], first: int) -> None:
+    def _plan(
+        self,
+        connection: sa.Connection,
+        sweep_id: str,
+        cells: Iterable[Cell],
+        first: int,
+        overrides: Mapping[str, list[str]] | None,
+    ) -> None:
         rows = list({row["key"]: row for row in map(cell_row, cells)}.values())
         for start in range(0, len(rows), _CHUNK):
             chunk = rows[start : start + _CHUNK]
@@ -111,7 +121,12 @@ class Store(Reading):
             connection.execute(
                 sa.insert(PLANNED),
                 [
-                    {"sweep_id": sweep_id, "cell_key": row["key"], "position": first + start + index}
+                    {
+                        "sweep_id": sweep_id,
+                        "cell_key": row["key"],
+                        "position": first + start + index,
+                        "overrides": (overrides or {}).get(row["key"]),
+                    }
                     for index, row in enumerate(chunk)
                 ],
             )

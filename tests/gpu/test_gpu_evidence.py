@@ -9,7 +9,7 @@ import pytest
 from effbench.cell import Status
 from effbench.evidence import pieces
 from effbench.message import EvidenceRequest
-from effbench.sweeping.evidence import gather
+from effbench.sweep.evidence import gather
 
 #: Smaller than by default, where that saves seconds.
 SETTINGS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from effbench.commands import show
-from effbench.sweeping.conduct import Outcome
+from effbench.sweep.run import Outcome
 
 URL = "postgresql+psycopg://me:secret@host/bench?sslmode=require"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 import venv
 from pathlib import Path
 
@@ -12,11 +11,10 @@ import pytest
 
 from effbench.analysis import interpreters as halves
 from effbench.store import Store
-from effbench.sweeping.conduct import run_cells
-from effbench.sweeping.interpreters import Unit, cells_of, resolve
-from effbench.sweeping.plan import Settings
-from effbench.sweeping.planned import Command
-from effbench.sweeping.progress import Progress
+from effbench.sweep.interpreters import resolve
+from effbench.sweep.plan import CellRun, Settings, cells_of
+from effbench.sweep.record import Command
+from effbench.sweep.run import run_cells
 
 NET = """
 import time
@@ -139,15 +137,15 @@ def test_given_cells_run_under_given_interpreters(swept, another_python):
     settings = Settings.with_defaults(
         db=str(swept.db), protocol=quick, sweep={"name": "again"}, executor={"cache_dir": str(swept.cache)}
     )
-    units = [Unit(small, old), Unit(small, new)]
-    outcome = run_cells(settings, units, Command(["check"], []), None, Progress(quiet=True), threading.Event())
+    runs = [CellRun(small, old), CellRun(small, new)]
+    outcome = run_cells(settings, runs, Command(["check"], []))
     fast, slow = outcome.latencies
     assert slow > 4 > fast > 0
     with Store.open(swept.db) as store:
         sweep = store.find_sweep("again")
         trials = store.trials(sweep.id)
         facts = sweep.host["environments"]
-        assert store.planned(sweep.id) == cells_of(units)
+        assert store.planned(sweep.id) == cells_of(runs)
     assert (outcome.state, sweep.state, sweep.command) == ("completed", "completed", ["check"])
     ids = [outcome.environments[old], outcome.environments[new]]
     assert [trial["environment_id"] for trial in trials] == [*ids, *ids[::-1]], "A-B, B-A"
@@ -161,7 +159,7 @@ def test_a_python_that_will_not_do_is_refused_at_once(cli, tmp_path):
     venv.create(bare, symlinks=True)
     done = cli.sweep("model=tiny", f"python={bare / 'bin' / 'python'}")
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"effbench: python={bare / 'bin' / 'python'} lacks torch, numpy, nvidia-ml-py\nmend: ")
+    assert done.err.startswith(f"effbench: python={bare / 'bin' / 'python'} lacks torch, numpy, nvidia-ml-py\nfix: ")
     done = cli.sweep("model=tiny", "python=nowhere/python")
     assert done.code == 2
     assert done.err == (

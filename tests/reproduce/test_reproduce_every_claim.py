@@ -10,13 +10,13 @@ import pytest
 
 from effbench.analysis.claims import Verdict, judge, speaks_of_rows, subjects
 from effbench.cell import Status
+from effbench.launcher import cells as plan
+from effbench.launcher.launch import hydra_sweep
 from effbench.message import EvidenceRequest
 from effbench.reproduce.experiment import load_all
 from effbench.reproduce.run import Reproduction, Swept, command_of, spoken_of
 from effbench.store.schema import RESULT_COLUMNS
-from effbench.sweeping import plan
-from effbench.sweeping.evidence import EvidenceOutcome
-from effbench.sweeping.invoke import hydra_sweep
+from effbench.sweep.evidence import EvidenceOutcome
 
 SWEPT = [one for one in load_all() if one.sweeps]
 FACTS = ("padding_waste", "capture_s", "fallbacks")

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from effbench.errors import ConfigError
+from effbench.launcher import cells as plan
+from effbench.launcher.launch import hydra_sweep
 from effbench.reproduce import experiment
 from effbench.reproduce.experiment import find, load, load_all
-from effbench.sweeping import plan
-from effbench.sweeping.invoke import hydra_sweep
 
 GOOD = """
 question: Is a wider

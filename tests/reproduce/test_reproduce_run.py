@@ -16,7 +16,7 @@ from effbench.reproduce import run as running
 from effbench.reproduce.experiment import load
 from effbench.reproduce.run import Machine, reproduce
 from effbench.store import Store
-from effbench.sweeping.workers import ForkServer
+from effbench.sweep.client import ForkServer
 
 OWN = """
 import torch

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from effbench.sweeping import schedule as scheduling
 from schedule_parts import PROTOCOL, Server, Watcher, gpus
 
 from effbench.cell import Trial
-from effbench.sweeping import schedule as scheduling
-from effbench.sweeping.interpreters import HERE
-from effbench.sweeping.schedule import Place, Schedule
-from effbench.sweeping.servers import Servers
+from effbench.sweep.interpreters import HERE
+from effbench.sweep.pool import Servers
+from effbench.sweep.schedule import Place, Schedule
 
 
 @pytest.fixture

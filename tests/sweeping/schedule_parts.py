@@ -6,10 +6,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from effbench.cell import Cell, Status, Trial
-from effbench.sweeping.interpreters import HERE, Unit
-from effbench.sweeping.jobs import Job
-from effbench.sweeping.schedule import Slot
-from effbench.sweeping.workers import Task
+from effbench.sweep.client import Task
+from effbench.sweep.interpreters import HERE, Unit
+from effbench.sweep.plan import Job
+from effbench.sweep.schedule import Slot
 
 
 def cells(count, device="cuda", env=None):

@@ -6,6 +6,8 @@ import dataclasses
 import shlex
 
 import pytest
+from effbench.sweeping import hydra_plugin, plan
+from effbench.sweeping.again import InexpressibleError, overrides_of, protocol_overrides, text_of
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
@@ -13,9 +15,7 @@ from effbench import config
 from effbench.cell import Cell
 from effbench.cli import config_folder
 from effbench.errors import ConfigError
-from effbench.sweeping import hydra_plugin, plan
-from effbench.sweeping.again import InexpressibleError, overrides_of, protocol_overrides, text_of
-from effbench.sweeping.compose import Composer
+from effbench.launcher.compose import Composer
 
 MODELS = sorted(path.stem for path in (config_folder() / "model").glob("*.yaml") if path.stem != "custom")
 MODES = sorted(path.stem for path in (config_folder() / "mode").glob("*.yaml"))

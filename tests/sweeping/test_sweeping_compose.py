@@ -7,6 +7,7 @@ import random
 import time
 
 import pytest
+from effbench.sweeping import hydra_plugin
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -15,8 +16,7 @@ from omegaconf import OmegaConf, open_dict
 from effbench import config
 from effbench.cli import config_folder
 from effbench.errors import ConfigError
-from effbench.sweeping import hydra_plugin
-from effbench.sweeping.compose import Composer
+from effbench.launcher.compose import Composer
 
 #: What a job may be made of: one of each line, or none of it.
 POOL = (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from effbench.errors import ConfigError
-from effbench.sweeping.cores import parse_cores, share_out, wanted_cores
+from effbench.sweep.devices import parse_cores, share_out, wanted_cores
 
 ALL = range(16)
 #: A machine that does not say which threads share a core.

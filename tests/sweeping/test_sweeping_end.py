@@ -10,15 +10,15 @@ import threading
 from pathlib import Path
 
 import pytest
+from effbench.sweeping import conduct, plan
+from effbench.sweeping.sites import Site
 from made_sweeps import a_cell, environment
 from schedule_parts import Server, ok, units
 
 from effbench.errors import StoreError
 from effbench.store import Store, liveness
-from effbench.sweeping import conduct, plan
-from effbench.sweeping.interpreters import HERE
-from effbench.sweeping.progress import Progress
-from effbench.sweeping.sites import Site
+from effbench.sweep.interpreters import HERE
+from effbench.sweep.progress import Progress
 
 TRIALS = 4
 
@@ -27,8 +27,8 @@ TRIALS = 4
 def db(made, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(conduct, "preload", lambda server, cells: None)
-    monkeypatch.setattr("effbench.sweeping.schedule.POLL_S", 0.01)
-    monkeypatch.setattr("effbench.sweeping.host._git", lambda *_: None)
+    monkeypatch.setattr("effbench.sweep.schedule.POLL_S", 0.01)
+    monkeypatch.setattr("effbench.sweep.interpreters._git", lambda *_: None)
     return made.path
 
 

@@ -9,14 +9,14 @@ import time
 
 import filelock
 import pytest
+from effbench.sweeping import schedule
 
 from effbench.cell import Status
 from effbench.errors import WorkerError
 from effbench.message import EvidenceRequest
-from effbench.sweeping import schedule
-from effbench.sweeping.evidence import gather
-from effbench.sweeping.schedule import Slot
-from effbench.sweeping.workers import ForkServer
+from effbench.sweep.client import ForkServer
+from effbench.sweep.evidence import gather
+from effbench.sweep.schedule import Slot
 
 pytestmark = pytest.mark.slow
 

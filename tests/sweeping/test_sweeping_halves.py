@@ -7,17 +7,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from effbench.sweeping import planned
+from effbench.sweeping import schedule as scheduling
 from schedule_parts import PROTOCOL, Server, cells, gpus, ok, units
 
 from effbench.cell import Cell, Status, Trial
 from effbench.errors import ResumeError
-from effbench.sweeping import planned
-from effbench.sweeping import schedule as scheduling
-from effbench.sweeping.interpreters import HERE, Interpreter, Unit
-from effbench.sweeping.jobs import Job, jobs_of, with_retries
-from effbench.sweeping.progress import unit_names
-from effbench.sweeping.schedule import Place
-from effbench.sweeping.servers import Servers
+from effbench.sweep.interpreters import HERE, Interpreter, Unit
+from effbench.sweep.plan import Job, jobs_of, with_retries
+from effbench.sweep.pool import Servers
+from effbench.sweep.progress import unit_names
+from effbench.sweep.schedule import Place
 
 A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
 BOTH = (A, B)

@@ -12,14 +12,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from effbench.sweeping import interpreters, plan, sites
 from schedule_parts import cells
 
 import effbench
 from effbench.cell import Environment
 from effbench.errors import ConfigError, WorkerError
-from effbench.sweeping import interpreters, plan, sites
-from effbench.sweeping.hydra_plugin import names_interpreter
-from effbench.sweeping.interpreters import HERE, Interpreter, Unit, check, named_twice, resolve
+from effbench.launcher.launch import names_interpreter
+from effbench.sweep.interpreters import HERE, Interpreter, Unit, check, named_twice, resolve
 
 A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
 BOTH = (A, B)

@@ -9,12 +9,12 @@ import threading
 
 import filelock
 import pytest
+from effbench.sweeping import locks
+from effbench.sweeping import schedule as scheduling
 from schedule_parts import Server, gpus, ok, units
 
 from effbench.errors import WorkerError
-from effbench.sweeping import locks
-from effbench.sweeping import schedule as scheduling
-from effbench.sweeping.jobs import jobs_of
+from effbench.sweep.plan import jobs_of
 
 
 class TestLock:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import copy
 
 import pytest
+from effbench.sweeping import arguments, plan, resume
+from effbench.sweeping.sites import fit_settings
 
 from effbench.analysis.swept import cell_names
 from effbench.cell import Cell, Status
 from effbench.cli import COMMANDS
 from effbench.errors import ConfigError, UsageError
-from effbench.sweeping import arguments, plan, resume
-from effbench.sweeping.interpreters import Unit
-from effbench.sweeping.jobs import jobs_of
-from effbench.sweeping.progress import duration
-from effbench.sweeping.sites import fit_settings
+from effbench.sweep.interpreters import Unit
+from effbench.sweep.plan import jobs_of
+from effbench.sweep.progress import duration
 
 PART = {
     "model": {"name": None, "description": "words", "module": {"_target_": "a.b.Net"}, "inputs": {"x": {"shape": [4]}},

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from rich.console import Console
 from schedule_parts import gpus, units
 
-from effbench.sweeping.jobs import Job
-from effbench.sweeping.progress import Progress
+from effbench.sweep.plan import Job
+from effbench.sweep.progress import Progress
 
 SETTINGS = SimpleNamespace(protocol={"rounds": 1, "name": "quick"})
 

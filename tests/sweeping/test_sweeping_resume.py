@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import whole_sweeps as whole
+from effbench.sweeping import planned, resume
 
 from effbench.store import Store
-from effbench.sweeping import planned, resume
-from effbench.sweeping.interpreters import Unit
-from effbench.sweeping.progress import Progress
+from effbench.sweep.interpreters import Unit
+from effbench.sweep.progress import Progress
 
 DB = "db=postgresql://me:s3cret@host/x"
 

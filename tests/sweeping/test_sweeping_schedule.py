@@ -6,14 +6,14 @@ import threading
 from collections import Counter
 
 import pytest
+from effbench.sweeping import schedule as scheduling
 from schedule_parts import PROTOCOL, Server, cells, gpus, ok, units
 
 from effbench.cell import Cell, Status, Trial
 from effbench.errors import StoreError
-from effbench.sweeping import schedule as scheduling
-from effbench.sweeping.interpreters import HERE, Unit
-from effbench.sweeping.jobs import Job, jobs_of, with_retries
-from effbench.sweeping.schedule import Slot
+from effbench.sweep.interpreters import HERE, Unit
+from effbench.sweep.plan import Job, jobs_of, with_retries
+from effbench.sweep.schedule import Slot
 
 
 def test_every_trial_once_and_in_the_planned_order_on_one_slot(make):

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from effbench.errors import WorkerError
-from effbench.sweeping.servers import Servers
+from effbench.sweep.pool import Servers
 
 
 class Fake:

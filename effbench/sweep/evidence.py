@@ -12,9 +12,10 @@ from typing import Any
 
 from effbench.cell import Status
 from effbench.message import EvidenceRequest, ProbeRequest
-from effbench.sweeping.schedule import POLL_S, Slot, acquire, how_it_failed
-from effbench.sweeping.servers import Servers
-from effbench.sweeping.workers import ForkServer
+from effbench.sweep.client import ForkServer
+from effbench.sweep.devices import Slot
+from effbench.sweep.interpreters import HERE
+from effbench.sweep.pool import ServerPool
 
 PROBE_TIMEOUT_S = 300.0
 TIMEOUT_S = 300.0
@@ -63,13 +64,13 @@ def gather(
         wanted = any(request.device != "cpu" for request in requests)
         gpus = server.call("probe", ProbeRequest().to_json(), PROBE_TIMEOUT_S)["gpus"] if wanted else []
     outcomes: list[EvidenceOutcome] = []
-    servers = Servers(server)  # a piece that takes the server with it does not take the others too
+    servers = ServerPool(HERE, server)  # a piece that takes the server with it does not take the others too
     try:
         for request in requests:
             if request.device == "auto":
                 request = replace(request, device="cuda" if gpus else "cpu")
             slot = slot_of(request, gpus)
-            lock = acquire(slot, lock_timeout_s, stop, lambda slot=slot: on_wait(slot))
+            lock = slot.acquire(lock_timeout_s, stop, lambda slot=slot: on_wait(slot))
             if lock is None:
                 break
             try:
@@ -93,7 +94,7 @@ def slot_of(request: EvidenceRequest, gpus: Sequence[dict[str, Any]]) -> Slot:
 
 
 def run_one(
-    servers: Servers, slot: Slot, request: EvidenceRequest, timeout_s: float, stop: threading.Event
+    servers: ServerPool, slot: Slot, request: EvidenceRequest, timeout_s: float, stop: threading.Event
 ) -> EvidenceOutcome | None:
     """None if it was stopped."""
     server = servers.take(0)
@@ -109,25 +110,13 @@ def run_on(
     with tempfile.TemporaryDirectory(prefix="effbench-evidence-", ignore_cleanup_errors=True) as folder:
         sent = replace(request, cache_dir=request.cache_dir or folder)
         start = time.monotonic()
-        task = server.submit("evidence", sent.to_json(), slot.env)
-        timed_out = False
-        try:
-            while not task.done.wait(POLL_S):
-                if stop.is_set():
-                    server.kill(task)
-                    return None
-                if time.monotonic() - start > timeout_s:
-                    timed_out = True
-                    server.kill(task)
-                    break
-        except BaseException:  # Ctrl-C: it must not run on without its lock
-            server.kill(task)
-            raise
+        done = server.run("evidence", sent.to_json(), timeout_s, slot.env, stop=stop)
         wall_s = time.monotonic() - start
-    answer = task.outcome.get("result")
-    if answer is None or timed_out:
-        status, reason = how_it_failed(task, timed_out, timeout_s)
-        return EvidenceOutcome(request, status, reason, None, wall_s, slot.gpu, task.outcome.get("log") or None)
+    if done.stopped:
+        return None
+    if (answer := done.result) is None:
+        status, reason = done.failure()
+        return EvidenceOutcome(request, status, reason, None, wall_s, slot.gpu, done.outcome.get("log") or None)
     return EvidenceOutcome(
         request,
         Status(answer["status"]),

@@ -1,15 +1,27 @@
-"""Imported sweeps are data: what they recorded runs only with --trust-imported, and is listed first."""
+"""Commands that run what a sweep recorded: resuming it, and `--trust-imported`, without which imported sweeps are data
+and nothing that they recorded runs."""
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 
 from effbench.cell import Cell, targets_in
+from effbench.config import DEFAULT_DB
 from effbench.store.sweeps import SweepInfo
 
 FLAG = "--trust-imported"
 HELP = "list what imported sweeps recorded (models, modes, interpreters, revisions), then run it"
+
+
+def resume_command(sweep_id: str, db: str, name: str, is_imported: bool = False) -> str:
+    """Return the command that continues the sweep. `db`: as it was given; `name`: for a person, without a password."""
+    words = ["effbench", "-m", f"resume={sweep_id}"]
+    if db != DEFAULT_DB:
+        words.append(f"db={name}" if re.fullmatch(r"[A-Za-z0-9_./:@+-]+", name) else f'db="{name}"')
+    return shlex.join([*words, *([FLAG] if is_imported else [])])
 
 
 def refusal(sweep: SweepInfo) -> str:

@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from effbench import streams
 from effbench.config import Config, shipped
-from effbench.sweeping import hydra_errors
+from effbench.launcher import errors
 
 #: A list would lay one option over the other.
 ONE_OPTION = ("model", "stream", "mode", "protocol", "executor")
@@ -36,36 +36,42 @@ class Composer:
         self.parsed: dict[str, Override] = {}
 
     def compose(self, overrides: Sequence[str]) -> dict[str, Any]:
-        """One job's configuration as plain, resolved values, without Hydra's own part.
+        """Return one job's configuration as plain, resolved values, without Hydra's own part.
 
-        Raises Hydra's and OmegaConf's errors for what cannot be composed, ConfigError for a value that does not fit.
+        Raises Hydra's and OmegaConf's errors if it cannot be composed, ConfigError for a value of the wrong type.
         """
         parsed = [self.parse(text) for text in overrides]
         for override in parsed:
             if override.key_or_group in ONE_OPTION and isinstance(override.value(), list):
-                raise hydra_errors.a_list(str(override.input_line))
+                raise errors.list_for_one_value(str(override.input_line))
         values: list[Override] = []
         rest: list[Override] = []
         for override in reversed(parsed):
-            # what a later word that is no plain value changes again must not be set after it
+            # a plain value that a later word of another kind changes again must not be set after it
             is_free = not any(overlap(override.key_or_group, later.key_or_group) for later in rest)
             (values if is_free and self.is_plain_value(override) else rest).insert(0, override)
         key = (tuple(override.input_line for override in rest), tuple(override.key_or_group for override in values))
         if key not in self.composed:
-            self.composed[key] = self.loader.load_sweep_config(self.master, list(overrides))
-            with_hydra = self.composed[key]
-            OmegaConf.set_readonly(with_hydra, False)
-            OmegaConf.set_struct(with_hydra, False)
-            name_protocol(with_hydra)
-            with_hydra.pop("hydra", None)
-            OmegaConf.set_struct(with_hydra, True)
+            self.composed[key] = self.compose_with_hydra(overrides)
         config = self.composed[key]
         for override in values:
-            set_value(config, override)
+            try:
+                OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+            except OmegaConfBaseException as error:
+                raise errors.wrong_type(str(override.input_line), error) from error
         with largest_size(config, given="bs" in {override.key_or_group for override in parsed}):
-            plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+            plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True, enum_to_str=True)
         assert isinstance(plain, dict)
         return plain
+
+    def compose_with_hydra(self, overrides: Sequence[str]) -> DictConfig:
+        config = self.loader.load_sweep_config(self.master, list(overrides))
+        OmegaConf.set_readonly(config, False)
+        OmegaConf.set_struct(config, False)
+        name_protocol(config)
+        config.pop("hydra", None)
+        OmegaConf.set_struct(config, True)
+        return config
 
     def parse(self, text: str) -> Override:
         if text not in self.parsed:
@@ -73,7 +79,8 @@ class Composer:
         return self.parsed[text]
 
     def is_plain_value(self, override: Override) -> bool:
-        """`key=value` with a scalar or a list, where key is no group: safe to set on a composed configuration."""
+        """Return whether this is `key=value` with a scalar or a list, where key is no group: safe to set on a composed
+        configuration."""
         name = override.key_or_group
         if name not in self.groups:
             self.groups[name] = bool(self.loader.get_group_options(name))
@@ -86,9 +93,9 @@ class Composer:
 
 
 def name_protocol(config: DictConfig) -> None:
-    """Name a protocol of the user's own after its file, unless the file says its name.
+    """Name a user's protocol after its file, unless the file gives it a name of its own.
 
-    The name of a protocol that effbench ships stays that protocol's own, also where the file builds on it.
+    A protocol that effbench ships keeps its name to itself: a user's file that builds on it does not inherit it.
     """
     option = config.hydra.runtime.choices.get("protocol")
     name = OmegaConf.select(config, "protocol.name")
@@ -98,8 +105,8 @@ def name_protocol(config: DictConfig) -> None:
 
 @contextmanager
 def largest_size(config: DictConfig, given: bool) -> Iterator[None]:
-    """`bs` is the largest size of a stream while what refers to it (`${bs}`) is resolved. The configuration is composed
-    once for many jobs: it gets back its own. Raises ConfigError where another `bs` was given."""
+    """Set `bs` to the largest size of a stream while `${bs}` is resolved, and restore it: many jobs share the
+    configuration. Raises ConfigError if another `bs` was given."""
     node = OmegaConf.select(config, "stream")
     settings = None if node is None else OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
     sizes = streams.sizes_of(settings) if settings else None
@@ -115,12 +122,5 @@ def largest_size(config: DictConfig, given: bool) -> Iterator[None]:
 
 
 def overlap(key: str, other: str) -> bool:
-    """Whether one of two dotted names is, or lies below, the other."""
+    """Return whether one of two dotted names is, or lies below, the other."""
     return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
-
-
-def set_value(config: DictConfig, override: Override) -> None:
-    try:
-        OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
-    except OmegaConfBaseException as error:
-        raise hydra_errors.unfit_value(str(override.input_line), error) from error
