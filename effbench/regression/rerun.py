@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -82,7 +83,7 @@ def confirm(
 
     def run(*sides: Interpreter) -> Outcome:
         runs = [CellRun(cell, side) for cell in cells for side in sides]
-        return run_cells(settings, runs, Command(command, []), progress=Progress(quiet=quiet))
+        return run_cells(settings, runs, Command([*command], []), None, Progress(quiet=quiet), threading.Event())
 
     software = software_changed(compared.before, compared.after)
     if before.imported_at is not None and not trust_imported:

@@ -113,7 +113,7 @@ def run_sweep(
         slots=slots,
         settings=settings,
         record=lambda trial, record: store.record(sweep_id, ids[trial.run.interpreter], record),
-        observer=progress,
+        progress=progress,
         artifacts=lambda trial: wanted_artifacts(trial, settings, sweep_id, ids[trial.run.interpreter]),
         history=history,
         stop=stop,

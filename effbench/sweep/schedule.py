@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from effbench.analysis.stopping import enough
 from effbench.cell import Status, Trial
@@ -18,21 +18,10 @@ from effbench.sweep.client import POLL_S, RETRY_PAUSES_S, ForkServer, Request
 from effbench.sweep.devices import Slot
 from effbench.sweep.plan import CellRun, PlannedTrial, Queue, Settings
 from effbench.sweep.pool import Pools
+from effbench.sweep.progress import Progress
 
 #: Phases of a trial's wall time that are not overhead.
 PHASES = ("build", "prepare", "check", "warmup", "timing", "profile", "artifacts")
-
-
-class Observer(Protocol):
-    """Is notified about the progress of a sweep, from several threads."""
-
-    def started(self, slot: Slot, trial: PlannedTrial) -> None: ...
-    def phase(self, slot: Slot, phase: str) -> None: ...
-    def waiting(self, slot: Slot, trial: PlannedTrial) -> None: ...
-    def retried(self, slot: Slot, trial: PlannedTrial, reason: str) -> None: ...
-    def ended(self, slot: Slot, trial: PlannedTrial, record: Trial) -> None: ...
-    def added(self, trial: PlannedTrial) -> None: ...
-    def dropped(self, trials: Collection[PlannedTrial]) -> None: ...
 
 
 @dataclass
@@ -44,7 +33,7 @@ class Schedule:
     slots: list[Slot]
     settings: Settings
     record: Callable[[PlannedTrial, Trial], None]
-    observer: Observer
+    progress: Progress
     artifacts: Callable[[PlannedTrial], dict[str, Any] | None] = lambda trial: None
     history: dict[CellRun, list[Trial]] = field(default_factory=dict)
     stop: threading.Event = field(default_factory=threading.Event)
@@ -55,7 +44,7 @@ class Schedule:
         """Run all trials. Once `stop` is set, end those in flight unrecorded and return."""
         known = {run for run in self.history if self.is_enough(run)}
         if spared := [trial for trial in trials if trial.run in known]:
-            self.observer.dropped(spared)
+            self.progress.dropped(spared)
         slots = {slot.gpu["uuid"]: slot.name for slot in self.slots if slot.gpu}
         queue = Queue([trial for trial in trials if trial.run not in known], dict(self.history), slots)
         threads = [
@@ -84,13 +73,13 @@ class Schedule:
                 self.record(trial, record)
                 if record.status is Status.NOISY and trial.attempt + 1 < attempts:
                     for added in queue.retry(trial, attempts):
-                        self.observer.added(added)
+                        self.progress.added(added)
                 self.remember(trial.run, record)
                 # a cell that failed once cannot become ok again: the worst status counts
                 dropped = queue.finished(trial, drop_rest=not record.status.is_measured or self.is_enough(trial.run))
-                self.observer.ended(slot, trial, record)
+                self.progress.ended(slot, trial, record)
                 if dropped:
-                    self.observer.dropped(dropped)
+                    self.progress.dropped(dropped)
         except BaseException as error:
             self.error = self.error or error
             self.stop.set()
@@ -118,11 +107,11 @@ class Schedule:
     def run_locked(self, slot: Slot, trial: PlannedTrial) -> Trial | None:
         """Run the trial under the device's lock; return None if the sweep was stopped meanwhile."""
         timeout_s = self.settings.executor["lock_timeout_s"]
-        lock = slot.acquire(timeout_s, self.stop, lambda: self.observer.waiting(slot, trial))
+        lock = slot.acquire(timeout_s, self.stop, lambda: self.progress.waiting(slot, trial))
         if lock is None:
             return None
         try:
-            self.observer.started(slot, trial)
+            self.progress.started(slot, trial)
             return self.run_retried(slot, trial)
         finally:
             lock.release()
@@ -155,7 +144,7 @@ class Schedule:
                 server_died |= died
                 reason = record.reason or record.status
             reasons.append(reason)
-            self.observer.retried(slot, trial, reason)
+            self.progress.retried(slot, trial, reason)
             if self.stop.wait(pause):
                 return None
         if reasons:
@@ -194,7 +183,7 @@ class Schedule:
                 message.to_json(),
                 self.settings.timeout_s,
                 {**slot.env, **cell.env},
-                lambda phase: self.observer.phase(slot, phase),
+                lambda phase: self.progress.phase(slot, phase),
                 self.stop,
             )
             wall_s = time.monotonic() - start

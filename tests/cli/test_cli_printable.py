@@ -98,9 +98,8 @@ def test_progress():
     settings = SimpleNamespace(protocol={"rounds": 1, "name": EVIL})
     with progress.showing("s", settings, [run], [trial], [slot]):
         progress.started(slot, trial)
-        progress.console.print(progress.render())
+        progress.console.print(progress.slot_bars)
         progress.ended(slot, trial, Trial(cell.key, 0, Status.ERROR, EVIL))
-        progress.console.print(progress.render())
     assert "owned" in stream.getvalue()
     assert_printable(stream.getvalue())
 
