@@ -122,9 +122,8 @@ class ForkServer:
         if self.unfit:
             raise ConfigError(self.unfit)
         if self.dead and self.python and not self.is_python:
-            raise ConfigError(
-                f"python={self.python} is no Python interpreter that works{self.last_words()}; give the path of one"
-            )
+            why = f"{self.dead}{self.last_words()}"
+            raise ConfigError(f"python={self.python} is no Python interpreter that works: {why}; give another path")
         if self.dead:
             raise WorkerError(f"the fork server ended while starting{self.last_words()}")
 

@@ -9,14 +9,13 @@ import time
 
 import filelock
 import pytest
-from effbench.sweeping import schedule
 
 from effbench.cell import Status
 from effbench.errors import WorkerError
 from effbench.message import EvidenceRequest
 from effbench.sweep.client import ForkServer
+from effbench.sweep.devices import Slot
 from effbench.sweep.evidence import gather
-from effbench.sweep.schedule import Slot
 
 pytestmark = pytest.mark.slow
 
@@ -156,7 +155,7 @@ def test_a_shipped_piece_that_needs_cuda_is_unsupported_here(server, monkeypatch
 
 
 def test_the_device_is_locked_while_a_piece_runs(server, monkeypatch):
-    monkeypatch.setattr(schedule, "POLL_S", 0.02)
+    monkeypatch.setattr("effbench.sweep.devices.POLL_S", 0.02)
     lock = filelock.FileLock(Slot("CPU", "cpu").lock_path, mode=0o666)
     lock.acquire()
     waited = []

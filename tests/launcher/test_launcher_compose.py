@@ -7,14 +7,8 @@ import random
 import time
 
 import pytest
-from effbench.sweeping import hydra_plugin
-from hydra import initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf, open_dict
 
-from effbench import config
-from effbench.cli import config_folder
 from effbench.errors import ConfigError
 from effbench.launcher.compose import Composer
 
@@ -46,18 +40,6 @@ POOL = (
     ["model.module.depth=${bs}"],
     ["~mode.options"],
 )
-
-
-@pytest.fixture(scope="module")
-def loader():
-    """Hydra's loader on effbench's configuration, and the master configuration of a sweep."""
-    config.register()
-    hydra_plugin.register()
-    from hydra.types import RunMode
-
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
-        yield loader, loader.load_configuration("config", [], run_mode=RunMode.MULTIRUN)
 
 
 def by_hydra(loader, overrides):
@@ -166,17 +148,6 @@ def test_two_thousand_cells_in_seconds(loader):
     assert len(jobs) == 2000
     assert len({str(found) for found in configs}) == 2000
     assert seconds < 30
-
-
-def test_a_sweep_of_hydra_is_split_as_hydra_does(loader):
-    parser = OverridesParser.create(config_loader=loader[0])
-    words = ["model=tiny,mlp", "bs=range(1,3)", "mode=glob(e*)"]
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-
-    (jobs,) = BasicSweeper.split_arguments(parser.parse_overrides(words), None)
-    assert [list(job) for job in jobs] == [
-        [f"model={model}", f"bs={bs}", "mode=eager"] for model in ("tiny", "mlp") for bs in (1, 2)
-    ]
 
 
 def test_bs_and_what_refers_to_it_follow_the_stream(loader):

@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from effbench.sweeping import interrupts
-from effbench.sweeping.conduct import stop_on_ctrl_c
+from effbench.sweep import interrupts
+from effbench.sweep.interrupts import stop_on_ctrl_c
 
 
 @pytest.fixture(autouse=True)
@@ -31,13 +31,13 @@ class Dropping:
 def test_a_dropped_one_is_remembered_and_stops_the_sweep(capsys):
     stop = threading.Event()
     with interrupts.remembered():
-        assert not interrupts.seen()
+        assert not interrupts._seen.is_set()
         thing = Dropping()
         del thing
-        assert interrupts.seen()
+        assert interrupts._seen.is_set()
         with stop_on_ctrl_c(stop):
             assert stop.is_set()
-    assert not interrupts.seen()
+    assert not interrupts._seen.is_set()
     assert capsys.readouterr().err == ""
 
 
@@ -46,7 +46,7 @@ def test_others_are_raised_as_ever():
     with pytest.raises(KeyboardInterrupt), interrupts.remembered():
         os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
-    assert not interrupts.seen()
+    assert not interrupts._seen.is_set()
 
 
 def test_none_means_no_stop():
