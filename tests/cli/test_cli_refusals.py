@@ -110,35 +110,19 @@ def test_refused_before_anything_starts(cli):
         assert not cli.db.exists(), args
 
 
-@pytest.mark.parametrize(
-    ("target", "said"),
-    [
-        ("nothere.Net", ["no module named nothere"]),
-        ("leaves.Net", ["leaves.Net", "exited with code 3"]),
-        ("good.value", ["not callable"]),
-    ],
-)
-def test_modules_that_cannot_be_imported(cli, target, said):
-    (cli.folder / "good.py").write_text("value = 3\nclass Net: pass\n")
-    (cli.folder / "leaves.py").write_text("import os; os._exit(3)\n")
-    refused(cli.sweep(*CUSTOM, f"model.module._target_={target}"), *said)
-    # the database exists by then; no sweep does
-    with Store.open(cli.db) as store:
+def test_refused_once_the_modules_are_known(workshop):
+    """The database exists by then; no sweep does."""
+    for words, *parts in (
+        ([*CUSTOM, "model.module._target_=nothere.Net"], "no module named nothere"),
+        ([*CUSTOM, "model.module._target_=leaves.Net"], "leaves.Net", "exited with code 3"),
+        ([*CUSTOM, "model.module._target_=good.value"], "not callable"),
+        ([*CUSTOM, "model.module._target_=good.Net,blocks.Net"], "share the name Net", "model.name="),
+        (["model=tiny", "mode=eager", "mode.foo=1"], "mode eager has no setting 'foo'"),
+        (["model=tiny", "executor.gpus=[97]"], "executor.gpus names [97]"),
+    ):
+        refused(workshop.sweep(*words, "db=refused.db"), *parts)
+    with Store.open(workshop.folder / "refused.db") as store:
         assert store.sweeps() == []
-
-
-def test_settings_that_a_mode_does_not_have(cli):
-    refused(cli.sweep("model=tiny", "mode=eager", "mode.foo=1"), "mode eager has no setting 'foo'")
-
-
-def test_gpus_that_are_not_there(cli):
-    refused(cli.sweep("model=tiny", "executor.gpus=[97]"), "executor.gpus names [97]")
-
-
-def test_two_modules_of_one_name(cli):
-    (cli.folder / "a.py").write_text("from torch.nn import Identity as Net")
-    (cli.folder / "b.py").write_text("from torch.nn import Identity as Net")
-    refused(cli.sweep(*CUSTOM, "model.module._target_=a.Net,b.Net"), "share the name Net", "model.name=")
 
 
 @pytest.mark.parametrize(
