@@ -23,8 +23,7 @@ from effbench.sweep.interpreters import Interpreter
 from effbench.sweep.plan import CellRun, Settings
 from effbench.sweep.pool import open_pools
 from effbench.sweep.progress import Progress
-from effbench.sweep.record import Command, check_baseline
-from effbench.sweep.run import Outcome, run_sweep
+from effbench.sweep.run import Command, Outcome, check_baseline, run_sweep
 
 #: Top-level keys that define a cell.
 CELL_KEYS = ("model", "bs", "stream", "mode", "dtype", "phase", "training", "device", "numerics", "env")

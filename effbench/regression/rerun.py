@@ -23,8 +23,7 @@ from effbench.sweep import trust
 from effbench.sweep.interpreters import Interpreter
 from effbench.sweep.plan import CellRun, Settings
 from effbench.sweep.progress import Progress
-from effbench.sweep.record import Command
-from effbench.sweep.run import Outcome, run_cells
+from effbench.sweep.run import Command, Outcome, run_cells
 
 FACTS = {"python", "folder", "given", "git_revision", "git_description"}
 

@@ -30,8 +30,7 @@ from effbench.sweep.client import ForkServer
 from effbench.sweep.evidence import EvidenceOutcome, gather
 from effbench.sweep.pool import PROBE_TIMEOUT_S, probe
 from effbench.sweep.progress import Progress
-from effbench.sweep.record import Command
-from effbench.sweep.run import Outcome
+from effbench.sweep.run import Command, Outcome
 
 NO_CUDA = "needs a CUDA GPU, and there is none here"
 #: Whose settings go with the choice. Those of a model or mode stay: they are what the claims compare, and another that

@@ -27,7 +27,7 @@ from effbench.store.store import Store
 from effbench.sweep.client import ForkServer
 from effbench.sweep.evidence import EvidenceOutcome
 from effbench.sweep.pool import fit_modes
-from effbench.sweep.record import Command
+from effbench.sweep.run import Command
 
 
 class Looking:

@@ -13,8 +13,7 @@ from effbench.analysis import interpreters as halves
 from effbench.store import Store
 from effbench.sweep.interpreters import resolve
 from effbench.sweep.plan import CellRun, Settings, cells_of
-from effbench.sweep.record import Command
-from effbench.sweep.run import run_cells
+from effbench.sweep.run import Command, run_cells
 
 NET = """
 import time

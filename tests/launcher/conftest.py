@@ -9,7 +9,7 @@ from hydra.core.global_hydra import GlobalHydra
 from effbench import config
 from effbench.cli import config_folder
 from effbench.launcher import launch
-from effbench.launcher.compose import Composer
+from effbench.launcher.launch import Composer
 
 
 @pytest.fixture(scope="session")

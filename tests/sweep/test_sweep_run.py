@@ -1,4 +1,4 @@
-"""The record of a sweep: how it begins, is resumed, and ends if its database fails (it is gone, the disk is full)."""
+"""One sweep: how it begins, is resumed, and ends if its database fails (it is gone, the disk is full)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from schedule_parts import Server, cell_runs, cells, ok
 
 from effbench.errors import ConfigError, ResumeError, StoreError
 from effbench.store import Store, liveness
-from effbench.sweep import pool, record
+from effbench.sweep import pool, run
 from effbench.sweep.interpreters import HERE, Interpreter
 from effbench.sweep.plan import Settings
-from effbench.sweep.record import Command
-from effbench.sweep.run import run_cells
+from effbench.sweep.run import Command, run_cells
 
 A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
 DB = "db=postgresql://me:s3cret@host/x"
@@ -146,33 +145,33 @@ class TestResumed:
             run_cells(settings, cell_runs(TRIALS, "cpu"), Command([], []), Server())
 
     def test_the_same_interpreters_only(self):
-        record.check_same_interpreters(self.info(A, B), self.pools(B, A))
-        record.check_same_interpreters(self.info(), self.pools(HERE))
+        run.check_same_interpreters(self.info(A, B), self.pools(B, A))
+        run.check_same_interpreters(self.info(), self.pools(HERE))
         for now in ((A,), (A, HERE), (HERE,), (A, B, HERE)):
             with pytest.raises(ResumeError, match=r"ran under python=/venvs/a/\S+ and python=/venvs/b/\S+, not"):
-                record.check_same_interpreters(self.info(A, B), self.pools(*now))
+                run.check_same_interpreters(self.info(A, B), self.pools(*now))
         with pytest.raises(ResumeError, match="ran under effbench's own interpreter, not python=/venvs/a/bin/python"):
-            record.check_same_interpreters(self.info(), self.pools(A))
+            run.check_same_interpreters(self.info(), self.pools(A))
 
     def test_changes_name_the_interpreter_that_changed(self):
         store = SimpleNamespace(recorded=lambda sweep_id, environment_id: {})
-        assert list(record.changes(store, self.info(A, B), self.pools(A, B))) == []
-        (change,) = record.changes(store, self.info(A, B), self.pools(A, B, ids="e0 other"))
+        assert list(run.changes(store, self.info(A, B), self.pools(A, B))) == []
+        (change,) = run.changes(store, self.info(A, B), self.pools(A, B, ids="e0 other"))
         assert change.startswith(f"hardware or software of python={B.python} differs")
         moved = self.info(A, B)
         moved.host["environments"]["e1"]["git_description"] = "v1.0-dirty"
-        (change,) = record.changes(store, moved, self.pools(A, B))
+        (change,) = run.changes(store, moved, self.pools(A, B))
         assert change.startswith(f"the folder of python={B.python} was at v1.0-dirty, and is at ")
         edited = self.info(A, B)
         edited.host["environments"]["e0"]["git_changes"] = "0123456789abcdef"
-        (change,) = record.changes(store, edited, self.pools(A, B))
+        (change,) = run.changes(store, edited, self.pools(A, B))
         assert f"the folder of python={A.python} was changed since" in change
 
 
 def test_a_baseline_must_be_in_the_sweep_unless_it_is_the_default():
-    record.check_baseline(Settings.with_defaults(baseline_mode="eager"), [])
+    run.check_baseline(Settings.with_defaults(baseline_mode="eager"), [])
     with pytest.raises(ConfigError, match="baseline_mode=default is not among the modes of this sweep: eager"):
-        record.check_baseline(Settings.with_defaults(baseline_mode="default"), cells(1))
+        run.check_baseline(Settings.with_defaults(baseline_mode="default"), cells(1))
 
 
 def test_whether_the_process_of_a_sweep_has_ended(made):

@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf, open_dict
 
 from effbench.errors import ConfigError
-from effbench.launcher.compose import Composer
+from effbench.launcher.launch import Composer
 
 #: What a job may be made of: one of each line, or none of it.
 POOL = (
