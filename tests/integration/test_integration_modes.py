@@ -76,19 +76,6 @@ def test_only_and_what_matches_nothing(workshop):
     assert "mode.only: no module inside Stack matches 'layer.*'; nearest: layers." in bad["reason"]
 
 
-@pytest.mark.slow
-def test_options_are_swept_by_their_dotted_names(workshop):
-    done = workshop.sweep(
-        "model=tiny",
-        "mode=default",
-        "mode.options.triton.unique_kernel_names=true,false",
-        "mode.options.fallback_random=true",
-    )
-    assert done.code == 0, done.err
-    assert [trial["status"] for trial in trials(workshop)] == ["ok", "ok"]
-    assert "default (options.triton.unique_kernel_names=True)" in done.out
-
-
 def test_a_wrong_value_is_refused_before_anything_runs(workshop):
     for mode, override, error in (
         ("default", "mode.options.epilog_fusion=true", "nearest: epilogue_fusion"),

@@ -77,15 +77,6 @@ def test_a_training_step_is_compared_with_a_training_step(both):
             assert (row["status"], row["latency_ms"]) == ("unsupported", None)
 
 
-@pytest.mark.slow
-def test_they_are_shown_apart(both, workshop):
-    shown = workshop.run("show").out
-    assert "inference" in shown and "training" in shown
-    assert "geometric mean of the speedups in training: default" in shown
-    assert "speedups in inference" not in shown, "one point is no average"
-    assert workshop.run("report").code == 0
-
-
 def test_modules_and_modes_that_learn_wrongly(workshop):
     targets = ["Normed", "RootOfZero", "NotANumber", "NoParameters"]
     workshop.sweep(*CUSTOM, f"model.module._target_={','.join(f'learning.{name}' for name in targets)}",

@@ -93,14 +93,6 @@ def test_nothing_of_one_job_stays_in_the_next(loader):
         assert composer.compose(overrides) == by_hydra(loader, overrides), overrides
 
 
-def test_what_is_returned_is_the_callers(loader):
-    composer = Composer(*loader)
-    first = composer.compose(["bs=1", "model=tiny"])
-    first["model"]["module"]["width"] = "spoilt"
-    first["numerics"].clear()
-    assert composer.compose(["bs=1", "model=tiny"]) == by_hydra(loader, ["bs=1", "model=tiny"])
-
-
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -1,4 +1,4 @@
-"""Ctrl-C where Python would drop it."""
+"""Ctrl-C where Python would drop it, and the signals that ask a sweep to stop."""
 
 from __future__ import annotations
 
@@ -10,31 +10,41 @@ import threading
 import pytest
 
 from effbench.sweep import interrupts
-from effbench.sweep.interrupts import stop_on_ctrl_c
+from effbench.sweep.interrupts import remembered, stop_on_ctrl_c
 
 
 @pytest.fixture(autouse=True)
 def ctrl_c():
-    """As Python has it on a terminal, whatever started the tests."""
+    """As Python handles it on a terminal, whatever started the tests."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-class Dropping:
-    """Python prints what its destructor raises, and goes on."""
+class Raising:
+    """Python prints what its destructor raises, and continues."""
+
+    def __init__(self, act):
+        self.act = act
 
     def __del__(self):
-        os.kill(os.getpid(), signal.SIGINT)
+        self.act()
+
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def fail():
+    raise ValueError("printed")
 
 
 def test_a_dropped_one_is_remembered_and_stops_the_sweep(capsys):
     stop = threading.Event()
-    with interrupts.remembered():
-        assert not interrupts._seen.is_set()
-        thing = Dropping()
-        del thing
-        assert interrupts._seen.is_set()
+    with remembered():
+        with stop_on_ctrl_c(stop):
+            assert not stop.is_set()
+        Raising(interrupt)
         with stop_on_ctrl_c(stop):
             assert stop.is_set()
     assert not interrupts._seen.is_set()
@@ -43,39 +53,23 @@ def test_a_dropped_one_is_remembered_and_stops_the_sweep(capsys):
 
 def test_others_are_raised_as_ever():
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), interrupts.remembered():
-        os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), remembered():
+        interrupt()
     assert signal.getsignal(signal.SIGINT) is before
     assert not interrupts._seen.is_set()
 
 
-def test_none_means_no_stop():
-    stop = threading.Event()
-    with interrupts.remembered(), stop_on_ctrl_c(stop):
-        assert not stop.is_set()
-
-
-def test_a_handler_of_somebody_else_is_left_alone(monkeypatch):
-    mine = signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        handler = signal.getsignal(signal.SIGINT)
-        with interrupts.remembered():
-            assert signal.getsignal(signal.SIGINT) is handler
-    finally:
-        signal.signal(signal.SIGINT, mine)
-
-
-def test_other_errors_of_destructors_are_still_printed(monkeypatch):
-    class Failing:
-        def __del__(self):
-            raise ValueError("told")
-
-    told = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda found: told.append(str(found.exc_value)))
-    with interrupts.remembered():
-        thing = Failing()
-        del thing
-    assert told == ["told"]
+def test_another_handler_is_kept_and_other_errors_are_printed(monkeypatch):
+    printed = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: printed.append(str(dropped.exc_value)))
+    with remembered():
+        Raising(fail)
+    assert printed == ["printed"]
+    handler = signal.signal(signal.SIGINT, lambda *_: None)
+    own = signal.getsignal(signal.SIGINT)
+    with remembered():
+        assert signal.getsignal(signal.SIGINT) is own
+    signal.signal(signal.SIGINT, handler)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
