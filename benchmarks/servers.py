@@ -23,7 +23,7 @@ from scipy.stats import f as f_distribution
 import effbench
 from effbench.message import TrialRequest
 from effbench.store import Store
-from effbench.sweeping.workers import ForkServer
+from effbench.sweep.client import ForkServer
 
 METRICS = ("latency_ms", "period_ms", "enqueue_ms")
 

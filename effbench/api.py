@@ -32,7 +32,7 @@ def sweep(overrides: Sequence[str], quiet: bool = True) -> Sweep:
     that fails is a row with a status, not an exception.
     """
     from effbench.errors import UsageError
-    from effbench.sweeping.invoke import hydra_sweep
+    from effbench.launcher.launch import hydra_sweep
 
     if isinstance(overrides, str):
         raise UsageError(f"sweep() takes a list of overrides, such as [{overrides!r}]")

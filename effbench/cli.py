@@ -16,7 +16,7 @@ from typing import NoReturn
 from effbench import __version__
 from effbench.errors import EffbenchError, UsageError, nearest
 from effbench.printable import printable
-from effbench.sweeping.interrupts import remembered
+from effbench.sweep.interrupts import remembered
 
 #: Subcommand -> module under effbench.commands; each has `HELP`, `add_arguments(parser)` and `run(args) -> exit code`.
 COMMANDS = {
@@ -144,7 +144,7 @@ def config_folder() -> Path:
 
 def run_sweep(argv: list[str]) -> int:
     """A sweep (or Hydra's own --help, --cfg, --info …) with live progress; ends with the table of its results."""
-    from effbench.sweeping.invoke import hydra_sweep
+    from effbench.launcher.launch import hydra_sweep
 
     outcome = hydra_sweep(argv, commands=COMMANDS)
     if outcome is None:  # --help and its like

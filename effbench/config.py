@@ -1,4 +1,4 @@
-"""The structured configuration: every setting of a sweep, with type, default and unit.
+"""The structured configuration: every setting of a sweep, with type, default, unit and bounds.
 
 `register()` puts the schema into Hydra's ConfigStore. A model's `module` and `inputs` and a mode's own settings are
 open (a user adds keys without `+`); everything else is closed, so that a misspelt key is an error.
@@ -6,34 +6,69 @@ open (a user adds keys without `+`); everything else is closed, so that a misspe
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 DEFAULT_DB = "results/effbench.db"
-DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
-DEVICES = ("auto", "cuda", "cpu")
-PHASES = ("inference", "training")
-OPTIMIZERS = ("sgd", "adam", "adamw")
 LOSSES = ("mean-square", "mean")  # any other is a path
-IMPLEMENTATIONS = ("for-loop", "foreach", "fused", "capturable")
-ISOLATIONS = ("fork", "spawn")
-ON_FAILURE = ("fail", "ignore")
-ARTIFACTS = ("trace", "code", "snapshot", "graph")
-MATMUL_PRECISIONS = ("highest", "high", "medium")
+
+
+def choice(name: str, *values: str) -> type[StrEnum]:
+    """Return an enum whose names and values are these texts."""
+    return StrEnum(name, {value: value for value in values}, module=__name__)
+
+
+Dtype = choice("Dtype", "auto", "float32", "bfloat16", "float16", "float64")
+Device = choice("Device", "auto", "cuda", "cpu")
+Phase = choice("Phase", "inference", "training")
+Optimizer = choice("Optimizer", "sgd", "adam", "adamw")
+Implementation = choice("Implementation", "for-loop", "foreach", "fused", "capturable")
+Isolation = choice("Isolation", "fork", "spawn")
+OnFailure = choice("OnFailure", "fail", "ignore")
+Artifact = choice("Artifact", "trace", "code", "snapshot", "graph")
+MatmulPrecision = choice("MatmulPrecision", "highest", "high", "medium")
+
+#: Numeric settings -> whether the bound itself is excluded (">") or allowed (">="), and the bound.
+BOUNDS: dict[str, tuple[str, float]] = {
+    "bs": (">=", 1),
+    "timeout_s": (">", 0),
+    "model.tolerance": (">", 0),
+    "training.lr": (">", 0),
+    "protocol.rounds": (">=", 1),
+    "protocol.attempts": (">=", 1),
+    "protocol.input_sets": (">=", 1),
+    "protocol.check_steps": (">=", 1),
+    "protocol.min_samples": (">=", 2),
+    "protocol.max_samples": (">=", 2),
+    "protocol.warmup_calls": (">=", 0),
+    "protocol.max_warmup_calls": (">=", 1),
+    "protocol.enough_interval": (">", 0),
+    "protocol.target_interval": (">=", 0),
+    "protocol.budget_s": (">", 0),
+    "protocol.min_time_s": (">=", 0),
+    "protocol.warmup_s": (">=", 0),
+    "protocol.min_block_ms": (">=", 0),
+    "protocol.load_s": (">=", 0),
+    "executor.foreign_wait_s": (">=", 0),
+    "executor.lock_timeout_s": (">=", 0),
+}
 
 
 def shipped(folder: str) -> Path:
-    """`conf`: in the wheel inside the package, in a checkout beside it."""
+    """Return `conf` or `experiments`: in the wheel inside the package, in a checkout next to it."""
     package = Path(__file__).resolve().parent
     return package / folder if (package / folder).is_dir() else package.parent / folder
 
 
 @dataclass
 class Model:
-    """A workload: an nn.Module and its inputs; `module` and `inputs` are described in docs/models.md."""
+    """A workload: an nn.Module and its inputs; docs/models.md describes `module` and `inputs`."""
 
     name: str | None = None  # label in results; null: last part of module._target_
     description: str = ""
@@ -48,7 +83,7 @@ class Numerics:
     """Numeric flags, set before anything runs in a trial; part of the cell."""
 
     tf32: bool = False  # TF32 in matrix products and convolutions of float32 tensors
-    matmul_precision: str = "highest"  # highest, high, medium (torch.set_float32_matmul_precision)
+    matmul_precision: MatmulPrecision = MatmulPrecision.highest  # torch.set_float32_matmul_precision
     cudnn_benchmark: bool = False
     deterministic: bool = False
     seed: int = 0
@@ -56,7 +91,7 @@ class Numerics:
 
 @dataclass
 class Stream:
-    """A sequence of batch sizes in the place of one (docs/streams.md); streams.KINDS says which settings a kind has."""
+    """A sequence of batch sizes instead of one (docs/streams.md); streams.KINDS lists the settings of each kind."""
 
     name: str = "none"  # none, uniform, bursty, decode, csv
     length: int | None = None
@@ -72,10 +107,10 @@ class Stream:
 
 @dataclass
 class Training:
-    """What a training step does (docs/training.md); part of the cell where phase=training."""
+    """What a training step does (docs/training.md); part of the cell if phase=training."""
 
-    optimizer: str = "adam"  # sgd, adam, adamw
-    implementation: str = "foreach"  # for-loop, foreach, fused, capturable
+    optimizer: Optimizer = Optimizer.adam
+    implementation: Implementation = Implementation.foreach
     lr: float = 1e-4
     loss: str = "mean-square"  # mean-square, mean, or the path of a callable(output, inputs) that gives a scalar
     set_to_none: bool = True  # how gradients are zeroed before each step
@@ -115,7 +150,7 @@ class Protocol:
 class Executor:
     name: str = "local"
     gpus: Any = "auto"  # auto: all visible; or a list of indices, e.g. [0,1]
-    cores: Any = "auto"  # CPU cores for trials on GPUs, shared out among them; null: no pinning; or 2-7, or [2,3]
+    cores: Any = "auto"  # CPU cores for trials on GPUs, divided among them; null: no pinning; or 2-7, or [2,3]
     renew_server: bool = True  # on CUDA: a fork server of its own for the trials of each round
     foreign_wait_s: float = 30.0  # longest wait for another process to stop using a GPU
     lock_timeout_s: float = 3600.0  # longest wait for a GPU that another effbench process uses
@@ -129,10 +164,10 @@ class Config:
     bs: int = 1
     stream: Stream = field(default_factory=Stream)
     mode: Any = field(default_factory=dict)
-    dtype: str = "auto"  # auto: bfloat16 on CUDA, float32 on CPU
-    phase: str = "inference"  # inference, training
+    dtype: Dtype = Dtype.auto  # auto: bfloat16 on CUDA, float32 on CPU
+    phase: Phase = Phase.inference
     training: Training = field(default_factory=Training)
-    device: str = "auto"  # auto: cuda if there is one, else cpu
+    device: Device = Device.auto  # auto: cuda if there is one, else cpu
     numerics: Numerics = field(default_factory=Numerics)
     env: Any = field(default_factory=dict)  # environment variables of the cell's process; forces isolation=spawn
     python: str | None = None  # interpreter of the trials; null: the one that runs effbench
@@ -140,17 +175,25 @@ class Config:
     sweep: SweepSettings = field(default_factory=SweepSettings)
     protocol: Protocol = field(default_factory=Protocol)
     executor: Executor = field(default_factory=Executor)
-    isolation: str = "fork"  # fork: from a server with torch preloaded; spawn: a fresh interpreter each
+    isolation: Isolation = Isolation.fork  # fork: from a server with torch preloaded; spawn: a fresh interpreter each
     timeout_s: float = 900.0  # longest wall time of a trial
     baseline_mode: str = "eager"
-    resume: str | None = None  # a sweep's id, name or `last`: go on where it stopped
-    artifacts: Any = field(default_factory=list)  # trace, code, snapshot, graph: of each cell's first trial
-    on_failure: str = "fail"  # fail: exit 1 when cells failed; ignore: exit 0
+    resume: str | None = None  # a sweep's id, name or `last`: continue where it stopped
+    artifacts: list[Artifact] = field(default_factory=list)  # saved from each cell's first trial
+    on_failure: OnFailure = OnFailure.fail  # fail: exit 1 when cells failed; ignore: exit 0
     db: str = DEFAULT_DB  # a path or any SQLAlchemy URL
 
 
+def sections() -> Iterator[tuple[str, list[str]]]:
+    """Yield each closed part of the configuration ("" is the top) with the names of its settings."""
+    yield "", [one.name for one in dataclasses.fields(Config)]
+    for one in dataclasses.fields(Config):
+        if dataclasses.is_dataclass(one.default_factory):
+            yield one.name, [inner.name for inner in dataclasses.fields(one.default_factory)]
+
+
 def schema() -> DictConfig:
-    """The typed configuration, with the nodes that users may extend left open."""
+    """Return the typed configuration, with the nodes that users may extend left open."""
     node = OmegaConf.structured(Config)
     OmegaConf.set_struct(node, True)
     for open_node in (node.model.module, node.model.inputs, node.env, node.mode):

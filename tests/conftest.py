@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import io
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +21,7 @@ from typing import ClassVar
 
 import pytest
 
-from effbench.sweeping.workers import ForkServer
+from effbench.sweep.client import ForkServer
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Tests run side by side: threads that wait for each other on a shared core make times meaningless.
@@ -36,7 +39,7 @@ NOT_OURS = ("EFFBENCH_", "CUDA_VISIBLE_DEVICES", "COLUMNS", "NO_COLOR", "FORCE_C
 
 
 #: Folders of tests by the seconds that a file of them may take, the longest first.
-LONGEST = ("integration", "experiments", "report", "modes", "cli", "worker", "sweeping", "docs")
+LONGEST = ("integration", "experiments", "report", "modes", "cli", "worker", "sweep", "docs")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -87,20 +90,37 @@ def surroundings(folder: Path, env: Mapping[str, str]) -> Iterator[tuple[Capture
         tempfile.tempdir = temporary
 
 
+@functools.cache
+def workshop_folder() -> Path:
+    """A folder with the modules of tests/integration, which cells import, and the YAMLs of their modes and models."""
+    folder = Path(tempfile.mkdtemp(prefix="effbench-workshop-")) / "here"
+    (folder / "nets").mkdir(parents=True)
+    sources = ROOT / "tests" / "integration"
+    for name, target in (("misbehaving", "mischief"), ("misbehaving", "nets/mine"), ("learning", "learning"),
+                         ("blocks", "blocks")):  # fmt: skip
+        shutil.copy(sources / f"{name}.py", folder / f"{target}.py")
+    shutil.copytree(sources / "conf", folder / "conf")
+    (folder / "good.py").write_text("value = 3\nfrom torch.nn import Identity as Net\n")
+    (folder / "leaves.py").write_text("import os; os._exit(3)\n")
+    atexit.register(shutil.rmtree, folder.parent, ignore_errors=True)
+    return folder
+
+
 class LastingServer(ForkServer):
     """A fork server that commands do not close: starting one takes seconds."""
 
-    #: At most two a process: one for effbench's own models (None), one for the folder whose modules ran last.
-    kept: ClassVar[dict[Path | None, LastingServer]] = {}
+    #: At most two a process: one for effbench's own models and the workshop, one for the folder whose modules ran last.
+    kept: ClassVar[dict[Path, LastingServer]] = {}
 
     @classmethod
     def of(cls, folder: Path) -> LastingServer:
         """The server for a folder, which is the working directory."""
-        key = folder if any(folder.rglob("*.py")) else None
+        shared = workshop_folder()
+        key = folder if any(folder.rglob("*.py")) else shared
         if key not in cls.kept or cls.kept[key].dead:
-            for other in [one for one in cls.kept if one == key or None not in (one, key)]:
+            for other in [one for one in cls.kept if one == key or shared not in (one, key)]:
                 cls.kept.pop(other).end()
-            cls.kept[key] = cls()
+            cls.kept[key] = cls(folder=str(key))
         return cls.kept[key]
 
     def close(self) -> None:
@@ -114,10 +134,11 @@ class LastingServer(ForkServer):
 def lasting_servers(folder: Path) -> Iterator[None]:
     """Commands that need a fork server get the lasting one of the folder."""
     from effbench.commands import doctor
-    from effbench.sweeping import hydra_plugin, workers
+    from effbench.launcher import launch
+    from effbench.sweep import client
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (doctor, hydra_plugin, workers):
+        for module in (doctor, launch, client):
             patch.setattr(module, "ForkServer", lambda: LastingServer.of(folder))
         yield
 
@@ -193,6 +214,21 @@ class Cli:
 def cli_in() -> Callable[[Path], Cli]:
     """Makes a `Cli` for a folder."""
     return Cli
+
+
+@pytest.fixture(scope="session")
+def workshop() -> Cli:
+    """`effbench` where tests/integration/*.py can be imported, on the fork server that most tests share."""
+    return Cli(workshop_folder())
+
+
+@pytest.fixture(scope="session")
+def measured(cli_in: Callable[[Path], Cli], tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    """A real sweep of `tiny` in four modes and two rounds; `done` is how it ended. Only to be read."""
+    cli = cli_in(tmp_path_factory.mktemp("measured"))
+    modes = "eager,default,reduce-overhead,cuda-graph"
+    cli.done = cli.sweep("model=tiny", "bs=2", f"mode={modes}", "protocol.rounds=2", "sweep.name=first")
+    return cli
 
 
 @pytest.fixture

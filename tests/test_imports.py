@@ -15,7 +15,7 @@ import effbench
 PACKAGE = Path(effbench.__file__).parent
 ROOT = PACKAGE.parent
 
-#: Packages and top-level modules from the ground up: each may import itself and what stands on the lines before its own.
+#: Packages and top-level modules from the ground up: each may import itself and those on the lines before its own.
 LAYERS = (
     ("errors", "metrics"),
     ("cell", "message", "printable", "config"),
@@ -25,8 +25,9 @@ LAYERS = (
     ("measure", "compare"),
     ("modes",),
     ("worker", "store"),
-    ("sweeping", "sweep"),
-    ("launcher", "regression", "experiments", "doctor"),
+    ("sweep",),
+    ("launcher",),
+    ("regression", "experiments", "doctor"),
     ("report",),
     ("commands", "api"),
     ("cli", "__init__"),
@@ -37,7 +38,17 @@ WITH_TORCH = {"worker", "models", "modes", "measure"}
 #: Modules elsewhere that only workers and experiments import.
 WITH_TORCH_TOO = {"experiments.checks", "experiments.fresh"}
 #: Standard library only: the process border and the core types load in any interpreter at once.
-STANDARD_ONLY = {"cell", "errors", "metrics", "message", "streams", "buckets", "printable", "models.spec", "worker.processes"}
+STANDARD_ONLY = {
+    "cell",
+    "errors",
+    "metrics",
+    "message",
+    "streams",
+    "buckets",
+    "printable",
+    "models.spec",
+    "worker.processes",
+}
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "conf" not in path.parts)
 
@@ -136,7 +147,7 @@ def test_importing_effbench_costs_nothing():
         ("import effbench.commands.show", {"torch", "pandas", "hydra", "plotly"}),
         ("import effbench.commands.ls", {"torch", "pandas", "hydra", "plotly"}),
         ("import effbench.commands.doctor", {"torch", "pandas", "hydra", "plotly", "scipy"}),
-        ("import effbench.sweeping.hydra_plugin", {"torch", "pandas", "plotly"}),
+        ("import effbench.launcher.launch", {"torch", "pandas", "plotly"}),
         ("import effbench.report.site.build", {"torch", "hydra"}),
         ("import effbench.experiments.definition as d; d.load_all()", {"torch", "pandas", "hydra", "sqlalchemy"}),
         ("import effbench.worker.processes, effbench.message", {"torch", "numpy", "hydra"}),

@@ -13,7 +13,7 @@ from effbench.analysis.swept import row_names, swept_rows
 from effbench.cell import Cell
 from effbench.cli import config_folder
 from effbench.errors import ConfigError
-from effbench.sweeping import plan
+from effbench.launcher import cells as plan
 
 GENERATED = [kind for kind, own in streams.KINDS.items() if "seed" in own]
 PLAIN = {

@@ -24,7 +24,7 @@ from effbench.regression.gate import baseline_of, command_for, failing, unchecke
 from effbench.report import comparison, gate_text
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
-from effbench.sweeping import trust
+from effbench.sweep import trust
 from effbench.terminal import escape, terminal
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from effbench.doctor.examine import PROBE_TIMEOUT_S, examine, within
 from effbench.doctor.finding import Finding, counted
 from effbench.doctor.noise import Interrupted
 from effbench.errors import UsageError
-from effbench.sweeping.workers import ForkServer
+from effbench.sweep.client import ForkServer
 from effbench.terminal import Console, escape, terminal
 
 HELP = (

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from effbench.cell import Cell
+from effbench.cell import digest
 from effbench.commands import ledgers, options
+from effbench.launcher.overrides import quoted
 from effbench.report.site.material import Material, Subject, TrialFacts
 from effbench.store import artifacts
 from effbench.store.secrets import masked_url
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
-from effbench.sweeping.again import InexpressibleError, overrides_of, protocol_overrides, text_of
 
 
 def gather(store: Store, database: str, references: Sequence[str] = (), *, later: bool = False) -> Material:
@@ -89,6 +89,7 @@ def subjects_of(store: Store, info: SweepInfo, database: str) -> list[Subject]:
     rows = options.rows_of(store, info)
     environments = {one["id"]: one for one in store.environments(row["environment_id"] for row in rows)}
     planned = store.planned_cells(info.id)
+    overrides = store.cell_overrides(info.id)
     parts: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         place = environments[row["environment_id"]]
@@ -104,7 +105,7 @@ def subjects_of(store: Store, info: SweepInfo, database: str) -> list[Subject]:
             trials_in_parts=partial(
                 trials_in_part, database, info.id, list(dict.fromkeys(row["environment_id"] for row in part))
             ),
-            command=partial(command_of, info, cache(partial(protocol_overrides, info.protocol))),
+            command=partial(command_of, info, overrides),
             artifacts=artifacts.home(database),
         )
         for hardware, part in parts.items()
@@ -130,21 +131,15 @@ def trials_of(
 
 
 def command_of(
-    info: SweepInfo, protocol: Callable[[], list[str]], params: Mapping[str, Any], environment_id: str
+    info: SweepInfo, overrides: Mapping[str, list[str] | None], params: Mapping[str, Any], environment_id: str
 ) -> tuple[str | None, str | None]:
-    """The command that runs the cell again as the sweep did, under the interpreter that it ran under; or None and why
-    there is none. An imported sweep has none: pasting it would run what someone else chose."""
+    """Return the command that runs the cell again under the interpreter that it ran under, or None and why there is
+    none. An imported sweep has none: pasting it would run what another person chose. `overrides`: by cell key."""
     if info.imported_at is not None:
         return None, "its sweep was imported, so review the parameters below before you run it"
+    words = overrides.get(digest(dict(params)))
+    if words is None:
+        return None, "its sweep did not record the overrides of its cells"
     facts = (info.host.get("environments") or {}).get(environment_id) or {}
-    try:
-        words = [
-            *overrides_of(Cell.from_params(dict(params))),
-            *protocol(),
-            *(f"{name}={text_of(facts[name])}" for name in facts.get("given", ())),
-        ]
-    except InexpressibleError as error:
-        return None, str(error)
-    except (TypeError, KeyError, AttributeError):
-        return None, "its parameters were recorded by another version of effbench"
-    return shlex.join(["effbench", *words]), None
+    interpreter = [f"{name}={quoted(facts[name])}" for name in facts.get("given", ())]
+    return shlex.join(["effbench", *words, *interpreter]), None

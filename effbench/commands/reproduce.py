@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if args.fresh and args.stored:
         raise UsageError("reproduce: --fresh measures all and --stored nothing: omit one")
     chosen = find(names)
-    from effbench.sweeping.resume import key_of, value_of
+    from effbench.launcher.overrides import key_of, value_of
 
     db = next((str(value_of(word)) for word in overrides if key_of(word) == "db"), args.db)
     overrides = [word for word in overrides if not word.startswith("db=")]
@@ -69,8 +69,8 @@ def measure(
     console: Console, chosen: Sequence[Experiment], db: str, overrides: list[str], args: argparse.Namespace
 ) -> int:
     from effbench.experiments.run import Machine, replaced_with_group, reproduce
-    from effbench.sweeping.evidence import EvidenceOutcome
-    from effbench.sweeping.workers import ForkServer
+    from effbench.sweep.client import ForkServer
+    from effbench.sweep.evidence import EvidenceOutcome
 
     def report(outcome: EvidenceOutcome) -> None:
         if not args.quiet and outcome.status is not Status.OK:
@@ -113,7 +113,7 @@ def judge_again(console: Console, chosen: Sequence[Experiment], db: str, overrid
     """Judge each experiment on each machine that measured all of it."""
     from effbench.experiments.run import judge_stored
     from effbench.store.store import Store
-    from effbench.sweeping.workers import ForkServer
+    from effbench.sweep.client import ForkServer
 
     with Store.open(db, mode="read") as store:
         environments = store.environments()

@@ -21,7 +21,7 @@ from effbench.metrics import METRICS, Better
 from effbench.report.speedup_table import FORMATS, Entry, SpeedupTable, speedup_table
 from effbench.report.why_table import why_table
 from effbench.store.store import Store
-from effbench.sweeping import resume
+from effbench.sweep.trust import resume_command
 from effbench.terminal import PLAIN_WIDTH, Console, escape, terminal
 
 HELP = "The speedup table of a sweep: rows model × bs, columns modes."
@@ -243,7 +243,7 @@ def end_of_sweep(outcome: Any) -> int:
     where = f" in {environments} environments" if environments > 1 else ""
     console.print(f"{said} of {sweep.cells} cells{where} · database {db}", highlight=False, soft_wrap=True)
     if outcome.state == "interrupted":
-        again = resume.command(sweep.id, outcome.db, db, is_imported=sweep.imported_at is not None)
+        again = resume_command(sweep.id, outcome.db, db, is_imported=sweep.imported_at is not None)
         console.print(f"interrupted; go on with: {escape(again)}", highlight=False, soft_wrap=True)
         return 130
     report = shlex.join(["effbench", "report", *option, "--sweep", sweep.id])

@@ -11,8 +11,8 @@ from effbench.doctor.finding import Finding, problem, warning
 from effbench.doctor.noise import CellNoise
 from effbench.errors import WorkerError
 from effbench.store.store import Store
-from effbench.sweeping import ceilings
-from effbench.sweeping.workers import ForkServer
+from effbench.sweep import pool
+from effbench.sweep.client import ForkServer
 
 
 def measure_ceilings(server: ForkServer, db: str, answer: dict[str, Any]) -> Iterator[Finding]:
@@ -24,7 +24,7 @@ def measure_ceilings(server: ForkServer, db: str, answer: dict[str, Any]) -> Ite
         environment_id = store.add_environment(Environment(**answer["environment"]), answer["details"])
         for gpu in reversed(answer["gpus"]):  # the newest is what a reader gets: the first GPU's
             try:
-                why = ceilings.measure_missing(server, store, environment_id, [gpu], again=True)
+                why = pool.measure_ceilings(server, store, environment_id, [gpu], again=True)
             except WorkerError as error:
                 why = str(error)
             if why:

@@ -12,7 +12,7 @@ from effbench.doctor.finding import Finding, problem
 from effbench.doctor.nvml import Nvml, devices
 from effbench.errors import WorkerError
 from effbench.message import ProbeRequest
-from effbench.sweeping.workers import ForkServer
+from effbench.sweep.client import ForkServer
 
 PROBE_TIMEOUT_S = 120.0
 

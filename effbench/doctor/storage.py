@@ -13,7 +13,7 @@ from effbench.errors import SchemaError, StoreError
 from effbench.metrics import format_bytes
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
-from effbench.sweeping.conduct import cache_folder
+from effbench.sweep.run import cache_folder
 
 LEAST_FREE = 2 * 2**30
 

@@ -19,18 +19,20 @@ from effbench.experiments.figures import ClaimError, Facts, Figure, Missing, Tru
 from effbench.experiments.frames import frame_of
 from effbench.experiments.judge import Judgement, judge
 from effbench.experiments.reuse import measured_otherwise, stored_rows
+from effbench.launcher import cells as plan
+from effbench.launcher.cells import conduct
+from effbench.launcher.errors import suggest
+from effbench.launcher.launch import hydra_sweep
+from effbench.launcher.overrides import key_of
 from effbench.message import EvidenceRequest, ProbeRequest
 from effbench.store.store import Store
 from effbench.store.verdicts import ClaimVerdict
-from effbench.sweeping import plan
-from effbench.sweeping.conduct import Command, Outcome, conduct
-from effbench.sweeping.evidence import EvidenceOutcome, gather
-from effbench.sweeping.hydra_errors import suggest
-from effbench.sweeping.invoke import hydra_sweep
-from effbench.sweeping.progress import Progress
-from effbench.sweeping.resume import key_of
-from effbench.sweeping.sites import PROBE_TIMEOUT_S, fit_modes, probe
-from effbench.sweeping.workers import ForkServer
+from effbench.sweep.client import ForkServer
+from effbench.sweep.evidence import EvidenceOutcome, gather
+from effbench.sweep.plan import Settings
+from effbench.sweep.pool import PROBE_TIMEOUT_S, fit_modes, probe
+from effbench.sweep.progress import Progress
+from effbench.sweep.run import Command, Outcome
 
 NO_CUDA = "needs a CUDA GPU, and there is none here"
 #: Groups whose choice brings its own settings. Those of a model or mode stay: they are what the claims compare.
@@ -305,14 +307,14 @@ class Conductor:
 
     def __call__(
         self,
-        configs: Sequence[dict[str, Any]],
+        jobs: Sequence[plan.Job],
         command: Command,
         server: ForkServer,
         progress: Progress,
         stop: threading.Event,
         extend: Outcome | None = None,
     ) -> Outcome | None:
-        parts, settings = plan.split(configs)
+        parts, settings = plan.split(jobs)
         if chosen := sorted({name for part in parts for name in plan.INTERPRETER_KEYS if part[name] is not None}):
             raise ConfigError(f"reproduce runs under its own interpreter: omit {' and '.join(chosen)}")
         if self.environment is None:
@@ -330,7 +332,7 @@ class Conductor:
                 self.missing = what_is_missing(store, missing, len(known), environment_id, settings)
         self.swept.reused = len(rows)
         if missing and self.environment is None:
-            left = [config for config, cell in zip(configs, cells, strict=True) if cell.key in missing]
+            left = [job for job, cell in zip(jobs, cells, strict=True) if cell.key in missing]
             self.outcome = conduct(left, command, server, progress, stop, extend)
         with Store.open(settings.db, mode="read") as store:
             if self.outcome:
@@ -340,7 +342,7 @@ class Conductor:
         return self.outcome and replace(self.outcome, latencies=[latencies.get(cell.key) for cell in cells])
 
 
-def what_is_missing(store: Store, missing: set[str], cells: int, environment_id: str, settings: plan.Settings) -> str:
+def what_is_missing(store: Store, missing: set[str], cells: int, environment_id: str, settings: Settings) -> str:
     """Name the cells that were not measured, and the overrides if they were measured in another way."""
     otherwise, words = measured_otherwise(store, missing, environment_id, settings)
     texts = []

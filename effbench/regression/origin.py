@@ -14,8 +14,7 @@ from typing import Any
 from effbench.cell import Cell
 from effbench.errors import UsageError
 from effbench.regression.targets import sources, targets
-from effbench.sweeping.host import cache_home, git_changes, git_description
-from effbench.sweeping.interpreters import Interpreter
+from effbench.sweep.interpreters import Interpreter, cache_home, git_changes, git_description
 
 GIT_TIMEOUT_S = 120.0
 DIRTY = "-dirty"

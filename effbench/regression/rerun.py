@@ -19,11 +19,11 @@ from effbench.regression.compare import Compared, finish, load
 from effbench.regression.origin import Origin, current, origin
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
-from effbench.sweeping import trust
-from effbench.sweeping.conduct import Command, Outcome, run_cells
-from effbench.sweeping.interpreters import Interpreter, Unit
-from effbench.sweeping.plan import Settings
-from effbench.sweeping.progress import Progress
+from effbench.sweep import trust
+from effbench.sweep.interpreters import Interpreter
+from effbench.sweep.plan import CellRun, Settings
+from effbench.sweep.progress import Progress
+from effbench.sweep.run import Command, Outcome, run_cells
 
 FACTS = {"python", "folder", "given", "git_revision", "git_description"}
 
@@ -81,8 +81,8 @@ def confirm(
     )
 
     def run(*sides: Interpreter) -> Outcome:
-        units = [Unit(cell, side) for cell in cells for side in sides]
-        return run_cells(settings, units, Command([*command], []), None, Progress(quiet=quiet), threading.Event())
+        runs = [CellRun(cell, side) for cell in cells for side in sides]
+        return run_cells(settings, runs, Command([*command], []), None, Progress(quiet=quiet), threading.Event())
 
     software = software_changed(compared.before, compared.after)
     if before.imported_at is not None and not trust_imported:

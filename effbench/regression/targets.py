@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from effbench.cell import Cell, targets_in
-from effbench.sweeping.interpreters import Interpreter
+from effbench.sweep.interpreters import Interpreter
 
 #: Targets that come with effbench: what they do does not depend on the working directory.
 OWN_TARGETS = ("effbench.models.", "effbench.modes.", "torch.", "torchvision.")

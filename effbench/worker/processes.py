@@ -1,4 +1,4 @@
-"""Process trees on Linux through /proc: find them, end them, keep them from outliving their parent."""
+"""Process trees on Linux through /proc: find them, end them, and tie their lives to their parent's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -19,14 +20,14 @@ def _prctl(option: int, value: int) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends; exits at once if the parent is gone already."""
+    """Have the kernel kill this process when its parent ends; exit at once if the parent has already ended."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def adopt_orphans() -> None:
-    """Make this process the new parent of its orphaned descendants, so that they can be found and ended."""
+    """Make this process the new parent of its orphaned descendants, so that it can end them."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -37,7 +38,7 @@ def prefer_as_oom_victim() -> None:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has ended for want of memory since boot (0 where it does not say)."""
+    """Return how many processes the kernel has ended since boot because memory ran out (0 if unknown)."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):
@@ -46,7 +47,7 @@ def oom_kills() -> int:
 
 
 def process_table() -> dict[int, tuple[int, int]]:
-    """pid -> (parent's pid, session id) of every process that can be read."""
+    """Return pid -> (parent's pid, session id) of every running process that can be read."""
     table = {}
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
@@ -60,7 +61,7 @@ def process_table() -> dict[int, tuple[int, int]]:
 
 
 def descendants(root: int, table: dict[int, tuple[int, int]] | None = None) -> set[int]:
-    """All processes below `root`, and those in its session, without `root` itself."""
+    """Return all processes below `root` and in its session, without `root` and this process."""
     table = process_table() if table is None else table
     children: dict[int, list[int]] = {}
     for pid, (parent, _) in table.items():
@@ -76,7 +77,7 @@ def descendants(root: int, table: dict[int, tuple[int, int]] | None = None) -> s
 
 
 def environment_of(pid: int, name: str) -> str | None:
-    """The value of a variable in the environment that process `pid` was started with."""
+    """Return a variable's value in the environment that process `pid` was started with."""
     with contextlib.suppress(OSError):
         for item in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             key, _, value = item.partition(b"=")
@@ -85,23 +86,28 @@ def environment_of(pid: int, name: str) -> str | None:
     return None
 
 
-def kill(pids: set[int]) -> None:
-    """SIGKILL; processes that are gone already do not matter."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
+def kill_all(find: Callable[[], set[int]]) -> None:
+    """Send SIGKILL to the processes that `find` returns, until it finds no more (five times at most)."""
+    for _ in range(5):
+        pids = find()
+        if not pids:
+            return
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def kill_tree(root: int) -> None:
-    """End `root` and everything below it."""
-    kill({root})
-    kill_below(root)
+    """End `root`, everything below it and its session."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(root, signal.SIGKILL)
+    kill_all(lambda: descendants(root))
 
 
-def kill_below(root: int) -> None:
-    """End everything below `root`, repeated until nothing new turns up."""
-    for _ in range(5):
-        rest = descendants(root)
-        if not rest:
-            return
-        kill(rest)
+def kill_marked(session: int | None, name: str, value: str) -> None:
+    """End the processes of a session, and all that have this variable in their environment."""
+    kill_all(
+        lambda: {
+            pid for pid, (_, own) in process_table().items() if own == session or environment_of(pid, name) == value
+        }
+    )

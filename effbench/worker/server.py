@@ -1,9 +1,9 @@
 """The fork server: `python -m effbench.worker.server`.
 
-It imports torch and its compiler once, never touches CUDA, reads messages on standard input and forks one child a
-task; a child has its own session, dies with the server, and answers through a pipe of its own. When standard input
-closes, every child's process tree is ended and the server exits, so that no kill of the sweep leaves an orphan.
-`--no-preload` forks from a bare interpreter: `isolation=spawn` starts one such server a trial.
+It imports torch and its compiler once, never touches CUDA, reads messages on standard input and forks one child per
+task. A child has its own session, dies with the server and answers through its own pipe. When standard input closes,
+the server ends every child's process tree and exits, so that killing the sweep leaves no orphan.
+`--no-preload` forks from a bare interpreter: `isolation=spawn` starts one such server per trial.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Server:
             self.reap()
         for child in self.children.values():
             processes.kill_tree(child.pid)
-        processes.kill_below(os.getpid())  # orphans of theirs that were adopted
+        processes.kill_all(lambda: processes.descendants(os.getpid()))  # their orphans, which this process adopted
 
     def drain_wakeups(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -353,16 +353,16 @@ class Server:
         )
 
     def kill_leftovers(self, child: Child) -> None:
-        """End what the task left behind: its session, and orphans that now hang below this server."""
+        """End what the task left behind: its session, and orphans that this server has adopted."""
         table = processes.process_table()
-        processes.kill(processes.descendants(child.pid, table))  # not the pid itself: it is free for reuse
+        if processes.descendants(child.pid, table):  # without the pid itself: it may belong to a new process
+            processes.kill_all(lambda: processes.descendants(child.pid))
         running = {other.pid for other in self.children.values()}
         orphans = {
             pid
             for pid, (parent, session) in table.items()
             if parent == os.getpid()
-            and pid not in running
-            and session not in running
+            and not {pid, session} & running
             and processes.environment_of(pid, TRIAL_VARIABLE) in (None, child.id)
         }
         for pid in orphans:

@@ -14,10 +14,9 @@ from effbench.cell import Status, Trial
 from effbench.commands import options
 from effbench.printable import one_line, printable
 from effbench.store import Store
-from effbench.sweeping.interpreters import Unit
-from effbench.sweeping.jobs import Job
-from effbench.sweeping.progress import Progress
-from effbench.sweeping.schedule import Slot
+from effbench.sweep.devices import Slot
+from effbench.sweep.plan import CellRun, PlannedTrial
+from effbench.sweep.progress import Progress
 from effbench.terminal import Console, escape
 
 EVIL = "x\x1b]0;owned\x07\x1b[31mred\x9b2J\u202egnp\u2066\r\nFAKE\tLINE"
@@ -94,14 +93,13 @@ def test_progress():
     stream = io.StringIO()
     progress = Progress(Console(file=stream, width=200))
     cell = a_cell("eager", EVIL)
-    job, slot = Job(cell, 0), Slot(EVIL, "cpu")
-    unit = Unit(cell, job.interpreter)
+    run, slot = CellRun(cell), Slot(EVIL, "cpu")
+    trial = PlannedTrial(run, 0)
     settings = SimpleNamespace(protocol={"rounds": 1, "name": EVIL})
-    with progress.showing("s", settings, [unit], [job], [slot]):
-        progress.started(slot, job)
-        progress.console.print(progress.render())
-        progress.ended(slot, job, Trial(cell.key, 0, Status.ERROR, EVIL))
-        progress.console.print(progress.render())
+    with progress.showing("s", settings, [run], [trial], [slot]):
+        progress.started(slot, trial)
+        progress.console.print(progress.slot_bars)
+        progress.ended(slot, trial, Trial(cell.key, 0, Status.ERROR, EVIL))
     assert "owned" in stream.getvalue()
     assert_printable(stream.getvalue())
 

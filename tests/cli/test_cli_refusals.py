@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from effbench import cli as command_line
+from effbench.launcher.launch import hydra_sweep
 from effbench.store import Store
-from effbench.sweeping.invoke import hydra_sweep
 
 CUSTOM = ("model=custom", "model.inputs.x.shape=[3]")
 
@@ -29,116 +29,100 @@ def refused(done, *said: str, code: int = 2) -> None:
         assert text in done.err
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        ([], ["nothing to do", "effbench -m", "show", "--help"]),
-        (["model=mpl"], ["unknown model 'mpl'", "did you mean mlp?", "resnet50"]),
-        (["model=mpl", "bs=1,2"], ["unknown model 'mpl'", "did you mean mlp?"]),
-        (["bs=1,,2"], ["cannot read the override 'bs=1,,2'", "a value is missing"]),
-        (["-m", "bs=1,2,"], ["cannot read the override 'bs=1,2,'", "a value is missing"]),
-        (["-m", "mode=egaer,default"], ["unknown mode 'egaer'", "did you mean eager?", "cuda-graph"]),
-        (["protocol=quik"], ["unknown protocol 'quik'", "did you mean quick?", "rigorous"]),
-        (["executor=cloud"], ["unknown executor 'cloud'", "local"]),
-        (["dtype=float31"], ["dtype=float31", "bfloat16"]),
-        (["device=tpu"], ["device=tpu", "cuda"]),
-        (["phase=dreaming"], ["phase=dreaming", "inference", "training"]),
-        (["training.optimizer=lion"], ["training.optimizer=lion", "adamw"]),
-        (["training.implementation=fast"], ["training.implementation=fast", "for-loop"]),
-        (["training.lr=0"], ["training.lr must be above 0"]),
-        (["artifacts=[trace,dreams]"], ["artifacts=dreams", "trace, code, snapshot, graph"]),
-        (["artifacts=trace"], ["artifacts=trace", "[trace,code]"]),
-        (["protocol.check_steps=0"], ["protocol.check_steps must be at least 1"]),
-        (["isolation=thread"], ["isolation=thread", "fork", "spawn"]),
-        (["on_failure=explode"], ["on_failure=explode", "ignore"]),
-        (["numerics.matmul_precision=best"], ["numerics.matmul_precision=best", "highest"]),
-        (["bs=0"], ["bs must be at least 1", "0"]),
-        (["-m", "bs=4,-1"], ["bs must be at least 1", "-1"]),
-        (["-m", "bs=range(1,1000000000000)"], ["bs=range(1,1000000000000)", "more than 100,000 cells"]),
-        (["-m", "bs=range(1,inf)"], ["more than 100,000 cells"]),
-        (["-m", "bs=1,2", "numerics.seed=shuffle(range(60000))"], ["numerics.seed", "more than 100,000 cells"]),
-        (["bs=abc"], ["bs=abc", "Integer"]),
-        (["bs=[1,8]"], ["bs=[1,8]", "write bs=1,8"]),
-        (["bs=1.5"], ["bs=1.5", "Integer"]),
-        (["bs="], ["bs=", "Integer"]),
-        (["timeout_s=0"], ["timeout_s must be above 0"]),
-        (["protocol.rounds=0"], ["protocol.rounds must be at least 1"]),
-        (["protocol.warmup_calls=-1"], ["protocol.warmup_calls must be at least 0"]),
-        (["protocol.budget_s=-1"], ["protocol.budget_s must be above 0 seconds"]),
-        (["executor.gpus=[]"], ["executor.gpus", "[0,1]"]),
-        (["bss=1"], ["unknown setting 'bss'", "did you mean bs?"]),
-        (["model.nam=1"], ["unknown setting 'model.nam'", "did you mean model.name?"]),
-        (["+protocol.round=3"], ["unknown setting protocol.round", "rounds"]),
-        (["+foo=1"], ["unknown setting foo", "bs"]),
-        (["~bs"], ["bs", "taken out"]),
-        (["+bs=3"], ["bs"]),
-        (["mode=null"], ["a group takes one of its options"]),
-        (["mode=[eager,default]"], ["mode=[eager,default]", "write mode=eager,default"]),
-        (["db=null"], ["db=null"]),
-        (["env.A.B=1"], ["env.A", "text or a number"]),
-        (["env.A=null"], ["env.A", "env.FOO=1"]),
-        (["model=custom"], ["model.module._target_ must be given"]),
-        ([*CUSTOM, "model.module._target_=5"], ["model.module._target_", "my_pkg.Net"]),
-        (["model=custom", "model.module._target_=torch.nn.Identity"], ["no inputs", "model.inputs.x.shape"]),
-        (["model=tiny", "model.inputs.x.shap=[3]"], ["model.inputs.x.shap", "Did you mean shape?"]),
-        (["model=tiny", "model.inputs.x.dtype=int64"], ["model.inputs.x", "low and high"]),
-        (["model=tiny", "model.inputs.x.shape=[0]"], ["model.inputs.x.shape", "positive integers"]),
-        (["-m", "protocol=quick,standard"], ["protocol", "holds for a whole sweep"]),
-        (["-m", "sweep.name=a,b"], ["sweep", "holds for a whole sweep"]),
-        (["rport"], ["unknown command 'rport'", "effbench report"]),
-        (["bs=1", "rport"], ["'rport' is no override", "effbench report"]),
-        (["-m", "bs=1", "word"], ["'word' is no override", "key=value"]),
-        (["bs=="], ["'bs=='", "key=value"]),
-        (["bs=["], ["'bs=['", "key=value"]),
-        (["bs=1,"], ["'bs=1,'", "a value is missing"]),
-        (["bs=[1"], ["'bs=[1'", "key=value"]),
-        (["--cfg", "job", "bs=1,2"], ["bs=1,2", "give one of them"]),
-        (["--foo"], ["--foo", "--help"]),
-        (["--config-dir"], ["--config-dir", "argument"]),
-        (["--config-dir=/nowhere/at/all"], ["/nowhere/at/all", "not found"]),
-        (["hydra/launcher=basic"], ["leave hydra/launcher"]),
-        (["hydra/launcher=basic", "hydra/sweeper=basic"], ["leave hydra/launcher"]),
-        (["hydra.mode=RUN"], ["hydra.mode"]),
-        (["-m", "hydra.mode=RUN"], ["hydra.mode"]),
-        (["resume=last"], ["no database"]),
-        (["resume=last", "db=elsewhere.db"], ["no database at elsewhere.db"]),
-    ],
-    ids=lambda value: " ".join(value) or "nothing" if isinstance(value, list) else None,
+#: Command line -> parts of the error.
+REFUSED = (
+    ([], ["nothing to do", "effbench -m", "show", "--help"]),
+    (["model=mpl"], ["unknown model 'mpl'", "did you mean mlp?", "resnet50"]),
+    (["model=mpl", "bs=1,2"], ["unknown model 'mpl'", "did you mean mlp?"]),
+    (["bs=1,,2"], ["cannot read the override 'bs=1,,2'", "a value is missing"]),
+    (["-m", "bs=1,2,"], ["cannot read the override 'bs=1,2,'", "a value is missing"]),
+    (["-m", "mode=egaer,default"], ["unknown mode 'egaer'", "did you mean eager?", "cuda-graph"]),
+    (["protocol=quik"], ["unknown protocol 'quik'", "did you mean quick?", "rigorous"]),
+    (["executor=cloud"], ["unknown executor 'cloud'", "local"]),
+    (["dtype=float31"], ["dtype=float31", "bfloat16"]),
+    (["device=tpu"], ["device=tpu", "cuda"]),
+    (["phase=dreaming"], ["phase=dreaming", "inference", "training"]),
+    (["training.optimizer=lion"], ["training.optimizer=lion", "adamw"]),
+    (["training.implementation=fast"], ["training.implementation=fast", "for-loop"]),
+    (["training.lr=0"], ["training.lr must be above 0"]),
+    (["artifacts=[trace,dreams]"], ["artifacts=[trace,dreams]", "trace, code, snapshot, graph"]),
+    (["artifacts=trace"], ["artifacts=trace", "[trace]"]),
+    (["protocol.check_steps=0"], ["protocol.check_steps must be at least 1"]),
+    (["isolation=thread"], ["isolation=thread", "fork", "spawn"]),
+    (["on_failure=explode"], ["on_failure=explode", "ignore"]),
+    (["numerics.matmul_precision=best"], ["numerics.matmul_precision=best", "highest"]),
+    (["bs=0"], ["bs must be at least 1", "0"]),
+    (["-m", "bs=4,-1"], ["bs must be at least 1", "-1"]),
+    (["-m", "bs=range(1,1000000000000)"], ["bs=range(1,1000000000000)", "more than 100,000 cells"]),
+    (["-m", "bs=range(1,inf)"], ["more than 100,000 cells"]),
+    (["-m", "bs=1,2", "numerics.seed=shuffle(range(60000))"], ["numerics.seed", "more than 100,000 cells"]),
+    (["bs=abc"], ["bs=abc", "Integer"]),
+    (["bs=[1,8]"], ["bs=[1,8]", "write bs=1,8"]),
+    (["bs=1.5"], ["bs=1.5", "Integer"]),
+    (["bs="], ["bs=", "Integer"]),
+    (["timeout_s=0"], ["timeout_s must be above 0"]),
+    (["protocol.rounds=0"], ["protocol.rounds must be at least 1"]),
+    (["protocol.warmup_calls=-1"], ["protocol.warmup_calls must be at least 0"]),
+    (["protocol.budget_s=-1"], ["protocol.budget_s must be above 0 seconds"]),
+    (["executor.gpus=[]"], ["executor.gpus", "[0,1]"]),
+    (["bss=1"], ["unknown setting 'bss'", "did you mean bs?"]),
+    (["model.nam=1"], ["unknown setting 'model.nam'", "did you mean model.name?"]),
+    (["+protocol.round=3"], ["unknown setting protocol.round", "rounds"]),
+    (["+foo=1"], ["unknown setting foo", "bs"]),
+    (["~bs"], ["bs", "taken out"]),
+    (["+bs=3"], ["bs"]),
+    (["mode=null"], ["a group takes one of its options"]),
+    (["mode=[eager,default]"], ["mode=[eager,default]", "write mode=eager,default"]),
+    (["db=null"], ["db=null"]),
+    (["env.A.B=1"], ["env.A", "text or a number"]),
+    (["env.A=null"], ["env.A", "env.FOO=1"]),
+    (["model=custom"], ["model.module._target_ must be given"]),
+    ([*CUSTOM, "model.module._target_=5"], ["model.module._target_", "my_pkg.Net"]),
+    (["model=custom", "model.module._target_=torch.nn.Identity"], ["no inputs", "model.inputs.x.shape"]),
+    (["model=tiny", "model.inputs.x.shap=[3]"], ["model.inputs.x.shap", "Did you mean shape?"]),
+    (["model=tiny", "model.inputs.x.dtype=int64"], ["model.inputs.x", "low and high"]),
+    (["model=tiny", "model.inputs.x.shape=[0]"], ["model.inputs.x.shape", "positive integers"]),
+    (["-m", "protocol=quick,standard"], ["protocol", "holds for a whole sweep"]),
+    (["-m", "sweep.name=a,b"], ["sweep", "holds for a whole sweep"]),
+    (["rport"], ["unknown command 'rport'", "effbench report"]),
+    (["bs=1", "rport"], ["'rport' is no override", "effbench report"]),
+    (["-m", "bs=1", "word"], ["'word' is no override", "key=value"]),
+    (["bs=="], ["'bs=='", "key=value"]),
+    (["bs=["], ["'bs=['", "key=value"]),
+    (["bs=1,"], ["'bs=1,'", "a value is missing"]),
+    (["bs=[1"], ["'bs=[1'", "key=value"]),
+    (["--cfg", "job", "bs=1,2"], ["bs=1,2", "give one of them"]),
+    (["--foo"], ["--foo", "--help"]),
+    (["--config-dir"], ["--config-dir", "argument"]),
+    (["--config-dir=/nowhere/at/all"], ["/nowhere/at/all", "not found"]),
+    (["hydra/launcher=basic"], ["leave hydra/launcher"]),
+    (["hydra/launcher=basic", "hydra/sweeper=basic"], ["leave hydra/launcher"]),
+    (["hydra.mode=RUN"], ["hydra.mode"]),
+    (["-m", "hydra.mode=RUN"], ["hydra.mode"]),
+    (["resume=last"], ["no database"]),
+    (["resume=last", "db=elsewhere.db"], ["no database at elsewhere.db"]),
 )
-def test_refused_before_anything_starts(cli, args, said):
-    refused(cli.run(*args), *said)
-    assert not cli.db.exists()
 
 
-@pytest.mark.parametrize(
-    ("target", "said"),
-    [
-        ("nothere.Net", ["no module named nothere"]),
-        ("leaves.Net", ["leaves.Net", "exited with code 3"]),
-        ("good.value", ["not callable"]),
-    ],
-)
-def test_modules_that_cannot_be_imported(cli, target, said):
-    (cli.folder / "good.py").write_text("value = 3\nclass Net: pass\n")
-    (cli.folder / "leaves.py").write_text("import os; os._exit(3)\n")
-    refused(cli.sweep(*CUSTOM, f"model.module._target_={target}"), *said)
-    # the database exists by then; no sweep does
-    with Store.open(cli.db) as store:
+def test_refused_before_anything_starts(cli):
+    for args, parts in REFUSED:
+        refused(cli.run(*args), *parts)
+        assert not cli.db.exists(), args
+
+
+def test_refused_once_the_modules_are_known(workshop):
+    """The database exists by then; no sweep does."""
+    for words, *parts in (
+        ([*CUSTOM, "model.module._target_=nothere.Net"], "no module named nothere"),
+        ([*CUSTOM, "model.module._target_=leaves.Net"], "leaves.Net", "exited with code 3"),
+        ([*CUSTOM, "model.module._target_=good.value"], "not callable"),
+        ([*CUSTOM, "model.module._target_=good.Net,blocks.Net"], "share the name Net", "model.name="),
+        (["model=tiny", "mode=eager", "mode.foo=1"], "mode eager has no setting 'foo'"),
+        (["model=tiny", "executor.gpus=[97]"], "executor.gpus names [97]"),
+    ):
+        refused(workshop.sweep(*words, "db=refused.db"), *parts)
+    with Store.open(workshop.folder / "refused.db") as store:
         assert store.sweeps() == []
-
-
-def test_settings_that_a_mode_does_not_have(cli):
-    refused(cli.sweep("model=tiny", "mode=eager", "mode.foo=1"), "mode eager has no setting 'foo'")
-
-
-def test_gpus_that_are_not_there(cli):
-    refused(cli.sweep("model=tiny", "executor.gpus=[97]"), "executor.gpus names [97]")
-
-
-def test_two_modules_of_one_name(cli):
-    (cli.folder / "a.py").write_text("from torch.nn import Identity as Net")
-    (cli.folder / "b.py").write_text("from torch.nn import Identity as Net")
-    refused(cli.sweep(*CUSTOM, "model.module._target_=a.Net,b.Net"), "share the name Net", "model.name=")
 
 
 @pytest.mark.parametrize(
@@ -181,8 +165,8 @@ def test_a_protocol_of_the_user_has_its_own_name(text, name, tmp_path, monkeypat
     (tmp_path / "conf" / "protocol" / "mine.yaml").write_text(text)
     composed = []
     words = ["--config-dir=conf", "-m", "model=tiny", "protocol=quick,mine", "python=/nowhere"]
-    hydra_sweep(words, quiet=True, conductor=lambda configs, *_, **__: composed.extend(configs))
-    assert [config["protocol"]["name"] for config in composed] == ["quick", name]
+    hydra_sweep(words, quiet=True, conductor=lambda jobs, *_, **__: composed.extend(jobs))
+    assert [job.config["protocol"]["name"] for job in composed] == ["quick", name]
 
 
 @pytest.mark.parametrize(

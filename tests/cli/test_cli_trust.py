@@ -16,12 +16,12 @@ from made_sweeps import Made, environment, steps
 from effbench.cell import Cell
 from effbench.commands.material import gather
 from effbench.commands.show import end_of_sweep
+from effbench.launcher import overrides
 from effbench.regression import rerun
 from effbench.report.site.pages import failures
 from effbench.store import Store
-from effbench.sweeping import resume
-from effbench.sweeping.conduct import Outcome
-from effbench.sweeping.interpreters import Interpreter
+from effbench.sweep.interpreters import Interpreter
+from effbench.sweep.run import Outcome
 
 MARKER = Path("marker")
 FORGED = ["model=custom", "model.module._target_=subprocess.getoutput", f"+model.module.cmd=touch {MARKER}", "bs=1"]
@@ -119,7 +119,7 @@ def test_a_sweep_of_the_future_is_not_last(made, stranger, effbench):
 def test_trusted_it_is_listed_first_and_resumed(made, stranger, effbench, capsys):
     sweep_id = forged(stranger)
     taken(stranger, effbench)
-    words, stored = resume.expand([f"resume={sweep_id}"], trust_imported=True)
+    words, stored = overrides.expand([f"resume={sweep_id}"], trust_imported=True)
     assert words == [*FORGED, f"resume={sweep_id}"]
     assert stored == FORGED
     said = capsys.readouterr().err
@@ -132,7 +132,7 @@ def test_trusted_it_is_listed_first_and_resumed(made, stranger, effbench, capsys
 def test_what_is_listed_hides_nothing_behind_escape_sequences(made, stranger, effbench, capsys):
     stranger.sweep({OWN: FAST}, overrides=["bs=1\x1b[2K\rmodel=mlp"])
     taken(stranger, effbench)
-    resume.expand(["resume=last"], trust_imported=True)
+    overrides.expand(["resume=last"], trust_imported=True)
     assert "bs=1?[2K?model=mlp" in capsys.readouterr().err
 
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from effbench import cli
-from effbench.sweeping.invoke import hydra_sweep
+from effbench.launcher.launch import hydra_sweep
 
 
 def jobs() -> dict[str, list[str]]:

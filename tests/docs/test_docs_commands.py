@@ -10,8 +10,9 @@ import pages
 import pytest
 
 from effbench import cli
-from effbench.sweeping import conduct, hydra_plugin, plan, resume
-from effbench.sweeping.invoke import hydra_sweep
+from effbench.launcher import cells, launch, overrides
+from effbench.launcher.launch import hydra_sweep
+from effbench.sweep import run
 
 
 class NoServer:
@@ -33,20 +34,20 @@ def planned(monkeypatch, folder):
     """Sweeps end after the plan; what was planned lies in the list."""
     found = []
 
-    def plan_only(configs, command, server, progress, stop, extend=None):
-        parts, settings = plan.split(configs)
-        found.append(plan.resolve(parts, has_cuda=True))
-        return conduct.Outcome("id", "environment", settings.db, "completed", settings.on_failure, [None] * len(parts))
+    def plan_only(jobs, command, server, progress, stop, extend=None):
+        parts, settings = cells.split(jobs)
+        found.append(cells.resolve(parts, has_cuda=True))
+        return run.Outcome("id", "environment", settings.db, "completed", settings.on_failure, [None] * len(parts))
 
     def without_resume(argv, trust_imported):
         # the sweep that it names is not there
-        rest = [word for word in argv if resume.key_of(word) != "resume"]
-        return rest, [word for word in rest if resume.key_of(word)]
+        rest = [word for word in argv if overrides.key_of(word) != "resume"]
+        return rest, [word for word in rest if overrides.key_of(word)]
 
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(hydra_plugin, "ForkServer", NoServer)
-    monkeypatch.setattr(hydra_plugin, "conduct", plan_only)
-    monkeypatch.setattr(resume, "expand", without_resume)
+    monkeypatch.setattr(launch, "ForkServer", NoServer)
+    monkeypatch.setattr(launch, "conduct", plan_only)
+    monkeypatch.setattr(overrides, "expand", without_resume)
     yield found
     # Hydra's --info has every message printed from then on
     logging.root.setLevel(logging.WARNING)

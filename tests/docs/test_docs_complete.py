@@ -16,7 +16,7 @@ from effbench.cell import Status
 from effbench.metrics import METRICS
 from effbench.models.spec import KEYS
 from effbench.store import schema
-from effbench.sweeping import workers
+from effbench.sweep import client
 
 GENERATE = pages.generator()
 
@@ -150,7 +150,7 @@ def test_environment_variables():
             assert name in rows, f"{name} is read in {path.name}"
         for name in re.findall(r"os\.environ(?:\.setdefault\(|\[)\"(\w+)\"", source):
             assert name == "HYDRA_FULL_ERROR" or name in text, f"{name} is set in {path.name}"
-    for name in workers.SERVER_ENVIRONMENT:
+    for name in client.SERVER_ENVIRONMENT:
         assert name in text, name
 
 

@@ -12,10 +12,10 @@ import pytest
 
 import effbench
 from effbench import cli
+from effbench.launcher import launch
 from effbench.report import figures
 from effbench.store import Store
-from effbench.sweeping import hydra_plugin
-from effbench.sweeping.workers import ForkServer
+from effbench.sweep.client import ForkServer
 
 FAST = ["protocol.budget_s=0.05", "protocol.min_time_s=0", "protocol.warmup_s=0.01", "protocol.rounds=1", "device=cpu"]
 
@@ -35,7 +35,7 @@ def here(tmp_path_factory):
         def shared():
             return server
 
-        patch.setattr(hydra_plugin, "ForkServer", shared)
+        patch.setattr(launch, "ForkServer", shared)
         really_close = server.close
         server.close = lambda: None
         yield folder

@@ -14,11 +14,11 @@ from effbench.errors import ConfigError, UsageError
 from effbench.experiments import run as running
 from effbench.experiments.definition import load, load_all
 from effbench.experiments.run import Machine, judge_stored, reproduce
+from effbench.launcher import cells as plan
+from effbench.launcher.launch import hydra_sweep
 from effbench.store import Store
 from effbench.store.verdicts import ClaimVerdict as Verdict
-from effbench.sweeping import plan
-from effbench.sweeping.invoke import hydra_sweep
-from effbench.sweeping.workers import ForkServer
+from effbench.sweep.client import ForkServer
 
 OWN = """
 from effbench.modes.base import Prepared

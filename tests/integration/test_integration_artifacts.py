@@ -8,7 +8,6 @@ import json
 import pytest
 
 from effbench.store import Store
-from effbench.store.artifacts import home
 
 pytestmark = pytest.mark.slow
 
@@ -58,12 +57,6 @@ def test_the_files_hold_what_they_are_called(swept, trials):
     assert "def call(" in code and "cpp" in code
 
 
-def test_the_first_round_alone_has_them(trials):
-    for mode in ("eager", "default"):
-        assert "artifacts" not in trials[mode, 1]["extra"]
-        assert trials[mode, 1]["phase"] != "artifacts"
-
-
 def test_measured_compilation_is_that_of_the_mode(trials):
     """A graph looked for at the end is no recompilation, and leaves the cache warm for the next round."""
     for round, state in ((0, "cold"), (1, "warm")):
@@ -100,23 +93,3 @@ def test_what_fails_is_a_note(swept):
     assert (trial["status"], trial["extra"]["artifacts"]) == ("ok", [])
     assert trial["extra"]["artifact_notes"]["graph"]
     assert trial["latency_ms"] > 0
-
-
-def test_the_cell_is_the_same_with_and_without(swept, trials):
-    done = swept.sweep("model=tiny", "bs=2", "mode=eager", "db=mine/x.db")
-    assert done.code == 0
-    with Store.open(swept.folder / "mine" / "x.db") as store:
-        (cell,) = store.planned(store.find_sweep("last").id)
-    assert cell.key == trials["eager", 0]["cell_key"]
-    none = swept.run("ls", "--artifacts", "--db", "mine/x.db")
-    assert none.code == 3
-    assert "has no artifacts" in none.err
-
-
-@pytest.mark.parametrize(
-    "url, folder",
-    [("results/effbench.db", "results"), ("x.db", "."), ("sqlite:////a/b/c.db", "/a/b"),
-     ("postgresql://me@host/name", "results")],
-)  # fmt: skip
-def test_where_they_lie(url, folder):
-    assert str(home(url)) == folder

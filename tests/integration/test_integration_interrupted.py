@@ -92,23 +92,13 @@ def test_resume_with_a_plan_beside_it(cli, waiting):
         ("bs=1,2", "cells missing"),
         ("bs=1,2,3,4", "cells more"),
         ("protocol.rounds=3", "protocol.rounds=2, not 3"),
-        ("dtype=float64", "planned otherwise"),
+        ("dtype=float64", "another plan"),
     ]:
         done = cli.run("-m", "resume=last", override)
         assert (done.code, done.out) == (2, "")
         assert said in done.err
         assert recorded(cli) == (state, before), "a refused resume changes nothing"
     finish(cli, before, "bs=1,2,3")  # the same plan is fine
-
-
-@pytest.mark.slow
-def test_resume_of_a_sweep_that_is_not_there(cli, waiting):
-    process, _ = waiting()
-    ctrl_c_in_a_pipe(process)
-    done = cli.run("-m", "resume=nothing-like-it")
-    assert done.code == 3
-    assert "no sweep 'nothing-like-it'" in done.err
-    assert "last" in done.err
 
 
 @pytest.mark.slow

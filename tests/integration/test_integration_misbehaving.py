@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 
 from effbench.store import Store
 
-SOURCE = Path(__file__).parent / "misbehaving.py"
 EXPECTED = {
     "Raises": ("error", "in check: ValueError: bad weather"),
     "RaisesInInit": ("error", "in build: ValueError: no such weather"),
@@ -33,16 +30,6 @@ EXPECTED = {
     "LeavesProcessesBehind": ("ok", ""),
     "SeesNoGpu": ("ok", ""),
 }
-SEVERAL = """
-name: several
-module:
-  _target_: nets/mine.py:Several
-inputs:
-  image: {shape: [3, 4], batch_dim: 1}
-  ids: {shape: [5], dtype: int64, low: 10, high: 20}
-  mask: {shape: [5], dtype: bool, keyword: true}
-  scale: {shape: [], value: 3, batch_dim: null, keyword: true}
-"""
 KINDS = ("right", "wrong", "shape", "type", "more", "raises", "missing", "degraded")
 
 
@@ -53,83 +40,55 @@ def results(cli) -> dict[tuple[str, str], dict]:
 
 
 @pytest.fixture(scope="module")
-def folder(cli_in, tmp_path_factory):
-    """A working directory with the modules, importable and as a file, and YAMLs for some of them."""
-    cli = cli_in(tmp_path_factory.mktemp("misbehaving"))
-    shutil.copy(SOURCE, cli.folder / "mischief.py")
-    (cli.folder / "nets").mkdir()
-    shutil.copy(SOURCE, cli.folder / "nets" / "mine.py")
-    for group in ("model", "mode"):
-        (cli.folder / "conf" / group).mkdir(parents=True)
-    (cli.folder / "conf" / "model" / "several.yaml").write_text(SEVERAL)
-    for kind in KINDS:
-        text = f"name: {kind}\n_target_: mischief.OwnMode\nkind: {kind}\n"
-        (cli.folder / "conf" / "mode" / f"{kind}.yaml").write_text(text)
-    return cli
-
-
-@pytest.fixture(scope="module")
-def swept(folder):
+def swept(workshop):
     """One sweep over all that misbehaves."""
     targets = ",".join(f"mischief.{name}" for name in EXPECTED)
-    folder.done = folder.sweep(
-        "model=custom", f"model.module._target_={targets}", "model.inputs.x.shape=[4]", "timeout_s=6"
-    )
-    folder.rows = results(folder)
-    with Store.open(folder.db) as store:
-        names = {cell.key: cell.model_name for cell in store.planned(store.find_sweep("last").id)}
-        folder.trials = {names[trial["cell_key"]]: trial for trial in store.trials(store.find_sweep("last").id)}
-    return folder
+    done = workshop.sweep("model=custom", f"model.module._target_={targets}", "model.inputs.x.shape=[4]", "timeout_s=6")
+    with Store.open(workshop.db) as store:
+        sweep = store.find_sweep("last")
+        names = {cell.key: cell.model_name for cell in store.planned(sweep.id)}
+        trials = {names[trial["cell_key"]]: trial for trial in store.trials(sweep.id)}
+    return done, results(workshop), trials
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_status_and_reason(swept, name):
-    status, reason = EXPECTED[name]
-    row = swept.rows[name, "eager"]
-    assert (row["status"], reason in (row["reason"] or "")) == (status, True), row["reason"]
-    assert "\n" not in (row["reason"] or "")
-    assert (row["latency_ms"] is not None) == (status == "ok")
+def test_each_costs_its_own_trial_and_the_sweep_goes_on(swept):
+    done, rows, trials = swept
+    assert (done.code, done.err) == (1, "")
+    assert f"of {len(EXPECTED)} cells" in done.out
+    for name, (status, reason) in EXPECTED.items():
+        row = rows[name, "eager"]
+        assert (row["status"], reason in (row["reason"] or "")) == (status, True), row["reason"]
+        assert "\n" not in (row["reason"] or "")
+        assert (row["latency_ms"] is not None) == (status == "ok")
+    for name in ("Raises", "RaisesInInit"):
+        assert "ValueError" in trials[name]["extra"]["traceback"]
+        assert "mischief.py" in trials[name]["extra"]["traceback"]
+    assert trials["LeavesAtOnce"]["extra"]["log"] == "last words\n"
+    assert len(trials["IsLoud"]["extra"].get("log", "")) == 0
 
 
-def test_the_sweep_goes_on_and_says_that_cells_failed(swept):
-    assert swept.done.code == 1
-    assert swept.done.err == ""
-    assert len(swept.rows) == len(EXPECTED)
-    assert f"of {len(EXPECTED)} cells" in swept.done.out
-
-
-@pytest.mark.parametrize("name", ["Raises", "RaisesInInit"])
-def test_an_error_keeps_its_traceback(swept, name):
-    assert "ValueError" in swept.trials[name]["extra"]["traceback"]
-    assert "mischief.py" in swept.trials[name]["extra"]["traceback"]
-
-
-def test_a_crash_keeps_its_log(swept):
-    assert swept.trials["LeavesAtOnce"]["extra"]["log"] == "last words\n"
-    assert len(swept.trials["IsLoud"]["extra"].get("log", "")) == 0
-
-
-@pytest.mark.parametrize(("file", "count"), [("asleep", 4), ("left", 2)])
-def test_whole_process_trees_are_gone(swept, wait_gone, file, count):
-    pids = [int(pid) for pid in (swept.folder / file).read_text().split()]
-    assert len(pids) == count
-    for pid in pids:
-        wait_gone(pid, 0)
+def test_whole_process_trees_are_gone(swept, workshop, wait_gone):
+    for file, count in (("asleep", 4), ("left", 2)):
+        pids = [int(pid) for pid in (workshop.folder / file).read_text().split()]
+        assert len(pids) == count
+        for pid in pids:
+            wait_gone(pid, 0)
 
 
 @pytest.fixture(scope="module")
-def own(folder):
+def own(workshop):
     """A user's own modes over a right module, with failures ignored."""
-    done = folder.sweep(
+    done = workshop.sweep(
         "--config-dir", "conf", f"mode=eager,{','.join(KINDS)}", "on_failure=ignore",
         "model=custom", "model.module._target_=nets/mine.py:Base", "model.inputs.x.shape=[4]",
     )  # fmt: skip
-    return done, results(folder)
+    return done, results(workshop)
 
 
-@pytest.mark.parametrize(
-    ("kind", "status", "reason"),
-    [
+def test_modes_of_ones_own(own):
+    done, rows = own
+    assert done.code == 0, "failures can be ignored"
+    for kind, status, reason in (
         ("right", "ok", ""),
         ("wrong", "incorrect", "relative error 0.01"),
         ("shape", "incorrect", "output is (1, 1) torch.float32 where eager's is (1, 4)"),
@@ -138,57 +97,50 @@ def own(folder):
         ("raises", "error", "in prepare: RuntimeError: cannot be prepared"),
         ("missing", "unsupported", "this mode is never there"),
         ("degraded", "degraded", "it was not in the mood"),
-    ],
-)
-def test_a_mode_of_ones_own(own, kind, status, reason):
-    row = own[1]["Base", kind]
-    assert row["status"] == status
-    assert reason in (row["reason"] or "")
-    assert (row["speedup"] is not None) == (status == "ok")
-
-
-def test_failures_can_be_ignored(own):
-    assert own[0].code == 0, own[0]
+    ):
+        row = rows["Base", kind]
+        assert (row["status"], reason in (row["reason"] or "")) == (status, True), row["reason"]
+        assert (row["speedup"] is not None) == (status == "ok")
 
 
 @pytest.mark.slow
-def test_several_inputs_of_several_kinds(folder):
-    done = folder.sweep("--config-dir", "conf", "model=several", "bs=2", "mode=eager,default")
+def test_several_inputs_of_several_kinds(workshop):
+    done = workshop.sweep("--config-dir", "conf", "model=several", "bs=2", "mode=eager,default")
     assert done.code == 0, done
-    assert {key: row["status"] for key, row in results(folder).items()} == {
+    assert {key: row["status"] for key, row in results(workshop).items()} == {
         ("several", "eager"): "ok", ("several", "default"): "ok",
     }  # fmt: skip
 
 
-def test_outputs_that_are_not_finite_can_be_allowed(folder):
-    done = folder.sweep("model=custom", "model.module._target_=mischief.NotANumber", "model.inputs.x.shape=[4]",
+def test_outputs_that_are_not_finite_can_be_allowed(workshop):
+    done = workshop.sweep("model=custom", "model.module._target_=mischief.NotANumber", "model.inputs.x.shape=[4]",
                         "model.allow_nonfinite=true")  # fmt: skip
     assert done.code == 0, done
-    assert results(folder)["NotANumber", "eager"]["status"] == "ok"
+    assert results(workshop)["NotANumber", "eager"]["status"] == "ok"
 
 
-def test_variables_reach_the_cell_and_force_a_fresh_interpreter(folder):
-    done = folder.sweep("model=custom", "model.module._target_=mischief.SeesItsEnvironment", "env.FOO=1",
+def test_variables_reach_the_cell_and_force_a_fresh_interpreter(workshop):
+    done = workshop.sweep("model=custom", "model.module._target_=mischief.SeesItsEnvironment", "env.FOO=1",
                         "model.inputs.x.shape=[4]", "env.BAR=true")  # fmt: skip
     assert done.code == 0, done
-    row = results(folder)["SeesItsEnvironment", "eager"]
+    row = results(workshop)["SeesItsEnvironment", "eager"]
     params = row["params"] if isinstance(row["params"], dict) else json.loads(row["params"])
     assert params["env"] == {"FOO": "1", "BAR": "true"}
 
 
 @pytest.mark.slow
-def test_a_fresh_interpreter_each(folder):
-    done = folder.sweep("model=custom", "model.module._target_=mischief.ComesFromFresh,mischief.Segfaults",
+def test_a_fresh_interpreter_each(workshop):
+    done = workshop.sweep("model=custom", "model.module._target_=mischief.ComesFromFresh,mischief.Segfaults",
                         "model.inputs.x.shape=[4]", "isolation=spawn")  # fmt: skip
     assert done.code == 1, done
-    found = {model: row["status"] for (model, _), row in results(folder).items()}
+    found = {model: row["status"] for (model, _), row in results(workshop).items()}
     assert found == {"ComesFromFresh": "ok", "Segfaults": "crashed"}
 
 
-def test_a_shape_that_does_not_fit(folder):
-    done = folder.sweep("model=tiny", "model.inputs.x.shape=[5]")
+def test_a_shape_that_does_not_fit(workshop):
+    done = workshop.sweep("model=tiny", "model.inputs.x.shape=[5]")
     assert (done.code, done.err) == (1, "")
-    row = results(folder)["tiny", "eager"]
+    row = results(workshop)["tiny", "eager"]
     assert row["status"] == "error"
     assert "(1x5 and 32x32)" in row["reason"]
 

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from effbench.store import Store
 
 STACK = ("model=custom", "model.module._target_=blocks.Stack", "model.inputs.x.shape=[16]", "bs=2")
-
-
-@pytest.fixture(scope="module")
-def here(cli_in, tmp_path_factory):
-    cli = cli_in(tmp_path_factory.mktemp("modes"))
-    (cli.folder / "blocks.py").write_text((Path(__file__).parent / "blocks.py").read_text())
-    return cli
 
 
 def trials(cli) -> list[dict]:
@@ -27,11 +18,11 @@ def trials(cli) -> list[dict]:
 
 
 @pytest.mark.slow
-def test_torchscript_and_ahead_of_time(here):
-    done = here.sweep(*STACK, "mode=eager,jit-trace,jit-script,aot-inductor", "protocol.rounds=2")
+def test_torchscript_and_ahead_of_time(workshop):
+    done = workshop.sweep(*STACK, "mode=eager,jit-trace,jit-script,aot-inductor", "protocol.rounds=2")
     assert done.code == 0, done.err
     found: dict[str, list[dict]] = {}
-    for trial in trials(here):
+    for trial in trials(workshop):
         assert trial["status"] == "ok", trial["reason"]
         found.setdefault(trial["mode"]["name"], []).append(trial)
     caches = {name: [trial["compile_cache"] for trial in of] for name, of in found.items()}
@@ -50,12 +41,12 @@ def test_torchscript_and_ahead_of_time(here):
         assert any("deprecated" in said for said in facts["deprecations"])
 
 
-def test_what_cannot_be_scripted_is_an_error_with_torchs_first_line(here):
-    done = here.sweep(
+def test_what_cannot_be_scripted_is_an_error_with_torchs_first_line(workshop):
+    done = workshop.sweep(
         "model=custom", "model.module._target_=blocks.Variadic", "model.inputs.x.shape=[4]", "mode=jit-script,jit-trace"
     )
     assert done.code == 1
-    found = {trial["mode"]["name"]: trial for trial in trials(here)}
+    found = {trial["mode"]["name"]: trial for trial in trials(workshop)}
     assert found["jit-trace"]["status"] == "ok"
     script = found["jit-script"]
     assert (script["status"], script["phase"]) == ("error", "prepare")
@@ -63,10 +54,10 @@ def test_what_cannot_be_scripted_is_an_error_with_torchs_first_line(here):
 
 
 @pytest.mark.slow
-def test_regional_and_marked(here):
-    done = here.sweep(*STACK, "mode=eager,default", "mode.regional=true", "mode.dynamic=marked")
+def test_regional_and_marked(workshop):
+    done = workshop.sweep(*STACK, "mode=eager,default", "mode.regional=true", "mode.dynamic=marked")
     assert done.code == 0, done.err
-    compiled = next(trial for trial in trials(here) if trial["mode"]["name"] == "default")
+    compiled = next(trial for trial in trials(workshop) if trial["mode"]["name"] == "default")
     assert compiled["status"] == "ok", compiled["reason"]
     assert compiled["extra"]["facts"]["region"] == "Block"
     assert len(compiled["extra"]["facts"]["compiled_modules"]) == 4
@@ -74,10 +65,10 @@ def test_regional_and_marked(here):
 
 
 @pytest.mark.slow
-def test_only_and_what_matches_nothing(here):
-    done = here.sweep(*STACK, "mode=default", "mode.only=[layers.1.mlp],[layer.*]", "sweep.name=only")
+def test_only_and_what_matches_nothing(workshop):
+    done = workshop.sweep(*STACK, "mode=default", "mode.only=[layers.1.mlp],[layer.*]", "sweep.name=only")
     assert done.code == 1
-    good, bad = sorted(trials(here), key=lambda trial: trial["status"], reverse=True)
+    good, bad = sorted(trials(workshop), key=lambda trial: trial["status"], reverse=True)
     assert (good["status"], good["mode"]["only"]) == ("ok", ["layers.1.mlp"]), good["reason"]
     assert good["extra"]["facts"]["compiled_modules"] == ["layers.1.mlp"]
     assert good["extra"]["graphs"] == 1
@@ -85,45 +76,23 @@ def test_only_and_what_matches_nothing(here):
     assert "mode.only: no module inside Stack matches 'layer.*'; nearest: layers." in bad["reason"]
 
 
-@pytest.mark.slow
-def test_options_are_swept_by_their_dotted_names(here):
-    done = here.sweep(
-        "model=tiny",
-        "mode=default",
-        "mode.options.triton.unique_kernel_names=true,false",
-        "mode.options.fallback_random=true",
-    )
-    assert done.code == 0, done.err
-    assert [trial["status"] for trial in trials(here)] == ["ok", "ok"]
-    assert "default (options.triton.unique_kernel_names=True)" in done.out
+def test_a_wrong_value_is_refused_before_anything_runs(workshop):
+    for mode, override, error in (
+        ("default", "mode.options.epilog_fusion=true", "nearest: epilogue_fusion"),
+        ("default", "mode.dynamic=maybe", "allowed: null, true, false, marked"),
+        ("default", "mode.options.max_autotune=3", "Unexpected type of attr max_autotune, got int should be bool"),
+        ("cuda-graph", "mode.guard=warn", "mode.guard is 'warn'; allowed: null, refuse, recapture"),
+    ):
+        done = workshop.sweep("model=tiny", f"mode={mode}", override)
+        assert (done.code, len(done.err.strip().splitlines())) == (2, 1), done
+        assert error in done.err
 
 
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("mode.options.epilog_fusion=true", "nearest: epilogue_fusion"),
-        ("mode.dynamic=maybe", "allowed: null, true, false, marked"),
-        ("mode.options.max_autotune=3", "Unexpected type of attr max_autotune, got int should be bool"),
-    ],
-)
-def test_a_wrong_value_is_refused_before_anything_runs(here, override, said):
-    done = here.sweep("model=tiny", "mode=eager,default", override)
-    assert done.code == 2
-    assert said in done.err
-    assert len(done.err.strip().splitlines()) == 1
-
-
-def test_a_wrong_guard_is_refused_even_without_cuda(here):
-    done = here.sweep("model=tiny", "mode=cuda-graph", "mode.guard=warn")
-    assert done.code == 2
-    assert "mode.guard is 'warn'; allowed: null, refuse, recapture" in done.err
-
-
-def test_the_doctor_lists_the_options_of_this_torch(here):
-    done = here.run("doctor", "--compile-options")
+def test_the_doctor_lists_the_options_of_this_torch(workshop):
+    done = workshop.run("doctor", "--compile-options")
     assert done.code == 0, done.err
     assert "disable=True" in done.out
     assert "  max-autotune-no-cudagraphs: max_autotune=True" in done.out
     assert "\n  epilogue_fusion=True\n" in done.out
-    both = here.run("doctor", "--compile-options", "--calibrate")
+    both = workshop.run("doctor", "--compile-options", "--calibrate")
     assert both.code == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 import venv
 from pathlib import Path
 
@@ -12,11 +11,9 @@ import pytest
 
 from effbench.analysis import interpreters as halves
 from effbench.store import Store
-from effbench.sweeping.conduct import run_cells
-from effbench.sweeping.interpreters import Unit, cells_of, resolve
-from effbench.sweeping.plan import Settings
-from effbench.sweeping.planned import Command
-from effbench.sweeping.progress import Progress
+from effbench.sweep.interpreters import resolve
+from effbench.sweep.plan import CellRun, Settings, cells_of
+from effbench.sweep.run import Command, run_cells
 
 NET = """
 import time
@@ -66,50 +63,36 @@ def swept(cli_in, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_each_folder_has_its_environment(swept):
+def test_two_checkouts_in_one_sweep(swept):
     assert sorted(swept.half_of.values()) == ["new", "old"]
-    flags = {swept.half_of[row["id"]]: row["flags"]["folder"] for row in swept.environments}
-    assert flags == {name: str(swept.folder / name) for name in ("old", "new")}
     facts = swept.sweep.host["environments"]
     assert {swept.half_of[one]: (found["folder"], found["given"]) for one, found in facts.items()} == {
         name: (str(swept.folder / name), ["folder"]) for name in ("old", "new")
     }
-    assert (swept.sweep.host["executable"], swept.sweep.host["folder"]) == (sys.executable, str(swept.folder))
-
-
-@pytest.mark.slow
-def test_each_runs_its_own_code(swept):
-    found = {swept.half_of[row["environment_id"]]: row for row in swept.rows if row["bs"] == 1}
-    assert {name: (row["status"], row["trials"]) for name, row in found.items()} == {
+    small, large = (
+        {swept.half_of[row["environment_id"]]: row for row in swept.rows if row["bs"] == bs} for bs in (1, 2)
+    )
+    assert {name: (row["status"], row["trials"]) for name, row in small.items()} == {
         "old": ("ok", ROUNDS), "new": ("ok", ROUNDS),
     }  # fmt: skip
-    assert found["new"]["latency_ms"] > 4 > found["old"]["latency_ms"]
-    assert found["new"]["cell_key"] == found["old"]["cell_key"]
-    assert found["new"]["speedup"] == found["old"]["speedup"] == 1, "a baseline is one's own"
-
-
-@pytest.mark.slow
-def test_a_failure_costs_one_half_alone(swept):
-    found = {swept.half_of[row["environment_id"]]: row for row in swept.rows if row["bs"] == 2}
-    assert {name: (row["status"], row["trials"]) for name, row in found.items()} == {
+    assert small["new"]["latency_ms"] > 4 > small["old"]["latency_ms"], "each runs its own code"
+    assert small["new"]["cell_key"] == small["old"]["cell_key"]
+    assert small["new"]["speedup"] == small["old"]["speedup"] == 1, "each has its own baseline"
+    assert {name: (row["status"], row["trials"]) for name, row in large.items()} == {
         "old": ("ok", ROUNDS), "new": ("error", 1),
     }  # fmt: skip
-    assert "too large for the new one" in found["new"]["reason"]
+    assert "too large for the new one" in large["new"]["reason"]
     assert swept.done.code == 1
 
 
 @pytest.mark.slow
-def test_they_take_turns_in_going_first(swept):
+def test_they_take_turns_also_across_an_interruption(swept):
     order = sorted(swept.trials, key=lambda trial: (trial["round"], trial["started_at"]))
     small = [trial for trial in order if swept.size_of[trial["cell_key"]] == 1]
     turns = [[swept.half_of[t["environment_id"]] for t in small if t["round"] == number] for number in range(ROUNDS)]
     assert turns == [["old", "new"], ["new", "old"], ["old", "new"]]
     first = [swept.size_of[trial["cell_key"]] for trial in order if trial["round"] == 0]
     assert first in ([1, 1, 2, 2], [2, 2, 1, 1]), "a pair is not torn apart"
-
-
-@pytest.mark.slow
-def test_what_was_recorded_is_not_run_again(swept):
     assert 0 < len(swept.before) < len(swept.trials) == 3 * ROUNDS + 1
     assert [trial["id"] for trial in swept.trials][: len(swept.before)] == [trial["id"] for trial in swept.before]
     assert "differs" not in swept.done.out
@@ -117,16 +100,13 @@ def test_what_was_recorded_is_not_run_again(swept):
 
 
 @pytest.mark.slow
-def test_tables_name_the_halves(swept):
+def test_tables_name_the_interpreters(swept):
     assert "2 cells × 2 interpreters × 3 rounds" in swept.done.out
-    assert "3 ok, 1 error of 2 cells in 2 environments" in swept.done.out
     assert "Net bs=1 eager float32 · new · round 3/3 · ok" in swept.done.out
     assert "error Net folder=new bs=2 eager float32: " in swept.done.out
     table = swept.run("show", "--format", "markdown", "--metric", "latency_ms").out.splitlines()
     assert table[0] == "| model | folder | bs | eager |"
     assert [line.split("|")[2].strip() for line in table[2:]] == ["old", "old", "new", "new"], "in the order given"
-    listed = swept.run("ls", "--cells").out
-    assert listed.count("folder=old") == listed.count("folder=new") == 2
 
 
 @pytest.mark.slow
@@ -139,15 +119,15 @@ def test_given_cells_run_under_given_interpreters(swept, another_python):
     settings = Settings.with_defaults(
         db=str(swept.db), protocol=quick, sweep={"name": "again"}, executor={"cache_dir": str(swept.cache)}
     )
-    units = [Unit(small, old), Unit(small, new)]
-    outcome = run_cells(settings, units, Command(["check"], []), None, Progress(quiet=True), threading.Event())
+    runs = [CellRun(small, old), CellRun(small, new)]
+    outcome = run_cells(settings, runs, Command(["check"], []))
     fast, slow = outcome.latencies
     assert slow > 4 > fast > 0
     with Store.open(swept.db) as store:
         sweep = store.find_sweep("again")
         trials = store.trials(sweep.id)
         facts = sweep.host["environments"]
-        assert store.planned(sweep.id) == cells_of(units)
+        assert store.planned(sweep.id) == cells_of(runs)
     assert (outcome.state, sweep.state, sweep.command) == ("completed", "completed", ["check"])
     ids = [outcome.environments[old], outcome.environments[new]]
     assert [trial["environment_id"] for trial in trials] == [*ids, *ids[::-1]], "A-B, B-A"
@@ -161,7 +141,7 @@ def test_a_python_that_will_not_do_is_refused_at_once(cli, tmp_path):
     venv.create(bare, symlinks=True)
     done = cli.sweep("model=tiny", f"python={bare / 'bin' / 'python'}")
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"effbench: python={bare / 'bin' / 'python'} lacks torch, numpy, nvidia-ml-py\nmend: ")
+    assert done.err.startswith(f"effbench: python={bare / 'bin' / 'python'} lacks torch, numpy, nvidia-ml-py\nfix: ")
     done = cli.sweep("model=tiny", "python=nowhere/python")
     assert done.code == 2
     assert done.err == (

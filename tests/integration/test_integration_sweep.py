@@ -6,29 +6,24 @@ import csv
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 
+from effbench.commands.material import command_of
 from effbench.store import Store
 from effbench.store.values import SAMPLE_LIMIT
 
-MODES = "eager,default,reduce-overhead,cuda-graph"
+MODES = ["cuda-graph", "default", "eager", "reduce-overhead"]
 
 
 @pytest.fixture(scope="module")
-def swept(cli_in, tmp_path_factory):
-    """`tiny` in four modes, two rounds."""
-    cli = cli_in(tmp_path_factory.mktemp("swept"))
-    cli.done = cli.sweep("model=tiny", "bs=2", f"mode={MODES}", "protocol.rounds=2", "sweep.name=first")
-    return cli
-
-
-@pytest.fixture(scope="module")
-def trials(swept):
+def trials(measured):
     """Trials by mode, in order."""
-    with Store.open(swept.db) as store:
+    with Store.open(measured.db) as store:
         (sweep,) = store.sweeps()
         names = {cell.key: cell.mode_name for cell in store.planned(sweep.id)}
         found: dict[str, list[dict]] = {}
@@ -38,20 +33,19 @@ def trials(swept):
     return found
 
 
-def test_it_ends_well(swept):
-    assert swept.done.code == 0, swept.done
-    assert swept.done.err == ""
-    assert "2 ok, 2 unsupported of 4 cells · database results/effbench.db" in swept.done.out
-    assert "\x1b" not in swept.done.out, "plain where there is no terminal"
+def test_it_ends_well_and_leaves_nothing_behind(measured):
+    done = measured.done
+    assert (done.code, done.err) == (0, ""), done
+    assert "2 ok, 2 unsupported of 4 cells · database results/effbench.db" in done.out
+    assert "\x1b" not in done.out, "plain if the output is no terminal"
+    assert sorted(str(path.relative_to(measured.folder)) for path in measured.folder.rglob("*")) == [
+        "results", "results/effbench.db",
+    ]  # fmt: skip
+    assert [path for path in measured.cache.rglob("*") if path.is_file()] == []
 
 
-def test_nothing_is_left_in_the_working_directory(swept):
-    assert sorted(path.name for path in swept.folder.iterdir()) == ["results"]
-    assert sorted(path.name for path in (swept.folder / "results").iterdir()) == ["effbench.db"]
-
-
-def test_states_of_the_sweep_and_its_results(swept, trials):
-    with Store.open(swept.db) as store:
+def test_states_of_the_sweep_and_its_results(measured, trials):
+    with Store.open(measured.db) as store:
         (sweep,) = store.sweeps()
         rows = {row["mode"]: row for row in store.results(sweep.id)}
     assert (sweep.name, sweep.state, sweep.rounds, sweep.cells) == ("first", "completed", 2, 4)
@@ -64,6 +58,7 @@ def test_states_of_the_sweep_and_its_results(swept, trials):
     assert rows["eager"]["speedup"] == 1
     assert rows["default"]["speedup"] == pytest.approx(rows["eager"]["latency_ms"] / rows["default"]["latency_ms"])
     assert rows["eager"]["dtype"] == "float32"
+    assert 0 < rows["default"]["compile_warm_s"] < rows["default"]["compile_cold_s"]
     for mode in ("reduce-overhead", "cuda-graph"):
         assert "needs CUDA" in rows[mode]["reason"]
         assert rows[mode]["latency_ms"] is None
@@ -99,94 +94,144 @@ def test_the_cache_is_cold_then_warm(trials):
         assert trial["graph_breaks"] is None
 
 
-def test_compile_seconds_reach_the_results(swept):
-    with Store.open(swept.db) as store:
-        row = next(row for row in store.results() if row["mode"] == "default")
-    assert 0 < row["compile_warm_s"] < row["compile_cold_s"]
+def test_each_cell_has_the_command_that_runs_it_again(measured):
+    with Store.open(measured.db) as store:
+        sweep = store.find_sweep("first")
+        overrides = store.cell_overrides(sweep.id)
+        (eager,) = (cell for cell in store.planned(sweep.id) if cell.mode_name == "eager")
+        (place,) = store.environments()
+        command, _ = command_of(sweep, overrides, eager.params(), place["id"])
+        assert command_of(sweep, {}, eager.params(), place["id"])[0] is None
+    words = shlex.split(command)[1:]
+    assert {"model=tiny", "bs=2", "mode=eager"} <= set(words)
+    assert measured.run(*words, "db=again.db").code == 0
+    with Store.open(measured.folder / "again.db") as store:
+        (again,) = store.planned(store.find_sweep("last").id)
+    (measured.folder / "again.db").unlink()
+    assert again.key == eager.key
 
 
-def test_the_cache_goes_with_the_sweep(swept):
-    assert [path for path in swept.cache.rglob("*") if path.is_file()] == []
-
-
-def test_resuming_a_finished_sweep_runs_nothing(swept, trials):
-    done = swept.run("-m", "resume=first")
+def test_resuming_a_finished_sweep_runs_nothing(measured, trials):
+    done = measured.run("-m", "resume=first")
     assert done.code == 0, done
     assert "every trial is recorded already" in done.out
-    with Store.open(swept.db) as store:
+    with Store.open(measured.db) as store:
         (sweep,) = store.sweeps()
-        assert sweep.trials == sum(map(len, trials.values()))
-        assert sweep.state == "completed"
-
-
-@pytest.fixture
-def read(swept, monkeypatch):
-    """Runs a command where torch cannot be imported."""
-    monkeypatch.setitem(sys.modules, "torch", None)
-    return swept.run
+        assert (sweep.trials, sweep.state) == (sum(map(len, trials.values())), "completed")
 
 
 class TestWithoutTorch:
     """What reads results does not need torch."""
 
-    def test_in_a_fresh_interpreter(self, swept, tmp_path):
+    def test_in_a_fresh_interpreter(self, measured, tmp_path):
         (tmp_path / "torch.py").write_text("raise ImportError('torch is not installed')\n")
-        env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), swept.env["PYTHONPATH"]])}
-        done = swept.run_fresh("-m", *swept.tiny, "model=tiny", "db=none.db", env=env)
+        env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), measured.env["PYTHONPATH"]])}
+        done = measured.run_fresh("-m", *measured.tiny, "model=tiny", "db=none.db", env=env)
+        (measured.folder / "none.db").unlink()
         assert done.code == 2
         assert "torch is not installed" in done.err
-        assert "tiny" in swept.run_fresh("show", env=env).out
+        assert "tiny" in measured.run_fresh("show", env=env).out
 
-    def test_show(self, read):
-        done = read("show")
-        assert done.code == 0, done
-        assert "tiny" in done.out
-        assert "unsupported" in done.out
-        assert json.loads(read("show", "--format", "json").out)
-
-    def test_show_why(self, read):
-        done = read("show", "--why")
-        assert done.code == 0, done
-        assert "not profiled" in done.out
-        assert "needs CUDA" in done.out
-        assert {row["status"] for row in json.loads(read("show", "--why", "--format", "json").out)} == {
-            "ok",
-            "unsupported",
-        }
-
-    def test_ls(self, read):
-        assert "first" in read("ls").out
-        assert read("ls", "--cells").out.count("tiny") == 4
-        assert "needs CUDA" in read("ls", "--failures").out
-
-    def test_export(self, read):
-        rows = list(csv.DictReader(io.StringIO(read("export").out)))
-        assert sorted(row["mode"] for row in rows) == sorted(MODES.split(","))
-        lines = read("export", "--format", "jsonl").out.splitlines()
+    def test_commands(self, measured, monkeypatch, tmp_path):
+        monkeypatch.setitem(sys.modules, "torch", None)
+        for words, *parts in (
+            ("show", "tiny", "unsupported"),
+            ("show --why", "not profiled", "needs CUDA"),
+            ("ls", "first"),
+            ("ls --cells", "tiny"),
+            ("ls --failures", "needs CUDA"),
+            ("db check", "sound"),
+            ("db upgrade", "already"),
+            (f"report --out {tmp_path / 'site'}", "index.html"),
+            ("--help", "mode: "),
+            ("--cfg job", "bs: 1"),
+            ("doctor --help", "usage"),
+        ):
+            done = measured.run(*words.split())
+            assert done.code == 0, done
+            assert all(part in done.out for part in parts), done.out
+        assert json.loads(measured.run("show", "--format", "json").out)
+        rows = list(csv.DictReader(io.StringIO(measured.run("export").out)))
+        assert sorted(row["mode"] for row in rows) == MODES
+        lines = measured.run("export", "--format", "jsonl").out.splitlines()
         assert {json.loads(line)["status"] for line in lines} == {"ok", "unsupported"}
-
-    def test_report(self, swept, read, tmp_path):
-        done = read("report", "--out", str(tmp_path / "site"))
-        assert done.code == 0, done
         assert "tiny" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
 
-    def test_db(self, read):
-        assert "sound" in read("db", "check").out
-        assert "already" in read("db", "upgrade").out
 
-    @pytest.mark.parametrize(
-        "args", [["--help"], ["--cfg", "job"], ["show", "--help"], ["doctor", "--help"]], ids=" ".join
-    )
-    def test_help(self, read, args):
-        assert read(*args).code == 0
-
-
-def test_a_sweep_process_itself_never_imports_torch(swept):
+def test_a_sweep_process_itself_never_imports_torch(cli):
     """Planning, scheduling and recording stay light: the fork server has torch, the sweep has not."""
     code = (
         "import sys; from effbench.cli import run\n"
-        f"code = run(['-m', *{list(swept.tiny)!r}, 'model=tiny', 'db=light.db'])\n"
+        f"code = run(['-m', *{list(cli.tiny)!r}, 'model=tiny'])\n"
         "print('torch' in sys.modules, code)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=swept.folder, env=swept.env, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], cwd=cli.folder, env=cli.env, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "False 0", done
+
+
+@pytest.mark.slow
+def test_two_sweeps_at_once_on_one_database(cli, processes):
+    matrix = ("model=tiny", "bs=1,2,3,4", "mode=eager", "protocol.rounds=3")
+    for name in ("one", "two"):
+        processes.append(cli.start("-m", *cli.tiny, *matrix, f"sweep.name={name}"))
+    done = [(process, *process.communicate(timeout=120)) for process in processes]
+    assert [(process.returncode, err) for process, _, err in done] == [(0, ""), (0, "")]
+    with Store.open(cli.db) as store:
+        assert sorted(sweep.name for sweep in store.sweeps()) == ["one", "two"]
+        for sweep in store.sweeps():
+            assert (sweep.state, sweep.trials, sweep.statuses) == ("completed", 12, {"ok": 4})
+        spans = [
+            (trial["started_at"].timestamp(), trial["started_at"].timestamp() + trial["wall_s"])
+            for sweep in store.sweeps()
+            for trial in store.trials(sweep.id)
+        ]
+    assert Store.check(str(cli.db)) == []
+    spans.sort()
+    # the device's lock keeps them apart; times are stored to the millisecond
+    for (_, ended), (started, _) in pairwise(spans):
+        assert started >= ended - 0.05
+
+
+API = """
+import threading
+import effbench
+
+tiny = {tiny!r}
+first = effbench.sweep([*tiny, "model=tiny", "bs=1,2", "sweep.name=api"])
+frame = first.results()
+assert first.state == "completed" and list(frame["bs"]) == [1, 2], frame
+assert list(frame["status"]) == ["ok", "ok"]
+assert len(effbench.results(sweep="api")) == 2
+
+for wrong, error in [
+    (["bs=0"], effbench.ConfigError), (["modle=tiny"], effbench.ConfigError), (["word"], effbench.UsageError),
+    (["--cfg", "job"], effbench.UsageError), ("model=tiny", effbench.UsageError), (["db=."], effbench.StoreError),
+]:
+    try:
+        effbench.sweep(wrong)
+    except error:
+        pass
+    else:
+        raise AssertionError(wrong)
+
+# in a thread, and again in the same process
+found = []
+thread = threading.Thread(target=lambda: found.append(effbench.sweep([*tiny, "model=tiny", "bs=3"])))
+thread.start()
+thread.join()
+assert len(effbench.results(sweep=None)) == 3, found
+import sys
+print("torch" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_the_python_api(cli):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", API.format(tiny=list(cli.tiny))],
+        cwd=cli.folder, env=cli.env, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "False"
+    assert not any("[1/2]" in line for line in lines), "quiet"

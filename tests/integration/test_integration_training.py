@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 
 from effbench.store import Store
 
-SOURCE = Path(__file__).parent / "learning.py"
 CUSTOM = ("model=custom", "model.inputs.x.shape=[8]", "bs=6", "phase=training")
 
 
@@ -26,25 +23,14 @@ def rows(cli) -> list[dict]:
     return found
 
 
-@pytest.fixture(scope="module")
-def folder(cli_in, tmp_path_factory):
-    cli = cli_in(tmp_path_factory.mktemp("training"))
-    shutil.copy(SOURCE, cli.folder / "learning.py")
-    (cli.folder / "conf" / "mode").mkdir(parents=True)
-    for name in ("PerturbsGradients", "Itself", "OnlyInference"):
-        text = f"name: {name}\n_target_: learning.{name}\n"
-        (cli.folder / "conf" / "mode" / f"{name}.yaml").write_text(text)
-    return cli
-
-
 @pytest.mark.slow
-def test_every_optimizer_in_every_implementation(folder):
-    done = folder.sweep(
+def test_every_optimizer_in_every_implementation(workshop):
+    done = workshop.sweep(
         "model=tiny", "bs=4", "phase=training", "training.optimizer=sgd,adam,adamw",
         "training.implementation=for-loop,foreach,fused,capturable", "training.set_to_none=false,true",
     )  # fmt: skip
     assert done.code == 0, done
-    found = rows(folder)
+    found = rows(workshop)
     assert len(found) == 24
     for row in found:
         how = row["params"]["training"]
@@ -59,11 +45,11 @@ def test_every_optimizer_in_every_implementation(folder):
 
 
 @pytest.fixture(scope="module")
-def both(folder):
+def both(workshop):
     """`tiny` called and trained, in eager, compiled and captured; rows by (phase, mode)."""
-    folder.both = folder.sweep("model=tiny", "bs=4", "phase=inference,training", "mode=eager,default,cuda-graph",
+    workshop.sweep("model=tiny", "bs=4", "phase=inference,training", "mode=eager,default,cuda-graph",
                                "training.lr=1e-4,1e-5")  # fmt: skip
-    return rows(folder)
+    return rows(workshop)
 
 
 @pytest.mark.slow
@@ -91,20 +77,11 @@ def test_a_training_step_is_compared_with_a_training_step(both):
             assert (row["status"], row["latency_ms"]) == ("unsupported", None)
 
 
-@pytest.mark.slow
-def test_they_are_shown_apart(both, folder):
-    shown = folder.run("show").out
-    assert "inference" in shown and "training" in shown
-    assert "geometric mean of the speedups in training: default" in shown
-    assert "speedups in inference" not in shown, "one point is no average"
-    assert folder.run("report").code == 0
-
-
-def test_modules_and_modes_that_learn_wrongly(folder):
+def test_modules_and_modes_that_learn_wrongly(workshop):
     targets = ["Normed", "RootOfZero", "NotANumber", "NoParameters"]
-    folder.sweep(*CUSTOM, f"model.module._target_={','.join(f'learning.{name}' for name in targets)}",
+    workshop.sweep(*CUSTOM, f"model.module._target_={','.join(f'learning.{name}' for name in targets)}",
                  "--config-dir=conf", "mode=eager,PerturbsGradients,Itself,OnlyInference")  # fmt: skip
-    found = {(row["model"], row["mode"]): (row["status"], row["reason"] or "") for row in rows(folder)}
+    found = {(row["model"], row["mode"]): (row["status"], row["reason"] or "") for row in rows(workshop)}
     assert found["Normed", "eager"] == found["Normed", "Itself"] == ("ok", "")
     status, reason = found["Normed", "PerturbsGradients"]
     assert status == "incorrect"
@@ -123,32 +100,32 @@ def test_modules_and_modes_that_learn_wrongly(folder):
         "unsupported",
         "nothing to train: no parameter of the module requires a gradient",
     )
-    (normed,) = [row for row in rows(folder) if (row["model"], row["mode"]) == ("Normed", "eager")]
+    (normed,) = [row for row in rows(workshop) if (row["model"], row["mode"]) == ("Normed", "eager")]
     assert normed["trial"]["extra"]["dropout_off"] == 1
 
 
-def test_gradients_that_are_wrong_only_when_compiled(folder):
-    folder.sweep(*CUSTOM, "model.module._target_=learning.WrongWhenCompiled", "mode=eager,default")
-    found = {row["mode"]: (row["status"], row["reason"] or "") for row in rows(folder)}
+def test_gradients_that_are_wrong_only_when_compiled(workshop):
+    workshop.sweep(*CUSTOM, "model.module._target_=learning.WrongWhenCompiled", "mode=eager,default")
+    found = {row["mode"]: (row["status"], row["reason"] or "") for row in rows(workshop)}
     assert found["eager"] == ("ok", "")
     assert found["default"][0] == "incorrect"
     assert "wrong gradient in the first step" in found["default"][1]
 
 
-def test_steps_that_diverge_while_they_are_timed(folder):
-    folder.sweep(*CUSTOM, "model.module._target_=learning.Explodes", "training.optimizer=sgd", "training.lr=0.005",
+def test_steps_that_diverge_while_they_are_timed(workshop):
+    workshop.sweep(*CUSTOM, "model.module._target_=learning.Explodes", "training.optimizer=sgd", "training.lr=0.005",
                  "training.loss=mean")  # fmt: skip
-    (row,) = rows(folder)
+    (row,) = rows(workshop)
     # the curvature is 500: each step is 2.5 times as long as the way to the minimum
     assert row["status"] == "incorrect"
     assert "after timing: training diverged; choose a smaller training.lr" in row["reason"]
 
 
-def test_a_loss_of_ones_own(folder):
-    done = folder.sweep(*CUSTOM, "model.module._target_=learning.Normed", "training.loss=learning.to_label,mean")
+def test_a_loss_of_ones_own(workshop):
+    done = workshop.sweep(*CUSTOM, "model.module._target_=learning.Normed", "training.loss=learning.to_label,mean")
     assert done.code == 0, done
-    losses = {row["params"]["training"]["loss"]: row["trial"]["extra"]["training"]["losses"] for row in rows(folder)}
+    losses = {row["params"]["training"]["loss"]: row["trial"]["extra"]["training"]["losses"] for row in rows(workshop)}
     assert losses["learning.to_label"][0] > 1 > abs(losses["mean"][0])
-    refused = folder.sweep(*CUSTOM, "model.module._target_=learning.Normed", "training.loss=learning.to_lable")
+    refused = workshop.sweep(*CUSTOM, "model.module._target_=learning.Normed", "training.loss=learning.to_lable")
     assert refused.code == 2
     assert "training.loss=learning.to_lable: learning has no to_lable; nearest: to_label" in refused.err

@@ -13,7 +13,7 @@ from effbench.cell import Cell
 from effbench.errors import UsageError
 from effbench.regression import origin as origins
 from effbench.regression.targets import sources, targets
-from effbench.sweeping.interpreters import HERE, Interpreter
+from effbench.sweep.interpreters import HERE, Interpreter
 
 
 def git(folder, *args):

@@ -8,7 +8,7 @@ from effbench.regression.compare import compare_sweeps, load
 from effbench.regression.origin import Origin
 from effbench.regression.rerun import judged_again
 from effbench.store import Store
-from effbench.sweeping.interpreters import Interpreter
+from effbench.sweep.interpreters import Interpreter
 
 CELL, OTHER = a_cell(), a_cell("default")
 FAST, SLOW = {"latency_ms": steps(1.0, 0.001)}, {"latency_ms": steps(1.1, 0.001)}

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from effbench.errors import ConfigError
-from effbench.sweeping import sites
+from effbench.sweep import pool
 from effbench.worker import probe
 
 LINEAR = {"_target_": "torch.nn.Linear"}
@@ -30,4 +30,4 @@ def test_what_python_itself_ships_is_refused_before_the_first_trial(changed, sai
     part = {"model": {"module": LINEAR}, "mode": EAGER, "phase": "inference", "device": "cpu", **changed}
     here = SimpleNamespace(call=lambda task, payload, timeout_s: probe.run(payload, lambda phase: None))
     with pytest.raises(ConfigError, match=said):
-        sites.probe(here, [part], "eager")
+        pool.probe(here, [part], "eager")

@@ -1,0 +1,204 @@
+"""From composed jobs to cells: validated, resolved for this machine, and run as one sweep."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from effbench import streams
+from effbench.cell import Cell
+from effbench.config import BOUNDS, sections
+from effbench.errors import ConfigError
+from effbench.launcher.overrides import overrides_of_cell
+from effbench.models.spec import parse_inputs
+from effbench.store.store import Store
+from effbench.store.sweeps import CONFIRMING
+from effbench.sweep import interpreters
+from effbench.sweep.client import ForkServer
+from effbench.sweep.interpreters import Interpreter
+from effbench.sweep.plan import CellRun, Settings
+from effbench.sweep.pool import open_pools
+from effbench.sweep.progress import Progress
+from effbench.sweep.run import Command, Outcome, check_baseline, run_sweep
+
+#: Top-level keys that define a cell.
+CELL_KEYS = ("model", "bs", "stream", "mode", "dtype", "phase", "training", "device", "numerics", "env")
+#: Those that say under which interpreter it runs. All others are settings of the whole sweep.
+INTERPRETER_KEYS = ("python", "folder")
+SWEPT_KEYS = CELL_KEYS + INTERPRETER_KEYS
+
+
+@dataclass(frozen=True)
+class Job:
+    """One of Hydra's jobs: its overrides, and the configuration that they compose to, as plain values."""
+
+    overrides: list[str]
+    config: dict[str, Any]
+
+
+def conduct(
+    jobs: Sequence[Job],
+    command: Command,
+    server: ForkServer | None,
+    progress: Progress,
+    stop: threading.Event,
+    extend: Outcome | None = None,
+) -> Outcome:
+    """Run (or resume) the sweep of these jobs.
+
+    `server`: of effbench's own interpreter, which stays open; None: one is started if needed. `extend`: an earlier
+    outcome of the same invocation, whose sweep gets these cells in addition. Raises EffbenchError for anything that is
+    wrong before the first trial; nothing is recorded then.
+    """
+    parts, settings = split(jobs)
+    chosen = interpreters_of_parts(parts, progress)
+    wanted: dict[Interpreter, list[dict[str, Any]]] = {}
+    for part, interpreter in zip(parts, chosen, strict=True):
+        wanted.setdefault(interpreter, []).append(part)
+    with (
+        Store.open(settings.db, mode="write") as store,  # first: a database that cannot be opened is known at once
+        open_pools(wanted, server, settings.baseline_mode) as pools,
+    ):
+        cells = resolve(parts, has_cuda=any(pool.gpus for pool in pools.values()))
+        check_baseline(settings, cells)
+        overrides: dict[str, list[str]] = {}
+        options = [word for word in command.overrides if word.startswith("--")]
+        for job, part, cell in zip(jobs, parts, cells, strict=True):
+            # the baseline may lack settings that only other modes have
+            dropped = {f"mode.{name}" for name in job.config["mode"].keys() - part["mode"].keys()}
+            overrides.setdefault(cell.key, [*options, *overrides_of_cell(job.overrides, dropped)])
+        command = dataclasses.replace(command, of_cells=overrides)
+        runs = [CellRun(cell, interpreter) for cell, interpreter in zip(cells, chosen, strict=True)]
+        return run_sweep(store, settings, runs, command, pools, progress, stop, extend)
+
+
+def interpreters_of_parts(parts: Sequence[dict[str, Any]], progress: Progress) -> list[Interpreter]:
+    """Return the interpreter of each part, with a notice if two settings mean the same one. Raises ConfigError."""
+    asked = [(part["python"], part["folder"]) for part in parts]
+    known = {one: interpreters.resolve(*one) for one in dict.fromkeys(asked)}
+    for notice in interpreters.named_twice(known):
+        progress.note(notice)
+    return [known[one] for one in asked]
+
+
+def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:
+    """Return the part of each job that is swept (SWEPT_KEYS), and the settings that all share.
+
+    Raises ConfigError for an invalid value, and for a setting of the sweep that was itself swept.
+    """
+    parts, settings = [], None
+    for job in jobs:
+        validate(job.config)
+        parts.append({key: job.config[key] for key in SWEPT_KEYS})
+        of_sweep = {key: value for key, value in job.config.items() if key not in SWEPT_KEYS}
+        if settings is None:
+            settings = of_sweep
+        elif settings != of_sweep:
+            key = difference(settings, of_sweep)
+            raise ConfigError(f"{key} holds for a whole sweep and cannot be swept: choose one value, or run two sweeps")
+    if settings is None:
+        raise ConfigError("the sweep is empty: these overrides leave no cell")
+    return parts, Settings(**settings)
+
+
+def difference(one: dict[str, Any], other: dict[str, Any]) -> str:
+    """Return the dotted name of the first setting that differs, or of the group if another option was chosen."""
+    key = next(key for key in one if one[key] != other[key])
+    if key == "protocol" and one[key]["name"] != other[key]["name"]:
+        return key
+    if isinstance(one[key], dict) and one[key].keys() == other[key].keys():
+        return f"{key}.{difference(one[key], other[key])}"
+    return key
+
+
+def validate(config: dict[str, Any]) -> None:
+    """Raise ConfigError for what types alone do not exclude."""
+    for section, known in sections():  # an added key (`+protocol.round=3`) would otherwise be accepted silently
+        prefix, node = (f"{section}.", config[section]) if section else ("", config)
+        if unknown := [key for key in node if key not in known]:
+            raise ConfigError(f"unknown setting {prefix}{unknown[0]}; allowed: {', '.join(known)}")
+        if missing := [key for key in known if key not in node]:
+            raise ConfigError(f"{prefix}{missing[0]} was taken out, and every sweep needs it")
+    for name, value in leaves(config):
+        if isinstance(value, float) and not math.isfinite(value):
+            quoted = f"'{name}=\"{value}\"'"
+            raise ConfigError(f"{name}={value} is no finite number; a word needs quotes inside quotes: {quoted}")
+        if name in BOUNDS and value is not None:
+            sign, bound = BOUNDS[name]
+            if value < bound or (sign == ">" and value == bound):
+                unit = " seconds" if name.endswith("_s") else ""
+                limit = f"{'above' if sign == '>' else 'at least'} {bound:g}{unit}"
+                raise ConfigError(f"{name} must be {limit}, got {value:g}")
+    protocol, model, mode, env = (config[name] for name in ("protocol", "model", "mode", "env"))
+    if protocol["max_samples"] < protocol["min_samples"]:
+        raise ConfigError(
+            f"protocol.max_samples={protocol['max_samples']} is below protocol.min_samples={protocol['min_samples']}"
+        )
+    if streams.check(config["stream"]) != streams.NONE and config["phase"] == "training":
+        raise ConfigError("phase=training takes one batch size: leave stream at none, or phase at inference")
+    name = config["sweep"]["name"] or ""
+    if name == "last" or name.startswith(CONFIRMING):
+        use = "the newest sweep" if name == "last" else "the re-runs of effbench check --confirm"
+        raise ConfigError(f"sweep.name={name} is reserved for {use}: choose another name")
+    gpus = config["executor"]["gpus"]
+    if gpus != "auto" and not (isinstance(gpus, list) and gpus and all(isinstance(gpu, int) for gpu in gpus)):
+        raise ConfigError(f"executor.gpus is {gpus!r}: use auto or a list of indices such as [0,1]")
+    if not isinstance(model["module"], dict) or not isinstance(model["module"].get("_target_"), str):
+        raise ConfigError(
+            "model.module._target_ names the nn.Module to build, for example my_pkg.Net or nets/mine.py:Net"
+        )
+    if not isinstance(mode, dict) or not isinstance(mode.get("_target_"), str) or not isinstance(mode.get("name"), str):
+        raise ConfigError("a mode's YAML needs name and _target_, both text (docs/extending.md)")
+    if not model["inputs"]:
+        raise ConfigError("the model has no inputs: describe them, for example 'model.inputs.x.shape=[16]'")
+    parse_inputs(model["inputs"])
+    if not isinstance(env, dict):
+        raise ConfigError(f"env is {env!r}; it maps environment variables to values: env.OMP_NUM_THREADS=1")
+    for name, value in env.items():  # a dot in a name makes a mapping of it
+        if not isinstance(value, str | int | float):
+            raise ConfigError(f"env.{name} is {value!r}: an environment variable takes text or a number, as env.FOO=1")
+
+
+def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value in nested settings with its dotted name; those of a list have the name of the list."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from leaves(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from leaves(inner, name)
+    else:
+        yield name, value
+
+
+def resolve(parts: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
+    """Return the cell of each part for this machine, with `auto` decided and names given.
+
+    Raises ConfigError if two modules share a name.
+    """
+    cells = []
+    modules: dict[str, str] = {}
+    for part in parts:
+        device = ("cuda" if has_cuda else "cpu") if part["device"] == "auto" else part["device"]
+        dtype = part["dtype"]
+        if dtype == "auto":
+            dtype = "bfloat16" if device == "cuda" else "float32"
+        model = {key: value for key, value in part["model"].items() if key != "description"}
+        target = model["module"]["_target_"]
+        # a list: their order is that of forward's arguments, and JSON objects have none
+        model["inputs"] = [{"name": name, **spec} for name, spec in model["inputs"].items()]
+        model["name"] = model["name"] or target.replace(":", ".").rpartition(".")[2]
+        mode = {key: value for key, value in part["mode"].items() if key != "description"}
+        if modules.setdefault(model["name"], target) != target:
+            raise ConfigError(f"two modules share the name {model['name']}: give one of them another with model.name=")
+        # `true` is read as a boolean
+        env = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in part["env"].items()}
+        stream = streams.resolve(part.get("stream"))
+        bs = part["bs"] if stream is None else streams.batch_size(stream["sizes"], part["bs"])
+        training = part["training"] if part["phase"] == "training" else None  # keys of inference cells know none
+        cells.append(Cell(model, bs, mode, dtype, part["phase"], device, part["numerics"], env, stream, training))
+    return cells

@@ -1,0 +1,307 @@
+"""A sweep through Hydra: a sweeper that hands over the whole matrix at once, and a launcher that runs it.
+
+Hydra composes a configuration in about 50 ms. A sweep's jobs mostly differ in plain values, so one composition is made
+for each distinct choice of groups and the plain values are set on it.
+
+Hydra accepts only classes of the namespace `hydra_plugins`; they are registered in code under that name, so that
+nothing needs installing and no other Hydra application sees them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+import types
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import Any
+
+import hydra
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Override, OverrideType, RangeSweep
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from effbench import config, streams
+from effbench.errors import EffbenchError, UsageError
+from effbench.launcher import errors, overrides
+from effbench.launcher.cells import INTERPRETER_KEYS, Job, conduct
+from effbench.sweep import trust
+from effbench.sweep.client import ForkServer
+from effbench.sweep.progress import Progress
+from effbench.sweep.run import Command, Outcome
+
+MODULE = "hydra_plugins.effbench"
+MOST_CELLS = 100_000  # their configurations alone take gigabytes
+OTHER_LAUNCHER = "effbench runs cells through its own launcher: leave hydra/launcher and hydra.mode as they are"
+#: A list would lay one option over the other.
+ONE_OPTION = ("model", "stream", "mode", "protocol", "executor")
+
+
+@dataclass
+class Session:
+    """What the launcher needs of one invocation; it travels on Hydra's task function. `outcome`: of the last launch."""
+
+    command: Command
+    progress: Progress
+    conductor: Callable[..., Outcome | None]
+    server: ForkServer | None
+    stop: threading.Event
+    outcome: Outcome | None = None
+
+
+def hydra_sweep(
+    argv: list[str],
+    quiet: bool = False,
+    commands: Collection[str] = (),
+    progress: Progress | None = None,
+    conductor: Callable[..., Outcome | None] | None = None,
+    server: ForkServer | None = None,
+) -> Outcome | None:
+    """Run the sweep of a command line through Hydra. Returns None if Hydra only printed something (or the conductor ran
+    nothing).
+
+    `commands`: suggested if a word is no override. `conductor`: called in place of `conduct`. `server`: one to use and
+    leave running; without it one is started and closed. Raises EffbenchError if the configuration is invalid.
+    """
+    # Hydra's own error printing exits with 1 and shows tracebacks; this makes it raise instead
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    arranged = overrides.arrange([word for word in argv if word != trust.FLAG], commands)
+    words, stored = overrides.expand(arranged, trust.FLAG in argv)
+    if any(overrides.key_of(word) == "hydra.mode" for word in words):
+        raise UsageError(OTHER_LAUNCHER)
+    overrides.refuse_hidden(words)
+    config.register()
+    register()
+    progress = progress or Progress(quiet=quiet)
+    session = Session(Command(argv, stored), progress, conductor or conduct, server, threading.Event())
+    bypassed = False
+
+    def task(_: object) -> None:
+        nonlocal bypassed
+        bypassed = True
+
+    task.session = session  # type: ignore[attr-defined]
+    before = sys.argv
+    sys.argv = ["effbench", *words]
+    try:
+        hydra.main(version_base="1.3", config_path=str(config.shipped("conf")), config_name="config")(task)()
+        if bypassed:
+            raise UsageError(OTHER_LAUNCHER)
+        return session.outcome
+    except (EffbenchError, KeyboardInterrupt, BrokenPipeError):
+        raise
+    except SystemExit as end:
+        if end.code not in (0, None):
+            raise UsageError("Hydra could not read this command line (see above); effbench --help") from end
+        return session.outcome
+    except Exception as error:
+        raise errors.explain(error, words) from error
+    finally:
+        sys.argv = before
+        if session.server is not None and session.server is not server:
+            session.server.close()
+
+
+class EffbenchSweeper(Sweeper):
+    """Hydra's product of overrides, without its folder, its log and its composing of each job for validation."""
+
+    def __init__(self, params: dict[str, str] | None) -> None:
+        self.params = params or {}
+
+    def setup(self, *, hydra_context: Any, task_function: Any, config: DictConfig) -> None:
+        self.hydra_context = hydra_context
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+        if not isinstance(self.launcher, EffbenchLauncher):
+            raise UsageError(OTHER_LAUNCHER)
+
+    def sweep(self, arguments: list[str]) -> Any:
+        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
+        parsed = parser.parse_overrides([f"{key}={value}" for key, value in self.params.items()] + arguments)
+        refuse_endless(parsed)
+        values: dict[str, list[str]] = {}
+        for override in parsed:
+            key = override.get_key_element()
+            if not override.is_sweep_override():
+                values[key] = [f"{key}={override.get_value_element_as_str()}"]
+            elif override.is_discrete_sweep():
+                values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            else:
+                raise UsageError(f"{override.input_line}: only a sweeper that chooses values takes an interval")
+        return [self.launcher.launch([list(job) for job in product(*values.values())], initial_job_idx=0)]
+
+
+def refuse_endless(parsed: Sequence[Override]) -> None:
+    """Raise UsageError for a range without an end, or one zero too many, before it fills the memory."""
+    cells = 1
+    for override in parsed:
+        value = override.value()
+        if isinstance(value, RangeSweep):  # lists were typed, and end
+            cells *= sum(1 for _ in islice(value.range(), MOST_CELLS + 1))
+        elif isinstance(value, ChoiceSweep):
+            cells *= len(value.list)
+        if cells > MOST_CELLS:
+            raise UsageError(
+                f"{override.input_line}: that makes more than {MOST_CELLS:,} cells, the most that one sweep takes"
+            )
+
+
+class EffbenchLauncher(Launcher):
+    """Composes all jobs, then conducts one sweep over them. Other sweepers (Optuna) get the latency as objective."""
+
+    def setup(self, *, hydra_context: Any, task_function: Any, config: DictConfig) -> None:
+        self.session: Session = task_function.session
+        self.loader = hydra_context.config_loader
+        self.config = config
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        session = self.session
+        if session.server is None and not all(map(names_interpreter, job_overrides)):
+            session.server = ForkServer()  # starts while the jobs are composed
+        composer = Composer(self.loader, self.config)
+        jobs = [Job(list(words), composer.compose(words)) for words in job_overrides]
+        session.outcome = session.conductor(
+            jobs, session.command, session.server, session.progress, session.stop, extend=session.outcome
+        )
+        latencies = session.outcome.latencies if session.outcome else [None] * len(jobs)
+        return [
+            JobReturn(overrides=job.overrides, status=JobStatus.COMPLETED, _return_value=latency)
+            for job, latency in zip(jobs, latencies, strict=True)
+        ]
+
+
+def names_interpreter(words: Sequence[str]) -> bool:
+    """Return whether this job names its interpreter: effbench's own need not load torch then."""
+    return any(overrides.key_of(word) in INTERPRETER_KEYS for word in words)
+
+
+def register() -> None:
+    """Make `hydra/launcher=effbench` and `hydra/sweeper=effbench` known."""
+    try:
+        parent = importlib.import_module("hydra_plugins")
+    except ModuleNotFoundError:  # a namespace package that exists only if some plugin is installed
+        parent = sys.modules["hydra_plugins"] = types.ModuleType("hydra_plugins")
+        parent.__path__ = []
+    module = sys.modules[MODULE] = types.ModuleType(MODULE)
+    parent.effbench = module
+    store = ConfigStore.instance()
+    for kind, plugin, settings in (("launcher", EffbenchLauncher, {}), ("sweeper", EffbenchSweeper, {"params": None})):
+        plugin.__module__ = MODULE
+        setattr(module, plugin.__name__, plugin)
+        Plugins.instance().register(plugin)
+        node = {"_target_": f"{MODULE}.{plugin.__name__}", **settings}
+        store.store(group=f"hydra/{kind}", name="effbench", node=node, provider="effbench")
+
+
+class Composer:
+    """Composes jobs of one sweep. Not thread-safe: the composed configurations are reused in place."""
+
+    def __init__(self, config_loader: ConfigLoader, master: DictConfig) -> None:
+        self.loader = config_loader
+        self.master = master
+        self.parser = OverridesParser.create(config_loader=config_loader)
+        self.composed: dict[tuple, DictConfig] = {}
+        self.groups: dict[str, bool] = {}
+        self.parsed: dict[str, Override] = {}
+
+    def compose(self, words: Sequence[str]) -> dict[str, Any]:
+        """Return one job's configuration as plain, resolved values, without Hydra's own part.
+
+        Raises Hydra's and OmegaConf's errors if it cannot be composed, ConfigError for a value of the wrong type.
+        """
+        parsed = [self.parse(text) for text in words]
+        for override in parsed:
+            if override.key_or_group in ONE_OPTION and isinstance(override.value(), list):
+                raise errors.list_for_one_value(str(override.input_line))
+        values: list[Override] = []
+        rest: list[Override] = []
+        for override in reversed(parsed):
+            # a plain value that a later word of another kind changes again must not be set after it
+            is_free = not any(overlap(override.key_or_group, later.key_or_group) for later in rest)
+            (values if is_free and self.is_plain_value(override) else rest).insert(0, override)
+        key = (tuple(override.input_line for override in rest), tuple(override.key_or_group for override in values))
+        if key not in self.composed:
+            self.composed[key] = self.compose_with_hydra(words)
+        composed = self.composed[key]
+        for override in values:
+            try:
+                OmegaConf.update(composed, override.key_or_group, override.value(), merge=True)
+            except OmegaConfBaseException as error:
+                raise errors.wrong_type(str(override.input_line), error) from error
+        with largest_size(composed, given="bs" in {override.key_or_group for override in parsed}):
+            plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True, enum_to_str=True)
+        assert isinstance(plain, dict)
+        return plain
+
+    def compose_with_hydra(self, words: Sequence[str]) -> DictConfig:
+        composed = self.loader.load_sweep_config(self.master, list(words))
+        OmegaConf.set_readonly(composed, False)
+        OmegaConf.set_struct(composed, False)
+        name_protocol(composed)
+        composed.pop("hydra", None)
+        OmegaConf.set_struct(composed, True)
+        return composed
+
+    def parse(self, text: str) -> Override:
+        if text not in self.parsed:
+            self.parsed[text] = self.parser.parse_override(text)
+        return self.parsed[text]
+
+    def is_plain_value(self, override: Override) -> bool:
+        """Return whether this is `key=value` with a scalar or a list, where key is no group: safe to set on a composed
+        configuration."""
+        name = override.key_or_group
+        if name not in self.groups:
+            self.groups[name] = bool(self.loader.get_group_options(name))
+        return (
+            override.type is OverrideType.CHANGE
+            and override.package is None
+            and not self.groups[name]
+            and not isinstance(override.value(), dict)
+        )
+
+
+def name_protocol(composed: DictConfig) -> None:
+    """Name a user's protocol after its file, unless the file gives it a name of its own.
+
+    A protocol that effbench ships keeps its name to itself: a user's file that builds on it does not inherit it.
+    """
+    option = composed.hydra.runtime.choices.get("protocol")
+    name = OmegaConf.select(composed, "protocol.name")
+    if option and name != option and (config.shipped("conf") / "protocol" / f"{name}.yaml").is_file():
+        composed.protocol.name = option
+
+
+@contextmanager
+def largest_size(composed: DictConfig, given: bool) -> Iterator[None]:
+    """Set `bs` to the largest size of a stream while `${bs}` is resolved, and restore it: many jobs share the
+    configuration. Raises ConfigError if another `bs` was given."""
+    node = OmegaConf.select(composed, "stream")
+    settings = None if node is None else OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
+    sizes = streams.sizes_of(settings) if settings else None
+    if sizes is None:
+        yield
+        return
+    before = composed.bs
+    composed.bs = streams.batch_size(sizes, before if given or before != config.Config.bs else None)
+    try:
+        yield
+    finally:
+        composed.bs = before
+
+
+def overlap(key: str, other: str) -> bool:
+    """Return whether one of two dotted names is, or lies below, the other."""
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")

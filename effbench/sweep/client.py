@@ -1,0 +1,278 @@
+"""The sweep's side of a fork server: starts it, sends requests, returns how they ended."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from effbench.cell import Status
+from effbench.errors import ConfigError, WorkerError
+from effbench.message import MOST_BYTES, PROBE_PHASE, TRIAL_VARIABLE, MessageError, decode, encode
+from effbench.printable import one_line
+from effbench.sweep.interpreters import BOOTSTRAP, NEEDED, lone_package, why_unfit
+from effbench.worker import processes
+
+#: Without these two a forked child hangs: a pool of compile workers, and a CUDA check that starts CUDA.
+SERVER_ENVIRONMENT = {"TORCH_WARM_POOL": "0", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+POLL_S = 0.2
+READY_TIMEOUT_S = 180.0
+KILL_TIMEOUT_S = 15.0
+LAST_WORDS_TIMEOUT_S = 2.0
+#: Pauses before each retry of what failed in the harness.
+RETRY_PAUSES_S = (0.5, 2.0, 5.0)
+#: Longest line from a server: escaping may lengthen what a task sent.
+MOST_LINE_BYTES = 4 * MOST_BYTES
+
+
+@dataclass
+class Request:
+    """A task in a child of the server. `outcome` is the message `ended`, or {"died": reason} if the server ended."""
+
+    id: str
+    on_phase: Callable[[str], None]
+    done: threading.Event = field(default_factory=threading.Event)
+    outcome: dict[str, Any] = field(default_factory=dict)
+    phase: str | None = None
+    pid: int | None = None
+    stopped: bool = False
+    timed_out_s: float | None = None
+
+    def end(self, outcome: dict[str, Any]) -> None:
+        self.outcome = outcome
+        self.done.set()
+
+    @property
+    def result(self) -> Any:
+        """What the task returned; None if it failed, timed out or was stopped."""
+        return None if self.stopped or self.timed_out_s is not None else self.outcome.get("result")
+
+    def failure(self) -> tuple[Status, str]:
+        """Return the status and reason of a task without a result."""
+        outcome = self.outcome
+        where = f"in {self.phase}" if self.phase else "before it began"
+        if self.timed_out_s is not None:
+            return Status.TIMEOUT, f"not done after {self.timed_out_s:g} s ({where})"
+        if reason := outcome.get("died") or outcome.get("failed") or outcome.get("reason"):
+            return Status.CRASHED, f"{reason} ({where})"
+        if outcome["oom_killed"]:
+            return Status.OOM, f"ended by the kernel: host memory ran out ({where})"
+        if outcome["signal"]:
+            return Status.CRASHED, f"killed by {signal_name(outcome['signal'])} ({where})"
+        return Status.CRASHED, f"the process exited with code {outcome['exit']} ({where})"
+
+
+class ForkServer:
+    """One fork server. Thread-safe; starts on construction and is ready some seconds later.
+
+    `python`: its executable, None: this one. `folder`: its working directory, None: this one's. Raises ConfigError if
+    the executable cannot be run.
+    """
+
+    _ids = itertools.count(1)
+
+    def __init__(self, python: str | None = None, preload: bool = True, folder: str | None = None) -> None:
+        package_root = lone_package() if python else str(Path(__file__).resolve().parents[2])
+        search_path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
+        arguments = ["effbench.worker.server", ",".join(NEEDED), *([] if preload else ["--no-preload"])]
+        self.python = python
+        try:
+            self.process = subprocess.Popen(
+                [python or sys.executable, "-c", BOOTSTRAP, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=folder,
+                env={**os.environ, **SERVER_ENVIRONMENT, "PYTHONPATH": search_path},
+                start_new_session=True,
+            )
+        except OSError as error:
+            if python is None:
+                raise
+            why = f"python={python} cannot be run: {error.strerror or error}; give the path of a Python"
+            raise ConfigError(why) from None
+        self.lock = threading.Lock()
+        self.requests: dict[str, Request] = {}
+        self.ready = threading.Event()
+        self.dead: str | None = None
+        self.is_python = False
+        self.unfit: str | None = None
+        self.stderr: list[str] = []
+        self.stderr_reader, self.message_reader = (
+            threading.Thread(target=target, daemon=True, name=f"effbench-{target.__name__}")
+            for target in (self.read_stderr, self.read_messages)
+        )
+        self.stderr_reader.start()
+        self.message_reader.start()
+
+    def wait_ready(self) -> None:
+        """Raise WorkerError if the server does not start, and ConfigError if its `python` is unsuitable."""
+        if not self.ready.wait(READY_TIMEOUT_S):
+            self.close()
+            raise WorkerError(f"the fork server was not ready within {READY_TIMEOUT_S:.0f} s{self.last_words()}")
+        if self.unfit:
+            raise ConfigError(self.unfit)
+        if self.dead and self.python and not self.is_python:
+            why = f"{self.dead}{self.last_words()}"
+            raise ConfigError(f"python={self.python} is no Python interpreter that works: {why}; give another path")
+        if self.dead:
+            raise WorkerError(f"the fork server ended while starting{self.last_words()}")
+
+    def submit(
+        self,
+        task: str,
+        payload: dict[str, Any],
+        env: dict[str, str] | None = None,
+        on_phase: Callable[[str], None] = lambda phase: None,
+    ) -> Request:
+        """Start a task without waiting for it. If the server has ended, so has the request."""
+        request = Request(f"{os.getpid()}-{next(self._ids)}", on_phase)
+        with self.lock:
+            if self.dead:
+                request.end({"died": self.dead})
+                return request
+            self.requests[request.id] = request
+        self.send({"op": "run", "id": request.id, "task": task, "payload": payload, "env": env or {}})
+        return request
+
+    def kill(self, request: Request) -> None:
+        """End the task's process tree and wait until the server confirms it; end a server that stays silent."""
+        self.send({"op": "kill", "id": request.id})
+        if not request.done.wait(KILL_TIMEOUT_S):
+            self.process.kill()
+            request.done.wait(KILL_TIMEOUT_S)
+
+    def run(
+        self,
+        task: str,
+        payload: dict[str, Any],
+        timeout_s: float,
+        env: dict[str, str] | None = None,
+        on_phase: Callable[[str], None] = lambda phase: None,
+        stop: threading.Event | None = None,
+    ) -> Request:
+        """Run a task until it ends, times out or `stop` is set; its process tree has ended when this returns."""
+        start = time.monotonic()
+        request = self.submit(task, payload, env, on_phase)
+        try:
+            while not request.done.wait(min(POLL_S, timeout_s)):
+                request.stopped = stop is not None and stop.is_set()
+                if not request.stopped and time.monotonic() - start > timeout_s:
+                    request.timed_out_s = timeout_s
+                if request.stopped or request.timed_out_s is not None:
+                    self.kill(request)
+                    break
+        except BaseException:  # Ctrl-C: the task must not outlive the lock that it runs under
+            self.kill(request)
+            raise
+        return request
+
+    def call(
+        self, task: str, payload: dict[str, Any], timeout_s: float, env: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Return the result of a task of the harness; retry if it failed at the GPU or could not start.
+
+        Raises WorkerError if it fails or takes too long.
+        """
+        self.wait_ready()
+        for pause in (*RETRY_PAUSES_S, None):
+            request = self.run(task, payload, timeout_s, env)
+            if request.result is not None:
+                return request.result
+            outcome = request.outcome
+            retry = "failed" in outcome or (request.phase == PROBE_PHASE and "died" not in outcome)
+            if not retry or pause is None or request.timed_out_s is not None:
+                break
+            time.sleep(pause)
+        log = (outcome.get("log") or "").strip()
+        last = f": {one_line(log.splitlines()[-1], 500)}" if log else ""
+        raise WorkerError(f"{task} failed: {request.failure()[1]}{last}")
+
+    def send(self, message: dict[str, Any]) -> None:
+        with self.lock, contextlib.suppress(BrokenPipeError, ValueError):  # read_messages() sees the end
+            self.process.stdin.write(encode(message))
+            self.process.stdin.flush()
+
+    def close(self) -> None:
+        """Close its input: the server ends every child and exits. A server that is still loading has no child."""
+        if not self.ready.is_set():
+            self.process.kill()
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(KILL_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.message_reader.join(LAST_WORDS_TIMEOUT_S)
+
+    def read_messages(self) -> None:
+        with self.process.stdout as lines:
+            while line := lines.readline(MOST_LINE_BYTES):
+                try:
+                    self.handle(decode(line))
+                except MessageError as error:  # nothing that follows can be relied on
+                    self.stderr.append(f"not understood: {error}")
+                    self.process.kill()
+                    break
+        code = self.process.wait()
+        self.stderr_reader.join(LAST_WORDS_TIMEOUT_S)
+        with self.lock:
+            self.dead = f"the fork server ended (code {code})"
+            requests, self.requests = self.requests, {}
+        for request in requests.values():
+            # the kernel ends the task's own process with its server, and nothing below it
+            processes.kill_marked(request.pid, TRIAL_VARIABLE, request.id)
+            request.end({"died": self.dead + self.last_words()})
+        self.ready.set()
+
+    def handle(self, message: dict[str, Any]) -> None:
+        match message:
+            case {"event": "interpreter", "version": list(version), "missing": list(missing), "torch": torch}:
+                self.is_python = True
+                if self.python and (why := why_unfit(self.python, version, missing, torch)):
+                    self.unfit = why
+                    self.process.kill()
+            case {"event": "ready"}:
+                self.ready.set()
+            case {"event": "refused", "reason": reason}:
+                self.stderr.append(f"refused: {reason}")
+            case {"event": "started", "id": str(id), "pid": int(pid)}:
+                if request := self.requests.get(id):
+                    request.pid = pid
+            case {"event": "phase", "id": str(id), "phase": str(phase)}:
+                if request := self.requests.get(id):
+                    request.phase = phase
+                    request.on_phase(phase)
+            case {"event": "ended", "id": str(id), "result": _, "exit": _, "signal": _}:
+                with self.lock:
+                    request = self.requests.pop(id, None)
+                if request:
+                    request.end(message)
+            case _:
+                raise MessageError(f"no event of this version: {str(message)[:200]}")
+
+    def read_stderr(self) -> None:
+        with self.process.stderr as lines:
+            for line in lines:
+                self.stderr.append(line.decode(errors="replace").rstrip())
+                del self.stderr[:-50]
+
+    def last_words(self) -> str:
+        return f": {self.stderr[-1]}" if self.stderr else ""
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

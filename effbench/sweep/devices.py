@@ -1,0 +1,267 @@
+"""Where one trial at a time may run: GPUs and the CPU, their locks, and the CPU cores of each."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from effbench.cell import Cell
+from effbench.errors import ConfigError, WorkerError
+
+POLL_S = 0.2
+ELSEWHERE = "or set TMPDIR to another folder (the same for all users of this machine)"
+#: O_NONBLOCK: opening a named pipe would wait for its other end
+FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+#: With this many physical cores per GPU, the first one is left to the sweep itself and to the system; with fewer, but
+#: as many hardware threads, only its first thread is.
+SPARE_FROM = 4
+TOPOLOGY = Path("/sys/devices/system/cpu")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A GPU, or the CPU. All effbench processes of a machine, whoever the user, share one lock per device."""
+
+    name: str
+    device: str
+    gpu: dict[str, Any] | None = None
+    cores: tuple[int, ...] | None = None
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"CUDA_VISIBLE_DEVICES": self.gpu["visible"] if self.gpu else ""}
+
+    @property
+    def lock_path(self) -> Path:
+        """The lock file. Raises WorkerError if its folder is not safe."""
+        return lock_folder() / f"{self.gpu['uuid'] if self.gpu else 'cpu'}.lock"
+
+    def acquire(self, timeout_s: float, stop: threading.Event, on_wait: Callable[[], None]) -> Lock | None:
+        """Return the lock, held; None once `stop` is set. Calls `on_wait` once if another process holds it.
+
+        Raises WorkerError if the lock cannot be opened, or is not free in time.
+        """
+        path = self.lock_path
+        deadline = time.monotonic() + timeout_s
+        announced = False
+        while (lock := try_lock(path)) is None:
+            if stop.is_set():
+                return None
+            if not announced:
+                on_wait()
+                announced = True
+            stop.wait(POLL_S)
+            if time.monotonic() > deadline:
+                raise WorkerError(
+                    f"{self.name} was in use by another effbench for {timeout_s:.0f} s "
+                    "(executor.lock_timeout_s); continue later with resume=last"
+                )
+        return lock
+
+
+def slots_of(gpus: Sequence[dict[str, Any]], cells: Iterable[Cell], executor: dict[str, Any]) -> list[Slot]:
+    """Return the GPUs to use, each with its cores, and the CPU if a cell asks for it or there is no GPU."""
+    wanted, cores = executor["gpus"], executor["cores"]
+    if wanted != "auto":
+        known = {gpu["index"]: gpu for gpu in gpus}
+        if missing := [index for index in wanted if index not in known]:
+            raise ConfigError(f"executor.gpus names {missing}; visible here: {sorted(known) or 'no GPU'}")
+        gpus = [known[index] for index in wanted]
+    devices = {cell.device for cell in cells}
+    slots = []
+    if "cuda" in devices:
+        shares = share_cores(cores, gpus)
+        slots = [
+            Slot(f"GPU {gpu['index']}", "cuda", gpu, share and tuple(share))
+            for gpu, share in zip(gpus, shares, strict=True)
+        ]
+    if "cpu" in devices or not slots:
+        # a CPU cell has all cores unless some are named: its threads are what is measured
+        own = None if cores == "auto" else wanted_cores(cores, os.sched_getaffinity(0))
+        slots.append(Slot("CPU", "cpu", cores=own and tuple(own)))
+    return slots
+
+
+# --- locks ---
+
+
+@dataclass
+class Lock:
+    """A lock that is held."""
+
+    descriptor: int
+
+    def release(self) -> None:
+        os.close(self.descriptor)
+
+
+def lock_folder() -> Path:
+    """Return the folder of the lock files, which all users of the machine share; make it if it is missing.
+
+    Raises WorkerError if it is no real folder, or if another user could replace the lock files in it.
+    """
+    path = Path("effbench-locks")
+    try:
+        path = Path(tempfile.gettempdir()) / path
+        path.mkdir(exist_ok=True)
+        descriptor = os.open(path, FLAGS | os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        if path.is_symlink() or path.is_file():
+            raise WorkerError(f"{path} is not a folder, so it cannot hold lock files; remove it, {ELSEWHERE}") from None
+        raise WorkerError(f"cannot use {path} for lock files ({error.strerror}); {ELSEWHERE[3:]}") from None
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid == os.getuid():
+            os.fchmod(descriptor, 0o1777)
+        elif status.st_uid != 0 and not status.st_mode & stat.S_ISVTX:
+            raise WorkerError(
+                f"{path} belongs to another user, who can replace the lock files in it (uid {status.st_uid}, mode "
+                f"{stat.S_IMODE(status.st_mode):o}); ask for `chmod 1777 {path}`, {ELSEWHERE}"
+            )
+    finally:
+        os.close(descriptor)
+    return path
+
+
+def try_lock(path: Path) -> Lock | None:
+    """Lock this file, made if it is missing; return None if another process holds it.
+
+    The file is neither followed through a link nor changed. Raises WorkerError if it cannot be opened.
+    """
+    try:
+        descriptor = _open(path)
+    except OSError as error:
+        why = "it is a link" if path.is_symlink() else error.strerror
+        how = f"remove it, let all users write to {path.parent}"
+        raise WorkerError(f"cannot open the lock file {path} ({why}); {how}, {ELSEWHERE}") from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise WorkerError(f"{path} is not a regular file, so it cannot be a lock; remove it, {ELSEWHERE}")
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_nlink:  # else it was removed meanwhile: others lock another file
+            return Lock(descriptor)
+    except BlockingIOError:
+        pass
+    except OSError as error:
+        os.close(descriptor)
+        raise WorkerError(f"cannot lock {path} ({error.strerror}); {ELSEWHERE[3:]}") from None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
+
+
+def _open(path: Path) -> int:
+    """Open the file, made if it is missing. It may belong to another user: reading is enough for a lock."""
+    try:
+        descriptor = os.open(path, FLAGS | os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        try:
+            return os.open(path, FLAGS | os.O_RDWR)
+        except PermissionError:
+            return os.open(path, FLAGS | os.O_RDONLY)
+    os.fchmod(descriptor, 0o666)
+    return descriptor
+
+
+# --- CPU cores ---
+
+
+def parse_cores(text: str) -> list[int]:
+    """Return 0, 1, 2, 3, 8 for `0-3,8` (the kernel's notation). Raises ValueError."""
+    cores: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if last and int(last) < int(first):
+            raise ValueError(f"{part} ends before it begins")
+        cores |= set(range(int(first), int(last or first) + 1))
+    return sorted(cores)
+
+
+def wanted_cores(setting: Any, usable: Collection[int]) -> list[int] | None:
+    """Return the cores that `executor.cores` allows, or None for no pinning. Raises ConfigError."""
+    if setting is None:
+        return None
+    if setting == "auto":
+        return sorted(usable)
+    try:
+        wanted = (
+            parse_cores(str(setting)) if isinstance(setting, str | int) else sorted({int(core) for core in setting})
+        )
+    except (ValueError, TypeError):
+        raise ConfigError(f"executor.cores is {setting!r}: use auto, null, or cores such as 2-7 or [2,3]") from None
+    if not wanted or (missing := sorted(set(wanted) - set(usable))):
+        raise ConfigError(f"executor.cores names {missing if wanted else 'none'}; usable here: {sorted(usable)}")
+    return wanted
+
+
+def share_cores(
+    setting: Any,
+    gpus: Sequence[dict[str, Any]],
+    usable: Collection[int] | None = None,
+    topology: Path = TOPOLOGY,
+) -> list[list[int] | None]:
+    """Return the cores for the trials of each GPU, in order; None: wherever the kernel puts them.
+
+    All hardware threads of a physical core go to the same GPU. `gpus` are those of the probe's answer; `near_cores` is
+    the kernel's list for the GPU's bus. GPUs near the same cores share them evenly. If the near cores of two GPUs
+    overlap in part, all GPUs share all cores. Fewer physical cores than GPUs are not shared out at all.
+    """
+    wanted = wanted_cores(setting, os.sched_getaffinity(0) if usable is None else usable)
+    if wanted is None:
+        return [None] * len(gpus)
+    cores = physical_cores(wanted, topology)
+    near = [tuple(core for core in cores if set(core) & set(near_cores(gpu))) or tuple(cores) for gpu in gpus]
+    if any(set(one) & set(other) and one != other for one in near for other in near):
+        near = [tuple(cores)] * len(gpus)  # sets that overlap in part have no even shares
+    shares: list[list[int] | None] = []
+    for index, mine in enumerate(near):
+        sharing = [other for other, theirs in enumerate(near) if set(theirs) & set(mine)]
+        place, count = sharing.index(index), len(sharing)
+        size = len(mine) // count
+        if size == 0:
+            shares.append(None)
+            continue
+        share = mine[place * size : (place + 1) * size]
+        threads = sorted(thread for core in share for thread in core)
+        # the very first core also serves the sweep, its fork server and most interrupts
+        if setting == "auto" and len(threads) >= SPARE_FROM and share[0] == cores[0]:
+            spare = share[0] if size >= SPARE_FROM else share[0][:1]
+            threads = [thread for thread in threads if thread not in spare]
+        shares.append(threads)
+    return shares
+
+
+def physical_cores(usable: Collection[int], topology: Path = TOPOLOGY) -> list[tuple[int, ...]]:
+    """Return the usable hardware threads of each physical core, by first thread.
+
+    A thread counts as its own core if the kernel does not list its siblings, as in some containers.
+    """
+    cores: list[tuple[int, ...]] = []
+    left = set(usable)
+    for thread in sorted(left):
+        if thread in left:
+            try:
+                siblings = parse_cores((topology / f"cpu{thread}" / "topology" / "thread_siblings_list").read_text())
+            except (OSError, ValueError):
+                siblings = []
+            core = {thread, *siblings} & left
+            cores.append(tuple(sorted(core)))
+            left -= core
+    return cores
+
+
+def near_cores(gpu: dict[str, Any]) -> list[int]:
+    try:
+        return parse_cores(gpu.get("near_cores") or "")
+    except ValueError:  # the machine does not report them
+        return []

@@ -1,0 +1,225 @@
+"""Where trials run: interpreters and working directories, and what git says of them.
+
+Both are axes of a sweep (`python=`, `folder=`) and belong to the environment, not to the cell.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from effbench.cell import Environment
+from effbench.errors import ConfigError
+
+#: Module that a worker imports -> the package that brings it.
+NEEDED = {"torch": "torch", "numpy": "numpy", "pynvml": "nvidia-ml-py"}
+OLDEST_PYTHON = (3, 11)
+OLDEST_TORCH = (2, 11)
+#: Starts the module that is its first argument; before, it reports the interpreter and which modules (its second
+#: argument) are missing. Any Python 3 understands it. Without the working directory in sys.path (what `-P` does, from
+#: Python 3.11 on), a folder torch/ in it is not imported.
+BOOTSTRAP = """
+import sys
+sys.path[:] = [folder for folder in sys.path if folder]
+import importlib.util, json, runpy
+try:
+    from importlib.metadata import version
+    torch = version("torch")
+except Exception:
+    torch = None
+server, needed = sys.argv[1:3]
+missing = [name for name in needed.split(",") if importlib.util.find_spec(name) is None]
+event = {"v": 1, "event": "interpreter", "version": list(sys.version_info[:2]), "missing": missing, "torch": torch}
+print(json.dumps(event), flush=True)
+runpy.run_module(server, run_name="__main__", alter_sys=True)
+"""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """`python`: an executable, None: the one that runs effbench. `folder`: the working directory whose modules trials
+    import, None: the one that effbench was started in. Paths are absolute; `resolve` makes them so."""
+
+    python: str | None = None
+    folder: str | None = None
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The settings that were given, by name: also the arguments of a ForkServer."""
+        return {name: value for name in ("python", "folder") if (value := getattr(self, name)) is not None}
+
+    @property
+    def executable(self) -> str:
+        return self.python or sys.executable
+
+    @property
+    def home(self) -> str:
+        return self.folder or str(Path.cwd())
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is recorded: full paths, which of them were `given`, and the git state of the folder."""
+        home = Path(self.home)
+        return {
+            "python": self.executable,
+            "folder": str(home),
+            "given": list(self.given),
+            "git_revision": git_revision(home),
+            "git_description": git_description(home),
+            "git_changes": git_changes(home),
+        }
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> Interpreter:
+        """Return the interpreter as it was given, from `facts()`."""
+        return cls(**{name: facts[name] for name in facts["given"]})
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in self.given.items()) or "effbench's own interpreter"
+
+    def environment(self, fingerprint: dict[str, Any]) -> Environment:
+        """Return the environment of a probe's answer. Its flags name what was given, so that two interpreters with the
+        same software differ."""
+        flags = dict(fingerprint["flags"])
+        if self.python:
+            flags["interpreter"] = self.python
+        if self.folder:
+            flags["folder"] = self.folder
+        return Environment(**{**fingerprint, "flags": flags})
+
+
+#: The interpreter that runs effbench, in the working directory.
+HERE = Interpreter()
+
+
+def resolve(python: str | None = None, folder: str | None = None) -> Interpreter:
+    """Return the interpreter of the settings `python` and `folder`, with absolute paths.
+
+    A bare name is searched on PATH. Links of a folder are followed, those of an interpreter are not: a virtual
+    environment's is a link. Raises ConfigError if something does not exist; starting it tells whether it is suitable.
+    """
+    for name, given in (("python", python), ("folder", folder)):
+        if given is not None and not given.strip():
+            raise ConfigError(f"{name}= is empty; leave it out, or say {name}=null for effbench's own")
+    return Interpreter(python and _executable(python), folder and _folder(folder))
+
+
+def named_twice(known: Mapping[tuple[str | None, str | None], Interpreter]) -> list[str]:
+    """Return a notice for each interpreter given under several names; `known`: settings -> interpreter."""
+    first: dict[Interpreter, tuple[str | None, str | None]] = {}
+    notices = []
+    for given, interpreter in known.items():
+        other = first.setdefault(interpreter, given)
+        if other != given:
+            one, two = (
+                " ".join(f"{name}={value}" for name, value in zip(("python", "folder"), names, strict=True) if value)
+                for names in (other, given)
+            )
+            notices.append(f"{two} is the same as {one}: it runs once")
+    return notices
+
+
+def _executable(text: str) -> str:
+    path = Path(text).expanduser()
+    if os.sep not in text and not text.startswith("~"):
+        on_path = shutil.which(text)
+        if on_path is None and not path.exists():
+            raise ConfigError(f"python={text}: no such program on PATH; give the path of an interpreter")
+        path = Path(on_path or text)
+    path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow the link out of a virtual environment
+    if path.is_dir():
+        inside = path / "bin" / "python"
+        hint = f"its interpreter is {inside}" if inside.exists() else "give the interpreter in it"
+        raise ConfigError(f"python={text} is a folder; {hint}")
+    if not path.exists():
+        raise ConfigError(f"python={text}: there is no {path}; give the path of an interpreter")
+    if not os.access(path, os.X_OK):
+        raise ConfigError(f"python={text}: {path} is not executable; give the path of an interpreter")
+    return str(path)
+
+
+def _folder(text: str) -> str:
+    path = Path(text).expanduser().resolve()
+    if not path.is_dir():
+        what = "is no folder" if path.exists() else "does not exist"
+        raise ConfigError(f"folder={text}: {path} {what}; give the working directory of the trials")
+    return str(path)
+
+
+def why_unfit(python: str, version: Sequence[int], missing: Sequence[str], torch: str | None) -> str | None:
+    """Return why trials cannot run under this interpreter, from what BOOTSTRAP reported; None if they can."""
+    if tuple(version) < OLDEST_PYTHON:
+        return f"python={python} is Python {dotted(version)}; trials need {dotted(OLDEST_PYTHON)} or newer"
+    if missing:
+        packages = [NEEDED[name] for name in missing]
+        return f"python={python} lacks {', '.join(packages)}\nfix: {python} -m pip install {' '.join(packages)}"
+    if torch and _release(torch) < OLDEST_TORCH:
+        return f"python={python} has torch {torch}; trials need {dotted(OLDEST_TORCH)} or newer"
+    return None
+
+
+def dotted(version: Sequence[int]) -> str:
+    return ".".join(map(str, version))
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return (2, 11) for `2.11.0a0+git1234`; a version that does not start with two numbers passes as new enough."""
+    parts = version.split(".")[:2]
+    return tuple(map(int, parts)) if len(parts) == 2 and all(part.isdigit() for part in parts) else OLDEST_TORCH
+
+
+def cache_home() -> Path:
+    """Return effbench's part of the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return (Path(base) / "effbench").absolute()
+
+
+@functools.cache
+def lone_package() -> str:
+    """Return a folder that holds effbench and nothing else, for the PYTHONPATH of another interpreter.
+
+    An installed effbench lies next to this interpreter's torch and numpy, which another one must not import.
+    """
+    package = Path(__file__).resolve().parents[1]
+    folder = cache_home() / "package" / hashlib.sha256(str(package).encode()).hexdigest()[:12]
+    link = folder / package.name
+    if not (link.is_symlink() and link.resolve() == package):
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = folder / f".{os.getpid()}"
+        draft.symlink_to(package, target_is_directory=True)
+        draft.replace(link)  # another effbench may be doing the same
+    return str(folder)
+
+
+def git_revision(folder: Path) -> str | None:
+    """Return the commit of the repository that holds `folder`, or None."""
+    return _git(folder, "rev-parse", "HEAD")
+
+
+def git_description(folder: Path) -> str | None:
+    """Return `git describe` with tags, with `-dirty` if the working tree was changed, or None."""
+    return _git(folder, "describe", "--always", "--tags", "--dirty")
+
+
+def git_changes(folder: Path) -> str | None:
+    """Return a hash of the uncommitted changes in tracked files, None without any: two dirty trees of one commit have
+    the same description."""
+    changes = _git(folder, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-color")
+    return hashlib.sha256(changes.encode(errors="surrogateescape")).hexdigest()[:16] if changes else None
+
+
+def _git(folder: Path, *args: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *args], capture_output=True, text=True, errors="surrogateescape", timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):  # a sweep does not need git
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None

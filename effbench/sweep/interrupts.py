@@ -1,0 +1,72 @@
+"""Ctrl-C, SIGTERM and SIGHUP: none is lost, and the first asks a sweep to stop.
+
+Python raises KeyboardInterrupt wherever its main thread happens to be. In a destructor or a weak reference's callback,
+which imports use by the hundred, it is printed and dropped. `remembered` keeps the first one for the sweep.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_seen = threading.Event()
+
+
+@contextmanager
+def remembered() -> Iterator[None]:
+    """Within, Ctrl-C raises KeyboardInterrupt as usual and is remembered; one that Python drops is not printed.
+
+    Has no effect outside the main thread, or if SIGINT is ignored or has another handler.
+    """
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield
+        return
+
+    def handler(number: int, frame: Any) -> None:
+        _seen.set()
+        signal.default_int_handler(number, frame)
+
+    def unraisable(dropped: Any) -> None:
+        if not issubclass(dropped.exc_type, KeyboardInterrupt):
+            hook(dropped)
+
+    hook = sys.unraisablehook
+    sys.unraisablehook = unraisable
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = hook
+        _seen.clear()
+
+
+@contextmanager
+def stop_on_ctrl_c(stop: threading.Event) -> Iterator[None]:
+    """The first Ctrl-C (or SIGTERM, SIGHUP) sets `stop`, also one that `remembered` saw; a second one interrupts."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handler(number: int, frame: Any) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handler) for number in numbers}
+    if _seen.is_set():
+        stop.set()
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

@@ -1,0 +1,272 @@
+"""The fork servers of each interpreter of a sweep: probed, preloaded, replaced when they die, renewed each round.
+
+All children of one server share its memory layout, and with it a bias that no number of them averages out. One server
+per round turns that bias into variation between rounds, which the intervals include.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from effbench.cell import Cell, Environment, mode_settings, targets_in
+from effbench.config import LOSSES
+from effbench.errors import ConfigError, WorkerError
+from effbench.message import ProbeRequest
+from effbench.store.store import Store
+from effbench.sweep.client import ForkServer
+from effbench.sweep.devices import Slot
+from effbench.sweep.interpreters import HERE, Interpreter
+
+PROBE_TIMEOUT_S = 300.0
+CEILINGS_TIMEOUT_S = 120.0
+OWN_MODELS = "effbench.models."
+OWN_MODES = "effbench.modes."
+
+
+class ServerPool:
+    """The fork servers of one interpreter. Thread-safe.
+
+    `server`: its first server, which stays its owner's to close; None: one is started. After `probe`: `environment`,
+    `details` and `gpus`. `cache_root`: folder of the compile caches, not shared with another interpreter.
+    """
+
+    environment: Environment
+    details: dict[str, Any]
+    gpus: list[dict[str, Any]]
+    cache_root: Path
+    ceilings: dict[str, Any] | None = None
+
+    def __init__(self, interpreter: Interpreter = HERE, server: ForkServer | None = None) -> None:
+        self.interpreter = interpreter
+        self.borrowed = server
+        self.current = server or self.start()
+        self.cells: Sequence[Cell] = ()
+        self.renews = False
+        self.last_round = 0
+        self.round: int | None = None
+        self.next: ForkServer | None = None
+        self.next_is_ready = threading.Event()
+        self.users: Counter[ForkServer] = Counter()
+        self.lock = threading.Lock()
+
+    def start(self) -> ForkServer:
+        return ForkServer(**self.interpreter.given)
+
+    def probe(self, parts: Sequence[dict[str, Any]], baseline_mode: str) -> None:
+        """Learn the environment; check the targets and settings of these parameters of cells (see `probe`)."""
+        answer = probe(self.current, parts, baseline_mode)
+        self.environment = self.interpreter.environment(answer["environment"])
+        self.details, self.gpus = answer["details"], answer["gpus"]
+
+    def prepare(self, cells: Sequence[Cell], last_round: int, renews: bool) -> None:
+        """Preload the models of these cells, now and in each further server. `renews`: use a new server each round."""
+        self.cells, self.last_round, self.renews = cells, last_round, renews
+        preload(self.current, cells)
+
+    def take(self, round: int) -> ForkServer:
+        """Return a live server for a trial of this round; `give_back` it when the trial has ended.
+
+        The next one loads while this round runs. Raises WorkerError if a new one does not start.
+        """
+        with self.lock:
+            used = self.current
+            later = self.renews and self.round is not None and round > self.round
+            # short rounds do not wait for the next server: it serves the first round that finds it loaded
+            if self.next is not None and self.next_is_ready.is_set() and not self.next.dead and (later or used.dead):
+                self.current, self.next = self.next, None
+            elif used.dead:
+                self.current = self.fresh()
+            if self.current is not used:
+                self.retire(used)
+            self.round = round if self.round is None else max(round, self.round)
+            if self.renews and self.next is None and self.round < self.last_round:
+                self.next, self.next_is_ready = self.start(), threading.Event()
+                threading.Thread(target=self.load, args=(self.next, self.next_is_ready), daemon=True).start()
+            self.users[self.current] += 1
+            return self.current
+
+    def give_back(self, server: ForkServer) -> None:
+        with self.lock:
+            self.users[server] -= 1
+            if server is not self.current:
+                self.retire(server)
+
+    def fresh(self) -> ForkServer:
+        """Return another server, ready; the caller closes it. Raises WorkerError if it does not start."""
+        server = self.start()
+        try:
+            server.wait_ready()
+            preload(server, self.cells)
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+    def load(self, server: ForkServer, is_ready: threading.Event) -> None:
+        """Prepare the next server during the trials of this round. If it fails, the sweep keeps the one it has."""
+        try:
+            server.wait_ready()
+            preload(server, self.cells)
+        except WorkerError:
+            server.close()
+        else:
+            is_ready.set()
+
+    def retire(self, server: ForkServer) -> None:
+        """Close a server unless it is in use, as its trials would end with it, or borrowed."""
+        if server is not self.borrowed and not self.users[server]:
+            server.close()
+
+    def close(self) -> None:
+        """Close all servers but the borrowed one."""
+        with self.lock:
+            for server in (self.current, self.next):
+                if server is not None and server is not self.borrowed:
+                    server.close()
+            self.next = None
+
+
+Pools = Mapping[Interpreter, ServerPool]
+
+
+@contextmanager
+def open_pools(
+    wanted: Mapping[Interpreter, Sequence[dict[str, Any]]], server: ForkServer | None, baseline_mode: str
+) -> Iterator[dict[Interpreter, ServerPool]]:
+    """Start a pool for each interpreter and probe it with the cells that it runs; close the pools at the end.
+
+    `wanted`: parameters of cells (`model`, `mode`, `phase`, `training`, `device`), whose modes are adapted in place
+    (see `probe`). `server`: that of effbench's own interpreter in the working directory, which stays open; None: one is
+    started if needed. Raises ConfigError for an unsuitable interpreter, a target that it cannot import and a setting
+    that a mode does not have.
+    """
+    pools: dict[Interpreter, ServerPool] = {}
+    try:
+        for interpreter in wanted:  # all load at once
+            pools[interpreter] = ServerPool(interpreter, server if interpreter == HERE else None)
+        for interpreter, parts in wanted.items():
+            try:
+                pools[interpreter].probe(parts, baseline_mode)
+            except (ConfigError, WorkerError) as error:
+                if str(error).startswith("python=") or (interpreter == HERE and len(wanted) == 1):
+                    raise
+                raise ConfigError(f"{interpreter}: {error}") from error
+        check_devices(pools, wanted)
+        yield pools
+    finally:
+        for pool in pools.values():
+            pool.close()
+
+
+def check_devices(pools: Pools, wanted: Mapping[Interpreter, Sequence[dict[str, Any]]]) -> None:
+    """Raise ConfigError if `device=auto` would mean different devices under different interpreters."""
+    asking = [pool for one, pool in pools.items() if any(part["device"] == "auto" for part in wanted[one])]
+    blind = [pool for pool in asking if not pool.gpus]
+    if blind and len(blind) < len(asking):
+        raise ConfigError(
+            f"{blind[0].interpreter} has torch {blind[0].environment.torch_version}, which sees no GPU, and another "
+            "interpreter's does\nfix: install a build of torch for CUDA there, or use device=cpu"
+        )
+
+
+def probe(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str) -> dict[str, Any]:
+    """Import every target once, in a child; return the environment, its details and GPUs; adapt the modes' settings.
+
+    Raises ConfigError for what cannot be imported and for a setting that a mode does not have.
+    """
+    targets = [list(targets_in(part["model"]["module"])) for part in parts]
+    named = (part["training"]["loss"] for part in parts if part["phase"] == "training")
+    losses = dict.fromkeys(loss for loss in named if loss not in LOSSES)
+    modes = {str(part["mode"]): part["mode"] for part in parts}
+    request = ProbeRequest(
+        modules=list(dict.fromkeys(target for some in targets for target in some[:1])),
+        others=list(dict.fromkeys(target for some in targets for target in some[1:]) | losses),
+        modes=list(modes.values()),
+    )
+    answer = server.call("probe", request.to_json(), PROBE_TIMEOUT_S)
+    for loss in losses:
+        answer["errors"] = [text.replace(f"_target_={loss}", f"training.loss={loss}") for text in answer["errors"]]
+    refuse(answer["errors"] or adapt_modes(parts, dict(zip(modes, answer["settings"], strict=True)), baseline_mode))
+    return answer
+
+
+def fit_modes(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str) -> None:
+    """Do what `probe` does for the modes alone: for cells that are not run, and whose modules may be missing."""
+    modes = {str(part["mode"]): part["mode"] for part in parts}
+    answer = server.call("probe", ProbeRequest(modes=list(modes.values()), device="cpu").to_json(), PROBE_TIMEOUT_S)
+    refuse(answer["errors"] or adapt_modes(parts, dict(zip(modes, answer["settings"], strict=True)), baseline_mode))
+
+
+def refuse(errors: Sequence[str]) -> None:
+    if errors:
+        more = f" (and {len(errors) - 2} more like these)" if len(errors) > 2 else ""
+        raise ConfigError("\n".join(errors[:2]) + more)
+
+
+def adapt_modes(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | None], baseline_mode: str) -> list[str]:
+    """Remove settings from the baseline that only other modes have (`mode=eager,default mode.fullgraph=true`), so that
+    the baseline is comparable. `known`: the settings of each mode. Return errors for all other unknown settings."""
+    errors = {}
+    elsewhere = {name for names in known.values() for name in names or ()}
+    for part in parts:
+        mode, names = part["mode"], known[str(part["mode"])]
+        unknown = [name for name in mode_settings(mode) if names is not None and name not in names]
+        if mode["name"] == baseline_mode and elsewhere.issuperset(unknown):
+            part["mode"] = {key: value for key, value in mode.items() if key not in unknown}
+            continue
+        for name in unknown:
+            has = ", ".join(names or ()) or "none"
+            errors[f"mode {mode['name']} has no setting {name!r}; it has: {has}"] = None
+    return list(errors)
+
+
+def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
+    """Have the server import effbench's own model modules (and so torchvision, transformers), and look up once for all
+    trials what its own modes ask the machine.
+
+    A user's modules are imported in each trial: their import must not affect the server.
+    """
+    here = [cell for cell in cells if not cell.env]
+    targets = {cell.model["module"]["_target_"] for cell in here}
+    modules = sorted({target.rpartition(".")[0] for target in targets if target.startswith(OWN_MODELS)})
+    used = sorted({(cell.mode["_target_"], cell.device) for cell in here})
+    modes = [(target, device) for target, device in used if target.startswith(OWN_MODES)]
+    if modules or modes:
+        server.call("preload", {"modules": modules, "modes": modes}, PROBE_TIMEOUT_S)
+
+
+def measure_ceilings(
+    server: ForkServer,
+    store: Store,
+    environment_id: str,
+    gpus: Sequence[dict[str, Any]],
+    again: bool = False,
+    lock_timeout_s: float = 3600.0,
+) -> str | None:
+    """Measure the ceilings of the first of these GPUs and store them, unless those of the environment are known
+    (`again`: in any case). GPUs of one environment are of one kind.
+
+    Return why they could not be measured, or None.
+    """
+    known = store.calibration(environment_id)
+    if not gpus or (known and known["ceilings"] and not again):
+        return None
+    slot = Slot(f"GPU {gpus[0]['index']}", "cuda", gpus[0])
+    lock = None
+    try:
+        lock = slot.acquire(lock_timeout_s, threading.Event(), lambda: None)
+        answer = server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env)
+    except WorkerError as error:
+        return str(error)
+    finally:
+        if lock is not None:
+            lock.release()
+    if answer["ceilings"] is None:
+        return answer["reason"]
+    store.add_calibration(environment_id, gpus[0]["uuid"], ceilings=answer["ceilings"])
+    return None

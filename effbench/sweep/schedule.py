@@ -1,0 +1,223 @@
+"""Runs the trials of a plan: one at a time on a GPU, all GPUs in parallel, rounds in random order."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from effbench.analysis.stopping import enough
+from effbench.cell import Status, Trial
+from effbench.errors import WorkerError
+from effbench.message import BEFORE_USER_CODE, TrialRequest
+from effbench.sweep.client import POLL_S, RETRY_PAUSES_S, ForkServer, Request
+from effbench.sweep.devices import Slot
+from effbench.sweep.plan import CellRun, PlannedTrial, Queue, Settings
+from effbench.sweep.pool import Pools
+from effbench.sweep.progress import Progress
+
+#: Phases of a trial's wall time that are not overhead.
+PHASES = ("build", "prepare", "check", "warmup", "timing", "profile", "artifacts")
+
+
+@dataclass
+class Schedule:
+    """One run over a queue. `record` stores the record of a trial; an exception from it stops the sweep and is raised
+    by run(). `history`: the recorded trials of each cell run."""
+
+    pools: Pools
+    slots: list[Slot]
+    settings: Settings
+    record: Callable[[PlannedTrial, Trial], None]
+    progress: Progress
+    artifacts: Callable[[PlannedTrial], dict[str, Any] | None] = lambda trial: None
+    history: dict[CellRun, list[Trial]] = field(default_factory=dict)
+    stop: threading.Event = field(default_factory=threading.Event)
+    error: BaseException | None = None
+    history_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, trials: list[PlannedTrial]) -> None:
+        """Run all trials. Once `stop` is set, end those in flight unrecorded and return."""
+        known = {run for run in self.history if self.is_enough(run)}
+        if spared := [trial for trial in trials if trial.run in known]:
+            self.progress.dropped(spared)
+        slots = {slot.gpu["uuid"]: slot.name for slot in self.slots if slot.gpu}
+        queue = Queue([trial for trial in trials if trial.run not in known], dict(self.history), slots)
+        threads = [
+            threading.Thread(target=self.work, args=(slot, queue), name=f"effbench-{slot.name}") for slot in self.slots
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():  # in short steps: a signal handler only runs between them
+                thread.join(POLL_S)
+        if self.error:
+            raise self.error
+
+    def work(self, slot: Slot, queue: Queue) -> None:
+        devices = {other.device for other in self.slots}
+        attempts = self.settings.protocol["attempts"]
+        try:
+            while not self.stop.is_set() and not queue.is_empty():
+                trial = queue.take(slot.name, slot.device, devices)
+                if trial is None:  # what is left runs elsewhere, or is for another device
+                    self.stop.wait(POLL_S)
+                    continue
+                record = self.run_locked(slot, trial)
+                if record is None:
+                    return
+                self.record(trial, record)
+                if record.status is Status.NOISY and trial.attempt + 1 < attempts:
+                    for added in queue.retry(trial, attempts):
+                        self.progress.added(added)
+                self.remember(trial.run, record)
+                # a cell that failed once cannot become ok again: the worst status counts
+                dropped = queue.finished(trial, drop_rest=not record.status.is_measured or self.is_enough(trial.run))
+                self.progress.ended(slot, trial, record)
+                if dropped:
+                    self.progress.dropped(dropped)
+        except BaseException as error:
+            self.error = self.error or error
+            self.stop.set()
+
+    def remember(self, run: CellRun, record: Trial) -> None:
+        """Add a record to the history; a retried round counts with its last attempt."""
+        with self.history_lock:
+            known = self.history.get(run, [])
+            self.history[run] = [other for other in known if other.round != record.round] + [record]
+
+    def is_enough(self, run: CellRun) -> bool:
+        """Return whether latency and period are known precisely enough to skip further rounds."""
+        target = self.settings.protocol["enough_interval"]
+        if target is None:
+            return False
+        with self.history_lock:
+            known = list(self.history.get(run, ()))
+        if any(record.status not in (Status.OK, Status.NOISY) for record in known):
+            return False
+        good = [record for record in known if record.status is Status.OK]
+        timers = [[getattr(record, name) for record in good] for name in ("latency_ms", "period_ms")]
+        used = [medians for medians in timers if medians and None not in medians]
+        return bool(used) and all(enough(medians, target) for medians in used)
+
+    def run_locked(self, slot: Slot, trial: PlannedTrial) -> Trial | None:
+        """Run the trial under the device's lock; return None if the sweep was stopped meanwhile."""
+        timeout_s = self.settings.executor["lock_timeout_s"]
+        lock = slot.acquire(timeout_s, self.stop, lambda: self.progress.waiting(slot, trial))
+        if lock is None:
+            return None
+        try:
+            self.progress.started(slot, trial)
+            return self.run_retried(slot, trial)
+        finally:
+            lock.release()
+
+    def run_retried(self, slot: Slot, trial: PlannedTrial) -> Trial | None:
+        """Run the trial, again after a pause if the harness failed; return None if the sweep was stopped meanwhile.
+
+        If its fork server died under the user's code, it is retried once, from a separate server: the trial itself may
+        be the cause. Raises WorkerError or OSError if no fork server can be started.
+        """
+        reasons: list[str] = []
+        server_died = False
+        for pause in (*RETRY_PAUSES_S, None):
+            try:
+                record, request = self.run_once(slot, trial, alone=server_died)
+            except (WorkerError, OSError) as error:
+                if pause is None:
+                    raise
+                reason = str(error)
+            else:
+                if record is None:
+                    return None
+                early = request.phase in BEFORE_USER_CODE or "failed" in request.outcome
+                died = "died" in request.outcome
+                if not (early or died) or record.status not in (Status.ERROR, Status.CRASHED, Status.OOM):
+                    break
+                if pause is None or (server_died and not early):
+                    record.reason = f"{record.reason}; tried {len(reasons)} more time{'s' * (len(reasons) > 1)}"
+                    break
+                server_died |= died
+                reason = record.reason or record.status
+            reasons.append(reason)
+            self.progress.retried(slot, trial, reason)
+            if self.stop.wait(pause):
+                return None
+        if reasons:
+            record.extra["harness_retries"] = reasons
+        return record
+
+    def run_once(self, slot: Slot, trial: PlannedTrial, alone: bool) -> tuple[Trial | None, Request]:
+        """Run the trial once (`alone`: from a separate fork server). No record if the sweep was stopped meanwhile."""
+        cell, pool = trial.run.cell, self.pools[trial.run.interpreter]
+        message = TrialRequest(
+            cell=cell.params(),
+            protocol=self.settings.protocol,
+            round=trial.round,
+            attempt=trial.attempt,
+            gpu_index=slot.gpu["index"] if slot.gpu else None,
+            gpu_uuid=slot.gpu["uuid"] if slot.gpu else None,
+            cache_dir=str(pool.cache_root / cell.key[:32]),
+            cores=list(slot.cores) if slot.cores else None,
+            foreign_wait_s=self.settings.executor["foreign_wait_s"],
+            profile=self.settings.protocol["profile"],
+            ceilings=pool.ceilings,
+            artifacts=self.artifacts(trial),
+        )
+        started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        # variables may be read when torch is imported: such a cell needs a fresh interpreter
+        spawn = self.settings.isolation == "spawn" or bool(cell.env)
+        if spawn:
+            server = ForkServer(**trial.run.interpreter.given, preload=False)
+            server.wait_ready()
+        else:
+            server = pool.fresh() if alone else pool.take(trial.round)
+        start = time.monotonic()
+        try:
+            request = server.run(
+                "trial",
+                message.to_json(),
+                self.settings.timeout_s,
+                {**slot.env, **cell.env},
+                lambda phase: self.progress.phase(slot, phase),
+                self.stop,
+            )
+            wall_s = time.monotonic() - start
+        finally:
+            if spawn or alone:
+                server.close()
+            else:
+                pool.give_back(server)
+        if request.stopped:
+            return None, request
+        record = record_of(request, trial)
+        if message.artifacts and record.phase == "artifacts" and "artifacts" not in record.extra:
+            shutil.rmtree(message.artifacts["folder"], ignore_errors=True)  # incomplete, and no row names it
+        record.started_at = started_at
+        record.wall_s = wall_s
+        record.gpu_index, record.gpu_uuid = message.gpu_index, message.gpu_uuid
+        if seconds := record.extra.get("phase_seconds"):
+            record.overhead_s = record.wall_s - sum(seconds.get(name, 0.0) for name in PHASES)
+        return record, request
+
+
+def record_of(request: Request, trial: PlannedTrial) -> Trial:
+    """Return the trial's own record, or one that says how its process ended."""
+    key = trial.run.cell.key
+    if request.result is not None:
+        try:
+            record = Trial.from_json(request.result)
+            if (record.cell_key, record.round, record.attempt) != (key, trial.round, trial.attempt):
+                raise ValueError("it is of another trial")
+            return record
+        except ValueError as error:
+            request.outcome["reason"] = f"its process sent a result that is no trial's record: {error}"
+    status, reason = request.failure()
+    record = Trial(key, trial.round, status, reason, trial.attempt, phase=request.phase, pid=request.outcome.get("pid"))
+    if log := request.outcome.get("log"):
+        record.extra["log"] = log
+    return record

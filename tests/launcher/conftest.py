@@ -1,0 +1,30 @@
+"""Hydra's loader on effbench's configuration."""
+
+from __future__ import annotations
+
+import pytest
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+from effbench import config
+from effbench.cli import config_folder
+from effbench.launcher import launch
+from effbench.launcher.launch import Composer
+
+
+@pytest.fixture(scope="session")
+def loader():
+    """The loader, and the master configuration of a sweep."""
+    config.register()
+    launch.register()
+    from hydra.types import RunMode
+
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        return loader, loader.load_configuration("config", [], run_mode=RunMode.MULTIRUN)
+
+
+@pytest.fixture
+def compose(loader):
+    """Overrides -> the configuration that they compose to."""
+    return Composer(*loader).compose

@@ -1,0 +1,213 @@
+"""From jobs to cells: validated, resolved, with the overrides that plan them again."""
+
+from __future__ import annotations
+
+import copy
+import shlex
+
+import pytest
+import whole_sweeps as whole
+
+from effbench.analysis.swept import cell_names
+from effbench.cell import Cell
+from effbench.cli import COMMANDS
+from effbench.errors import ConfigError, UsageError
+from effbench.launcher import cells, launch, overrides
+from effbench.launcher.cells import resolve
+from effbench.store import Store
+from effbench.sweep.plan import Settings
+
+PART = {
+    "model": {"name": None, "description": "words", "module": {"_target_": "a.b.Net"}, "inputs": {"x": {"shape": [4]}},
+              "tolerance": None, "allow_nonfinite": False},
+    "bs": 1,
+    "mode": {"name": "eager", "description": "words", "_target_": "effbench.modes.eager.Eager"},
+    "dtype": "auto",
+    "phase": "inference",
+    "device": "auto",
+    "numerics": {"seed": 0},
+    "env": {},
+}  # fmt: skip
+
+
+def part(**changed):
+    return {**copy.deepcopy(PART), **changed}
+
+
+def model(**changed):
+    return {**PART["model"], **changed}
+
+
+def keys(*parts):
+    return {cell.key for cell in resolve(parts, has_cuda=False)}
+
+
+@pytest.mark.parametrize(
+    ("changed", "cuda", "expected"),
+    [
+        ({}, True, ("cuda", "bfloat16")),
+        ({}, False, ("cpu", "float32")),
+        ({"device": "cpu", "dtype": "float16"}, True, ("cpu", "float16")),
+    ],
+)
+def test_auto_is_decided_by_the_machine(changed, cuda, expected):
+    (cell,) = resolve([part(**changed)], has_cuda=cuda)
+    assert (cell.device, cell.dtype) == expected
+
+
+def test_what_defines_a_cell():
+    assert len(keys(part(), part(model=model(description="other words")))) == 1
+    orders = [part(model=model(inputs={name: {"shape": [4]} for name in order})) for order in ("xy", "yx")]
+    assert len(keys(*orders)) == 2, "the order of inputs is that of forward's arguments"
+    (cell,) = resolve([part(env={"A": 1, "B": True, "C": "x", "D": 0.5})], has_cuda=False)
+    assert cell.env == {"A": "1", "B": "true", "C": "x", "D": "0.5"}, "as it was typed"
+
+
+def test_names_of_models():
+    for target, name in (("a.b.Net", "Net"), ("nets/mine.py:Net", "Net"), ("nets/mine.py:Net.Inner", "Inner")):
+        (cell,) = resolve([part(model=model(module={"_target_": target}))], has_cuda=False)
+        assert cell.model_name == name
+    other = part(model=model(module={"_target_": "c.Net"}))
+    with pytest.raises(ConfigError, match="share the name Net"):
+        resolve([part(), other], has_cuda=False)
+    other["model"]["name"] = "Net2"
+    assert len(keys(part(), other)) == 2
+
+
+def test_names_tell_swept_cells_apart():
+    def cell(how, mode):
+        net = {"name": "Net", "module": {"_target_": "a.Net", "how": how}, "inputs": []}
+        return Cell(net, 2, mode, "float32", "inference", "cpu")
+
+    eager = {"name": "eager", "_target_": "e"}
+    named = cell_names([cell("fast", eager), cell("slow", eager), cell("slow", {"name": "default", "_target_": "d"})])
+    assert list(named.values()) == [
+        "Net how=fast bs=2 eager float32", "Net how=slow bs=2 eager float32", "Net how=slow bs=2 default float32",
+    ]  # fmt: skip
+
+
+def test_training_belongs_to_a_cell_only_in_its_phase():
+    training = {"optimizer": "adam", "implementation": "foreach", "lr": 1e-4, "loss": "mean", "set_to_none": True}
+    slower = {**training, "lr": 1e-5}
+    assert len(keys(part(training=training), part(training=slower))) == 1
+    trained, other = resolve([part(phase="training", training=one) for one in (training, slower)], has_cuda=False)
+    assert trained.params()["training"] == training
+    assert trained.key != other.key
+    assert Cell.from_params(trained.params()) == trained
+
+
+def test_the_key_of_an_inference_cell_is_what_it_ever_was():
+    """Results of older versions are found by it."""
+    net = {"name": "m", "module": {"_target_": "a.b"}, "inputs": [{"name": "x", "shape": [4]}], "tolerance": None,
+           "allow_nonfinite": False}  # fmt: skip
+    mode = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
+    cell = Cell(net, 8, mode, "float32", "inference", "cpu", {"seed": 0}, {})
+    assert cell.key == "15024173009629151273310d62da4c093a49dc8409bf40854e4a7c3974e899cc"
+
+
+def test_what_validation_refuses_beyond_the_command_lines_of_the_cli_tests(compose):
+    valid = compose([])
+    cells.validate(valid)
+    for path, value, error in (
+        ("model.module.how", float("nan"), r"model\.module\.how=nan is no finite number"),
+        ("model.module.how", [1.0, float("inf")], r"model\.module\.how=inf"),
+        ("protocol.max_samples", 10, r"max_samples=10 is below protocol\.min_samples=30"),
+        ("protocol.enough_interval", 0.0, r"protocol\.enough_interval must be above 0, got 0"),
+        ("sweep.name", "last", "sweep.name=last is reserved for the newest sweep"),
+        ("sweep.name", "confirm:x", "reserved for the re-runs of effbench check"),
+        ("executor.gpus", [], r"executor\.gpus is \[\]"),
+        ("env", "x", "env is 'x'"),
+        ("mode.name", 5, "needs name and _target_"),
+    ):
+        config = copy.deepcopy(valid)
+        *above, last = path.split(".")
+        node = config
+        for name in above:
+            node = node[name]
+        node[last] = value
+        with pytest.raises(ConfigError, match=error):
+            cells.validate(config)
+
+
+def test_defaults_of_a_sweep_without_a_command_line(compose):
+    settings = Settings.with_defaults(db="x.db", protocol={"rounds": 10}, timeout_s=5.0)
+    _, composed = cells.split([cells.Job([], compose(["db=x.db", "timeout_s=5", "protocol.rounds=10"]))])
+    assert settings == composed
+
+
+class TestAgain:
+    """The overrides stored with a cell plan it again."""
+
+    def again(self, compose, words, dropped=()):
+        kept = overrides.overrides_of_cell(words, dropped)
+        assert shlex.split(shlex.join(kept)) == kept
+        return [cell.key for cell in resolve([compose(kept)], has_cuda=False)]
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["model=bert-base", "model.module.seq=16", "~model.inputs.attention_mask"],
+            ["model=custom", "model.module._target_=a.B", "model.module.how='so, {it} is'", "model.inputs.b.shape=[1]"],
+            ["mode=default", "mode.options={max_autotune:true,triton.cudagraphs:false}", "+mode.extra=x"],
+            ["numerics.tf32=true", "dtype=float16", "env.TEXT='a b'", "phase=training", "training.lr=0.01"],
+            ["model=gpt2", "stream=uniform", "stream.length=8", "stream.high=9"],
+        ],
+        ids=" ".join,
+    )
+    def test_the_same_key(self, compose, words):
+        (cell,) = resolve([compose(words)], has_cuda=False)
+        of_sweep = ["sweep.name=x", "db=y.db", "resume=null", "folder=/x", "python=/y", "hydra/sweeper=basic"]
+        assert self.again(compose, [*of_sweep, *words]) == [cell.key]
+        assert overrides.overrides_of_cell(of_sweep) == []
+
+    def test_without_what_the_baseline_dropped(self, compose):
+        words = ["mode=eager", "+mode.fullgraph=true", "bs=2"]
+        assert overrides.overrides_of_cell(words, {"mode.fullgraph"}) == ["mode=eager", "bs=2"]
+
+    @pytest.mark.parametrize("text", ["/a/b.py", "a b", "a=b", "it's", 'say "so"', "back\\slash", 'back\\"', "end\\"])
+    def test_a_path_is_read_back(self, compose, text):
+        assert compose([f"folder={overrides.quoted(text)}"])["folder"] == text
+
+
+class TestWords:
+    def test_options_first_overrides_in_their_order(self):
+        words = ["bs=1", "-m", "mode=eager", "--config-dir", "conf", "~env", "+a=b"]
+        arranged = overrides.arrange(words, COMMANDS)
+        assert arranged == ["--multirun", "--config-dir=conf", "bs=1", "mode=eager", "~env", "+a=b"]
+        for shown in (["-m", "--cfg", "job"], ["--cfg=job", "--run"], ["-m", "-i"]):
+            assert not {"--multirun", "--run"} & set(overrides.arrange(shown, COMMANDS))
+
+    def test_what_is_no_override(self):
+        for word, error in (
+            ("shwo", "effbench show --help"),
+            ("bs", "key=value"),
+            ("@x", "key=value"),
+            ("--no", "--no"),
+        ):
+            with pytest.raises(UsageError, match=error):
+                overrides.arrange(["bs=1", word], COMMANDS)
+
+    def test_the_key_of_a_word(self):
+        for word, key in (
+            ("bs=1", "bs"), ("+a.b=1", "a.b"), ("++a=1", "a"), ("~a", "a"), ("-m", None), ("--cfg=job", None),
+            ("--config-dir=x", "--config-dir"), ("mode=compile+graph", "mode"),
+            ("hydra/sweeper=basic", "hydra/sweeper"), ("db='a=b'", "db"),
+        ):  # fmt: skip
+            assert overrides.key_of(word) == key
+
+    def test_a_sweep_continues_where_it_was_found(self, tmp_path):
+        """Not where the stored word says: that may be another database, and has no password."""
+        assert overrides.expand(["-m", "bs=1", "resume=null"]) == (
+            ["-m", "bs=1", "resume=null"],
+            ["bs=1", "resume=null"],
+        )
+        path = tmp_path / "x.db"
+        with Store.open(path, mode="write") as store:
+            sweep_id = whole.sweep(store, overrides=["bs=1", "db=postgresql://me:***@host/x", "mode=eager"])
+        words, _ = overrides.expand(["resume=last", f"db={path}"])
+        assert words == ["bs=1", "mode=eager", f"db={path}", f"resume={sweep_id}"]
+
+    def test_if_no_job_runs_here_no_server_is_started_beforehand(self):
+        assert launch.names_interpreter(["bs=1", "python=a"])
+        assert launch.names_interpreter(["folder=a"])
+        assert not launch.names_interpreter(["bs=1", "sweep.name=python=a"])

@@ -1,0 +1,133 @@
+"""Slots, a fork server and an observer that are made up: no process, no torch."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from effbench.cell import Cell, Status, Trial
+from effbench.sweep.client import ForkServer, Request
+from effbench.sweep.devices import Slot
+from effbench.sweep.interpreters import HERE
+from effbench.sweep.plan import CellRun, PlannedTrial, trials_left
+from effbench.sweep.pool import ServerPool
+
+
+def cells(count, device="cuda", env=None):
+    return [Cell({"name": "m"}, bs, {"name": "eager"}, "float32", "inference", device, {}, env or {})
+            for bs in range(1, count + 1)]  # fmt: skip
+
+
+def cell_runs(count, device="cuda", env=None, interpreters=(HERE,)):
+    return [CellRun(cell, one) for cell in cells(count, device, env) for one in interpreters]
+
+
+def trials(runs, rounds=1, seed=0, attempts=1, history=None):
+    """The trials of a new (or resumed) sweep; `runs` may be a number of cells on a GPU."""
+    return trials_left(cell_runs(runs) if isinstance(runs, int) else runs, rounds, seed, attempts, history or {})
+
+
+def gpus(count):
+    return [Slot(f"GPU {i}", "cuda", {"index": i, "uuid": f"GPU-{i}", "visible": f"GPU-{i}"}) for i in range(count)]
+
+
+PROTOCOL = {"rounds": 1, "attempts": 1, "enough_interval": None, "profile": True}
+
+
+class Server(ForkServer):
+    """Answers every trial as `answer(request, env)` says: an outcome (with its `phase`, if that is not `check`).
+
+    None stands for a trial that never ends.
+    """
+
+    def __init__(self, answer=None, **options):
+        self.answer = answer or (lambda request, env: ok(request))
+        self.options = options
+        self.threads = ThreadPoolExecutor(16)
+        self.killed: list[str] = []
+        self.dead = None
+        self.envs: list[dict] = []
+        self.sent: list[dict] = []
+        self.closed = False
+
+    def wait_ready(self): ...
+
+    def close(self):
+        self.closed = True
+
+    def submit(self, task, payload, env=None, on_phase=lambda phase: None):
+        request = Request(str(len(self.envs)), on_phase, phase="check")
+        if task == "preload":
+            request.end({"result": {"errors": {}}})
+            return request
+        assert task == "trial"
+        self.envs.append(env)
+        self.sent.append(payload)
+
+        def work():
+            outcome = self.answer(payload, env)
+            if outcome is not None:
+                request.phase = outcome.pop("phase", request.phase)
+                request.end(outcome)
+
+        self.threads.submit(work)
+        return request
+
+    def kill(self, request):
+        self.killed.append(request.id)
+        request.end({"result": None, "exit": None, "signal": 9, "oom_killed": False, "log": "", "pid": 7})
+
+
+def ok(request, status="ok", **values):
+    cell = Cell.from_params(request["cell"])
+    trial = Trial(cell.key, request["round"], Status(status), None, request["attempt"], latency_ms=1.0, pid=7)
+    result = {**trial.to_json(), **values}
+    return {"result": result, "exit": 0, "signal": None, "oom_killed": False, "log": ""}
+
+
+def pool_of(server, cache_root, interpreter=HERE, ceilings=None):
+    pool = ServerPool(interpreter, server)
+    pool.cache_root, pool.ceilings = cache_root, ceilings
+    return pool
+
+
+class Watcher:
+    """Observes, and asserts that no slot and no cell runs two trials at once."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.order: list[tuple[str, PlannedTrial]] = []
+        self.running: dict[str, PlannedTrial] = {}
+        self.most = 0
+        self.waited: list[str] = []
+        self.retries: list[str] = []
+        self.waiting_now = threading.Event()
+        self.dropped_trials: list[PlannedTrial] = []
+        self.added_trials: list[PlannedTrial] = []
+
+    def started(self, slot, trial):
+        with self.lock:
+            assert slot.name not in self.running, "one trial at a time on a slot"
+            assert trial.run.cell.key not in {other.run.cell.key for other in self.running.values()}
+            self.running[slot.name] = trial
+            self.order.append((slot.name, trial))
+            self.most = max(self.most, len(self.running))
+
+    def phase(self, slot, phase): ...
+
+    def waiting(self, slot, trial):
+        self.waited.append(slot.name)
+        self.waiting_now.set()
+
+    def retried(self, slot, trial, reason):
+        self.retries.append(reason)
+
+    def ended(self, slot, trial, record):
+        with self.lock:
+            assert self.running.pop(slot.name) == trial
+
+    def added(self, trial):
+        self.added_trials.append(trial)
+
+    def dropped(self, trials):
+        self.dropped_trials += trials

@@ -1,0 +1,196 @@
+"""Interpreters as axes: found, judged, told apart. No torch; small scripts stand for interpreters."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import effbench
+from effbench.cell import Environment
+from effbench.errors import ConfigError
+from effbench.sweep import interpreters
+from effbench.sweep.client import ForkServer
+from effbench.sweep.interpreters import HERE, Interpreter, named_twice, resolve
+
+A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
+#: What a probe finds.
+FACTS = {
+    "gpu_name": None, "gpu_memory_bytes": None, "driver_version": None, "cuda_version": None,
+    "torch_version": "2.13.0", "triton_version": None, "python": "3.12.1", "cpu_name": "c", "platform": "p",
+    "flags": {"OMP_NUM_THREADS": "2"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """A program that prints `text`, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    interpreters.lone_package.cache_clear()
+
+    def write(text=None, path="bin/python", more=""):
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        says = "" if text is None else f"cat <<'END'\n{text}\nEND\n"
+        file.write_text(f"#!/bin/sh\n{says}{more}\n")
+        file.chmod(0o755)
+        return str(file)
+
+    yield write
+    interpreters.lone_package.cache_clear()
+
+
+class TestFound:
+    def test_nothing_given_is_here(self):
+        assert resolve() == HERE == Interpreter()
+        assert HERE.given == {}
+        assert (HERE.executable, HERE.home) == (sys.executable, os.getcwd())  # noqa: PTH109
+
+    def test_names_and_links(self, script, tmp_path, monkeypatch):
+        path = script(path="bin/python-of-mine")
+        monkeypatch.setenv("PATH", str(Path(path).parent))
+        assert resolve("python-of-mine").python == path, "a bare name is looked for on PATH"
+        (tmp_path / "venv").mkdir()
+        (tmp_path / "venv" / "python").symlink_to(path)
+        assert resolve("venv/python").python == str(tmp_path / "venv" / "python"), "an interpreter keeps its link"
+        assert resolve("./venv/../venv/python") == resolve("venv/python")
+        (tmp_path / "current").symlink_to(tmp_path / "venv")
+        assert resolve(folder="current") == Interpreter(None, str(tmp_path / "venv")), "a folder does not"
+
+    def test_one_under_two_names_is_reported(self, script, tmp_path):
+        (tmp_path / "old").mkdir()
+        (tmp_path / "link").symlink_to("old")
+        asked = [(None, name) for name in ("old", "link", "./old")] + [(None, None)]
+        notices = named_twice({one: resolve(*one) for one in asked})
+        assert notices == [f"folder={name} is the same as folder=old: it runs once" for name in ("link", "./old")]
+
+    @pytest.mark.parametrize(
+        ("given", "error"),
+        [
+            ({"python": ""}, "python= is empty; leave it out, or say python=null"),
+            ({"folder": "  "}, "folder= is empty"),
+            ({"python": "no-such-python"}, "python=no-such-python: no such program on PATH"),
+            ({"python": "not/there"}, "python=not/there: there is no "),
+            ({"python": "."}, "python=. is a folder; give the"),
+            ({"python": "venv"}, "python=venv is a folder; its interpreter is .*venv/bin/python"),
+            ({"python": "./plain"}, "python=./plain: .* is not executable"),
+            ({"folder": "gone"}, "folder=gone: .* does not exist"),
+            ({"folder": "plain"}, "folder=plain: .* is no folder"),
+        ],
+    )
+    def test_what_is_not_there(self, script, tmp_path, given, error):
+        script(path="venv/bin/python")
+        (tmp_path / "plain").write_text("")
+        with pytest.raises(ConfigError, match=f"^{error}"):
+            resolve(**given)
+
+
+def report(version=(3, 12), missing=(), torch="2.13.0"):
+    return json.dumps({"v": 1, "event": "interpreter", "version": version, "missing": missing, "torch": torch})
+
+
+def refused(path, error):
+    server = ForkServer(path)
+    with pytest.raises(ConfigError, match=error):
+        server.wait_ready()
+    server.close()
+
+
+class TestJudged:
+    """By what it reports when it is started, before it imports torch."""
+
+    @pytest.mark.parametrize(
+        ("text", "error"),
+        [
+            (report(version=(3, 10)), "is Python 3.10; trials need 3.11 or newer"),
+            (
+                report(missing=["torch", "pynvml"], torch=None),
+                "lacks torch, nvidia-ml-py\nfix: .*/python -m pip install torch nvidia-ml-py",
+            ),
+            (report(torch="2.4.1+cu121"), r"has torch 2\.4\.1\+cu121; trials need 2\.11 or newer"),
+            ("GNU bash, version 5.2", "is no Python interpreter that works"),
+            ('["other", 1, 2, 3]', "is no Python interpreter that works"),
+        ],
+    )
+    def test_one_that_will_not_do_is_named_with_what_it_lacks(self, script, text, error):
+        path = script(text)
+        refused(path, f"^python={path} {error}")
+
+    @pytest.mark.parametrize("torch", ["2.11.0", "2.12.0a0+git1234", "3.0", "nightly"])
+    def test_one_that_will_do(self, script, torch):
+        ready = '{"v": 1, "event": "ready"}'
+        server = ForkServer(script(f"{report(torch=torch)}\n{ready}", more="cat"))
+        server.wait_ready()
+        server.close()
+
+    def test_one_that_dies_is_named_with_the_signal(self, script):
+        path = script(more="echo boo >&2\nkill -SEGV $$")
+        refused(path, r"is no Python interpreter that works: .*code -11\): boo")
+
+    def test_a_program_of_another_machine(self, script, tmp_path):
+        path = tmp_path / "python"
+        path.write_bytes(b"\x7fELF nonsense")
+        path.chmod(0o755)
+        with pytest.raises(ConfigError, match="cannot be run: Exec format error"):
+            ForkServer(str(path))
+
+    def test_a_module_of_the_user_is_not_the_package(self, script, tmp_path):
+        (tmp_path / "torch.py").write_text("raise SystemExit")
+        server = ForkServer(sys.executable, preload=False, folder=str(tmp_path))
+        server.wait_ready()
+        server.close()
+
+    def test_what_is_needed_is_what_workers_import(self):
+        package = Path(effbench.__file__).parent
+        imported = set()
+        for part in ("worker", "modes", "measure", "models"):
+            for file in (package / part).rglob("*.py"):
+                for node in ast.walk(ast.parse(file.read_text())):
+                    if isinstance(node, ast.Import):
+                        imported |= {alias.name.partition(".")[0] for alias in node.names}
+                    elif isinstance(node, ast.ImportFrom):
+                        imported.add(node.module.partition(".")[0])
+        of_some_models = {"torchvision", "transformers", "triton"}
+        assert imported - sys.stdlib_module_names - {"effbench"} - of_some_models == interpreters.NEEDED.keys()
+
+    def test_another_interpreter_sees_effbench_and_nothing_next_to_it(self, script):
+        folder = interpreters.lone_package()
+        assert [path.name for path in Path(folder).iterdir()] == ["effbench"]
+        interpreters.lone_package.cache_clear()
+        assert interpreters.lone_package() == folder
+
+
+class TestEnvironment:
+    def test_interpreters_with_the_same_software_have_different_environments(self):
+        asked = [HERE, A, B, Interpreter(None, "/x"), Interpreter(A.python, "/x"), Interpreter(A.python, "/y")]
+        assert len({one.environment(FACTS).id for one in asked}) == len(asked)
+        assert HERE.environment(FACTS) == Environment(**FACTS), "an ordinary sweep keeps its environment"
+        assert Interpreter(A.python, "/x").environment(FACTS).flags == {
+            "OMP_NUM_THREADS": "2", "interpreter": A.python, "folder": "/x",
+        }  # fmt: skip
+
+    def test_facts_lead_back_to_the_interpreter(self, tmp_path):
+        for one in (HERE, A, Interpreter(None, str(tmp_path)), Interpreter(A.python, str(tmp_path))):
+            facts = json.loads(json.dumps(one.facts()))
+            assert Interpreter.from_facts(facts) == one
+            assert facts["python"] == (one.python or sys.executable)
+            assert facts["folder"] == (one.folder or os.getcwd())  # noqa: PTH109
+
+    def test_facts_know_the_revision_of_a_folder(self, tmp_path):
+        (tmp_path / "net.py").write_text("a = 1\n")
+        for words in (["init", "-q"], ["add", "."], ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "m"]):
+            subprocess.run(["git", "-C", tmp_path, *words], check=True)
+        clean = Interpreter(None, str(tmp_path)).facts()
+        (tmp_path / "net.py").write_text("a = 2\n")
+        dirty = Interpreter(None, str(tmp_path)).facts()
+        assert re.fullmatch(r"[0-9a-f]{40}", clean["git_revision"])
+        assert dirty["git_revision"] == clean["git_revision"]
+        assert dirty["git_description"] == f"{clean['git_description']}-dirty"
+        assert (clean["git_changes"] is None, dirty["git_changes"] is None) == (True, False)

@@ -1,0 +1,96 @@
+"""Ctrl-C where Python would drop it, and the signals that ask a sweep to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+
+import pytest
+
+from effbench.sweep import interrupts
+from effbench.sweep.interrupts import remembered, stop_on_ctrl_c
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c():
+    """As Python handles it on a terminal, whatever started the tests."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+class Raising:
+    """Python prints what its destructor raises, and continues."""
+
+    def __init__(self, act):
+        self.act = act
+
+    def __del__(self):
+        self.act()
+
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def fail():
+    raise ValueError("printed")
+
+
+def test_a_dropped_one_is_remembered_and_stops_the_sweep(capsys):
+    stop = threading.Event()
+    with remembered():
+        with stop_on_ctrl_c(stop):
+            assert not stop.is_set()
+        Raising(interrupt)
+        with stop_on_ctrl_c(stop):
+            assert stop.is_set()
+    assert not interrupts._seen.is_set()
+    assert capsys.readouterr().err == ""
+
+
+def test_others_are_raised_as_ever():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), remembered():
+        interrupt()
+    assert signal.getsignal(signal.SIGINT) is before
+    assert not interrupts._seen.is_set()
+
+
+def test_another_handler_is_kept_and_other_errors_are_printed(monkeypatch):
+    printed = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: printed.append(str(dropped.exc_value)))
+    with remembered():
+        Raising(fail)
+    assert printed == ["printed"]
+    handler = signal.signal(signal.SIGINT, lambda *_: None)
+    own = signal.getsignal(signal.SIGINT)
+    with remembered():
+        assert signal.getsignal(signal.SIGINT) is own
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_that_ask_the_sweep_to_stop(number):
+    stop = threading.Event()
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with stop_on_ctrl_c(stop):
+            os.kill(os.getpid(), number)
+            assert stop.wait(5)
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+
+
+def test_nohup_keeps_the_sweep_running():
+    stop = threading.Event()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_on_ctrl_c(stop):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert not stop.is_set()
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -1,0 +1,185 @@
+"""Cells under two interpreters: interleaved, kept together, resumed. With made-up parts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from schedule_parts import PROTOCOL, Server, cell_runs, cells, gpus, ok, pool_of, trials
+
+from effbench.cell import Cell, Status, Trial
+from effbench.sweep import schedule
+from effbench.sweep.interpreters import HERE, Interpreter
+from effbench.sweep.plan import CellRun, PlannedTrial
+from effbench.sweep.progress import run_names
+
+A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
+BOTH = (A, B)
+
+
+def key_of(request):
+    return Cell.from_params(request["cell"]).key
+
+
+class TestPlanned:
+    def test_neighbours_in_turns_of_order(self):
+        left = trials(cell_runs(6, interpreters=BOTH), 4)
+        for number in range(4):
+            of_round = [trial.run for trial in left if trial.round == number]
+            pairs = list(zip(of_round[::2], of_round[1::2], strict=True))
+            assert all(one.cell == other.cell for one, other in pairs)
+            expected = BOTH if number % 2 == 0 else BOTH[::-1]
+            assert {(one.interpreter, other.interpreter) for one, other in pairs} == {expected}
+
+    def test_cells_come_in_the_order_that_they_have_under_one(self):
+        alone, both = (trials(cell_runs(9, interpreters=some), 3, 7) for some in ((HERE,), BOTH))
+        assert [trial.run.cell for trial in alone] == [trial.run.cell for trial in both[::2]]
+
+    def test_what_failed_under_one_does_not_concern_the_other(self):
+        under_a, under_b = runs = cell_runs(1, interpreters=BOTH)
+        history = {one: [Trial(one.cell.key, 0, status)] for one, status in zip(runs, ("error", "ok"), strict=True)}
+        history = {run: [Trial(t.cell_key, 0, Status(t.status)) for t in found] for run, found in history.items()}
+        assert trials([under_a, under_b], 3, history=history) == [PlannedTrial(under_b, 1), PlannedTrial(under_b, 2)]
+
+    @pytest.mark.parametrize(
+        ("of_a", "expected"),
+        [
+            (None, [("b", 1, 1), ("a", 1, 0)]),
+            (Status.OK, [("b", 1, 1), ("a", 1, 1)]),
+            (Status.ERROR, [("b", 1, 1)]),
+        ],
+        ids=str,
+    )
+    def test_further_tries_of_both_stand_together(self, of_a, expected):
+        """After noise under B in round 1, where A has this status."""
+        under_a, under_b = runs = cell_runs(1, interpreters=BOTH)
+        key = under_a.cell.key
+        first = [Trial(key, 0, Status.OK)]
+        history = {under_b: [*first, Trial(key, 1, Status.NOISY)], under_a: [*first]}
+        if of_a:
+            history[under_a].append(Trial(key, 1, of_a))
+        left = trials(runs, 2, attempts=2, history=history)
+        names = {under_a: "a", under_b: "b"}
+        assert [(names[trial.run], trial.round, trial.attempt) for trial in left] == expected
+        assert all(trial.attempt == 0 for trial in trials(runs, 2, attempts=1, history=history))
+
+
+@pytest.fixture
+def pairs(make, tmp_path):
+    """A schedule of two interpreters whose trials end as `answer(interpreter, request)` says."""
+
+    def build(answer=lambda interpreter, request: ok(request), **options):
+        servers = {one: Server(lambda request, env, one=one: answer(one, request)) for one in BOTH}
+        pools = {one: pool_of(servers[one], tmp_path / name, one, {"of": name}) for one, name in zip(BOTH, "ab")}  # noqa: B905
+        done: list[tuple[PlannedTrial, Trial]] = []
+        made = make(pools=pools, record=lambda trial, one: done.append((trial, one)), **options)
+        made.done, made.server_of = [], servers
+        made.done = done
+        return made
+
+    return build
+
+
+class TestScheduled:
+    def test_each_runs_in_its_own_place(self, pairs, tmp_path):
+        made = pairs()
+        made.run(trials(cell_runs(2, interpreters=BOTH), 2))
+        assert Counter(trial.run.interpreter for trial, _ in made.done) == {A: 4, B: 4}
+        for one, name in zip(BOTH, "ab", strict=True):
+            sent = made.server_of[one].sent
+            assert {Path(request["cache_dir"]).parent for request in sent} == {tmp_path / name}
+            assert {request["ceilings"]["of"] for request in sent} == {name}
+
+    def test_a_failure_concerns_its_own_interpreter_alone(self, pairs):
+        bad = cells(2)[0].key
+        made = pairs(lambda one, request: ok(request, "error" if one == B and key_of(request) == bad else "ok"))
+        made.run(trials(cell_runs(2, interpreters=BOTH), 3))
+        counts = Counter((trial.run.cell.key == bad, trial.run.interpreter) for trial, _ in made.done)
+        assert counts == {(True, A): 3, (True, B): 1, (False, A): 3, (False, B): 3}
+        assert {trial.run.interpreter for trial in made.progress.dropped_trials} == {B}
+
+    def test_rounds_end_early_for_the_one_that_is_known(self, pairs):
+        def answer(interpreter, request):
+            return ok(request, latency_ms=1.0 + (request["round"] / 10 if interpreter == B else 0))
+
+        made = pairs(answer, protocol={**PROTOCOL, "enough_interval": 0.01})
+        made.run(trials(cell_runs(1, interpreters=BOTH), 8))
+        assert Counter(trial.run.interpreter for trial, _ in made.done) == {A: 5, B: 8}
+
+    @pytest.mark.parametrize("noisy", BOTH)
+    @pytest.mark.parametrize("number", [0, 1])
+    def test_after_noise_both_come_again_together(self, noisy, number, pairs):
+        """At the end of the round; the one that has not had its trial yet waits for that."""
+        bad = cells(3)[1].key
+
+        def answer(interpreter, request):
+            disturbed = interpreter == noisy and request["round"] == number and not request["attempt"]
+            return ok(request, "noisy" if disturbed and key_of(request) == bad else "ok")
+
+        made = pairs(answer, protocol={**PROTOCOL, "attempts": 2})
+        made.run(trials(cell_runs(3, interpreters=BOTH), 2))
+        of_round = [trial for trial, _ in made.done if trial.round == number]
+        first, second = BOTH if number == 0 else BOTH[::-1]
+        assert all(trial.run.cell.key == bad for trial in of_round[-2:])
+        assert [(trial.run.interpreter, trial.attempt) for trial in of_round[-2:]] == (
+            [(first, 1), (second, 1)] if noisy == second else [(first, 1), (second, 0)]
+        )
+        assert len(of_round) == (8 if noisy == second else 7)
+        assert len(made.done) == 6 + len(of_round)
+        assert len(made.progress.added_trials) == len(of_round) - 6
+
+    def test_noise_without_end_is_tried_so_often_and_no_more(self, pairs):
+        made = pairs(lambda interpreter, request: ok(request, "noisy"), protocol={**PROTOCOL, "attempts": 3})
+        made.run(trials(cell_runs(2, interpreters=BOTH), 2))
+        counts = Counter(trial for trial, _ in made.done)
+        assert (set(counts.values()), len(counts)) == ({1}, 2 * 2 * 2 * 3)
+
+    def test_one_that_failed_does_not_come_again(self, pairs):
+        def answer(interpreter, request):
+            return ok(request, "error" if interpreter == A else "noisy" if not request["attempt"] else "ok")
+
+        made = pairs(answer, protocol={**PROTOCOL, "attempts": 2})
+        made.run(trials(cell_runs(1, interpreters=BOTH)))
+        assert [(trial.run.interpreter, trial.attempt) for trial, _ in made.done] == [(A, 0), (B, 0), (B, 1)]
+
+    def test_a_pair_stays_on_one_gpu(self, pairs):
+        made = pairs(slots=gpus(3))  # the watcher asserts that a cell never runs twice at once
+        made.run(trials(cell_runs(5, interpreters=BOTH), 6))
+        where: dict[tuple, set[str]] = {}
+        for slot, trial in made.progress.order:
+            where.setdefault((trial.run.cell.key, trial.round), set()).add(slot)
+        assert len(where) == 30
+        assert all(len(slots) == 1 for slots in where.values())
+
+    def test_a_pair_that_was_interrupted_continues_where_it_was(self, pairs):
+        """What was recorded under one decides on which GPU the other runs, if that is still there."""
+        runs = cell_runs(4, interpreters=BOTH)
+        history = {
+            run: [Trial(run.cell.key, 0, Status.OK, latency_ms=1.0, gpu_uuid=f"GPU-{index}")]
+            for index, run in enumerate(run for run in runs if run.interpreter == A)
+        }
+        made = pairs(slots=gpus(3), history=dict(history))
+        left = trials(runs, history=history)
+        made.run(list(left))
+        assert len(left) == len(made.done) == 4
+        assert {trial.run.interpreter for trial in left} == {B}
+        slot_of = {trial.run.cell.key: slot for slot, trial in made.progress.order}
+        assert [slot_of[cell.key] for cell in cells(3)] == ["GPU 0", "GPU 1", "GPU 2"]
+        assert slot_of[cells(4)[3].key] in slot_of.values(), "a GPU that is gone does not block"
+
+    def test_fresh_interpreters_are_those_asked_for(self, pairs, monkeypatch):
+        started = []
+        monkeypatch.setattr(schedule, "ForkServer", lambda **options: started.append(options) or Server())
+        pairs(isolation="spawn").run(trials(cell_runs(1, interpreters=BOTH)))
+        assert started == [{"python": one.python, "preload": False} for one in BOTH]
+
+
+def test_progress_names_the_interpreter():
+    (cell,) = cells(1)
+    assert set(run_names([CellRun(cell)]).values()) == {"m bs=1 eager float32"}
+    assert list(run_names([CellRun(cell, A), CellRun(cell, B)]).values()) == [
+        "m bs=1 eager float32 · a", "m bs=1 eager float32 · b",
+    ]  # fmt: skip
+    both = [CellRun(cell), CellRun(cell, Interpreter(A.python, "/checkout/new"))]
+    assert list(run_names(both).values()) == ["m bs=1 eager float32 · own · here", "m bs=1 eager float32 · a · new"]

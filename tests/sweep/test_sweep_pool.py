@@ -1,0 +1,220 @@
+"""Fork servers of a sweep: probed, replaced when dead, renewed each round, closed when nobody uses them. No process."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from effbench.cell import Environment
+from effbench.errors import ConfigError, WorkerError
+from effbench.sweep import pool
+from effbench.sweep.interpreters import HERE, Interpreter
+from effbench.sweep.pool import ServerPool, adapt_modes, open_pools
+
+A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
+#: What a probe finds.
+FACTS = {
+    "gpu_name": None, "gpu_memory_bytes": None, "driver_version": None, "cuda_version": None,
+    "torch_version": "2.13.0", "triton_version": None, "python": "3.12.1", "cpu_name": "c", "platform": "p",
+    "flags": {"OMP_NUM_THREADS": "2"},
+}  # fmt: skip
+PART = {
+    "model": {"module": {"_target_": "net.Net"}}, "phase": "inference", "device": "cpu",
+    "mode": {"name": "eager", "_target_": "effbench.modes.eager.Eager"},
+}  # fmt: skip
+
+
+class Fake:
+    """A server that the probe finds fit in folders that end in `good`; with `slow`, it loads until `ready` is set."""
+
+    slow = False
+
+    def __init__(self, folder="/good", **_):
+        self.folder, self.dead, self.closed, self.preloaded = folder, None, False, False
+        self.ready = threading.Event()
+        if not self.slow:
+            self.ready.set()
+
+    def wait_ready(self):
+        if not self.ready.wait(5) or self.dead:
+            raise WorkerError(self.dead or "never ready")
+
+    def call(self, task, payload, timeout_s):
+        if self.dead:
+            raise WorkerError(self.dead)
+        errors = [] if self.folder.endswith("good") else ["_target_=net.Net: no module named net"]
+        return {"errors": errors, "settings": [[]], "gpus": [], "details": {}, "environment": FACTS}
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The servers that were started."""
+    made = []
+
+    def start(**options):
+        made.append(Fake(**options))
+        return made[-1]
+
+    def preload(server, cells):
+        assert server.ready.is_set()
+        server.preloaded = True
+
+    monkeypatch.setattr(pool, "ForkServer", start)
+    monkeypatch.setattr(pool, "preload", preload)
+    return made
+
+
+class Prompt(ServerPool):
+    """The next server has loaded when `take` returns, if it can."""
+
+    def take(self, round):
+        server = super().take(round)
+        if self.next is not None and self.next.ready.is_set() and not self.next.dead:
+            assert self.next_is_ready.wait(20)
+        return server
+
+
+def prepared(last_round, renews=True):
+    first = Fake()
+    first.ready.set()
+    servers = Prompt(HERE, first)
+    servers.prepare([], last_round, renews)
+    return servers
+
+
+class TestRounds:
+    def test_one_server_serves_all_rounds_unless_asked_otherwise(self, started):
+        kept = prepared(4, renews=False)
+        assert {id(kept.take(round)) for round in range(5)} == {id(kept.borrowed)}
+        assert started == []
+
+    def test_each_round_has_its_own_and_the_next_one_starts_early(self, started):
+        renewed = prepared(2)
+        first = renewed.take(0)
+        assert first is renewed.borrowed
+        assert len(started) == 1, "the next one loads meanwhile"
+        renewed.give_back(first)
+        second = renewed.take(1)
+        assert second is started[0] and second.preloaded
+        renewed.give_back(second)
+        third = renewed.take(2)
+        assert (third, len(started)) == (started[1], 2), "none is started after the last round"
+        assert (second.closed, first.closed) == (True, False), "a borrowed one stays open"
+        renewed.close()
+        assert (third.closed, first.closed) == (True, False)
+
+    def test_a_server_with_a_trial_of_the_round_before_lives_until_it_ends(self, started):
+        renewed = prepared(3)
+        renewed.give_back(renewed.take(0))
+        slow = renewed.take(1)
+        now = renewed.take(2)
+        assert renewed.take(1) is now, "a straggler takes the server that is there"
+        assert not slow.closed
+        renewed.give_back(slow)
+        assert slow.closed
+
+    def test_a_round_does_not_wait_for_a_server_that_still_loads(self, started, monkeypatch):
+        monkeypatch.setattr(Fake, "slow", True)
+        renewed = prepared(9)
+        first = renewed.take(0)
+        assert renewed.take(1) is first
+        started[0].ready.set()
+        assert renewed.take(1) is first, "a round keeps its server"
+        assert renewed.next_is_ready.wait(20)
+        assert renewed.take(2) is started[0]
+
+    def test_a_server_that_cannot_be_loaded_is_closed_and_the_old_one_stays(self, started, monkeypatch):
+        monkeypatch.setattr(Fake, "slow", True)
+        renewed = prepared(9)
+        first = renewed.take(0)
+        started[0].dead = "no torch"
+        started[0].ready.set()
+        for _ in range(2000):
+            if started[0].closed:
+                break
+            threading.Event().wait(0.01)
+        assert started[0].closed
+        assert renewed.take(1) is first
+
+    def test_a_dead_one_is_replaced(self, started):
+        kept = prepared(0, renews=False)
+        kept.current.dead = "ended"
+        assert kept.take(0) is started[0]
+        started[0].dead = "ended"
+        assert kept.take(0) is started[1]
+        assert not started[1].closed
+
+    def test_closing_ends_the_one_that_was_coming(self, started):
+        renewed = prepared(1)
+        renewed.take(0)
+        renewed.close()
+        assert started[0].closed
+
+
+class TestOpened:
+    def opened(self, *folders, server=None):
+        return open_pools({Interpreter(None, folder): [PART] for folder in folders}, server, "eager")
+
+    def test_each_has_a_server_until_the_end(self, started):
+        with self.opened("/good", "/also-good") as pools:
+            assert [one.environment.flags["folder"] for one in pools.values()] == ["/good", "/also-good"]
+            assert [server.closed for server in started] == [False, False]
+        assert [server.closed for server in started] == [True, True]
+
+    def test_what_cannot_be_imported_names_the_interpreter(self, started):
+        with (
+            pytest.raises(ConfigError, match=r"^folder=/empty: _target_=net\.Net: no module named net$"),
+            self.opened("/good", "/empty"),
+        ):
+            pass
+        assert [server.closed for server in started] == [True, True]
+
+    def test_a_server_that_does_not_start_names_it_too_unless_it_is_the_only_one(self, started):
+        dead = Fake()
+        dead.dead = "the fork server ended while starting: too old"
+        with (
+            pytest.raises(ConfigError, match=r"^effbench's own interpreter: .* too old$"),
+            self.opened("/good", None, server=dead),
+        ):
+            pass
+        with pytest.raises(WorkerError, match=r"^the fork server ended"), self.opened(None, server=dead):
+            pass
+
+    def test_a_server_that_was_lent_is_left_running(self, started):
+        lent = Fake()
+        with open_pools({HERE: [PART]}, lent, "eager") as pools:
+            assert pools[HERE].current is lent
+        assert (started, lent.closed) == ([], False)
+
+    def test_a_gpu_for_one_alone_is_refused_if_auto_would_mean_two_things(self):
+        facts = Environment(**FACTS)
+        ready = {A: SimpleNamespace(interpreter=A, gpus=[{}], environment=facts),
+                 B: SimpleNamespace(interpreter=B, gpus=[], environment=facts)}  # fmt: skip
+        with pytest.raises(ConfigError, match=rf"^python={B.python} has torch 2.13.0, which sees no GPU"):
+            pool.check_devices(ready, {A: [{"device": "auto"}], B: [{"device": "auto"}]})
+        pool.check_devices(ready, {A: [{"device": "cuda"}], B: [{"device": "cpu"}]})
+
+
+def mode_part(name, **settings):
+    return {"mode": {"name": name, "_target_": f"x.{name}", **settings}}
+
+
+@pytest.mark.parametrize(
+    ("first", "setting", "errors"),
+    [
+        ("eager", "fullgraph", []),
+        ("eager", "fulgraph", ["mode eager has no setting 'fulgraph'", "mode default has no setting 'fulgraph'"]),
+        ("cuda-graph", "fullgraph", ["mode cuda-graph has no setting 'fullgraph'"]),
+    ],
+)
+def test_only_the_baseline_omits_what_only_other_modes_have(first, setting, errors):
+    parts = [mode_part(first, **{setting: True}), mode_part("default", **{setting: True})]
+    known = {str(parts[0]["mode"]): [], str(parts[1]["mode"]): ["fullgraph"]}
+    assert [error.partition(";")[0] for error in adapt_modes(parts, known, "eager")] == errors
+    if not errors:
+        assert parts == [mode_part("eager"), mode_part("default", fullgraph=True)]

@@ -1,0 +1,78 @@
+"""What a sweep prints while it runs, on consoles that are made up."""
+
+from __future__ import annotations
+
+import io
+
+from schedule_parts import gpus, trials
+
+from effbench.cell import Status, Trial
+from effbench.sweep.plan import Settings
+from effbench.sweep.progress import Progress
+from effbench.terminal import Console
+
+
+class Closing(io.StringIO):
+    """A terminal that may be closed."""
+
+    is_closed = False
+
+    def write(self, text):
+        if self.is_closed:
+            raise OSError(5, "Input/output error")
+        return super().write(text)
+
+
+def shown(file, act, quiet=False, **console):
+    progress = Progress(Console(file=file, **console), quiet=quiet)
+    planned = trials(2, 2)
+    settings = Settings.with_defaults(protocol={"rounds": 2, "name": "quick"})
+    with progress.showing("an-id", settings, list(dict.fromkeys(t.run for t in planned)), planned, gpus(1)):
+        act(progress, gpus(1)[0], planned[0])
+    return progress
+
+
+def run_one(progress, slot, trial):
+    progress.waiting(slot, trial)
+    progress.started(slot, trial)
+    progress.phase(slot, "timing")
+    progress.retried(slot, trial, "no [red] memory")
+    progress.added(trial)
+    progress.dropped([trial, trial])
+    record = Trial(trial.run.cell.key, 0, Status.DEGRADED, "two\nlines", latency_ms=0.5, compile_s=3.0, wall_s=2.0)
+    progress.ended(slot, trial, record)
+
+
+def test_lines_of_a_sweep():
+    file = io.StringIO()
+    shown(file, run_one)
+    title, waiting, retried, ended = file.getvalue().splitlines()
+    assert title == "sweep an-id · 2 cells × 2 rounds (quick) on GPU 0: 4 trials to run"
+    assert "in use by another effbench" in waiting
+    assert "tries this trial again: no [red] memory" in retried
+    assert ended.startswith("[1/3] m bs=")
+    assert ended.endswith("round 1/2 · degraded 0.500 ms, compiled in 3.0 s: two lines (2.0 s)")
+
+
+def test_on_a_terminal_it_is_live_too():
+    file = io.StringIO()
+    progress = shown(file, run_one, force_terminal=True, width=120)
+    assert progress.live is None
+    assert "1/3" in file.getvalue() and "timing" in file.getvalue()
+    assert "degraded" in file.getvalue()
+
+
+def test_quiet_prints_nothing():
+    file = io.StringIO()
+    shown(file, run_one, quiet=True)
+    assert file.getvalue() == ""
+
+
+def test_a_terminal_that_is_closed_does_not_end_the_sweep():
+    file = Closing()
+
+    def close(progress, slot, trial):
+        file.is_closed = True
+        run_one(progress, slot, trial)
+
+    assert shown(file, close, force_terminal=True).live is None

@@ -1,0 +1,191 @@
+"""One sweep: how it begins, is resumed, and ends if its database fails (it is gone, the disk is full)."""
+
+from __future__ import annotations
+
+import re
+import resource
+import shutil
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from made_sweeps import a_cell, environment
+from schedule_parts import Server, cell_runs, cells, ok
+
+from effbench.errors import ConfigError, ResumeError, StoreError
+from effbench.store import Store, liveness
+from effbench.sweep import pool, run
+from effbench.sweep.interpreters import HERE, Interpreter
+from effbench.sweep.plan import Settings
+from effbench.sweep.run import Command, run_cells
+
+A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
+DB = "db=postgresql://me:s3cret@host/x"
+TRIALS = 4
+
+
+@pytest.fixture
+def db(made, tmp_path, monkeypatch):
+    def probe(self, parts, baseline_mode):
+        self.environment, self.details, self.gpus = environment(), {}, []
+
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(pool.ServerPool, "probe", probe)
+    monkeypatch.setattr(pool, "preload", lambda server, cells: None)
+    monkeypatch.setattr("effbench.sweep.schedule.POLL_S", 0.01)
+    monkeypatch.setattr("effbench.sweep.interpreters._git", lambda *_: None)
+    return made.path
+
+
+def sweep(db, disturb=lambda: None, at=3, count=TRIALS, resume=None, command=Command(["x"], [])):  # noqa: B008
+    """Run a sweep; `disturb()` happens while trial number `at` of this run is measured."""
+
+    def answer(request, env):
+        if len(server.envs) == at:
+            disturb()
+        return ok(request)
+
+    server = Server(answer)
+    settings = Settings.with_defaults(db=str(db), protocol={"rounds": 1}, resume=resume)
+    return run_cells(settings, cell_runs(count, "cpu"), command, server)
+
+
+def rescued(error) -> Path:
+    """The file that the message names, which is also in the command that it names."""
+    match = re.search(r"is in (\S+)\nContinue with: effbench -m resume=(\S+) db=(\S+)$", str(error))
+    assert match, error
+    assert match[1] == match[3]
+    return Path(match[1])
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved", "replaced", "folder deleted"])
+def test_nothing_is_lost_when_the_database_is(db, how, empty_db, tmp_path):
+    happen = {
+        "deleted": db.unlink,
+        "moved": lambda: db.rename(db.with_name("elsewhere.db")),
+        "replaced": lambda: shutil.copy(empty_db, db.with_name("other.db")).rename(db),
+        "folder deleted": lambda: shutil.rmtree(db.parent),
+    }
+    with pytest.raises(StoreError, match="moved, deleted or replaced") as caught:
+        sweep(db, happen[how])
+    copy = rescued(caught.value)
+    assert (copy.parent == db.parent) == (how != "folder deleted")
+    assert Store.check(copy) == []
+    with Store.open(copy) as store:
+        info = store.find_sweep("last")
+        assert (info.state, info.trials) == ("interrupted", 3), "including the trial that was running"
+    assert db.exists() == (how == "replaced")
+    assert not list(tmp_path.rglob("*-wal")), "it would be taken for the log of the next file of that name"
+    if how == "replaced":
+        with Store.open(db) as store:
+            assert store.sweeps() == []
+    if how == "moved":
+        done = sweep(copy, resume=info.id)
+        assert (done.sweep_id, done.state, len(done.latencies)) == (info.id, "completed", TRIALS)
+
+
+def test_a_database_deleted_after_the_last_trial(db, monkeypatch):
+    monkeypatch.setattr("effbench.sweep.progress.Progress.ended", lambda *_: db.unlink(missing_ok=True))
+    with pytest.raises(StoreError) as caught:
+        sweep(db, count=1)
+    with Store.open(rescued(caught.value)) as store:
+        assert (store.find_sweep("last").state, store.find_sweep("last").trials) == ("completed", 1)
+
+
+@pytest.fixture
+def fill_disk():
+    """A function after which files of this process grow no more: what a full disk looks like to SQLite."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size=512: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_ends_the_sweep_with_the_command_to_resume_it(db, fill_disk, monkeypatch, effbench):
+    with pytest.raises(StoreError) as caught:
+        sweep(db, fill_disk)
+    message = str(caught.value)
+    assert "disk" in message
+    fill_disk(resource.RLIM_INFINITY)
+    with Store.open(db) as store:
+        info = store.find_sweep("last")
+    assert (info.state, info.trials) == ("running", 2), "the process that runs it has not ended"
+    assert info.host["process"] == liveness.identity()
+    assert f"resume={info.id} db={db}" in message
+    monkeypatch.setattr(liveness, "has_ended", lambda process: True)
+    assert "interrupted" in effbench("ls", "--db", str(db)).out
+    assert sweep(db, resume=info.id).state == "completed"
+
+
+def test_it_is_stored_without_the_password_and_with_the_overrides_of_its_cells(db):
+    keys = [cell.key for cell in cells(2, "cpu")]
+    sweep(db, count=2, command=Command(["-m", DB], ["bs=1", DB], {keys[0]: ["bs=1", "model=m"]}))
+    with Store.open(db) as store:
+        info = store.find_sweep("last")
+        assert store.cell_overrides(info.id) == {keys[0]: ["bs=1", "model=m"], keys[1]: None}
+    assert info.command == ["-m", "db=postgresql://me:***@host/x"]
+    assert info.overrides == ["bs=1", "db=postgresql://me:***@host/x"]
+
+
+class TestResumed:
+    def info(self, *asked, **given):
+        environments = {f"e{index}": one.facts() for index, one in enumerate(asked)}
+        return SimpleNamespace(id="s", host={"environments": environments} if asked else {}, trials=1, **given)
+
+    def pools(self, *asked, ids="e0 e1 e2"):
+        pairs = zip(asked, ids.split(), strict=False)
+        return {one: SimpleNamespace(environment=SimpleNamespace(id=number)) for one, number in pairs}
+
+    def test_the_same_plan_only(self, db):
+        done = sweep(db)
+        with pytest.raises(ResumeError, match=r"has another plan: 2 cells missing"):
+            sweep(db, count=2, resume=done.sweep_id)
+        settings = Settings.with_defaults(db=str(db), protocol={"rounds": 2}, resume=done.sweep_id)
+        with pytest.raises(ResumeError, match=r"has protocol.rounds=1, not 2"):
+            run_cells(settings, cell_runs(TRIALS, "cpu"), Command([], []), Server())
+
+    def test_the_same_interpreters_only(self):
+        run.check_same_interpreters(self.info(A, B), self.pools(B, A))
+        run.check_same_interpreters(self.info(), self.pools(HERE))
+        for now in ((A,), (A, HERE), (HERE,), (A, B, HERE)):
+            with pytest.raises(ResumeError, match=r"ran under python=/venvs/a/\S+ and python=/venvs/b/\S+, not"):
+                run.check_same_interpreters(self.info(A, B), self.pools(*now))
+        with pytest.raises(ResumeError, match="ran under effbench's own interpreter, not python=/venvs/a/bin/python"):
+            run.check_same_interpreters(self.info(), self.pools(A))
+
+    def test_changes_name_the_interpreter_that_changed(self):
+        store = SimpleNamespace(recorded=lambda sweep_id, environment_id: {})
+        assert list(run.changes(store, self.info(A, B), self.pools(A, B))) == []
+        (change,) = run.changes(store, self.info(A, B), self.pools(A, B, ids="e0 other"))
+        assert change.startswith(f"hardware or software of python={B.python} differs")
+        moved = self.info(A, B)
+        moved.host["environments"]["e1"]["git_description"] = "v1.0-dirty"
+        (change,) = run.changes(store, moved, self.pools(A, B))
+        assert change.startswith(f"the folder of python={B.python} was at v1.0-dirty, and is at ")
+        edited = self.info(A, B)
+        edited.host["environments"]["e0"]["git_changes"] = "0123456789abcdef"
+        (change,) = run.changes(store, edited, self.pools(A, B))
+        assert f"the folder of python={A.python} was changed since" in change
+
+
+def test_a_baseline_must_be_in_the_sweep_unless_it_is_the_default():
+    run.check_baseline(Settings.with_defaults(baseline_mode="eager"), [])
+    with pytest.raises(ConfigError, match="baseline_mode=default is not among the modes of this sweep: eager"):
+        run.check_baseline(Settings.with_defaults(baseline_mode="default"), cells(1))
+
+
+def test_whether_the_process_of_a_sweep_has_ended(made):
+    mine = liveness.identity()
+    with subprocess.Popen(["true"]) as process:
+        ended = {**mine, "pid": process.pid, "started": liveness._started(process.pid)}
+    another = ({"started": "1"}, {"boot": "before"})  # its number may be another process's now
+    assert all(map(liveness.has_ended, [ended, *({**mine, **changed} for changed in another)]))
+    unseen = ({"hostname": "elsewhere"}, {"namespace": "pid:[1]"})
+    odd = (None, "x", {}, {**mine, "pid": "x"}, {**mine, "pid": 2**70})
+    assert not any(map(liveness.has_ended, [mine, *({**mine, "pid": 2**22 + 1, **other} for other in unseen), *odd]))
+    sweep_id = made.sweep([a_cell()], state="interrupted")
+    made.sql("UPDATE sweep SET state = 'running', host = '{\"process\": null}'")
+    with Store.open(made.path, mode="write") as store:
+        assert store.find_sweep(sweep_id).state == "running"
+        store.finish_sweep(sweep_id, "running")
+        assert store.find_sweep(sweep_id).host["process"] == mine

@@ -1,0 +1,434 @@
+"""Who runs when, with slots and a fork server that are made up: no process, no torch."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import filelock
+import pytest
+from schedule_parts import PROTOCOL, Server, cell_runs, cells, gpus, ok, trials
+
+from effbench.cell import Cell, Status, Trial
+from effbench.errors import StoreError, WorkerError
+from effbench.sweep import pool, schedule
+from effbench.sweep.devices import Slot
+from effbench.sweep.interpreters import HERE
+from effbench.sweep.plan import CellRun, PlannedTrial
+
+CPU = Slot("CPU", "cpu")
+
+
+def key_of(request):
+    return Cell.from_params(request["cell"]).key
+
+
+def test_rounds_are_in_order_and_each_has_a_seeded_order_of_its_own():
+    def orders(seed):
+        left = trials(20, 3, seed)
+        assert [trial.round for trial in left] == [0] * 20 + [1] * 20 + [2] * 20
+        return [tuple(trial.run.cell.bs for trial in left if trial.round == number) for number in range(3)]
+
+    assert orders(1) == orders(1)
+    assert len({*orders(1), *orders(2), tuple(range(1, 21))}) == 7
+    assert all(sorted(order) == list(range(1, 21)) for order in orders(1))
+
+
+def test_what_is_recorded_or_has_failed_is_not_run():
+    one, two, three = runs = cell_runs(3)
+    recorded = ((one, 0, Status.OK), (two, 0, Status.OOM), (three, 1, Status.DEGRADED))
+    history = {run: [Trial(run.cell.key, round, status)] for run, round, status in recorded}
+    left = {(trial.run.cell.bs, trial.round) for trial in trials(runs, 3, history=history)}
+    assert left == {(1, 1), (1, 2), (3, 0), (3, 2)}
+
+
+def test_a_noisy_round_keeps_its_further_tries_when_resumed():
+    one, other, failed = runs = cell_runs(3)
+    history = {
+        one: [Trial(one.cell.key, 0, Status.NOISY), Trial(one.cell.key, 1, Status.NOISY, attempt=1)],
+        other: [Trial(other.cell.key, 0, Status.OK), Trial(other.cell.key, 1, Status.OK)],
+        failed: [Trial(failed.cell.key, 0, Status.NOISY), Trial(failed.cell.key, 1, Status.ERROR)],
+    }
+    assert trials(runs, 2, attempts=2, history=history) == [PlannedTrial(one, 0, 1)]
+    assert trials(runs, 2, attempts=1, history=history) == []
+
+
+def test_every_trial_once_and_in_the_planned_order_on_one_slot(make):
+    made = make()
+    left = trials(10, 3, 5)
+    made.run(list(left))
+    assert [trial for _, trial in made.progress.order] == left
+    assert [(one.cell_key, one.round) for one in made.recorded] == [(t.run.cell.key, t.round) for t in left]
+
+
+def test_several_slots_run_in_parallel(make):
+    together = threading.Barrier(3, timeout=20)  # is only passed with three trials at the same time
+
+    def answer(request, env):
+        together.wait()
+        return ok(request)
+
+    made = make(Server(answer), gpus(3))
+    made.run(trials(3))
+    assert Counter(slot for slot, _ in made.progress.order) == {"GPU 0": 1, "GPU 1": 1, "GPU 2": 1}
+
+
+def test_no_cell_twice_at_once_though_slots_are_free(make):
+    made = make(slots=gpus(4))
+    made.run(trials(2, 30))  # the watcher asserts it at every start
+    assert Counter(one.cell_key for one in made.recorded) == {cell.key: 30 for cell in cells(2)}
+    assert made.progress.most <= 2
+
+
+def test_each_slot_sees_its_gpu_and_the_cpu_never_works_beside_one(make):
+    beside = set()
+    made = make(server := Server(), slots=[*gpus(2), CPU])
+
+    def answer(request, env):
+        with made.progress.lock:
+            beside.add(frozenset("cpu" if name == "CPU" else "cuda" for name in made.progress.running))
+        return ok(request)
+
+    server.answer = answer
+    made.run(trials([*cell_runs(4), *cell_runs(4, device="cpu")], 2))
+    assert len(made.recorded) == 16
+    assert beside == {frozenset({"cpu"}), frozenset({"cuda"})}
+    assert Counter(env["CUDA_VISIBLE_DEVICES"] for env in server.envs)[""] == 8
+    assert all((slot == "CPU") == (trial.run.cell.device == "cpu") for slot, trial in made.progress.order)
+    assert {one.gpu_uuid for one in made.recorded} <= {None, "GPU-0", "GPU-1"}
+    without_gpu = make(slots=[CPU])
+    without_gpu.run(trials(1))
+    assert len(without_gpu.recorded) == 1, "its trial reports what is missing"
+
+
+@pytest.mark.parametrize("status", [status for status in Status if not status.is_measured])
+def test_a_failure_drops_the_rounds_that_are_left(make, status):
+    bad = cells(2)[1].key
+
+    def answer(request, env):
+        return ok(request, status if key_of(request) == bad and request["round"] == 1 else "ok")
+
+    made = make(Server(answer))
+    made.run(trials(2, 4))
+    assert Counter(one.cell_key for one in made.recorded) == {bad: 2, cells(2)[0].key: 4}
+    assert [(trial.run.cell.key, trial.round) for trial in made.progress.dropped_trials] == [(bad, 2), (bad, 3)]
+
+
+def test_a_noisy_trial_is_tried_again_after_the_rest_of_its_round(make):
+    unlucky = cells(3)[1].key
+
+    def answer(request, env):
+        again = request["attempt"] > 0 or key_of(request) != unlucky or request["round"] > 0
+        return ok(request, "ok" if again else "noisy")
+
+    made = make(Server(answer), protocol={**PROTOCOL, "attempts": 2})
+    made.run(trials(3, 2))
+    assert [(t.round, t.attempt) for _, t in made.progress.order] == [(0, 0)] * 3 + [(0, 1)] + [(1, 0)] * 3
+    (another,) = made.progress.added_trials
+    assert (another.run.cell.key, another.round, another.attempt) == (unlucky, 0, 1)
+    endless = make(Server(lambda request, env: ok(request, "noisy")), protocol={**PROTOCOL, "attempts": 3})
+    endless.run(trials(1, 2))
+    assert [(one.round, one.attempt) for one in endless.recorded] == [(n, tried) for n in (0, 1) for tried in (0, 1, 2)]
+
+
+class TestEnoughRounds:
+    """Rounds end early for a cell that is known well enough."""
+
+    PROTOCOL = {**PROTOCOL, "enough_interval": 0.01}  # noqa: RUF012
+
+    @pytest.mark.parametrize(
+        ("answer", "rounds"),
+        [
+            (lambda request: ok(request), 5),
+            (lambda request: ok(request, latency_ms=1.0 + request["round"] / 10), 8),
+            (lambda request: ok(request, period_ms=1.0 + request["round"] / 10), 8),
+            (lambda request: ok(request, "noisy" if request["round"] == 2 else "ok"), 6),
+            (lambda request: ok(request, "noisy"), 8),
+        ],
+        ids=["quiet", "loud", "period", "one noisy round is set aside", "noisy"],
+    )
+    def test_rounds(self, make, answer, rounds):
+        made = make(Server(lambda request, env: answer(request)), protocol=self.PROTOCOL)
+        made.run(trials(1, 8))
+        assert [one.round for one in made.recorded] == list(range(rounds))
+        assert [trial.round for trial in made.progress.dropped_trials] == list(range(rounds, 8))
+
+    @pytest.mark.parametrize(("before", "rounds"), [(4, [4]), (5, [])])
+    def test_rounds_before_a_resumption_count(self, make, before, rounds):
+        (run,) = cell_runs(1)
+        history = {run: [Trial(run.cell.key, round, Status.OK, latency_ms=1.0) for round in range(before)]}
+        made = make(protocol=self.PROTOCOL, history=history)
+        made.run(trials([run], 10, history=history))
+        assert [one.round for one in made.recorded] == rounds
+
+
+def test_what_a_trial_is_asked_for(make):
+    slot = Slot("GPU 0", "cuda", gpus(1)[0].gpu, (2, 3))
+    made = make(server := Server(), [slot], ceilings={"copy_bytes_per_s": 1.0}, executor={"foreign_wait_s": 7.0})
+    made.run(trials(1))
+    (sent,) = server.sent
+    assert (sent["cores"], sent["foreign_wait_s"], sent["ceilings"]) == ([2, 3], 7.0, {"copy_bytes_per_s": 1.0})
+    assert sent["profile"] is True
+    make(without := Server(), protocol={**PROTOCOL, "profile": False}).run(trials(1))
+    assert (without.sent[0]["profile"], without.sent[0]["cores"]) == (False, None)
+
+
+def without_result(**more):
+    return {"result": None, "exit": None, "signal": None, "oom_killed": False, "log": "", "pid": 7, **more}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "reason"),
+    [
+        ({"signal": 11}, "crashed", "killed by SIGSEGV (in check)"),
+        ({"signal": 63}, "crashed", "killed by signal 63 (in check)"),
+        ({"exit": 3}, "crashed", "the process exited with code 3 (in check)"),
+        ({"signal": 9, "oom_killed": True}, "oom", "ended by the kernel: host memory ran out (in check)"),
+        ({"signal": 9, "reason": "its process wrote 5 bytes"}, "crashed", "its process wrote 5 bytes (in check)"),
+    ],
+)
+def test_a_process_without_a_result(make, outcome, status, reason):
+    made = make(Server(lambda request, env: without_result(**outcome, log="its log")))
+    made.run(trials(1))
+    (one,) = made.recorded
+    assert (one.status, one.reason, one.phase, one.extra["log"]) == (status, reason, "check", "its log")
+    assert one.wall_s is not None
+
+
+def at_the_device(request):
+    """A trial whose process could not use its GPU."""
+    return {**ok(request, "error", reason="CUDA driver initialization failed", phase="device"), "phase": "device"}
+
+
+class TestFailuresOfTheHarness:
+    """They are tried again, and never a cell's at first sight."""
+
+    @pytest.mark.parametrize(
+        "failed",
+        [
+            at_the_device,
+            lambda request: without_result(exit=1, phase=None),
+            lambda request: dict.fromkeys(("result", "exit", "signal", "phase")) | {"failed": "no memory to fork"},
+        ],
+        ids=["device", "before", "fork"],
+    )
+    def test_one_that_passes_is_retried_and_recorded(self, make, failed):
+        made = make(server := Server(lambda request, env: failed(request) if len(server.envs) < 3 else ok(request)))
+        made.run(trials(1, 2))
+        first, second = made.recorded
+        assert (first.status, second.status) == ("ok", "ok")
+        assert first.extra["harness_retries"] == made.progress.retries
+        assert len(made.progress.retries) == 2
+        assert "harness_retries" not in second.extra
+
+    def test_one_that_stays_is_recorded_after_three_more(self, make):
+        made = make(server := Server(lambda request, env: at_the_device(request)))
+        made.run(trials(1, 2))
+        (one,) = made.recorded
+        assert (len(server.envs), one.status, len(one.extra["harness_retries"])) == (4, "error", 3)
+        assert "initialization failed; tried 3 more times" in one.reason
+
+    @pytest.mark.parametrize("status", ["error", "crashed", "oom"])
+    def test_what_fails_in_code_of_the_user_is_not_retried(self, make, status):
+        for phase in ("setup", "build", "check"):
+            made = make(server := Server(lambda request, env, phase=phase: {**ok(request, status), "phase": phase}))
+            made.run(trials(1))
+            assert (len(server.envs), made.progress.retries) == (1, [])
+
+    def test_what_cannot_run_here_is_not_retried(self, make):
+        made = make(server := Server(lambda request, env: {**ok(request, "unsupported"), "phase": "device"}))
+        made.run(trials(1))
+        assert len(server.envs) == 1
+
+    def test_a_stop_ends_the_retries(self, make):
+        stop = threading.Event()
+        made = make(server := Server(lambda request, env: (stop.set(), at_the_device(request))[1]), stop=stop)
+        made.run(trials(1))
+        assert (len(server.envs), made.recorded) == (1, [])
+
+    def test_a_trial_whose_server_dies_is_run_once_more_from_a_separate_one(self, make, monkeypatch):
+        alone = Server()
+        monkeypatch.setattr(pool, "ForkServer", lambda: alone)
+        made = make(Server(lambda request, env: {"died": "the fork server ended (code -9)"}))
+        made.run(trials(1))
+        (one,) = made.recorded
+        assert (one.status, len(alone.envs), alone.closed) == ("ok", 1, True)
+        assert one.extra["harness_retries"] == ["the fork server ended (code -9) (in check)"]
+
+    def test_a_trial_that_ends_every_server_is_crashed(self, make, monkeypatch):
+        died = Server(lambda request, env: {"died": "the fork server ended (code -9)"})
+        monkeypatch.setattr(pool, "ForkServer", lambda: died)
+        made = make(died)
+        made.run(trials(1))
+        (one,) = made.recorded
+        assert (one.status, one.phase, len(died.envs)) == ("crashed", "check", 2)
+        assert one.reason == "the fork server ended (code -9) (in check); tried 1 more time"
+
+    def test_a_server_that_does_not_start_is_tried_again(self, make, monkeypatch):
+        def fail():
+            made.append(1)
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+
+        made = []
+        monkeypatch.setattr(pool, "ForkServer", fail)
+        dead = Server()
+        dead.dead = "ended"
+        with pytest.raises(OSError, match="unavailable"):
+            make(dead).run(trials(1))
+        assert len(made) == 4
+
+
+def test_a_result_that_is_no_record_is_its_own_trials_crash(make):
+    wrong = (5, [], {}, "text", {"status": "fine"}, {"more": 1}, {"latency_ms": "fast"}, {"samples": []},
+             {"samples": {"latency_ms": ["x"]}}, {"extra": None}, {"reason": 7}, {"round": 3},
+             {"cell_key": "another"})  # fmt: skip
+    for result in wrong:
+
+        def answer(request, env, result=result):
+            whole = ok(request)
+            if request["cell"]["bs"] == 1:
+                whole["result"] = {**whole["result"], **result} if isinstance(result, dict) and result else result
+            return whole
+
+        made = make(Server(answer))
+        made.run(trials(2))
+        assert sorted(one.status for one in made.recorded) == ["crashed", "ok"], result
+        (crashed,) = (one for one in made.recorded if one.status == "crashed")
+        assert "no trial's record" in crashed.reason
+
+
+def test_lone_surrogates_of_a_reason_can_be_printed(make):
+    made = make(Server(lambda request, env: ok(request, "error", reason="in check: RuntimeError: \udcff")))
+    made.run(trials(1))
+    assert made.recorded[0].reason == "in check: RuntimeError: \\udcff"
+
+
+def test_a_trial_that_never_ends_is_killed_and_the_rest_goes_on(make):
+    slow = cells(2)[0].key
+    server = Server(lambda request, env: None if key_of(request) == slow else ok(request))
+    made = make(server, timeout_s=0.1)
+    made.run(trials(2, 2))
+    assert Counter(str(one.status) for one in made.recorded) == {"timeout": 1, "ok": 2}
+    assert len(server.killed) == 1
+    (late,) = (one for one in made.recorded if one.status == "timeout")
+    assert late.reason == "not done after 0.1 s (in check)"
+
+
+def test_a_stop_ends_what_runs_and_records_none_of_it(make):
+    stop = threading.Event()
+
+    def answer(request, env):
+        if request["round"] == 1:
+            stop.set()
+            return None
+        return ok(request)
+
+    made = make(server := Server(answer), stop=stop)
+    made.run(trials(3, 2))
+    assert [one.round for one in made.recorded] == [0, 0, 0]
+    assert len(server.killed) == 1
+
+
+def test_an_error_while_recording_stops_the_sweep_and_is_raised(make):
+    def record(trial, one):
+        raise StoreError("the disk is full")
+
+    made = make(record=record, slots=gpus(2))
+    with pytest.raises(StoreError, match="the disk is full"):
+        made.run(trials(6, 2))
+    assert len(made.progress.order) <= 2
+
+
+@pytest.fixture
+def spawned(monkeypatch):
+    made = []
+
+    def start(**options):
+        made.append(Server(**options))
+        return made[-1]
+
+    monkeypatch.setattr(schedule, "ForkServer", start)
+    monkeypatch.setattr(pool, "ForkServer", start)
+    return made
+
+
+def test_spawn_takes_a_fresh_server_each_and_closes_it(make, spawned):
+    make(shared := Server(), isolation="spawn").run(trials(2))
+    assert [(one.options, one.closed, len(one.envs)) for one in spawned] == [({"preload": False}, True, 1)] * 2
+    assert shared.envs == []
+
+
+def test_a_cell_with_variables_is_spawned_with_them(make, spawned):
+    make(shared := Server()).run(trials([*cell_runs(1), *cell_runs(1, env={"FOO": "1"})]))
+    (server,) = spawned
+    assert (len(shared.envs), server.envs) == (1, [{"CUDA_VISIBLE_DEVICES": "GPU-0", "FOO": "1"}])
+
+
+def test_a_dead_server_is_replaced(make, spawned):
+    dead = Server()
+    dead.dead = "the fork server ended"
+    made = make(dead)
+    made.run(trials(3))
+    (new,) = spawned
+    assert (len(new.envs), new.options) == (3, {})
+    assert [one.status for one in made.recorded] == ["ok"] * 3
+
+
+class TestLock:
+    def runner(self, made, left):
+        runner = threading.Thread(target=made.run, args=(left,))
+        runner.start()
+        return runner
+
+    def test_a_device_in_use_is_waited_for_and_others_are_not(self, make):
+        made = make(slots=gpus(2))
+        with filelock.FileLock(made.slots[0].lock_path):
+            runner = self.runner(made, trials(4))
+            assert made.progress.waiting_now.wait(20)
+            while len(made.recorded) < 3:  # one trial is with the slot that waits
+                assert runner.is_alive()
+                threading.Event().wait(0.01)
+            assert {slot for slot, _ in made.progress.order} == {"GPU 1"}
+        runner.join(20)
+        assert len(made.recorded) == 4
+        assert made.progress.waited == ["GPU 0"], "reported once"
+
+    def test_waiting_ends_some_time(self, make):
+        made = make(executor={"lock_timeout_s": 0.05})
+        with (
+            filelock.FileLock(made.slots[0].lock_path),
+            pytest.raises(WorkerError, match=r"GPU 0 was in use .*resume=last"),
+        ):
+            made.run(trials(1))
+        assert made.recorded == []
+
+    def test_a_stop_ends_waiting(self, make):
+        stop = threading.Event()
+        made = make(stop=stop)
+        with filelock.FileLock(made.slots[0].lock_path):
+            runner = self.runner(made, trials(1))
+            assert made.progress.waiting_now.wait(20)
+            stop.set()
+            runner.join(20)
+        assert (runner.is_alive(), made.recorded) == (False, [])
+
+    def test_the_lock_is_held_while_a_trial_runs_and_not_after(self, make):
+        seen = []
+
+        def answer(request, env):
+            try:
+                filelock.FileLock(made.slots[0].lock_path).acquire(timeout=0)
+            except filelock.Timeout:
+                seen.append("held")
+            return ok(request)
+
+        made = make(Server(answer))
+        made.run(trials(2))
+        assert seen == ["held", "held"]
+        with filelock.FileLock(made.slots[0].lock_path).acquire(timeout=0):
+            pass
+
+
+def test_a_cell_run_is_its_key_and_interpreter():
+    (cell,), (same,) = cells(1), cells(1)
+    assert CellRun(cell, HERE) == CellRun(same) and len({CellRun(cell), CellRun(same)}) == 1

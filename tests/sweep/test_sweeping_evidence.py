@@ -1,0 +1,209 @@
+"""Evidence from end to end: the fork server, a child a piece, and what becomes of pieces that misbehave."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+
+import filelock
+import pytest
+
+from effbench.cell import Status
+from effbench.errors import WorkerError
+from effbench.message import EvidenceRequest
+from effbench.sweep import evidence
+from effbench.sweep.client import ForkServer
+from effbench.sweep.devices import Slot
+
+pytestmark = pytest.mark.slow
+
+PIECES = """
+import os, signal, time
+import torch
+from effbench.errors import UnsupportedError
+
+def fine(device, **settings):
+    cache = os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    return {"device": str(device), "settings": settings, "seeded": torch.rand(1).item(), "pid": os.getpid(),
+            "cache": cache, "cache_is_there": os.path.isdir(os.path.dirname(cache))}
+
+def unsupported(device):
+    raise UnsupportedError("it needs CUDA")
+
+def wrong(device):
+    raise ValueError("first line\\nsecond line")
+
+def not_plain(device):
+    return {"tensor": torch.ones(1)}
+
+def not_finite(device):
+    return {"ratio": float("nan")}
+
+def nothing(device):
+    return None
+
+def crashes(device):
+    print("last words", flush=True)
+    os.abort()
+
+def hangs(device, pid_file=None):
+    if pid_file:
+        with open(pid_file, "w") as file:
+            file.write(str(os.getpid()))
+    time.sleep(600)
+
+def takes_the_server_along(device):
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """One that finds the pieces in its working directory; torch is loaded in each child."""
+    folder = tmp_path_factory.mktemp("pieces")
+    (folder / "my_pieces.py").write_text(PIECES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        server = ForkServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(autouse=True)
+def own_locks(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def gather(requests, server, **more):
+    return evidence.gather(requests, server, [], **more)
+
+
+def request(name, **more):
+    return EvidenceRequest(f"my_pieces.{name}", device="cpu", **more)
+
+
+def test_each_piece_costs_itself_alone(server):
+    names = ["fine", "unsupported", "crashes", "hangs", "fine"]
+    seen = []
+    outcomes = gather(
+        [request(name) for name in names], server, timeout_s=10, on_outcome=lambda outcome: seen.append(outcome)
+    )
+    assert seen == outcomes
+    assert [outcome.request.target for outcome in outcomes] == [f"my_pieces.{name}" for name in names]
+    statuses = [outcome.status for outcome in outcomes]
+    assert statuses == [Status.OK, Status.UNSUPPORTED, Status.CRASHED, Status.TIMEOUT, Status.OK]
+    fine, unsupported, crashed, hung, again = outcomes
+    assert (fine.facts["device"], fine.reason) == ("cpu", None)
+    assert fine.seconds > 0
+    assert (unsupported.reason, unsupported.facts) == ("it needs CUDA", None)
+    assert crashed.reason == "killed by SIGABRT (in running)"
+    assert "last words" in crashed.log
+    assert hung.reason == "not done after 10 s (in running)"
+    assert hung.seconds >= 10
+    assert again.facts["pid"] != fine.facts["pid"]
+
+
+def test_seeds_settings_and_caches(server):
+    first, second, other = gather(
+        [request("fine", settings={"width": 3}), request("fine"), request("fine", seed=1)], server
+    )
+    assert first.facts["settings"] == {"width": 3}
+    assert first.facts["seeded"] == second.facts["seeded"] != other.facts["seeded"]
+    assert first.facts["cache"] != second.facts["cache"]
+    assert first.facts["cache_is_there"]
+    assert not os.path.exists(os.path.dirname(first.facts["cache"])), "gone afterwards"  # noqa: PTH110, PTH120
+    assert first.request.cache_dir is None
+
+
+def test_a_cache_of_the_callers_stays(server, tmp_path):
+    (found,) = gather([request("fine", cache_dir=str(tmp_path))], server)
+    assert found.facts["cache"] == str(tmp_path / "inductor")
+    assert tmp_path.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("wrong", "ValueError: first line"),
+        ("not_plain", "TypeError: fact 'tensor' is not plain JSON: "),
+        ("not_finite", "TypeError: fact 'ratio' is not plain JSON: "),
+        ("nothing", "TypeError: a piece of evidence returns a dict of facts, not NoneType"),
+        ("no_such", "ConfigError: _target_=my_pieces.no_such: my_pieces has no no_such"),
+    ],
+)
+def test_an_error_has_its_reason(server, name, reason):
+    (found,) = gather([request(name)], server)
+    assert found.status is Status.ERROR
+    assert found.reason.startswith(reason)
+    assert "Traceback" in found.traceback
+
+
+def test_a_shipped_piece_that_needs_cuda_is_unsupported_here(server, monkeypatch):
+    asked = [
+        EvidenceRequest("effbench.experiments.graph_weights.weights", device="cpu"),
+        EvidenceRequest("effbench.experiments.graph_weights.weights", device="cuda"),
+        EvidenceRequest("effbench.experiments.storage.storage"),
+    ]
+    on_cpu, on_cuda, auto = gather(asked, server)
+    assert (on_cpu.status, on_cpu.reason) == (
+        Status.UNSUPPORTED, "weights needs CUDA, and this runs on cpu"
+    )  # fmt: skip
+    assert (on_cuda.status, on_cuda.reason) == (
+        Status.UNSUPPORTED, "device=cuda, and torch sees no CUDA device here"
+    )  # fmt: skip
+    assert auto.status is Status.OK
+    assert auto.request.device == "cpu"
+
+
+def test_the_device_is_locked_while_a_piece_runs(server, monkeypatch):
+    monkeypatch.setattr("effbench.sweep.devices.POLL_S", 0.02)
+    lock = filelock.FileLock(Slot("CPU", "cpu").lock_path, mode=0o666)
+    lock.acquire()
+    with pytest.raises(WorkerError, match="in use by another effbench"):
+        gather([request("fine")], server, lock_timeout_s=0.1)
+    lock.release()
+    (found,) = gather([request("fine")], server, lock_timeout_s=0.1)
+    assert found.status is Status.OK
+
+
+def test_a_stopped_gathering_returns_what_it_has(server):
+    stop = threading.Event()
+    began = time.monotonic()
+    outcomes = gather(
+        [request("fine"), request("hangs"), request("fine")],
+        server,
+        stop=stop,
+        on_outcome=lambda outcome: threading.Timer(1.0, stop.set).start(),
+    )
+    assert [outcome.status for outcome in outcomes] == [Status.OK]
+    assert time.monotonic() - began < 60
+
+
+def test_ctrl_c_ends_the_piece(server, tmp_path, wait_gone):
+    pid_file = tmp_path / "pid"
+
+    class Interrupted(threading.Event):
+        def is_set(self):
+            if pid_file.exists() and pid_file.read_text():
+                raise KeyboardInterrupt
+            return False
+
+    with pytest.raises(KeyboardInterrupt):
+        gather([request("hangs", settings={"pid_file": str(pid_file)})], server, stop=Interrupted())
+    wait_gone(int(pid_file.read_text()))
+    assert gather([request("fine")], server, lock_timeout_s=0.1)[0].status is Status.OK
+
+
+def test_a_server_that_dies_is_replaced(tmp_path, monkeypatch):
+    (tmp_path / "my_pieces.py").write_text(PIECES)
+    monkeypatch.chdir(tmp_path)
+    server = ForkServer(preload=False)
+    try:
+        found = gather([request("takes_the_server_along"), request("fine")], server, timeout_s=120)
+    finally:
+        server.close()
+    assert [outcome.status for outcome in found] == [Status.CRASHED, Status.OK]
+    assert "the fork server ended" in found[0].reason
