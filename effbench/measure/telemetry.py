@@ -20,6 +20,7 @@ CLOCKS_EVENTS = {
     0x0000000000000080: "hw_power_brake_slowdown",
     0x0000000000000100: "display_clock_setting",
 }
+MEMORY_V2 = 0x02000028  # nvmlMemory_v2, which reports the driver's own reserve separately
 POLL_S = 0.02  # a poll idles the GPU for some tens of microseconds
 MIN_ENERGY_S = 0.3
 
@@ -47,11 +48,77 @@ class EnergyMark:
     time: float
 
 
-@dataclass
-class Telemetry:
-    """Readings around and during a timed part. All methods are harmless where NVML is missing."""
+class Nvml:
+    """NVML of this machine: a query answers None for what the driver does not report.
 
+    `error` says why NVML is missing, None if it works.
+    """
+
+    def __init__(self) -> None:
+        self.module: Any = None
+        self.error: str | None = None
+        try:
+            import pynvml
+        except ImportError as error:
+            self.error = str(error)
+            return
+        try:
+            pynvml.nvmlInit()
+            self.module = pynvml
+        except pynvml.NVMLError as error:
+            self.error = str(error)
+
+    def ask(self, function: str, *args: Any) -> Any:
+        if self.module is None:
+            return None
+        try:
+            return getattr(self.module, function)(*args)
+        # TypeError: an older binding that takes fewer arguments
+        except (self.module.NVMLError, AttributeError, TypeError, ValueError):
+            return None
+
+    def handle(self, uuid: str) -> Any:
+        """Return the handle of the GPU or MIG instance with this UUID, with or without its prefix."""
+        for prefix in ("GPU-", "MIG-"):  # torch does not tell the two apart
+            found = self.ask("nvmlDeviceGetHandleByUUID", prefix + uuid.removeprefix("GPU-").removeprefix("MIG-"))
+            if found is not None:
+                return found
+        return None
+
+
+@dataclass
+class Gpu:
+    """One GPU or MIG instance. Every query answers None without NVML (`handle` is None)."""
+
+    nvml: Nvml | None = None
     handle: Any = None
+    name: str = "GPU"
+
+    def ask(self, function: str, *args: Any) -> Any:
+        """Return the answer to an NVML query of this GPU, None if the driver does not support it."""
+        return None if self.nvml is None or self.handle is None else self.nvml.ask(function, self.handle, *args)
+
+    def clocks_events(self) -> int | None:
+        """Return the bits of nvmlClocksEventReasons."""
+        bits = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
+        # the name before driver 535
+        return self.ask("nvmlDeviceGetCurrentClocksThrottleReasons") if bits is None else bits
+
+    def used_bytes(self) -> int | None:
+        """Return the device memory in use by all processes, without the driver's own reserve."""
+        memory = self.ask("nvmlDeviceGetMemoryInfo", MEMORY_V2)
+        return None if memory is None else int(memory.used)
+
+    def utilization(self) -> int | None:
+        """Return the percentage of the driver's last sampling interval in which any kernel ran."""
+        rates = self.ask("nvmlDeviceGetUtilizationRates")
+        return None if rates is None else int(rates.gpu)
+
+
+@dataclass
+class Telemetry(Gpu):
+    """Readings around and during a timed part. All methods are harmless without NVML."""
+
     readings: list[Reading] = field(default_factory=list)
     marks: list[EnergyMark] = field(default_factory=list)
     next_poll: float = 0.0
@@ -60,39 +127,16 @@ class Telemetry:
 
     @classmethod
     def open(cls, uuid: str | None) -> Telemetry:
-        """The GPU with this UUID (with or without the prefix `GPU-`); an empty one without a UUID or without NVML."""
+        """Return the GPU with this UUID; an empty one without a UUID or without NVML."""
         if uuid is None:
             return cls()
-        import pynvml
-
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError:
-            return cls()
-        for prefix in ("GPU-", "MIG-"):  # torch does not tell the two apart
-            try:
-                return cls(pynvml.nvmlDeviceGetHandleByUUID(prefix + uuid.removeprefix("GPU-").removeprefix("MIG-")))
-            except pynvml.NVMLError:
-                continue
-        return cls()
-
-    def ask(self, function: str, *args: Any) -> Any:
-        """An NVML query of this GPU, or None where the driver does not support it."""
-        if self.handle is None:
-            return None
-        import pynvml
-
-        try:
-            return getattr(pynvml, function)(self.handle, *args)
-        except (pynvml.NVMLError, AttributeError):
-            return None
+        nvml = Nvml()
+        return cls(nvml, nvml.handle(uuid))
 
     def read(self) -> Reading:
         """A look at the GPU now."""
         power = self.ask("nvmlDeviceGetPowerUsage")
-        bits = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
-        if bits is None:  # the name before driver 535
-            bits = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        bits = self.clocks_events()
         return Reading(
             sm_clock_mhz=self.ask("nvmlDeviceGetClockInfo", 1),
             memory_clock_mhz=self.ask("nvmlDeviceGetClockInfo", 2),
@@ -148,20 +192,6 @@ class Telemetry:
             tuple(reasons),
         )
 
-    def used_bytes(self) -> int | None:
-        """Device memory in use by all processes, without what the driver reserves for itself."""
-        if self.handle is None:
-            return None
-        import pynvml
-
-        memory = self.ask("nvmlDeviceGetMemoryInfo", getattr(pynvml, "nvmlMemory_v2", None))
-        return None if memory is None else int(memory.used)
-
-    def utilization(self) -> int | None:
-        """Percent of the driver's last sampling interval in which any kernel ran."""
-        rates = self.ask("nvmlDeviceGetUtilizationRates")
-        return None if rates is None else int(rates.gpu)
-
     def process_bytes(self) -> int | None:
         """Device memory of this process, context included; None where NVML cannot tell (another PID namespace)."""
         for process in self.ask("nvmlDeviceGetComputeRunningProcesses") or ():
@@ -179,13 +209,8 @@ class Telemetry:
     def working_pids(self, since: float) -> set[int] | None:
         """Processes of which a kernel ran since that time (seconds since the epoch), this one included; None where the
         driver does not say, or numbers them otherwise than this process does (a container)."""
-        if self.handle is None:
-            return None
-        import pynvml
-
-        try:
-            seen = pynvml.nvmlDeviceGetProcessUtilization(self.handle, int(since * 1e6))
-        except pynvml.NVMLError:  # not supported, or no samples yet
+        seen = self.ask("nvmlDeviceGetProcessUtilization", int(since * 1e6))
+        if seen is None:  # not supported, or no samples yet
             return None
         working = {sample.pid for sample in seen if sample.smUtil and sample.timeStamp >= since * 1e6}
         return working if os.getpid() in {sample.pid for sample in seen} else None
