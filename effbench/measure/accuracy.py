@@ -203,7 +203,7 @@ def compare_with_float64(output: Any, reference: Any, exact: Any, tolerance: flo
     return None
 
 
-def float64_twin(module: torch.nn.Module) -> Callable[..., Any]:
+def in_float64(module: torch.nn.Module) -> Callable[..., Any]:
     """The module with the same (rounded) weights, computing in float64; float inputs are cast."""
     twin = copy.deepcopy(module).double()
 

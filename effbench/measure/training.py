@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from effbench.errors import UnsupportedError
 from effbench.measure import accuracy, work
-from effbench.measure.trajectories import Exact, Trajectory
+from effbench.measure.training_accuracy import Exact, Trajectory
 
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 #: Up to this many elements a target is made on the CPU, so that its values are the same on every device.
@@ -90,7 +90,7 @@ class Mean:
         return total([out.mean() for out in outs])
 
 
-class Own:
+class UserLoss:
     """A user's callable(output, inputs) -> scalar; `inputs` maps the names of the model's inputs to tensors."""
 
     scale: float | None = None

@@ -68,8 +68,8 @@ class GpuWatch(timing.Watch):
         if slow := sorted(SLOWDOWNS.intersection(seen)):
             return f"clocks lowered ({', '.join(slow)})"
         here = self.gpu.foreign_pids() or set()
-        if strangers := here - self.known_pids:
-            return f"another process began to use this GPU ({pids(strangers)})"
+        if newcomers := here - self.known_pids:
+            return f"another process began to use this GPU ({pids(newcomers)})"
         if here and (working := here & (self.gpu.working_pids(self.since) or set())):
             self.since = time.time()
             return f"another process works on this GPU ({pids(working)})"
@@ -119,7 +119,7 @@ def is_shared(gpu: Telemetry) -> bool:
     return (gpu.used_bytes() or 0) >= FOREIGN_BYTES
 
 
-def busy_stranger(gpu: Telemetry, wait_s: float, sleep=time.sleep) -> str | None:
+def busy_foreign_process(gpu: Telemetry, wait_s: float, sleep=time.sleep) -> str | None:
     """Before this process has touched the GPU: does another work on it? Waits up to `wait_s` for it to stop.
 
     Memory that somebody holds without working does not disturb. None where the GPU is free (or nobody can tell).

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from effbench.errors import UnsupportedError
-from effbench.modes.base import Prepared, needs_compiler, truth
-from effbench.modes.options import checked
+from effbench.modes.base import Mode, Prepared, needs_compiler, truth
+from effbench.modes.inductor import checked_options
 
 PACKAGE = "aot-inductor.pt2"
 #: What torch imports with its first package: compile seconds exclude imports. Private: a name may be gone.
@@ -35,7 +35,7 @@ STATIC = (
 )
 
 
-class AotInductor:
+class AotInductor(Mode):
     """`strict`: torch.export's own; `options`: Inductor's, by name.
 
     The package lies in the folder that the cell's trials of a sweep share: the first one exports, compiles and loads
@@ -44,14 +44,12 @@ class AotInductor:
 
     compiles = True
     uses_dynamo = False
-    settling_calls = 1
     static_shape = True
     wraps_in_cpp = True
-    cache_dir: str | None = None
 
     def __init__(self, strict: bool = False, options: dict[str, Any] | None = None) -> None:
         self.strict = truth("strict", strict)
-        self.options = checked(options)
+        self.options = checked_options(options)
         for name in IMPORTED_LATE:
             with suppress(ImportError):
                 importlib.import_module(name)

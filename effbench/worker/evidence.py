@@ -15,7 +15,7 @@ from effbench.cell import Status
 from effbench.errors import UnsupportedError
 from effbench.message import EvidenceRequest
 from effbench.models.build import resolve_target
-from effbench.modes import vector_instructions
+from effbench.modes import inductor
 from effbench.worker import failures
 
 
@@ -24,7 +24,7 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
     "traceback" where it is an error."""
     request = EvidenceRequest(**payload)
     answer: dict[str, Any] = {"status": Status.OK.value, "reason": None, "facts": None}
-    user_cache = os.environ.get(vector_instructions.FOLDER)
+    user_cache = os.environ.get(inductor.CACHE_FOLDER)
     if request.cache_dir:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(request.cache_dir) / "inductor")
         os.environ["TRITON_CACHE_DIR"] = str(Path(request.cache_dir) / "triton")
@@ -36,7 +36,7 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
         if device.type == "cuda" and not torch.cuda.is_available():
             raise UnsupportedError("device=cuda, and torch sees no CUDA device here")
         if (piece := getattr(function, "piece", None)) and piece.writes_cpp(device):
-            vector_instructions.learn(user_cache)
+            inductor.learn_vector_instructions(user_cache)
         torch.manual_seed(request.seed)
         say_phase("running")
         answer["facts"] = plain(function(device, **request.settings))

@@ -14,10 +14,11 @@ from omegaconf import OmegaConf
 import effbench
 from effbench.cli import config_folder
 from effbench.models.build import build_module
-from effbench.models.inputs import make_inputs, parse_inputs
+from effbench.models.inputs import make_inputs
 from effbench.models.micro import chase
 from effbench.models.micro.selection import Selection
 from effbench.models.micro.vector_add import TYPES, VectorAdd
+from effbench.models.spec import parse_inputs
 
 QUICK = [
     "protocol=quick",

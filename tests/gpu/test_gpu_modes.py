@@ -14,7 +14,7 @@ from effbench.modes.backends import CudaGraphsBackend
 from effbench.modes.callables import GraphedCallables
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
-from effbench.modes.guard import StaleWeightsError
+from effbench.modes.stale_weights import StaleWeightsError
 from effbench.store import Store
 
 pytestmark = pytest.mark.filterwarnings("default")  # Inductor's advice on TF32

@@ -11,12 +11,11 @@ import torch
 
 import effbench
 from effbench.measure.memory import graph_pool_bytes
-from effbench.models.batch import Batch
 from effbench.models.gpt2 import GPT2Decoder
-from effbench.models.inputs import make_inputs
+from effbench.models.inputs import Batch, make_inputs
 from effbench.models.spec import parse_inputs
 from effbench.modes.bucketed import BucketedGraph
-from effbench.modes.guard import StaleWeightsError
+from effbench.modes.stale_weights import StaleWeightsError
 from effbench.store import Store
 
 MLP_SPECS = parse_inputs({"x": {"shape": [64]}})

@@ -241,7 +241,7 @@ class TestFloat64:
         module = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).bfloat16()
         x = reference(torch.bfloat16, 4, 8)
         with torch.inference_mode():
-            exact = accuracy.float64_twin(module)(x)
+            exact = accuracy.in_float64(module)(x)
             weight, bias = module[0].weight.double(), module[0].bias.double()
             torch.testing.assert_close(exact, (x.double() @ weight.T + bias).relu())
         assert {parameter.dtype for parameter in module.parameters()} == {torch.bfloat16}
@@ -252,4 +252,4 @@ class TestFloat64:
                 assert (x.dtype, ids.dtype, scale.dtype) == (torch.float64, torch.int64, torch.float64)
                 return x[ids] * scale
 
-        accuracy.float64_twin(Net())(torch.ones(3), torch.arange(3), scale=torch.ones(1))
+        accuracy.in_float64(Net())(torch.ones(3), torch.arange(3), scale=torch.ones(1))

@@ -9,7 +9,7 @@ import pytest
 import torch._inductor.output_code as output_code
 from torch._inductor.scheduler import Scheduler
 
-from effbench.measure.partitions import Partitions
+from effbench.measure.counters import Partitions
 
 
 def graph(captured: int | None, parts: int = 0, refused: tuple[str, ...] = (), devices: tuple[str, ...] = ("cuda",)):

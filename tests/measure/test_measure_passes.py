@@ -8,7 +8,8 @@ import pytest
 import torch
 from turned_clock import TurnedClock
 
-from effbench.measure import passes, timing
+from effbench.measure import timing
+from effbench.worker.stream import latency_facts
 
 CPU = torch.device("cpu")
 SIZES = [3, 1, 3, 2]
@@ -34,7 +35,7 @@ def sizes_of(clock):
 
 
 def test_warm_up_is_whole_passes(clock):
-    found = passes.warm_up(clock.step, INPUTS, CPU, rules())
+    found = timing.warm_up(clock.step, INPUTS, CPU, rules(), 4)
     assert (found.calls, found.steady) == (8, True)
     assert found.samples_ms == pytest.approx([0.6, 0.2, 0.6, 0.4] * 2)
     assert sizes_of(clock) == SIZES * 2
@@ -42,30 +43,30 @@ def test_warm_up_is_whole_passes(clock):
 
 def test_warm_up_that_never_settles_ends(clock):
     growing = clock.taking(lambda size: size * 2e-4 * 1.2 ** len(clock.calls))
-    found = passes.warm_up(growing, INPUTS, CPU, rules(max_warmup_calls=12))
+    found = timing.warm_up(growing, INPUTS, CPU, rules(max_warmup_calls=12), 4)
     assert (found.calls, found.steady) == (12, False)
 
 
 def test_warm_up_goes_on_until_passes_are_steady(clock):
     falling = clock.taking(lambda size: size * 2e-4 * (4 if len(clock.calls) <= 4 else 1))
-    found = passes.warm_up(falling, INPUTS, CPU, rules())
+    found = timing.warm_up(falling, INPUTS, CPU, rules(), 4)
     assert found.steady
     assert 8 < found.calls < 40
 
 
 def test_latency_is_whole_passes_in_order(clock):
-    found = passes.time_latency(clock.step, INPUTS, CPU, rules(), 1.0)
+    found = timing.time_latency(clock.step, INPUTS, CPU, rules(), 1.0, whole=4)
     assert found.calls == len(found.samples_ms) == len(found.enqueue_ms) == len(clock.calls)
-    assert found.calls >= 4 * passes.FEWEST_PASSES
+    assert found.calls >= 4 * timing.FEWEST_PASSES
     assert sizes_of(clock) == SIZES * (found.calls // 4)
-    told = passes.describe(found.samples_ms, SIZES)
+    told = latency_facts(found.samples_ms, SIZES)
     assert {size: entry["calls"] for size, entry in told["by_size"].items()} == {"1": 1, "2": 1, "3": 2}
     assert [told["by_size"][size]["latency_ms"] for size in "123"] == pytest.approx([0.2, 0.4, 0.6])
     assert told["latency_p50_ms"] <= told["latency_p95_ms"] <= told["latency_p99_ms"]
 
 
 def test_a_budget_that_is_too_short_still_gives_a_pass(clock):
-    assert passes.time_latency(clock.step, INPUTS, CPU, rules(), 0.0).calls == 4
+    assert timing.time_latency(clock.step, INPUTS, CPU, rules(), 0.0, whole=4).calls == 4
 
 
 def test_disturbed_passes_are_thrown_away_whole(clock):
@@ -76,14 +77,14 @@ def test_disturbed_passes_are_thrown_away_whole(clock):
             self.left -= 1
             return self.left >= 0
 
-    found = passes.time_latency(clock.step, INPUTS, CPU, rules(), 1.0, Twice())
+    found = timing.time_latency(clock.step, INPUTS, CPU, rules(), 1.0, Twice(), 4)
     assert found.calls % 4 == 0
     assert len(clock.calls) > found.calls == len(found.enqueue_ms)
 
 
 def test_percentiles_and_medians():
     samples = [1.0, 10.0, 1.0, 10.0, 3.0, 20.0]
-    told = passes.describe(samples, [1, 8])
+    told = latency_facts(samples, [1, 8])
     assert told["passes"] == 3
     assert told["by_size"] == {"1": {"calls": 1, "latency_ms": 1.0}, "8": {"calls": 1, "latency_ms": 10.0}}
     assert told["latency_mean_ms"] == pytest.approx(7.5)
@@ -91,6 +92,6 @@ def test_percentiles_and_medians():
 
 
 def test_most_samples_are_counted_in_calls():
-    found = passes.rules_of_passes(rules(max_samples=10), 4)
+    found = timing.rules_of_passes(rules(max_samples=10), 4)
     assert found.max_samples == 2
-    assert Counter([found.min_samples])[passes.FEWEST_PASSES] == 1
+    assert Counter([found.min_samples])[timing.FEWEST_PASSES] == 1

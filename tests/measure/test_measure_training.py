@@ -7,8 +7,16 @@ import torch
 from torch import nn
 
 from effbench.errors import UnsupportedError
-from effbench.measure.training import Mean, MeanSquare, Own, Training, inputs_of, make_optimizer, without_dropout
-from effbench.measure.trajectories import judge, not_finite
+from effbench.measure.training import (
+    Mean,
+    MeanSquare,
+    Training,
+    UserLoss,
+    inputs_of,
+    make_optimizer,
+    without_dropout,
+)
+from effbench.measure.training_accuracy import judge, not_finite
 
 CPU = torch.device("cpu")
 STEPS = 4
@@ -209,9 +217,9 @@ def test_random_numbers_in_the_module_are_said_to_be_random():
 
 
 def test_eagers_own_nan_is_found():
-    made = training(loss=Own(lambda output, given: output.sum() * float("nan"), "nan"))
+    made = training(loss=UserLoss(lambda output, given: output.sum() * float("nan"), "nan"))
     assert "eager's loss is nan in step 1" in not_finite(made.follow(made.step_over(made.module), inputs(), 1))
-    made = training(loss=Own(lambda output, given: (output.sum() * 0).sqrt() + 1, "root"))
+    made = training(loss=UserLoss(lambda output, given: (output.sum() * 0).sqrt() + 1, "root"))
     assert "eager's gradient of constant is not finite" in not_finite(
         made.follow(made.step_over(made.module), inputs(), 1)
     )
@@ -225,13 +233,13 @@ class TestLosses:
             seen.update(given)
             return (output.sum(-1) - given["x"].sum(-1)).square().mean()
 
-        made = training(loss=Own(loss, "mine"))
+        made = training(loss=UserLoss(loss, "mine"))
         made.step_over(made.module)(*inputs()[0][0])
         assert torch.equal(seen["x"], inputs()[0][0][0])
 
     @pytest.mark.parametrize("wrong, said", [(lambda o, i: o, r"\(6, 4\)"), (lambda o, i: 1.0, "float")])
     def test_it_must_give_a_scalar(self, wrong, said):
-        made = training(loss=Own(wrong, "pkg.loss"))
+        made = training(loss=UserLoss(wrong, "pkg.loss"))
         with pytest.raises(ValueError, match=f"training.loss=pkg.loss gave {said}"):
             made.step_over(made.module)(*inputs()[0][0])
 

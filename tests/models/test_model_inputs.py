@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from effbench.models import inputs
-from effbench.models.inputs import make_inputs, parse_inputs
+from effbench.models.inputs import make_inputs
+from effbench.models.spec import parse_inputs
 
 
 def make(seed=0, bs=4, dtype=torch.float32, **nodes):

@@ -9,15 +9,13 @@ import torch
 from torch.utils._pytree import tree_map
 
 from effbench.errors import ConfigError, UnsupportedError
-from effbench.models.batch import Batch
 from effbench.models.gpt2 import GPT2Decoder
-from effbench.models.inputs import make_inputs
+from effbench.models.inputs import Batch, make_inputs
 from effbench.models.spec import parse_inputs
-from effbench.modes.bucketed import BucketedGraph
+from effbench.modes.bucketed import OUTPUTS, PADDINGS, BucketedGraph, batch_dim
 from effbench.modes.callables import GraphedCallables
-from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
-from effbench.modes.guard import StaleWeightsError
-from effbench.modes.runner import OUTPUTS, PADDINGS, Captured, batch_dim
+from effbench.modes.graphs import Captured, CompiledCudaGraph, CudaGraph
+from effbench.modes.stale_weights import StaleWeightsError
 from effbench.worker.stream import sliced
 
 CPU = torch.device("cpu")
@@ -218,11 +216,11 @@ class TestGuard:
         ({"padding": "nan"}, "keep, zero, sentinel"),
         ({"guard": "warn"}, "null, refuse"),
         ({"buckets": "x"}, "no preset"),
-        ({"warmups": "x"}, "mode.warmups=x is not allowed; it takes a whole number from 0"),
-        ({"warmups": -3}, "mode.warmups=-3 is not allowed"),
-        ({"warmups": True}, "mode.warmups=True is not allowed"),
-        ({"torch_compile_max_bs": "a"}, "mode.torch_compile_max_bs=a is not allowed"),
-        ({"torch_compile_max_bs": -1}, "mode.torch_compile_max_bs=-1 is not allowed"),
+        ({"warmups": "x"}, "mode.warmups is .*a whole number from 0"),
+        ({"warmups": -3}, "mode.warmups is -3"),
+        ({"warmups": True}, "mode.warmups is True"),
+        ({"torch_compile_max_bs": "a"}, "mode.torch_compile_max_bs is"),
+        ({"torch_compile_max_bs": -1}, "mode.torch_compile_max_bs is"),
     ],
 )
 def test_settings_are_checked(settings, said):
@@ -236,7 +234,7 @@ def test_settings_are_checked(settings, said):
 )
 @pytest.mark.parametrize("value", [-1, 1.5, "x"])
 def test_warmups_of_other_graphs_are_checked(mode, name, value):
-    with pytest.raises(ConfigError, match=f"mode.{name}={value} is not allowed"):
+    with pytest.raises(ConfigError, match=f"mode.{name} is {value!r}; allowed"):
         mode(**{name: value})
 
 

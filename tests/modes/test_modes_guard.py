@@ -10,7 +10,7 @@ from effbench.errors import ConfigError
 from effbench.modes import graphs
 from effbench.modes.base import Prepared
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
-from effbench.modes.guard import Fingerprint, StaleWeightsError, guarded
+from effbench.modes.stale_weights import Fingerprint, StaleWeightsError, guarded
 
 
 class Net(nn.Module):

@@ -8,7 +8,7 @@ import torch._dynamo.utils
 from torch import nn
 
 from effbench.errors import ConfigError
-from effbench.modes.selective import Selection, blocks_of, matching, twin_of
+from effbench.modes.selective import Selection, blocks_of, matching, shared_weight_copy
 
 
 class Block(nn.Module):
@@ -79,7 +79,7 @@ def run(selection: Selection, module: nn.Module) -> dict:
 
 def test_a_twin_shares_its_tensors_and_nothing_else():
     module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval()
-    twin = twin_of(module)
+    twin = shared_weight_copy(module)
     assert all(a is b for a, b in zip(module.state_dict(keep_vars=True).values(),
                                       twin.state_dict(keep_vars=True).values(), strict=True))  # fmt: skip
     assert twin[0] is not module[0]
@@ -100,7 +100,7 @@ def test_the_outermost_matches(patterns, names):
 
 
 def test_a_pattern_that_matches_nothing_names_the_nearest():
-    with pytest.raises(ConfigError, match=r"mode.skip: no module inside Stack matches 'haed'; nearest: head"):
+    with pytest.raises(ConfigError, match=r"mode.skip: no module inside Stack matches 'haed'; did you mean head"):
         matching(Stack(), "skip", ["layers.*", "haed"])
 
 

@@ -162,8 +162,8 @@ mine = [int(fd) for fd in os.listdir("/proc/self/fd") if int(fd) > 2]
         ("b'\\xff\\n'", 1),
         ("b'[' * 100_000 + b'\\n'", 100_000),
         ("b'{\"v\":1}\\n'", 7),
-        ("b'{\"v\":1,\"phase\":[]}\\n'", 18),
-        ("b'{\"phase\":\"timing\"}\\n'", 18),
+        ('b\'{"v":1,"phase":[]}\\n\'', 18),
+        ('b\'{"phase":"timing"}\\n\'', 18),
     ],
 )
 def test_what_is_no_message_ends_its_own_task_alone(server, rubbish, size):

@@ -11,8 +11,9 @@ import torch
 from effbench import cli
 from effbench.cell import Cell
 from effbench.models.spec import parse_inputs
+from effbench.modes.base import Mode
 from effbench.store import Store
-from effbench.worker import stream
+from effbench.worker import stream, trial
 
 SPECS = parse_inputs({"x": {"shape": [3]}, "scale": {"shape": [3], "batch_dim": None}})
 CPU = torch.device("cpu")
@@ -21,7 +22,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from effbench.modes.bucketed import BucketedGraph
-from effbench.modes.runner import Captured
+from effbench.modes.graphs import Captured
 
 
 def capture(function, args, kwargs):
@@ -62,18 +63,13 @@ def test_without_a_stream_nothing_changes():
     inputs, checked = sets(one)
     assert len(inputs) == 3
     assert checked == inputs
-    assert stream.whole_passes(one, 7) == 7
-    assert stream.facts(one, [1.0]) == {}
+    assert stream.sizes_of(one) == [4]
 
-    class Mode:
-        settling_calls = 3
+    class OneShape(Mode):
         static_shape = True
 
-    assert stream.settling_calls(one, Mode(), inputs) == 3
-    assert stream.unsupported(one, Mode()) is None
-    assert "one static shape" in stream.unsupported(cell([1, 2]), Mode())
-    assert stream.settling_calls(cell([1, 2]), Mode(), inputs[:2]) == 6
-    assert stream.whole_passes(cell([1, 2, 2]), 7) == 9
+    assert trial.unsupported(one, OneShape(), CPU) is None
+    assert "one static shape" in trial.unsupported(cell([1, 2]), OneShape(), CPU)
 
 
 def test_every_size_is_checked_once_from_the_largest_down():

@@ -11,7 +11,7 @@ from effbench.cell import Cell, Status, Trial
 from effbench.measure import timing
 from effbench.measure.telemetry import Telemetry
 from effbench.message import DEVICE_PHASE, TrialRequest
-from effbench.worker import stream, trial
+from effbench.worker import trial
 
 RULES = timing.Rules(
     budget_s=1.0, min_time_s=0.1, min_samples=5, target_interval=0.005, max_samples=1000,
@@ -22,11 +22,11 @@ RULES = timing.Rules(
 def time_step(monkeypatch, enqueue_ms, period_ms, sizes=None):
     latency = timing.Timing([5.2] * 9, 9, 0.05, enqueue_ms=[enqueue_ms] * 9)
     period = timing.Timing([period_ms] * 9, 90, 0.2)
-    timers = SimpleNamespace(time_latency=lambda *_: latency, time_period=lambda *_: period)
-    monkeypatch.setattr(stream, "timers", lambda cell: timers)
+    monkeypatch.setattr(timing, "time_latency", lambda *_: latency)
+    monkeypatch.setattr(timing, "time_period", lambda *_: period)
     cell = SimpleNamespace(stream=sizes and {"sizes": sizes})
     done = Trial("key", 0, Status.OK)
-    run = SimpleNamespace(trial=done, rules=RULES, device=torch.device("cuda"), cell=cell)
+    run = SimpleNamespace(trial=done, rules=RULES, device=torch.device("cuda"), cell=cell, whole=1)
     return trial.time_step(run, lambda: None, [((), {})], Telemetry(), False)
 
 
@@ -55,6 +55,7 @@ def test_a_stream_has_calls_of_many_sizes(monkeypatch):
 
 def test_the_gpu_is_touched_before_any_code_of_the_user(monkeypatch):
     """So that what fails there is known to be the harness's failure."""
+
     def refuse(*_, **options):
         raise RuntimeError("CUDA driver initialization failed")
 

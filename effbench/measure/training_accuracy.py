@@ -1,4 +1,4 @@
-"""Are some steps of training right? Losses, gradients, parameters and buffers against eager's, the update against the
+"""Accuracy of training steps: losses, gradients, parameters and buffers against eager's, the update against the
 optimizer's own.
 
 Parameters after some steps are a poor witness of the gradients: Adam divides each gradient by its own size, so that
@@ -63,7 +63,7 @@ ExactStep = Callable[[dict[str, Tensor], int], Exact]
 
 
 @dataclass
-class Judgement:
+class TrainingVerdict:
     """`error`: the worst of losses, all gradients together, all parameters together and all buffers, relative to eager.
     `reason`: what is wrong, None where nothing is. `by_float64`: float64 was asked."""
 
@@ -100,10 +100,10 @@ def judge(
     exact: ExactStep,
     tolerance: float,
     device: torch.device,
-) -> Judgement:
+) -> TrainingVerdict:
     """Compare `found` with `eager`, both from `initial`. `exact` is asked only where eager is too strict a judge.
     `tolerance` is relative."""
-    verdict = Judgement(
+    verdict = TrainingVerdict(
         max(
             losses_error(found, eager),
             joint_error(found.first, eager.first),
@@ -257,7 +257,7 @@ def far_from_exact(
     return None
 
 
-def summary(found: Trajectory, verdict: Judgement) -> dict[str, Any]:
+def summary(found: Trajectory, verdict: TrainingVerdict) -> dict[str, Any]:
     """For the trial's record."""
     return {
         "steps": len(found.losses),
