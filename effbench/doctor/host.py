@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
+import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from effbench.errors import SchemaError, StoreError
 from effbench.metrics import format_bytes
 from effbench.store.connect import parse_url
 from effbench.store.store import Store
-from effbench.store.sweeps import SweepInfo
 from effbench.sweeping.conduct import cache_folder
 from effbench.sweeping.cores import parse_cores
 
@@ -22,6 +22,7 @@ MOST_LOAD = 0.5  # share of the usable cores that other work may take
 MOST_STOLEN = 0.005  # share of the CPU time since boot that a hypervisor may have given to others
 LEAST_AVAILABLE = 4 * 2**30  # a process with torch, CUDA and a compiler's helpers
 LEAST_FREE = 2 * 2**30
+OLD_CACHE_S = 7 * 86400
 SPREAD = "launch-bound cells spread and slow down"
 CPUS = "sys/devices/system/cpu"
 
@@ -45,31 +46,19 @@ def numbers(path: Path) -> dict[str, int]:
     return found
 
 
-def cgroups(root: Path, controller: str) -> list[Path]:
-    """Return the folders of this process's control groups for `controller`, outermost first; both cgroup versions."""
+def cgroups(root: Path) -> list[Path]:
+    """Return the folders of this process's control groups (version 2), outermost first."""
     mount = root / "sys/fs/cgroup"
-    found = []
-    for line in (text(root / "proc/self/cgroup") or "0::/").splitlines():
-        names, _, path = line.partition(":")[2].partition(":")
-        if names and controller not in names.split(","):
-            continue
-        bases = [mount / name for name in (controller, names) if (mount / name).is_dir()] if names else [mount]
-        for base in bases[:1]:
-            group = base / path.strip("/")  # a container may see only its own group, mounted as the base
-            found += [folder for folder in [*reversed(group.parents), group] if folder.is_relative_to(base)]
-    return [folder for folder in dict.fromkeys(found) if folder.is_dir()]
+    lines = text(root / "proc/self/cgroup").splitlines()
+    group = mount / next((line[3:] for line in lines if line.startswith("0::")), "").strip("/")
+    # a container may see only its own group, mounted as the first
+    return [folder for folder in (*reversed(group.parents), group) if folder.is_relative_to(mount) and folder.is_dir()]
 
 
 def quota(root: Path) -> float | None:
     """Return how many cores the control groups allow, None without a limit."""
-    allowances = []
-    for group in cgroups(root, "cpu"):
-        allowed, _, period = text(group / "cpu.max").partition(" ")
-        if not allowed:  # version 1
-            allowed, period = text(group / "cpu.cfs_quota_us"), text(group / "cpu.cfs_period_us")
-        if allowed.isdigit() and period.isdigit() and int(period):
-            allowances.append(int(allowed) / int(period))
-    return min(allowances, default=None)
+    limits = (text(group / "cpu.max").partition(" ") for group in cgroups(root))
+    return min((int(allowed) / int(period) for allowed, _, period in limits if allowed.isdigit()), default=None)
 
 
 def load(machine: Machine) -> Iterator[Finding]:
@@ -95,9 +84,7 @@ def cores(machine: Machine) -> Iterator[Finding]:
         yield warning(what, "a trial shares it with the sweep that watches it", fix)
     allowed = quota(root)
     if allowed is not None and allowed < len(usable):
-        exhausted = max(
-            (numbers(group / "cpu.stat").get("nr_throttled", 0) for group in cgroups(root, "cpu")), default=0
-        )
+        exhausted = max((numbers(group / "cpu.stat").get("nr_throttled", 0) for group in cgroups(root)), default=0)
         yield warning(
             f"a quota of {allowed:g} cores on {len(usable)} (cgroup)"
             + (f", exhausted {counted(exhausted, 'time')} so far" if exhausted else ""),
@@ -142,7 +129,7 @@ def virtual_machine(machine: Machine) -> Iterator[Finding]:
 def memory(machine: Machine) -> Iterator[Finding]:
     """Available memory, or what the control group leaves, if less."""
     kib = numbers(machine.root / "proc/meminfo").get("MemAvailable")
-    left = [bytes_left for group in cgroups(machine.root, "memory") if (bytes_left := room_in(group)) is not None]
+    left = [bytes_left for group in cgroups(machine.root) if (bytes_left := room_in(group)) is not None]
     free = min([*left, *([kib * 1024] if kib is not None else [])], default=None)
     if free is None:
         yield note("free memory cannot be read", "trials may end as oom (host memory ran out)")
@@ -157,13 +144,11 @@ def memory(machine: Machine) -> Iterator[Finding]:
 
 
 def room_in(group: Path) -> int | None:
-    """Return the bytes that the control group may still take, with its inactive file cache; None without a limit."""
-    for most, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-        limit, now = text(group / most), text(group / used)
-        if limit.isdigit() and now.isdigit():
-            stat = numbers(group / "memory.stat")
-            return int(limit) - int(now) + stat.get("total_inactive_file", stat.get("inactive_file", 0))
-    return None
+    """Return the bytes that the control group may still take, inactive file cache included; None without a limit."""
+    limit, now = text(group / "memory.max"), text(group / "memory.current")
+    if not (limit.isdigit() and now.isdigit()):
+        return None
+    return int(limit) - int(now) + numbers(group / "memory.stat").get("inactive_file", 0)
 
 
 def disk_space(machine: Machine) -> Iterator[Finding]:
@@ -220,57 +205,18 @@ def database(machine: Machine) -> Iterator[Finding]:
 
 
 def compile_caches(machine: Machine) -> Iterator[Finding]:
-    """Cache folders of sweeps that are not running. Each is named after its sweep."""
-    folder = cache_folder(None)
-    found = [path for path in sorted(folder.glob("*")) if path.is_dir()]
-    if not found:
-        return
-    file, known = database_file(machine.db), {}
-    if file is None or exists(file):
-        with contextlib.suppress(StoreError), Store.open(machine.db, mode="read") as store:
-            known = {sweep.id: sweep for sweep in store.sweeps()}
-    servers = running_servers(machine.root / "proc")
-    left = [path for path in found if not may_run(known.get(path.name), servers)]
-    if not left:
-        return
-    names = " ".join(str(path) for path in left[:3]) + (" …" if len(left) > 3 else "")
-    kept = [path.name for path in left if path.name in known and known[path.name].state != "completed"]
-    resumable = f"; {', '.join(kept[:3])} can be resumed, and would compile warm" if kept else ""
-    size = format_bytes(sum(size_of(path) for path in left))
-    yield note(
-        f"compile caches of {counted(len(left), 'sweep')} that no longer run: {size} in {folder}",
-        "they take room on the disk" + resumable,
-        f"rm -r {names}",
-    )
-
-
-def may_run(sweep: SweepInfo | None, servers: int) -> bool:
-    """`sweep`: from the database, None for one of another database. `servers`: fork servers on this machine."""
-    if sweep is None:
-        return servers > 0
-    elsewhere = sweep.host.get("hostname") not in (None, socket.gethostname())  # the folder may be shared
-    return sweep.state == "running" and (servers > 0 or elsewhere)
-
-
-def running_servers(proc: Path) -> int:
-    """Count effbench's fork servers that are not this process's own: every running sweep has one."""
-    count = 0
-    for path in proc.glob("[0-9]*"):
-        try:
-            words = (path / "cmdline").read_bytes().split(b"\0")
-            parent = (path / "stat").read_text().rpartition(")")[2].split()[1]
-        except OSError:  # gone meanwhile
-            continue
-        # its forked children have the same command line
-        count += b"effbench.worker.server" in words and parent != str(os.getpid())
-    return count
-
-
-def size_of(folder: Path) -> int:
-    """Return the bytes of all files in the folder."""
-    total = 0
-    for where, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):  # gone meanwhile
-                total += (Path(where) / name).lstat().st_size
-    return total
+    """Cache folders that no sweep has written to for days. Each is named after its sweep."""
+    old, size = [], 0
+    for folder in sorted(cache_folder(None).glob("*")):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            files = [file.lstat() for file in (folder, *folder.rglob("*"))]
+            if time.time() - max(file.st_mtime for file in files) > OLD_CACHE_S:
+                old.append(folder)
+                size += sum(file.st_size for file in files if stat.S_ISREG(file.st_mode))
+    if old:
+        names = " ".join(map(str, old[:3])) + (" …" if len(old) > 3 else "")
+        yield note(
+            f"compile caches of {counted(len(old), 'sweep')} unused for a week: {format_bytes(size)}",
+            "they take room on the disk; a sweep that is resumed without its cache compiles again",
+            f"rm -r {names}",
+        )
