@@ -48,17 +48,6 @@ def example():
     return (torch.randn(2, 4), 3), {"scale": torch.randn(2, 1)}
 
 
-def test_positional():
-    module = Scaled().eval()
-    args, kwargs = example()
-    wrapper = Positional(module, args, kwargs)
-    assert not wrapper.training
-    tensors = wrapper.tensors(args, kwargs)
-    assert [tensor.shape for tensor in tensors] == [(2, 4), (2, 1)]
-    torch.testing.assert_close(wrapper(*tensors), module(*args, **kwargs))
-    assert set(wrapper.parameters()) == set(module.parameters())
-
-
 @pytest.mark.parametrize("settings", [{}, {"freeze": True}, {"optimize_for_inference": True}], ids=str)
 @pytest.mark.parametrize("mode", [JitTrace, JitScript])
 def test_torchscript_follows_its_inputs(mode, settings, recwarn):
@@ -71,15 +60,6 @@ def test_torchscript_follows_its_inputs(mode, settings, recwarn):
     assert prepared.compile_cache == "cold"
     assert any("deprecated" in said for said in prepared.facts["deprecations"])
     assert not [w for w in recwarn if "torch.jit.trace`" in str(w.message)], "recorded, not shown"
-
-
-def test_a_trace_takes_what_it_was_given():
-    module = Scaled().eval()
-    args, kwargs = example()
-    with torch.inference_mode():
-        prepared = JitTrace().prepare(module, args, kwargs)
-        x, scale = torch.randn(2, 4), torch.randn(2, 1)
-        torch.testing.assert_close(prepared.step(x, 3, scale=scale), module(x, 3, scale=scale))
 
 
 def test_a_trace_bakes_a_branch_in_and_says_so():
@@ -188,12 +168,6 @@ def test_the_whole_or_its_parts_are_graphed(graphed, settings, made, graphs):
     assert not [part for part in module.modules() if "forward" in vars(part)], "the module itself stays"
 
 
-@pytest.mark.parametrize("mode", [GraphedCallables(), CudaGraphsBackend()], ids=lambda mode: type(mode).__name__)
-def test_what_needs_cuda_says_so(mode):
-    assert "needs CUDA, and this cell runs on cpu" in mode.missing(CPU)
-    assert mode.missing(CUDA) is None
-
-
 def test_what_the_backend_cudagraphs_skips_is_a_reason():
     """On the CPU it skips everything, as it does on CUDA for a graph with a tensor on the CPU."""
     torch._dynamo.reset()
@@ -277,13 +251,3 @@ def test_a_package_with_its_own_standard_library_is_not_loaded(monkeypatch, tmp_
     with refused:
         mode.prepare(nn.Linear(2, 2).eval(), (torch.randn(1, 2),), {})
     assert len(list(tmp_path.iterdir())) == (not own)
-
-
-def test_libraries_of_the_user_stay():
-    found = exported.with_standard_library({"max_autotune": True, exported.LIBRARIES: ["m"]})
-    assert found == {"max_autotune": True, exported.LIBRARIES: ["m", ":libstdc++.so.6"]}
-
-
-def test_an_option_of_aot_inductor_is_checked():
-    with pytest.raises(ConfigError, match="did you mean max_autotune"):
-        AotInductor(options={"max_autotun": True})
