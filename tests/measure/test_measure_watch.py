@@ -100,14 +100,6 @@ def test_after_three_retries_it_is_kept_and_noisy():
     assert made.noisy == "while timing, on every try: clocks lowered (hw_slowdown)"
 
 
-def test_each_timer_has_its_retries():
-    made = watching(events=[("hw_slowdown",)])
-    for _ in range(2):
-        assert made.disturbed()
-    made.begin()
-    assert [made.disturbed() for _ in range(4)] == [True] * 3 + [False]
-
-
 def test_a_process_that_comes_disturbs_and_one_that_was_there_does_not():
     assert not watching(pids=[{7}, {7}]).disturbed()
     made = watching(pids=[{7}, {7, 8, 9}])
@@ -160,12 +152,6 @@ class TestRestAfterwards:
         assert "another process" in made.noisy
 
 
-def test_who_holds_memory_shares_the_gpu():
-    assert watch.is_shared(Gpu(used=[2**30]))
-    assert not watch.is_shared(Gpu(used=[2**20]))
-    assert not watch.is_shared(Gpu())
-
-
 class Sample:
     def __init__(self, pid, util, at):
         self.pid, self.smUtil, self.timeStamp = pid, util, int(at * 1e6)
@@ -184,12 +170,6 @@ def test_memory_that_is_not_ours_tells_of_a_process_that_nvml_does_not_list(rese
     made = watching(used=[600 * 2**20, 2600 * 2**20])
     assert made.disturbed()
     assert made.discarded == ["another process took 2000 MiB of this GPU"]
-
-
-def test_our_own_memory_does_not(reserved):
-    made = watching(used=[600 * 2**20, 2600 * 2**20])
-    reserved[0] = 2000
-    assert not made.disturbed()
 
 
 def clock(monkeypatch, seconds=0.001):
