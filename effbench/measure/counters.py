@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 import torch._dynamo.utils as dynamo
 
-#: A frame of the stack trace that Inductor puts below its reasons, with its line of code.
+#: A frame of the stack trace below Inductor's reasons, with its line of code.
 FRAME = re.compile(r'File "(?P<file>[^"\n]*)", line (?P<line>\d+), in .*(?:\n(?!\s*File ")\s*(?P<code>\S.*))?')
 
 

@@ -27,7 +27,7 @@ MIN_ENERGY_S = 0.3
 
 @dataclass(frozen=True)
 class Reading:
-    """One look at the GPU. None where the driver does not say."""
+    """One reading. None for what the driver does not report."""
 
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
@@ -41,7 +41,7 @@ class Reading:
 
 @dataclass
 class EnergyMark:
-    """The energy counter at the moment that it was seen to change."""
+    """The energy counter at the moment of a change."""
 
     energy_mj: int
     calls: int
@@ -134,7 +134,7 @@ class Telemetry(Gpu):
         return cls(nvml, nvml.handle(uuid))
 
     def read(self) -> Reading:
-        """A look at the GPU now."""
+        """Return the present state."""
         power = self.ask("nvmlDeviceGetPowerUsage")
         bits = self.clocks_events()
         return Reading(
@@ -146,12 +146,12 @@ class Telemetry(Gpu):
         )
 
     def reasons_since_last(self) -> set[str]:
-        """Clocks events now and in the readings taken since this was last asked."""
+        """Return the clocks events of now and of the readings since the last call."""
         recent, self.asked = self.readings[self.asked :], len(self.readings)
         return {name for reading in (*recent, self.read()) for name in reading.clocks_event_reasons}
 
     def poll(self, calls: int) -> None:
-        """To be called between timed blocks: notes changes of the energy counter, and the state while busy."""
+        """Record changes of the energy counter and the state while busy; called between timed blocks."""
         now = time.perf_counter()
         if self.handle is None or now < self.next_poll:
             return
@@ -164,9 +164,9 @@ class Telemetry(Gpu):
             self.readings.append(self.read())
 
     def energy_per_call_mj(self) -> float | None:
-        """From the first to the last change of the counter; None where the run was too short to tell.
+        """Return the energy a call from the first to the last change of the counter; None if the run was too short.
 
-        The first mark is left out: it is where polling began, not where the counter changed.
+        The first mark is omitted: polling began there, the counter did not change.
         """
         marks = self.marks[1:]
         if len(marks) < 3 or marks[-1].time - marks[0].time < MIN_ENERGY_S:
@@ -174,7 +174,7 @@ class Telemetry(Gpu):
         return (marks[-1].energy_mj - marks[0].energy_mj) / (marks[-1].calls - marks[0].calls)
 
     def busy(self) -> Reading:
-        """Medians of the readings taken while busy."""
+        """Return medians of the readings taken while busy."""
         if not self.readings:
             return Reading()
 
@@ -193,22 +193,23 @@ class Telemetry(Gpu):
         )
 
     def process_bytes(self) -> int | None:
-        """Device memory of this process, context included; None where NVML cannot tell (another PID namespace)."""
+        """Return the device memory of this process with its context; None if NVML cannot tell (another PID
+        namespace)."""
         for process in self.ask("nvmlDeviceGetComputeRunningProcesses") or ():
             if process.pid == os.getpid():
                 return process.usedGpuMemory
         return None
 
     def foreign_pids(self) -> set[int] | None:
-        """Other processes that compute on this GPU; None where NVML does not list even this one (a container)."""
+        """Return other processes that compute on this GPU; None if NVML does not list even this one (a container)."""
         processes = self.ask("nvmlDeviceGetComputeRunningProcesses")
         if processes is None or all(process.pid != os.getpid() for process in processes):
             return None
         return {process.pid for process in processes} - {os.getpid()}
 
     def working_pids(self, since: float) -> set[int] | None:
-        """Processes of which a kernel ran since that time (seconds since the epoch), this one included; None where the
-        driver does not say, or numbers them otherwise than this process does (a container)."""
+        """Return the processes that ran a kernel since that time (seconds since the epoch), this one included; None if
+        the driver does not report it, or numbers processes differently (a container)."""
         seen = self.ask("nvmlDeviceGetProcessUtilization", int(since * 1e6))
         if seen is None:  # not supported, or no samples yet
             return None
