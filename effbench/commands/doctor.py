@@ -83,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def compile_options(answer: dict[str, Any]) -> Iterator[str]:
-    """Describe what the installed torch.compile takes; `answer`: the worker's, see effbench/worker/tasks.py."""
+    """Describe what the installed torch.compile takes; `answer`: the worker's, see
+    effbench/worker/compile_options.py."""
     arguments = answer["arguments"]
     given = ", ".join(f"{name}={default}" for name, default in arguments.items())
     yield f"torch.compile of torch {answer['torch_version']} takes {given}"

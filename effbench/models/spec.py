@@ -1,4 +1,5 @@
-"""What an input of a model looks like, read from its YAML and validated. Standard library only: planning has no torch.
+"""The specification of a model's inputs, read from its YAML and validated. Standard library only: planning has no
+torch.
 
 model:
   inputs:                    # in order of forward's positional arguments
@@ -51,7 +52,7 @@ class InputSpec:
         return self.dtype in INTEGERS
 
     def full_shape(self, bs: int) -> tuple[int, ...]:
-        """The shape with the batch dimension in its place."""
+        """Return the shape with the batch dimension."""
         if self.batch_dim is None:
             return self.shape
         return (*self.shape[: self.batch_dim], bs, *self.shape[self.batch_dim :])

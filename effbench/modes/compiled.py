@@ -16,7 +16,7 @@ DYNAMIC = (None, True, False, MARKED)
 
 
 class Compiled(Mode):
-    """`mode` is one of torch.compile's modes or None; `options` are Inductor's, laid over those of the mode
+    """`mode` is one of torch.compile's modes or None; `options` are Inductor's, which override those of the mode
     (torch.compile itself takes only one of the two). `dynamic`: null, true, false, or marked: the batch dimension of
     every input. `only`, `skip` and `regional` say which parts are compiled (`Selection`)."""
 
@@ -48,7 +48,7 @@ class Compiled(Mode):
         return 3 if self.uses_cuda_graphs else 1
 
     def missing(self, device: torch.device) -> str | None:
-        # max-autotune without CUDA graphs is still autotuned; reduce-overhead without them is nothing
+        # max-autotune without CUDA graphs is still autotuned; reduce-overhead without them does nothing
         if self.mode == "reduce-overhead" and (reason := needs_cuda(device, "reduce-overhead is CUDA graphs: it")):
             return reason
         return needs_compiler(device)

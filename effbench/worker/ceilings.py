@@ -10,7 +10,7 @@ import torch
 
 from effbench.measure import timing
 
-#: a quarter of a second each: enough for the clocks to settle under load
+#: A quarter of a second each: enough for the clocks to settle under load.
 RULES = timing.Rules(
     budget_s=1.0,
     min_time_s=0.25,
@@ -29,7 +29,7 @@ DTYPES = ("bfloat16", "float16", "float32", "tf32", "float64")
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
-    """Answers {"ceilings": {...}}, or {"ceilings": None, "reason": ...} if they cannot be measured."""
+    """Return {"ceilings": {...}}, or {"ceilings": None, "reason": ...} if they cannot be measured."""
     say_phase("ceilings")
     if not torch.cuda.is_available():
         return {"ceilings": None, "reason": "torch sees no CUDA device"}
@@ -68,7 +68,7 @@ def matrix_rate(device: torch.device, name: str) -> float:
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
     try:
-        # what values a product works on changes a GPU's clocks: normal ones are what models have
+        # values change a GPU's clocks: models have normal ones
         a, b = (torch.randn(MATRIX, MATRIX, device=device, dtype=dtype) for _ in range(2))
         return 2 * MATRIX**3 / (period_ms(lambda: torch.mm(a, b), best=True) / 1e3)
     finally:
