@@ -82,7 +82,7 @@ def test_only_and_what_matches_nothing(here):
     assert good["extra"]["facts"]["compiled_modules"] == ["layers.1.mlp"]
     assert good["extra"]["graphs"] == 1
     assert bad["status"] == "error"
-    assert "mode.only: no module inside Stack matches 'layer.*'; nearest: layers." in bad["reason"]
+    assert "mode.only: no module inside Stack matches 'layer.*'; did you mean layers." in bad["reason"]
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ def test_options_are_swept_by_their_dotted_names(here):
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("mode.options.epilog_fusion=true", "nearest: epilogue_fusion"),
+        ("mode.options.epilog_fusion=true", "did you mean epilogue_fusion"),
         ("mode.dynamic=maybe", "allowed: null, true, false, marked"),
         ("mode.options.max_autotune=3", "Unexpected type of attr max_autotune, got int should be bool"),
     ],
