@@ -102,7 +102,7 @@ def compiled(function):
     return torch.compile(function, backend="eager")
 
 
-def test_graph_breaks_and_their_reasons():
+def test_graph_breaks_and_recompiles():
     def broken(x):
         x = x + 1
         torch._dynamo.graph_break()
@@ -113,9 +113,6 @@ def test_graph_breaks_and_their_reasons():
     assert (read.graphs, read.graph_breaks, read.recompiles) == (2, 1, 0)
     (reason,) = read.break_reasons
     assert "graph_break" in reason
-
-
-def test_recompiles():
     step = compiled(lambda x: x.sum() if x.dim() == 1 else x * 2)
     step(torch.ones(2))
     assert counters.read().recompiles == 0

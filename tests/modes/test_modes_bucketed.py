@@ -15,7 +15,6 @@ from effbench.models.spec import parse_inputs
 from effbench.modes.bucketed import OUTPUTS, PADDINGS, BucketedGraph, batch_dim
 from effbench.modes.graphs import Captured
 from effbench.modes.stale_weights import StaleWeightsError
-from effbench.worker.stream import sliced
 
 CPU = torch.device("cpu")
 
@@ -146,14 +145,6 @@ def test_facts_count_padding_and_fallbacks():
     assert late["calls_by_bucket"] == {"2": 1, "4": 0}
 
 
-def test_copying_alone_is_not_a_call():
-    found = prepared(BucketedGraph([4]), Net(), SPECS, [4])
-    args, kwargs = inputs(SPECS, 2, 1)
-    found.copy_inputs(*args, **kwargs)
-    assert torch.equal(found.step.static.buffers[0][:2], args[0])
-    assert found.late_facts()["calls"] == 0
-
-
 def test_no_call_with_a_graph_is_degraded():
     assert "above the largest captured size, 2" in prepared(BucketedGraph([2]), Net(), SPECS, [3]).degraded
     assert prepared(BucketedGraph([2]), Net(), SPECS, [3, 1]).degraded is None
@@ -206,11 +197,3 @@ def test_where_an_output_has_its_batch(one, other, found):
 def test_outputs_that_cannot_be_cut(one, other):
     with pytest.raises(UnsupportedError, match="follows the batch"):
         batch_dim(one, other, (4, 3))
-
-
-def test_slices_are_the_first_rows():
-    args, kwargs = inputs(SPECS, 4, 0)
-    (x, scale), named = sliced((args, kwargs), Batch.of(SPECS, [4]), 3)
-    assert torch.equal(x, args[0][:3]) and x.data_ptr() == args[0].data_ptr()
-    assert scale is args[1]
-    assert torch.equal(named["late"], kwargs["late"][:, :3]) and named["late"].is_contiguous()

@@ -75,24 +75,6 @@ def test_a_script_keeps_a_branch_and_refuses_what_it_cannot():
         JitScript().prepare(NotScriptable(), (torch.ones(3),), {})
 
 
-def test_what_the_graphed_parts_are_called_with():
-    first, second = nn.Linear(4, 4), Scaled()
-
-    class Outer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.second, self.first = second, first
-
-        def forward(self, x):
-            return self.second(self.first(x), 2, scale=x[:, :1])
-
-    module, x = Outer(), torch.randn(2, 4)
-    calls = calls_of(module, {"second": second, "first": first}, (x,), {})
-    assert [part for part, _, _ in calls] == [first, second], "in the order in which they run"
-    assert torch.equal(calls[1][2]["scale"], x[:, :1])
-    assert not first._forward_pre_hooks
-
-
 def test_a_part_that_is_called_twice_cannot_be_graphed():
     shared = nn.Linear(4, 4)
     module = nn.Sequential(shared, nn.ReLU(), shared)
