@@ -76,14 +76,10 @@ def _parse_input(name: str, node: Any) -> InputSpec:
         raise ConfigError(f"{where} is {node!r}; it takes keys, as {{shape: [1024]}}. Allowed: {', '.join(KEYS)}")
     for key in node:
         if key not in KEYS:
-            near = nearest(str(key), KEYS)
-            hint = f" Did you mean {near}?" if near else ""
-            raise ConfigError(f"{where}.{key}: no such key.{hint} Allowed: {', '.join(KEYS)}")
+            raise ConfigError(f"{where}.{key}: no such key. {_allowed(key, KEYS)}")
     dtype = node.get("dtype", AUTO)
     if dtype not in DTYPES:
-        near = nearest(str(dtype), DTYPES)
-        hint = f" Did you mean {near}?" if near else ""
-        raise ConfigError(f"{where}.dtype is {dtype!r}.{hint} Allowed: {', '.join(DTYPES)}")
+        raise ConfigError(f"{where}.dtype is {dtype!r}. {_allowed(dtype, DTYPES)}")
     shape = _shape(where, node)
     keyword = node.get("keyword", False)
     if not isinstance(keyword, bool):
@@ -98,6 +94,11 @@ def _parse_input(name: str, node: Any) -> InputSpec:
         batch_dim=_batch_dim(where, node, len(shape)),
         keyword=keyword,
     )
+
+
+def _allowed(word: Any, words: tuple[str, ...]) -> str:
+    near = nearest(str(word), words)
+    return (f"Did you mean {near}? " if near else "") + f"Allowed: {', '.join(words)}"
 
 
 def _is_int(value: Any) -> bool:

@@ -16,6 +16,7 @@ import torch
 
 from effbench.cell import Environment, mode_settings
 from effbench.errors import ConfigError
+from effbench.measure.telemetry import Nvml
 from effbench.message import PROBE_PHASE, ProbeRequest
 from effbench.models.build import resolve_model, resolve_target
 
@@ -169,7 +170,7 @@ def environment(gpus: list[dict[str, Any]]) -> Environment:
     return Environment(
         gpu_name=" + ".join(names) or None,
         gpu_memory_bytes=max((gpu["memory_bytes"] for gpu in gpus), default=None),
-        driver_version=driver_version() if gpus else None,
+        driver_version=Nvml().ask("nvmlSystemGetDriverVersion") if gpus else None,
         cuda_version=torch.version.cuda,
         torch_version=torch.__version__,
         triton_version=version("triton"),
@@ -196,16 +197,6 @@ def details() -> dict[str, Any]:
         "compilers": {name: bool(shutil.which(name)) for name in ("gcc", "g++", "clang", "nvcc")},
         "torch_threads": torch.get_num_threads(),
     }
-
-
-def driver_version() -> str | None:
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        return pynvml.nvmlSystemGetDriverVersion()
-    except pynvml.NVMLError:
-        return None
 
 
 def version(package: str) -> str | None:
