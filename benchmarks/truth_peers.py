@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from effbench.measure import ceilings, timing
+from effbench.measure import timing
 from effbench.measure.telemetry import Telemetry
 from effbench.modes.graphs import capture
+from effbench.worker import ceilings
 
 DEVICE = "cuda"
 NO_INPUTS: list[timing.Inputs] = [((), {})]

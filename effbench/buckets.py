@@ -1,6 +1,6 @@
-"""Which batch sizes get a CUDA graph, and which graph a batch takes: the policy of servers, without any GPU.
+"""Which batch sizes get a CUDA graph, and which graph a batch takes: the policy of servers.
 
-Standard library only: the mode that captures and the adviser that compares lists share it.
+Standard library only: the mode that captures and the command that compares lists share it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ PRESETS = (*LISTS, EXACT)
 
 
 def capture_sizes(buckets: str | Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """The sizes to capture, ascending, for a workload of batches of `sizes`.
+    """Return the sizes to capture, ascending, for a workload of batches of `sizes`.
 
-    A preset ends at the largest of them, which stands in the place of the first larger one of the list, as servers do
-    with the most requests that they admit; `no-padding` only ends there. `exact`: the sizes that occur. A list of
-    numbers is taken as it is. Raises ConfigError.
+    A preset ends at the largest of them, which replaces the first larger one of the list, as servers do with the most
+    requests that they admit; `no-padding` only ends there. `exact`: the sizes that occur. A list of numbers is used as
+    it is. Raises ConfigError.
     """
     if not isinstance(buckets, str):
         given = list(buckets) if isinstance(buckets, Sequence) else []
@@ -55,14 +55,14 @@ def capture_sizes(buckets: str | Sequence[int], sizes: Sequence[int]) -> list[in
 
 
 def bucket_of(captured: Sequence[int], raw: int) -> int | None:
-    """The smallest captured size (ascending) that holds `raw` rows; None where it is above all of them."""
+    """Return the smallest captured size (ascending) that holds `raw` rows; None if it is above all of them."""
     place = bisect.bisect_left(captured, raw)
     return captured[place] if place < len(captured) else None
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What calls made of a capture list. `rows` and `padded_rows` are those that graphs computed; `fallbacks`: calls
+    """The use of a capture list by calls. `rows` and `padded_rows` are those that graphs computed; `fallbacks`: calls
     without a graph; `by_bucket`: calls of each captured size."""
 
     calls: int
@@ -73,7 +73,7 @@ class Usage:
 
     @property
     def padding_waste(self) -> float | None:
-        """Padded rows ÷ all rows of graphs; None where no call took one."""
+        """Padded rows ÷ all rows of graphs; None if no call used one."""
         return self.padded_rows / self.rows if self.rows else None
 
 

@@ -5,27 +5,28 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from effbench.commands import options
-from effbench.doctor import calibrate, calibrated, compile_options
-from effbench.doctor.examine import PROBE_TIMEOUT_S, examine, within
-from effbench.doctor.finding import Finding, counted
-from effbench.doctor.noise import Interrupted
+from effbench.doctor import calibration
+from effbench.doctor.checks import PROBE_TIMEOUT_S, examine
+from effbench.doctor.finding import Finding, Machine, counted
 from effbench.errors import UsageError
+from effbench.printable import one_line
 from effbench.sweep.client import ForkServer
 from effbench.terminal import Console, escape, terminal
 
 HELP = (
-    "What this machine can measure and what would disturb it; each finding with its effect and how to mend it. "
+    "What this machine can measure and what would disturb it; each finding with its effect and its fix. "
     "With --calibrate: measures what the machine can do and how its figures spread, and stores it."
 )
 MARKS = {"good": "[green]✓[/]", "note": "[blue]·[/]", "warning": "[yellow]![/]", "problem": "[red]✗[/]"}
 INTERRUPTED = 130
+LONGEST_DEFAULT = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="list torch.compile's arguments, modes and options in the installed torch instead",
     )
-    parser.add_argument("--quick", action="store_true", help="with --calibrate: a rough look of seconds")
+    parser.add_argument("--quick", action="store_true", help="with --calibrate: a rough run of seconds")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,56 +52,68 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("doctor: --compile-options and --calibrate do different things: choose one")
     with closing(ForkServer()) as server:
         if args.compile_options:
-            return tell_compile_options(args, server)
-        seen = examine(server, args.db)
+            answer = server.call("compile_options", {}, PROBE_TIMEOUT_S)
+            print(json.dumps(answer, indent=2) if args.format == "json" else "\n".join(compile_options(answer)))
+            return 0
+        findings, machine = examine(server, Machine(args.db))
         if not args.calibrate:
-            return tell(args, seen.findings, seen.calibration)
+            return tell(args, findings, calibration.load(machine) if machine.answer else None)
         # what is known from an earlier calibration is about to be replaced
-        findings = [found for found in seen.findings if found.area != "calibration"]
-        if seen.has_problem:
-            code = tell(args, [found for found in findings if found.needs_attention], None)
-            print("effbench: not calibrated: mend the problems (✗) first", file=sys.stderr)
+        findings = [finding for finding in findings if finding.area != "calibration" and finding.needs_attention]
+        if any(finding.level == "problem" for finding in findings):
+            code = tell(args, findings, None)
+            print("effbench: not calibrated: fix the problems (✗) first", file=sys.stderr)
             return code
+        gpus = machine.answer["gpus"]
         if args.format == "text":
             console = terminal()
-            show(console, [found for found in findings if found.needs_attention])
-            console.print(f"calibrating: {', then '.join(steps(seen.answer))}", highlight=False, soft_wrap=True)
-        met = list(calibrate.measure_ceilings(server, args.db, seen.answer))
+            show(console, findings)
+            first = f"the ceilings of {counted(len(gpus), 'GPU')}, then " if gpus else ""
+            console.print(f"calibrating: {first}each cell against itself", highlight=False, soft_wrap=True)
+        found = list(calibration.measure_ceilings(server, args.db, machine.answer))
     try:
-        noise, failures = calibrate.measure_noise(args.db, seen.answer, args.quick, quiet=args.format == "json")
-    except Interrupted as error:
+        noise, failures = calibration.measure_noise(args.db, machine.answer, args.quick, quiet=args.format == "json")
+    except calibration.Interrupted as error:
         print(f"effbench: interrupted: no noise was stored (trials so far: sweep {error})", file=sys.stderr)
         return INTERRUPTED
-    calibration = calibrated.load(args.db, seen.environment_id)
-    met += [*failures, *calibrated.findings(calibration, bool(seen.answer["gpus"]))]
     if args.format == "text":
-        terminal().print(calibrated.table(noise))
-    return tell(args, within("calibration", met), calibration)
+        terminal().print(calibration.table(noise).rich())
+    found += [*failures, *calibration.stored(machine)]
+    return tell(args, [replace(finding, area="calibration") for finding in found], calibration.load(machine))
 
 
-def tell_compile_options(args: argparse.Namespace, server: ForkServer) -> int:
-    answer = server.call("compile_options", {}, PROBE_TIMEOUT_S)
-    print(json.dumps(answer, indent=2) if args.format == "json" else "\n".join(compile_options.lines(answer)))
-    return 0
+def compile_options(answer: dict[str, Any]) -> Iterator[str]:
+    """Describe what the installed torch.compile takes; `answer`: the worker's, see
+    effbench/worker/compile_options.py."""
+    arguments = answer["arguments"]
+    given = ", ".join(f"{name}={default}" for name, default in arguments.items())
+    yield f"torch.compile of torch {answer['torch_version']} takes {given}"
+    if "disable" in arguments:
+        yield "  disable=True makes it return the function as it is (torch.compiler.disable keeps one part eager)"
+    yield ""
+    yield "modes and the options that each sets, torch._inductor.list_mode_options():"
+    for mode, settings in answer["modes"].items():
+        yield f"  {mode}: {', '.join(f'{name}={value}' for name, value in settings.items()) or 'none'}"
+    yield ""
+    public = {name: value for name, value in answer["options"].items() if not name.startswith("_")}
+    yield f"{len(public)} options with their defaults, torch._inductor.list_options(); set by mode.options.NAME=:"
+    for name, value in public.items():
+        yield f"  {name}={one_line(value, LONGEST_DEFAULT)}"
 
 
-def steps(answer: dict[str, Any]) -> list[str]:
-    """What a calibration does here, in words."""
-    gpus = len(answer["gpus"])
-    ceilings = [f"the ceilings of {counted(gpus, 'GPU')}"] if gpus else []
-    return [*ceilings, "each cell against itself"]
-
-
-def tell(args: argparse.Namespace, findings: Sequence[Finding], calibration: dict[str, Any] | None) -> int:
-    """Print them as asked; the exit code: 1 with a problem among them."""
+def tell(args: argparse.Namespace, findings: Sequence[Finding], calibrated: dict[str, Any] | None) -> int:
+    """Print the findings; return the exit code: 1 with a problem among them."""
+    levels = [finding.level for finding in findings]
     if args.format == "json":
-        found = {"findings": [asdict(finding) for finding in findings], "calibration": calibration}
-        print(json.dumps(found, indent=2, default=datetime.isoformat))
+        answer = {"findings": [finding.to_json() for finding in findings], "calibration": calibrated}
+        print(json.dumps(answer, indent=2, default=datetime.isoformat))
     else:
         console = terminal()
         show(console, findings)
-        console.print(summary(findings), highlight=False, soft_wrap=True)
-    return 1 if any(finding.level == "problem" for finding in findings) else 0
+        problems, warnings = (counted(levels.count(level), level) for level in ("problem", "warning"))
+        total = counted(len(levels), "finding")
+        console.print(f"{problems}, {warnings} in {total}", highlight=False, soft_wrap=True)
+    return 1 if "problem" in levels else 0
 
 
 def show(console: Console, findings: Sequence[Finding]) -> None:
@@ -110,13 +123,6 @@ def show(console: Console, findings: Sequence[Finding]) -> None:
             area = finding.area
             console.print(f"[bold]{escape(area)}[/]")
         console.print(f"{MARKS[finding.level]} {escape(finding.what)}", highlight=False, soft_wrap=True)
-        for word, text in (("effect", finding.effect), ("mend", finding.mend)):
+        for word, text in (("effect", finding.effect), ("fix", finding.fix)):
             if text:
                 console.print(f"    [dim]{word}:[/] {escape(text)}", highlight=False, soft_wrap=True)
-
-
-def summary(findings: Sequence[Finding]) -> str:
-    """`1 problem, 2 warnings in 31 findings`."""
-    levels = [finding.level for finding in findings]
-    problems, warnings = (counted(levels.count(level), level) for level in ("problem", "warning"))
-    return f"{problems}, {warnings} in {counted(len(levels), 'finding')}"

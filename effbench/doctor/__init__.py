@@ -1,1 +1,1 @@
-"""What `effbench doctor` looks at, one file a part of the machine, and how it calibrates the machine."""
+"""What `effbench doctor` checks, and how it calibrates the machine."""

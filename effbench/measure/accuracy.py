@@ -1,4 +1,4 @@
-"""Is an output right? Compared with eager, and where that is too strict for the dtype, with a float64 reference."""
+"""Correctness of outputs: compared with eager and, if that is too strict for the dtype, with a float64 reference."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from torch.utils._pytree import tree_flatten
 #: Relative tolerance by dtype; the absolute one is this times the reference's root mean square.
 TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
 HALF = (torch.bfloat16, torch.float16)
-#: Beyond this relative error of eager itself the float64 result says nothing about another way of computing.
+#: Beyond this relative error of eager itself the float64 result proves nothing.
 MAX_EAGER_ERROR = 0.25
 
 
 @dataclass
 class Verdict:
-    """`error`: ‖output - reference‖ ÷ ‖reference‖, the worst of all outputs; None where there is no float output.
+    """`error`: ‖output - reference‖ ÷ ‖reference‖, the worst of all outputs; None without a float output.
 
-    `only_values`: structure, shapes and dtypes agree, so that a float64 reference may be asked.
+    `only_values`: structure, shapes and dtypes agree, so that a float64 reference may decide.
     """
 
     correct: bool
@@ -33,16 +33,16 @@ class Verdict:
     only_values: bool = False
 
 
-#: Values that are compared as they are.
+#: Types of values that are compared as they are.
 PLAIN = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, torch.Size)
 
 
 class Incomparable(TypeError):
-    """An output holds something in which tensors could hide."""
+    """An output holds an object that may contain tensors."""
 
 
 def clone(output: Any) -> Any:
-    """A copy of tensors in tuples, lists and dicts (inputs), which nothing else can write to."""
+    """Return a copy of tensors in tuples, lists and dicts (inputs), which nothing else can write to."""
     if isinstance(output, torch.Tensor):
         return output.clone()
     if isinstance(output, Mapping):
@@ -53,8 +53,8 @@ def clone(output: Any) -> Any:
 
 
 def kept(output: Any) -> Any:
-    """What of an output is compared, as tuples, lists and dicts: tensors cloned, so that the next call cannot overwrite
-    them. Raises Incomparable for an object that is neither plain nor made of named parts."""
+    """Return the comparable parts of an output as lists and dicts, tensors cloned, so that the next call cannot
+    overwrite them. Raises Incomparable for an object that is neither plain nor made of named parts."""
     if isinstance(output, torch.Tensor):
         return output.clone()
     if isinstance(output, PLAIN):
@@ -77,7 +77,7 @@ def kept(output: Any) -> Any:
 
 
 def parts(output: Any, name: str = "output") -> list[tuple[str, Any]]:
-    """Every tensor and plain value of an output in order, each with a name for messages."""
+    """Return every tensor and plain value of an output in order, each with a name for messages."""
     if isinstance(output, torch.Tensor):
         return [(name, output)]
     plain = kept(output)
@@ -91,12 +91,12 @@ def parts(output: Any, name: str = "output") -> list[tuple[str, Any]]:
 
 
 def leaves(output: Any) -> list[tuple[str, torch.Tensor]]:
-    """The tensors among the parts."""
+    """Return the tensors among the parts."""
     return [(name, part) for name, part in parts(output) if isinstance(part, torch.Tensor)]
 
 
 def not_finite(output: Any) -> str | None:
-    """Which output of eager is not finite, or None."""
+    """Return which output of eager is not finite, or None."""
     for name, leaf in leaves(output):
         if is_inexact(leaf) and not bool(torch.isfinite(leaf).all()):
             return f"eager {name} not finite"
@@ -104,7 +104,7 @@ def not_finite(output: Any) -> str | None:
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:
-    """A complex tensor as pairs of real numbers, any other as it is."""
+    """Return a complex tensor as pairs of real numbers, any other as it is."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
@@ -113,7 +113,7 @@ def is_inexact(tensor: torch.Tensor) -> bool:
 
 
 def relative_error(output: torch.Tensor, reference: torch.Tensor) -> float:
-    """‖output - reference‖ ÷ ‖reference‖ in float64; 0 where both are zero. Non-finite values that agree are right."""
+    """Return ‖output - reference‖ ÷ ‖reference‖ in float64; 0 if both are zero. Equal non-finite values are right."""
     out, ref = as_real(output).double(), as_real(reference).double()
     same = (out == ref) | (out.isnan() & ref.isnan())
     difference = torch.where(same, 0.0, out - ref).norm().item()
@@ -121,13 +121,13 @@ def relative_error(output: torch.Tensor, reference: torch.Tensor) -> float:
     if difference == 0:
         return 0.0
     error = difference / scale if scale else math.inf
-    return math.inf if math.isnan(error) else error  # not finite where eager is
+    return math.inf if math.isnan(error) else error  # not finite, but eager is
 
 
 def compare(output: Any, reference: Any, tolerance: float | None = None) -> Verdict:
-    """Structure, shape, dtype and values against eager. `tolerance` is relative, None: by dtype.
+    """Compare structure, shape, dtype and values with eager. `tolerance` is relative, None: by dtype.
 
-    A tuple and a list are alike: compiled and exported modules may turn one into the other.
+    A tuple equals a list: compiled and exported modules may turn one into the other.
     """
     mine, eagers = parts(output), parts(reference)
     outs, refs = leaves(output), leaves(reference)
@@ -164,25 +164,25 @@ def compare(output: Any, reference: Any, tolerance: float | None = None) -> Verd
 
 
 def same_plain(found: Any, wanted: Any) -> bool:
-    """Numbers may differ in their last digits: they may come out of tensors."""
+    """Return whether two plain values agree; floats may differ in their last digits, as they may come from tensors."""
     if isinstance(wanted, float) and isinstance(found, float):
         return math.isclose(found, wanted, rel_tol=0.02) or (math.isnan(found) and math.isnan(wanted))
     return found == wanted
 
 
 def rmse(a: torch.Tensor, b: torch.Tensor) -> float:
-    """In float64; 0 for empty tensors. Non-finite values that agree do not count."""
+    """Return the root mean square error in float64; 0 for empty tensors. Equal non-finite values do not count."""
     a, b = as_real(a).double(), as_real(b).double()
     same = (a == b) | (a.isnan() & b.isnan())
     return torch.where(same, 0.0, a - b).square().mean().sqrt().item() if a.numel() else 0.0
 
 
 def compare_with_float64(output: Any, reference: Any, exact: Any, tolerance: float | None = None) -> str | None:
-    """None where `output` is as near to the float64 result as eager is, else what is wrong.
+    """Return None if `output` is as near to the float64 result as eager is, else what is wrong.
 
     rmse(output, exact) <= k × rmse(eager, exact) + tolerance ÷ 10 × rms(exact), with k = 2, or 3 for half types:
     the rule of PyTorch's own Dynamo benchmarks, with the tolerance taken relative. Integer outputs may differ from the
-    float64 result in k times as many places as eager's do. Where eager itself is far off, nothing is proven.
+    float64 result in k times as many places as eager's do. If eager itself is far off, nothing is proven.
     """
     for (name, out), (_, ref), (_, true) in zip(leaves(output), leaves(reference), leaves(exact), strict=True):
         factor = 3 if ref.dtype in HALF else 2
@@ -203,8 +203,8 @@ def compare_with_float64(output: Any, reference: Any, exact: Any, tolerance: flo
     return None
 
 
-def float64_twin(module: torch.nn.Module) -> Callable[..., Any]:
-    """The module with the same (rounded) weights, computing in float64; float inputs are cast."""
+def in_float64(module: torch.nn.Module) -> Callable[..., Any]:
+    """Return the module with the same (rounded) weights, computing in float64; float inputs are cast."""
     twin = copy.deepcopy(module).double()
 
     def cast(value: Any) -> Any:

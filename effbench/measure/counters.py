@@ -1,17 +1,19 @@
-"""Dynamo's and Inductor's own counters, and the reasons that they only log."""
+"""Dynamo's and Inductor's own counters, the reasons that they only log, and the parts of CUDA graphs."""
 
 from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
+from unittest import mock
 
 import torch
 import torch._dynamo.utils as dynamo
 
-#: A frame of the stack trace that Inductor puts below its reasons, with its line of code.
+#: A frame of the stack trace below Inductor's reasons, with its line of code.
 FRAME = re.compile(r'File "(?P<file>[^"\n]*)", line (?P<line>\d+), in .*(?:\n(?!\s*File ")\s*(?P<code>\S.*))?')
 
 
@@ -51,12 +53,12 @@ def read() -> Counters:
 
 
 def is_resumed(metric: Any) -> bool:
-    """Is it the compilation of the rest of a function, after a graph break?"""
+    """Return whether it is the compilation of the rest of a function, after a graph break."""
     return (metric.co_name or "").startswith("torch_dynamo_resume_in_")
 
 
 def cache_state(counters: Counters) -> str | None:
-    """`cold` if anything had to be compiled, `warm` if all came from the cache, None if nothing was compiled."""
+    """Return `cold` if anything had to be compiled, `warm` if all came from the cache, None if nothing was compiled."""
     if counters.cache_misses:
         return "cold"
     return "warm" if counters.cache_hits else None
@@ -106,9 +108,9 @@ class LogReasons(logging.Handler):
 
 
 def with_place(message: str) -> str:
-    """The first line of torch's message, and the place in the code, where the stack trace below it tells."""
-    said, _, trace = message.strip().partition("Found from")
-    first = said.split("\n")[0].strip()
+    """Return the first line of torch's message, and the place in the code if a stack trace follows."""
+    text, _, trace = message.strip().partition("Found from")
+    first = text.split("\n")[0].strip()
     frames = list(FRAME.finditer(trace))
     if not frames:
         return first
@@ -118,7 +120,7 @@ def with_place(message: str) -> str:
 
 
 def degraded_reason(counters: Counters, reasons: LogReasons, compiles: bool, device: torch.device) -> str | None:
-    """Why a mode that ran is not what its name says, or None."""
+    """Return why a mode that ran is not what its name says, or None."""
     if compiles and counters.graphs == 0:
         return "Dynamo compiled no graph: the module ran in eager"
     if reasons.fallbacks:
@@ -127,3 +129,74 @@ def degraded_reason(counters: Counters, reasons: LogReasons, compiles: bool, dev
         why = "; ".join(reasons.cudagraph_skips) or "Inductor gave no reason"
         return f"{counters.cudagraph_skips} graph(s) ran without a CUDA graph: {why}"
     return None
+
+
+class Partitions:
+    """Counts, while it is entered, the parts that Inductor left out of the CUDA graph of a graph that it cut (torch >=
+    2.9). Such a graph counts as no skip and logs no warning, so its parts are counted where Inductor wraps them, which
+    it also does for a graph out of its cache.
+
+    `parts`: of all graphs that were to run as CUDA graphs; `captured`: those that do; `reasons`: Inductor's, which
+    it names only while it compiles, so that they stay empty for a graph out of the cache.
+    """
+
+    def __init__(self) -> None:
+        self.parts = 0
+        self.captured = 0
+        self.reasons: list[str] = []
+
+    def __enter__(self) -> Partitions:
+        # heavy, and useless for a mode that does not compile
+        import torch._inductor.output_code as output_code
+        from torch._inductor.scheduler import Scheduler
+
+        wrap, should_partition = output_code.cudagraph_partition_post_compile, Scheduler.should_partition
+
+        def wrap_and_count(example_inputs: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
+            self.count(graph)
+            return wrap(example_inputs, graph, *args, **kwargs)
+
+        def should_partition_and_why(scheduler: Any, node: Any, *args: Any, **kwargs: Any) -> Any:
+            reason = should_partition(scheduler, node, *args, **kwargs)
+            # without CUDA graphs every node is "outside": no reason then
+            if isinstance(reason, str) and "disabled" not in reason and reason not in self.reasons:
+                self.reasons.append(reason)
+            return reason
+
+        self.patches = [
+            mock.patch.object(output_code, "cudagraph_partition_post_compile", wrap_and_count),
+            mock.patch.object(Scheduler, "should_partition", should_partition_and_why),
+        ]
+        for patch in self.patches:
+            patch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for patch in self.patches:
+            patch.stop()
+
+    def count(self, graph: Any) -> None:
+        """`graph`: a CompiledFxGraph about to be wrapped in CUDA graphs."""
+        if "cuda" not in graph.device_types:
+            return
+        refused = graph.cudagraph_info is not None and graph.cudagraph_info.cudagraph_fail_reasons
+        captured = 0 if refused else len(graph.partition_maps or ())
+        # Inductor counts the parts of a graph only where there are several
+        self.parts += max(int(graph.counter_deltas.get("cudagraph_partitions", 0)), captured, 1)
+        self.captured += captured
+        for reason in refused or ():
+            if str(reason) not in self.reasons:
+                self.reasons.append(str(reason))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a trial's extra facts; empty if no CUDA graph was to be made of parts."""
+        return {"cudagraph_parts": {"all": self.parts, "captured": self.captured}} if self.parts else {}
+
+    def degraded_reason(self, logged: Sequence[str] = ()) -> str | None:
+        """Return why not all ran as CUDA graphs, or None. `logged`: what Inductor logged on CUDA graphs meanwhile;
+        torch < 2.12 gives its reasons only there."""
+        if self.captured == self.parts:
+            return None
+        reasons = self.reasons or logged
+        why = f": {'; '.join(reasons)}" if reasons else ""
+        return f"{self.parts - self.captured} of {self.parts} parts ran outside a CUDA graph{why}"

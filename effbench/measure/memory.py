@@ -9,7 +9,7 @@ import torch
 
 
 def reset_peaks(device: torch.device) -> None:
-    """Give back what is unused and begin a new phase."""
+    """Release unused memory and begin a new phase."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -17,14 +17,14 @@ def reset_peaks(device: torch.device) -> None:
 
 
 def peaks(device: torch.device) -> tuple[int | None, int | None]:
-    """Peak allocated and peak reserved bytes since the last reset; None without CUDA."""
+    """Return peak allocated and peak reserved bytes since the last reset; None without CUDA."""
     if device.type != "cuda":
         return None, None
     return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
 
 
 def graph_pool_bytes(device: torch.device) -> int | None:
-    """Bytes of all segments in private pools: what CUDA graphs hold on to. None without CUDA or without such a pool.
+    """Return the bytes of all segments in private pools, which CUDA graphs hold; None without such a pool.
 
     memory_allocated() misses them: after capture a graph's pool looks free to the allocator.
     """
@@ -36,5 +36,5 @@ def graph_pool_bytes(device: torch.device) -> int | None:
 
 
 def host_peak_bytes() -> int:
-    """Peak resident size of this process (Linux reports KiB)."""
+    """Return the peak resident size of this process (Linux reports KiB)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

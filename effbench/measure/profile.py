@@ -1,7 +1,7 @@
-"""What the GPU did in a call, from a separate profiled pass: kernels, busy time, and what of it ran in CUDA graphs.
+"""A separate profiled pass: kernels of a call, busy time of the GPU, and kernels in CUDA graphs.
 
-Never while timing: tracing stretches a stream's time. The kernels themselves are as long as ever, so busy time and
-counts come from here and the period they are held against from timing.
+Never while timing: tracing stretches a stream's time. The kernels themselves take as long as otherwise, so busy time
+and counts come from here, the period that they are compared with from timing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 
 @dataclass(frozen=True)
 class Activity:
-    """Something that ran on the GPU. Times in ns; `correlation` leads to the host's call that launched it."""
+    """A kernel or copy on the GPU. Times in ns; `correlation` identifies the host's call that launched it."""
 
     name: str
     start: int
@@ -33,7 +33,7 @@ class Activity:
 
 @dataclass(frozen=True)
 class Profile:
-    """Of one call. `top`: name, count and busy milliseconds a call, share of all, largest first."""
+    """The profile of one call. `top`: name, count and busy milliseconds a call, share of all, largest first."""
 
     busy_ms: float
     kernels: int
@@ -50,15 +50,15 @@ def profile(
 ) -> Profile:
     """Trace `calls` back-to-back calls on CUDA.
 
-    `before` runs once the tracer is ready and not yet tracing: what it leaves the GPU's clocks at is what the calls
-    find. A process that has not forked from effbench's server waits some seconds for its first trace.
+    `before` runs when the tracer is ready but not yet tracing: the calls run at the clocks that it leaves. A process
+    that was not forked from effbench's server waits some seconds for its first trace.
     """
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as tracer
 
     torch.cuda.synchronize()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # advice on cycles, which this has none of
+        warnings.simplefilter("ignore")  # advice on cycles, which are not used here
         trace = tracer(activities=[ProfilerActivity.CUDA])
         trace.prepare_trace()
         before()
@@ -78,7 +78,7 @@ def profile(
 
 
 def summarise(activities: Sequence[Activity], graph_launches: Iterable[int], calls: int) -> Profile:
-    """The profile of one call out of those of `calls` calls. `graph_launches`: correlations of graph launches."""
+    """Return the profile of one call from the activities of `calls` calls. `graph_launches`: their correlations."""
     launches = set(graph_launches)
     durations: dict[str, int] = defaultdict(int)
     counts: dict[str, int] = defaultdict(int)
@@ -105,7 +105,7 @@ def summarise(activities: Sequence[Activity], graph_launches: Iterable[int], cal
 
 
 def union_ns(activities: Iterable[Activity]) -> int:
-    """Nanoseconds in which anything ran: kernels that overlap count once."""
+    """Return the nanoseconds in which anything ran: kernels that overlap count once."""
     busy = end = 0
     for activity in sorted(activities, key=lambda item: item.start):
         finish = activity.start + activity.duration

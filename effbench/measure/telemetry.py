@@ -20,13 +20,14 @@ CLOCKS_EVENTS = {
     0x0000000000000080: "hw_power_brake_slowdown",
     0x0000000000000100: "display_clock_setting",
 }
+MEMORY_V2 = 0x02000028  # nvmlMemory_v2, which reports the driver's own reserve separately
 POLL_S = 0.02  # a poll idles the GPU for some tens of microseconds
 MIN_ENERGY_S = 0.3
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One look at the GPU. None where the driver does not say."""
+    """One reading. None for what the driver does not report."""
 
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
@@ -40,18 +41,84 @@ class Reading:
 
 @dataclass
 class EnergyMark:
-    """The energy counter at the moment that it was seen to change."""
+    """The energy counter at the moment of a change."""
 
     energy_mj: int
     calls: int
     time: float
 
 
-@dataclass
-class Telemetry:
-    """Readings around and during a timed part. All methods are harmless where NVML is missing."""
+class Nvml:
+    """NVML of this machine: a query answers None for what the driver does not report.
 
+    `error` says why NVML is missing, None if it works.
+    """
+
+    def __init__(self) -> None:
+        self.module: Any = None
+        self.error: str | None = None
+        try:
+            import pynvml
+        except ImportError as error:
+            self.error = str(error)
+            return
+        try:
+            pynvml.nvmlInit()
+            self.module = pynvml
+        except pynvml.NVMLError as error:
+            self.error = str(error)
+
+    def ask(self, function: str, *args: Any) -> Any:
+        if self.module is None:
+            return None
+        try:
+            return getattr(self.module, function)(*args)
+        # TypeError: an older binding that takes fewer arguments
+        except (self.module.NVMLError, AttributeError, TypeError, ValueError):
+            return None
+
+    def handle(self, uuid: str) -> Any:
+        """Return the handle of the GPU or MIG instance with this UUID, with or without its prefix."""
+        for prefix in ("GPU-", "MIG-"):  # torch does not tell the two apart
+            found = self.ask("nvmlDeviceGetHandleByUUID", prefix + uuid.removeprefix("GPU-").removeprefix("MIG-"))
+            if found is not None:
+                return found
+        return None
+
+
+@dataclass
+class Gpu:
+    """One GPU or MIG instance. Every query answers None without NVML (`handle` is None)."""
+
+    nvml: Nvml | None = None
     handle: Any = None
+    name: str = "GPU"
+
+    def ask(self, function: str, *args: Any) -> Any:
+        """Return the answer to an NVML query of this GPU, None if the driver does not support it."""
+        return None if self.nvml is None or self.handle is None else self.nvml.ask(function, self.handle, *args)
+
+    def clocks_events(self) -> int | None:
+        """Return the bits of nvmlClocksEventReasons."""
+        bits = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
+        # the name before driver 535
+        return self.ask("nvmlDeviceGetCurrentClocksThrottleReasons") if bits is None else bits
+
+    def used_bytes(self) -> int | None:
+        """Return the device memory in use by all processes, without the driver's own reserve."""
+        memory = self.ask("nvmlDeviceGetMemoryInfo", MEMORY_V2)
+        return None if memory is None else int(memory.used)
+
+    def utilization(self) -> int | None:
+        """Return the percentage of the driver's last sampling interval in which any kernel ran."""
+        rates = self.ask("nvmlDeviceGetUtilizationRates")
+        return None if rates is None else int(rates.gpu)
+
+
+@dataclass
+class Telemetry(Gpu):
+    """Readings around and during a timed part. All methods are harmless without NVML."""
+
     readings: list[Reading] = field(default_factory=list)
     marks: list[EnergyMark] = field(default_factory=list)
     next_poll: float = 0.0
@@ -60,39 +127,16 @@ class Telemetry:
 
     @classmethod
     def open(cls, uuid: str | None) -> Telemetry:
-        """The GPU with this UUID (with or without the prefix `GPU-`); an empty one without a UUID or without NVML."""
+        """Return the GPU with this UUID; an empty one without a UUID or without NVML."""
         if uuid is None:
             return cls()
-        import pynvml
-
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError:
-            return cls()
-        for prefix in ("GPU-", "MIG-"):  # torch does not tell the two apart
-            try:
-                return cls(pynvml.nvmlDeviceGetHandleByUUID(prefix + uuid.removeprefix("GPU-").removeprefix("MIG-")))
-            except pynvml.NVMLError:
-                continue
-        return cls()
-
-    def ask(self, function: str, *args: Any) -> Any:
-        """An NVML query of this GPU, or None where the driver does not support it."""
-        if self.handle is None:
-            return None
-        import pynvml
-
-        try:
-            return getattr(pynvml, function)(self.handle, *args)
-        except (pynvml.NVMLError, AttributeError):
-            return None
+        nvml = Nvml()
+        return cls(nvml, nvml.handle(uuid))
 
     def read(self) -> Reading:
-        """A look at the GPU now."""
+        """Return the present state."""
         power = self.ask("nvmlDeviceGetPowerUsage")
-        bits = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
-        if bits is None:  # the name before driver 535
-            bits = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        bits = self.clocks_events()
         return Reading(
             sm_clock_mhz=self.ask("nvmlDeviceGetClockInfo", 1),
             memory_clock_mhz=self.ask("nvmlDeviceGetClockInfo", 2),
@@ -102,12 +146,12 @@ class Telemetry:
         )
 
     def reasons_since_last(self) -> set[str]:
-        """Clocks events now and in the readings taken since this was last asked."""
+        """Return the clocks events of now and of the readings since the last call."""
         recent, self.asked = self.readings[self.asked :], len(self.readings)
         return {name for reading in (*recent, self.read()) for name in reading.clocks_event_reasons}
 
     def poll(self, calls: int) -> None:
-        """To be called between timed blocks: notes changes of the energy counter, and the state while busy."""
+        """Record changes of the energy counter and the state while busy; called between timed blocks."""
         now = time.perf_counter()
         if self.handle is None or now < self.next_poll:
             return
@@ -120,9 +164,9 @@ class Telemetry:
             self.readings.append(self.read())
 
     def energy_per_call_mj(self) -> float | None:
-        """From the first to the last change of the counter; None where the run was too short to tell.
+        """Return the energy a call from the first to the last change of the counter; None if the run was too short.
 
-        The first mark is left out: it is where polling began, not where the counter changed.
+        The first mark is omitted: polling began there, the counter did not change.
         """
         marks = self.marks[1:]
         if len(marks) < 3 or marks[-1].time - marks[0].time < MIN_ENERGY_S:
@@ -130,7 +174,7 @@ class Telemetry:
         return (marks[-1].energy_mj - marks[0].energy_mj) / (marks[-1].calls - marks[0].calls)
 
     def busy(self) -> Reading:
-        """Medians of the readings taken while busy."""
+        """Return medians of the readings taken while busy."""
         if not self.readings:
             return Reading()
 
@@ -148,44 +192,26 @@ class Telemetry:
             tuple(reasons),
         )
 
-    def used_bytes(self) -> int | None:
-        """Device memory in use by all processes, without what the driver reserves for itself."""
-        if self.handle is None:
-            return None
-        import pynvml
-
-        memory = self.ask("nvmlDeviceGetMemoryInfo", getattr(pynvml, "nvmlMemory_v2", None))
-        return None if memory is None else int(memory.used)
-
-    def utilization(self) -> int | None:
-        """Percent of the driver's last sampling interval in which any kernel ran."""
-        rates = self.ask("nvmlDeviceGetUtilizationRates")
-        return None if rates is None else int(rates.gpu)
-
     def process_bytes(self) -> int | None:
-        """Device memory of this process, context included; None where NVML cannot tell (another PID namespace)."""
+        """Return the device memory of this process with its context; None if NVML cannot tell (another PID
+        namespace)."""
         for process in self.ask("nvmlDeviceGetComputeRunningProcesses") or ():
             if process.pid == os.getpid():
                 return process.usedGpuMemory
         return None
 
     def foreign_pids(self) -> set[int] | None:
-        """Other processes that compute on this GPU; None where NVML does not list even this one (a container)."""
+        """Return other processes that compute on this GPU; None if NVML does not list even this one (a container)."""
         processes = self.ask("nvmlDeviceGetComputeRunningProcesses")
         if processes is None or all(process.pid != os.getpid() for process in processes):
             return None
         return {process.pid for process in processes} - {os.getpid()}
 
     def working_pids(self, since: float) -> set[int] | None:
-        """Processes of which a kernel ran since that time (seconds since the epoch), this one included; None where the
-        driver does not say, or numbers them otherwise than this process does (a container)."""
-        if self.handle is None:
-            return None
-        import pynvml
-
-        try:
-            seen = pynvml.nvmlDeviceGetProcessUtilization(self.handle, int(since * 1e6))
-        except pynvml.NVMLError:  # not supported, or no samples yet
+        """Return the processes that ran a kernel since that time (seconds since the epoch), this one included; None if
+        the driver does not report it, or numbers processes differently (a container)."""
+        seen = self.ask("nvmlDeviceGetProcessUtilization", int(since * 1e6))
+        if seen is None:  # not supported, or no samples yet
             return None
         working = {sample.pid for sample in seen if sample.smUtil and sample.timeStamp >= since * 1e6}
         return working if os.getpid() in {sample.pid for sample in seen} else None

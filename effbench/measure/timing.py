@@ -3,10 +3,14 @@
 latency: synchronise, host clock, call, synchronise: what one request sees.
 period: CUDA events around N back-to-back calls, divided by N: what a saturated stream sees.
 Inputs rotate over the sets, so that no call finds its own input warm in a cache by accident.
+
+A stream of batch sizes is timed in whole passes (`whole` calls each), so that each size has the weight that it has
+there. Passes are what the stopping rules count: calls of different sizes spread for another reason than noise.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import itertools
 import math
@@ -23,8 +27,10 @@ from effbench.analysis.statistics import median_interval
 
 Inputs = tuple[tuple, dict[str, Any]]
 MOST_BLOCKS = 1000  # in one run, each with an event of its own
-DRIFT = 0.01  # the same for timing: medians of its halves that differ by more are no steady state
 STEADY = 0.05  # the second half of the warm-up window is at most this much slower or faster than the first
+DRIFT = 0.01  # the same for timing: medians of its halves that differ by more are no steady state
+FEWEST_PASSES = 5  # of the latency of a stream, within the budget
+WARM_PASSES = 3  # of the warm-up of a stream, at most, if one pass is more calls than the rules' most
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class Timing:
 
 
 class Watch:
-    """Looks on while a step is timed; this one never minds anything. `measure.watch` has the one that does."""
+    """Watches the machine while a step is timed; this one never objects, unlike `measure.watch.GpuWatch`."""
 
     def begin(self) -> None:
         """Before each timer."""
@@ -99,29 +105,39 @@ def synchronizer(device: torch.device) -> Callable[[], None]:
     return torch.cuda.synchronize if device.type == "cuda" else lambda: None
 
 
-def warm_up(step: Callable, inputs: Sequence[Inputs], device: torch.device, rules: Rules) -> WarmUp:
+def warm_up(step: Callable, inputs: Sequence[Inputs], device: torch.device, rules: Rules, whole: int = 1) -> WarmUp:
     """Call until steady: at least `warmup_calls` calls and `warmup_s` seconds, at most `max_warmup_calls` calls.
 
-    Steady: the medians of the two halves of the newest ten or more calls agree within 5 %.
+    Steady: the medians of the two halves of the newest ten or more calls (passes) agree within 5 %. The first pass of a
+    stream is whole, whatever it costs: a size that was never called would be prepared while timing.
     """
     synchronize = synchronizer(device)
+    rotation = itertools.cycle(inputs)
     samples: list[float] = []
+    most = rules.max_warmup_calls if whole == 1 else max(rules.max_warmup_calls, WARM_PASSES * whole)
+    # a call of seconds needs no ten of them: twice the time is enough
+    patience_s = 10 * rules.warmup_s if whole == 1 else rules.budget_s
     began = time.perf_counter()
-    steady = False
-    for args, kwargs in itertools.cycle(inputs):
-        samples.append(one_call(step, args, kwargs, synchronize))
+    while True:
+        for args, kwargs in itertools.islice(rotation, whole):
+            samples.append(one_call(step, args, kwargs, synchronize))
         seconds = time.perf_counter() - began
-        # a call of seconds needs no ten of them: twice the time is enough
-        enough = len(samples) >= rules.warmup_calls or (len(samples) >= 3 and seconds > 10 * rules.warmup_s)
+        enough = len(samples) >= rules.warmup_calls or (len(samples) >= 3 and seconds > patience_s)
         if enough and seconds >= rules.warmup_s:
-            steady = is_steady(samples)
-            if steady or len(samples) >= rules.max_warmup_calls or seconds >= rules.budget_s:
+            steady = is_steady(pass_means(samples, whole))
+            if steady or len(samples) >= most or seconds >= rules.budget_s:
                 return WarmUp(len(samples), seconds, steady, samples)
-    raise AssertionError("unreachable: inputs are never empty")
+
+
+def pass_means(samples: list[float], whole: int) -> list[float]:
+    """Return the mean of each pass; the samples themselves for passes of one call."""
+    if whole == 1:
+        return samples
+    return [statistics.fmean(samples[first : first + whole]) for first in range(0, len(samples), whole)]
 
 
 def is_steady(samples: Sequence[float]) -> bool:
-    """First half against second half of the newest half of the samples (at least ten, where there are so many)."""
+    """Compare the two halves of the newest half of the samples (at least ten, if there are so many)."""
     window = samples[-max(10, len(samples) // 2) :]
     half = len(window) // 2
     if half == 0:
@@ -131,7 +147,7 @@ def is_steady(samples: Sequence[float]) -> bool:
 
 
 def one_call(step: Callable, args: tuple, kwargs: dict[str, Any], synchronize: Callable[[], None]) -> float:
-    """Milliseconds of one synchronised call."""
+    """Return the milliseconds of one synchronised call."""
     synchronize()
     start = time.perf_counter_ns()
     step(*args, **kwargs)
@@ -146,18 +162,22 @@ def time_latency(
     rules: Rules,
     budget_s: float,
     watch: Watch = UNWATCHED,
+    whole: int = 1,
 ) -> Timing:
-    """Synchronised calls until the median is known well enough or the budget is spent."""
+    """Time synchronised calls until the median (of passes) is known well enough or the budget is spent.
+
+    `samples_ms` holds every call in order, from the first position of a stream.
+    """
     synchronize = synchronizer(device)
     clock = time.perf_counter_ns
     rotation = itertools.cycle(inputs)
     samples: list[float] = []
     enqueued: list[float] = []
     seconds = 0.0
-    stop = Stop(rules, budget_s)
-    while not stop.reached(samples, seconds):
+    stop = Stop(rules if whole == 1 else rules_of_passes(rules, whole), budget_s)
+    while not stop.reached(pass_means(samples, whole), seconds):
         kept, began = len(samples), time.perf_counter()
-        for _ in range(stop.next_batch):
+        for _ in range(stop.next_batch * whole):
             args, kwargs = next(rotation)
             synchronize()
             start = clock()
@@ -174,6 +194,15 @@ def time_latency(
     return Timing(samples, len(samples), seconds, enqueue_ms=enqueued)
 
 
+def rules_of_passes(rules: Rules, calls: int) -> Rules:
+    """Return the rules for passes of `calls` calls each."""
+    return dataclasses.replace(
+        rules,
+        min_samples=max(FEWEST_PASSES, math.ceil(rules.min_samples / calls)),
+        max_samples=max(1, rules.max_samples // calls),
+    )
+
+
 def time_period(
     step: Callable,
     inputs: Sequence[Inputs],
@@ -182,7 +211,7 @@ def time_period(
     watch: Watch = UNWATCHED,
     whole: int = 1,
 ) -> Timing:
-    """Blocks of back-to-back calls between CUDA events until their median is known or the budget is spent.
+    """Time blocks of back-to-back calls between CUDA events until their median is known or the budget is spent.
 
     The stream never runs dry between the blocks of a run: the host stays a block ahead. So neither the first launch
     after an idle moment nor the clocks' answer to a sudden load is in a sample; `load_s` seconds of calls go before.
@@ -232,7 +261,8 @@ def load(play: Callable[[], None], seconds: float) -> None:
 
 
 def choose_block(step: Callable, inputs: Sequence[Inputs], min_block_ms: float, budget_s: float) -> int:
-    """Calls a block: it lasts at least `min_block_ms` and, where one call allows it, at most a tenth of the budget."""
+    """Return the calls a block: it lasts at least `min_block_ms` and, if one call allows it, at most a tenth of the
+    budget."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     calls = 1
     while True:
@@ -278,7 +308,7 @@ class Stop:
         return False
 
     def is_known(self, samples: list[float]) -> bool:
-        """The median's 95 % interval is narrow, and its halves agree: the interval knows nothing of a drift."""
+        """Return whether the median's 95 % interval is narrow, and its halves agree: an interval ignores drift."""
         interval = median_interval(samples)
         if interval.low is None or interval.high - interval.low > 2 * self.rules.target_interval * interval.value:
             return False

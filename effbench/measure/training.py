@@ -1,8 +1,7 @@
-"""A training step over a module: loss, backward, optimizer; the state that it changes, and the way back.
+"""A training step over a module, the state that it changes, and how to restore it.
 
 One step: gradients zeroed, forward, loss, backward, optimizer. `Training` makes such a step over any callable that
-means the module (the module itself, its compiled form), so that a mode only has to bring the forward, or may capture
-the whole step.
+means the module (the module itself, its compiled form): a mode provides the forward, or captures the whole step.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from torch import Tensor, nn
 
 from effbench.errors import UnsupportedError
 from effbench.measure import accuracy, work
-from effbench.measure.trajectories import Exact, Trajectory
+from effbench.measure.training_accuracy import Exact, Trajectory
 
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 #: Up to this many elements a target is made on the CPU, so that its values are the same on every device.
 HOST_ELEMENTS = 16 * 2**20
-#: Classes outside torch that drop at random while training, and the attribute that says how much.
+#: Classes outside torch that drop at random while training, and the attribute with the probability.
 RANDOM = {"StochasticDepth": "p", "DropPath": "drop_prob"}
 
 Inputs = tuple[tuple, dict[str, Any]]
@@ -33,9 +32,9 @@ Inputs = tuple[tuple, dict[str, Any]]
 def make_optimizer(
     parameters: Iterable[Tensor], settings: dict[str, Any], captured: bool = False
 ) -> torch.optim.Optimizer:
-    """The optimizer of `settings` (optimizer, implementation, lr). `captured`: its step will be in a CUDA graph.
+    """Return the optimizer of `settings` (optimizer, implementation, lr). `captured`: its step will be in a CUDA graph.
 
-    Raises UnsupportedError for an implementation that it lacks on these parameters.
+    Raises UnsupportedError for an implementation that does not exist for these parameters.
     """
     parameters = list(parameters)
     name, how = settings["optimizer"], settings["implementation"]
@@ -50,7 +49,7 @@ def make_optimizer(
     if name != "sgd":
         # the step is counted on the device: a graph cannot count on the host
         flags["capturable"] = captured or how == "capturable"
-    # said wherever such an optimizer takes a step outside a graph, as it must for warm-up
+    # torch warns if such an optimizer takes a step outside a graph, as it must for warm-up
     warnings.filterwarnings("ignore", message=".*capturable=True.*")
     try:
         return OPTIMIZERS[name](parameters, lr=settings["lr"], **flags)
@@ -61,7 +60,7 @@ def make_optimizer(
 
 
 class MeanSquare:
-    """Squared distance of every float output from a fixed random target, averaged over its elements, in float32."""
+    """The squared distance of every float output from a fixed random target, averaged over its elements, in float32."""
 
     scale: float | None = None
 
@@ -90,7 +89,7 @@ class Mean:
         return total([out.mean() for out in outs])
 
 
-class Own:
+class UserLoss:
     """A user's callable(output, inputs) -> scalar; `inputs` maps the names of the model's inputs to tensors."""
 
     scale: float | None = None
@@ -108,7 +107,7 @@ class Own:
 
 
 def floats(output: Any) -> list[Tensor]:
-    """The float outputs as real tensors of float32 at least."""
+    """Return the float outputs as real tensors of float32 at least."""
     outs = [accuracy.as_real(leaf) for _, leaf in accuracy.leaves(output) if accuracy.is_inexact(leaf)]
     if not outs:
         raise ValueError("the output holds no float tensor: training needs a loss")
@@ -116,19 +115,19 @@ def floats(output: Any) -> list[Tensor]:
 
 
 def total(terms: list[Tensor]) -> Tensor:
-    """Their sum, with no kernel more than it takes."""
+    """Return their sum, without a needless kernel."""
     return functools.reduce(torch.add, terms)
 
 
 def target_like(out: Tensor, seed: int) -> Tensor:
-    """Normal values in the shape of `out`, the same on every device where it is not huge."""
+    """Return normal values in the shape of `out`, the same on every device unless it is huge."""
     where = torch.device("cpu") if out.numel() <= HOST_ELEMENTS else out.device
     generator = torch.Generator(where).manual_seed(seed)
     return torch.randn(out.shape, generator=generator, device=where, dtype=torch.float32).to(out.device)
 
 
 def without_dropout(module: nn.Module) -> int:
-    """Set every dropout layer's probability to 0; returns how many there were. Eager's masks are not a compiler's."""
+    """Set every dropout layer's probability to 0, since compilers draw other masks than eager; return their number."""
     found = 0
     for part in module.modules():
         known = {nn.modules.dropout._DropoutNd: "p", nn.MultiheadAttention: "dropout", nn.RNNBase: "dropout"}
@@ -142,7 +141,7 @@ def without_dropout(module: nn.Module) -> int:
 class Training:
     """The module in training mode with its optimizer and loss, and its initial state to return to.
 
-    `names`: of the model's inputs, positional ones first. `captured`: the step will be in a CUDA graph.
+    `names`: names of the model's positional inputs. `captured`: the step will be in a CUDA graph.
     """
 
     def __init__(
@@ -166,7 +165,7 @@ class Training:
         self.initial = on_host({**self.parameters, **self.buffers})
 
     def step_over(self, forward: Callable[..., Any]) -> Callable[..., Tensor]:
-        """A training step; its result is the loss before the step, detached, a scalar."""
+        """Return a training step; its result is the loss before the step, a detached scalar."""
         zero_grad, update = self.optimizer.zero_grad, self.optimizer.step
         set_to_none, loss_of, names = self.settings["set_to_none"], self.loss, self.names
 
@@ -180,7 +179,7 @@ class Training:
         return step
 
     def restore(self) -> None:
-        """Parameters, buffers and the optimizer's state as they were before the first step, in place: a CUDA graph
+        """Restore parameters, buffers and the optimizer's state from before the first step, in place: a CUDA graph
         knows them by address. These optimizers begin with a state of zeros."""
         with torch.no_grad():
             for name, value in {**self.parameters, **self.buffers}.items():
@@ -195,8 +194,8 @@ class Training:
         return {name: value.grad for name, value in self.parameters.items()}
 
     def follow(self, step: Callable[..., Tensor], inputs: Sequence[Inputs], steps: int) -> Trajectory:
-        """Take `steps` steps from the initial state, one input set after the other, beside an optimizer by itself that
-        is given the same gradients."""
+        """Take `steps` steps from the initial state, one input set after the other; a separate optimizer takes the same
+        steps, given the same gradients."""
         self.restore()
         alone = {name: value.detach().clone().requires_grad_() for name, value in self.parameters.items()}
         optimizer = make_optimizer(alone.values(), self.settings, self.captured)
@@ -224,8 +223,8 @@ class Training:
         )
 
     def exact(self, state: dict[str, Tensor], given: Inputs) -> Exact:
-        """Loss, gradients and buffers of one step in float64 on a copy, at the (rounded) parameters and buffers of
-        `state`."""
+        """Return loss, gradients and buffers of one step in float64 on a copy with the (rounded) parameters and buffers
+        of `state`."""
         gradients = self.gradients()
         self.set_gradients(dict.fromkeys(gradients))
         try:
@@ -249,7 +248,7 @@ class Training:
             self.parameters[name].grad = value
 
     def not_finite(self, loss: Tensor) -> str | None:
-        """What is no number any more, or None."""
+        """Return what is not finite any more, or None."""
         if not math.isfinite(float(loss)):
             return f"the loss is {float(loss):g}"
         for name, value in {**self.parameters, **self.buffers}.items():
@@ -258,11 +257,12 @@ class Training:
         return None
 
     def count(self, args: tuple, kwargs: dict[str, Any]) -> work.Work:
-        """FLOPs of forward and backward (torch's FlopCounterMode on an eager step), and the least bytes of a step.
+        """Count the FLOPs of forward and backward (torch's FlopCounterMode on an eager step) and the least bytes of a
+        step.
 
         A lower bound: each trained parameter and each tensor of the optimizer's state read and written once, each
-        gradient written and read once; of inputs, buffers and frozen parameters what is read and written. What lies
-        between (activations) stays uncounted.
+        gradient written and read once; the parts of inputs, buffers and frozen parameters that are read and written.
+        Activations do not count.
         """
         from torch.utils.flop_counter import FlopCounterMode
 
@@ -283,19 +283,19 @@ class Training:
 
 
 def on_host(tensors: dict[str, Tensor | None]) -> dict[str, Any]:
-    """Copies in host memory; None stays."""
+    """Return copies in host memory; None stays."""
     return {name: None if value is None else value.detach().to("cpu", copy=True) for name, value in tensors.items()}
 
 
 def inputs_of(inputs: Sequence[Inputs], number: int, steps: int) -> Inputs:
-    """Of a step, counted from 0. The last step has a set of its own: what clings to an earlier one shows there."""
+    """Return the inputs of a step, counted from 0. The last step has its own set, which exposes stale inputs."""
     if number == steps - 1:
         return inputs[-1]
     return inputs[number % max(1, len(inputs) - 1)]
 
 
 def wide(given: Inputs) -> Inputs:
-    """Copies of inputs, floats in float64."""
+    """Return copies of inputs, floats in float64."""
 
     def cast(value: Any) -> Any:
         return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value

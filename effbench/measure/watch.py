@@ -1,6 +1,6 @@
-"""What may disturb timing on a GPU, seen while it goes on: lowered clocks, other processes, a host that is busy.
+"""Disturbances of timing on a GPU: lowered clocks, foreign processes, a busy host.
 
-A disturbed run of samples is thrown away and timed again, three times; after that it is kept, and the trial is noisy.
+A disturbed run of samples is discarded and timed again, three times; after that it is kept, and the trial is noisy.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import torch
 from effbench.measure import timing
 from effbench.measure.telemetry import Telemetry
 
-#: Clocks events by which hardware or driver slow a working GPU down. A power cap (`sw_power_cap`) is this GPU's own
+#: Clocks events by which hardware or driver slow a working GPU down. A power cap (`sw_power_cap`) is the GPU's normal
 #: speed under load and only recorded.
 SLOWDOWNS = frozenset({"hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown"})
 RETRIES = 3
-#: Memory in use that is nobody's own: below this it is noise of the driver's bookkeeping.
+#: Memory of foreign processes below this is noise of the driver's bookkeeping.
 FOREIGN_BYTES = 256 * 2**20
 POLL_S = 0.25
-#: Times the period that the host may take to enqueue a call whose latency is timed. Undisturbed it is 1.2 at most.
+#: Maximum ratio of enqueue time to period. Undisturbed it is 1.2 at most.
 ENQUEUE_PERIODS = 1.5
 #: Longest interval over which a driver averages its utilization.
 SAMPLING_S = 1.0
@@ -29,20 +29,21 @@ SAMPLING_S = 1.0
 
 @dataclass
 class GpuWatch(timing.Watch):
-    """Of one trial. `discarded`: why runs of samples were thrown away; `noisy`: why one was kept nevertheless."""
+    """The watch of one trial. `discarded`: why runs of samples were discarded; `noisy`: why one was kept
+    nevertheless."""
 
     gpu: Telemetry
     device: torch.device
     discarded: list[str] = field(default_factory=list)
     noisy: str | None = None
-    shared: bool = False  # was memory of others here before the trial?
+    shared: bool = False  # a foreign process held memory before the trial
     known_pids: frozenset[int] = frozenset()
     baseline_bytes: int | None = None
     retries: int = RETRIES
     since: float = 0.0
 
     def begin(self) -> None:
-        """Before a timer: who comes now disturbs, and who is here already does if it works."""
+        """Before a timer: a process that starts now disturbs; one that is already here does if it works."""
         self.since = time.time()
         self.known_pids = frozenset(self.gpu.foreign_pids() or ())
         self.baseline_bytes = self.others_bytes()
@@ -63,13 +64,13 @@ class GpuWatch(timing.Watch):
         return True
 
     def disturbance(self) -> str | None:
-        """What disturbs the GPU now, or did so since it was last polled; None for nothing."""
+        """Return what disturbs the GPU now, or did so since it was last polled; None if nothing does."""
         seen = self.gpu.reasons_since_last()
         if slow := sorted(SLOWDOWNS.intersection(seen)):
             return f"clocks lowered ({', '.join(slow)})"
         here = self.gpu.foreign_pids() or set()
-        if strangers := here - self.known_pids:
-            return f"another process began to use this GPU ({pids(strangers)})"
+        if newcomers := here - self.known_pids:
+            return f"another process began to use this GPU ({pids(newcomers)})"
         if here and (working := here & (self.gpu.working_pids(self.since) or set())):
             self.since = time.time()
             return f"another process works on this GPU ({pids(working)})"
@@ -79,12 +80,12 @@ class GpuWatch(timing.Watch):
         return None
 
     def end(self, sleep: Callable[[float], None] = time.sleep) -> None:
-        """After the last timer. Where others are here and NVML cannot tell whose the work is, this process rests for
-        as long as utilization is averaged over, and what is left of it is the others'."""
+        """After the last timer. If others are here and NVML cannot tell whose the work is, rest for as long as
+        utilization is averaged over: the utilization that remains is theirs."""
         if self.noisy or not (self.shared or self.known_pids):
             return
         working = self.gpu.working_pids(self.since)
-        if working is not None:  # what NVML reports late is looked at, too
+        if working is not None:  # NVML may report work late
             if here := (self.gpu.foreign_pids() or set()) & working:
                 self.noisy = f"another process works on this GPU ({pids(here)})"
             return
@@ -94,14 +95,16 @@ class GpuWatch(timing.Watch):
             self.noisy = "another process kept this GPU busy: it still was when the timing had ended"
 
     def others_bytes(self) -> int | None:
-        """Memory in use beyond what torch holds: contexts, libraries and other processes."""
+        """Return the memory in use beyond torch's: contexts, libraries and other processes."""
         used = self.gpu.used_bytes()
         return None if used is None else used - torch.cuda.memory_reserved(self.device)
 
 
 def busy_host(enqueue_ms: float, period_ms: float) -> str | None:
-    """Calls back to back cannot follow each other faster than the host enqueues them: where they did, something slowed
-    the host down while latencies were timed. None where nothing did."""
+    """Return how something slowed the host down while latencies were timed, or None.
+
+    Back-to-back calls cannot follow each other faster than the host enqueues them.
+    """
     if enqueue_ms <= ENQUEUE_PERIODS * period_ms:
         return None
     return (
@@ -115,14 +118,14 @@ def pids(found: set[int]) -> str:
 
 
 def is_shared(gpu: Telemetry) -> bool:
-    """Before this process has touched the GPU: does anybody hold memory there?"""
+    """Return whether a process holds memory on the GPU, before this one has touched it."""
     return (gpu.used_bytes() or 0) >= FOREIGN_BYTES
 
 
-def busy_stranger(gpu: Telemetry, wait_s: float, sleep=time.sleep) -> str | None:
-    """Before this process has touched the GPU: does another work on it? Waits up to `wait_s` for it to stop.
+def busy_foreign_process(gpu: Telemetry, wait_s: float, sleep=time.sleep) -> str | None:
+    """Return how another process works on the GPU, before this one has touched it, or None if it is free or unknown.
 
-    Memory that somebody holds without working does not disturb. None where the GPU is free (or nobody can tell).
+    Waits up to `wait_s` for it to stop. Memory that a process only holds does not disturb.
     """
     # utilization is averaged over a while, in which this sweep's own last trial may have run
     deadline = time.monotonic() + max(wait_s, SAMPLING_S)

@@ -11,15 +11,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-#: Operators that read of a table only the rows that an index names.
+#: Operators that read only the rows of a table that an index names.
 LOOKUPS = {"embedding", "index_select", "gather", "index", "take", "take_along_dim"}
-#: Operators that write only part of what they are given: the bytes of their last tensor.
+#: Operators that write only part of their argument: the bytes of their last tensor.
 SCATTERS = {"index_copy_", "index_put_", "_index_put_impl_", "scatter_", "index_add_", "index_fill_", "masked_fill_"}
 
 
 @dataclass(frozen=True)
 class Work:
-    """Of one call. `flops` is 0 where torch's counter knows no operator of the module."""
+    """The work of one call. `flops` is 0 if torch's counter knows no operator of the module."""
 
     flops: int
     min_bytes: int
@@ -28,8 +28,8 @@ class Work:
 def count(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Work:
     """Run `module` once in eager and count. The inputs must be the module's to change.
 
-    FLOPs are those of torch's FlopCounterMode. Bytes are a lower bound: weights, buffers and inputs that are read, once
-    each and only the parts that are read; what is written to them; the outputs. What lies between stays uncounted.
+    FLOPs are those of torch's FlopCounterMode. Bytes are a lower bound: the parts of weights, buffers and inputs that
+    are read, once each; the parts that are written; the outputs. Intermediate tensors do not count.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -52,7 +52,7 @@ def pointer(tensor: torch.Tensor) -> int:
 
 
 class Traffic(TorchDispatchMode):
-    """Which parts of given tensors' memory operators read and write."""
+    """Records which parts of given tensors' memory operators read and write."""
 
     def __init__(self, outer: Iterable[torch.Tensor]) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Traffic(TorchDispatchMode):
         self.spans[pointer(tensor)].add((start, start + span))
 
     def bytes(self) -> int:
-        """All that was read at least once, and all that was written."""
+        """Return the bytes that were read, each once, and all that were written."""
         read = 0
         for storage, size in self.sizes.items():
             covered = end = 0
@@ -110,7 +110,7 @@ class Traffic(TorchDispatchMode):
 
 
 def bound(func: Any, args: tuple, kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """The operator's arguments, each with its value."""
+    """Return the operator's arguments, each with its value."""
     found = []
     for position, argument in enumerate(func._schema.arguments):
         if position < len(args):
@@ -121,7 +121,7 @@ def bound(func: Any, args: tuple, kwargs: dict[str, Any]) -> list[tuple[Any, Any
 
 
 def distinct(given: list[tuple[Any, Any]], table: torch.Tensor, result_bytes: int) -> int:
-    """Bytes of the result of a lookup, without rows that are named more than once."""
+    """Return the bytes of the result of a lookup, repeated rows once."""
     indices = [tensor for _, value in given for tensor in tensors(value) if not tensor.is_floating_point()]
     if len(indices) != 1 or not indices[0].numel():
         return result_bytes if not indices else 0

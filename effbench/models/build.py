@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import hashlib
 import importlib
@@ -10,7 +9,7 @@ import importlib.util
 import inspect
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
@@ -18,17 +17,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from effbench.errors import ConfigError
+from effbench.errors import ConfigError, nearest
 
 KEY = "_target_"
 #: Packages that come with the extra `models`.
 EXTRA = frozenset({"torchvision", "transformers"})
-#: What a configuration may need of the standard library: they only hold values.
+#: Classes of the standard library that a configuration may need: they only hold values.
 PLAIN = (SimpleNamespace, OrderedDict)
 
 
 def build_module(module: Mapping[str, Any], dtype: torch.dtype, device: torch.device | str, seed: int) -> nn.Module:
-    """The module in eval mode, its floating-point weights and buffers in `dtype`, on `device`.
+    """Return the module in eval mode, its floating-point weights and buffers in `dtype`, on `device`.
 
     `module` holds `_target_` and the constructor's keyword arguments; mappings among those that have a `_target_` are
     built first. Weights are drawn on the CPU, so that a seed gives the same ones for every device. What the constructor
@@ -48,7 +47,7 @@ def build_module(module: Mapping[str, Any], dtype: torch.dtype, device: torch.de
 
 
 def resolve_target(target: str) -> Callable[..., Any]:
-    """What `target` names: `package.module.Name`, or `path/to/file.py:Name` relative to the working directory.
+    """Return what `target` names: `package.module.Name`, or `path/to/file.py:Name` relative to the working directory.
 
     Raises `ConfigError` that says which part cannot be found or imported, and for what Python itself ships: a
     configuration that names `os.system` is a mistake or an attack.
@@ -71,7 +70,7 @@ def resolve_target(target: str) -> Callable[..., Any]:
 
 
 def resolve_model(target: str) -> Callable[..., Any]:
-    """What `target` names, if it is a `torch.nn.Module` class, a function or a method.
+    """Return what `target` names, if it is a `torch.nn.Module` class, a function or a method.
 
     Raises `ConfigError` as `resolve_target` does, and for any other class or object: it would be called to find out
     that it makes no module.
@@ -90,7 +89,7 @@ def resolve_model(target: str) -> Callable[..., Any]:
 
 
 def _home(found: Any) -> str:
-    """The module that a callable comes from, whatever attribute it was reached by."""
+    """Return the module that a callable comes from, whatever attribute it was reached by."""
     while isinstance(found, functools.partial):
         found = found.func
     home = getattr(found, "__module__", None)
@@ -100,7 +99,7 @@ def _home(found: Any) -> str:
 
 
 def _instantiate(node: Any) -> Any:
-    """Plain values as they are; mappings with a `_target_` as what it makes of the other keys."""
+    """Return plain values as they are; for mappings with a `_target_`, what it makes from the other keys."""
     if isinstance(node, Mapping):
         values = {key: _instantiate(value) for key, value in node.items() if key != KEY}
         return resolve_target(str(node[KEY]))(**values) if KEY in node else values
@@ -114,22 +113,12 @@ def _named(target: str) -> str:
 
 
 def _from_path(target: str) -> Any:
-    parts = target.split(".")
-    if not all(part.isidentifier() for part in parts):
+    first, *names = target.split(".")
+    if not all(part.isidentifier() for part in (first, *names)):
         raise ConfigError(f"{_named(target)} is no import path; allowed: my_pkg.Net or path/to/file.py:Net")
-    if len(parts) == 1:
+    if not names:
         raise ConfigError(f"{_named(target)} names no module; allowed: my_pkg.Net or path/to/file.py:Net")
-    found: Any = _import(target, parts[0])
-    path = parts[0]
-    for part in parts[1:]:
-        inner = f"{path}.{part}"
-        if not _has(target, found, path, part):
-            if not isinstance(found, ModuleType) or not _is_submodule(target, found, inner):
-                raise _no_attribute(target, found, path, part)
-            _import(target, inner)
-        found = getattr(found, part)
-        path = inner
-    return found
+    return _attribute(target, _import(target, first), first, names, submodules=True)
 
 
 def _from_file(target: str) -> Any:
@@ -139,18 +128,23 @@ def _from_file(target: str) -> Any:
     path = Path(file).resolve()
     if not path.is_file():
         raise ConfigError(f"{_named(target)}: no file {file} below the working directory {Path.cwd()}")
-    found: Any = _load(target, path)
-    where = file
-    for part in name.split("."):
-        if not _has(target, found, where, part):
-            raise _no_attribute(target, found, where, part)
-        found = getattr(found, part)
-        where = f"{where}:{part}"
+    return _attribute(target, _load(target, path), file, name.split("."), submodules=False)
+
+
+def _attribute(target: str, found: Any, where: str, names: Sequence[str], submodules: bool) -> Any:
+    """Return the attribute of an attribute …; `submodules`: import those that nobody has imported yet."""
+    for name in names:
+        if not _has(target, found, where, name):
+            inner = f"{where}.{name}"
+            if not submodules or not isinstance(found, ModuleType) or not _is_submodule(target, found, inner):
+                raise _no_attribute(target, found, where, name)
+            _import(target, inner)
+        found, where = getattr(found, name), f"{where}.{name}"
     return found
 
 
 def _load(target: str, path: Path) -> ModuleType:
-    """Run a file as a module, once a process; the files beside it are importable from it."""
+    """Run a file as a module, once a process; it may import the files next to it."""
     name = f"effbench_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -200,7 +194,7 @@ def _not_imported(target: str, name: str, error: Exception) -> ConfigError:
     missing = error.name
     if missing.partition(".")[0] in EXTRA:
         package = missing.partition(".")[0]
-        return ConfigError(f'{_named(target)} needs {package}, not installed; mend: pip install "effbench[models]"')
+        return ConfigError(f'{_named(target)} needs {package}, not installed; fix: pip install "effbench[models]"')
     if missing == name:
         return ConfigError(f"{_named(target)}: no module named {missing} in the working directory or the environment")
     return ConfigError(f"{_named(target)}: {name} imports {missing}, which is not installed")
@@ -208,6 +202,6 @@ def _not_imported(target: str, name: str, error: Exception) -> ConfigError:
 
 def _no_attribute(target: str, found: Any, where: str, name: str) -> ConfigError:
     public = [key for key in dir(found) if not key.startswith("_")]
-    near = difflib.get_close_matches(name, public, n=3)
-    hint = f"nearest: {', '.join(near)}" if near else f"it has: {', '.join(public[:8]) or 'nothing public'}"
+    near = nearest(name, public)
+    hint = f"did you mean {near}?" if near else f"it has: {', '.join(public[:8]) or 'nothing public'}"
     return ConfigError(f"{_named(target)}: {where} has no {name}; {hint}")

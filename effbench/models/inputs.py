@@ -1,16 +1,18 @@
-"""Example inputs of a model, made from its specification and a seed."""
+"""Inputs of a model: examples made from its specification and a seed, and which of them carry the batch and where.
+
+Shapes alone do not say where the batch is: a width may equal the batch size by chance.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from effbench.models.spec import AUTO, InputSpec, parse_inputs
-
-__all__ = ["InputSpec", "make_inputs", "parse_inputs"]
+from effbench.models.spec import AUTO, InputSpec
 
 #: Up to this many elements an input is made on the CPU, so that its values are the same on every device.
 HOST_ELEMENTS = 16 * 2**20
@@ -52,3 +54,46 @@ def _make(spec: InputSpec, shape: tuple[int, ...], cell_dtype: torch.dtype, devi
     else:
         values = torch.randn(shape, generator=generator, dtype=torch.float32, device=where)
     return values.to(device=device, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class BatchInput:
+    """One input. `dim`: its batch dimension, None without one. `filler`: a value that its padding may hold without
+    being out of range; NaN for floats, so that a row which depends on padding is seen."""
+
+    dim: int | None
+    filler: float | bool
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`sizes`: the batch sizes of the calls in order: a stream's, else one size. `bs` is the largest of them."""
+
+    sizes: tuple[int, ...]
+    args: tuple[BatchInput, ...]
+    kwargs: dict[str, BatchInput]
+
+    @property
+    def bs(self) -> int:
+        return max(self.sizes)
+
+    @classmethod
+    def of(cls, specs: Mapping[str, InputSpec], sizes: Sequence[int]) -> Batch:
+        inputs = {name: BatchInput(spec.batch_dim, filler(spec)) for name, spec in specs.items()}
+        args = tuple(inputs[name] for name, spec in specs.items() if not spec.keyword)
+        return cls(tuple(sizes), args, {name: inputs[name] for name, spec in specs.items() if spec.keyword})
+
+
+def filler(spec: InputSpec) -> float | bool:
+    if spec.value is not None:
+        return spec.value
+    if spec.dtype == "bool":
+        return False
+    return int(spec.low or 0) if spec.is_integer else float("nan")
+
+
+def cut(value: Tensor, dim: int | None, size: int) -> Tensor:
+    """Return the first `size` rows; a view if that is contiguous, as for an input made for this size."""
+    if dim is None or value.size(dim) == size:
+        return value
+    return value.narrow(dim, 0, size).contiguous()

@@ -1,4 +1,5 @@
-"""What an input of a model looks like, read from its YAML and validated. Standard library only: planning has no torch.
+"""The specification of a model's inputs, read from its YAML and validated. Standard library only: planning has no
+torch.
 
 model:
   inputs:                    # in order of forward's positional arguments
@@ -51,7 +52,7 @@ class InputSpec:
         return self.dtype in INTEGERS
 
     def full_shape(self, bs: int) -> tuple[int, ...]:
-        """The shape with the batch dimension in its place."""
+        """Return the shape with the batch dimension."""
         if self.batch_dim is None:
             return self.shape
         return (*self.shape[: self.batch_dim], bs, *self.shape[self.batch_dim :])
@@ -75,14 +76,10 @@ def _parse_input(name: str, node: Any) -> InputSpec:
         raise ConfigError(f"{where} is {node!r}; it takes keys, as {{shape: [1024]}}. Allowed: {', '.join(KEYS)}")
     for key in node:
         if key not in KEYS:
-            near = nearest(str(key), KEYS)
-            hint = f" Did you mean {near}?" if near else ""
-            raise ConfigError(f"{where}.{key}: no such key.{hint} Allowed: {', '.join(KEYS)}")
+            raise ConfigError(f"{where}.{key}: no such key. {_allowed(key, KEYS)}")
     dtype = node.get("dtype", AUTO)
     if dtype not in DTYPES:
-        near = nearest(str(dtype), DTYPES)
-        hint = f" Did you mean {near}?" if near else ""
-        raise ConfigError(f"{where}.dtype is {dtype!r}.{hint} Allowed: {', '.join(DTYPES)}")
+        raise ConfigError(f"{where}.dtype is {dtype!r}. {_allowed(dtype, DTYPES)}")
     shape = _shape(where, node)
     keyword = node.get("keyword", False)
     if not isinstance(keyword, bool):
@@ -97,6 +94,11 @@ def _parse_input(name: str, node: Any) -> InputSpec:
         batch_dim=_batch_dim(where, node, len(shape)),
         keyword=keyword,
     )
+
+
+def _allowed(word: Any, words: tuple[str, ...]) -> str:
+    near = nearest(str(word), words)
+    return (f"Did you mean {near}? " if near else "") + f"Allowed: {', '.join(words)}"
 
 
 def _is_int(value: Any) -> bool:

@@ -20,7 +20,7 @@ def torchvision_model(arch: str, channels_last: bool = False, settled: bool = Fa
 
     `channels_last` lays the weights out as [K, H, W, C] in memory; convolutions then work in that layout, and an input
     in the usual one is converted by the first of them, within the call. `settled` gives batch norms the statistics of
-    what they see, as training would.
+    their inputs, as training would.
     """
     model = torchvision.models.get_model(arch, weights=None, **kwargs)
     wake_heads(model)
@@ -30,8 +30,8 @@ def torchvision_model(arch: str, channels_last: bool = False, settled: bool = Fa
 
 
 def wake_heads(model: nn.Module) -> None:
-    """Draw linear layers that torchvision leaves at zero, as it does the head of a ViT: its output would be zero
-    whatever the input, and any way of executing it right."""
+    """Initialise linear layers that torchvision leaves at zero, such as the head of a ViT: with an output of zero any
+    execution would be correct."""
     for module in model.modules():
         if isinstance(module, nn.Linear) and not module.weight.any():
             module.reset_parameters()

@@ -8,22 +8,23 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-#: Normal values that are drawn at most; all weights are made of them. A prime: see `fill_normal`.
+#: The most normal values that are drawn; all weights are made of them. A prime: see `fill_normal`.
 DRAWN = 16_777_259
 
 
 def linear(in_features: int, out_features: int) -> nn.Linear:
-    """A linear layer without bias whose weight is not drawn yet: whatever was in its memory."""
+    """Return a linear layer without bias whose weight is not initialised yet."""
     return nn.utils.skip_init(nn.Linear, in_features, out_features, bias=False)
 
 
 def embedding(rows: int, width: int) -> nn.Embedding:
-    """A table that is not drawn yet."""
+    """Return a table that is not initialised yet."""
     return nn.utils.skip_init(nn.Embedding, rows, width)
 
 
 def fan_in_std(weight: Tensor, gain: float = 1.0) -> float:
-    """Of a weight [..., out, in]: outputs have `gain` times the size of inputs."""
+    """Return the standard deviation of a weight [..., out, in] whose outputs are `gain` times the size of its
+    inputs."""
     return gain / math.sqrt(weight.shape[-1])
 
 
@@ -31,10 +32,10 @@ def fan_in_std(weight: Tensor, gain: float = 1.0) -> float:
 def fill_normal(weights: Iterable[tuple[Tensor, float]]) -> None:
     """Fill contiguous tensors with normal values, each of its own standard deviation.
 
-    Billions of random numbers take minutes on a CPU, copies of them seconds. So at most `DRAWN` are drawn and read
-    round and round, each tensor going on where the one before stopped. Since their number is a prime, beyond every
-    width and number of layers, no two rows of a matrix and no two layers of one shape begin at the same place: all
-    differ, and are as good as independent. Below `DRAWN` weights each has a random number of its own.
+    Billions of random numbers take minutes on a CPU, copies of them seconds. So at most `DRAWN` are drawn and reused
+    cyclically, each tensor starting where the one before stopped. Since their number is a prime, larger than every
+    width and number of layers, no two rows of a matrix and no two layers of one shape start at the same place: all
+    differ, and are practically independent. Below `DRAWN` weights each has its own random number.
     """
     weights = list(weights)
     drawn = torch.randn(min(DRAWN, sum(weight.numel() for weight, _ in weights)))

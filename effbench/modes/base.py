@@ -1,4 +1,4 @@
-"""What every mode is: it turns (module, example inputs) into a step, a callable with the module's meaning.
+"""The base of every mode: it turns (module, example inputs) into a step, a callable with the module's meaning.
 
 A new mode is one class in one file plus its YAML under conf/mode/, whose `_target_` names the class and whose other
 keys are the constructor's keyword arguments (docs/extending.md).
@@ -6,24 +6,32 @@ keys are the constructor's keyword arguments (docs/extending.md).
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from effbench.errors import ConfigError
+from effbench.models.inputs import Batch
+
+#: Where each input has its batch dimension: of the positional ones in order, and of the named ones.
+BatchDims = tuple[list[int | None], dict[str, int | None]] | None
+#: Turns a forward into a training step over it: a callable with the same arguments that returns the loss.
+StepOver = Callable[[Callable[..., Any]], Callable[..., torch.Tensor]]
 
 
 @dataclass
 class Prepared:
     """A step ready to be called, with the facts of its preparation.
 
-    `copy_inputs` does only the copy into static buffers (None where the mode copies nothing); `degraded` says why the
-    step is not what its name promises. `compile_cache`: "cold" or "warm" where the mode knows it better than Inductor's
-    counters. `facts` are read when the trial ends: the step may go on adding to them; `late_facts` gives those that are
-    known only after the calls.
+    `copy_inputs` does only the copy into static buffers (None if the mode copies nothing); `degraded` says why the
+    step is not what its name promises. `compile_cache`: "cold" or "warm" if the mode knows it better than Inductor's
+    counters. `facts` are read when the trial ends: the step may go on adding to them; `late_facts` returns those that
+    are known only after the calls.
     """
 
     step: Callable[..., Any]
@@ -34,42 +42,61 @@ class Prepared:
     late_facts: Callable[[], dict[str, Any]] = dict
 
 
-#: Where each input has its batch dimension: of the positional ones in order, and of the named ones.
-BatchDims = tuple[list[int | None], dict[str, int | None]] | None
+class Mode:
+    """What the worker asks of a mode, with the defaults of one that only wraps the module."""
 
-
-#: Turns a forward into a training step over it: a callable with the same arguments that gives the loss.
-StepOver = Callable[[Callable[..., Any]], Callable[..., torch.Tensor]]
-
-
-class Mode(Protocol):
-    """`compiles`: its preparation is reported as compile seconds. `settling_calls`: how many first calls still prepare
-    (cudagraph trees warm up, record, then replay: three).
-
-    What follows is for the modes that have it. `uses_dynamo` (as `compiles`, where it is absent): Dynamo's counters say
-    what became of it. `static_shape = True`: it takes no stream of batch sizes. `wraps_in_cpp = True`:
-    it compiles C++ on every device. Before it calls `prepare`, a worker
-    sets `batch_dims` (`BatchDims`) and `cache_dir` (a folder that this cell's trials of this sweep share, or None),
-    and calls `expect(batch)` with a `models.batch.Batch`.
-
-    A mode for phase=training says so: `phases = ("inference", "training")`. Its training step is then one over the step
-    that `prepare` makes, or, where it has a method `prepare_training(module, step_over: StepOver, args, kwargs)`, what
-    that prepares. `captures_step = True`: the optimizer's step will be in a CUDA graph.
-    """
-
-    compiles: bool
-    settling_calls: int
+    #: The preparation is reported as compile seconds.
+    compiles: bool = False
+    #: Dynamo's counters apply to it; None: as `compiles`.
+    uses_dynamo: bool | None = None
+    #: First calls that still prepare (cudagraph trees warm up, record, then replay: three).
+    settling_calls: int = 1
+    phases: tuple[str, ...] = ("inference",)
+    #: It takes no stream of batch sizes.
+    static_shape: bool = False
+    #: In training, the optimizer's step will be in a CUDA graph.
+    captures_step: bool = False
+    #: It compiles C++ on every device.
+    wraps_in_cpp: bool = False
+    #: Set by the worker before `prepare`.
+    batch_dims: BatchDims = None
+    #: Set by the worker before `prepare`: a folder that this cell's trials of this sweep share, or None.
+    cache_dir: str | None = None
 
     def missing(self, device: torch.device) -> str | None:
-        """Why this mode cannot run on `device`, or None."""
+        """Return why this mode cannot run on `device`, or None."""
+        return None
+
+    def expect(self, batch: Batch) -> None:
+        """Learn, before `prepare`, which inputs have a batch dimension and which sizes will come."""
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         """Turn the module into a step. `args` and `kwargs` are real inputs on the device; exceptions are the cell's."""
+        raise NotImplementedError
+
+    def prepare_training(
+        self, module: torch.nn.Module, step_over: StepOver, args: tuple, kwargs: dict[str, Any]
+    ) -> Prepared:
+        """Return the training step: by default one over the step that `prepare` returns."""
+        prepared = self.prepare(module, args, kwargs)
+        return dataclasses.replace(prepared, step=step_over(prepared.step), copy_inputs=None)
+
+
+def with_defaults(mode: Any) -> Mode:
+    """Return the mode; what a user's class that is not derived from Mode does not define gets Mode's defaults."""
+    if not isinstance(mode, Mode):
+        own = type(mode)
+        mode.__class__ = type(own.__name__, (own, Mode), {})
+    return mode
+
+
+def uses_dynamo(mode: Mode | type[Mode]) -> bool:
+    return bool(mode.compiles if mode.uses_dynamo is None else mode.uses_dynamo)
 
 
 class Positional(torch.nn.Module):
-    """A module as one that takes its tensors by position only: the named ones come last, in the order of the example
-    `kwargs`; what is no tensor is baked in."""
+    """A module that takes its tensors by position only: the named ones come last, in the order of the example
+    `kwargs`; values that are not tensors are baked in."""
 
     def __init__(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         super().__init__()
@@ -81,7 +108,7 @@ class Positional(torch.nn.Module):
         self.train(module.training)
 
     def tensors(self, args: tuple, kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
-        """The inputs of a call in the order in which `forward` takes them."""
+        """Return the inputs of a call in the order in which `forward` takes them."""
         values = (*args, *(kwargs[name] for name in self.names))
         return tuple(values[i] for i in self.places)
 
@@ -92,6 +119,17 @@ class Positional(torch.nn.Module):
         count = len(values) - len(self.names)
         return self.inner(*values[:count], **dict(zip(self.names, values[count:], strict=True)))
 
+    def calling(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a step with the module's own arguments over `function`, which takes this module's; where the two are
+        the same, `function` itself."""
+        if not self.names and not any(value is not None for value in self.baked):
+            return function
+
+        def step(*args: Any, **kwargs: Any) -> Any:
+            return function(*self.tensors(args, kwargs))
+
+        return step
+
 
 def needs_cuda(device: torch.device, what: str) -> str | None:
     return None if device.type == "cuda" else f"{what} needs CUDA, and this cell runs on {device.type}"
@@ -99,8 +137,6 @@ def needs_cuda(device: torch.device, what: str) -> str | None:
 
 def needs_compiler(device: torch.device) -> str | None:
     """Inductor writes C++ for the CPU and Triton for CUDA, whose launcher is C: either needs a compiler."""
-    import os
-
     if device.type == "cuda":
         try:
             import triton  # noqa: F401
@@ -116,15 +152,21 @@ def needs_compiler(device: torch.device) -> str | None:
     return None
 
 
-def truth(name: str, value: Any) -> bool:
-    """The value of a switch: `no` on a command line is a text, and would count as true. Raises ConfigError."""
-    if not isinstance(value, bool):
-        raise ConfigError(f"mode.{name}={value} is not allowed; it takes true or false")
+def one_of(name: str, value: Any, allowed: Sequence[Any]) -> Any:
+    """Return the value of a setting with few choices; `no` on a command line is a text, not false. Raises
+    ConfigError."""
+    if not any(type(value) is type(choice) and value == choice for choice in allowed):
+        words = ", ".join({None: "null", True: "true", False: "false"}.get(choice, choice) for choice in allowed)
+        raise ConfigError(f"mode.{name} is {value!r}; allowed: {words}")
     return value
 
 
+def truth(name: str, value: Any) -> bool:
+    return one_of(name, value, (True, False))
+
+
 def whole_number(name: str, value: Any) -> int:
-    """The value of a setting that counts something. Raises ConfigError."""
+    """Return the value of a setting that counts something. Raises ConfigError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ConfigError(f"mode.{name}={value} is not allowed; it takes a whole number from 0")
+        raise ConfigError(f"mode.{name} is {value!r}; allowed: a whole number from 0")
     return value

@@ -1,5 +1,5 @@
 """CUDA graphs for a few batch sizes, and every batch padded to the next: how servers run batches that change with each
-call."""
+call. The runner knows no CUDA: whatever captures decides what is replayed."""
 
 from __future__ import annotations
 
@@ -7,57 +7,43 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from effbench.buckets import capture_sizes, usage
-from effbench.errors import ConfigError
+from effbench.buckets import bucket_of, capture_sizes, usage
+from effbench.errors import UnsupportedError
 from effbench.measure.memory import graph_pool_bytes
 from effbench.measure.timing import no_garbage_collection
-from effbench.models.batch import Batch
-from effbench.modes.base import Prepared, needs_compiler, needs_cuda, whole_number
+from effbench.models.inputs import Batch, BatchInput
+from effbench.modes.base import Mode, Prepared, needs_compiler, needs_cuda, one_of, whole_number
 from effbench.modes.compiled import Compiled
-from effbench.modes.guard import Fingerprint
-from effbench.modes.runner import OUTPUTS, PADDINGS, SHORT_LIVED, BucketRunner, Capture, Captured, StaticInputs
+from effbench.modes.graphs import Captured, GraphCapture, copy_of
+from effbench.modes.stale_weights import Fingerprint
 
+KEEP, ZERO, SENTINEL = "keep", "zero", "sentinel"
+PADDINGS = (KEEP, ZERO, SENTINEL)
+CLONE, SHORT_LIVED = "clone", "short-lived"
+OUTPUTS = (CLONE, SHORT_LIVED)
 POOLS = ("shared", "private")
 ORDERS = ("largest-first", "smallest-first")
 GUARDS = (None, "refuse")
 
-
-class GraphCapture:
-    """Captures on one side stream, after `warmups` calls on it, into one memory pool for all graphs or one for each."""
-
-    def __init__(self, shared: bool, warmups: int) -> None:
-        self.stream = torch.cuda.Stream()
-        self.pool = torch.cuda.graph_pool_handle() if shared else None
-        self.warmups = warmups
-
-    def __call__(self, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Captured:
-        current = torch.cuda.current_stream()
-        self.stream.wait_stream(current)
-        with torch.cuda.stream(self.stream):
-            for _ in range(self.warmups):
-                function(*args, **kwargs)
-        current.wait_stream(self.stream)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-            outputs = function(*args, **kwargs)
-        return Captured(graph.replay, outputs)
+#: Captures a function with static inputs, as GraphCapture does.
+Capture = Callable[[Callable[..., Any], tuple, dict[str, Any]], Captured]
 
 
-class BucketedGraph:
+class BucketedGraph(Mode):
     """Settings: docs/streams.md. Sizes up to `torch_compile_max_bs` are captured from the module compiled with `inner`,
     one compilation for each size; the others, and calls without a graph, are eager."""
-
-    settling_calls = 1
 
     def __init__(
         self,
         buckets: str | Sequence[int] = "sglang",
-        padding: str = "keep",
+        padding: str = KEEP,
         pool: str = "shared",
         order: str = "largest-first",
         outputs: str = SHORT_LIVED,
@@ -66,16 +52,13 @@ class BucketedGraph:
         inner: str = "max-autotune-no-cudagraphs",
         guard: str | None = None,
     ) -> None:
-        for name, value, allowed in (
-            ("padding", padding, PADDINGS), ("pool", pool, POOLS), ("order", order, ORDERS),
-            ("outputs", outputs, OUTPUTS), ("guard", guard, GUARDS),
-        ):  # fmt: skip
-            if value not in allowed:
-                choices = ", ".join("null" if choice is None else choice for choice in allowed)
-                raise ConfigError(f"mode.{name}={value} is not allowed; choose one of {choices}")
-        capture_sizes(buckets, [1])  # what is no preset is known before anything is built
-        self.buckets, self.padding, self.pool, self.order = buckets, padding, pool, order
-        self.outputs, self.guard = outputs, guard
+        capture_sizes(buckets, [1])  # a wrong preset is refused before anything is built
+        self.buckets = buckets
+        self.padding = one_of("padding", padding, PADDINGS)
+        self.pool = one_of("pool", pool, POOLS)
+        self.order = one_of("order", order, ORDERS)
+        self.outputs = one_of("outputs", outputs, OUTPUTS)
+        self.guard = one_of("guard", guard, GUARDS)
         self.warmups = whole_number("warmups", warmups)
         self.torch_compile_max_bs = whole_number("torch_compile_max_bs", torch_compile_max_bs)
         self.compiled = Compiled(inner, dynamic=False)
@@ -86,28 +69,25 @@ class BucketedGraph:
         return self.torch_compile_max_bs > 0
 
     def missing(self, device: torch.device) -> str | None:
-        if self.compiles and self.compiled.uses_cuda_graphs:
-            inner = self.compiled.mode
-            return f"the inner mode {inner} has CUDA graphs of its own: choose max-autotune-no-cudagraphs or default"
+        if self.compiles and (reason := self.compiled.captures_itself()):
+            return reason
         return needs_cuda(device, "a CUDA graph") or (needs_compiler(device) if self.compiles else None)
 
     def expect(self, batch: Batch) -> None:
-        """What will be called; before `prepare`."""
         self.batch = batch
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        device = next(value.device for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
-        return self.prepare_with(GraphCapture(self.pool == "shared", self.warmups), module, args, kwargs, device)
+        device = next(value.device for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        return self.prepare_with(GraphCapture(self.warmups, self.pool == "shared"), module, args, kwargs, device)
 
     def prepare_with(
         self, capture: Capture, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any], device: torch.device
     ) -> Prepared:
-        """`prepare`, with what captures."""
         assert self.batch is not None, "expect(batch) comes before prepare"
         sizes = capture_sizes(self.buckets, self.batch.sizes)
         static = StaticInputs(self.batch, args, kwargs, max(sizes))
-        guard = Fingerprint(module).refuse_stale if self.guard else None
-        runner = BucketRunner(module, static, self.padding, self.outputs, guard)
+        check = Fingerprint(module).refuse_stale if self.guard else None
+        runner = BucketRunner(module, static, self.padding, self.outputs, check)
         runner.find_outputs()
         seconds: dict[str, float] = {}
         pool_bytes: dict[str, int] = {}
@@ -115,7 +95,7 @@ class BucketedGraph:
         few = [size for size in sizes if size <= self.torch_compile_max_bs]
         compiled = self.compiled.compile(module)[0] if few else None
         # a collection while capturing may free memory at a moment when CUDA does not allow it
-        with no_garbage_collection(), room_for(len(few)):
+        with no_garbage_collection(), recompile_limit(len(few)):
             for size in sorted(sizes, reverse=self.order == "largest-first"):
                 began = time.perf_counter()
                 runner.capture(size, compiled if compiled is not None and size in few else module, capture)
@@ -137,24 +117,12 @@ class BucketedGraph:
         degraded = None
         if a_pass.fallbacks == a_pass.calls:
             degraded = f"no call has a graph: all are above the largest captured size, {sizes[-1]}"
-        return Prepared(runner, runner.copy_inputs, degraded, facts=facts, late_facts=lambda: counted(runner))
-
-
-def counted(runner: BucketRunner) -> dict[str, Any]:
-    """What all calls since the preparation did, checks and warm-up included."""
-    found = usage(runner.sizes, runner.calls)
-    return {
-        "calls": found.calls,
-        "fallbacks": found.fallbacks,
-        "rows": found.rows,
-        "padded_rows": found.padded_rows,
-        "calls_by_bucket": {str(size): calls for size, calls in found.by_bucket.items()},
-    }
+        return Prepared(runner, runner.copy_inputs, degraded, facts=facts, late_facts=runner.facts)
 
 
 @contextmanager
-def room_for(compilations: int) -> Iterator[None]:
-    """Dynamo gives up on a function after 8 compilations; here one for each size is meant."""
+def recompile_limit(compilations: int) -> Iterator[None]:
+    """Dynamo gives up on a function after 8 compilations; allow one for each size."""
     if not compilations:
         yield
         return
@@ -166,3 +134,196 @@ def room_for(compilations: int) -> Iterator[None]:
         accumulated_recompile_limit=max(now.accumulated_recompile_limit, compilations + 1),
     ):
         yield
+
+
+@dataclass
+class Plan:
+    """A call of one raw size: `copies`: input's place or name -> the buffer's rows for it; `tails`: rows to be filled,
+    with what; `outputs` are views of the graph's, cut to the raw size."""
+
+    replay: Callable[[], None]
+    copies: list[tuple[int | str, Tensor]]
+    tails: list[tuple[Tensor, float | bool]]
+    outputs: Any
+
+
+class StaticInputs:
+    """Buffers of the largest size for every tensor input; their addresses stay. All start with valid rows."""
+
+    def __init__(self, batch: Batch, args: tuple, kwargs: dict[str, Any], size: int) -> None:
+        self.known: dict[int | str, BatchInput] = dict(enumerate(batch.args)) | batch.kwargs
+        self.count = len(args)
+        given: dict[int | str, Any] = dict(enumerate(args)) | kwargs
+        self.buffers = {key: repeated(value, self.known[key].dim, size) for key, value in given.items()}
+        carriers = [key for key, value in self.buffers.items() if self.dim(key) is not None and is_tensor(value)]
+        if not carriers:
+            raise UnsupportedError("no input of this model has a batch dimension: there is nothing to put into buckets")
+        self.carrier = carriers[0]
+
+    def dim(self, key: int | str) -> int | None:
+        return self.known[key].dim
+
+    def raw_size(self, args: tuple, kwargs: dict[str, Any]) -> int:
+        """Return the rows of a call."""
+        key = self.carrier
+        value = args[key] if isinstance(key, int) else kwargs[key]
+        return value.size(self.known[key].dim)
+
+    def rows(self, key: int | str, start: int, count: int) -> Any:
+        """Return a view of `count` rows of a buffer from `start`; the whole buffer without a batch dimension."""
+        value, dim = self.buffers[key], self.dim(key)
+        return value if dim is None or not is_tensor(value) else value.narrow(dim, start, count)
+
+    def of(self, size: int) -> tuple[tuple, dict[str, Any]]:
+        """Return the arguments of a call of `size` rows: views of the buffers."""
+        args = tuple(self.rows(key, 0, size) for key in range(self.count))
+        return args, {key: self.rows(key, 0, size) for key in self.buffers if isinstance(key, str)}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(value.nbytes for value in self.buffers.values() if is_tensor(value))
+
+
+class BucketRunner:
+    """A step over captured graphs. A call takes the smallest graph that holds its rows and pads them; a call that is
+    larger than all graphs runs `eager`, and is counted. `calls`: raw size -> calls so far.
+
+    `short-lived` outputs are views of a graph's own: the next call may overwrite them. `check` runs before each replay
+    and raises if graphs are stale.
+    """
+
+    def __init__(
+        self, eager: Callable[..., Any], static: StaticInputs, padding: str, outputs: str,
+        check: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.eager = eager
+        self.static = static
+        self.padding = padding
+        self.outputs = outputs
+        self.check = check
+        self.graphs: dict[int, Captured] = {}
+        self.sizes: list[int] = []
+        self.batch_dims: list[tuple[int, int] | None] = []
+        self.plans: dict[int, Plan | None] = {}
+        self.calls: Counter[int] = Counter()
+
+    def find_outputs(self) -> None:
+        """Find out which dimensions of the outputs follow the batch from two eager calls. Raises UnsupportedError."""
+        largest = self.static.buffers[self.static.carrier].size(self.static.dim(self.static.carrier))
+        self.batch_dims = batch_dims(self.eager, self.static, largest)
+
+    def capture(self, size: int, function: Callable[..., Any], capture: Capture) -> None:
+        """Add the graph of one size."""
+        args, kwargs = self.static.of(size)
+        self.graphs[size] = capture(function, args, kwargs)
+        self.sizes = sorted(self.graphs)
+        self.plans.clear()
+
+    def plan(self, raw: int) -> Plan | None:
+        """Return the plan of a call of `raw` rows, made once; None if no graph holds it."""
+        if raw in self.plans:
+            return self.plans[raw]
+        size = bucket_of(self.sizes, raw)
+        if size is None:
+            self.plans[raw] = None
+            return None
+        static = self.static
+        copies, tails = [], []
+        for key, value in static.buffers.items():
+            if not is_tensor(value):
+                continue
+            copies.append((key, static.rows(key, 0, raw)))
+            if static.dim(key) is not None and raw < size and self.padding != KEEP:
+                filler = static.known[key].filler if self.padding == SENTINEL else 0
+                tails.append((static.rows(key, raw, size - raw), filler))
+        leaves, shape = tree_flatten(self.graphs[size].outputs)
+        views = [cut_output(leaf, where, raw) for leaf, where in zip(leaves, self.batch_dims, strict=True)]
+        self.plans[raw] = Plan(self.graphs[size].replay, copies, tails, tree_unflatten(views, shape))
+        return self.plans[raw]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raw = self.static.raw_size(args, kwargs)
+        self.calls[raw] += 1
+        plan = self.plan(raw)
+        if plan is None:
+            return self.eager(*args, **kwargs)
+        if self.check is not None:
+            self.check()
+        fill(plan, args, kwargs)
+        plan.replay()
+        return tree_map(copy_of, plan.outputs) if self.outputs == CLONE else plan.outputs
+
+    def copy_inputs(self, *args: Any, **kwargs: Any) -> None:
+        """Only what a call copies and pads; a call without a graph copies nothing."""
+        plan = self.plan(self.static.raw_size(args, kwargs))
+        if plan is not None:
+            fill(plan, args, kwargs)
+
+    def facts(self) -> dict[str, Any]:
+        """Count all calls since the preparation, checks and warm-up included."""
+        used = usage(self.sizes, self.calls)
+        return {
+            "calls": used.calls,
+            "fallbacks": used.fallbacks,
+            "rows": used.rows,
+            "padded_rows": used.padded_rows,
+            "calls_by_bucket": {str(size): calls for size, calls in used.by_bucket.items()},
+        }
+
+
+def fill(plan: Plan, args: tuple, kwargs: dict[str, Any]) -> None:
+    for key, buffer in plan.copies:
+        buffer.copy_(args[key] if isinstance(key, int) else kwargs[key])
+    for tail, filler in plan.tails:
+        tail.fill_(filler)
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+def repeated(value: Any, dim: int | None, size: int) -> Any:
+    """Return a copy with `size` rows, those of `value` over and over; without a batch dimension a plain copy."""
+    if not is_tensor(value) or dim is None:
+        return copy_of(value)
+    rows = torch.arange(size, device=value.device) % value.size(dim)
+    return value.index_select(dim, rows)
+
+
+def cut_output(leaf: Any, where: tuple[int, int] | None, raw: int) -> Any:
+    """Return the rows of an output that belong to the call."""
+    if where is None or not is_tensor(leaf):
+        return leaf
+    dim, each = where
+    return leaf.narrow(dim, 0, raw * each) if leaf.size(dim) != raw * each else leaf
+
+
+def batch_dims(function: Callable[..., Any], static: StaticInputs, largest: int) -> list[tuple[int, int] | None]:
+    """Return for each leaf of the output its batch dimension and how many of its rows one row of the batch makes (T of
+    [B * T, V]); None for a leaf that does not follow the batch. With one row nothing is ever cut off.
+
+    Raises UnsupportedError if a size follows the batch in another way.
+    """
+    sizes = (largest, max(1, largest - 1))
+    shapes = []
+    for size in sizes:
+        args, kwargs = static.of(size)
+        leaves, _ = tree_flatten(function(*args, **kwargs))
+        shapes.append([tuple(leaf.shape) if is_tensor(leaf) else None for leaf in leaves])
+    if len(shapes[0]) != len(shapes[1]):
+        raise UnsupportedError(f"{len(shapes[0])} outputs for {sizes[0]} rows and {len(shapes[1])} for {sizes[1]}")
+    return [batch_dim(one, other, sizes) for one, other in zip(*shapes, strict=True)]
+
+
+def batch_dim(one: Sequence[int] | None, other: Sequence[int] | None, sizes: tuple[int, int]) -> tuple[int, int] | None:
+    if one == other:
+        return None
+    if one is not None and other is not None and len(one) == len(other):
+        differing = [dim for dim in range(len(one)) if one[dim] != other[dim]]
+        each, rest = divmod(one[differing[0]], sizes[0])
+        if len(differing) == 1 and not rest and other[differing[0]] == each * sizes[1]:
+            return differing[0], each
+    raise UnsupportedError(
+        f"an output is {one} for {sizes[0]} rows and {other} for {sizes[1]}: no one dimension follows the batch, "
+        "so the rows of padding cannot be cut off"
+    )

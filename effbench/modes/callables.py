@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from effbench.errors import ConfigError
-from effbench.modes.base import Positional, Prepared, needs_cuda, truth, whole_number
-from effbench.modes.selective import matching, patterns, twin_of
+from effbench.modes.base import Mode, Positional, Prepared, needs_cuda, truth, whole_number
+from effbench.modes.selective import matching, patterns, shared_weight_copy
 
 
-class GraphedCallables:
+class GraphedCallables(Mode):
     """`num_warmup_iters`: calls before capture. `only`: patterns of the parts to be graphed, each in a graph of its own
     with the rest in eager between them; null: the whole module. `share_pool`: the graphs of the parts take their
     memory from one pool.
@@ -21,8 +21,6 @@ class GraphedCallables:
     In inference mode no output needs a gradient, so that torch captures the forward alone.
     """
 
-    compiles = False
-    settling_calls = 1
     static_shape = True
 
     def __init__(
@@ -39,17 +37,17 @@ class GraphedCallables:
         if not self.only:
             (step,) = self.graphed([(module, args, kwargs)])
             return Prepared(step, facts={"graphs": 1})
-        twin = twin_of(module)
-        parts = matching(twin, "only", self.only)
-        calls = calls_of(twin, parts, args, kwargs)
+        copy = shared_weight_copy(module)
+        parts = matching(copy, "only", self.only)
+        calls = calls_of(copy, parts, args, kwargs)
         for (part, _, _), step in zip(calls, self.graphed(calls), strict=True):
             part.forward = step.__call__  # a module itself would be taken for a submodule
-        return Prepared(twin, facts={"graphs": len(calls), "graphed_modules": list(parts)})
+        return Prepared(copy, facts={"graphs": len(calls), "graphed_modules": list(parts)})
 
     def graphed(self, calls: Sequence[tuple[nn.Module, tuple, dict[str, Any]]]) -> list[Callable[..., Any]]:
-        """A replaying step for each (module, example inputs), in the order in which they run.
+        """Return a replaying step for each (module, example inputs), in the order in which they run.
 
-        torch replaces the `forward` of what it is given: here that of a wrapper, so that the module stays as it is. The
+        torch replaces the `forward` of its argument: here that of a wrapper, so that the module stays as it is. The
         example tensors become the static inputs, hence the copies.
         """
         wrapped = [Positional(module, args, kwargs) for module, args, kwargs in calls]
@@ -64,24 +62,13 @@ class GraphedCallables:
                 torch.cuda.make_graphed_callables(wrapper, given, self.num_warmup_iters)
                 for wrapper, given in zip(wrapped, inputs, strict=True)
             ]
-        return [calling(graphed, kwargs) for graphed, (_, _, kwargs) in zip(done, calls, strict=True)]
-
-
-def calling(graphed: Positional, kwargs: dict[str, Any]) -> Callable[..., Any]:
-    """A step with the module's own arguments; where they are tensors by position it is what torch made."""
-    if not kwargs and not any(value is not None for value in graphed.baked):
-        return graphed
-
-    def step(*args: Any, **kwargs: Any) -> Any:
-        return graphed(*graphed.tensors(args, kwargs))
-
-    return step
+        return [wrapper.calling(graphed) for wrapper, graphed in zip(wrapped, done, strict=True)]
 
 
 def calls_of(
     module: nn.Module, parts: dict[str, nn.Module], args: tuple, kwargs: dict[str, Any]
 ) -> list[tuple[nn.Module, tuple, dict[str, Any]]]:
-    """Run `module` once and note what each of its `parts` is called with, in the order of the calls."""
+    """Run `module` once and return the calls of its `parts` with their inputs, in order."""
     calls: list[tuple[nn.Module, tuple, dict[str, Any]]] = []
 
     def note(part: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:

@@ -7,21 +7,20 @@ from typing import Any
 
 import torch
 
-from effbench.errors import ConfigError
-from effbench.modes.base import BatchDims, Prepared, needs_compiler, needs_cuda, truth
-from effbench.modes.options import mode_options
+from effbench.modes.base import BatchDims, Mode, Prepared, needs_compiler, needs_cuda, one_of, truth
+from effbench.modes.inductor import mode_options
 from effbench.modes.selective import Selection
 
 MARKED = "marked"
+DYNAMIC = (None, True, False, MARKED)
 
 
-class Compiled:
-    """`mode` is one of torch.compile's modes or None; `options` are Inductor's, laid over those of the mode
+class Compiled(Mode):
+    """`mode` is one of torch.compile's modes or None; `options` are Inductor's, which override those of the mode
     (torch.compile itself takes only one of the two). `dynamic`: null, true, false, or marked: the batch dimension of
     every input. `only`, `skip` and `regional` say which parts are compiled (`Selection`)."""
 
     compiles = True
-    batch_dims: BatchDims = None
     phases = ("inference", "training")
 
     def __init__(
@@ -36,7 +35,7 @@ class Compiled:
     ) -> None:
         self.mode = mode
         self.fullgraph = truth("fullgraph", fullgraph)
-        self.dynamic = check_dynamic(dynamic)
+        self.dynamic = one_of("dynamic", dynamic, DYNAMIC)
         self.options = mode_options(mode, options)
         self.selection = Selection(only, skip, regional)
 
@@ -49,19 +48,25 @@ class Compiled:
         return 3 if self.uses_cuda_graphs else 1
 
     def missing(self, device: torch.device) -> str | None:
-        # max-autotune without CUDA graphs is still autotuned; reduce-overhead without them is nothing
+        # max-autotune without CUDA graphs is still autotuned; reduce-overhead without them does nothing
         if self.mode == "reduce-overhead" and (reason := needs_cuda(device, "reduce-overhead is CUDA graphs: it")):
             return reason
         return needs_compiler(device)
 
+    def captures_itself(self) -> str | None:
+        """Return why this cannot be captured in a CUDA graph by hand, or None."""
+        if not self.uses_cuda_graphs:
+            return None
+        return f"the inner mode {self.mode} has CUDA graphs of its own: choose max-autotune-no-cudagraphs or default"
+
     def compile(self, module: torch.nn.Module) -> tuple[Any, dict[str, Any]]:
-        """What is called in place of the module (compiled in its first call), and facts."""
+        """Return what is called instead of the module (compiled in its first call), and facts."""
         return self.selection.apply(
-            module, fullgraph=self.fullgraph, dynamic=told(self.dynamic), options=self.options or None
+            module, fullgraph=self.fullgraph, dynamic=dynamic_argument(self.dynamic), options=self.options or None
         )
 
     def mark(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        """Mark the batch dimension of the inputs of the call that compiles, where that was asked for."""
+        """Mark the batch dimension of the inputs of the call that compiles, if `dynamic` is marked."""
         if self.dynamic == MARKED:
             mark_batch(args, kwargs, self.batch_dims)
 
@@ -73,19 +78,13 @@ class Compiled:
         return Prepared(compiled, facts=facts)
 
 
-def check_dynamic(dynamic: bool | str | None) -> bool | str | None:
-    if not (dynamic is None or isinstance(dynamic, bool) or dynamic == MARKED):
-        raise ConfigError(f"mode.dynamic is {dynamic!r}; allowed: null, true, false, marked")
-    return dynamic
-
-
-def told(dynamic: bool | str | None) -> bool | None:
-    """torch.compile's argument: what is marked is told by the tensors."""
+def dynamic_argument(dynamic: bool | str | None) -> bool | None:
+    """Return torch.compile's argument; a marked dimension is known from the tensors."""
     return dynamic if isinstance(dynamic, bool) else None
 
 
 def marking_steps(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """A step of cudagraph trees: the outputs of the step before may be overwritten from its beginning on."""
+    """Return a step of cudagraph trees: from its beginning the outputs of the step before may be overwritten."""
     new_step = torch.compiler.cudagraph_mark_step_begin
 
     def step(*args: Any, **kwargs: Any) -> Any:

@@ -6,16 +6,11 @@ from typing import Any
 
 import torch
 
-from effbench.modes.base import Prepared
+from effbench.modes.base import Mode, Prepared
 
 
-class Eager:
-    compiles = False
-    settling_calls = 1
+class Eager(Mode):
     phases = ("inference", "training")
-
-    def missing(self, device: torch.device) -> str | None:
-        return None
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         return Prepared(module)

@@ -16,18 +16,18 @@ from typing import Any
 import torch
 
 from effbench.errors import UnsupportedError
-from effbench.modes.base import Prepared, needs_compiler, truth
-from effbench.modes.options import checked
+from effbench.modes.base import Mode, Prepared, needs_compiler, truth
+from effbench.modes.inductor import checked_options
 
 PACKAGE = "aot-inductor.pt2"
-#: What torch imports with its first package: compile seconds exclude imports. Private: a name may be gone.
+#: Modules that torch imports with its first package: compile seconds exclude imports. Private: a name may be gone.
 IMPORTED_LATE = ("torch._inductor.package", "torch._dynamo.repro.aoti")
-#: What torch or the compiler of the wrapper says where CUDA's own headers or libraries are missing.
+#: Messages of torch or the wrapper's compiler if CUDA's own headers or libraries are missing.
 NO_TOOLKIT = re.compile(r"CUDA_HOME environment variable is not set|cannot find -lcuda|(cu|crt)\S*\.h: No such file")
 LIBSTDCXX = "libstdc++.so.6"
 #: Inductor's option for further libraries of the package's code.
 LIBRARIES = "aot_inductor.custom_op_libs"
-#: Where the names of the libraries that a shared object needs are: near its beginning, well before the weights.
+#: The names of the libraries that a shared object needs are near its beginning, well before the weights.
 HEAD_BYTES = 8 << 20
 STATIC = (
     "the C++ compiler linked its own copy of the standard library into the package, which torch cannot load: let g++ "
@@ -35,23 +35,21 @@ STATIC = (
 )
 
 
-class AotInductor:
+class AotInductor(Mode):
     """`strict`: torch.export's own; `options`: Inductor's, by name.
 
-    The package lies in the folder that the cell's trials of a sweep share: the first one exports, compiles and loads
-    it ("cold"), the later ones only load it ("warm"). Without such a folder it is temporary, and always cold.
+    The package is in the folder that the cell's trials of a sweep share: the first trial exports, compiles and loads
+    it ("cold"), later ones only load it ("warm"). Without such a folder it is temporary, and always cold.
     """
 
     compiles = True
     uses_dynamo = False
-    settling_calls = 1
     static_shape = True
     wraps_in_cpp = True
-    cache_dir: str | None = None
 
     def __init__(self, strict: bool = False, options: dict[str, Any] | None = None) -> None:
         self.strict = truth("strict", strict)
-        self.options = checked(options)
+        self.options = checked_options(options)
         for name in IMPORTED_LATE:
             with suppress(ImportError):
                 importlib.import_module(name)
@@ -104,20 +102,20 @@ class AotInductor:
 
 
 def with_standard_library(options: dict[str, Any]) -> dict[str, Any]:
-    """Inductor's options, and the shared standard library named before the libraries that the compiler adds by itself:
-    on some machines that would be libstdc++.a. Nothing is added where the compiler does not find it."""
+    """Return Inductor's options with the shared standard library before the libraries that the compiler adds by itself:
+    on some machines that would be libstdc++.a. Nothing is added if the compiler does not find it."""
     from torch._inductor.cpp_builder import get_cpp_compiler
 
     asked = subprocess.run([get_cpp_compiler(), f"-print-file-name={LIBSTDCXX}"], capture_output=True, text=True)
-    if not Path(asked.stdout.strip()).is_absolute():  # the bare name comes back where there is none
+    if not Path(asked.stdout.strip()).is_absolute():  # the bare name: not found
         return dict(options)
     libraries = options.get(LIBRARIES) or []
     return {**options, LIBRARIES: [*libraries, f":{LIBSTDCXX}"]}
 
 
 def has_own_standard_library(package: Path) -> bool:
-    """Whether the package's code needs no C++ standard library of the system, having one inside. Two of them in one
-    process do not know each other's locale facets, and the wrapper's first regular expression dies of that."""
+    """Return whether the package's code has its own C++ standard library instead of the system's. Two of them in one
+    process do not share locale facets, and the wrapper's first regular expression crashes."""
     with zipfile.ZipFile(package) as archive:
         for name in archive.namelist():
             if name.endswith(".so"):
@@ -129,7 +127,7 @@ def has_own_standard_library(package: Path) -> bool:
 
 
 def cuda_home() -> str | None:
-    """Where CUDA's headers are: a toolkit, or the wheels that torch came with, which torch does not look into by itself
+    """Return where CUDA's headers are: a toolkit, or the wheels that torch came with, where torch itself does not look
     (CUDA_HOME is then set for this process)."""
     from torch.utils import cpp_extension
 

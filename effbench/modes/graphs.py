@@ -3,56 +3,98 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from effbench.modes.base import BatchDims, Prepared, StepOver, needs_compiler, needs_cuda, whole_number
+from effbench.modes.base import Mode, Prepared, StepOver, needs_compiler, needs_cuda, one_of, whole_number
 from effbench.modes.compiled import Compiled
-from effbench.modes.guard import check_policy, guarded
+from effbench.modes.stale_weights import POLICIES, guarded
 
 
-class CudaGraph:
-    """The eager module in one CUDA graph. `warmups`: calls on the side stream before capture (libraries such as cuBLAS
-    allocate their workspaces in the first one, which capture does not allow). `guard`: what to do where a weight is no
-    longer the captured one: null (not looked at), refuse or recapture."""
+@dataclass(frozen=True)
+class Captured:
+    """`replay` computes over the static buffers it was captured with and leaves the result in `outputs`."""
 
-    compiles = False
+    replay: Callable[[], None]
+    outputs: Any
+
+
+class GraphCapture:
+    """Captures on one side stream, after `warmups` calls on it (libraries such as cuBLAS allocate their workspaces in
+    the first one, which capture does not allow). `share_pool`: one memory pool for all graphs, else one for each."""
+
+    def __init__(self, warmups: int, share_pool: bool = False) -> None:
+        self.stream = torch.cuda.Stream()
+        self.pool = torch.cuda.graph_pool_handle() if share_pool else None
+        self.warmups = warmups
+
+    def __call__(self, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Captured:
+        """Capture a call with these static inputs."""
+        current = torch.cuda.current_stream()
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            for _ in range(self.warmups):
+                function(*args, **kwargs)
+        current.wait_stream(self.stream)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            outputs = function(*args, **kwargs)
+        return Captured(graph.replay, outputs)
+
+
+class CudaGraph(Mode):
+    """The eager module in one CUDA graph. `warmups`: calls on the side stream before capture. `guard`: what to do if a
+    weight is no longer the captured one: null (not checked), refuse or recapture."""
+
     static_shape = True
-    settling_calls = 1
     phases = ("inference", "training")
     captures_step = True
 
     def __init__(self, warmups: int = 3, guard: str | None = None) -> None:
         self.warmups = whole_number("warmups", warmups)
-        self.guard = check_policy(guard)
+        self.guard = one_of("guard", guard, POLICIES)
 
     def missing(self, device: torch.device) -> str | None:
         return needs_cuda(device, "a CUDA graph")
 
-    def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        def anew(args: tuple, kwargs: dict[str, Any]) -> Prepared:
-            return capture(module, args, kwargs, self.warmups)
+    def forward(self, module: torch.nn.Module) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """Return what is captured for the module, and facts."""
+        return module, {}
 
-        return guarded(module, self.guard, anew, args, kwargs)
+    def mark(self, args: tuple, kwargs: dict[str, Any]) -> None:
+        """See the static inputs before anything is called with them."""
+
+    def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
+        facts: dict[str, Any] = {}
+
+        def capture_again(args: tuple, kwargs: dict[str, Any]) -> Prepared:
+            # compiled again with each capture: a copy of a part holds the weights that the module had then
+            function, found = self.forward(module)
+            facts.update(found)
+            return capture(function, args, kwargs, self.warmups, self.mark)
+
+        prepared = guarded(module, self.guard, capture_again, args, kwargs)
+        prepared.facts.update(facts)
+        return prepared
 
     def prepare_training(
         self, module: torch.nn.Module, step_over: StepOver, args: tuple, kwargs: dict[str, Any]
     ) -> Prepared:
-        """The whole step in one graph: forward, loss, backward, optimizer."""
-        return capture(step_over(module), args, kwargs, self.warmups)
+        """Return the whole step in one graph: forward, loss, backward, optimizer."""
+        function, facts = self.forward(module)
+        prepared = capture(step_over(function), args, kwargs, self.warmups, self.mark)
+        prepared.facts.update(facts)
+        return prepared
 
 
-class CompiledCudaGraph:
+class CompiledCudaGraph(CudaGraph):
     """A CUDA graph over the module compiled with `inner`, one of torch.compile's modes without CUDA graphs. `only`,
-    `skip`, `regional` and `batch_dims` are those of `Compiled`, `guard` that of `CudaGraph`."""
+    `skip`, `regional` and `batch_dims` are those of `Compiled`."""
 
     compiles = True
-    static_shape = True
-    settling_calls = 1
-    batch_dims: BatchDims = None
-    phases = ("inference", "training")
-    captures_step = True
 
     def __init__(
         self,
@@ -66,39 +108,18 @@ class CompiledCudaGraph:
         skip: str | Sequence[str] | None = None,
         regional: bool | str = False,
     ) -> None:
+        super().__init__(warmups, guard)
         self.compiled = Compiled(inner, fullgraph, dynamic, options, only, skip, regional)
-        self.warmups = whole_number("warmups", warmups)
-        self.guard = check_policy(guard)
 
     def missing(self, device: torch.device) -> str | None:
-        if self.compiled.uses_cuda_graphs:
-            inner = self.compiled.mode
-            return f"the inner mode {inner} has CUDA graphs of its own: choose max-autotune-no-cudagraphs or default"
-        return needs_cuda(device, "a CUDA graph") or needs_compiler(device)
+        return self.compiled.captures_itself() or super().missing(device) or needs_compiler(device)
 
-    def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
+    def forward(self, module: torch.nn.Module) -> tuple[Callable[..., Any], dict[str, Any]]:
+        return self.compiled.compile(module)
+
+    def mark(self, args: tuple, kwargs: dict[str, Any]) -> None:
         self.compiled.batch_dims = self.batch_dims
-        facts: dict[str, Any] = {}
-
-        def anew(args: tuple, kwargs: dict[str, Any]) -> Prepared:
-            # compiled again with each capture: a part's twin holds the weights that the module had then
-            function, found = self.compiled.compile(module)
-            facts.update(found)
-            return capture(function, args, kwargs, self.warmups, self.compiled.mark)
-
-        prepared = guarded(module, self.guard, anew, args, kwargs)
-        prepared.facts.update(facts)
-        return prepared
-
-    def prepare_training(
-        self, module: torch.nn.Module, step_over: StepOver, args: tuple, kwargs: dict[str, Any]
-    ) -> Prepared:
-        """The whole step in one graph: forward, loss, backward, optimizer."""
-        self.compiled.batch_dims = self.batch_dims
-        function, facts = self.compiled.compile(module)
-        prepared = capture(step_over(function), args, kwargs, self.warmups, self.compiled.mark)
-        prepared.facts.update(facts)
-        return prepared
+        self.compiled.mark(args, kwargs)
 
 
 def capture(
@@ -110,38 +131,28 @@ def capture(
 ) -> Prepared:
     """Capture `function` and return a step that copies its inputs in and replays.
 
-    The step returns the graph's static outputs: the next call overwrites them. What is no tensor is baked in. `mark`
-    is called with the static inputs before anything else is.
+    The step returns the graph's static outputs: the next call overwrites them. Values that are not tensors are baked
+    in. `mark` is called with the static inputs before anything else is.
     """
     static_args = tuple(copy_of(value) for value in args)
     static_kwargs = {name: copy_of(value) for name, value in kwargs.items()}
     if mark is not None:
         mark(static_args, static_kwargs)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(warmups):
-            function(*static_args, **static_kwargs)
-    torch.cuda.current_stream().wait_stream(stream)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        outputs = function(*static_args, **static_kwargs)
+    captured = GraphCapture(warmups)(function, static_args, static_kwargs)
     copy_inputs = input_copier(static_args, static_kwargs)
-    replay = graph.replay
+    replay, outputs = captured.replay, captured.outputs
 
     def step(*args: Any, **kwargs: Any) -> Any:
         copy_inputs(*args, **kwargs)
         replay()
         return outputs
 
-    return Prepared(
-        step, copy_inputs=copy_inputs, facts={"static_input_bytes": total_bytes(static_args, static_kwargs)}
-    )
+    static = [value for value in (*static_args, *static_kwargs.values()) if isinstance(value, torch.Tensor)]
+    return Prepared(step, copy_inputs=copy_inputs, facts={"static_input_bytes": sum(value.nbytes for value in static)})
 
 
 def input_copier(static_args: tuple, static_kwargs: dict[str, Any]) -> Callable[..., None]:
-    """A function that copies its arguments into the static buffers; one launch an input."""
+    """Return a function that copies its arguments into the static buffers; one launch an input."""
     if len(static_args) == 1 and not static_kwargs and isinstance(static_args[0], torch.Tensor):
         copy = static_args[0].copy_
 
@@ -163,7 +174,3 @@ def input_copier(static_args: tuple, static_kwargs: dict[str, Any]) -> Callable[
 
 def copy_of(value: Any) -> Any:
     return value.clone() if isinstance(value, torch.Tensor) else value
-
-
-def total_bytes(args: tuple, kwargs: dict[str, Any]) -> int:
-    return sum(value.nbytes for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))

@@ -1,19 +1,19 @@
-"""TorchScript: torch.jit.trace and torch.jit.script. torch calls both deprecated; its words are recorded as a fact."""
+"""TorchScript: torch.jit.trace and torch.jit.script. torch calls both deprecated; its warnings become a fact."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from effbench.modes.base import Positional, Prepared, truth
+from effbench.modes.base import Mode, Positional, Prepared, truth
 
 
-class TorchScript:
-    """What both have in common. `freeze`: weights become constants; `optimize_for_inference`: freezes too, and applies
+class TorchScript(Mode):
+    """The base of both. `freeze`: weights become constants; `optimize_for_inference`: freezes too, and applies
     torch.jit's own rewrites for the device."""
 
     compiles = True
@@ -23,9 +23,6 @@ class TorchScript:
     def __init__(self, freeze: bool = False, optimize_for_inference: bool = False) -> None:
         self.freeze = truth("freeze", freeze)
         self.optimize_for_inference = truth("optimize_for_inference", optimize_for_inference)
-
-    def missing(self, device: torch.device) -> str | None:
-        return None
 
     def finish(self, scripted: torch.jit.ScriptModule) -> Any:
         if self.freeze or self.optimize_for_inference:
@@ -53,25 +50,19 @@ class JitTrace(TorchScript):
             # not checked by torch, as every output is compared with eager; not strict: a dict may be an output
             traced = torch.jit.trace(wrapper, wrapper.tensors(args, kwargs), check_trace=False, strict=False)
             traced = self.finish(traced)
-        step: Callable[..., Any] = traced
-        if kwargs or any(value is not None for value in wrapper.baked):
-
-            def step(*args: Any, **kwargs: Any) -> Any:
-                return traced(*wrapper.tensors(args, kwargs))
-
-        return Prepared(step, compile_cache="cold", facts=facts)
+        return Prepared(wrapper.calling(traced), compile_cache="cold", facts=facts)
 
 
 @contextmanager
 def recorded_warnings() -> Iterator[dict[str, list[str]]]:
-    """Warnings are facts here: `deprecations`, and `warnings` for all others (the tracer's: what it baked in)."""
+    """Collect warnings as facts: `deprecations`, and `warnings` for all others (the tracer's: what it baked in)."""
     facts: dict[str, list[str]] = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield facts
     for warning in caught:
-        said = str(warning.message).strip().splitlines()[0]
-        old = issubclass(warning.category, (DeprecationWarning, FutureWarning)) or "deprecated" in said
-        found = facts.setdefault("deprecations" if old else "warnings", [])
-        if said not in found:
-            found.append(said)
+        text = str(warning.message).strip().splitlines()[0]
+        old = issubclass(warning.category, (DeprecationWarning, FutureWarning)) or "deprecated" in text
+        texts = facts.setdefault("deprecations" if old else "warnings", [])
+        if text not in texts:
+            texts.append(text)

@@ -1,13 +1,12 @@
 """Compiling a part of a module: by name pattern, without some of its parts, or one repeated block for all its places.
 
-The parts are compiled on a twin: a copy of the module's structure that shares its parameters and buffers, so that the
-module itself, which eager references come from, stays as it is and no weight is held twice.
+The parts are compiled on a copy of the module's structure that shares its parameters and buffers, so that the module
+itself, which eager references come from, stays as it is and no weight is held twice.
 """
 
 from __future__ import annotations
 
 import copy
-import difflib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from effbench.errors import ConfigError
+from effbench.errors import ConfigError, nearest
 
 #: Lists of modules, which have no forward.
 NOT_CALLED = (nn.ModuleList, nn.ModuleDict)
@@ -46,24 +45,24 @@ class Selection:
         return bool(self.only or self.skip or self.regional)
 
     def apply(self, module: nn.Module, **settings: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
-        """What is to be called in place of `module`, and facts; `settings` are torch.compile's."""
+        """Return what is called instead of `module`, and facts; `settings` are torch.compile's."""
         if not self:
             return torch.compile(module, **settings), {}
-        twin = twin_of(module)
+        copied = shared_weight_copy(module)
         facts: dict[str, Any] = {}
         if self.skip:
-            kept = matching(twin, "skip", self.skip)
+            kept = matching(copied, "skip", self.skip)
             for part in kept.values():
                 part.forward = torch.compiler.disable(part.forward)
             facts["eager_modules"] = list(kept)
         if not (self.only or self.regional):
-            return torch.compile(twin, **settings), facts
+            return torch.compile(copied, **settings), facts
         if self.only:
-            chosen = matching(twin, "only", self.only)
+            chosen = matching(copied, "only", self.only)
         else:
-            facts["region"], chosen = blocks_of(twin, self.regional)
+            facts["region"], chosen = blocks_of(copied, self.regional)
         compile_parts(chosen, share=bool(self.regional), **settings)
-        return twin, {**facts, "compiled_modules": list(chosen)}
+        return copied, {**facts, "compiled_modules": list(chosen)}
 
 
 def compile_parts(parts: dict[str, nn.Module], share: bool, **settings: Any) -> None:
@@ -98,26 +97,25 @@ def patterns(name: str, given: str | Sequence[str] | None) -> tuple[str, ...]:
     return found
 
 
-def twin_of(module: nn.Module) -> nn.Module:
-    """A copy of `module` with the same tensors as parameters and buffers."""
+def shared_weight_copy(module: nn.Module) -> nn.Module:
+    """Return a copy of `module` with the same tensors as parameters and buffers."""
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     return copy.deepcopy(module, shared)
 
 
 def matching(module: nn.Module, setting: str, patterns: Sequence[str]) -> dict[str, nn.Module]:
-    """The outermost modules below `module` that match any pattern, by name; each pattern must match one."""
+    """Return the outermost modules below `module` that match any pattern, by name; each pattern must match one."""
     named = {name: part for name, part in module.named_modules() if name and not isinstance(part, NOT_CALLED)}
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in named):
-            near = difflib.get_close_matches(pattern, named, n=3, cutoff=0.5) or list(named)[:5]
-            near = [name for name in named if name in near]
-            has = f"nearest: {', '.join(near)}" if near else "it has no modules inside"
+            near = nearest(pattern, named, cutoff=0.5)
+            has = f"did you mean {near}?" if near else f"it has: {', '.join(list(named)[:5]) or 'no modules inside'}"
             raise ConfigError(f"mode.{setting}: no module inside {type(module).__name__} matches {pattern!r}; {has}")
     return outermost({n: part for n, part in named.items() if any(fnmatchcase(n, pattern) for pattern in patterns)})
 
 
 def outermost(named: dict[str, nn.Module]) -> dict[str, nn.Module]:
-    """Without those that lie inside another of them. Names come in the order of `named_modules()`: parents first."""
+    """Return those that are not inside another of them. Names come in the order of `named_modules()`: parents first."""
     kept: dict[str, nn.Module] = {}
     for name, part in named.items():
         parents = name.split(".")
@@ -127,10 +125,10 @@ def outermost(named: dict[str, nn.Module]) -> dict[str, nn.Module]:
 
 
 def blocks_of(module: nn.Module, regional: bool | str) -> tuple[str, dict[str, nn.Module]]:
-    """Name of the class, and its outermost modules by name.
+    """Return the name of the class, and its outermost modules by name.
 
-    `regional` true: the class of those siblings (modules of one class in one place, as the layers of a stack) that hold
-    most of the weights, where any have modules inside among these only; among equals the one of fewer blocks.
+    `regional` true: the class of the siblings (modules of one class in one place, as the layers of a stack) that hold
+    most of the weights. Siblings with modules inside go before others; among equals the class of fewer blocks counts.
     """
     by_class: dict[str, dict[str, nn.Module]] = defaultdict(dict)
     siblings: dict[tuple[str, str], list[nn.Module]] = defaultdict(list)
@@ -159,5 +157,5 @@ def blocks_of(module: nn.Module, regional: bool | str) -> tuple[str, dict[str, n
 
 
 def weights_in(parts: Sequence[nn.Module]) -> int:
-    """Elements of all their parameters."""
+    """Return the number of elements of all their parameters."""
     return sum(parameter.numel() for part in parts for parameter in part.parameters())

@@ -1,64 +1,53 @@
-"""What a trial leaves for a person to look into: a trace, a memory snapshot, generated code, the graph.
+"""Artifacts of a trial for a person to study: a trace, a memory snapshot, generated code, the graph.
 
-All of it comes after everything is measured, from further calls and a second preparation; what fails is a note.
+All of them are made after everything is measured, from further calls and a second preparation; a failure is a note.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
 
+from effbench.cell import Trial
 from effbench.errors import UnsupportedError
-from effbench.measure import accuracy, timing
+from effbench.measure import timing
+from effbench.message import TrialRequest
 from effbench.worker import failures
+from effbench.worker.workload import Inference, copies
 
 CALLS = 3
 MOST_EVENTS = 100_000  # of the memory history
 
 
 class Collector:
-    """Files of one trial in `folder`. `prepare`: a second preparation of the mode, which returns its step; `call`: the
-    measured step; `module`: called as it is where the graph is looked for."""
+    """Files of one trial in `folder`, from its measured `step` and from further preparations."""
 
     def __init__(
-        self,
-        folder: Path,
-        cache_dir: str | None,
-        device: torch.device,
-        module: Callable[..., Any],
-        step: Callable[..., Any],
-        prepare: Callable[..., Callable[..., Any]],
-        inputs: list[timing.Inputs],
+        self, folder: Path, cache_dir: str | None, workload: Inference, step: Callable, inputs: list[timing.Inputs]
     ) -> None:
-        self.folder, self.cache_dir, self.device = folder, cache_dir, device
-        self.module, self.step, self.prepare, self.inputs = module, step, prepare, inputs
+        self.folder, self.cache_dir, self.device = folder, cache_dir, workload.device
+        self.workload, self.step, self.inputs = workload, step, inputs
         self.files: list[Path] = []
 
     def path(self, name: str) -> Path:
-        """A file to be written."""
+        """Return the path of a file to be written."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
-    def given(self, number: int = 0) -> timing.Inputs:
-        with torch.inference_mode(False):
-            return accuracy.clone(self.inputs[number % len(self.inputs)])
-
     def play(self, step: Callable[..., Any], calls: int = CALLS) -> None:
         for number in range(calls):
-            args, kwargs = self.given(number)
+            args, kwargs = copies(self.inputs[number % len(self.inputs)])
             step(*args, **kwargs)
         timing.synchronizer(self.device)()
 
     def prepared_again(self) -> Callable[..., Any]:
         torch._dynamo.reset()  # or it would find the graphs that it has
-        args, kwargs = self.given()
-        return self.prepare(args, kwargs)
+        return self.workload.prepare(*copies(self.inputs[0])).step
 
     def trace(self) -> None:
         """A Chrome trace of a few calls (chrome://tracing, Perfetto)."""
@@ -85,8 +74,8 @@ class Collector:
         self.files.append(path)
 
     def code(self) -> None:
-        """What Inductor wrote for this cell, out of its compile cache: a file for each compiled graph, kernels
-        included."""
+        """Copy what Inductor wrote for this cell from its compile cache: a file for each compiled graph, with its
+        kernels."""
         found = sorted(Path(self.cache_dir).rglob("*.py")) if self.cache_dir else []
         written = [path for path in found if is_output_code(path)]
         if not written:
@@ -102,7 +91,7 @@ class Collector:
         if self.device.type == "cuda":
             try:
                 self.cuda_graphs()
-            except Exception as error:  # the text is still to be had
+            except Exception as error:  # the text can still be made
                 problem = error
         texts: list[str] = []
 
@@ -111,7 +100,7 @@ class Collector:
             return found.forward
 
         torch._dynamo.reset()
-        self.play(torch.compile(self.module, backend=keep), 1)
+        self.play(torch.compile(self.workload.module, backend=keep), 1)
         if not texts:
             raise UnsupportedError("Dynamo finds no graph in this module")
         for number, text in enumerate(texts, 1):
@@ -147,27 +136,24 @@ class Collector:
 
 
 def is_output_code(path: Path) -> bool:
-    """Of a graph: what Inductor calls, not a kernel by itself (those are in it as text)."""
+    """Return whether it is the code of a graph, not that of a single kernel (a graph holds its kernels as text)."""
     text = path.read_text(errors="replace")
     return "AsyncCompile" in text and "def call(" in text
 
 
-#: What can be asked for, in the order in which it is made: the graph comes last, since it drops what is compiled.
+#: All kinds in the order in which they are made: the graph comes last, since it drops what is compiled.
 KINDS = ("trace", "code", "snapshot", "graph")
 
 
-def collect(run: Any, mode: Any, module: torch.nn.Module, step: Callable, inputs: list[timing.Inputs]) -> None:
-    """Make what `run.request.artifacts` asks for; names and notes go into the trial's `extra`."""
-    wanted = run.request.artifacts
-    trainer = run.trainer
-
-    def prepare(args: tuple, kwargs: dict[str, Any]) -> Callable[..., Any]:
-        return (trainer.prepare(mode, args, kwargs) if trainer else mode.prepare(module, args, kwargs)).step
-
+def collect(
+    request: TrialRequest, trial: Trial, workload: Inference, step: Callable, inputs: list[timing.Inputs]
+) -> None:
+    """Make what `request.artifacts` asks for; names and notes go into the trial's `extra`."""
+    wanted = request.artifacts
     folder = Path(wanted["folder"])
-    collector = Collector(folder, run.request.cache_dir, run.device, module, step, prepare, inputs)
+    collector = Collector(folder, request.cache_dir, workload, step, inputs)
     notes = {}
-    with nullcontext() if trainer else torch.inference_mode():
+    with workload.context():
         for kind in KINDS:
             if kind in wanted["kinds"]:
                 try:
@@ -176,7 +162,6 @@ def collect(run: Any, mode: Any, module: torch.nn.Module, step: Callable, inputs
                     notes[kind] = str(error)
                 except Exception as error:
                     notes[kind] = failures.describe(error)
-    names = [f"{wanted['name']}/{path.relative_to(folder)}" for path in collector.files]
-    run.trial.extra["artifacts"] = names
+    trial.extra["artifacts"] = [f"{wanted['name']}/{path.relative_to(folder)}" for path in collector.files]
     if notes:
-        run.trial.extra["artifact_notes"] = notes
+        trial.extra["artifact_notes"] = notes

@@ -15,7 +15,7 @@ from effbench.cell import Status
 from effbench.errors import UnsupportedError
 from effbench.message import EvidenceRequest
 from effbench.models.build import resolve_target
-from effbench.modes import vector_instructions
+from effbench.modes import inductor
 from effbench.worker import failures
 
 #: What a check may need of the machine, next to CUDA.
@@ -27,7 +27,7 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
     "traceback" where it is an error."""
     request = EvidenceRequest(**payload)
     answer: dict[str, Any] = {"status": Status.OK.value, "reason": None, "facts": None}
-    user_cache = os.environ.get(vector_instructions.FOLDER)
+    user_cache = os.environ.get(inductor.CACHE_FOLDER)
     if request.cache_dir:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(request.cache_dir) / "inductor")
         os.environ["TRITON_CACHE_DIR"] = str(Path(request.cache_dir) / "triton")
@@ -40,7 +40,7 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
             raise UnsupportedError("device=cuda, and torch sees no CUDA device here")
         needs = getattr(function, "needs", ())
         if CPP_COMPILER in needs or (COMPILER in needs and device.type == "cpu"):
-            vector_instructions.learn(user_cache)
+            inductor.learn_vector_instructions(user_cache)
         torch.manual_seed(request.seed)
         say_phase("running")
         answer["facts"] = plain(function(device, **request.settings))

@@ -1,4 +1,4 @@
-"""From an exception inside a trial to its status and a reason in one line."""
+"""Status and one-line reason for an exception inside a trial."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from effbench.cell import Status
 from effbench.errors import UnsupportedError
 
 OOM_TEXTS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
-#: What a machine lacks, with what brings it.
+#: Signs of something missing on the machine -> the fix.
 MISSING = {
     "InvalidCxxCompiler": "Inductor found no working C++ compiler: install g++ (Debian: apt-get install g++)",
     "Failed to find C compiler": "Triton found no C compiler: install gcc (Debian: apt-get install gcc)",
@@ -31,7 +31,7 @@ GENERATED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 class Ended(Exception):
-    """The trial has its status before its end."""
+    """Ends a trial early with its status."""
 
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
@@ -40,7 +40,7 @@ class Ended(Exception):
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception and what it came from."""
+    """Yield the exception and its causes."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
@@ -96,12 +96,12 @@ def _is_foreign(path: Path) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """Type and first line."""
+    """Return type and first line."""
     return f"{type(error).__name__}: {first_line(text_of(error))}".rstrip(": ")
 
 
 def text_of(error: BaseException) -> str:
-    """`str(error)`, also where a user's exception cannot do that."""
+    """Return `str(error)`, empty if a user's exception cannot do that."""
     try:
         return str(error)
     except Exception:
@@ -109,7 +109,7 @@ def text_of(error: BaseException) -> str:
 
 
 def first_line(text: str, limit: int = 300) -> str:
-    """The first line that says something, cut to `limit` characters."""
+    """Return the first line that is not empty, cut to `limit` characters."""
     line = next((stripped for line in text.splitlines() if (stripped := line.strip())), "")
     return line if len(line) <= limit else line[: limit - 1] + "…"
 

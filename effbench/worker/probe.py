@@ -1,4 +1,4 @@
-"""The task `probe`: which targets can be imported here, and what this machine and its software are."""
+"""The task `probe`: which targets can be imported here, and the environment of this machine."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ import torch
 
 from effbench.cell import Environment, mode_settings
 from effbench.errors import ConfigError
+from effbench.measure.telemetry import Nvml
 from effbench.message import PROBE_PHASE, ProbeRequest
 from effbench.models.build import resolve_model, resolve_target
 
 PACKAGES = ("numpy", "torchvision", "transformers", "timm", "hydra-core", "sqlalchemy", "nvidia-ml-py", "effbench")
-#: What a user may have set that changes how torch runs; it belongs to the environment.
+#: Prefixes of variables that change how torch runs; they belong to the environment.
 FLAG_PREFIXES = (
     "TORCH",
     "PYTORCH_",
@@ -44,7 +45,7 @@ NOT_FLAGS = (
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
     """Answers {"errors": [...], "settings": [...], "environment": {...}, "details": {...}, "gpus": [...]}.
 
-    `settings` has an entry a mode asked for: the names that its constructor takes, None where it takes any.
+    `settings` has an entry for each mode: the names that its constructor takes, None if it takes any.
     """
     request = ProbeRequest(**payload)
     errors: list[str] = []
@@ -81,8 +82,8 @@ def problem(target: str, resolve: Callable[[str], Any] = resolve_target) -> list
 
 
 def refused(mode: dict[str, Any], names: list[str] | None) -> list[str]:
-    """What a mode says of its settings' values. Unknown settings are found elsewhere, and any other exception of its
-    constructor is the cell's."""
+    """Return a mode's errors about the values of its settings. Unknown settings are found elsewhere, and any other
+    exception of its constructor belongs to the cell."""
     given = mode_settings(mode)
     if names is not None and not set(given) <= set(names):
         return []
@@ -103,7 +104,7 @@ def settings_of(target: str) -> list[str] | None:
 
 
 def visible_gpus() -> list[dict[str, Any]]:
-    """The GPUs that torch may use here, with what CUDA_VISIBLE_DEVICES must be for each."""
+    """Return the GPUs that torch may use here, with the value of CUDA_VISIBLE_DEVICES that selects each."""
     if not torch.cuda.is_available():
         return []
     named = [item.strip() for item in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if item.strip()]
@@ -125,7 +126,7 @@ def visible_gpus() -> list[dict[str, Any]]:
 
 
 def near_cores(properties: Any) -> str | None:
-    """The CPU cores on the GPU's side of the machine, as the kernel lists them; None where it does not say."""
+    """Return the CPU cores on the GPU's side of the machine, as the kernel lists them; None if unknown."""
     try:
         bus = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
         return Path(f"/sys/bus/pci/devices/{bus}/local_cpulist").read_text().strip() or None
@@ -134,12 +135,12 @@ def near_cores(properties: Any) -> str | None:
 
 
 def environment(gpus: list[dict[str, Any]]) -> Environment:
-    """The fingerprint. Several GPUs of one kind are one environment; which one ran is the trial's."""
+    """Return the fingerprint. Several GPUs of one kind are one environment; the trial records which one ran."""
     names = sorted({gpu["name"] for gpu in gpus})
     return Environment(
         gpu_name=" + ".join(names) or None,
         gpu_memory_bytes=max((gpu["memory_bytes"] for gpu in gpus), default=None),
-        driver_version=driver_version() if gpus else None,
+        driver_version=Nvml().ask("nvmlSystemGetDriverVersion") if gpus else None,
         cuda_version=torch.version.cuda,
         torch_version=torch.__version__,
         triton_version=version("triton"),
@@ -155,7 +156,7 @@ def environment(gpus: list[dict[str, Any]]) -> Environment:
 
 
 def details() -> dict[str, Any]:
-    """What describes the machine but does not define the environment."""
+    """Return facts that describe the machine but do not define the environment."""
     return {
         "packages": {name: found for name in PACKAGES if (found := version(name))},
         "cudnn": torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None,
@@ -166,16 +167,6 @@ def details() -> dict[str, Any]:
         "compilers": {name: bool(shutil.which(name)) for name in ("gcc", "g++", "clang", "nvcc")},
         "torch_threads": torch.get_num_threads(),
     }
-
-
-def driver_version() -> str | None:
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        return pynvml.nvmlSystemGetDriverVersion()
-    except pynvml.NVMLError:
-        return None
 
 
 def version(package: str) -> str | None:

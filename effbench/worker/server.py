@@ -374,10 +374,10 @@ def learn_for(modes: list[tuple[str, str]]) -> None:
     import torch
 
     from effbench.models.build import resolve_target
-    from effbench.modes import vector_instructions
+    from effbench.modes import inductor
 
-    if any(vector_instructions.writes_cpp(resolve_target(target), torch.device(device)) for target, device in modes):
-        vector_instructions.learn(os.environ.get(vector_instructions.FOLDER))
+    if any(inductor.writes_cpp(resolve_target(target), torch.device(device)) for target, device in modes):
+        inductor.learn_vector_instructions(os.environ.get(inductor.CACHE_FOLDER))
 
 
 def settle() -> None:

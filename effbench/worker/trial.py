@@ -1,8 +1,9 @@
-"""ONE trial, in a process of its own: build, reference, prepare, check, warm up, time; in a child of the server."""
+"""One trial, in a process of its own: build, reference, prepare, check, warm up, time; in a child of the server."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import resource
 import statistics
@@ -19,23 +20,25 @@ import torch
 
 from effbench.analysis.statistics import median_interval
 from effbench.cell import Cell, Status, Trial, mode_settings
-from effbench.measure import accuracy, ceilings, counters, memory, telemetry, timing, watch, work
-from effbench.measure.partitions import Partitions
+from effbench.measure import counters, memory, telemetry, timing, watch
 from effbench.measure.profile import CALLS, profile
 from effbench.message import DEVICE_PHASE, TrialRequest
 from effbench.models.build import build_module, resolve_target
+from effbench.models.inputs import Batch
 from effbench.models.spec import InputSpec, parse_inputs
-from effbench.modes import vector_instructions
-from effbench.modes.base import BatchDims
-from effbench.worker import artifacts, failures, stream, training
+from effbench.modes import inductor
+from effbench.modes.base import BatchDims, Mode, Prepared, uses_dynamo, with_defaults
+from effbench.worker import artifacts, ceilings, failures, stream
 from effbench.worker.failures import Ended
+from effbench.worker.workload import Inference, copies, workload_of
 
 TRACED_MS = 50.0
+ONE_SHAPE = "this mode has one static shape, and a stream has many batch sizes: use bucketed-graph, or one bs"
 
 
 @dataclass
 class Run:
-    """What the parts of a trial share."""
+    """The state that the parts of a trial share. `whole`: calls of one pass of a stream, else 1."""
 
     request: TrialRequest
     cell: Cell
@@ -44,13 +47,13 @@ class Run:
     rules: timing.Rules
     trial: Trial
     say_phase: Callable[[str], None]
-    user_cache: str | None  # where Inductor would have kept what it compiles
-    trainer: training.Trainer | None = None
+    user_cache: str | None  # Inductor's cache folder outside trials
+    whole: int = 1
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def phase(self, name: str):
-        """Announces the phase (so that a crash is known to be in it) and adds its seconds up."""
+        """Announce the phase (so that a crash is known to be in it) and add up its seconds."""
         self.trial.phase = name
         self.say_phase(name)
         start = time.perf_counter()
@@ -75,12 +78,13 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
     )
     names = {f.name for f in fields(timing.Rules)}
     rules = timing.Rules(**{name: value for name, value in request.protocol.items() if name in names})
-    user_cache = os.environ.get(vector_instructions.FOLDER)
+    user_cache = os.environ.get(inductor.CACHE_FOLDER)
     if request.cache_dir:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(request.cache_dir) / "inductor")
+        os.environ[inductor.CACHE_FOLDER] = str(Path(request.cache_dir) / "inductor")
         os.environ["TRITON_CACHE_DIR"] = str(Path(request.cache_dir) / "triton")
     device, dtype = torch.device(cell.device), getattr(torch, cell.dtype)
-    state = Run(request, cell, device, dtype, rules, trial, say_phase, user_cache)
+    whole = len(stream.sizes_of(cell))
+    state = Run(request, cell, device, dtype, rules, trial, say_phase, user_cache, whole)
     try:
         measure(state)
     except Ended as ended:
@@ -111,54 +115,50 @@ def set_numerics(numerics: dict[str, Any]) -> None:
 
 
 def measure(run: Run) -> None:
-    """The whole trial in order; fills `run.trial`."""
+    """Run the whole trial in order; fill `run.trial`."""
     cell, trial, device = run.cell, run.trial, run.device
-    with run.phase(DEVICE_PHASE):  # before any code of the user: what fails here is tried again
+    with run.phase(DEVICE_PHASE):  # before any user code: what fails here is tried again
         stay_on(run.request.cores)
         if device.type == "cuda" and not torch.cuda.is_available():
             raise Ended(Status.UNSUPPORTED, "device=cuda, and torch sees no CUDA device here")
         gpu = telemetry.Telemetry.open(run.request.gpu_uuid if device.type == "cuda" else None)
-        stranger = watch.busy_stranger(gpu, run.request.foreign_wait_s)
+        foreign = watch.busy_foreign_process(gpu, run.request.foreign_wait_s)
         shared = watch.is_shared(gpu)
         if device.type == "cuda":
             torch.empty(1, device=device)  # the context
     with run.phase("setup"):
         set_numerics(cell.numerics)
-        mode = resolve_target(cell.mode["_target_"])(**mode_settings(cell.mode))
-        if reason := training.refusal(mode, cell) or mode.missing(device) or stream.unsupported(cell, mode):
+        mode = with_defaults(resolve_target(cell.mode["_target_"])(**mode_settings(cell.mode)))
+        if reason := unsupported(cell, mode, device):
             raise Ended(Status.UNSUPPORTED, reason)
-        if vector_instructions.writes_cpp(mode, device):
-            vector_instructions.learn(run.user_cache)
+        if inductor.writes_cpp(mode, device):
+            inductor.learn_vector_instructions(run.user_cache)
         if device.type == "cuda":
             memory.reset_peaks(device)
     with run.phase("build"):  # outside inference mode: its tensors cannot be parameters like any other
-        seed = cell.numerics.get("seed", 0)
+        seed, protocol = cell.numerics.get("seed", 0), run.request.protocol
         module = build_module(cell.model["module"], run.dtype, device, seed)
         specs = parse_inputs({spec["name"]: without_name(spec) for spec in cell.model["inputs"]})
-        sets = run.request.protocol.get("input_sets", 3)
-        inputs, checked = stream.make_sets(cell, specs, sets, run.dtype, device, seed)
-        stream.inform(cell, mode, specs)
-        if cell.phase == training.TRAINING:
-            run.trainer = training.Trainer(cell, mode, module, run.request.protocol.get("check_steps", 5), trial)
+        inputs, checked = stream.make_sets(cell, specs, protocol.get("input_sets", 3), run.dtype, device, seed)
+        mode.expect(Batch.of(specs, stream.sizes_of(cell)))
+        workload = workload_of(cell, mode, module, protocol.get("check_steps", 5), trial)
         timing.synchronizer(device)()
         trial.build_peak_allocated_bytes, _ = memory.peaks(device)
-    if hasattr(mode, "batch_dims"):
-        mode.batch_dims = batch_dims(specs)
-    if hasattr(mode, "cache_dir"):
-        mode.cache_dir = run.request.cache_dir
-    uses_dynamo = getattr(mode, "uses_dynamo", mode.compiles)
-    partitions = Partitions()
-    watched = partitions if uses_dynamo else nullcontext()
-    with nullcontext() if run.trainer else torch.inference_mode(), counters.LogReasons() as reasons, watched:
+    mode.batch_dims, mode.cache_dir = batch_dims(specs), run.request.cache_dir
+    partitions, dynamo = counters.Partitions(), uses_dynamo(mode)
+    with workload.context(), counters.LogReasons() as reasons, partitions if dynamo else nullcontext():
         with run.phase("check"):
-            references = run.trainer.reference(checked) if run.trainer else reference_outputs(run, module, checked)
-        step, prepared = prepare(run, mode, module, checked, references)
+            references = workload.reference(checked)
+        prepared = prepare(run, mode, workload, checked)
+        step = prepared.step
+        with run.phase("check"):
+            workload.check(step, checked, references)
         read = counters.read()
         trial.compile_cache = (prepared.compile_cache or counters.cache_state(read)) if mode.compiles else None
         del references
         memory.reset_peaks(device)
         with run.phase("warmup"):
-            warmup = stream.timers(cell).warm_up(step, inputs, device, run.rules)
+            warmup = timing.warm_up(step, inputs, device, run.rules, run.whole)
         trial.warmup_calls, trial.steady = warmup.calls, warmup.steady
         trial.samples["warmup_ms"] = warmup.samples_ms
         before = counters.read()
@@ -166,7 +166,7 @@ def measure(run: Run) -> None:
             noisy = time_step(run, step, inputs, gpu, shared)
         with run.phase("facts"):
             after = counters.read()
-            if uses_dynamo:
+            if dynamo:
                 record_counters(trial, after, reasons)
             trial.peak_allocated_bytes, trial.peak_reserved_bytes = memory.peaks(device)
             trial.graph_pool_bytes = memory.graph_pool_bytes(device)
@@ -175,16 +175,18 @@ def measure(run: Run) -> None:
             pids = gpu.foreign_pids()
             trial.foreign_processes = None if pids is None else len(pids)
             if prepared.copy_inputs is not None:
-                copies = timing.time_period(prepared.copy_inputs, inputs, run.rules, 0.02)
-                trial.input_copy_ms = statistics.median(copies.samples_ms)
-            diverged = run.trainer.diverged(step, inputs) if run.trainer else None
+                copying = timing.time_period(prepared.copy_inputs, inputs, run.rules, 0.02)
+                trial.input_copy_ms = statistics.median(copying.samples_ms)
+            diverged = workload.diverged(step, inputs)
         if run.request.profile and device.type == "cuda":
             with run.phase("profile"):
-                look_inside(run, module, step, inputs)
-    trial.extra["facts"] = prepared.facts | prepared.late_facts() | stream.facts(cell, trial.samples["latency_ms"])
+                look_inside(run, workload, step, inputs)
+    trial.extra["facts"] = prepared.facts | prepared.late_facts()
+    if cell.stream:
+        trial.extra["facts"]["stream"] = stream.latency_facts(trial.samples["latency_ms"], stream.sizes_of(cell))
     if run.request.artifacts:
         with run.phase("artifacts"):
-            artifacts.collect(run, mode, module, step, inputs)
+            artifacts.collect(run.request, trial, workload, step, inputs)
     if diverged:
         raise Ended(Status.INCORRECT, diverged)
     if after.graphs > before.graphs or after.recompiles > before.recompiles:
@@ -192,12 +194,19 @@ def measure(run: Run) -> None:
     trial.extra |= partitions.to_json()
     if reason := (
         prepared.degraded
-        or counters.degraded_reason(after, reasons, uses_dynamo, device)
+        or counters.degraded_reason(after, reasons, dynamo, device)
         or partitions.degraded_reason(reasons.cudagraph_skips)
     ):
         raise Ended(Status.DEGRADED, reason)
-    if reason := stranger or noisy:
+    if reason := foreign or noisy:
         raise Ended(Status.NOISY, reason)
+
+
+def unsupported(cell: Cell, mode: Mode, device: torch.device) -> str | None:
+    """Return why this mode cannot run this cell, or None."""
+    if cell.phase not in mode.phases:
+        return f"the mode {cell.mode_name} has no {cell.phase} step: it is for {', '.join(mode.phases)}"
+    return mode.missing(device) or (ONE_SHAPE if cell.stream and mode.static_shape else None)
 
 
 def without_name(spec: dict[str, Any]) -> dict[str, Any]:
@@ -209,46 +218,22 @@ def batch_dims(specs: dict[str, InputSpec]) -> BatchDims:
     return places, {name: spec.batch_dim for name, spec in specs.items() if spec.keyword}
 
 
-def copies(inputs: timing.Inputs) -> timing.Inputs:
-    """Copies that are tensors like those they are made of: clones made in inference mode are of another kind, for which
-    Dynamo would compile a second graph."""
-    with torch.inference_mode(False):
-        return accuracy.clone(inputs)
-
-
-def reference_outputs(run: Run, module: torch.nn.Module, inputs: list[timing.Inputs]) -> list[Any]:
-    """Eager's outputs for all input sets, cloned. The module gets copies: it may write into its inputs."""
-    references = []
-    for given in inputs:
-        args, kwargs = copies(given)
-        references.append(accuracy.kept(module(*args, **kwargs)))
-    timing.synchronizer(run.device)()
-    if not accuracy.leaves(references[0]):
-        kind = type(references[0]).__name__
-        advice = "return tensors, or a tuple, list or dict of them"
-        raise Ended(Status.ERROR, f"in check: the output ({kind}) holds no tensor to compare: {advice}")
-    if not run.cell.model.get("allow_nonfinite"):
-        for reference in references:
-            if reason := accuracy.not_finite(reference):
-                raise Ended(Status.INCORRECT, reason)
-    return references
-
-
-def prepare(run: Run, mode: Any, module: torch.nn.Module, inputs: list[timing.Inputs], references: Any) -> Any:
-    """Prepare the mode (timed), make its settling calls (timed), and check every input set against eager."""
+def prepare(run: Run, mode: Mode, workload: Inference, inputs: list[timing.Inputs]) -> Prepared:
+    """Prepare the mode and make its settling calls, both timed. In a stream every size has settling calls."""
     trial, synchronize = run.trial, timing.synchronizer(run.device)
     memory.reset_peaks(run.device)
+    settling_calls = mode.settling_calls * (len(inputs) if run.cell.stream else 1)
     args, kwargs = copies(inputs[0])
     with run.phase("prepare"):
         start = time.perf_counter()
-        prepared = run.trainer.prepare(mode, args, kwargs) if run.trainer else mode.prepare(module, args, kwargs)
+        prepared = workload.prepare(args, kwargs)
         synchronize()
         ready = time.perf_counter()
         step = prepared.step
         step(*args, **kwargs)
         synchronize()
         first = time.perf_counter()
-        for i in range(1, stream.settling_calls(run.cell, mode, inputs)):
+        for i in range(1, settling_calls):
             args, kwargs = copies(inputs[i % len(inputs)])
             step(*args, **kwargs)
         synchronize()
@@ -257,61 +242,29 @@ def prepare(run: Run, mode: Any, module: torch.nn.Module, inputs: list[timing.In
     trial.first_call_s = first - start
     trial.compile_s = settled - start if mode.compiles else None
     trial.prepare_peak_allocated_bytes, _ = memory.peaks(run.device)
-    with run.phase("check"):
-        if run.trainer:
-            run.trainer.check(step, inputs, references)
-            return step, prepared
-        tolerance = run.cell.model.get("tolerance")
-        for given, reference in zip(inputs, references, strict=True):
-            args, kwargs = copies(given)
-            output = accuracy.kept(step(*args, **kwargs))
-            synchronize()
-            verdict = accuracy.compare(output, reference, tolerance)
-            if verdict.error is not None:
-                trial.rel_error = max(trial.rel_error or 0.0, verdict.error)
-            if verdict.correct:
-                continue
-            if not verdict.only_values:
-                raise Ended(Status.INCORRECT, str(verdict.reason))
-            # too strict for this dtype? Then float64 is the judge
-            trial.extra["judged_by_float64"] = True
-            if reason := float64_judgement(run, module, given, output, reference):
-                raise Ended(Status.INCORRECT, f"{verdict.reason}; {reason}")
-    return step, prepared
-
-
-def float64_judgement(
-    run: Run, module: torch.nn.Module, given: timing.Inputs, output: Any, reference: Any
-) -> str | None:
-    """None where `output` is as near to the float64 result as eager's is. A module that cannot run in float64 has no
-    such judge."""
-    args, kwargs = copies(given)
-    try:
-        exact = accuracy.float64_twin(module)(*args, **kwargs)
-        return accuracy.compare_with_float64(output, reference, exact, run.cell.model.get("tolerance"))
-    except Exception as error:
-        return f"no float64 reference ({failures.describe(error)})"
+    return prepared
 
 
 def stay_on(cores: list[int] | None) -> None:
-    """Keep this process, and all that it starts, on these cores: nobody else's trial runs there."""
+    """Keep this process, and all that it starts, on these cores: no other trial runs there."""
     if cores:
         os.sched_setaffinity(0, cores)
         torch.set_num_threads(min(torch.get_num_threads(), len(cores)))
 
 
-def look_inside(run: Run, module: torch.nn.Module, step: Callable, inputs: list[timing.Inputs]) -> None:
-    """The profiled pass, and the work of one call counted on the eager module. What fails here costs these figures."""
+def look_inside(run: Run, workload: Inference, step: Callable, inputs: list[timing.Inputs]) -> None:
+    """Make the profiled pass, and count the work of one call on the eager module. Failures cost these figures only."""
     trial = run.trial
     try:
-        calls = stream.whole_passes(run.cell, calls_to_trace(trial))
+        # enough work that the clocks of a few calls do not decide, and a dozen calls at least, in whole passes
+        calls = max(CALLS, min(500, int(TRACED_MS / trial.period_ms)))
+        calls = math.ceil(calls / run.whole) * run.whole
         found = profile(step, inputs, calls, partial(keep_busy, step, inputs, run.rules, trial))
         trial.gpu_busy_ms, trial.kernels = found.busy_ms or None, found.kernels
         trial.extra["profile"] = found.to_json()
-        if run.cell.stream:  # the work of which call?
+        if run.cell.stream:  # its calls differ in work
             return
-        args, kwargs = copies(inputs[0])
-        counted = run.trainer.count(args, kwargs) if run.trainer else work.count(module, args, kwargs)
+        counted = workload.count(*copies(inputs[0]))
     except Exception as error:
         trial.extra["profile_failed"] = failures.describe(error)
         return
@@ -325,13 +278,8 @@ def look_inside(run: Run, module: torch.nn.Module, step: Callable, inputs: list[
         )
 
 
-def calls_to_trace(trial: Trial) -> int:
-    """So much work that the clocks of a few calls do not decide, and a dozen calls at least."""
-    return max(CALLS, min(500, int(TRACED_MS / trial.period_ms)))
-
-
 def keep_busy(step: Callable, inputs: list[timing.Inputs], rules: timing.Rules, trial: Trial) -> None:
-    """Where the GPU is what limits, trace it as it was timed: under load, at the clocks that it has then."""
+    """If the GPU is the bottleneck, trace it as it was timed: under load, at the clocks that it has then."""
     if trial.enqueue_ms < 0.7 * trial.period_ms:
         rotation = itertools.cycle(inputs)
 
@@ -345,21 +293,19 @@ def keep_busy(step: Callable, inputs: list[timing.Inputs], rules: timing.Rules, 
 def time_step(
     run: Run, step: Callable, inputs: list[timing.Inputs], gpu: telemetry.Telemetry, shared: bool
 ) -> str | None:
-    """Latency, and on CUDA the period with the GPU watched. Returns what disturbed it on every try, or None."""
+    """Time latency, and on CUDA the period with the GPU watched. Return what disturbed it on every try, or None."""
     trial, rules = run.trial, run.rules
     on_cuda = run.device.type == "cuda"
-    timers = stream.timers(run.cell)
     watcher = watch.GpuWatch(gpu, run.device, shared=shared) if on_cuda else timing.Watch()
     preempted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     with timing.no_garbage_collection():
         readings = [gpu.read()]
         watcher.begin()
-        latency = timers.time_latency(
-            step, inputs, run.device, rules, rules.budget_s / 2 if on_cuda else rules.budget_s, watcher
-        )
+        budget_s = rules.budget_s / 2 if on_cuda else rules.budget_s
+        latency = timing.time_latency(step, inputs, run.device, rules, budget_s, watcher, run.whole)
         if on_cuda:
             watcher.begin()
-            period = timers.time_period(step, inputs, rules, rules.budget_s / 2, watcher)
+            period = timing.time_period(step, inputs, rules, rules.budget_s / 2, watcher, run.whole)
         readings.append(gpu.read())
     trial.extra["preempted"] = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - preempted
     trial.samples["latency_ms"] = latency.samples_ms

@@ -165,7 +165,7 @@ def test_mode_score_covers(kind, models, trials):
 
 
 def test_a_bias_that_all_trials_of_a_sweep_share_is_not_covered_and_one_of_each_round_is():
-    """Why each round has a fork server of its own: with the spreads seen on a GPU server (`benchmarks/servers.py`)."""
+    """Why each round has a fork server of its own: with the spreads seen on a GPU server (`benchmarks/trial_cost.py`)."""
     rng = np.random.default_rng(7)
     shared = rng.normal(0.0, 0.0052, (RUNS, 1))
     of_rounds = rng.normal(0.0, 0.0052, (RUNS, 5))

@@ -11,7 +11,7 @@ from typing import Any
 import fake_nvml
 import pytest
 
-from effbench.doctor.nvml import Device, Nvml, devices
+from effbench.doctor.finding import Machine
 
 ANSWER: dict[str, Any] = {
     "errors": [],
@@ -62,24 +62,18 @@ def cpu_answer(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Nvml]:
-    """NVML with these changes to the H200's answers."""
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]) -> Callable[..., Machine]:
+    """A machine with one H200, these changes to NVML's answers, and only the kernel's files of `kernel_files`."""
 
-    def make(**changes: Any) -> Nvml:
+    def make(environ: dict[str, str] | None = None, probe: Any = answer, db: str = "a.db", **changes: Any) -> Machine:
         monkeypatch.setitem(sys.modules, "pynvml", fake_nvml.FakeNvml(**changes))
-        return Nvml()
+        return Machine(db, probe, environ or {}, tmp_path)
 
     return make
 
 
 @pytest.fixture
-def gpu(nvml: Callable[..., Nvml], answer: dict[str, Any]) -> Callable[..., Device]:
-    """The H200 with these changes."""
-    return lambda **changes: devices(nvml(**changes), answer["gpus"])[0]
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Callable[..., Path]:
+def kernel_files(tmp_path: Path) -> Callable[..., Path]:
     """A root folder with these files: path -> text; a link where the path ends with @."""
 
     def make(files: dict[str, str]) -> Path:

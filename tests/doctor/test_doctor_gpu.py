@@ -1,162 +1,164 @@
-"""A GPU's own state: each condition as it should be, and as it should not."""
+"""The GPU's checks: each condition as it should be, and as it should not."""
 
 from __future__ import annotations
 
+import os
 import sys
+from types import SimpleNamespace
 
 import pytest
-from fake_nvml import UUID, FakeNvml, NVMLError
+from fake_nvml import UUID, FakeNvml, NVMLError, process
 
-from effbench.doctor import gpu as looks
-from effbench.doctor.nvml import Nvml, devices
+from effbench.doctor import gpu
+from effbench.measure.telemetry import Nvml
 
 REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
+COMPUTE = "nvmlDeviceGetComputeRunningProcesses"
+LIMIT = "nvmlDeviceGetEnforcedPowerLimit"
+CHECKS = (gpu.visible, gpu.driver, gpu.exclusive, gpu.processes, gpu.clocks, gpu.power, gpu.memory_errors)
+HOST = {"proc/self/ns/pid@": "pid:[4026531836]"}
+CONTAINER = {"proc/self/ns/pid@": "pid:[4026532500]"}
+GIB = 2**30
 
 
-def said(findings):
-    return {finding.what.removeprefix("GPU 0: "): finding for finding in findings}
-
-
-def one(findings):
-    found = list(findings)
-    assert len(found) == 1, [finding.what for finding in found]
-    return found[0]
-
-
-def test_a_sound_gpu_needs_no_attention(gpu):
-    found = said(looks.findings(gpu()))
-    assert [what for what, finding in found.items() if finding.needs_attention] == []
-    assert "SM clock 345 of 1980 MHz, memory clock 3201 of 3201 MHz (idle)" in found
-    assert {"ECC is on", "persistence mode is on", "power limit 700 W, the default"} <= found.keys()
-    assert "PCIe generation 5, 16 lanes" in found
-
-
-@pytest.mark.parametrize("unknown", [NVMLError, None], ids=["raises", "missing"])
-def test_nothing_known_is_no_crash(gpu, unknown):
-    names = [name for name in FakeNvml().answers if name.startswith("nvmlDeviceGet") and "UUID" not in name]
-    found = list(looks.findings(gpu(**dict.fromkeys(names, unknown))))
-    assert {finding.level for finding in found} <= {"note"}
-    assert "cannot be read" in found[0].what
-
-
-@pytest.mark.parametrize("name", [name for name in FakeNvml().answers if name.startswith("nvmlDeviceGet")])
-def test_any_single_query_may_fail(nvml, answer, name):
-    for device in devices(nvml(**{name: NVMLError}), answer["gpus"]):
-        assert list(looks.findings(device))
-
-
-def test_application_clock_below_the_maximum_holds_it(gpu):
-    held = looks.clocks(gpu(nvmlDeviceGetApplicationsClock={1: 1200}))
-    assert any("application clock 1200 of 1980 MHz" in finding.what for finding in held)
-
-
-def test_locked_clocks_show_in_the_reasons(gpu):
-    assert any("held by a setting" in finding.what for finding in looks.clocks(gpu(**{REASONS: 0x2})))
-    free = list(looks.clocks(gpu(**{REASONS: 0x0})))
-    assert any("not locked" in finding.what for finding in free)
-    assert not any("(idle)" in finding.what for finding in free)
+def memory(used):
+    return {"nvmlDeviceGetMemoryInfo": SimpleNamespace(used=used)}
 
 
 @pytest.mark.parametrize(
-    ("bits", "words"),
+    ("check", "changes", "level", "words"),
     [
-        (0x20, ["thermal slowdown (by the driver) now"]),
-        (0x48, ["thermal slowdown (by the hardware) now"]),
-        (0x88, ["power brake: the supply asks for less now"]),
-        (0x08, ["hardware slowdown now"]),
-        (0xC8, ["thermal slowdown (by the hardware) now", "power brake: the supply asks for less now"]),
-        (0x10, ["its clocks are tied to another GPU's (sync boost)"]),
-        (0x100, ["its clocks are held by a display"]),
+        (gpu.exclusive, {}, None, ""),
+        (gpu.exclusive, {"nvmlDeviceGetMigMode": [1, 1]}, "warning", "an instance is measured"),
+        # an instance's own handle does not know the mode, but it has a parent
+        (gpu.exclusive, {"nvmlDeviceGetMigMode": NVMLError, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": "parent"},
+         "warning", "an instance is measured"),
+        (gpu.exclusive, {"nvmlDeviceGetComputeMode": 1}, "note", "exclusive"),
+        (gpu.exclusive, {"nvmlDeviceGetComputeMode": 2}, "problem", "prohibited"),
+        (gpu.exclusive, {"nvmlDeviceGetComputeMode": 3}, "note", "exclusive"),
+        (gpu.processes, {}, "good", "no other process"),
+        (gpu.processes, {COMPUTE: [process(os.getpid())]}, "good", "no other process"),
+        (gpu.processes, {COMPUTE: NVMLError}, "note", "cannot be seen"),
+        (gpu.processes, {COMPUTE: None}, "note", "cannot be seen"),
+        (gpu.processes, {COMPUTE: [process(12, 5 * GIB), process(13), process(14, 2**64 - 1), process(os.getpid())]},
+         "warning", "3 other processes on it (pid 12 python, 5.00 GiB; pid 13; pid 14)"),
+        (gpu.processes, {"nvmlDeviceGetMPSComputeRunningProcesses": [process(7)]}, "warning", "1 other process"),
+        (gpu.processes, {"nvmlDeviceGetGraphicsRunningProcesses": [process(7)]}, "warning", "1 other process"),
+        (gpu.processes, memory(3 * GIB), "warning", "3.00 GiB of its memory are in use, but no process"),
+        (gpu.processes, {"nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=97)}, "warning", "busy 97 %"),
+        (gpu.processes, {**memory(100 * 2**20), "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=3)}, "good", ""),
+        (gpu.clocks, {}, "note", "not locked"),
+        (gpu.clocks, {"nvmlDeviceGetApplicationsClock": {1: 1200}}, "note", "application clock 1200 of 1980 MHz"),
+        (gpu.clocks, {REASONS: 0x2}, "note", "held by a setting"),
+        (gpu.clocks, {REASONS: 0x4}, "note", "power cap"),
+        (gpu.clocks, {REASONS: 0x20}, "warning", "thermal slowdown (by the driver) now"),
+        (gpu.clocks, {REASONS: 0x48}, "warning", "thermal slowdown (by the hardware) now"),
+        (gpu.clocks, {REASONS: 0x88}, "warning", "power brake"),
+        (gpu.clocks, {REASONS: 0x08}, "warning", "hardware slowdown now"),
+        (gpu.clocks, {REASONS: 0x10}, "warning", "sync boost"),
+        (gpu.clocks, {REASONS: 0x100}, "warning", "display"),
+        (gpu.clocks, {REASONS: None, "nvmlDeviceGetCurrentClocksThrottleReasons": 0x40}, "warning", "by the hardware"),
+        (gpu.clocks, {REASONS: NVMLError}, "note", "does not report"),
+        (gpu.power, {LIMIT: 600_000}, "warning", "power limit 600 W, below the default 700 W"),
+        (gpu.power, {}, "good", "the default"),
+        (gpu.power, {LIMIT: 800_000}, "good", "800 W"),
+        (gpu.power, {LIMIT: NVMLError}, None, ""),
+        (gpu.power, {"nvmlDeviceGetPersistenceMode": 0}, "note", "persistence mode is off"),
+        (gpu.memory_errors, {}, None, ""),
+        (gpu.memory_errors, {"nvmlDeviceGetEccMode": [1, 0]}, "note", "off after the next reset"),
+        (gpu.memory_errors, {"nvmlDeviceGetEccMode": [0, 0], "nvmlDeviceGetTotalEccErrors": 3}, None, ""),
+        (gpu.memory_errors, {"nvmlDeviceGetTotalEccErrors": {0: 1}}, "warning", "1 uncorrected memory error since"),
+        (gpu.memory_errors, {"nvmlDeviceGetTotalEccErrors": {0: 0}}, None, ""),
+        (gpu.memory_errors, {"nvmlDeviceGetRemappedRows": (1, 0, 1, 0)}, "warning", "wait for"),
+        (gpu.memory_errors, {"nvmlDeviceGetRemappedRows": (1, 0, 0, 1)}, "warning", "could not be"),
+    ],
+)  # fmt: skip
+def test_conditions(machine, kernel_files, check, changes, level, words):
+    kernel_files({**HOST, "proc/12/comm": "python"})
+    found = list(check(machine(**changes)))
+    if level is None:
+        assert [finding for finding in found if finding.level in ("warning", "problem")] == found == []
+        return
+    hit = next(finding for finding in found if words in finding.what and finding.level == level)
+    assert hit.what.startswith("GPU 0: ")
+    assert bool(hit.fix) or level in ("good", "note")
+    others = [finding for finding in found if finding is not hit]
+    assert not any(finding.needs_attention for finding in others)
+
+
+def test_a_container_sees_no_processes_and_says_so(machine, kernel_files):
+    kernel_files(CONTAINER)
+    (finding,) = gpu.processes(machine())
+    assert (finding.level, "cannot be seen" in finding.what) == ("note", True)
+    assert [finding.level for finding in gpu.processes(machine(**memory(3 * GIB)))] == ["note", "warning"]
+
+
+def test_any_query_may_fail(machine):
+    names = [name for name in FakeNvml().answers if name.startswith("nvmlDeviceGet") and "UUID" not in name]
+    for changes in ({name: NVMLError} for name in names):
+        assert all(list(check(machine(**changes))) is not None for check in CHECKS)
+    for unknown in (NVMLError, None):
+        found = [finding for check in CHECKS for finding in check(machine(**dict.fromkeys(names, unknown)))]
+        assert not any(finding.needs_attention for finding in found)
+
+
+def test_without_nvml(monkeypatch, answer, machine):
+    silent = machine(nvmlInit=NVMLError("Driver Not Loaded"))
+    assert silent.gpus == []
+    assert [finding.level for finding in gpu.driver(silent)] == ["warning"]
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert "pynvml" in Nvml().error
+
+
+def test_a_mig_instance_is_found_by_its_own_name(machine):
+    instance = UUID.replace("GPU-", "MIG-")
+    found = machine(nvmlDeviceGetHandleByUUID={instance: "part"}).gpus
+    assert [(gpu.handle, gpu.name) for gpu in found] == [("part", "GPU 0")]
+
+
+def test_gpus_that_torch_sees_or_not(machine, answer, cpu_answer):
+    def levels(**settings):
+        return [finding.level for finding in gpu.visible(machine(**settings))]
+
+    assert levels(probe=cpu_answer, nvmlInit=NVMLError) == ["note"]
+    assert levels(probe=cpu_answer) == ["problem"]
+    cpu_answer["environment"]["cuda_version"] = "13.0"
+    (broken,) = gpu.visible(machine(probe=cpu_answer))
+    assert broken.level == "problem" and "nvidia-smi" in broken.fix
+    (hidden,) = gpu.visible(machine(probe=cpu_answer, environ={"CUDA_VISIBLE_DEVICES": ""}))
+    assert (hidden.level, hidden.fix) == ("note", "unset CUDA_VISIBLE_DEVICES")
+
+
+def test_gpus_that_are_left_out(machine, answer):
+    answer["gpus"] = [{**answer["gpus"][0], "name": "NVIDIA H200"}]
+    for count, chosen, levels in ((8, {"CUDA_VISIBLE_DEVICES": "3"}, ["good", "note"]), (8, {}, ["good"]),
+                                  (1, {"CUDA_VISIBLE_DEVICES": "0"}, ["good"])):  # fmt: skip
+        found = gpu.visible(machine(environ=chosen, probe=answer, nvmlDeviceGetCount=count))
+        assert [finding.level for finding in found] == levels
+
+
+@pytest.mark.parametrize(
+    ("number", "cuda", "works", "level"),
+    [
+        (13000, "13.0", True, "good"),
+        (13010, "13.0", True, "good"),
+        (13000, "12.8", True, "good"),
+        (12040, "12.8", True, "warning"),  # the same major: CUDA's minor-version compatibility
+        (12080, "13.0", False, "problem"),
+        (12080, "13.0", True, "warning"),  # the package for forward compatibility is there
+        (13000, None, False, "good"),
+        (NVMLError, "13.0", True, "good"),
     ],
 )
-def test_what_slows_it_down(gpu, bits, words):
-    warned = [finding.what for finding in looks.slowdowns(gpu(**{REASONS: bits})) if finding.level == "warning"]
-    assert warned == words
+def test_driver_against_torch(machine, answer, number, cuda, works, level):
+    answer["environment"]["cuda_version"] = cuda
+    answer["gpus"] = answer["gpus"] if works else []
+    (finding,) = gpu.driver(machine(probe=answer, nvmlSystemGetCudaDriverVersion_v2=number))
+    assert (finding.level, bool(finding.fix)) == (level, level in ("warning", "problem"))
+    assert finding.what.startswith("driver 580.95.05")
+    assert list(gpu.driver(machine(nvmlSystemGetDriverVersion=NVMLError))) == []
 
 
-@pytest.mark.parametrize("bits", [0x0, 0x1, 0x2])
-def test_idle_and_settings_are_no_slowdown(gpu, bits):
-    assert one(looks.slowdowns(gpu(**{REASONS: bits}))).level == "good"
-
-
-def test_a_power_cap_is_apart_from_slowdowns(gpu):
-    capped = said(looks.slowdowns(gpu(**{REASONS: 0x4})))
-    levels = {finding.level for finding in capped.values()}
-    assert levels == {"note", "good"}
-    assert any("power cap" in what for what in capped)
-
-
-def test_the_older_name_of_the_reasons(gpu):
-    old = {REASONS: None, "nvmlDeviceGetCurrentClocksThrottleReasons": 0x40}
-    assert "by the hardware" in one(looks.slowdowns(gpu(**old))).what
-
-
-@pytest.mark.parametrize(
-    ("limit", "level"), [(600_000, "warning"), (700_000, "good"), (800_000, "note"), (NVMLError, "note")]
-)
-def test_power_limit(gpu, limit, level):
-    finding = one(looks.power(gpu(nvmlDeviceGetEnforcedPowerLimit=limit)))
-    assert finding.level == level
-    if level == "warning":
-        assert finding.mend.endswith("nvidia-smi -pl 700")
-
-
-@pytest.mark.parametrize(
-    ("celsius", "threshold", "level"),
-    [(60, {1: 90}, "good"), (83, {1: 90}, "warning"), (83, {}, "good"), (85, {}, "warning")],
-)
-def test_temperature(gpu, celsius, threshold, level):
-    changed = gpu(nvmlDeviceGetTemperature=celsius, nvmlDeviceGetTemperatureThreshold=threshold)
-    assert one(looks.temperature(changed)).level == level
-
-
-def test_ecc(gpu):
-    assert "none with HBM" in one(looks.ecc(gpu())).effect
-    assert one(looks.ecc(gpu(nvmlDeviceGetEccMode=[0, 0], nvmlDeviceGetTotalEccErrors=3))).what == "ECC is off"
-    assert list(looks.ecc(gpu(nvmlDeviceGetEccMode=NVMLError))) == []
-    changing = [finding.what for finding in looks.ecc(gpu(nvmlDeviceGetEccMode=[1, 0]))]
-    assert changing == ["ECC is on", "ECC will be off after the next reset"]
-
-
-def test_uncorrected_errors(gpu):
-    fresh = list(looks.ecc(gpu(nvmlDeviceGetTotalEccErrors={0: 1, 1: 4})))[1]
-    assert (fresh.level, fresh.what) == ("warning", "1 uncorrected memory error since the driver was loaded")
-    old = list(looks.ecc(gpu(nvmlDeviceGetTotalEccErrors={0: 0, 1: 4})))[1]
-    assert (old.level, old.what) == ("note", "4 uncorrected memory errors in its life, none since the driver loaded")
-
-
-@pytest.mark.parametrize(("rows", "word"), [((1, 0, 1, 0), "wait for"), ((1, 0, 0, 1), "could not be")])
-def test_rows_to_be_remapped(gpu, rows, word):
-    found = list(looks.ecc(gpu(nvmlDeviceGetRemappedRows=rows)))[1]
-    assert found.level == "warning"
-    assert word in found.what
-
-
-def test_pcie(gpu):
-    narrow = one(looks.pcie(gpu(nvmlDeviceGetCurrPcieLinkWidth=8)))
-    assert (narrow.level, narrow.what) == ("warning", "PCIe generation 5, 8 lanes of 16")
-    assert one(looks.pcie(gpu(nvmlDeviceGetCurrPcieLinkGeneration=1))).level == "note"  # idle
-    assert one(looks.pcie(gpu(nvmlDeviceGetCurrPcieLinkGeneration=1, **{REASONS: 0}))).level == "warning"
-    assert list(looks.pcie(gpu(nvmlDeviceGetCurrPcieLinkGeneration=NVMLError))) == []
-
-
-@pytest.mark.parametrize(("mode", "level"), [(0, "note"), (1, "good")])
-def test_persistence(gpu, mode, level):
-    finding = one(looks.persistence(gpu(nvmlDeviceGetPersistenceMode=mode)))
-    assert finding.level == level
-    assert bool(finding.mend) == (mode == 0)
-
-
-def test_without_a_driver_or_pynvml(monkeypatch, answer):
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(nvmlInit=NVMLError("NVML Shared Library Not Found")))
-    assert Nvml().why == "NVML Shared Library Not Found"
-    assert devices(Nvml(), answer["gpus"]) == []
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert "pynvml" in Nvml().why
-
-
-def test_a_mig_instance_is_found_by_its_own_name(nvml, answer):
-    instance = UUID.replace("GPU-", "MIG-")
-    assert [
-        device.handle for device in devices(nvml(nvmlDeviceGetHandleByUUID={instance: "part"}), answer["gpus"])
-    ] == ["part"]
+def test_versions_are_read():
+    for text, found in (("12.8", (12, 8)), ("13.0.1", (13, 0)), ("13", None), (None, None), ("x.y", None)):
+        assert gpu.version(text) == found

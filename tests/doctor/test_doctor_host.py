@@ -1,16 +1,21 @@
-"""CPU and memory, from made-up files of the kernel."""
+"""CPU, memory, disk, caches and database, from made-up files of the kernel; the software's checks."""
 
 from __future__ import annotations
 
 import os
+import sqlite3
+import time
+from collections import namedtuple
+from pathlib import Path
 
 import pytest
 
-from effbench.doctor import files, memory, processor
+from effbench.doctor import checks, host
+from effbench.store.store import Store
 
 CPU = "sys/devices/system/cpu"
 CG = "sys/fs/cgroup"
-#: The virtual machine with the H200: 16 cores of one thread, one NUMA node, no cpufreq.
+#: The virtual machine with the H200: 16 cores of one thread, no cpufreq.
 VM = {
     "proc/loadavg": "0.31 0.2 0.1 1/200 77",
     "proc/cpuinfo": "model name : Xeon\nflags\t\t: fpu hypervisor avx512f",
@@ -18,9 +23,9 @@ VM = {
     "proc/self/cgroup": "0::/",
     f"{CG}/cpu.max": "max 100000",
     f"{CPU}/online": "0-15",
-    "sys/devices/system/node/node0/cpulist": "0-15",
-    **{f"{CPU}/cpu{cpu}/topology/thread_siblings_list": str(cpu) for cpu in range(16)},
+    "proc/meminfo": "MemTotal: 131072000 kB\nMemAvailable:  104857600 kB",
 }
+LOW_MEMORY = 3 * 2**30
 
 
 @pytest.fixture
@@ -34,162 +39,147 @@ def cpus(monkeypatch):
     return allow
 
 
-def words(findings):
-    return {finding.what: finding for finding in findings}
-
-
-def attention(findings):
-    return [finding.what for finding in findings if finding.needs_attention]
-
-
-def test_the_virtual_machine(machine, cpus):
-    found = words(processor.findings(machine(VM)))
-    assert attention(found.values()) == []
-    assert list(found) == [
-        "CPU load 0.3 (mean of a minute) on 16 usable cores",
-        "the CPU's frequency governor cannot be read",
-        "one hardware thread per core",
-        "a virtual machine (hypervisor flag)",
-    ]
-
-
-def test_nothing_readable(tmp_path, cpus):
-    assert attention(processor.findings(tmp_path)) == []
-    assert attention(memory.findings(tmp_path)) == []
-
-
-def test_load(machine, cpus):
-    root = machine({**VM, "proc/loadavg": "9.0 1 1 1/2 3"})
-    assert attention(processor.findings(root)) == ["CPU load 9.0 (mean of a minute) on 16 usable cores"]
-    machine({"proc/loadavg": "7.9 1 1 1/2 3"})
-    assert attention(processor.findings(root)) == []
-    cpus(8)
-    assert attention(processor.load(root, range(8))) == ["CPU load 7.9 (mean of a minute) on 8 usable cores"]
-
-
-def test_affinity(machine, cpus):
-    root = machine(VM)
-    assert list(processor.cores(root, range(16))) == []
-    assert "4 of 16 cores may be used (CPU affinity)" in words(processor.cores(root, range(4)))
-    assert "one usable core" in attention(processor.cores(root, range(1)))
-
-
-def test_quota_of_version_2(machine, cpus):
-    files_of_group = {
-        "proc/self/cgroup": "0::/pods/mine",
-        f"{CG}/pods/cpu.max": "400000 100000",
-        f"{CG}/pods/mine/cpu.max": "max 100000",
-        f"{CG}/pods/mine/cpu.stat": "nr_periods 9\nnr_throttled 3",
-    }
-    root = machine({**VM, **files_of_group})
-    assert attention(processor.cores(root, range(16))) == [
-        "a quota of 4 cores on 16 (cgroup), exhausted 3 times so far"
-    ]
-    assert next(processor.cores(root, range(4))).what == "4 of 16 cores may be used (CPU affinity)"
-    assert "on 4 usable cores" in next(iter(words(processor.load(root, range(16)))))
-
-
-def test_quota_of_version_1(machine):
-    root = machine(
-        {
-            "proc/self/cgroup": "4:cpu,cpuacct:/docker/x\n0::/",
-            f"{CG}/cpu,cpuacct/cpu.cfs_quota_us": "-1",
-            f"{CG}/cpu,cpuacct/cpu.cfs_period_us": "100000",
-        }
-    )
-    assert processor.quota(root) is None
-    machine({f"{CG}/cpu,cpuacct/docker/x/cpu.cfs_quota_us": "150000",
-             f"{CG}/cpu,cpuacct/docker/x/cpu.cfs_period_us": "100000"})  # fmt: skip
-    assert processor.quota(root) == 1.5
-
-
 @pytest.mark.parametrize(
-    ("governors", "level"),
-    [(["performance", "performance"], "good"), (["performance", "powersave"], "warning"), (["schedutil"], "warning")],
-)
-def test_governor(machine, governors, level):
-    root = machine({f"{CPU}/cpu{cpu}/cpufreq/scaling_governor": name for cpu, name in enumerate(governors)})
-    (finding,) = processor.governor(root, range(2))
-    assert finding.level == level
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "level", "mend"),
+    ("check", "files", "usable", "warned"),
     [
-        ("cpufreq/boost", 1, "note", "echo 0 > /sys/devices/system/cpu/cpufreq/boost"),
-        ("cpufreq/boost", 0, "good", ""),
-        ("intel_pstate/no_turbo", 0, "note", "echo 1 > /sys/devices/system/cpu/intel_pstate/no_turbo"),
-        ("intel_pstate/no_turbo", 1, "good", ""),
+        (host.load, {}, 16, None),
+        (host.load, {"proc/loadavg": "9.0 1 1 1/2 3"}, 16, "CPU load 9.0"),
+        (host.load, {"proc/loadavg": "7.9 1 1 1/2 3"}, 16, None),
+        (host.load, {"proc/loadavg": "7.9 1 1 1/2 3"}, 8, "on 8 usable cores"),
+        (host.load, {"proc/loadavg": "3.0 1 1 1/2 3", f"{CG}/cpu.max": "400000 100000"}, 16, "on 4 usable cores"),
+        (host.cores, {}, 16, None),
+        (host.cores, {}, 4, None),
+        (host.cores, {}, 1, "one usable core"),
+        (host.cores, {"proc/self/cgroup": "0::/pods/mine", f"{CG}/pods/cpu.max": "400000 100000",
+                      f"{CG}/pods/mine/cpu.max": "max 100000", f"{CG}/pods/mine/cpu.stat": "nr_throttled 3"},
+         16, "a quota of 4 cores on 16 (cgroup), exhausted 3 times so far"),
+        (host.governor, {}, 2, None),
+        (host.governor, {f"{CPU}/cpu{n}/cpufreq/scaling_governor": "performance" for n in range(2)}, 2, None),
+        (host.governor, {f"{CPU}/cpu1/cpufreq/scaling_governor": "powersave"}, 2, "governor powersave"),
+        (host.virtual_machine, {}, 16, None),
+        (host.virtual_machine, {"proc/stat": "cpu  1000 0 500 96500 0 0 0 2000 0 0"}, 16, "2.0 % of the CPU time"),
+        (host.virtual_machine, {"proc/cpuinfo": "flags : fpu"}, 16, None),
+        (host.memory, {}, 16, None),
+        (host.memory, {"proc/meminfo": "MemAvailable: 1048576 kB"}, 16, "1.00 GiB of memory available"),
+        (host.memory, {"proc/self/cgroup": "0::/x", f"{CG}/x/memory.max": str(LOW_MEMORY), f"{CG}/memory.max": "max",
+                       f"{CG}/x/memory.current": str(2**30), f"{CG}/x/memory.stat": f"inactive_file {2**29}"},
+         16, "2.50 GiB of memory available (the control group's limit)"),
     ],
-)
-def test_turbo(machine, name, value, level, mend):
-    (finding,) = processor.turbo(machine({f"{CPU}/{name}": str(value)}), range(2))
-    assert finding.level == level
-    assert finding.mend.endswith(mend)
-
-
-def test_hardware_threads(machine):
-    root = machine({f"{CPU}/cpu0/topology/thread_siblings_list": "0,16"})
-    (finding,) = processor.siblings(root, range(1))
-    assert (finding.level, finding.what) == ("note", "2 hardware threads share a core")
-    machine({f"{CPU}/cpu0/topology/thread_siblings_list": "0"})
-    (finding,) = processor.siblings(root, range(1))
-    assert finding.level == "good"
-
-
-def test_nodes(machine):
-    root = machine({f"sys/devices/system/node/node{n}/cpulist": f"{8 * n}-{8 * n + 7}" for n in range(2)})
-    assert list(words(processor.nodes(root, range(16)))) == ["2 NUMA nodes"]
-    assert list(processor.nodes(root, range(8))) == []
-
-
-def test_bare_metal_and_stolen_time(machine):
-    root = machine({**VM, "proc/cpuinfo": "flags : fpu avx2"})
-    assert list(words(processor.virtual(root))) == ["no virtual machine"]
-    machine({**VM, "proc/stat": "cpu  1000 0 500 96500 0 0 0 2000 0 0"})
-    assert attention(processor.virtual(root)) == [
-        "the hypervisor gave 2.0 % of the CPU time since boot to others (steal)"
-    ]
-
-
-MEMORY = {"proc/meminfo": "MemTotal: 131072000 kB\nMemAvailable:  104857600 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB"}
-
-
-def test_memory(machine):
-    root = machine(MEMORY)
-    assert list(words(memory.findings(root))) == ["100 GiB of memory available", "no swap"]
-    machine({"proc/meminfo": "MemAvailable: 1048576 kB\nSwapTotal: 2097152 kB\nSwapFree: 1048576 kB"})
-    found = words(memory.findings(root))
-    assert [(what, finding.level) for what, finding in found.items()] == [
-        ("1.00 GiB of memory available", "warning"),
-        ("1.00 GiB of swap are in use", "note"),
-    ]
-    machine({"proc/meminfo": "MemAvailable: 104857600 kB\nSwapTotal: 2097152 kB\nSwapFree: 2097152 kB"})
-    assert "swap is not in use" in words(memory.findings(root))
-
-
-@pytest.mark.parametrize(
-    "group",
-    [
-        {"proc/self/cgroup": "0::/x", f"{CG}/x/memory.max": str(3 * 2**30), f"{CG}/x/memory.current": str(2**30),
-         f"{CG}/x/memory.stat": f"anon 1\ninactive_file {2**29}", f"{CG}/memory.max": "max"},
-        {"proc/self/cgroup": "4:memory:/x\n0::/", f"{CG}/memory/x/memory.limit_in_bytes": str(3 * 2**30),
-         f"{CG}/memory/x/memory.usage_in_bytes": str(2**30), f"{CG}/memory/memory.limit_in_bytes": str(2**62),
-         f"{CG}/memory/memory.usage_in_bytes": "5", f"{CG}/memory/x/memory.stat": f"total_inactive_file {2**29}"},
-    ],
-    ids=["version 2", "version 1"],
 )  # fmt: skip
-def test_the_groups_memory_counts(machine, group):
-    found = words(memory.findings(machine({**MEMORY, **group})))
-    assert found["2.50 GiB of memory available (the control group's limit)"].level == "warning"
+def test_conditions(machine, kernel_files, cpus, check, files, usable, warned):
+    kernel_files({**VM, **files})
+    cpus(usable)
+    found = [finding.what for finding in check(machine()) if finding.needs_attention]
+    assert len(found) == (warned is not None), found
+    assert warned is None or warned in found[0]
 
 
-def test_lists_of_cpus():
-    assert files.cpu_list("0-2,8") == {0, 1, 2, 8}
-    assert files.cpu_list(None) == files.cpu_list("") == set()
+def test_nothing_readable(machine, cpus):
+    for check in (host.load, host.cores, host.governor, host.virtual_machine, host.memory):
+        assert not any(finding.needs_attention for finding in check(machine()))
 
 
-def test_namespaces(machine, tmp_path):
-    assert files.in_first_pid_namespace(tmp_path) is None
-    assert files.in_first_pid_namespace(machine({"proc/self/ns/pid@": "pid:[4026531836]"})) is True
-    assert files.in_first_pid_namespace(machine({"proc/self/ns/pid@": "pid:[1]"})) is False
+# --- storage --------------------------------------------------------------------------------------------------------
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def attention(machine):
+    found = [finding for check in (host.disk_space, host.database) for finding in check(machine)]
+    return [(finding.level, finding.what) for finding in found if finding.needs_attention]
+
+
+def test_a_fresh_folder_and_a_database(here, machine):
+    assert attention(machine(db="results/effbench.db")) == []
+    assert not (here / "results").exists(), "a check makes nothing"
+    Store.open(here / "a.db", mode="write").close()
+    (finding,) = host.database(machine(db=f"sqlite:///{here}/a.db"))
+    assert finding.level == "good" and "0 sweeps" in finding.what
+
+
+def test_little_room(here, machine, monkeypatch):
+    monkeypatch.setattr(host.shutil, "disk_usage", lambda path: Usage(9, 9, 2**30))
+    assert [what.split(" (")[0] for _, what in attention(machine())] == [
+        "1.00 GiB free for compile caches", "1.00 GiB free for the database",
+    ]  # fmt: skip
+
+
+def test_databases_that_cannot_be_used(here, machine, monkeypatch):
+    (here / "file").write_text("")
+    assert ("problem", f"no folder can be made in {here}/file for the database") in attention(
+        machine(db=str(here / "file" / "a.db"))
+    )
+    (here / "a.db").write_text("no database, but long enough to be taken for one " * 100)
+    for db in ("mysql://x/y", "postgresql://me:secret@localhost:1/none", "a.db"):
+        ((level, what),) = attention(machine(db=db))
+        assert level == "problem"
+        assert "secret" not in what
+    Store.open("old.db", mode="write").close()
+    with sqlite3.connect("old.db") as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0001'")
+    connection.close()
+    (finding,) = host.database(machine(db="old.db"))
+    assert finding.level == "problem" and finding.fix
+    Store.open("ro.db", mode="write").close()
+    real = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: real(path, mode) and not (mode == os.W_OK and Path(path).name == "ro.db")
+    )
+    assert attention(machine(db="ro.db")) == [("problem", "ro.db is read-only")]
+
+
+def test_compile_caches_that_are_left(here, machine):
+    folder = here / "cache" / "effbench" / "compile"
+    assert list(host.compile_caches(machine())) == []
+    for name, size, days in (("s1", 1024, 8), ("s2", 2048, 9), ("s3", 4096, 1)):
+        (folder / name / "env").mkdir(parents=True)
+        (folder / name / "env" / "kernel").write_bytes(b"x" * size)
+        for path in (folder / name / "env" / "kernel", folder / name / "env", folder / name):
+            os.utime(path, (time.time() - days * 86400,) * 2)
+    (finding,) = host.compile_caches(machine())
+    assert "2 sweeps" in finding.what and "3.00 KiB" in finding.what
+    assert finding.fix == f"rm -r {folder}/s1 {folder}/s2"
+
+
+# --- software -------------------------------------------------------------------------------------------------------
+
+
+def levels(found):
+    return [finding.level for finding in found]
+
+
+def test_packages(machine, answer, cpu_answer):
+    assert levels(checks.packages(machine())) == levels(checks.packages(machine(probe=cpu_answer))) == ["good"]
+    answer["errors"] = ["_target_=effbench.models.vision.torchvision_model: operator torchvision::nms does not exist"]
+    (_, unfit) = checks.packages(machine(probe=answer))
+    assert unfit.level == "warning" and "torchvision::nms" in unfit.what and "resnet50" in unfit.effect
+    del answer["details"]["packages"]["torchvision"]
+    (_, missing) = checks.packages(machine(probe=answer))
+    assert (missing.level, missing.what) == ("note", "torchvision is not installed")
+
+
+def test_missing_compilers(machine, answer):
+    assert levels(checks.compilers(machine())) == ["good"]
+    answer["details"]["compilers"] = dict.fromkeys(("gcc", "g++", "clang", "nvcc"), False)
+    answer["environment"]["triton_version"] = None
+    assert levels(checks.compilers(machine(probe=answer))) == ["warning"] * 3
+    answer["gpus"] = []
+    assert levels(checks.compilers(machine(probe=answer))) == ["warning"]
+    assert levels(checks.compilers(machine(probe=answer, environ={"CXX": "/opt/g++"}))) == ["good"]
+
+
+def test_variables(machine, answer):
+    for name in checks.SPOILS:
+        (finding,) = checks.variables(machine(environ={name: "1"}))
+        assert (finding.level, finding.fix) == ("warning", f"unset {name}")
+        assert levels(checks.variables(machine(environ={name: "0"}))) == ["note"]
+    answer["environment"]["flags"] = {"OMP_NUM_THREADS": "4"}
+    others = {"TORCHINDUCTOR_CACHE_DIR": "/x", "LD_PRELOAD": "libjemalloc.so", "HOME": "/root"}
+    assert levels(checks.variables(machine(probe=answer, environ=others))) == ["note"] * 3

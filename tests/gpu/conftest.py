@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+
+import effbench
+from effbench.store import Store
 
 HERE = Path(__file__).parent
 
@@ -16,3 +22,43 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.gpu)
             if not torch.cuda.is_available():
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A working directory with modules.py in it."""
+    folder = tmp_path_factory.mktemp("gpu")
+    (folder / "modules.py").write_text((HERE / "modules.py").read_text())
+    before = Path.cwd()
+    os.chdir(folder)
+    yield folder
+    os.chdir(before)
+
+
+@pytest.fixture(scope="module")
+def swept(folder: Path) -> Any:
+    """Run a sweep; return its trials in order, each with its `mode` and `cell`."""
+
+    def run(*overrides: str) -> list[dict[str, Any]]:
+        sweep = effbench.sweep([*overrides, "protocol=quick"])
+        with Store.open(sweep.db) as store:
+            cells = {cell.key: cell for cell in store.planned(sweep.id)}
+            trials = store.trials(sweep.id)
+        return [{**trial, "cell": cells[trial["cell_key"]], "mode": cells[trial["cell_key"]].mode_name}
+                for trial in trials]  # fmt: skip
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def custom(folder: Path) -> Any:
+    """Run a sweep over modules of modules.py; return the rows of the view."""
+
+    def run(names: str, mode: str, shape: str, *overrides: str) -> list[dict[str, Any]]:
+        target = ",".join(f"modules.{name}" for name in names.split(","))
+        model = ["model=custom", f"model.module._target_={target}", f"model.inputs.x.shape={shape}", f"mode={mode}"]
+        sweep = effbench.sweep([*model, "protocol=quick", *overrides])
+        with Store.open(sweep.db) as store:
+            return store.results(sweep.id)
+
+    return run

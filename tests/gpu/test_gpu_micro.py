@@ -17,7 +17,8 @@ import effbench
 from effbench.cli import config_folder
 from effbench.experiments import memory_levels
 from effbench.models.build import build_module
-from effbench.models.inputs import make_inputs, parse_inputs
+from effbench.models.inputs import make_inputs
+from effbench.models.spec import parse_inputs
 
 QUICK = [
     "protocol=quick",

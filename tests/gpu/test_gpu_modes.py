@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
-import effbench
+from effbench.measure.memory import graph_pool_bytes
 from effbench.modes.backends import CudaGraphsBackend
 from effbench.modes.callables import GraphedCallables
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
-from effbench.modes.guard import StaleWeightsError
-from effbench.store import Store
+from effbench.modes.stale_weights import StaleWeightsError
 
 pytestmark = pytest.mark.filterwarnings("default")  # Inductor's advice on TF32
-QUICK = ["protocol=quick", "protocol.budget_s=0.5", "protocol.min_time_s=0.1", "device=cuda"]
+QUICK = ["protocol.budget_s=0.5", "protocol.min_time_s=0.1", "device=cuda"]
+SMALL = ["model=mlp", "model.module.width=128", "bs=2", "dtype=float32"]
 CLOSE = {"rtol": 1e-3, "atol": 1e-3}
 
 
@@ -170,49 +167,44 @@ def test_without_a_guard_the_old_weights_go_on():
     assert kept is not module.head.weight
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("modes")
-    (folder / "modules.py").write_text((Path(__file__).parent / "modules.py").read_text())
-    before = Path.cwd()
-    os.chdir(folder)
-    yield folder
-    os.chdir(before)
+def test_static_outputs_are_overwritten_and_other_shapes_refused():
+    module = nn.Linear(8, 8).cuda().eval()
+    with torch.inference_mode():
+        x = torch.randn(4, 8, device="cuda")
+        prepared = CudaGraph().prepare(module, (x,), {})
+        first = prepared.step(x)
+        kept = first.clone()
+        prepared.step(torch.randn_like(x))
+        torch.cuda.synchronize()
+        assert not torch.equal(first, kept)
+        assert graph_pool_bytes(torch.device("cuda")) > 0
+        with pytest.raises(RuntimeError):
+            prepared.step(torch.randn(5, 8, device="cuda"))
 
 
-def trials(overrides: list[str]) -> dict[str, dict]:
-    """The trials of a sweep by mode."""
-    made = effbench.sweep([*overrides, *QUICK])
-    with Store.open(made.db) as store:
-        names = {cell.key: cell.mode_name for cell in store.planned(made.id)}
-        return {names[trial["cell_key"]]: trial for trial in store.trials(made.id)}
-
-
-def test_sweep(folder):
-    found = trials(["model=mlp", "model.module.width=128", "bs=2", "dtype=float32",
-                    "mode=eager,graphed-callables,cudagraphs,jit-trace,jit-script"])  # fmt: skip
+def test_sweep(swept):
+    found = {trial["mode"]: trial for trial in swept(
+        *SMALL, "mode=eager,graphed-callables,cudagraphs,jit-trace,jit-script", *QUICK
+    )}  # fmt: skip
     assert {(trial["status"], trial["reason"]) for trial in found.values()} == {("ok", None)}, found
     assert found["graphed-callables"]["graph_pool_bytes"] > 0
     assert found["cudagraphs"]["graph_pool_bytes"] > 0
     assert (found["cudagraphs"]["cudagraph_skips"], found["cudagraphs"]["compile_cache"]) == (0, "cold")
 
 
-def test_aot_inductor(folder):
+def test_aot_inductor(swept):
     """In workers: what crashes there takes no test with it."""
-    target = ["model=mlp", "model.module.width=128", "bs=2", "dtype=float32", "mode=eager,aot-inductor"]
-    sweep = effbench.sweep([*target, *QUICK, "protocol.rounds=2"])
-    with Store.open(sweep.db) as store:
-        names = {cell.key: cell.mode_name for cell in store.planned(sweep.id)}
-        found = [trial for trial in store.trials(sweep.id) if names[trial["cell_key"]] == "aot-inductor"]
+    trials = swept(*SMALL, "mode=eager,aot-inductor", *QUICK, "protocol.rounds=2")
+    found = [trial for trial in trials if trial["mode"] == "aot-inductor"]
     if found[0]["status"] == "unsupported":
         pytest.skip(found[0]["reason"])
     assert [(trial["status"], trial["reason"]) for trial in found] == [("ok", None)] * 2
     assert sorted(trial["compile_cache"] for trial in found) == ["cold", "warm"]
 
 
-def test_what_the_backend_cudagraphs_skips_is_degraded(folder):
-    target = ["model=custom", "model.module._target_=modules.HalfOnTheCpu", "model.inputs.x.shape=[16]"]
-    trial = trials([*target, "mode=cudagraphs", "dtype=float32"])["cudagraphs"]
-    assert trial["status"] == "degraded"
-    assert "ran without a CUDA graph" in trial["reason"]
-    assert "cpu" in trial["reason"]
+def test_a_graph_that_the_backend_cudagraphs_skips_is_degraded(custom):
+    (row,) = [row for row in custom("HalfOnTheCpu", "cudagraphs", "[16]", "dtype=float32", *QUICK)
+              if row["mode"] == "cudagraphs"]  # fmt: skip
+    assert row["status"] == "degraded"
+    assert "ran without a CUDA graph" in row["reason"]
+    assert "cpu" in row["reason"]

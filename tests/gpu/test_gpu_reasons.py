@@ -2,54 +2,25 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 import effbench
 from effbench.store import Store
 
-QUICK = ["protocol=quick", "protocol.budget_s=0.8", "protocol.min_time_s=0.3", "sweep.seed=1"]
+QUICK = ["protocol.budget_s=0.8", "protocol.min_time_s=0.3", "sweep.seed=1"]
+FLOAT = ["dtype=float32", *QUICK]
 MIB = 2**20
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("reasons")
-    (folder / "modules.py").write_text((Path(__file__).parent / "modules.py").read_text())
-    before = Path.cwd()
-    os.chdir(folder)
-    yield folder
-    os.chdir(before)
-
-
-def sweep(targets: str, mode: str, shape: str, *more: str) -> list[dict]:
-    """Rows of the view, of modules of modules.py."""
-    made = effbench.sweep(
-        [
-            "model=custom",
-            f"model.module._target_={targets}",
-            f"model.inputs.x.shape={shape}",
-            f"mode={mode}",
-            "dtype=float32",
-            *QUICK,
-            *more,
-        ]
-    )
-    with Store.open(made.db) as store:
-        return store.results(made.id)
-
-
-def test_a_gigabyte_in_place_and_out_of_place(folder):
-    rows = sweep("modules.InPlace,modules.OutOfPlace", "eager", f"[{2**28}]", "protocol.input_sets=3")
+def test_a_gigabyte_in_place_and_out_of_place(custom):
+    rows = custom("InPlace,OutOfPlace", "eager", f"[{2**28}]", *FLOAT, "protocol.input_sets=3")
     peaks = {row["model"]: row["peak_allocated_bytes"] for row in rows}
     assert peaks == {"InPlace": 3 * 1024 * MIB, "OutOfPlace": 4 * 1024 * MIB}, "three input sets, and the output"
     assert {row["build_peak_allocated_bytes"] for row in rows} >= {3 * 1024 * MIB}
 
 
-def test_the_pool_of_a_graph_holds_what_its_kernels_need(folder):
-    rows = sweep("modules.TwoSteps", "eager,cuda-graph", f"[{16 * MIB}]")
+def test_the_pool_of_a_graph_holds_what_its_kernels_need(custom):
+    rows = custom("TwoSteps", "eager,cuda-graph", f"[{16 * MIB}]", *FLOAT)
     by_mode = {row["mode"]: row for row in rows}
     assert by_mode["cuda-graph"]["graph_pool_bytes"] == 2 * 64 * MIB
     assert by_mode["eager"]["graph_pool_bytes"] is None
@@ -60,8 +31,8 @@ def test_the_pool_of_a_graph_holds_what_its_kernels_need(folder):
     assert by_mode["cuda-graph"]["memory_ratio"] == pytest.approx(5 * 64 / (6 * 64 + 2))
 
 
-def test_kernels_are_counted_and_those_of_a_graph_are_known(folder):
-    rows = sweep("modules.TwoSteps", "eager,default,cuda-graph", f"[{MIB}]")
+def test_kernels_are_counted_and_those_of_a_graph_are_known(custom):
+    rows = custom("TwoSteps", "eager,default,cuda-graph", f"[{MIB}]", *FLOAT)
     kernels = {row["mode"]: row["kernels"] for row in rows}
     assert kernels == {"eager": 2, "default": 1, "cuda-graph": 3}, "fused by Inductor; a copy goes before the graph"
     with Store.open("results/effbench.db") as store:
@@ -72,10 +43,10 @@ def test_kernels_are_counted_and_those_of_a_graph_are_known(folder):
     assert inside == {"eager": 0, "default": 0, "cuda-graph": 2}
 
 
-def test_what_bounds_a_cell(folder):
-    (small,) = sweep("modules.Products", "eager", "[4096]", "dtype=bfloat16")
-    (large,) = sweep("modules.Products", "cuda-graph", "[4096]", "dtype=bfloat16", "bs=4096")
-    (copying,) = sweep("modules.OutOfPlace", "eager", f"[{256 * MIB}]")
+def test_what_bounds_a_cell(custom):
+    (small,) = custom("Products", "eager", "[4096]", "dtype=bfloat16", *QUICK)
+    (large,) = custom("Products", "cuda-graph", "[4096]", "dtype=bfloat16", "bs=4096", *QUICK)
+    (copying,) = custom("OutOfPlace", "eager", f"[{256 * MIB}]", *FLOAT)
     assert large["bound"] == "compute"
     assert large["flops"] == 4 * 2 * 4096**3
     assert 0.5 < large["roofline_fraction"] < 1.1
@@ -89,7 +60,9 @@ def test_what_bounds_a_cell(folder):
 
 
 def test_the_small_mlp_waits_for_launches(folder):
-    made = effbench.sweep(["model=mlp", "model.module.width=256", "bs=1", "mode=eager,cuda-graph", *QUICK])
+    made = effbench.sweep(
+        ["model=mlp", "model.module.width=256", "bs=1", "mode=eager,cuda-graph", "protocol=quick", *QUICK]
+    )
     with Store.open(made.db) as store:
         rows = {row["mode"]: row for row in store.results(made.id)}
     assert rows["eager"]["bound"] == "launch"
@@ -97,12 +70,9 @@ def test_the_small_mlp_waits_for_launches(folder):
     assert rows["eager"]["period_ms"] == pytest.approx(rows["eager"]["enqueue_ms"], rel=0.5)
 
 
-def test_compiling_while_timing_is_tried_again_and_noisy(folder):
-    made = effbench.sweep(
-        ["model=custom", "model.module._target_=modules.Late", "model.inputs.x.shape=[64]", "mode=eager", *QUICK]
-    )
-    with Store.open(made.db) as store:
-        trials = store.trials(made.id)
+def test_compiling_while_timing_is_tried_again_and_noisy(swept):
+    trials = swept("model=custom", "model.module._target_=modules.Late", "model.inputs.x.shape=[64]", "mode=eager",
+                   *QUICK)  # fmt: skip
     assert [(t["attempt"], t["status"]) for t in trials] == [(0, "noisy"), (1, "noisy")]
     assert "compiled while timing" in trials[0]["reason"]
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import gc
-import os
-from pathlib import Path
 
 import pytest
 import torch
 
 import effbench
 from effbench.measure.memory import graph_pool_bytes
-from effbench.models.batch import Batch
 from effbench.models.gpt2 import GPT2Decoder
-from effbench.models.inputs import make_inputs
+from effbench.models.inputs import Batch, make_inputs
 from effbench.models.spec import parse_inputs
 from effbench.modes.bucketed import BucketedGraph
-from effbench.modes.guard import StaleWeightsError
+from effbench.modes.stale_weights import StaleWeightsError
 from effbench.store import Store
 
 MLP_SPECS = parse_inputs({"x": {"shape": [64]}})
@@ -136,22 +133,17 @@ def test_weights_may_change_in_place_and_not_move():
 
 
 @pytest.fixture(scope="module")
-def trials(tmp_path_factory):
-    """Trials by mode of a stream of sizes 1 to 12."""
-    before = Path.cwd()
-    os.chdir(tmp_path_factory.mktemp("stream"))
-    try:
-        sweep = effbench.sweep(
-            ["model=mlp", "model.module.width=64", "stream=uniform", "stream.high=12", "stream.length=24",
-             "protocol=quick", "mode=eager,default,cuda-graph,bucketed-graph",
-             "protocol.budget_s=0.6", "protocol.min_time_s=0.1"]
-        )  # fmt: skip
-        with Store.open(sweep.db) as store:
-            names = {cell.key: cell for cell in store.planned(sweep.id)}
-            rows = {row["mode"]: row for row in store.results(sweep.id)}
-            yield {names[trial["cell_key"]].mode_name: trial for trial in store.trials(sweep.id)}, rows, names
-    finally:
-        os.chdir(before)
+def trials(folder):
+    """Trials by mode of a stream of sizes 1 to 12, rows by mode, and cells by key."""
+    sweep = effbench.sweep(
+        ["model=mlp", "model.module.width=64", "stream=uniform", "stream.high=12", "stream.length=24",
+         "protocol=quick", "mode=eager,default,cuda-graph,bucketed-graph",
+         "protocol.budget_s=0.6", "protocol.min_time_s=0.1"]
+    )  # fmt: skip
+    with Store.open(sweep.db) as store:
+        names = {cell.key: cell for cell in store.planned(sweep.id)}
+        rows = {row["mode"]: row for row in store.results(sweep.id)}
+        return {names[trial["cell_key"]].mode_name: trial for trial in store.trials(sweep.id)}, rows, names
 
 
 def test_a_stream_through_a_sweep(trials):

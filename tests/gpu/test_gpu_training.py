@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 import torch
 
-import effbench
 from effbench.measure.training import MeanSquare, Training
 from effbench.models.mlp import MLP
 from effbench.modes.graphs import CudaGraph
-from effbench.store import Store
 
 QUICK = [
-    "protocol=quick",
     "protocol.budget_s=0.2",
     "protocol.min_time_s=0.05",
     "protocol.warmup_s=0.05",
@@ -26,31 +20,15 @@ GRAPHS = ("cuda-graph", "compile+graph")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("gpu-training")
-    before = Path.cwd()
-    os.chdir(folder)
-    yield folder
-    os.chdir(before)
-
-
-def trials(overrides: list[str]) -> list[dict]:
-    """Of a sweep, each with its mode and its training settings."""
-    sweep = effbench.sweep([*overrides, *QUICK])
-    with Store.open(sweep.db) as store:
-        cells = {cell.key: cell for cell in store.planned(sweep.id)}
-        found = store.trials(sweep.id)
-    for trial in found:
-        trial["mode"] = cells[trial["cell_key"]].mode_name
-        trial["how"] = cells[trial["cell_key"]].training
-    return found
+def trials(swept):
+    return lambda *overrides: swept(*overrides, *QUICK)
 
 
 @pytest.fixture(scope="module")
-def mlp(folder) -> list[dict]:
+def mlp(trials) -> list[dict]:
     small = ["model=mlp", "model.module.width=256", "model.module.depth=4", "bs=8"]
-    found = trials([*small, "mode=eager,default,reduce-overhead,cuda-graph"])
-    return found + trials([*small, "mode=compile+graph", "mode.inner=default"])
+    found = trials(*small, "mode=eager,default,reduce-overhead,cuda-graph")
+    return found + trials(*small, "mode=compile+graph", "mode.inner=default")
 
 
 def test_an_mlp_is_trained_in_every_mode(mlp):
@@ -78,25 +56,25 @@ def test_a_captured_step_is_launched_as_one(mlp):
         assert by_mode[mode]["input_copy_ms"] > 0
 
 
-def test_max_autotune(folder):
-    (trial,) = trials(["model=tiny", "model.module.width=64", "bs=8", "mode=max-autotune"])
+def test_max_autotune(trials):
+    (trial,) = trials("model=tiny", "model.module.width=64", "bs=8", "mode=max-autotune")
     assert (trial["status"], trial["reason"]) == ("ok", None)
 
 
-def test_every_adam_on_an_attention_block(folder):
-    found = trials(["model=attention", "model.module.width=128", "model.module.heads=4", "model.module.seq=32", "bs=4",
-                    "mode=eager,cuda-graph", "training.implementation=foreach,fused,capturable"])  # fmt: skip
+def test_every_adam_on_an_attention_block(trials):
+    found = trials("model=attention", "model.module.width=128", "model.module.heads=4", "model.module.seq=32", "bs=4",
+                    "mode=eager,cuda-graph", "training.implementation=foreach,fused,capturable")  # fmt: skip
     assert len(found) == 6
     for trial in found:
-        assert (trial["status"], trial["reason"]) == ("ok", None), (trial["mode"], trial["how"])
+        assert (trial["status"], trial["reason"]) == ("ok", None), (trial["mode"], trial["cell"].training)
 
 
-def test_sgd_and_gradients_zeroed_in_place(folder):
-    found = trials(["model=tiny", "bs=8", "mode=cuda-graph", "training.optimizer=sgd,adamw",
-                    "training.implementation=for-loop", "training.set_to_none=false", "training.lr=1e-3"])  # fmt: skip
+def test_sgd_and_gradients_zeroed_in_place(trials):
+    found = trials("model=tiny", "bs=8", "mode=cuda-graph", "training.optimizer=sgd,adamw",
+                    "training.implementation=for-loop", "training.set_to_none=false", "training.lr=1e-3")  # fmt: skip
     assert len(found) == 2
     for trial in found:
-        assert (trial["status"], trial["reason"]) == ("ok", None), (trial["mode"], trial["how"])
+        assert (trial["status"], trial["reason"]) == ("ok", None), (trial["mode"], trial["cell"].training)
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])

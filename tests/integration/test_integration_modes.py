@@ -73,12 +73,12 @@ def test_only_and_what_matches_nothing(workshop):
     assert good["extra"]["facts"]["compiled_modules"] == ["layers.1.mlp"]
     assert good["extra"]["graphs"] == 1
     assert bad["status"] == "error"
-    assert "mode.only: no module inside Stack matches 'layer.*'; nearest: layers." in bad["reason"]
+    assert "mode.only: no module inside Stack matches 'layer.*'; did you mean layers." in bad["reason"]
 
 
 def test_a_wrong_value_is_refused_before_anything_runs(workshop):
     for mode, override, error in (
-        ("default", "mode.options.epilog_fusion=true", "nearest: epilogue_fusion"),
+        ("default", "mode.options.epilog_fusion=true", "did you mean epilogue_fusion"),
         ("default", "mode.dynamic=maybe", "allowed: null, true, false, marked"),
         ("default", "mode.options.max_autotune=3", "Unexpected type of attr max_autotune, got int should be bool"),
         ("cuda-graph", "mode.guard=warn", "mode.guard is 'warn'; allowed: null, refuse, recapture"),

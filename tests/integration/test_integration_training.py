@@ -128,4 +128,4 @@ def test_a_loss_of_ones_own(workshop):
     assert losses["learning.to_label"][0] > 1 > abs(losses["mean"][0])
     refused = workshop.sweep(*CUSTOM, "model.module._target_=learning.Normed", "training.loss=learning.to_lable")
     assert refused.code == 2
-    assert "training.loss=learning.to_lable: learning has no to_lable; nearest: to_label" in refused.err
+    assert "training.loss=learning.to_lable: learning has no to_lable; did you mean to_label?" in refused.err

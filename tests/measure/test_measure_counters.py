@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch._dynamo
+import torch._inductor.output_code as output_code
 from torch._inductor import cudagraph_utils
+from torch._inductor.scheduler import Scheduler
 
 from effbench.measure import counters
 
@@ -37,16 +41,6 @@ def test_a_branch_on_data_in_the_outermost_frame_is_a_break():
     read = counters.read()
     assert read.graph_breaks == 1
     assert sum(read.break_reasons.values()) == 1
-
-
-def test_an_explicit_break_is_counted_once():
-    def breaks(x):
-        y = x + 1
-        torch._dynamo.graph_break()
-        return y * 2
-
-    torch.compile(breaks, backend="eager")(torch.ones(2))
-    assert counters.read().graph_breaks == 1
 
 
 def test_inductors_own_call_is_caught(caplog):
@@ -108,7 +102,7 @@ def compiled(function):
     return torch.compile(function, backend="eager")
 
 
-def test_graph_breaks_and_their_reasons():
+def test_graph_breaks_and_recompiles():
     def broken(x):
         x = x + 1
         torch._dynamo.graph_break()
@@ -119,9 +113,6 @@ def test_graph_breaks_and_their_reasons():
     assert (read.graphs, read.graph_breaks, read.recompiles) == (2, 1, 0)
     (reason,) = read.break_reasons
     assert "graph_break" in reason
-
-
-def test_recompiles():
     step = compiled(lambda x: x.sum() if x.dim() == 1 else x * 2)
     step(torch.ones(2))
     assert counters.read().recompiles == 0
@@ -154,3 +145,55 @@ def test_a_module_that_dynamo_leaves_alone_is_degraded():
 @pytest.mark.parametrize(("hits", "misses", "state"), [(0, 0, None), (3, 0, "warm"), (0, 2, "cold"), (1, 1, "cold")])
 def test_cold_or_warm_by_what_the_cache_says(hits, misses, state):
     assert counters.cache_state(counters.Counters(1, 0, 0, 0, hits, misses)) == state
+
+
+# --- parts of graphs outside CUDA graphs ---
+
+
+def graph(captured: int | None, parts: int = 0, refused: tuple[str, ...] = (), devices: tuple[str, ...] = ("cuda",)):
+    """As much of a CompiledFxGraph as is looked at."""
+    return SimpleNamespace(
+        device_types=set(devices),
+        partition_maps=None if captured is None else [object()] * captured,
+        counter_deltas=Counter({"cudagraph_partitions": parts}),
+        cudagraph_info=SimpleNamespace(cudagraph_fail_reasons=list(refused)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("graphs", "reason"),
+    [
+        ([], None),
+        ([graph(1)], None),
+        ([graph(1), graph(1)], None),
+        ([graph(None, devices=("cpu",))], None),
+        ([graph(1, 2, devices=("cuda", "cpu"))], "1 of 2 parts ran outside a CUDA graph"),
+        ([graph(1), graph(2, 3)], "1 of 4 parts ran outside a CUDA graph"),
+        ([graph(0)], "1 of 1 parts ran outside a CUDA graph"),
+        ([graph(None)], "1 of 1 parts ran outside a CUDA graph"),
+        ([graph(1, refused=("overlap",))], "1 of 1 parts ran outside a CUDA graph: overlap"),
+    ],
+)
+def test_what_was_left_out(graphs, reason):
+    partitions = counters.Partitions()
+    for each in graphs:
+        partitions.count(each)
+    assert partitions.degraded_reason() == reason
+    assert partitions.degraded_reason(["so it logged"]) == (
+        f"{reason}: so it logged" if reason and not partitions.reasons else reason
+    )
+    assert bool(partitions.to_json()) == any("cuda" in each.device_types for each in graphs)
+
+
+def test_inductor_is_watched_only_meanwhile(monkeypatch):
+    wrapped = []
+    monkeypatch.setattr(output_code, "cudagraph_partition_post_compile", lambda *args: wrapped.append(args))
+    monkeypatch.setattr(Scheduler, "should_partition", lambda self, node: node)
+    original = output_code.cudagraph_partition_post_compile, Scheduler.should_partition
+    with counters.Partitions() as partitions:
+        output_code.cudagraph_partition_post_compile([1], graph(0), "cudagraphs")
+        for node in ("cpu ops", None, True, "partition includes all ops when cudagraphs is disabled", "cpu ops"):
+            assert Scheduler.should_partition(object(), node) is node
+    assert len(wrapped) == 1
+    assert partitions.degraded_reason() == "1 of 1 parts ran outside a CUDA graph: cpu ops"
+    assert (output_code.cudagraph_partition_post_compile, Scheduler.should_partition) == original

@@ -41,11 +41,6 @@ def test_figures_are_of_one_call():
     assert found.to_json()["kernels_in_graphs"] == 1
 
 
-def test_nothing_ran():
-    found = summarise([], [], calls=12)
-    assert (found.busy_ms, found.kernels, found.top) == (0.0, 0, [])
-
-
 def test_only_the_largest_are_named_and_names_are_cut():
     activities = [Activity("x" * 1000 + str(i), i * 10, i, 0) for i in range(1, 40)]
     found = summarise(activities, [], calls=1)

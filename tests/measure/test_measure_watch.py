@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import itertools
+import os
+from types import SimpleNamespace
 
 import pytest
 import torch
+from turned_clock import TurnedClock
 
 from effbench.measure import timing, watch
 from effbench.measure.telemetry import Reading, Telemetry
 
 CPU = torch.device("cpu")
-RULES = timing.Rules(
-    budget_s=1.0, min_time_s=0.1, min_samples=5, target_interval=0.005, max_samples=1000,
-    warmup_calls=1, warmup_s=0.0, max_warmup_calls=10, min_block_ms=1.0,
-)  # fmt: skip
-INPUTS = [((), {})]
+MIB = 2**20
 
 
 class Gpu(Telemetry):
-    """Answers what its lists say, the last of each for ever."""
+    """Each query gives the next of its answers, the last one for ever."""
 
     def __init__(self, events=((),), pids=(None,), used=(None,), busy=(0,), working=(None,)):
         super().__init__()
+        given = {"events": events, "pids": pids, "used": used, "busy": busy, "working": working}
         self.answers = {
-            name: itertools.chain(values[:-1], itertools.repeat(values[-1]))
-            for name, values in {
-                "events": events,
-                "pids": pids,
-                "used": used,
-                "busy": busy,
-                "working": working,
-            }.items()
+            name: itertools.chain(values[:-1], itertools.repeat(values[-1])) for name, values in given.items()
         }
 
     def read(self):
@@ -52,40 +45,49 @@ class Gpu(Telemetry):
         return None if found is None else set(found)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def reserved(monkeypatch):
-    """What torch holds on the GPU, in MiB, call by call."""
+    """The memory that torch holds on the GPU, in MiB."""
     values = [0]
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: values[0] * 2**20)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: values[0] * MIB)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     return values
 
 
-def watching(**answers):
-    made = watch.GpuWatch(Gpu(**answers), CPU)
+def watching(shared=False, **answers):
+    made = watch.GpuWatch(Gpu(**answers), CPU, shared=shared)
     made.begin()
     return made
 
 
-def test_a_quiet_gpu_disturbs_nothing():
-    made = watching()
-    assert [made.disturbed() for _ in range(5)] == [False] * 5
-    assert (made.discarded, made.noisy) == ([], None)
+@pytest.mark.parametrize(
+    ("answers", "disturbed", "reason"),
+    [
+        ({}, [False] * 3, None),
+        ({"events": [("sw_power_cap",)]}, [False], None),
+        ({"events": [("gpu_idle", "applications_clocks_setting")]}, [False], None),
+        *(({"events": [(event,), ("gpu_idle",)]}, [True, False], f"clocks lowered ({event})")
+          for event in sorted(watch.SLOWDOWNS)),
+        ({"pids": [{7}, {7}]}, [False], None),
+        ({"pids": [{7}, {7, 8, 9}]}, [True], "another process began to use this GPU (pid 8, 9)"),
+        ({"pids": [{7, 8}], "working": [{1}, {1, 8}, {1}]}, [False, True, False],
+         "another process works on this GPU (pid 8)"),
+        ({"used": [600 * MIB, 2600 * MIB]}, [True], "another process took 2000 MiB of this GPU"),
+    ],
+)  # fmt: skip
+def test_disturbances(answers, disturbed, reason):
+    made = watching(**answers)
+    assert [made.disturbed() for _ in disturbed] == disturbed
+    assert (made.discarded, made.noisy) == ([reason] if reason else [], None)
 
 
-@pytest.mark.parametrize("event", sorted(watch.SLOWDOWNS))
-def test_lowered_clocks_disturb(event):
-    made = watching(events=[(event,), ("gpu_idle",)])
-    assert (made.disturbed(), made.disturbed()) == (True, False)
-    assert made.discarded == [f"clocks lowered ({event})"]
-    assert made.noisy is None
+def test_own_memory_does_not_disturb(reserved):
+    made = watching(used=[600 * MIB, 2600 * MIB])
+    reserved[0] = 2000
+    assert not made.disturbed()
 
 
-@pytest.mark.parametrize("event", ["sw_power_cap", "gpu_idle", "applications_clocks_setting"])
-def test_a_gpus_own_pace_does_not(event):
-    assert not watching(events=[(event,)]).disturbed()
-
-
-def test_what_was_seen_between_looks_counts():
+def test_readings_between_looks_count():
     made = watching()
     made.gpu.readings.append(Reading(clocks_event_reasons=("hw_slowdown",)))
     assert (made.disturbed(), made.disturbed()) == (True, False)
@@ -96,156 +98,72 @@ def test_after_three_retries_it_is_kept_and_noisy():
     assert [made.disturbed() for _ in range(6)] == [True] * 3 + [False] * 3
     assert len(made.discarded) == 3
     assert made.noisy == "while timing, on every try: clocks lowered (hw_slowdown)"
-
-
-def test_each_timer_has_its_retries():
-    made = watching(events=[("hw_slowdown",)])
-    for _ in range(2):
-        assert made.disturbed()
     made.begin()
-    assert [made.disturbed() for _ in range(4)] == [True] * 3 + [False]
+    assert [made.disturbed() for _ in range(4)] == [True] * 3 + [False], "each timer has its retries"
 
 
-def test_a_process_that_comes_disturbs_and_one_that_was_there_does_not():
-    assert not watching(pids=[{7}, {7}]).disturbed()
-    made = watching(pids=[{7}, {7, 8, 9}])
-    assert made.disturbed()
-    assert made.discarded == ["another process began to use this GPU (pid 8, 9)"]
+@pytest.mark.parametrize(
+    ("answers", "rests", "noisy"),
+    [
+        ({"pids": [{7}], "busy": [40]}, True, "another process kept this GPU busy"),
+        ({"pids": [{7}], "busy": [0]}, True, None),
+        ({"pids": [{7}], "working": [{1, 7}]}, False, "another process works on this GPU (pid 7)"),  # reported late
+        ({"pids": [{7}], "working": [{1}], "busy": [40]}, False, None),
+        ({"pids": [set()], "busy": [40]}, False, None),
+        ({"shared": True, "busy": [40]}, True, "another process kept this GPU busy"),
+    ],
+)
+def test_rest_after_timing(answers, rests, noisy):
+    made, slept = watching(**answers), []
+    made.end(slept.append)
+    assert slept == ([2 * watch.SAMPLING_S] if rests else [])
+    assert made.noisy is None if noisy is None else noisy in made.noisy
 
 
-def test_a_process_that_was_there_disturbs_when_it_works():
-    made = watching(pids=[{7, 8}], working=[{1}, {1, 8}, {1}])
-    assert [made.disturbed() for _ in range(3)] == [False, True, False]
-    assert made.discarded == ["another process works on this GPU (pid 8)"]
-
-
-class TestRestAfterwards:
-    """Where NVML cannot tell whose the work is."""
-
-    @pytest.fixture(autouse=True)
-    def no_cuda(self, monkeypatch):
-        monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-
-    def ended(self, slept=None, **answers):
-        made = watching(**answers)
-        made.end((slept if slept is not None else []).append)
-        return made
-
-    def test_a_busy_gpu_at_rest_is_somebody_elses(self):
-        assert "another process kept this GPU busy" in self.ended(pids=[{7}], busy=[40]).noisy
-
-    def test_what_nvml_reports_late_is_looked_at(self):
-        made = watching(pids=[{7}], working=[None, {1, 7}])
-        assert not made.disturbed()
-        made.end(lambda seconds: None)
-        assert made.noisy == "another process works on this GPU (pid 7)"
-
-    def test_an_idle_one_is_not(self):
-        slept = []
-        assert self.ended(slept, pids=[{7}], busy=[0]).noisy is None
-        assert slept == [2 * watch.SAMPLING_S]
-
-    def test_no_rest_where_nobody_is_or_nvml_tells(self):
-        slept = []
-        self.ended(slept, pids=[set()], busy=[40])
-        self.ended(slept, pids=[{7}], working=[{1}], busy=[40])
-        assert slept == []
-
-    def test_memory_of_others_before_the_trial(self, reserved):
-        made = watch.GpuWatch(Gpu(busy=[40]), CPU, shared=True)
-        made.begin()
-        made.end(lambda seconds: None)
-        assert "another process" in made.noisy
-
-
-def test_who_holds_memory_shares_the_gpu():
-    assert watch.is_shared(Gpu(used=[2**30]))
-    assert not watch.is_shared(Gpu(used=[2**20]))
-    assert not watch.is_shared(Gpu())
-
-
-class Sample:
-    def __init__(self, pid, util, at):
-        self.pid, self.smUtil, self.timeStamp = pid, util, int(at * 1e6)
-
-
-def test_working_pids_are_those_with_a_recent_kernel(monkeypatch):
-    import os
-
-    import pynvml
+def test_working_pids_are_those_with_a_recent_kernel():
+    def sample(pid, util, at):
+        return SimpleNamespace(pid=pid, smUtil=util, timeStamp=int(at * 1e6))
 
     mine = os.getpid()
-    samples = [Sample(mine, 50, 20.0), Sample(7, 30, 20.0), Sample(8, 0, 20.0), Sample(9, 30, 5.0)]
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetProcessUtilization", lambda handle, since: samples)
-    assert Telemetry(object()).working_pids(10.0) == {mine, 7}
-    del samples[0]
-    assert Telemetry(object()).working_pids(10.0) is None, "numbered otherwise: nobody there is this process"
-
-    def refuses(handle, since):
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetProcessUtilization", refuses)
-    assert Telemetry(object()).working_pids(10.0) is None
-
-
-def test_memory_that_is_not_ours_tells_of_a_process_that_nvml_does_not_list(reserved):
-    made = watching(used=[600 * 2**20, 2600 * 2**20])
-    assert made.disturbed()
-    assert made.discarded == ["another process took 2000 MiB of this GPU"]
-
-
-def test_our_own_memory_does_not(reserved):
-    made = watching(used=[600 * 2**20, 2600 * 2**20])
-    reserved[0] = 2000
-    assert not made.disturbed()
-
-
-def clock(monkeypatch, seconds=0.001):
-    now = [0.0]
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(timing.time, "perf_counter_ns", lambda: round(now[0] * 1e9))
-
-    def step():
-        now[0] += seconds
-
-    return step
-
-
-class Once(timing.Watch):
-    """Throws the second run of samples away, and remembers how many calls there were."""
-
-    def __init__(self):
-        self.looks = 0
-
-    def disturbed(self):
-        self.looks += 1
-        return self.looks == 2
+    samples = [sample(mine, 50, 20.0), sample(7, 30, 20.0), sample(8, 0, 20.0), sample(9, 30, 5.0)]
+    for answer, expected in ((samples, {mine, 7}), (samples[1:], None), (None, None)):
+        # None: NVML cannot tell, or it numbers processes otherwise than this one does
+        nvml = SimpleNamespace(ask=lambda function, handle, since, answer=answer: answer)
+        assert Telemetry(nvml, object()).working_pids(10.0) == expected
 
 
 def test_discarded_samples_are_gone_and_their_time_is_not_counted(monkeypatch):
-    step = clock(monkeypatch)
-    calls = []
-    taken = timing.time_latency(lambda: (calls.append(1), step()), INPUTS, CPU, RULES, 1.0, Once())
-    assert len(calls) > taken.calls == len(taken.samples_ms) == len(taken.enqueue_ms)
+    class Second(timing.Watch):
+        looks = 0
+
+        def disturbed(self):
+            self.looks += 1
+            return self.looks == 2
+
+    rules = timing.Rules(
+        budget_s=1.0, min_time_s=0.1, min_samples=5, target_interval=0.005, max_samples=1000,
+        warmup_calls=1, warmup_s=0.0, max_warmup_calls=10, min_block_ms=1.0,
+    )  # fmt: skip
+    clock = TurnedClock(monkeypatch, itertools.repeat(0.001))
+    taken = timing.time_latency(clock.step, [((), {})], CPU, rules, 1.0, Second())
+    assert len(clock.calls) > taken.calls == len(taken.samples_ms) == len(taken.enqueue_ms)
     assert taken.seconds == pytest.approx(taken.calls * 0.001)
 
 
-class TestStranger:
-    """Before a trial touches the GPU."""
-
-    def test_a_free_gpu(self):
-        assert watch.busy_stranger(Gpu(used=[2**20]), 9.0) is None
-        assert watch.busy_stranger(Gpu(), 9.0) is None, "nobody can tell"
-
-    def test_memory_that_lies_there_unused(self):
-        assert watch.busy_stranger(Gpu(used=[2**34], busy=[0]), 9.0) is None
-        assert watch.busy_stranger(Gpu(used=[2**34], busy=[None]), 9.0) is None
-
-    def test_is_waited_for(self):
-        slept = []
-        assert watch.busy_stranger(Gpu(used=[2**34], busy=[90, 40, 0]), 9.0, slept.append) is None
-        assert len(slept) == 2
-
-    def test_that_stays_makes_the_trial_noisy(self):
-        reason = watch.busy_stranger(Gpu(used=[2**34], busy=[90]), 0.0)
-        assert reason == "another process keeps this GPU busy (16384 MiB in use before the trial)"
+@pytest.mark.parametrize(
+    ("answers", "wait_s", "slept", "noisy"),
+    [
+        ({"used": [2**20]}, 9.0, 0, False),
+        ({}, 9.0, 0, False),  # unknown
+        ({"used": [2**34], "busy": [0]}, 9.0, 0, False),  # memory that is only held
+        ({"used": [2**34], "busy": [None]}, 9.0, 0, False),
+        ({"used": [2**34], "busy": [90, 40, 0]}, 9.0, 2, False),
+        ({"used": [2**34], "busy": [90]}, 0.0, None, True),
+    ],
+)
+def test_a_foreign_process_before_the_trial(answers, wait_s, slept, noisy):
+    naps = []
+    reason = watch.busy_foreign_process(Gpu(**answers), wait_s, naps.append)
+    assert slept is None or len(naps) == slept
+    assert reason == ("another process keeps this GPU busy (16384 MiB in use before the trial)" if noisy else None)
+    assert watch.is_shared(Gpu(**answers)) == (answers.get("used") == [2**34])

@@ -9,7 +9,8 @@ from torch.profiler import profile
 
 from effbench.errors import UnsupportedError
 from effbench.models.build import build_module
-from effbench.models.inputs import make_inputs, parse_inputs
+from effbench.models.inputs import make_inputs
+from effbench.models.spec import parse_inputs
 
 CONF = Path(__file__).parents[2] / "conf" / "model"
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if "effbench.experiments." in path.read_text())

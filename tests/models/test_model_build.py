@@ -124,10 +124,10 @@ def test_what_the_constructor_raises_passes_through():
     ("target", "words"),
     [
         ("my_missing.Net", ["_target_=my_missing.Net", "no module named my_missing", "working directory"]),
-        ("torch.nn.Linera", ["torch.nn has no Linera", "nearest: Linear"]),
+        ("torch.nn.Linera", ["torch.nn has no Linera", "did you mean Linear"]),
         ("torch.nn.Linear.zzz", ["torch.nn.Linear has no zzz"]),
         ("my_net.value", ["_target_=my_net.value is a int, not callable", "torch.nn.Module"]),
-        ("my_net.Ner", ["my_net has no Ner", "nearest: Net"]),
+        ("my_net.Ner", ["my_net has no Ner", "did you mean Net"]),
         ("my_broken.Net", ["importing my_broken raised ValueError: at import"]),
         ("my_needs.Net", ["my_needs imports my_absent, which is not installed"]),
         ("my_lazy.Net", ["importing my_lazy raised RuntimeError: too lazy"]),
@@ -138,7 +138,7 @@ def test_what_the_constructor_raises_passes_through():
         ("net.txt:Net", ["is no file and name"]),
         ("net.py:", ["is no file and name"]),
         ("absent.py:Net", ["no file absent.py below the working directory"]),
-        ("my_net.py:Ner", ["my_net.py has no Ner", "nearest: Net"]),
+        ("my_net.py:Ner", ["my_net.py has no Ner", "did you mean Net"]),
         ("my_net.py:value", ["is a int, not callable"]),
         ("subprocess.getoutput", ["comes with Python (subprocess)", "allowed"]),
         ("subprocess.Popen", ["comes with Python (subprocess)"]),
@@ -219,5 +219,5 @@ def test_missing_extra(monkeypatch, package, target):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError) as caught:
         resolve_target(target)
-    message = f'_target_={target} needs {package}, not installed; mend: pip install "effbench[models]"'
+    message = f'_target_={target} needs {package}, not installed; fix: pip install "effbench[models]"'
     assert str(caught.value) == message

@@ -7,7 +7,8 @@ import torch
 from omegaconf import OmegaConf
 
 from effbench.models.build import build_module
-from effbench.models.inputs import make_inputs, parse_inputs
+from effbench.models.inputs import make_inputs
+from effbench.models.spec import parse_inputs
 
 CONF = Path(__file__).parents[2] / "conf" / "model"
 BS = 2

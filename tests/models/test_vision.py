@@ -70,15 +70,6 @@ def test_a_head_of_zeros_is_drawn():
     assert model.head.weight.std() > 0.1
 
 
-def test_a_head_that_is_drawn_is_left_alone():
-    from effbench.models.vision import wake_heads
-
-    head = nn.Linear(16, 8)
-    before = head.weight.clone()
-    wake_heads(head)
-    assert torch.equal(head.weight, before)
-
-
 def sizes(model):
     """Standard deviation of what each batch norm gives for random images of another seed."""
     found = []

@@ -1,126 +1,199 @@
-"""What modes need, what they refuse, and that a step means what its module means. CUDA graphs: tests/gpu."""
+"""What modes need, what their settings accept, and that a step means what its module means. CUDA graphs: tests/gpu."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+import torch._dynamo.utils
 import yaml
 
+from effbench.cell import mode_settings
 from effbench.cli import config_folder
+from effbench.errors import ConfigError
 from effbench.models.build import resolve_target
 from effbench.modes import base
-from effbench.modes.compiled import Compiled
+from effbench.modes.backends import CudaGraphsBackend
+from effbench.modes.base import Mode, Prepared, uses_dynamo, with_defaults
+from effbench.modes.bucketed import BucketedGraph
+from effbench.modes.callables import GraphedCallables
+from effbench.modes.compiled import Compiled, mark_batch
 from effbench.modes.eager import Eager
+from effbench.modes.exported import AotInductor
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph, input_copier
-from effbench.worker.trial import mode_settings
+from effbench.modes.inductor import checked_options
+from effbench.modes.scripted import JitScript, JitTrace
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 SHIPPED = sorted(path.stem for path in (config_folder() / "mode").glob("*.yaml"))
+UNCOMPILED = ("eager", "cuda-graph", "bucketed-graph", "graphed-callables")
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_yaml_names_itself_and_builds_its_mode(name):
-    node = yaml.safe_load((config_folder() / "mode" / f"{name}.yaml").read_text())
-    assert node["name"] == name
-    mode = resolve_target(node["_target_"])(**mode_settings(node))
-    assert isinstance(mode.compiles, bool)
-    assert mode.settling_calls >= 1
-    assert mode.compiles == (name not in ("eager", "cuda-graph", "bucketed-graph", "graphed-callables"))
+def test_shipped_yamls_name_themselves_and_build_their_modes():
+    for name in SHIPPED:
+        node = yaml.safe_load((config_folder() / "mode" / f"{name}.yaml").read_text())
+        mode = resolve_target(node["_target_"])(**mode_settings(node))
+        assert isinstance(mode, Mode)
+        assert (node["name"], mode.compiles) == (name, name not in UNCOMPILED)
+        assert mode.settling_calls >= 1
+    assert {"eager", "default", "reduce-overhead", "max-autotune", "compile+graph", *UNCOMPILED} <= set(SHIPPED)
 
 
-def test_the_first_seven_modes_are_shipped():
-    assert {
-        "eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "cuda-graph",
-        "compile+graph",
-    } <= set(SHIPPED)  # fmt: skip
+def test_a_users_mode_gets_the_defaults():
+    class Plain:
+        compiles = True
+        settling_calls = 2
+
+        def prepare(self, module, args, kwargs):
+            return Prepared(module, copy_inputs=module)
+
+    mode = with_defaults(Plain())
+    assert isinstance(mode, Plain)
+    assert (mode.settling_calls, mode.phases, mode.static_shape, mode.missing(CPU)) == (2, ("inference",), False, None)
+    assert uses_dynamo(mode)
+    prepared = mode.prepare_training(len, lambda forward: (forward, "step"), (), {})
+    assert (prepared.step, prepared.copy_inputs) == ((len, "step"), None)
+    eager = Eager()
+    assert with_defaults(eager) is eager and not uses_dynamo(eager)
 
 
-@pytest.mark.parametrize(
-    ("mode", "settling"),
-    [("default", 1), ("max-autotune-no-cudagraphs", 1), ("reduce-overhead", 3), ("max-autotune", 3), (None, 1)],
-)
-def test_cudagraph_trees_need_three_calls(mode, settling):
-    assert Compiled(mode).settling_calls == settling
-    assert Compiled(mode).uses_cuda_graphs == (settling == 3)
+def test_cudagraph_trees_need_three_calls():
+    for mode, settling in (
+        ("default", 1), ("max-autotune-no-cudagraphs", 1), ("reduce-overhead", 3), ("max-autotune", 3), (None, 1),
+    ):  # fmt: skip
+        assert Compiled(mode).settling_calls == settling
+        assert Compiled(mode).uses_cuda_graphs == (settling == 3)
+    options = Compiled("max-autotune", options={"triton.cudagraphs": False})
+    assert not options.uses_cuda_graphs
+    assert options.options["max_autotune"] is True
 
 
-def test_options_lie_over_those_of_the_mode():
-    mode = Compiled("max-autotune", options={"triton.cudagraphs": False})
-    assert not mode.uses_cuda_graphs
-    assert mode.options["max_autotune"] is True
-
-
-@pytest.mark.parametrize(
-    "mode", [CudaGraph(), CompiledCudaGraph(), Compiled("reduce-overhead")], ids=lambda mode: type(mode).__name__
-)
-def test_cuda_graphs_need_cuda(mode):
-    assert "needs CUDA, and this cell runs on cpu" in mode.missing(CPU)
-
-
-def test_eager_needs_nothing(monkeypatch):
+def test_needs(monkeypatch):
+    for mode in (CudaGraph(), CompiledCudaGraph(), Compiled("reduce-overhead"), GraphedCallables(),
+                 CudaGraphsBackend(), BucketedGraph()):  # fmt: skip
+        assert "needs CUDA, and this cell runs on cpu" in mode.missing(CPU)
+    for mode in (CompiledCudaGraph(inner="reduce-overhead"),
+                 BucketedGraph(torch_compile_max_bs=8, inner="reduce-overhead")):  # fmt: skip
+        assert mode.compiles and "CUDA graphs of its own" in mode.missing(CUDA)
     monkeypatch.setenv("PATH", "")
+    for mode in (CudaGraph(), GraphedCallables(), CudaGraphsBackend(), BucketedGraph()):
+        assert mode.missing(CUDA) is None
     assert Eager().missing(CPU) is None
-    assert CudaGraph().missing(CUDA) is None
 
 
-def test_a_graph_over_a_mode_with_graphs_is_refused():
-    assert "CUDA graphs of its own" in CompiledCudaGraph(inner="reduce-overhead").missing(CUDA)
+def test_compilers(monkeypatch):
+    found: set[str] = set()
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if name in found else None)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.delenv("CXX", raising=False)
+    assert "g++ is not found" in base.needs_compiler(CPU)
+    found.add("g++")
+    assert base.needs_compiler(CPU) is None
+    monkeypatch.setenv("CXX", "clang++")
+    assert "clang++ is not found" in base.needs_compiler(CPU)
+    monkeypatch.setitem(sys.modules, "triton", None)
+    assert "pip install triton" in base.needs_compiler(CUDA)
+    monkeypatch.setitem(sys.modules, "triton", object())
+    assert "install gcc" in base.needs_compiler(CUDA)
+    found.add("clang")
+    assert base.needs_compiler(CUDA) is None
 
 
-class TestCompilers:
-    @pytest.fixture
-    def found(self, monkeypatch):
-        """Compilers that are there; everything else is not."""
-        names: set[str] = set()
-        monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if name in names else None)
-        monkeypatch.delenv("CC", raising=False)
-        monkeypatch.delenv("CXX", raising=False)
-        return names
-
-    def test_on_the_cpu(self, found, monkeypatch):
-        assert "g++ is not found" in base.needs_compiler(CPU)
-        found.add("g++")
-        assert base.needs_compiler(CPU) is None
-        monkeypatch.setenv("CXX", "clang++")
-        assert "clang++ is not found" in base.needs_compiler(CPU)
-        found.add("clang++")
-        assert base.needs_compiler(CPU) is None
-
-    def test_on_cuda(self, found, monkeypatch, tmp_path):
-        monkeypatch.setitem(sys.modules, "triton", None)
-        assert "pip install triton" in base.needs_compiler(CUDA)
-        monkeypatch.setitem(sys.modules, "triton", object())
-        assert "install gcc" in base.needs_compiler(CUDA)
-        found.add("clang")
-        assert base.needs_compiler(CUDA) is None
+def test_copying_inputs_in_place():
+    static = torch.zeros(2)
+    input_copier((static,), {})(torch.ones(2))
+    assert static.tolist() == [1, 1]
+    statics, named = (torch.zeros(2), 3, torch.zeros(1)), {"k": torch.zeros(2), "flag": True}
+    input_copier(statics, named)(torch.ones(2), 3, torch.full((1,), 2.0), k=torch.full((2,), 5.0), flag=True)
+    assert (statics[0].tolist(), statics[2].tolist(), named["k"].tolist()) == ([1, 1], [2], [5, 5])
+    with pytest.raises(ValueError, match="zip"):
+        input_copier((torch.zeros(2), torch.zeros(2)), {})(torch.ones(2))
 
 
-def test_eager_is_the_module_itself():
-    module = torch.nn.Linear(2, 2)
-    assert Eager().prepare(module, (), {}).step is module
+# --- settings -------------------------------------------------------------------------------------------------------
 
 
-class TestCopyingInputs:
-    """Into static buffers; in place, whatever is positional or named."""
-
-    def test_one(self):
-        static = torch.zeros(2)
-        input_copier((static,), {})(torch.ones(2))
-        assert static.tolist() == [1, 1]
-
-    def test_several(self):
-        statics, named = (torch.zeros(2), 3, torch.zeros(1)), {"k": torch.zeros(2), "flag": True}
-        input_copier(statics, named)(torch.ones(2), 3, torch.full((1,), 2.0), k=torch.full((2,), 5.0), flag=True)
-        assert (statics[0].tolist(), statics[2].tolist(), named["k"].tolist()) == ([1, 1], [2], [5, 5])
-
-    def test_another_number_of_inputs(self):
-        with pytest.raises(ValueError, match="zip"):
-            input_copier((torch.zeros(2), torch.zeros(2)), {})(torch.ones(2))
+def test_options_by_dotted_names():
+    triton = {"cudagraphs": True, "unique_kernel_names": False}
+    given = {"epilogue_fusion": False, "triton": triton, "trace.enabled": False}
+    assert checked_options(given) == {
+        "epilogue_fusion": False,
+        "triton.cudagraphs": True,
+        "triton.unique_kernel_names": False,
+        "trace.enabled": False,
+    }
+    assert checked_options(None) == {}
+    whole = {"post_grad_fusion_options": {"a": {"b": 1}}}
+    assert checked_options(whole) == whole, "a mapping that is a value"
+    for name in ("epilogue_fusion", "max_autotune", "fallback_random", "shape_padding"):
+        assert Compiled(options={name: False}).options[name] is False, "named by the documentation"
 
 
-def test_yamls_are_read_from_the_checkout_or_the_wheel():
-    assert (Path(config_folder()) / "config.yaml").is_file()
+@pytest.mark.parametrize(
+    ("mode", "settings", "expected"),
+    [
+        (Compiled, {"options": {"epilog_fusion": True}}, "mode.options.epilog_fusion: .*did you mean epilogue_fusion"),
+        (Compiled, {"options": {"cudagraphs": True}}, "mode.options.cudagraphs: .*did you mean triton.cudagraphs"),
+        (Compiled, {"options": {"triton": {"cudagraph": True}}}, "mode.options.triton.cudagraph: .*triton.cudagraphs"),
+        (Compiled, {"options": {"qqqqq": 1}}, "mode.options.qqqqq: .*effbench doctor --compile-options"),
+        (Compiled, {"options": {"max_autotune": "yes"}}, "mode.options: .*max_autotune, got str should be bool"),
+        (AotInductor, {"options": {"max_autotun": True}}, "did you mean max_autotune"),
+        (AotInductor, {"options": ["max_autotune"]}, "mode.options is .*names and values"),
+        (Compiled, {"options": 5}, "mode.options is .*names and values"),
+        (Compiled, {"mode": "fast"}, "no mode 'fast'; it has: default, .*max-autotune"),
+        (Compiled, {"dynamic": "mark"}, "mode.dynamic is 'mark'; allowed: null, true, false, marked"),
+        (CudaGraphsBackend, {"dynamic": 1}, "mode.dynamic is 1; allowed"),
+        (Compiled, {"dynamic": 0}, "mode.dynamic is 0; allowed"),
+        (Compiled, {"fullgraph": "no"}, "mode.fullgraph is 'no'; allowed: true, false"),
+        (CudaGraphsBackend, {"fullgraph": 1}, "mode.fullgraph is 1"),
+        (GraphedCallables, {"share_pool": None}, "mode.share_pool is None"),
+        (AotInductor, {"strict": "no"}, "mode.strict is 'no'"),
+        (JitTrace, {"freeze": 1}, "mode.freeze is 1"),
+        (JitScript, {"optimize_for_inference": "no"}, "mode.optimize_for_inference is 'no'"),
+        (Compiled, {"only": 5}, "mode.only is 5; allowed: patterns"),
+        (GraphedCallables, {"only": ["a", 3]}, "mode.only is .*allowed: patterns"),
+        (Compiled, {"only": ""}, "mode.only is ''; allowed: patterns"),
+        (Compiled, {"only": "a", "regional": True}, "choose one of them"),
+        (Compiled, {"regional": 3}, "mode.regional is 3"),
+        (CudaGraph, {"warmups": -1}, "mode.warmups is -1; allowed: a whole number"),
+        (CompiledCudaGraph, {"warmups": 1.5}, "mode.warmups is 1.5"),
+        (GraphedCallables, {"num_warmup_iters": "x"}, "mode.num_warmup_iters is 'x'"),
+        (CudaGraph, {"guard": "warn"}, "mode.guard is 'warn'; allowed: null, refuse, recapture"),
+        (CompiledCudaGraph, {"guard": "warn"}, "mode.guard is 'warn'"),
+        (BucketedGraph, {"padding": "nan"}, "keep, zero, sentinel"),
+        (BucketedGraph, {"guard": "recapture"}, "null, refuse"),
+        (BucketedGraph, {"buckets": "x"}, "no preset"),
+        (BucketedGraph, {"warmups": True}, "mode.warmups is True"),
+        (BucketedGraph, {"torch_compile_max_bs": "a"}, "mode.torch_compile_max_bs is 'a'"),
+    ],
+)
+def test_wrong_settings(mode, settings, expected):
+    with pytest.raises(ConfigError, match=expected) as caught:
+        mode(**settings)
+    assert len(str(caught.value)) < 250
+    assert "\n" not in str(caught.value)
+
+
+def test_the_batch_dimension_of_every_input_is_marked():
+    x, y, z, scale = torch.zeros(2, 3), torch.zeros(3, 2), torch.zeros(5), torch.zeros(())
+    mark_batch((x, y, 7), {"z": z, "scale": scale}, ([0, 1, 0], {"z": None, "scale": 0}))
+    assert (x._dynamo_dynamic_indices, y._dynamo_dynamic_indices) == ({0}, {1})
+    assert not hasattr(z, "_dynamo_dynamic_indices")
+    assert not hasattr(scale, "_dynamo_dynamic_indices")
+
+
+@pytest.mark.parametrize(("dynamic", "graphs"), [("marked", 1), (False, 3)])
+def test_marked_takes_other_batch_sizes_without_recompiling(dynamic, graphs):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    mode = Compiled(dynamic=dynamic)
+    mode.batch_dims = ([1], {})
+    module = torch.nn.Linear(4, 4).eval()
+    step, _ = mode.selection.apply(module, backend="eager", dynamic=None if dynamic == "marked" else dynamic)
+    inputs = [torch.randn(3, bs, 4) for bs in (5, 6, 7)]
+    mode.mark((inputs[0],), {})
+    for x in inputs:
+        torch.testing.assert_close(step(x), module(x))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs

@@ -15,7 +15,7 @@ from effbench.measure import counters
 from effbench.modes import exported
 from effbench.modes.backends import CudaGraphsBackend
 from effbench.modes.base import Positional
-from effbench.modes.callables import GraphedCallables, calling, calls_of
+from effbench.modes.callables import GraphedCallables, calls_of
 from effbench.modes.exported import AotInductor
 from effbench.modes.scripted import JitScript, JitTrace
 
@@ -48,17 +48,6 @@ def example():
     return (torch.randn(2, 4), 3), {"scale": torch.randn(2, 1)}
 
 
-def test_positional():
-    module = Scaled().eval()
-    args, kwargs = example()
-    wrapper = Positional(module, args, kwargs)
-    assert not wrapper.training
-    tensors = wrapper.tensors(args, kwargs)
-    assert [tensor.shape for tensor in tensors] == [(2, 4), (2, 1)]
-    torch.testing.assert_close(wrapper(*tensors), module(*args, **kwargs))
-    assert set(wrapper.parameters()) == set(module.parameters())
-
-
 @pytest.mark.parametrize("settings", [{}, {"freeze": True}, {"optimize_for_inference": True}], ids=str)
 @pytest.mark.parametrize("mode", [JitTrace, JitScript])
 def test_torchscript_follows_its_inputs(mode, settings, recwarn):
@@ -71,15 +60,6 @@ def test_torchscript_follows_its_inputs(mode, settings, recwarn):
     assert prepared.compile_cache == "cold"
     assert any("deprecated" in said for said in prepared.facts["deprecations"])
     assert not [w for w in recwarn if "torch.jit.trace`" in str(w.message)], "recorded, not shown"
-
-
-def test_a_trace_takes_what_it_was_given():
-    module = Scaled().eval()
-    args, kwargs = example()
-    with torch.inference_mode():
-        prepared = JitTrace().prepare(module, args, kwargs)
-        x, scale = torch.randn(2, 4), torch.randn(2, 1)
-        torch.testing.assert_close(prepared.step(x, 3, scale=scale), module(x, 3, scale=scale))
 
 
 def test_a_trace_bakes_a_branch_in_and_says_so():
@@ -95,24 +75,6 @@ def test_a_script_keeps_a_branch_and_refuses_what_it_cannot():
         JitScript().prepare(NotScriptable(), (torch.ones(3),), {})
 
 
-def test_what_the_graphed_parts_are_called_with():
-    first, second = nn.Linear(4, 4), Scaled()
-
-    class Outer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.second, self.first = second, first
-
-        def forward(self, x):
-            return self.second(self.first(x), 2, scale=x[:, :1])
-
-    module, x = Outer(), torch.randn(2, 4)
-    calls = calls_of(module, {"second": second, "first": first}, (x,), {})
-    assert [part for part, _, _ in calls] == [first, second], "in the order in which they run"
-    assert torch.equal(calls[1][2]["scale"], x[:, :1])
-    assert not first._forward_pre_hooks
-
-
 def test_a_part_that_is_called_twice_cannot_be_graphed():
     shared = nn.Linear(4, 4)
     module = nn.Sequential(shared, nn.ReLU(), shared)
@@ -124,9 +86,9 @@ def test_a_graphed_step_takes_the_modules_own_arguments():
     module = Scaled().eval()
     args, kwargs = example()
     wrapper = Positional(module, args, kwargs)  # as torch would give it back
-    torch.testing.assert_close(calling(wrapper, kwargs)(*args, **kwargs), module(*args, **kwargs))
+    torch.testing.assert_close(wrapper.calling(wrapper)(*args, **kwargs), module(*args, **kwargs))
     plain = Positional(module.layer, args[:1], {})
-    assert calling(plain, {}) is plain
+    assert plain.calling(plain) is plain
 
 
 class Replay:
@@ -186,12 +148,6 @@ def test_the_whole_or_its_parts_are_graphed(graphed, settings, made, graphs):
     if settings.get("only"):
         assert [part.forward.__self__.forward.calls for part in (prepared.step[0], *prepared.step[2])] == [3, 3, 3]
     assert not [part for part in module.modules() if "forward" in vars(part)], "the module itself stays"
-
-
-@pytest.mark.parametrize("mode", [GraphedCallables(), CudaGraphsBackend()], ids=lambda mode: type(mode).__name__)
-def test_what_needs_cuda_says_so(mode):
-    assert "needs CUDA, and this cell runs on cpu" in mode.missing(CPU)
-    assert mode.missing(CUDA) is None
 
 
 def test_what_the_backend_cudagraphs_skips_is_a_reason():
@@ -277,13 +233,3 @@ def test_a_package_with_its_own_standard_library_is_not_loaded(monkeypatch, tmp_
     with refused:
         mode.prepare(nn.Linear(2, 2).eval(), (torch.randn(1, 2),), {})
     assert len(list(tmp_path.iterdir())) == (not own)
-
-
-def test_libraries_of_the_user_stay():
-    found = exported.with_standard_library({"max_autotune": True, exported.LIBRARIES: ["m"]})
-    assert found == {"max_autotune": True, exported.LIBRARIES: ["m", ":libstdc++.so.6"]}
-
-
-def test_an_option_of_aot_inductor_is_checked():
-    with pytest.raises(ConfigError, match="nearest: max_autotune"):
-        AotInductor(options={"max_autotun": True})

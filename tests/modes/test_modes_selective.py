@@ -8,7 +8,7 @@ import torch._dynamo.utils
 from torch import nn
 
 from effbench.errors import ConfigError
-from effbench.modes.selective import Selection, blocks_of, matching, twin_of
+from effbench.modes.selective import Selection, blocks_of, matching, shared_weight_copy
 
 
 class Block(nn.Module):
@@ -79,7 +79,7 @@ def run(selection: Selection, module: nn.Module) -> dict:
 
 def test_a_twin_shares_its_tensors_and_nothing_else():
     module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval()
-    twin = twin_of(module)
+    twin = shared_weight_copy(module)
     assert all(a is b for a, b in zip(module.state_dict(keep_vars=True).values(),
                                       twin.state_dict(keep_vars=True).values(), strict=True))  # fmt: skip
     assert twin[0] is not module[0]
@@ -100,7 +100,7 @@ def test_the_outermost_matches(patterns, names):
 
 
 def test_a_pattern_that_matches_nothing_names_the_nearest():
-    with pytest.raises(ConfigError, match=r"mode.skip: no module inside Stack matches 'haed'; nearest: head"):
+    with pytest.raises(ConfigError, match=r"mode.skip: no module inside Stack matches 'haed'; did you mean head"):
         matching(Stack(), "skip", ["layers.*", "haed"])
 
 
@@ -116,13 +116,6 @@ def test_skip_leaves_a_part_to_eager():
     assert (graphs(), breaks()) == (2, 1), "before it and after it"
 
 
-def test_skip_inside_only():
-    facts = run(Selection(only="layers.*", skip=["layers.*.norm"]), Stack(2))
-    assert facts["eager_modules"] == ["layers.0.norm", "layers.1.norm"]
-    assert facts["compiled_modules"] == ["layers.0", "layers.1"]
-    assert breaks() >= 1
-
-
 def test_equal_blocks_share_one_compilation():
     facts = run(Selection(regional=True), Stack(12))
     assert facts == {"region": "Block", "compiled_modules": [f"layers.{i}" for i in range(12)]}
@@ -136,11 +129,6 @@ def test_the_whole_is_one_graph_without_a_selection():
     assert graphs() == 1
 
 
-def test_blocks_are_siblings_not_the_heaviest_class():
-    name, parts = blocks_of(Stack(), True)
-    assert (name, list(parts)) == ("Block", ["layers.0", "layers.1", "layers.2", "layers.3"])
-
-
 def test_blocks_by_name():
     name, parts = blocks_of(Stack(2), "LayerNorm")
     assert (name, list(parts)) == ("LayerNorm", ["layers.0.norm", "layers.1.norm"])
@@ -151,16 +139,3 @@ def test_blocks_by_name():
 def test_nothing_is_repeated():
     with pytest.raises(ConfigError, match="no class with weights is repeated side by side in Sequential"):
         blocks_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.ReLU()), True)
-
-
-@pytest.mark.parametrize("given", [[3], [""], [None]])
-def test_patterns_are_text(given):
-    with pytest.raises(ConfigError, match="allowed: patterns of module names"):
-        Selection(only=given)
-
-
-def test_one_way_of_choosing():
-    with pytest.raises(ConfigError, match="choose one of them"):
-        Selection(only="a", regional=True)
-    with pytest.raises(ConfigError, match=r"mode.regional is 3"):
-        Selection(regional=3)

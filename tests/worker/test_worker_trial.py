@@ -1,4 +1,4 @@
-"""How a trial times its step: what its two timers say of each other. The GPU is made up."""
+"""One trial: what its two timers say of each other, what is refused, and what is checked before a sweep begins."""
 
 from __future__ import annotations
 
@@ -8,53 +8,44 @@ import pytest
 import torch
 
 from effbench.cell import Cell, Status, Trial
+from effbench.errors import ConfigError
 from effbench.measure import timing
 from effbench.measure.telemetry import Telemetry
 from effbench.message import DEVICE_PHASE, TrialRequest
-from effbench.worker import stream, trial
+from effbench.modes.base import Mode
+from effbench.sweep import pool
+from effbench.worker import probe, trial
 
 RULES = timing.Rules(
     budget_s=1.0, min_time_s=0.1, min_samples=5, target_interval=0.005, max_samples=1000,
     warmup_calls=1, warmup_s=0.0, max_warmup_calls=10, min_block_ms=1.0,
 )  # fmt: skip
+LINEAR = {"_target_": "torch.nn.Linear"}
+EAGER = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
 
 
-def time_step(monkeypatch, enqueue_ms, period_ms, sizes=None):
-    latency = timing.Timing([5.2] * 9, 9, 0.05, enqueue_ms=[enqueue_ms] * 9)
-    period = timing.Timing([period_ms] * 9, 90, 0.2)
-    timers = SimpleNamespace(time_latency=lambda *_: latency, time_period=lambda *_: period)
-    monkeypatch.setattr(stream, "timers", lambda cell: timers)
-    cell = SimpleNamespace(stream=sizes and {"sizes": sizes})
-    done = Trial("key", 0, Status.OK)
-    run = SimpleNamespace(trial=done, rules=RULES, device=torch.device("cuda"), cell=cell)
-    return trial.time_step(run, lambda: None, [((), {})], Telemetry(), False)
+def test_timers_that_disagree_show_a_busy_host(monkeypatch):
+    for enqueue_ms, period_ms, sizes, busy in (
+        (2.6, 2.5, None, False),  # bound by launching
+        (0.1, 2.5, None, False),  # by the GPU
+        (3.7, 2.5, None, False),
+        (5.0437, 2.5228, None, True),
+        (5.0437, 2.5228, [1, 64], False),  # a stream has calls of many sizes
+    ):
+        latency = timing.Timing([5.2] * 9, 9, 0.05, enqueue_ms=[enqueue_ms] * 9)
+        period = timing.Timing([period_ms] * 9, 90, 0.2)
+        monkeypatch.setattr(timing, "time_latency", lambda *_, found=latency: found)
+        monkeypatch.setattr(timing, "time_period", lambda *_, found=period: found)
+        run = SimpleNamespace(trial=Trial("key", 0, Status.OK), rules=RULES, device=torch.device("cuda"), whole=1,
+                              cell=SimpleNamespace(stream=sizes and {"sizes": sizes}))  # fmt: skip
+        reason = trial.time_step(run, lambda: None, [((), {})], Telemetry(), False)
+        assert (reason is not None) == busy, (enqueue_ms, period_ms)
+        assert not busy or ("the host was busy" in reason and "5.04 ms" in reason and "2.52 ms" in reason)
 
 
-@pytest.mark.parametrize(
-    ("enqueue_ms", "period_ms"),
-    [
-        (2.6, 2.5),  # bound by launching
-        (0.1, 2.5),  # by the GPU
-        (3.7, 2.5),
-    ],
-)
-def test_timers_that_agree(monkeypatch, enqueue_ms, period_ms):
-    assert time_step(monkeypatch, enqueue_ms, period_ms) is None
-
-
-def test_a_host_that_was_busy_while_latencies_were_timed(monkeypatch):
-    assert time_step(monkeypatch, 5.0437, 2.5228) == (
-        "the host was busy while latencies were timed: it took 5.04 ms to enqueue a call, and 2.52 ms for a whole call "
-        "back to back"
-    )
-
-
-def test_a_stream_has_calls_of_many_sizes(monkeypatch):
-    assert time_step(monkeypatch, 5.0437, 2.5228, sizes=[1, 64]) is None
-
-
-def test_the_gpu_is_touched_before_any_code_of_the_user(monkeypatch):
+def test_the_gpu_is_touched_before_any_user_code(monkeypatch):
     """So that what fails there is known to be the harness's failure."""
+
     def refuse(*_, **options):
         raise RuntimeError("CUDA driver initialization failed")
 
@@ -67,3 +58,35 @@ def test_the_gpu_is_touched_before_any_code_of_the_user(monkeypatch):
     assert phases == [DEVICE_PHASE]
     assert (ended["status"], ended["phase"]) == ("error", DEVICE_PHASE)
     assert "CUDA driver initialization failed" in ended["reason"]
+
+
+def test_what_a_mode_cannot_run():
+    class OneShape(Mode):
+        static_shape = True
+
+    def reason(phase="inference", sizes=None):
+        stream = sizes and {"name": "s", "samples_per_call": 1.0, "sizes": sizes}
+        cell = Cell({"name": "m"}, 2, {"name": "one"}, "float32", phase, "cpu", stream=stream)
+        return trial.unsupported(cell, OneShape(), torch.device("cpu"))
+
+    assert reason() is None
+    assert "one static shape" in reason(sizes=[1, 2])
+    assert "the mode one has no training step: it is for inference" in reason("training")
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"model": {"module": {"_target_": "os.system"}}}, "_target_=os.system comes with Python"),
+        ({"model": {"module": {"_target_": "fractions.Fraction"}}}, "_target_=fractions.Fraction comes with Python"),
+        ({"model": {"module": {"_target_": "torch.device"}}}, "torch.device is a class; allowed: a torch.nn.Module"),
+        ({"model": {"module": {**LINEAR, "x": [{"_target_": "os.system"}]}}}, "_target_=os.system comes with Python"),
+        ({"mode": {**EAGER, "_target_": "os.system"}}, "_target_=os.system comes with Python"),
+        ({"phase": "training", "training": {"loss": "os.system"}}, "training.loss=os.system comes with Python"),
+    ],
+)
+def test_what_python_itself_ships_is_refused_before_the_first_trial(changed, expected):
+    part = {"model": {"module": LINEAR}, "mode": EAGER, "phase": "inference", "device": "cpu", **changed}
+    here = SimpleNamespace(call=lambda task, payload, timeout_s: probe.run(payload, lambda phase: None))
+    with pytest.raises(ConfigError, match=expected):
+        pool.probe(here, [part], "eager")

@@ -1,7 +1,7 @@
-"""Stale weights: a graph replays the addresses that it was captured with, whatever the module holds by now.
+"""Stale weights: a graph replays the addresses that it was captured with, whatever the module holds now.
 
 Weights that are updated in place keep their addresses and are seen by the next replay. A parameter or buffer that was
-rebound, moved or cast is not: the graph goes on with the old one. A fingerprint taken at capture tells.
+rebound, moved or cast is not: the graph keeps using the old one. A fingerprint taken at capture detects that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from effbench.errors import ConfigError
 from effbench.modes.base import Prepared
 
 POLICIES = (None, "refuse", "recapture")
@@ -26,8 +25,8 @@ class StaleWeightsError(RuntimeError):
 class Fingerprint:
     """Addresses, dtypes and shapes of all parameters and buffers of `module`, as they are when it is taken.
 
-    `changed()` is made for every call: where nothing was replaced and no address or dtype differs, a look costs about
-    0.1 µs for each tensor and submodule (15 to 25 µs for 12 blocks of 8 tensors); shapes are looked at otherwise.
+    `changed()` is made for every call: if nothing was replaced and no address or dtype differs, it costs about 0.1 µs
+    for each tensor and submodule (15 to 25 µs for 12 blocks of 8 tensors); otherwise shapes are compared as well.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -35,7 +34,7 @@ class Fingerprint:
         self.renew()
 
     def renew(self) -> None:
-        """Take it anew: what the module holds now is right."""
+        """Take the fingerprint of the weights that the module holds now."""
         children: list[tuple[Slot, nn.Module, str]] = []
         tensors: list[tuple[Slot, torch.Tensor, str]] = []
         for prefix, owner in self.module.named_modules():
@@ -52,7 +51,7 @@ class Fingerprint:
         self.ids = [id(tensor) for _, tensor, _ in tensors]
 
     def changed(self) -> str | None:
-        """What differs, as `weight layers.0.weight: another address`; None where a replay is right."""
+        """Return the difference, as `weight layers.0.weight: another address`; None if a replay is right."""
         try:
             now = [held[key] for held, key in self.slots]
             same = (
@@ -66,9 +65,9 @@ class Fingerprint:
         return None if same else self.difference()
 
     def refuse_stale(self) -> None:
-        """Raises StaleWeightsError where the graph would compute with other weights than the module's."""
-        if (found := self.changed()) is not None:
-            raise StaleWeightsError(f"{found}: the graph holds the old one; capture again, or update in place")
+        """Raise StaleWeightsError if the graph would compute with other weights than the module's."""
+        if (difference := self.changed()) is not None:
+            raise StaleWeightsError(f"{difference}: the graph holds the old one; capture again, or update in place")
 
     def difference(self) -> str | None:
         for (held, key), child, name in zip(self.child_slots, self.children, self.child_names, strict=True):
@@ -98,12 +97,6 @@ def describe(tensor: torch.Tensor) -> tuple[torch.dtype, tuple[int, ...], tuple[
     return tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.device
 
 
-def check_policy(policy: str | None) -> str | None:
-    if policy not in POLICIES:
-        raise ConfigError(f"mode.guard is {policy!r}; allowed: null, refuse, recapture")
-    return policy
-
-
 def guarded(
     module: nn.Module,
     policy: str | None,
@@ -111,10 +104,10 @@ def guarded(
     args: tuple,
     kwargs: dict[str, Any],
 ) -> Prepared:
-    """A captured step that looks at the weights before each replay.
+    """Return a captured step that checks the weights before each replay.
 
-    `capture` makes a step of inputs and is called again, with those of the call at hand, where the policy is
-    `recapture` and a weight has changed; `refuse` raises StaleWeightsError instead. None replays without a look.
+    `capture` makes a step from inputs. If a weight has changed, the policy `recapture` calls it again with the inputs
+    of that call, `refuse` raises StaleWeightsError. None replays without a check.
     """
     current = capture(args, kwargs)
     if policy is None:

@@ -1,8 +1,10 @@
-"""A against A: which sweeps run, and what is made of their trials."""
+"""The calibration: which sweeps run, what their trials give, and how it is reported."""
 
 from __future__ import annotations
 
+import copy
 import math
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +12,8 @@ import pytest
 import effbench
 from effbench.analysis.verdicts import smallest_slowdown
 from effbench.cell import Cell, Environment, Status, Trial
-from effbench.doctor import calibrate, noise
+from effbench.doctor import calibration
+from effbench.errors import WorkerError
 from effbench.store.store import Store
 
 
@@ -28,7 +31,7 @@ def rows(cell, values, metric="latency_ms", status="ok"):
 
 def judged(values, cell=None, metric="latency_ms", trials=None):
     cell = cell or make_cell()
-    return noise.cell_noise(cell, {cell.key: "the cell"}, trials or rows(cell, values, metric), metric, "s")
+    return calibration.cell_noise(cell, {cell.key: "the cell"}, trials or rows(cell, values, metric), metric, "s")
 
 
 def test_the_spread_is_that_of_the_logarithms():
@@ -58,15 +61,14 @@ def test_the_last_attempt_counts_and_only_ok():
     assert found.median_ms == pytest.approx(1.5 ** (1 / 5))
 
 
-@pytest.mark.parametrize("values", [[1.0, 1.0, 1.0], [1.0, None, 1.0, None, 1.0, 1.0], []])
-def test_too_few_trials(values):
-    found = judged(values)
-    assert not found.is_known
-    assert noise.kind_noise([found]) is None
+def test_too_few_trials():
+    for values in ([1.0, 1.0, 1.0], [1.0, None, 1.0, None, 1.0, 1.0], []):
+        assert judged(values).sd is None
+        assert calibration.kind_noise([judged(values)]) is None
 
 
 def test_a_kind_is_as_noisy_as_its_noisiest_cell():
-    kind = noise.kind_noise([judged([1.0, 1.1, 1.0, 1.1]), judged([1.0, 1.5, 1.0, 1.5]), judged([])])
+    kind = calibration.kind_noise([judged([1.0, 1.1, 1.0, 1.1]), judged([1.0, 1.5, 1.0, 1.5]), judged([])])
     assert kind["sd"] == pytest.approx(math.log(1.5) / math.sqrt(3))
     assert kind["smallest_slowdown"] == pytest.approx(smallest_slowdown(kind["sd"], 5))
     assert len(kind["cells"]) == 3
@@ -112,7 +114,7 @@ def sweeps(monkeypatch, tmp_path, answer):
 
 
 def test_on_a_gpu(sweeps, answer):
-    found, failures = calibrate.measure_noise(sweeps.db, answer, quick=False, quiet=True)
+    found, failures = calibration.measure_noise(sweeps.db, answer, quick=False, quiet=True)
     assert failures == []
     assert [settings["mode"] for settings in sweeps.ran] == ["eager", "cuda-graph", "cuda-graph"]
     assert all(settings["db"] == f'"{sweeps.db}"' for settings in sweeps.ran)
@@ -129,29 +131,26 @@ def test_on_a_gpu(sweeps, answer):
     assert stored["gpu_uuid"] == answer["gpus"][0]["uuid"]
 
 
-def test_several_gpus_are_no_single_one(sweeps, answer):
+def test_what_is_not_stored(sweeps, answer):
     answer["gpus"].append({**answer["gpus"][0], "index": 1, "uuid": "GPU-other"})
-    calibrate.measure_noise(sweeps.db, answer, quick=True, quiet=True)
+    calibration.measure_noise(sweeps.db, answer, quick=True, quiet=True)
     with Store.open(sweeps.db) as store:
         stored = store.calibration(Environment(**answer["environment"]).id)
-    assert stored["gpu_uuid"] is None
+    assert stored["gpu_uuid"] is None, "several GPUs are no single one"
     assert (stored["noise"]["protocol"], stored["noise"]["rounds"]) == ("quick", 4)
 
 
-def test_an_interrupted_sweep_stores_nothing(sweeps, answer):
-    sweeps.end = "interrupted"
-    with pytest.raises(noise.Interrupted):
-        calibrate.measure_noise(sweeps.db, answer, quick=False, quiet=True)
-    with Store.open(sweeps.db) as store:
-        assert store.calibration(Environment(**answer["environment"]).id) is None
-
-
-def test_failed_cells_are_problems(sweeps, answer):
-    sweeps.status = "error"
-    found, failures = calibrate.measure_noise(sweeps.db, answer, quick=False, quiet=True)
-    assert found["launch_bound"] is None
-    assert {finding.level for finding in failures} == {"problem"}
-    assert "10 error" in failures[0].what
+@pytest.mark.parametrize(("end", "status"), [("interrupted", "ok"), ("completed", "error")])
+def test_a_failed_calibration_stores_nothing(sweeps, answer, end, status):
+    sweeps.end, sweeps.status = end, status
+    if end == "interrupted":
+        with pytest.raises(calibration.Interrupted):
+            calibration.measure_noise(sweeps.db, answer, quick=False, quiet=True)
+    else:
+        noise, failures = calibration.measure_noise(sweeps.db, answer, quick=False, quiet=True)
+        assert noise["launch_bound"] is None
+        assert {finding.level for finding in failures} == {"problem"}
+        assert "10 error" in failures[0].what
     with Store.open(sweeps.db) as store:
         assert store.calibration(Environment(**answer["environment"]).id) is None
 
@@ -160,9 +159,10 @@ def test_some_failed_trials_are_a_warning():
     cell = make_cell()
     trials = rows(cell, [1.0, 1.1] * 3)
     trials[5]["status"], trials[5]["reason"] = "noisy", "thermal slowdown"
-    (finding,) = calibrate.failed([judged(None, cell, trials=trials), judged([1.0, 1.1] * 3)])
+    (finding,) = calibration.failed(judged(None, cell, trials=trials))
     assert finding.level == "warning"
-    assert finding.what == "calibration cell the cell: 1 noisy (thermal slowdown)"
+    assert "1 noisy (thermal slowdown)" in finding.what
+    assert list(calibration.failed(judged([1.0, 1.1] * 3))) == []
 
 
 @pytest.mark.parametrize("outcome", [None, "too little free device memory", "died"])
@@ -173,13 +173,90 @@ def test_ceilings_of_each_gpu(monkeypatch, tmp_path, answer, outcome):
         asked.append((gpus, again))
         assert environment_id == Environment(**answer["environment"]).id
         if outcome == "died":
-            raise effbench.WorkerError("died")
+            raise WorkerError("died")
         return outcome
 
-    monkeypatch.setattr(calibrate.ceilings, "measure_missing", measure_missing)
-    found = list(calibrate.measure_ceilings(None, str(tmp_path / "a.db"), answer))
+    monkeypatch.setattr(calibration.ceilings, "measure_missing", measure_missing)
+    found = list(calibration.measure_ceilings(None, str(tmp_path / "a.db"), answer))
     assert asked == [(answer["gpus"], True)]
     assert [finding.level for finding in found] == (["problem"] if outcome else [])
-    answer["gpus"] = []
-    assert list(calibrate.measure_ceilings(None, str(tmp_path / "a.db"), answer)) == []
-    assert len(asked) == 1
+
+
+# --- how it is reported ---------------------------------------------------------------------------------------------
+
+
+def stored_cell(name, metric, sd, low=0.95, high=1.06):
+    return {"cell": name, "metric": metric, "sweep_id": "s", "statuses": {"ok": 10}, "trials": 10, "median_ms": 0.25,
+            "sd": sd, "ratio": 1.004, "ratio_low": low, "ratio_high": high, "reason": None}  # fmt: skip
+
+
+LAUNCH = {"sd": 0.19, "smallest_slowdown": 0.44, "cells": [stored_cell("mlp bs=1 eager", "latency_ms", 0.19)]}
+GPU = {"sd": 0.002, "smallest_slowdown": 0.0208, "cells": [stored_cell("lin3 bs=512", "period_ms", 0.002)]}
+NOISE = {"protocol": "standard", "trials": 5, "rounds": 10, "device": "cuda", "sweep_id": "s",
+         "sweep_ids": ["s", "t", "u"], "launch_bound": LAUNCH, "gpu_bound": GPU}  # fmt: skip
+CEILINGS = {
+    "copy_bytes_per_s": 4.02e12,
+    "flops_per_s": {"bfloat16": 7.45e14, "float32": 5.1e13, "float64": None},
+    "launch_ms": 0.0041,
+    "graph_replay_ms": 0.0062,
+}
+
+
+@pytest.fixture
+def reported(monkeypatch, machine):
+    """The findings for a calibration with these parts."""
+
+    def report(noise=NOISE, ceilings=CEILINGS, days=0, answer=None):
+        known = {"measured_at": datetime.now(UTC) - timedelta(days=days, minutes=1), "noise": copy.deepcopy(noise),
+                 "ceilings": ceilings}  # fmt: skip
+        monkeypatch.setattr(calibration, "load", lambda machine: known)
+        return list(calibration.stored(machine(probe=answer) if answer else machine()))
+
+    return report
+
+
+def test_never_calibrated(machine, tmp_path):
+    (finding,) = calibration.stored(machine(db=str(tmp_path / "none.db")))
+    assert (finding.level, "--calibrate" in finding.fix) == ("note", True)
+
+
+def test_calibrated(reported, cpu_answer):
+    found = reported()
+    assert [finding.level for finding in found] == ["good", "note"]
+    assert "launch-bound cells from 44 % on, of GPU-bound cells from 2.1 % on" in found[0].what
+    assert "copies 4.02 TB/s, bfloat16 745 TFLOP/s, float32 51.0 TFLOP/s, a launch 4.1 µs" in found[1].what
+    (finding,) = reported({**NOISE, "device": "cpu", "gpu_bound": None}, None, answer=cpu_answer)
+    assert "small cells on the CPU from 44 % on" in finding.what
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"noise": None}, "noise has not been measured"),
+        ({"ceilings": None}, "ceilings have not been measured"),
+        ({"days": 45}, "45 days old"),
+        ({"noise": {**NOISE, "protocol": "quick", "rounds": 4}}, "a quick run (4 rounds)"),
+        ({"noise": {**NOISE, "gpu_bound": {**GPU, "cells": [stored_cell("x", "period_ms", 0.1, 1.001, 1.016)]}}},
+         "odd and even rounds of the same cell differ (1.004 [1.001, 1.016])"),
+        ({"noise": {**NOISE, "launch_bound": {**LAUNCH, "smallest_slowdown": 1.5}}}, "launch-bound cells from 2.5× on"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_or_rough(reported, settings, words):
+    (finding,) = [finding for finding in reported(**settings) if finding.fix]
+    assert words in finding.what
+
+
+def test_the_table():
+    noise = copy.deepcopy(NOISE)
+    noise["gpu_bound"]["cells"] += [
+        stored_cell("wild", "period_ms", 1.2, 1e-7, 2e8),
+        {**stored_cell("gone", "period_ms", None, None, None), "statuses": {"oom": 1}, "trials": 0},
+    ]
+    lines = [" ".join(line.split()) for line in calibration.table(noise).render("terminal").splitlines()]
+    assert lines == [
+        "cell kind trials median spread between processes odd ÷ even rounds",
+        "mlp bs=1 eager launch-bound 10 latency 0.250 ms 19 % 1.004 [0.950, 1.060]",
+        "lin3 bs=512 GPU-bound 10 period 0.250 ms 0.20 % 1.004 [0.950, 1.060]",
+        "wild GPU-bound 10 period 0.250 ms × or ÷ 3.3 1.004 [1e-07, 2e+08]",
+        "gone GPU-bound 0 — 1 oom —",
+    ]

@@ -1,12 +1,12 @@
-"""Are some steps of training right? Losses, gradients, parameters and buffers against eager's, the update against the
+"""Accuracy of training steps: losses, gradients, parameters and buffers against eager's, the update against the
 optimizer's own.
 
-Parameters after some steps are a poor witness of the gradients: Adam divides each gradient by its own size, so that
-where a gradient is nearly zero its rounding noise becomes a step of full length, in either direction; and weights of
-half precision cannot hold a small update at all. Two right ways therefore differ there, and a wrong one could hide
-there; some steps later even their gradients are at different points. So the two halves of a step are judged apart:
-gradients against eager's, or, where those differ, each against float64 at the parameters that it was taken at; and what
-the optimizer made of them against the same optimizer outside the mode, fed with the gradients that the mode came to.
+Parameters after some steps say little about the gradients: Adam divides each gradient by its own size, so that the
+rounding noise of a gradient near zero becomes a step of full length, in either direction; and weights of half precision
+cannot hold a small update at all. Two correct implementations differ there, a wrong one could hide there, and some
+steps later even their gradients are taken at different points. So the two halves of a step are judged separately:
+gradients against eager's or, if those differ, each against float64 at the parameters where it was taken; and the update
+against that of the same optimizer outside the mode, given the mode's gradients.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from torch import Tensor
 
 from effbench.measure import accuracy
 
-#: ‖update - the optimizer's own‖ ÷ ‖the optimizer's own‖: the same arithmetic in another kernel, rounded to the
-#: weight's dtype. No step at all is 1, half or twice the step 0.5 or more.
+#: ‖update - expected update‖ ÷ ‖expected update‖: the same arithmetic in another kernel, rounded to the weight's dtype.
+#: No step at all is 1, half or twice the step 0.5 or more.
 UPDATE_TOLERANCES = {torch.float64: 0.05, torch.float32: 0.05, torch.bfloat16: 0.25, torch.float16: 0.25}
 
-
-#: Losses further from eager's than so many tolerances are wrong without further question.
+#: Losses further from eager's than so many tolerances are wrong without a float64 reference.
 FAR = 10
 
 
@@ -35,8 +34,8 @@ class Trajectory:
     """Some steps from the initial state; all tensors on the host.
 
     `first`, `last`: gradients by parameter after the first and the last step; `before`: parameters and buffers before
-    the last one; `alone`: the parameters of the optimizer that was given the same gradients; `scale`: what the loss is
-    measured by where it may cancel, None: by itself.
+    the last one; `alone`: the parameters of the separate optimizer that was given the same gradients; `scale`:
+    magnitude of a loss that may cancel, None: the loss itself.
     """
 
     losses: list[float]
@@ -63,9 +62,9 @@ ExactStep = Callable[[dict[str, Tensor], int], Exact]
 
 
 @dataclass
-class Judgement:
+class TrainingVerdict:
     """`error`: the worst of losses, all gradients together, all parameters together and all buffers, relative to eager.
-    `reason`: what is wrong, None where nothing is. `by_float64`: float64 was asked."""
+    `reason`: what is wrong, or None. `by_float64`: float64 decided."""
 
     error: float
     reason: str | None = None
@@ -74,7 +73,7 @@ class Judgement:
 
 
 def not_finite(eager: Trajectory) -> str | None:
-    """What of eager's own steps is no number, or None."""
+    """Return what is not finite in eager's own steps, or None."""
 
     def bad_loss(first: int, last: int) -> str | None:
         numbered = enumerate(eager.losses[first:last], first + 1)
@@ -100,10 +99,10 @@ def judge(
     exact: ExactStep,
     tolerance: float,
     device: torch.device,
-) -> Judgement:
-    """Compare `found` with `eager`, both from `initial`. `exact` is asked only where eager is too strict a judge.
-    `tolerance` is relative."""
-    verdict = Judgement(
+) -> TrainingVerdict:
+    """Compare `found` with `eager`, both from `initial`. `exact` is used only if eager is too strict. `tolerance` is
+    relative."""
+    verdict = TrainingVerdict(
         max(
             losses_error(found, eager),
             joint_error(found.first, eager.first),
@@ -128,7 +127,7 @@ def judge(
 
 
 def losses_error(found: Trajectory, eager: Trajectory) -> float:
-    """The worst step's, relative."""
+    """Return the relative error of the worst step."""
     pairs = zip(found.losses, eager.losses, strict=True)
     return max(loss_error(ours, theirs, eager.scale) for ours, theirs in pairs)
 
@@ -141,7 +140,7 @@ def loss_error(ours: float, theirs: float, scale: float | None) -> float:
 
 
 def joint_error(found: dict[str, Any], reference: dict[str, Any]) -> float:
-    """‖found - reference‖ ÷ ‖reference‖ over all tensors that both have."""
+    """Return ‖found - reference‖ ÷ ‖reference‖ over all tensors that both have."""
     difference = scale = 0.0
     for name, ours in found.items():
         theirs = reference[name]
@@ -154,7 +153,7 @@ def joint_error(found: dict[str, Any], reference: dict[str, Any]) -> float:
 
 
 def plainly_wrong(found: Trajectory, eager: Trajectory) -> str | None:
-    """What needs no judge: losses that are no numbers, and gradients that only one of them has."""
+    """Return an obvious error: a loss that is not finite, or a gradient that only one of them has."""
     for number, (ours, theirs) in enumerate(zip(found.losses, eager.losses, strict=True), 1):
         if not math.isfinite(ours):
             return f"the loss is {ours:g} in step {number}, eager's is {theirs:.6g}"
@@ -166,7 +165,7 @@ def plainly_wrong(found: Trajectory, eager: Trajectory) -> str | None:
 
 
 def update_reason(found: Trajectory, initial: dict[str, Tensor]) -> str | None:
-    """Did each parameter move as its optimizer moves it, given the gradients that the step came to?"""
+    """Return which parameter did not move as its optimizer moves it with the step's gradients, or None."""
     for name, alone in found.alone.items():
         before = initial[name].double()
         wanted, moved = alone.double() - before, found.parameters[name].double() - before
@@ -181,7 +180,7 @@ def update_reason(found: Trajectory, initial: dict[str, Tensor]) -> str | None:
 
 
 def far_off(found: Trajectory, eager: Trajectory, tolerance: float) -> str | None:
-    """The first loss that is far from eager's."""
+    """Return the first loss that is far from eager's."""
     for number, (ours, theirs) in enumerate(zip(found.losses, eager.losses, strict=True), 1):
         if loss_error(ours, theirs, eager.scale) > FAR * tolerance:
             return f"the loss is {ours:.6g} in step {number}, eager's is {theirs:.6g}"
@@ -189,7 +188,7 @@ def far_off(found: Trajectory, eager: Trajectory, tolerance: float) -> str | Non
 
 
 def doubts(found: Trajectory, eager: Trajectory, tolerance: float, device: torch.device) -> Iterator[str]:
-    """What is not eager's within the tolerance."""
+    """Yield what differs from eager's by more than the tolerance."""
     for number, (ours, theirs) in enumerate(zip(found.losses, eager.losses, strict=True), 1):
         if loss_error(ours, theirs, eager.scale) > tolerance:
             yield f"the loss is {ours:.6g} in step {number}, eager's is {theirs:.6g}"
@@ -207,11 +206,11 @@ def doubts(found: Trajectory, eager: Trajectory, tolerance: float, device: torch
 def float64_reason(
     found: Trajectory, eager: Trajectory, initial: dict[str, Tensor], exact: ExactStep, tolerance: float
 ) -> str | None:
-    """None where the first and the last step are about as near to float64 as eager's are, else what is wrong.
+    """Return None if the first and the last step are about as near to float64 as eager's are, else what is wrong.
 
     rmse(ours, exact) <= k × rmse(eager, exact) + tolerance ÷ 10 × rms(exact), k = 2, or 3 for half types, as for
-    outputs; exact is taken at the parameters of each. A single gradient may be noise alone (of a bias that cancels):
-    what is within the tolerance of all gradients' rms is left alone, and eager itself is asked for all together.
+    outputs; exact is taken at the parameters of each. A single gradient may be pure noise (of a bias that cancels): an
+    error within the tolerance of all gradients' rms is ignored, and eager itself is judged by all of them together.
     """
     last = len(found.losses) - 1
     start = exact(initial, 0)
@@ -257,8 +256,8 @@ def far_from_exact(
     return None
 
 
-def summary(found: Trajectory, verdict: Judgement) -> dict[str, Any]:
-    """For the trial's record."""
+def summary(found: Trajectory, verdict: TrainingVerdict) -> dict[str, Any]:
+    """Return the facts for the trial's record."""
     return {
         "steps": len(found.losses),
         "losses": found.losses,

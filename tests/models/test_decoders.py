@@ -1,0 +1,107 @@
+"""What all decoders with a static cache have in common: GPT-2, Llama, and the mixture of experts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from effbench.models.gpt2 import GPT2Decoder
+from effbench.models.llama import LlamaDecoder, LlamaPrefill
+from effbench.models.moe import MoEDecoder
+
+B, S, CONTEXT, V = 3, 24, 9, 53
+SIZES = {"max_seq": S, "layers": 2, "width": 32, "heads": 4, "vocab": V}
+GROUPED = {**SIZES, "kv_heads": 2}
+DECODERS = {
+    "gpt2": lambda **more: GPT2Decoder(B, **{**SIZES, **more}),
+    "llama": lambda **more: LlamaDecoder(B, **{**GROUPED, "ffn": 48, **more}),
+    "moe": lambda **more: MoEDecoder(B, **{**GROUPED, "ffn": 12, "experts": 6, "top_k": 2, **more}),
+}
+TOKEN, POSITION = torch.tensor([[3], [52], [7]]), torch.tensor([CONTEXT])
+
+
+def change(one, other):
+    return float((one - other).norm() / one.norm())
+
+
+@pytest.fixture(params=DECODERS)
+def make(request):
+    def build(context=CONTEXT, **sizes):
+        torch.manual_seed(0)
+        return DECODERS[request.param](context=context, **sizes).eval()
+
+    with torch.inference_mode():
+        yield build
+
+
+def test_same_call_same_output_and_cache(make):
+    model = make()
+    first = model(TOKEN, POSITION).clone()
+    cache = [buffer.clone() for buffer in model.buffers()]
+    assert first.shape == (B, 1, V)
+    assert not torch.equal(model((TOKEN + 1) % V, POSITION), first)
+    assert torch.equal(model(TOKEN, POSITION), first)
+    assert all(torch.equal(a, b) for a, b in zip(cache, model.buffers(), strict=True))
+
+
+def test_what_lies_beyond_the_position_is_not_read(make):
+    model = make(context=16)
+    right = model(TOKEN, POSITION).clone()
+    for block in model.blocks:
+        block.attention.keys[:, :, CONTEXT + 1 :] = 1e4
+        block.attention.values[:, :, CONTEXT + 1 :] = 1e4
+    assert torch.equal(model(TOKEN, POSITION), right)
+    model.blocks[0].attention.values[:, :, CONTEXT - 1] += 1
+    assert not torch.equal(model(TOKEN, POSITION), right)
+
+
+def test_a_smaller_batch_than_the_cache(make):
+    model = make().double()
+    torch.testing.assert_close(model(TOKEN[:2], POSITION), model(TOKEN, POSITION)[:2])
+
+
+def test_the_cache_matters(make):
+    """A wrong cache shows in the logits far beyond the rounding of bfloat16."""
+    model = make(max_seq=256, context=128, layers=4, width=256, vocab=512)
+    right = model(TOKEN, torch.tensor([128])).clone()
+    for block in model.blocks:
+        block.attention.values.zero_()
+    assert change(right, model(TOKEN, torch.tensor([128]))) > 0.1
+
+
+def test_settings_must_fit(make):
+    for context in (-1, S):
+        with pytest.raises(ValueError, match=f"context {context} leaves no slot.*0 to {S - 1}"):
+            make(context=context)
+    with pytest.raises(ValueError, match=r"is not an? .*multiple of heads 3"):
+        make(heads=3)
+    with pytest.raises(ValueError, match="heads 4 is not a multiple of kv_heads 3"):
+        LlamaDecoder(B, **{**GROUPED, "kv_heads": 3})
+
+
+def test_outputs_keep_their_size_through_32_layers_of_bfloat16():
+    """Inputs matter, and rounding changes little, although it decides which experts are chosen."""
+    sizes = {"layers": 32, "width": 64, "heads": 4, "kv_heads": 2, "vocab": 512}
+    for kind, more in ((LlamaDecoder, {"ffn": 160}), (MoEDecoder, {"ffn": 32, "experts": 16, "top_k": 4})):
+        torch.manual_seed(0)
+        model = kind(B, max_seq=128, context=64, **sizes, **more).bfloat16().eval()
+        with torch.inference_mode():
+            rounded = model(TOKEN, torch.tensor([64])).double()
+            exact = model.double()(TOKEN, torch.tensor([64]))
+        assert 0.5 < float(exact.std()) < 2, kind
+        assert change(exact, rounded) < 0.1, kind
+        assert change(exact[0], exact[1]) > 0.5, kind
+
+
+@torch.inference_mode()
+def test_every_token_of_a_prompt_matters_through_32_layers():
+    torch.manual_seed(0)
+    model = LlamaPrefill(64, 32, 64, 4, 2, 160, 512).bfloat16().eval()
+    prompt, earlier = torch.randint(0, 512, (1, 64)), torch.randint(0, 512, (1, 64))
+    earlier[:, -1] = prompt[:, -1]
+    last = prompt.clone()
+    last[:, -1] = (last[:, -1] + 1) % 512
+    right = model(prompt).float()
+    assert 0.5 < float(right.std()) < 2
+    assert change(right, model(last).float()) > 0.5
+    assert change(right, model(earlier).float()) > 0.3
