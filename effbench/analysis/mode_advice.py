@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from effbench.analysis.points import CALL
-from effbench.analysis.statistics import is_less, stored_log_mean
 from effbench.analysis.summary import break_even_calls
 from effbench.analysis.swept import SweptRow
 from effbench.errors import NothingFoundError
 from effbench.metrics import INTERVALS
+from effbench.stats.intervals import is_less, stored_log_mean
 
 FLOOR = 0.02  # sessions drift by about as much
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from effbench.analysis.roofline import Floors, bound, idle_fraction, roofline_fraction
-from effbench.analysis.statistics import geometric_mean, speedup
 from effbench.cell import SEVERITY, Status, Trial
+from effbench.stats.intervals import geometric_mean, speedup
 
 #: noisy rounds are set aside while so many ok ones remain
 ENOUGH_OK = 3

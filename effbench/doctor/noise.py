@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import effbench
-from effbench.analysis.statistics import geometric_mean, speedup
 from effbench.analysis.swept import cell_names
-from effbench.analysis.verdicts import smallest_slowdown
 from effbench.cell import Cell, Status
+from effbench.stats.intervals import geometric_mean, speedup
+from effbench.stats.significance import smallest_slowdown
 from effbench.store.store import Store
 
 NAME = "calibration"

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from effbench.analysis.summary import last_attempts
 from effbench.cell import Cell, Status, Trial
-from effbench.store import acknowledgements, baselines, calibration, raw, samples, series, sides, sweeps, verdicts
+from effbench.store import baselines, calibration, raw, samples, series, sides, sweeps, verdicts
 from effbench.store.baselines import BaselineInfo
 from effbench.store.database import Database
 from effbench.store.schema import RESULTS, CellRow, EnvironmentRow, SampleRow, SweepCellRow, TrialRow
@@ -108,7 +108,7 @@ class Reading(Database):
     def acknowledgements(self) -> list[dict[str, Any]]:
         """Rows of `acknowledgement`, oldest first."""
         with self._reading() as connection:
-            return acknowledgements.read(connection)
+            return series.acknowledgements(connection)
 
     def results_frame(self, sweep_id: str | None = None) -> pd.DataFrame:
         """`results` as a DataFrame with the view's columns in order, also when it is empty.
@@ -163,8 +163,8 @@ class Reading(Database):
         with self._reading() as connection:
             return baselines.hardware_of(connection, sweep_id)
 
-    def sides(self, sweep_id: str) -> list[sides.CellSide]:
-        """Every result of the sweep with the figures of its counted trials, for comparing."""
+    def sides(self, sweep_id: str) -> dict[tuple[str, str], sides.CellResult]:
+        """(cell key, environment id) -> result of the sweep with the figures of its counted trials, for comparing."""
         with self._reading() as connection:
             return sides.sides(connection, sweep_id)
 

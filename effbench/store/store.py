@@ -11,13 +11,13 @@ from sqlalchemy import exc
 
 from effbench.cell import Cell, Environment, Trial
 from effbench.store import (
-    acknowledgements,
     baselines,
     calibration,
     connect,
     derive,
     liveness,
     samples,
+    series,
     sweeps,
     verdicts,
 )
@@ -209,12 +209,12 @@ class Store(Reading):
     def acknowledge(self, changes: Iterable[dict[str, str]], reason: str) -> None:
         """Accept changes of history, each named by cell_key, hardware, metric and sweep_id (the first after it)."""
         with self._writing() as connection:
-            acknowledgements.add(connection, changes, reason)
+            series.acknowledge(connection, changes, reason)
 
     def unacknowledge(self, ids: Iterable[int]) -> None:
         """Take acknowledgements back, by their ids."""
         with self._writing() as connection:
-            acknowledgements.remove(connection, ids)
+            series.unacknowledge(connection, ids)
 
     def rebuild_results(self, sweep_id: str) -> None:
         """Derive every result of the sweep again from its trials."""

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from effbench.analysis.interpreters import OWN, short_names
+from effbench.analysis.environments import OWN, short_names
 from effbench.analysis.swept import cell_names
 from effbench.cell import Status, Trial
 from effbench.metrics import METRICS, significant

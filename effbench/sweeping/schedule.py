@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from effbench.analysis.stopping import enough
 from effbench.cell import Status, Trial
 from effbench.errors import WorkerError
 from effbench.message import BEFORE_USER_CODE, TrialRequest
+from effbench.stats.intervals import enough
 from effbench.sweeping import locks
 from effbench.sweeping.interpreters import Interpreter, UnitKey
 from effbench.sweeping.jobs import Job, Queue

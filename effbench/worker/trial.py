@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from effbench.analysis.statistics import median_interval
 from effbench.cell import Cell, Status, Trial, mode_settings
 from effbench.measure import accuracy, ceilings, counters, memory, telemetry, timing, watch, work
 from effbench.measure.partitions import Partitions
@@ -27,6 +26,7 @@ from effbench.models.build import build_module, resolve_target
 from effbench.models.spec import InputSpec, parse_inputs
 from effbench.modes import vector_instructions
 from effbench.modes.base import BatchDims
+from effbench.stats.intervals import median_interval
 from effbench.worker import artifacts, failures, stream, training
 from effbench.worker.failures import Ended
 

@@ -11,7 +11,14 @@ Legend: S series, N values of the longest one, L levels.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
 import numpy as np
+
+from effbench.stats.intervals import LogEstimate
 
 #: Price of a change, in squared noise: the square of the normal quantile of p = 1e-5.
 PRICE = 19.5
@@ -108,3 +115,60 @@ def _fit(arrays: list[np.ndarray], scales: list[np.ndarray], levels: list[np.nda
                 splits[index].append(step - starts[index])
             at[index] = source[step, index]
     return [split[::-1] for split in splits]
+
+
+@dataclass
+class Segment:
+    """Values `start` to `end` (exclusive); `kept` are those that are no outliers of it."""
+
+    start: int
+    end: int
+    mean: float
+    n: int
+    squares: float  # of the distances of the kept values from their mean
+
+    def log_mean(self) -> LogEstimate:
+        return LogEstimate(
+            self.mean, math.sqrt(self.squares / (self.n - 1) / self.n) if self.n > 1 else None, self.n - 1
+        )
+
+
+def segments_of(values: np.ndarray, scale: np.ndarray, splits: Sequence[int]) -> list[Segment]:
+    bounds = [0, *splits, len(values)]
+    return [segment_of(values, scale, start, end) for start, end in pairwise(bounds)]
+
+
+def segment_of(values: np.ndarray, scale: np.ndarray, start: int, end: int) -> Segment:
+    own, noise = values[start:end], scale[start:end]
+    kept = own[np.abs(own - np.median(own)) <= math.sqrt(BOUND) * noise]
+    mean = float(kept.mean()) if len(kept) else float(np.median(own))
+    return Segment(start, end, mean, max(1, len(kept)), float(((kept - mean) ** 2).sum()))
+
+
+def spread_of(segments: list[Segment], scale: np.ndarray) -> tuple[float, int]:
+    """Standard deviation of a value about its level, over all segments, and its degrees of freedom.
+
+    Never below what the values are known to be uncertain by: few that agree by chance prove no precision.
+    """
+    df = sum(segment.n - 1 for segment in segments)
+    own = math.sqrt(sum(segment.squares for segment in segments) / df) if df else 0.0
+    known = float(np.median(scale)) if df < 10 else LEAST_NOISE
+    return max(own, known), max(df, 1)
+
+
+def likeness_of(values: np.ndarray, segments: list[Segment], spread: float) -> float:
+    """By how much neighbours that are alike widen the error of a mean: the square root of (1 + r) ÷ (1 - r).
+
+    r is the correlation of what is left of a value and of the next one when their level is taken away. It is 1 where r
+    is no more than chance gives: a machine that is a little slower for some sweeps shows here.
+    """
+    products = squares = 0.0
+    bound = math.sqrt(BOUND) * spread
+    for segment in segments:
+        left = np.clip(values[segment.start : segment.end] - segment.mean, -bound, bound)
+        products += float((left[1:] * left[:-1]).sum())
+        squares += float((left * left).sum())
+    if squares == 0.0 or products / squares * math.sqrt(len(values)) < 1.0:
+        return 1.0
+    r = min(products / squares, 0.9)
+    return math.sqrt((1 + r) / (1 - r))

@@ -1,24 +1,43 @@
 """Change points of series: where a level changed and stayed changed. Pure numpy, no randomness.
 
-Candidates are those of a penalised fit that no single odd value can move (effbench.analysis.potts). Each must then pass
-a t-test and a floor, and explain the values better than a straight line does.
+Candidates come from a penalised fit that no single odd value can move (effbench.stats.segmentation). Each must then
+pass a t-test and a floor, and explain the values better than a straight line does. Exact values, such as counters, need
+no fit: any difference that lasts is a change.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
+from typing import Any
 
 import numpy as np
 
-from effbench.analysis.potts import BOUND, LEAST_NOISE, SHORTEST, fit_all, noise_of
-from effbench.analysis.statistics import LogMean, Ratio, log_difference
-from effbench.analysis.verdicts import FLOOR
+from effbench.stats.intervals import Interval, log_difference, t_tail
+from effbench.stats.segmentation import (
+    BOUND,
+    LEAST_NOISE,
+    SHORTEST,
+    Segment,
+    fit_all,
+    likeness_of,
+    noise_of,
+    segment_of,
+    segments_of,
+    spread_of,
+)
+from effbench.stats.significance import FLOOR
 
-#: A change is only called one with so many sweeps on either side.
+#: A change needs so many sweeps on either side.
 PERSISTENCE = 3
+#: The same for exact values, and the fewest of them that are judged.
+EXACT_PERSISTENCE = 2
+EXACT_SHORTEST = 2 * EXACT_PERSISTENCE
+#: So many changes between two values that both come back are an alternation.
+SWITCHES = 4
 #: Chance of a false change in a whole series of normal noise. A place is searched for, so each is tested at this ÷ the
 #: number of values: 1e-5 for ten. Tested at 1e-5 whatever the length, 3 in 1,000 unchanged series of 200 alarmed.
 P_VALUE = 1e-4
@@ -39,17 +58,17 @@ _WHEREABOUTS = 7.35
 class Change:
     """The level changed between the values `at - 1` and `at` of its series.
 
-    `before`, `after`: the levels, as logarithms. `ratio`: after ÷ before with its 95 % Welch bounds. `p_value` is of a
-    t-test with the spread of the whole series. `undone_at`: where a later change came back to within the floor of
-    `before`, else None. `undoes`: `at` of the earliest change that this one takes back. `earliest`, `latest`: `at` lies
-    between these with a confidence of 95 %; both are `at` where None.
+    `before`, `after`: the levels, as logarithms or as exact values. `ratio`: after ÷ before with its 95 % Welch bounds.
+    `p_value`: of a t-test with the spread of the whole series. Exact values have neither. `undone_at`: where a later
+    change came back to within the floor of `before`, else None. `undoes`: `at` of the earliest change that this one
+    takes back. `earliest`, `latest`: `at` lies between these with a confidence of 95 %; None if it is certain.
     """
 
     at: int
-    before: float
-    after: float
-    ratio: Ratio
-    p_value: float
+    before: Any
+    after: Any
+    ratio: Interval | None = None
+    p_value: float | None = None
     undone_at: int | None = None
     undoes: int | None = None
     earliest: int | None = None
@@ -58,22 +77,23 @@ class Change:
 
 @dataclass(frozen=True)
 class Alternation:
-    """Two levels (logarithms) between which a series goes to and fro; `switches` counts how often, `last` where."""
+    """Two levels (logarithms, or exact values) between which a series alternates; `switches` counts how often, `last`
+    is the place of the last one."""
 
-    low: float
-    high: float
+    low: Any
+    high: Any
     switches: int
     last: int
 
 
 @dataclass(frozen=True)
 class Found:
-    """What there is to say of one series.
+    """Everything found in one series.
 
-    `recent`: the newest one or two values alone lie off the last level: too few to be a change. `drift`: ratio of the
-    end to the start of the stretch between changes that slides most; None where none does. `noise`: standard deviation
-    of one value about its level, as a logarithm; None where the series is too short. `outliers`: values that count for
-    no level.
+    `recent`: the newest one or two values alone lie off the last level: too few to be a change. `alternation`: there
+    are no `changes` then. `drift`: ratio of the end to the start of the stretch between changes that slides most; None
+    if none does. `noise`: standard deviation of one value about its level, as a logarithm; None if the series is too
+    short. `outliers`: how many values count for no level.
     """
 
     changes: tuple[Change, ...] = ()
@@ -84,27 +104,20 @@ class Found:
     outliers: int = 0
 
 
-def find(
-    logs: Sequence[float], errors: Sequence[float] | None = None, floor: float = FLOOR, p_value: float = P_VALUE
-) -> Found:
-    """The change points of one series of logarithms, oldest first; see `find_all`."""
-    return find_all([logs], None if errors is None else [errors], floor, p_value)[0]
-
-
 def find_all(
     series: Sequence[Sequence[float]],
     errors: Sequence[Sequence[float]] | None = None,
     floor: float = FLOOR,
     p_value: float = P_VALUE,
 ) -> list[Found]:
-    """The change points of many series of logarithms, each oldest first and of its own length.
+    """Return the change points of many series of logarithms, each oldest first and of its own length.
 
-    `errors`: the known standard error of each value, NaN or 0 where there is none. The noise of a value is the larger
+    `errors`: the known standard error of each value, NaN or 0 if unknown. The noise of a value is the larger
     of it and of what the series itself shows (the median difference between neighbours, which no step inflates): trials
     of one sweep cannot tell how sweeps differ, so their error is a lower bound and no more; but a sweep of few or
     scattered trials must not count like the others. `floor`: changes within it (0.02: a ratio from 1 ÷ 1.02 to 1.02)
-    are none. `p_value`: chance of a false change in one whole series. Raises ValueError for values that are not finite:
-    what was not measured is left out.
+    do not count. `p_value`: chance of a false change in one whole series. Raises ValueError for values that are not
+    finite: omit what was not measured.
     """
     arrays = [np.asarray(one, dtype=float) for one in series]
     for one in arrays:
@@ -119,23 +132,6 @@ def find_all(
     return [_judge(*one, log_floor, p_value / max(1, len(one[0]))) for one in zip(arrays, scales, splits, strict=True)]
 
 
-# --- what of it counts ---
-
-
-@dataclass
-class _Segment:
-    """Values `start` to `end` (exclusive); `kept` are those that are no outliers of it."""
-
-    start: int
-    end: int
-    mean: float
-    n: int
-    squares: float  # of the distances of the kept values from their mean
-
-    def log_mean(self) -> LogMean:
-        return LogMean(self.mean, math.sqrt(self.squares / (self.n - 1) / self.n) if self.n > 1 else None, self.n)
-
-
 def _judge(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: float, p_value: float) -> Found:
     """`floor` as a logarithm; `p_value` of one test."""
     if len(values) < SHORTEST:
@@ -144,16 +140,16 @@ def _judge(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: floa
     if alternation is not None:
         return Found(alternation=alternation, noise=float(np.median(scale)))
     splits = _kept(values, scale, splits, floor, p_value)
-    segments = _segments(values, scale, splits)
+    segments = segments_of(values, scale, splits)
     slides = [_drift(values, scale, segment, floor, p_value) for segment in segments]
     drift = max((slide for slide in slides if slide is not None), key=abs, default=None)
     recent = _recent(values, scale, segments, floor, p_value) if slides[-1] is None else None
-    spread, df = _spread(segments, scale)
-    likeness = _likeness(values, segments, spread)
+    spread, df = spread_of(segments, scale)
+    likeness = likeness_of(values, segments, spread)
     changes = []
     for one, two in pairwise(segments):
         p = _p_value(one, two, spread * likeness, df)
-        ratio = log_difference(two.log_mean(), one.log_mean()).ratio()
+        ratio = log_difference(two.log_mean(), one.log_mean()).interval()
         earliest, latest = _whereabouts(values, scale, one, two, spread * likeness)
         changes.append(Change(two.start, one.mean, two.mean, ratio, p, earliest=earliest, latest=latest))
     outliers = len(values) - sum(segment.n for segment in segments) if drift is None else 0
@@ -162,8 +158,55 @@ def _judge(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: floa
     )
 
 
+def find_exact(values: Sequence[Any], persistence: int = EXACT_PERSISTENCE) -> Found:
+    """Return the changes of a series of exact values (integers or booleans), oldest first.
+
+    A value that lasts for fewer than `persistence` places is no level, except that the newest one is `recent`.
+    """
+    if len(values) < 2:
+        return Found()
+    every = runs(values)
+    if (alternation := _exact_alternation(values, every)) is not None:
+        return Found(alternation=alternation)
+    # what does not last belongs to the level before it, at the very start to the one after
+    lasting: list[tuple[Any, int]] = []
+    recent = None
+    for index, (value, start, length) in enumerate(every):
+        if length < persistence:
+            if index == len(every) - 1 and lasting and value != lasting[-1][0]:
+                recent = Change(start, lasting[-1][0], value)
+        elif not lasting or lasting[-1][0] != value:
+            lasting.append((value, start))
+    changes = [Change(b[1], a[0], b[0]) for a, b in pairwise(lasting)]
+    return Found(tuple(mark_undone(changes, 0)), recent)
+
+
+def runs(values: Sequence[Any]) -> list[tuple[Any, int, int]]:
+    """Return (value, place of its first, how many) of each run of equal values."""
+    found, place = [], 0
+    for value, same in groupby(values):
+        length = sum(1 for _ in same)
+        found.append((value, place, length))
+        place += length
+    return found
+
+
+def _exact_alternation(values: Sequence[Any], every: list) -> Alternation | None:
+    """Two values that make up nine tenths of the series, alternate, and both occur in a fair share of it."""
+    if len(every) - 1 < SWITCHES:
+        return None
+    (one, many), (other, few) = Counter(values).most_common(2)
+    if many + few < 0.9 * len(values) or few < max(3, 0.15 * len(values)):
+        return None
+    between = [(value, start) for value, start, _ in every if value in (one, other)]
+    switches = [start for (a, _), (b, start) in pairwise(between) if a != b]
+    if len(switches) < SWITCHES:
+        return None
+    return Alternation(*sorted((one, other)), len(switches), switches[-1])
+
+
 def mark_undone(changes: Sequence[Change], floor: float) -> list[Change]:
-    """The same with `undone_at` and `undoes`: a later level within `floor` (a logarithm) of the one before."""
+    """Set `undone_at` and `undoes`: a later level within `floor` of the one before (both as logarithms)."""
     undone = [
         next((later.at for later in changes[index + 1 :] if abs(later.after - one.before) <= floor), None)
         for index, one in enumerate(changes)
@@ -175,48 +218,7 @@ def mark_undone(changes: Sequence[Change], floor: float) -> list[Change]:
     return [replace(one, undone_at=back, undoes=undoes.get(one.at)) for one, back in zip(changes, undone, strict=True)]
 
 
-def _segments(values: np.ndarray, scale: np.ndarray, splits: Sequence[int]) -> list[_Segment]:
-    bounds = [0, *splits, len(values)]
-    return [_segment(values, scale, start, end) for start, end in pairwise(bounds)]
-
-
-def _segment(values: np.ndarray, scale: np.ndarray, start: int, end: int) -> _Segment:
-    own, noise = values[start:end], scale[start:end]
-    kept = own[np.abs(own - np.median(own)) <= math.sqrt(BOUND) * noise]
-    mean = float(kept.mean()) if len(kept) else float(np.median(own))
-    return _Segment(start, end, mean, max(1, len(kept)), float(((kept - mean) ** 2).sum()))
-
-
-def _spread(segments: list[_Segment], scale: np.ndarray) -> tuple[float, int]:
-    """Standard deviation of a value about its level, over all segments, and its degrees of freedom.
-
-    Never below what the values are known to be uncertain by: few that agree by chance prove no precision.
-    """
-    df = sum(segment.n - 1 for segment in segments)
-    own = math.sqrt(sum(segment.squares for segment in segments) / df) if df else 0.0
-    known = float(np.median(scale)) if df < 10 else LEAST_NOISE
-    return max(own, known), max(df, 1)
-
-
-def _likeness(values: np.ndarray, segments: list[_Segment], spread: float) -> float:
-    """By how much neighbours that are alike widen the error of a mean: the square root of (1 + r) ÷ (1 - r).
-
-    r is the correlation of what is left of a value and of the next one when their level is taken away. It is 1 where r
-    is no more than chance gives: a machine that is a little slower for some sweeps shows here.
-    """
-    products = squares = 0.0
-    bound = math.sqrt(BOUND) * spread
-    for segment in segments:
-        left = np.clip(values[segment.start : segment.end] - segment.mean, -bound, bound)
-        products += float((left[1:] * left[:-1]).sum())
-        squares += float((left * left).sum())
-    if squares == 0.0 or products / squares * math.sqrt(len(values)) < 1.0:
-        return 1.0
-    r = min(products / squares, 0.9)
-    return math.sqrt((1 + r) / (1 - r))
-
-
-def _whereabouts(values: np.ndarray, scale: np.ndarray, one: _Segment, two: _Segment, spread: float) -> tuple[int, int]:
+def _whereabouts(values: np.ndarray, scale: np.ndarray, one: Segment, two: Segment, spread: float) -> tuple[int, int]:
     """First and last place at which the change between two segments may be: see `Change.earliest`."""
     own = values[one.start : two.end]
     noise = np.maximum(scale[one.start : two.end], spread)
@@ -226,30 +228,23 @@ def _whereabouts(values: np.ndarray, scale: np.ndarray, one: _Segment, two: _Seg
     return min(int(places[0]), two.start), max(int(places[-1]), two.start)
 
 
-def _p_value(one: _Segment, two: _Segment, spread: float, df: int) -> float:
+def _p_value(one: Segment, two: Segment, spread: float, df: int) -> float:
     """Two-sided, of Student's t with the spread of the whole series."""
     return t_tail((two.mean - one.mean) / (spread * math.sqrt(1 / one.n + 1 / two.n)), df)
-
-
-def t_tail(t: float, df: float) -> float:
-    """P(|T| >= |t|) of Student's t."""
-    from scipy.special import stdtr
-
-    return 2 * float(stdtr(df, -abs(t)))
 
 
 def _kept(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: float, p_value: float) -> list[int]:
     """The splits that are changes. The least convincing goes first, as its segments then become one; until all hold."""
     splits = list(splits)
     while splits:
-        segments = _segments(values, scale, splits)
+        segments = segments_of(values, scale, splits)
         pairs = list(pairwise(segments))
         short = [index for index, segment in enumerate(segments) if segment.n < PERSISTENCE]
         if short:
             splits.pop(_nearer(segments, short[0]))
             continue
-        spread, df = _spread(segments, scale)
-        spread *= _likeness(values, segments, spread)
+        spread, df = spread_of(segments, scale)
+        spread *= likeness_of(values, segments, spread)
         ps = [_p_value(one, two, spread, df) for one, two in pairs]
         weak = [
             (p + (abs(two.mean - one.mean) < floor), index)
@@ -268,7 +263,7 @@ def _kept(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: float
     return splits
 
 
-def _nearer(segments: list[_Segment], index: int) -> int:
+def _nearer(segments: list[Segment], index: int) -> int:
     """The split between a short segment and the neighbour whose level is nearer; at an end the only one."""
     if index == 0:
         return 0
@@ -278,7 +273,7 @@ def _nearer(segments: list[_Segment], index: int) -> int:
     return index - 1 if abs(segments[index - 1].mean - own) <= abs(segments[index + 1].mean - own) else index
 
 
-def _line_gain(values: np.ndarray, scale: np.ndarray, one: _Segment, two: _Segment) -> float:
+def _line_gain(values: np.ndarray, scale: np.ndarray, one: Segment, two: Segment) -> float:
     """By how much a straight line through both segments costs less than their two levels, in squared noise."""
     own, noise = values[one.start : two.end], scale[one.start : two.end]
     step = np.concatenate([np.full(one.end - one.start, one.mean), np.full(two.end - two.start, two.mean)])
@@ -291,7 +286,7 @@ def _line_gain(values: np.ndarray, scale: np.ndarray, one: _Segment, two: _Segme
     return float((((y - step[kept]) * w) ** 2).sum() - (((y - slope * x - offset) * w) ** 2).sum())
 
 
-def _drift(values: np.ndarray, scale: np.ndarray, segment: _Segment, floor: float, p_value: float) -> float | None:
+def _drift(values: np.ndarray, scale: np.ndarray, segment: Segment, floor: float, p_value: float) -> float | None:
     """By how much (a logarithm) a segment slides from start to end, where that is shown and beyond the floor."""
     y, noise = values[segment.start : segment.end], scale[segment.start : segment.end]
     half = len(y) // 2
@@ -316,23 +311,23 @@ def _drift(values: np.ndarray, scale: np.ndarray, segment: _Segment, floor: floa
 
 
 def _recent(
-    values: np.ndarray, scale: np.ndarray, segments: list[_Segment], floor: float, p_value: float
+    values: np.ndarray, scale: np.ndarray, segments: list[Segment], floor: float, p_value: float
 ) -> Change | None:
     """The newest one or two values, where they lie off the level before them further than noise and floor let them."""
     last = segments[-1]
     for count in (2, 1):
         if last.end - last.start - count < PERSISTENCE:
             continue
-        before = _segment(values, scale, last.start, last.end - count)
+        before = segment_of(values, scale, last.start, last.end - count)
         newest = values[-count:]
-        spread, df = _spread([*segments[:-1], before], scale)
+        spread, df = spread_of([*segments[:-1], before], scale)
         noise = np.maximum(scale[-count:], spread)
         off = newest - before.mean
         if np.all(np.abs(off) > floor) and abs(np.sign(off).sum()) == count and before.n >= PERSISTENCE:
             ps = [t_tail(d / (s * math.sqrt(1 + 1 / before.n)), df) for d, s in zip(off, noise, strict=True)]
             if max(ps) < p_value:
                 after = float(newest.mean())
-                ratio = Ratio(math.exp(min(after - before.mean, 709.0)), None, None)
+                ratio = Interval(math.exp(min(after - before.mean, 709.0)))
                 return Change(len(values) - count, before.mean, after, ratio, max(ps))
     return None
 
