@@ -102,7 +102,7 @@ def separating(low: Sequence[Where], high: Sequence[Where]) -> list[str]:
         one
         for one in diff_environments(low, high)
         if not {str(value or "none") for value in one.before} & {str(value or "none") for value in one.after}
-        and (one.kind in ("hardware", "software") or (one.kind, one.name) in (("machine", "hostname"), ("protocol", "name")))
+        and (one.kind in ("hardware", "software") or one.name in ("hostname", "name"))
     ]  # fmt: skip
     apart.sort(key=lambda one: (one.kind != "machine", one.kind == "protocol"))
     return [one.text(one.label, "|", "none") for one in apart]

@@ -127,8 +127,8 @@ def across_of(text: str) -> tuple[str, ...]:
 
 
 def wanted_cells(text: str | None) -> Callable[[Pair], bool] | None:
-    """Match cells by a part of the name in the tables or of `model bs=… mode dtype`, by a pattern of it, or by the start
-    of the key."""
+    """Match cells by a part of the name in the tables or of `model bs=… mode dtype`, by a pattern of it, or by the
+    start of the key."""
     if text is None:
         return None
 

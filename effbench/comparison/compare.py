@@ -244,7 +244,7 @@ def two_of(by: str, known: list[str], values: Sequence[str], title: str) -> tupl
 
 
 def names_of(old: Side, new: Side, by: str | None = None) -> dict[str, str]:
-    """Return key -> a name that distinguishes each cell from all others of the two sides, without the parameter `by`."""
+    """Return key -> a unique name for each cell of the two sides, without the parameter `by`."""
     cells = {**new.cells, **old.cells}
     rows = [dict(row) if by is None else without_parameter(row, by) for row in cells.values()]
     return dict(zip(cells, row_names(rows), strict=True))

@@ -23,8 +23,8 @@ class Event:
 
     `kind`: `change`, `recent` (the newest one or two sweeps alone: not confirmed), `broken` or `fixed` (the status);
     `flapping` (a series that alternates between the levels `old` and `new`; `after`: sweep of the newest of its
-    `switches`), `drifting` (it slides without a step by `ratio`), `new` (the cell is first in `after`) or `dead` (it was
-    last in `before`).
+    `switches`), `drifting` (it slides without a step by `ratio`), `new` (the cell is first in `after`) or `dead` (it
+    was last in `before`).
     `old`, `new`: levels in the metric's unit, or statuses. `ratio`: new ÷ old with its 95 % bounds, None if unknown.
     `earliest`, `latest`: sweeps between which `after` lies with a confidence of 95 %; None if it is certain. `worse`:
     None if the metric has no direction. `undone`: sweep from which the old level was back. `undoes`: id of the event

@@ -155,8 +155,8 @@ def revision(
             yield None, f"the baseline's revision {commit[:12]} has no folder {rest}"
             return
         # also where modules lie that are imported from elsewhere in the repository: `src` of an editable package
-        roots = [path.parent.parent if path.name == "__init__.py" else path.parent
-                 for path in sources(names, here).values() if path is not None and is_versioned(path, root)]  # fmt: skip
+        own_files = [path for path in sources(names, here).values() if path is not None and is_versioned(path, root)]
+        roots = [path.parent.parent if path.name == "__init__.py" else path.parent for path in own_files]
         folders = [place / path.relative_to(root) for path in dict.fromkeys(roots) if path.is_relative_to(root)]
         yield within(place.resolve(), [place / rest, *folders], python, names)
     finally:
