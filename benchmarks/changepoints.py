@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import tables
 
-from effbench.analysis.changepoints import find_all
+from effbench.stats.changepoints import find_all
 
 OTAVA = """
 import json, sys

@@ -126,6 +126,7 @@ def parts(path: Path) -> dict[str, float]:
     from effbench.analysis.screen import screen
     from effbench.regression import compare
     from effbench.regression.settings import read
+
     from effbench.report import comparison
 
     told: dict[str, float] = {}

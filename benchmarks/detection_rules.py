@@ -16,11 +16,10 @@ import numpy as np
 import peers_rules
 from noise_model import FIGURES, Drawn
 
-from effbench.analysis.confirm import LEAST_PAIRS, confirms, paired
-from effbench.analysis.fence import noise_fence
 from effbench.analysis.limits import limits_of
-from effbench.analysis.screen import Change, Pair, Side, decided, of_ratio, screen
-from effbench.analysis.verdicts import Verdict, benjamini_hochberg
+from effbench.comparison.verdicts import Change, Pair, Verdict, change_of, decided, judge
+from effbench.stats.significance import LEAST_PAIRS, compare_pairs, confirms, noise_threshold, significant
+from effbench.store.sides import CellResult
 
 SCREENED = "effbench, screened"
 AGAIN, CONFIRMED, FENCED = "effbench, run again", "effbench, in turns", "effbench, in turns, with history"
@@ -57,7 +56,7 @@ class Case:
 
 def pair_of(key: str, case: Case) -> Pair:
     bound = "launch" if case.kind == "launch-bound" else "compute"
-    sides = [Side("ok", None, bound, figures_of(one.first(TRIALS), case.constant))
+    sides = [CellResult("ok", None, bound, figures_of(one.first(TRIALS), case.constant))
              for one in (case.before, case.after)]  # fmt: skip
     return Pair(key, key, {}, *sides)
 
@@ -75,14 +74,14 @@ def fences_of(case: Case) -> dict[str, float]:
     """Metric -> relative change that its history shows to be noise."""
     if case.history is None:
         return {}
-    return {name: noise_fence(column.tolist()) for name, column in zip(FIGURES, case.history.T, strict=True)}
+    return {name: noise_threshold(column.tolist()) for name, column in zip(FIGURES, case.history.T, strict=True)}
 
 
 def screened(cases: Sequence[Case], fenced: bool = False) -> list[Change]:
     """Every verdict of a comparison of these cells; keys are their indices."""
     fences = [fences_of(case) if fenced else {} for case in cases]
     pairs = [pair_of(str(index), case) for index, case in enumerate(cases)]
-    return screen(pairs, LIMITS, lambda key, metric: fences[int(key)].get(metric, 0.0))
+    return judge(pairs, LIMITS, lambda key, metric: fences[int(key)].get(metric, 0.0))
 
 
 def p_values(changes: Sequence[Change], but: str | None = None) -> list[float]:
@@ -102,11 +101,11 @@ def screened_among(case: Case, others: Sequence[float], fenced: bool = False) ->
     for metric in FIGURES:
         # as `screen` does
         limit = LIMITS.of(pair.about, metric)
-        change, comparison = of_ratio(pair, metric, limit, False, fences.get(metric, 0.0))
+        change, comparison = change_of(pair, metric, limit, False, fences.get(metric, 0.0))
         if comparison is not None:
             found.append((change, comparison))
     own = [comparison.p_value for _, comparison in found]
-    significant = benjamini_hochberg([*own, *others], LIMITS.q)[: len(own)]
+    significant = significant([*own, *others], LIMITS.q)[: len(own)]
     bounds = (pair.before.bound, pair.after.bound)
     return [decided(*one, sure, bounds, LIMITS) for one, sure in zip(found, significant, strict=True)]
 
@@ -121,7 +120,7 @@ def confirmed(found: Sequence[Change], before: Drawn, after: Drawn) -> list[Chan
     for change in found:
         old, new = (figures_of(one, {})[change.metric] for one in (before, after))
         pairs = len(old.keys() & new.keys())
-        if pairs >= LEAST_PAIRS and confirms(paired(old, new, change.limit), pairs, change.limit):
+        if pairs >= LEAST_PAIRS and confirms(compare_pairs(old, new, change.limit), pairs, change.limit):
             kept.append(change)
     return kept
 

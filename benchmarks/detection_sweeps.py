@@ -28,8 +28,8 @@ from detection_rules import (
 )
 from noise_model import FIGURES, TIMES, Drawn, Template
 
-from effbench.analysis.confirm import LEAST_PAIRS, paired
-from effbench.analysis.screen import Change
+from effbench.comparison.verdicts import Change
+from effbench.stats.significance import LEAST_PAIRS, compare_pairs
 
 LEVELS = (0.01, 0.02, 0.03, 0.05, 0.10)
 HISTORY = 20
@@ -172,7 +172,7 @@ def slowed_cell(rng, recorded, drift, how, made, level, others, counts) -> None:
     main = slowed[0]
     told(counts, (how, level, STEPS[0]), next(change for change in changes if change.metric == main), level)
     old, new = (dict(enumerate(one.of(main))) for one in rerun(rng, template, drift, injected))
-    told(counts, (how, level, STEPS[1]), paired(old, new), level)
+    told(counts, (how, level, STEPS[1]), compare_pairs(old, new), level)
     for rule, alarm in peers(case).items():
         counts.found[how, level, rule] += alarm
 

@@ -14,8 +14,9 @@ from collections.abc import Callable
 
 import numpy as np
 import tables
+from XXX import PERSISTENCE
 
-from effbench.analysis.changepoints import PERSISTENCE, find_all
+from effbench.stats.changepoints import find_all
 
 SWEEPS = (6, 7, 8, 9, 10, 12, 15, 20, 30, 60)
 NOISE = (0.005, 0.01, 0.03)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from synthetic import Plan, fill
 
-from effbench.analysis.history import DEFAULT_METRICS, columns_of, history
+from effbench.comparison.history import DEFAULT_METRICS, columns_of, history
 from effbench.store import Store
 
 

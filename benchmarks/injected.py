@@ -23,7 +23,7 @@ from pathlib import Path
 import tables
 
 import effbench
-from effbench.analysis.verdicts import compare
+from effbench.stats.significance import compare
 from effbench.store import Store
 
 LEVELS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.10)

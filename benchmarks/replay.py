@@ -15,9 +15,9 @@ from statistics import median
 
 import torch
 
-from effbench.analysis.statistics import geometric_mean
 from effbench.models.mlp import MLP
 from effbench.modes.graphs import CudaGraph
+from effbench.stats.intervals import geometric_mean
 
 CALLS = 2000
 

@@ -18,8 +18,8 @@ from truth_figures import Figures
 from truth_peers import PEERS, Answer, Peer, Workload, warm_up
 from truth_rules import RULES, Check
 
-from effbench.analysis.statistics import GeometricMean, geometric_mean
 from effbench.measure.telemetry import Telemetry
+from effbench.stats.intervals import Interval, geometric_mean
 
 MICROSECOND_MS = 1e-3
 GPU_BOUND_GRAPH, OTHERS = 0.01, 0.05  # what counts as a disagreement
@@ -40,7 +40,7 @@ class Row:
     peer_mean_ms: float | None = None
     ours_ms: float | None = None
     tolerance: float = OTHERS
-    ratio: GeometricMean | None = None
+    ratio: Interval | None = None
 
     @property
     def difference(self) -> float | None:
@@ -57,7 +57,7 @@ def checks(names: Iterable[str], it: Figures, asks: str, peer_ms: float) -> Iter
             print(f"rule «{name}» on {it.work.name}: {first_line(error)}", file=sys.stderr)
 
 
-def explain(peer_ms: float, tolerance: float, found: Iterable[Check], known: GeometricMean) -> tuple[bool, str]:
+def explain(peer_ms: float, tolerance: float, found: Iterable[Check], known: Interval) -> tuple[bool, str]:
     """The first check that agrees with the peer, with its figure; else the nearest, which explains it as well where it
     lies within the interval in which the peer's own figure is known; else that none does. `known`: that figure with
     its interval, in milliseconds."""
@@ -86,7 +86,7 @@ def judge(work: Workload, peer: Peer, pairs: Sequence[tuple[Answer, float]], it:
         # a check is no better than a fraction of a microsecond: more than 1 % of a short graph
         it.ask_again = partial(peer.run, work.capturable if peer.captures else work.call, it.seconds)
         close = max(tolerance, (MICROSECOND_MS if tolerance == GPU_BOUND_GRAPH else MICROSECOND_MS / 4) / ms)
-        known = GeometricMean(ms, ours * ratio.low, ours * ratio.high, ratio.n)
+        known = Interval(ms, ours * ratio.low, ours * ratio.high, ratio.n)
         explained, why = explain(ms, close, checks(peer.rules, it, peer.asks, ms), known)
         verdict = "explained" if explained else "not explained"
         if not explained and (told := not_told_apart(ratio, tolerance)):
@@ -96,7 +96,7 @@ def judge(work: Workload, peer: Peer, pairs: Sequence[tuple[Answer, float]], it:
     )
 
 
-def not_told_apart(ratio: GeometricMean, tolerance: float) -> str | None:
+def not_told_apart(ratio: Interval, tolerance: float) -> str | None:
     """Where the pairs leave open whether it is beyond the tolerance, as long as they do not leave everything open."""
     low, high = ratio.low - 1, ratio.high - 1
     if low > tolerance or high < -tolerance or high - low > 4 * tolerance:

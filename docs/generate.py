@@ -186,6 +186,7 @@ def modes() -> Table:
 def status_changes() -> Table:
     """Every status before against every status now; None is a cell that was not measured."""
     from effbench.analysis.statuses import is_guarded, verdict_of_statuses
+
     from effbench.cell import SEVERITY
 
     every = [*reversed(SEVERITY), None]

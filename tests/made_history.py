@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from effbench.analysis.history import DEFAULT_METRICS, columns_of, history
+from effbench.comparison.history import DEFAULT_METRICS, columns_of, history
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 GPU = "NVIDIA H200"

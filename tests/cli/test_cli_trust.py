@@ -16,7 +16,7 @@ from made_sweeps import Made, environment, steps
 from effbench.cell import Cell
 from effbench.commands.material import gather
 from effbench.commands.show import end_of_sweep
-from effbench.regression import rerun
+from effbench.comparison import confirm as rerun
 from effbench.report.site.pages import failures
 from effbench.store import Store
 from effbench.sweeping import resume

@@ -7,11 +7,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from effbench.analysis.halves import Half
 from effbench.analysis.limits import Limits
-from effbench.analysis.screen import COLUMNS, STATUS, Change
-from effbench.analysis.verdicts import Verdict
-from effbench.regression.compare import Compared, ModeChange
+from effbench.comparison.compare import Compared, ModeChange
+from effbench.comparison.sides import Side
+from effbench.comparison.verdicts import COLUMNS, STATUS, Change, Verdict
 from effbench.report import comparison
 
 HOSTILE = "<img src=x onerror=alert(1)> a|b `c` ![i](http://x) *e* \\"
@@ -22,7 +21,7 @@ def change(verdict=Verdict.SLOWER, name="mlp", metric="latency_ms", **more):
 
 
 def compared(*changes, differences=(), modes=(), notes=(), label="v1"):
-    before, after = (Half(title, label, {}, {}, {}) for title in ("one", "two"))
+    before, after = (Side(title, label, {}, {}, {}) for title in ("one", "two"))
     return Compared(before, after, "NVIDIA H200", list(differences), list(changes), list(modes), Limits(),
                     notes=list(notes))  # fmt: skip
 

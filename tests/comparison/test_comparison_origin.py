@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from effbench.cell import Cell
+from effbench.comparison import origin as origins
+from effbench.comparison.origin import sources, targets
 from effbench.errors import UsageError
-from effbench.regression import origin as origins
-from effbench.regression.targets import sources, targets
 from effbench.sweeping.interpreters import HERE, Interpreter
 
 

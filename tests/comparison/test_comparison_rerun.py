@@ -4,9 +4,10 @@ import pytest
 from made_sweeps import a_cell, environment, steps
 
 from effbench.analysis.limits import limits_of
-from effbench.regression.compare import compare_sweeps, load
-from effbench.regression.origin import Origin
-from effbench.regression.rerun import judged_again
+from effbench.comparison.compare import compare_sweeps
+from effbench.comparison.confirm import judged_again
+from effbench.comparison.origin import Origin
+from effbench.comparison.sides import load
 from effbench.store import Store
 from effbench.sweeping.interpreters import Interpreter
 

@@ -6,11 +6,13 @@ import math
 
 import pytest
 from made_history import GPU, Made, latencies, noisy
+from XXX import Step
 
-from effbench.analysis.coincidence import coinciding
-from effbench.analysis.events import STATUS, SeriesId
-from effbench.analysis.exact_changes import Step, find_exact
-from effbench.analysis.history import DEFAULT_METRICS, judgeable, place_of
+from effbench.analysis.environments import changes_between
+from effbench.comparison.events import SeriesId
+from effbench.comparison.history import DEFAULT_METRICS, judgeable, place_of
+from effbench.comparison.verdicts import STATUS
+from effbench.stats.changepoints import find_exact
 
 
 class TestChanges:
@@ -146,7 +148,7 @@ class TestCoincidence:
         made = Made()
         made.environment("b", flags={"interpreter": "/x", "folder": "/y"})
         sweep = made.sweep().sweeps[0]
-        assert coinciding(sweep, sweep, made.environments["a"], made.environments["b"]) == []
+        assert changes_between(sweep, sweep, made.environments["a"], made.environments["b"]) == []
 
 
 class TestExact:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from made_history import GPU, latencies, noisy
 
-from effbench.analysis.events import event_id
+from effbench.comparison.events import event_id
 
 
 class TestAcknowledged:

@@ -2,8 +2,8 @@ import pytest
 from made_sweeps import H200, a_cell, environment, steps
 
 from effbench.analysis.limits import limits_of
+from effbench.comparison.compare import compare_parts, compare_sweeps, find
 from effbench.errors import NothingFoundError, UsageError
-from effbench.regression.compare import compare_halves, compare_sweeps, find
 from effbench.report import comparison
 from effbench.store import Store
 
@@ -26,7 +26,7 @@ def compared(made):
 def halves(made):
     def call(sweep, by, **options):
         with Store.open(made.path) as store:
-            return compare_halves(store, store.find_sweep(sweep), by, limits_of({}), **options)
+            return compare_parts(store, store.find_sweep(sweep), by, limits_of({}), **options)
 
     return call
 
@@ -40,7 +40,7 @@ def test_two_sweeps(made, compared):
     found = compared(before, made.sweep({EAGER: FAST, DEFAULT: SLOW}, label="v2"))
     assert verdicts(found) == {"eager": "same", "default": "slower"}
     assert (found.before.title, found.before.label, found.after.label) == (f"{before} (nightly)", "v1", "v2")
-    assert (found.hardware, found.differences, found.notes, found.in_turns) == (H200, [], [], False)
+    assert (found.hardware, found.differences, found.notes, found.interleaved) == (H200, [], [], False)
     assert list(found.counts) == ["slower", "same"]
     (change,) = [one for one in found.changes if one.gates]
     assert change.name == "mlp bs=8 default bfloat16"
@@ -64,7 +64,7 @@ def test_a_line_for_each_mode(made, compared):
 def test_a_mode_that_broke_entirely_keeps_its_line(made, compared, halves):
     skipped = {"status": "degraded", "reason": "CUDA graphs skipped"}
     sweeps = made.sweep([EAGER, GRAPH]), made.sweep({EAGER: {}, GRAPH: skipped})
-    lines = comparison.mode_lines(compared(*sweeps))
+    lines = comparison.summary_lines(compared(*sweeps))
     assert lines[-1] == "cuda-graph: latency – over 0 of 1 cell"
     assert [line.split(":")[0] for line in lines[:-1]] == ["eager", "eager"]
     # by the period, where that alone is compared; not at all where no time is
@@ -271,7 +271,7 @@ def test_two_interpreters_in_turns(made, halves):
     found = halves(sweep, "python")
     assert (found.before.title, found.after.title) == ("python=old", "python=new")
     assert verdicts(found) == {"eager": "slower"}
-    assert found.in_turns
+    assert found.interleaved
     assert found.differences[0] == "torch_version 2.11.0 → 2.13.0"
     assert verdicts(halves(sweep, "torch_version", values=["2.13.0", "2.11.0"])) == {"eager": "faster"}
     with pytest.raises(UsageError, match="means 0 of the values"):
@@ -367,7 +367,7 @@ def test_an_exception_holds_where_either_half_fits_it(made):
     for dtype, ignored in (("float16", True), ("bfloat16", True), ("float32", False)):
         limits = limits_of({"exceptions": [{"dtype": dtype, "ignore": True, "reason": "rounding"}]})
         with Store.open(made.path) as store:
-            found = compare_halves(store, store.find_sweep(sweep), "dtype", limits)
+            found = compare_parts(store, store.find_sweep(sweep), "dtype", limits)
         (row,) = [one for one in found.changes if one.metric == "latency_ms"]
         assert (row.verdict, row.ignored) == ("slower", ignored)
         assert bool(found.notes) is not ignored

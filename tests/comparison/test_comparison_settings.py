@@ -3,8 +3,8 @@ import datetime as dt
 import pytest
 
 from effbench.analysis.limits import COMPARED, Limit
+from effbench.comparison.settings import read
 from effbench.errors import ConfigError
-from effbench.regression.settings import merged, read
 
 CELL = {"model": "mlp", "bs": 8, "mode": "eager", "dtype": "float32", "phase": "inference", "device": "cuda",
         "hardware": "H"}  # fmt: skip
@@ -131,9 +131,3 @@ def test_names_that_mean_nothing(folder, name, said):
 def test_settings_that_cannot_be(word):
     with pytest.raises(ConfigError):
         read(None, [word])
-
-
-def test_merging_leaves_both_as_they_were():
-    below, above = {"a": {"b": 1, "c": [1]}, "d": 2}, {"a": {"b": 3, "c": [2]}, "e": 4}
-    assert merged(below, above) == {"a": {"b": 3, "c": [2]}, "d": 2, "e": 4}
-    assert below == {"a": {"b": 1, "c": [1]}, "d": 2}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from effbench.analysis.interpreters import halves, labelled, labels, short_names, split
+from effbench.analysis.environments import labelled, labels, names_by, short_names, split
 from effbench.analysis.swept import swept_rows
 from effbench.errors import UsageError
 
@@ -44,7 +44,7 @@ def test_the_shortest_telling_part(paths, names):
 
 
 def test_halves_say_what_was_asked_for():
-    found = halves([environment("e1"), environment("e2", "/venvs/a/bin/python", "/checkout/new")])
+    found = names_by([environment("e1"), environment("e2", "/venvs/a/bin/python", "/checkout/new")])
     assert (found["e1"].python, found["e1"].name("python"), found["e1"].name("folder")) == (None, "own", "here")
     assert (found["e2"].python, found["e2"].folder) == ("/venvs/a/bin/python", "/checkout/new")
     assert (found["e2"].name("python"), found["e2"].name("folder")) == ("a", "new")

@@ -5,11 +5,10 @@ import pytest
 from made_sweeps import H200, a_cell, environment
 
 from effbench.analysis.limits import limits_of
-from effbench.analysis.screen import STATUS, Change
-from effbench.analysis.verdicts import Verdict
+from effbench.comparison.compare import compare_sweeps, find
+from effbench.comparison.gate import baseline_of, command_for, failing, unchecked, verdict_line
+from effbench.comparison.verdicts import STATUS, Change, Verdict
 from effbench.errors import NothingFoundError, UsageError
-from effbench.regression.compare import compare_sweeps, find
-from effbench.regression.gate import baseline_of, command_for, failing, unchecked, verdict_line
 from effbench.store import Store
 
 A100 = environment(gpu_name="NVIDIA A100")
