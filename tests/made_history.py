@@ -49,8 +49,8 @@ class Made:
             measured=[(row[0], row[2], self.cells[row[1]]["model"]) for row in self.rows],
         )  # fmt: skip
 
-    def judge(self, *metrics, acknowledged=()):
-        return history(self.series(), metrics or DEFAULT_METRICS, acknowledged)
+    def judge(self, *metrics, acknowledged=(), exceptions=()):
+        return history(self.series(), metrics or DEFAULT_METRICS, acknowledged, exceptions)
 
 
 def latencies(values, **more):

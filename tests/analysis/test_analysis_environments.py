@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from effbench.analysis.environments import labelled, labels, names_by, short_names, split
+from effbench.analysis.environments import labelled, labels, names_by, short_names
 from effbench.analysis.swept import swept_rows
-from effbench.errors import UsageError
 
 
 def environment(id, interpreter=None, folder=None, torch="2.13.0", python="3.12.1"):
@@ -43,20 +42,10 @@ def test_the_shortest_telling_part(paths, names):
     assert short_names(paths, "none") == names
 
 
-def test_halves_say_what_was_asked_for():
-    found = names_by([environment("e1"), environment("e2", "/venvs/a/bin/python", "/checkout/new")])
-    assert (found["e1"].python, found["e1"].name("python"), found["e1"].name("folder")) == (None, "own", "here")
-    assert (found["e2"].python, found["e2"].folder) == ("/venvs/a/bin/python", "/checkout/new")
-    assert (found["e2"].name("python"), found["e2"].name("folder")) == ("a", "new")
-
-
-def test_rows_are_split_by_either():
-    both = [environment("e1", "/a/bin/python", "/old"), environment("e2", "/b/bin/python", "/old")]
-    rows = [row(both[1]), row(both[0]), row(both[1], bs=2)]
-    assert {name: len(part) for name, part in split(rows, both, "python").items()} == {"b": 2, "a": 1}
-    assert list(split(rows, both, "folder")) == ["old"]
-    with pytest.raises(UsageError, match="by python or folder, not by mode"):
-        split(rows, both, "mode")
+def test_names_of_what_was_asked_for():
+    both = [environment("e1"), environment("e2", "/venvs/a/bin/python", "/checkout/new")]
+    assert names_by(both, "python") == {"e1": "own", "e2": "a"}
+    assert names_by(both, "folder") == {"e1": "here", "e2": "new"}
 
 
 def test_versions_that_tell_need_no_further_label():

@@ -64,7 +64,7 @@ def test_a_line_for_each_mode(made, compared):
 def test_a_mode_that_broke_entirely_keeps_its_line(made, compared, halves):
     skipped = {"status": "degraded", "reason": "CUDA graphs skipped"}
     sweeps = made.sweep([EAGER, GRAPH]), made.sweep({EAGER: {}, GRAPH: skipped})
-    lines = comparison.summary_lines(compared(*sweeps))
+    lines = [comparison.mode_text(line) for line in compared(*sweeps).modes]
     assert lines[-1] == "cuda-graph: latency – over 0 of 1 cell"
     assert [line.split(":")[0] for line in lines[:-1]] == ["eager", "eager"]
     # by the period, where that alone is compared; not at all where no time is

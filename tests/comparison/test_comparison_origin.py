@@ -119,7 +119,7 @@ def test_a_target_within_a_target_counts():
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"git_description": "v1-dirty"}, "changes that were not committed (v1-dirty)"),
+        ({"git_description": "v1-dirty"}, "uncommitted changes (v1-dirty)"),
         ({"git_revision": "0" * 40, "git_description": "v0"}, "revision 000000000000 is not in this repository"),
         ({"git_revision": None, "git_description": None}, "is under no version control"),
         ({"python": "/nowhere/bin/python"}, "interpreter /nowhere/bin/python is not here"),
@@ -133,8 +133,8 @@ def test_what_cannot_be_run_says_why(repository, changed, why):
 
 def test_a_sweep_that_says_nothing():
     with origins.origin(None, HERE.facts(), HERE, [cell()]) as found:
-        assert "does not say" in found.why
-    with pytest.raises(UsageError, match="does not say what it was run with"):
+        assert "does not record" in found.why
+    with pytest.raises(UsageError, match="does not record its interpreter"):
         origins.current(None, "s1", [cell()])
 
 
@@ -236,7 +236,7 @@ def test_a_module_that_the_revision_does_not_have(repository):
 
 def test_other_software_at_the_same_path_is_said(repository):
     with origins.origin(HERE.facts(), HERE.facts(), HERE, [cell()], "torch_version 2.12 → 2.13") as found:
-        assert "is not here any more (torch_version 2.12 → 2.13)" in found.why
+        assert "is no longer here (torch_version 2.12 → 2.13)" in found.why
 
 
 def test_a_revision_without_the_folder(repository):
@@ -272,9 +272,9 @@ class TestCurrent:
         facts = HERE.facts()
         assert origins.current(facts, "s1", [cell()]) == (HERE, None)
         (repository / "net.py").write_text("WIDTH = 3\n")
-        assert "are others now than those that the sweep ran" in origins.current(facts, "s1", [cell()])[1]
+        assert "differ from those that the sweep ran" in origins.current(facts, "s1", [cell()])[1]
         del facts["git_changes"]  # as sweeps of before recorded it
-        assert "does not say with which changes" in origins.current(facts, "s1", [cell()])[1]
+        assert "does not record which changes" in origins.current(facts, "s1", [cell()])[1]
 
     @pytest.mark.parametrize("gone", [{"folder": "/nowhere/at/all"}, {"python": "/nowhere/bin/python"}])
     def test_what_is_not_here(self, repository, gone):

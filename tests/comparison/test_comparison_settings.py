@@ -91,7 +91,7 @@ def test_an_empty_file_changes_nothing(folder):
         ("floor: [", "is no YAML"),
         ("flor: 0.1", "unknown setting flor; did you mean floor?"),
         ("limits: 3", "maps no metric"),
-        ("\xff\xfe", "unacceptable|is no YAML|holds no mapping"),
+        ("\xff\xfe", "unacceptable|is no YAML|unknown setting"),
     ],
 )
 def test_files_that_cannot_be_used(folder, text, said):

@@ -16,6 +16,7 @@ from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.settings import read
 from effbench.comparison.verdicts import Verdict
 from effbench.report import comparison
+from effbench.report.history_table import read as read_history
 from effbench.report.site import past as past_module
 from effbench.report.site.build import environment as templates
 from effbench.report.site.build import write_site
