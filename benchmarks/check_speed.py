@@ -69,7 +69,7 @@ def figures(index: int, factor: float, draw: random.Random) -> dict[str, Any]:
 
 
 def fill(store: Store, plan: list[Cell], environment_id: str, trials: int, seed: int, slower: bool) -> str:
-    """One sweep. Its results are the figures of its first trial, which is what a fence needs."""
+    """One sweep. Its results are the figures of its first trial, which is what a noise threshold needs."""
     draw = random.Random(seed)
     sweep_id = store.begin_sweep(
         name=None, label=f"v{seed}", command=[], overrides=[], protocol={"name": "standard", "rounds": trials},
@@ -122,12 +122,12 @@ def seconds(path: Path, repeat: int, *more: str) -> tuple[float, float]:
 
 def parts(path: Path) -> dict[str, float]:
     """Seconds of each step, in this process, with everything imported."""
-    from effbench.analysis.fence import noise_fence
-    from effbench.analysis.screen import screen
-    from effbench.regression import compare
-    from effbench.regression.settings import read
-
+    from effbench.comparison import compare
+    from effbench.comparison.settings import read
+    from effbench.comparison.sides import load, pairs_of
+    from effbench.comparison.verdicts import judge
     from effbench.report import comparison
+    from effbench.stats.significance import noise_threshold
 
     told: dict[str, float] = {}
 
@@ -141,16 +141,16 @@ def parts(path: Path) -> dict[str, float]:
     with Store.open(path, mode="read") as store:
         after = timed("find the sweep", lambda: store.find_sweep("last"))
         before = store.find_sweep(store.baselines("main")[0].sweep_id)
-        old, new = timed("read both sides", lambda: [compare.load(store, one) for one in (before, after)])
+        old, new = timed("read both sides", lambda: [load(store, one) for one in (before, after)])
         known = timed(
             "read earlier sweeps",
             lambda: store.levels(before.id, list(old.environments), after.started_at, limits.metrics),
         )
     names = timed("name the cells", lambda: compare.names_of(old, new))
-    pairs = timed("match the cells", lambda: compare.pairs_of(old, new, names))
-    fences = timed("fences", lambda: {key: noise_fence(*levels.values()) for key, levels in known.items()})
-    changes = timed("verdicts", lambda: screen(pairs, limits, lambda key, metric: fences.get((key, metric), 0.0)))
-    timed("verdicts as rows", lambda: [comparison.cells_of(change) for change in changes])
+    pairs = timed("match the cells", lambda: pairs_of(old, new, names))
+    noise = timed("thresholds", lambda: {key: noise_threshold(levels.values()) or 0.0 for key, levels in known.items()})
+    changes = timed("verdicts", lambda: judge(pairs, limits, lambda key, metric: noise.get((key, metric), 0.0)))
+    timed("verdicts as rows", lambda: comparison.table_of(changes).render("csv"))
     return told
 
 

@@ -154,7 +154,7 @@ def report(compared: Compared, shows: comparison.Shows, args: argparse.Namespace
         elif args.format == "json":
             commands = [{"cell_key": one.key, "metric": one.metric, "command": shows(one)} for one in failed]
             more = {"baseline": args.baseline, "passed": not failed, "failing": commands}
-            text = comparison.as_json_text(compared, rows, **more, unchecked=compared.unchecked)
+            text = comparison.as_json(compared, rows, **more, unchecked=compared.unchecked)
         else:
             text = render(compared, rows, args)
             for machine in compared.unchecked:  # the rows do not contain it

@@ -148,7 +148,7 @@ def chosen(changes: Sequence[Change], args: argparse.Namespace) -> list[Change]:
 
 def render(compared: Compared, rows: Sequence[Change], args: argparse.Namespace) -> str:
     if args.format == "json":
-        return comparison.as_json_text(compared, rows)
+        return comparison.as_json(compared, rows)
     if args.format == "csv":
         return comparison.as_csv(rows)
     if args.format == "junit":

@@ -296,6 +296,7 @@ class _Judging:
                 event if event.acknowledged is not None else self._excepted(event, exceptions) for event in events
             ]
         result.events = _ordered(events)
+        result.others.sort(key=lambda event: ("new", "dead", "flapping", "drifting").index(event.kind))
         result.sweeps = sorted({row[0] for row in self.series.rows}, key=self.position.__getitem__)
         return result
 

@@ -15,7 +15,8 @@ from effbench.comparison.verdicts import COLUMNS, STATUS, Change, Verdict, recor
 from effbench.metrics import METRICS, percent, ratio_text
 from effbench.printable import one_line
 from effbench.stats.intervals import is_clear
-from effbench.table import Column, Shown, Table, as_json, markdown_text
+from effbench.table import Column, Shown, Table, markdown_text
+from effbench.table import as_json as json_text
 
 FORMATS = ("markdown", "json", "csv", "junit")
 #: Rows of a job's summary, of those that fail and of the others: nobody reads more.
@@ -133,7 +134,7 @@ def bullets(lines: Iterable[str]) -> str:
     return "\n".join(f"- {markdown_text(text)}" for text in lines)
 
 
-def as_json_text(compared: Compared, changes: Iterable[Change], **more: Any) -> str:
+def as_json(compared: Compared, changes: Iterable[Change], **more: Any) -> str:
     """Both sides, the differences, the rows and the modes; docs/regressions.md lists the keys. `more`: further ones."""
 
     def side(one: Side) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def as_json_text(compared: Compared, changes: Iterable[Change], **more: Any) -> 
          "cells": m.cells, "of": m.of}
         for m in compared.modes
     ]  # fmt: skip
-    return as_json({
+    return json_text({
         "before": side(compared.before), "after": side(compared.after), "hardware": compared.hardware,
         "differences": compared.differences, "in_turns": compared.interleaved, "limits": compared.limits.source,
         "counts": {str(verdict): number for verdict, number in compared.counts.items()},

@@ -117,9 +117,10 @@ def test_the_command_says_what_the_check_said(checked, effbench):
 def test_a_cell_that_failed_when_run_again_is_shown_where_it_failed():
     from types import SimpleNamespace
 
-    from effbench.analysis.screen import Change
     from effbench.analysis.verdicts import Verdict
-    from effbench.regression.gate import command_for
+
+    from effbench.comparison.gate import command_for
+    from effbench.comparison.verdicts import Change
 
     row, sweep = Change("0123456789abcdef", "mlp", "latency_ms", Verdict.BROKEN), SimpleNamespace(id="after")
     said = command_for(row, "before", sweep, "x.db", ["--floor", "3%"], {row.key: "again"})
@@ -216,7 +217,7 @@ def test_a_summary_of_very_many_rows_stays_short(checked, monkeypatch, tmp_path)
     assert checked(dict.fromkeys(cells, FAST), dict.fromkeys(cells, SLOW)).code == 1
     text = (tmp_path / "summary.md").read_text()
     assert text.count("| ▲ slower") == 50
-    assert "10 further rows are left out here." in text
+    assert "10 further rows are omitted here." in text
 
 
 def test_a_summary_that_cannot_be_written(checked, monkeypatch):

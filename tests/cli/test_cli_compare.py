@@ -99,7 +99,7 @@ def test_what_by_compares_is_no_part_of_a_cells_name(made, effbench):
     made.sweep([*settings, EAGER, a_cell(bs=1)], name="settings")
     assert names("mode.fullgraph", "settings") == (
         {"mlp bs=1 default bfloat16", "mlp bs=8 default bfloat16"},
-        ["2 cells have no mode.fullgraph, so that they are left out: mlp bs=8 eager bfloat16, mlp bs=1 eager bfloat16"],
+        ["2 cells have no mode.fullgraph and are omitted: mlp bs=8 eager bfloat16, mlp bs=1 eager bfloat16"],
     )
     told = names("mode", "settings", "--values", "default {'fullgraph': True}", "eager")
     assert told[1] == ["not compared here: mode=default {'fullgraph': False}"]
@@ -196,7 +196,9 @@ def test_figures_that_cannot_be(made, effbench, bad):
     assert found["eager", "period_ms"] == "ambiguous"
     assert found["eager", "latency_ms"] == "same"
     # what is no number is stored as nothing
-    said = "1 of 5 figures before cannot be: left out" if bad <= 0 else "1 of 5 trials before without this figure"
+    said = (
+        "1 of 5 figures before are impossible and omitted" if bad <= 0 else "1 of 5 trials before without this figure"
+    )
     assert said in effbench("compare", before, "last", "--all").out.replace("\n", " ")
 
 
@@ -210,8 +212,8 @@ def test_figures_that_cannot_be(made, effbench, bad):
         (("last", "--by", "dtype"), "has 1 value of dtype"),
         (("last", "--by", "colour"), "no cell of"),
         (("last", "--by", "dtype", "--across", "dtype"), "--across is for two sweeps"),
-        (("last", "last", "--values", "a", "b"), "--by, which is not given"),
-        (("first", "last", "--only", "slow"), "a verdict is one of"),
+        (("last", "last", "--values", "a", "b"), "needs --by"),
+        (("first", "last", "--only", "slow"), "choose from"),
         (("last", "last", "--floor", "2"), "give a share below 100 %"),
         (("last", "last", "--floor", "nan"), "give a share below 100 %"),
         (("last", "last", "--floor", "x"), "give a size such as"),

@@ -15,7 +15,7 @@ def opened(made):
 
 
 def figures(store, sweep_id, cell=EAGER):
-    (side,) = [one.side for one in store.sides(sweep_id) if one.cell_key == cell.key]
+    (side,) = [one for (key, _), one in store.sides(sweep_id).items() if key == cell.key]
     return side
 
 
@@ -57,7 +57,7 @@ def test_what_is_no_number_is_none(made, opened, bad):
 
 def test_a_sweep_without_trials(made, opened):
     sweep = made.sweep({EAGER: None})
-    assert opened.sides(sweep) == []
+    assert opened.sides(sweep) == {}
     assert opened.environments_of(sweep) == []
     assert [cell.key for cell in opened.planned_cells(sweep)] == [EAGER.key]
 
