@@ -118,7 +118,7 @@ class Table:
         for row in rows:
             texts = [markdown_text(shown.text) for shown in row]
             lines.append(
-                [f"**{text}**" if shown.tone in ("best", "bad") else text for text, shown in zip(texts, row, strict=True)]
+                [f"**{text}**" if shown.tone == "best" else text for text, shown in zip(texts, row, strict=True)]
             )
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

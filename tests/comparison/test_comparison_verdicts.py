@@ -341,7 +341,8 @@ def test_exceptions():
 def test_what_matters_most_comes_first():
     rows = (("a", "latency_ms", "same", 1.0), ("b", "latency_ms", "slower", 1.1), ("c", "latency_ms", "slower", 1.5),
             ("d", STATUS, "missing", None), ("e", STATUS, "broken", None), ("f", "latency_ms", "faster", 0.5),
-            ("g", "latency_ms", "ambiguous", None), ("h", STATUS, "new", None), ("i", STATUS, "fixed", None))  # fmt: skip
+            ("g", "latency_ms", "ambiguous", None), ("h", STATUS, "new", None),
+            ("i", STATUS, "fixed", None))  # fmt: skip
     changes = [Change(key, key, metric, Verdict(verdict), ratio=ratio) for key, metric, verdict, ratio in rows]
     assert [one.key for one in ordered(changes)] == list("ecbdgifha")
 

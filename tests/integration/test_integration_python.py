@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from effbench.analysis.environments import names_by
 from effbench.store import Store
 from effbench.sweeping.conduct import run_cells
 from effbench.sweeping.interpreters import Unit, cells_of, resolve
