@@ -227,7 +227,7 @@ def is_confirmed(found: Sequence[Change], before: Drawn, after: Drawn) -> bool:
     for change in found:
         old, new = (one.by_round({}).get(change.metric, {}) for one in (before, after))
         pairs = len(old.keys() & new.keys())
-        if pairs >= LEAST_PAIRS and confirms(compare_pairs(old, new, change.limit), pairs, change.limit):
+        if pairs >= LEAST_PAIRS and confirms(compare_pairs(old, new, change.limit).low, pairs, change.limit):
             return True
     return False
 

@@ -14,7 +14,7 @@ from effbench.comparison.sides import Side, load, software_changed
 from effbench.comparison.verdicts import STATUS, Change, Verdict, ordered, verdict_of_statuses
 from effbench.errors import EffbenchError, UsageError
 from effbench.metrics import METRICS, percent, ratio_text
-from effbench.stats.significance import LEAST_PAIRS, Comparison, confirms
+from effbench.stats.significance import LEAST_PAIRS, confirms
 from effbench.store.sides import CellResult
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
@@ -209,7 +209,7 @@ def settled(change: Change, row: Change | None, pairs: int | None, how: str) -> 
         return change.because(f"not confirmed: {row.reason or row.verdict} when run again", verdict=Verdict.AMBIGUOUS)
     figure = ratio_text(row.ratio, row.low, row.high)
     if METRICS[change.metric].compare == "ratio" and pairs is not None and row.low is not None:
-        shown = confirms(Comparison(row.ratio, row.low, row.high), pairs, change.limit or 0.0)
+        shown = confirms(row.low, pairs, change.limit or 0.0)
         how = f"{how}, {pairs} pairs"
     else:
         shown = row.verdict is Verdict.SLOWER

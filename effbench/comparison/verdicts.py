@@ -20,7 +20,7 @@ from effbench.analysis.limits import Limit, Limits
 from effbench.cell import Status
 from effbench.metrics import METRICS, percent
 from effbench.stats.intervals import is_number, log_mean
-from effbench.stats.significance import FLOOR, Comparison, compare, compare_pairs, significant
+from effbench.stats.significance import FLOOR, compare, compare_pairs, significant
 from effbench.store.sides import CellResult
 
 
@@ -49,11 +49,12 @@ CLASSES = {
 }  # fmt: skip
 #: In a launch-bound cell these follow the host, whose processes differ by a fifth and more.
 HOST_METRICS = frozenset({"latency_ms", "period_ms", "energy_mj"})
-#: A row as plain values (`record`), in exports and in the Python API.
-COLUMNS = (
-    "cell", "metric", "verdict", "before", "after", "ratio", "ci_low", "ci_high", "p_value", "limit",
-    "smallest_slowdown", "gates", "reason", "cell_key",
-)  # fmt: skip
+#: A row as plain values (`record`), in exports and in the Python API: column -> attribute of a Change.
+COLUMNS = {
+    "cell": "name", "metric": "metric", "verdict": "verdict", "before": "before", "after": "after", "ratio": "ratio",
+    "ci_low": "low", "ci_high": "high", "p_value": "p_value", "limit": "limit",
+    "smallest_slowdown": "smallest_slowdown", "gates": "gates", "reason": "reason", "cell_key": "key",
+}  # fmt: skip
 #: Why a metric that only one side has is `ambiguous`.
 NOT_BEFORE, NOT_NOW = "not measured before", "not measured now"
 #: Why a change beyond its floor is `ambiguous`; the reason goes on with the threshold.
@@ -130,7 +131,7 @@ def judge(
     """
     pairs = list(pairs)
     found: list[Change] = []
-    tests: list[tuple[int, Comparison]] = []  # index into found
+    tests: list[int] = []  # indices into found of rows that depend on the other tests
     for pair in pairs:
         if (whole := status_change(pair)) is not None:
             limit = limits.of(pair.about, STATUS)
@@ -141,18 +142,17 @@ def judge(
             continue
         for metric in limits.metrics:
             limit = limits.of(pair.about, metric)
-            change, comparison = change_of(pair, metric, limit, interleaved, threshold(pair.key, metric))
-            if comparison is not None:
-                tests.append((len(found), comparison))
+            change, is_tested = change_of(pair, metric, limit, interleaved, threshold(pair.key, metric))
             if change is not None:
+                tests += [len(found)] if is_tested else []
                 found.append(change.because(exception_text(limit), ignored=limit.ignore))
     bounds = {pair.key: (pair.before.bound, pair.after.bound) for pair in pairs if pair.before and pair.after}
     # what is ignored must not change what is not: two families of tests
     for ignored in (False, True):
-        family = [(index, comparison) for index, comparison in tests if found[index].ignored is ignored]
-        sure = significant([comparison.p_value for _, comparison in family], limits.q)
-        for (index, comparison), is_significant in zip(family, sure, strict=True):
-            found[index] = decided(found[index], comparison, is_significant, bounds[found[index].key])
+        family = [index for index in tests if found[index].ignored is ignored]
+        sure = significant([found[index].p_value for index in family], limits.q)
+        for index, is_significant in zip(family, sure, strict=True):
+            found[index] = decided(found[index], is_significant, bounds[found[index].key])
     return ordered(found)
 
 
@@ -223,9 +223,9 @@ def status_change(pair: Pair) -> Change | None:
 
 def change_of(
     pair: Pair, metric: str, limit: Limit, interleaved: bool = False, threshold: float = 0.0
-) -> tuple[Change | None, Comparison | None]:
-    """Return the row of one metric, None if neither side has it; and its test, if the verdict still depends on the
-    other tests of the comparison."""
+) -> tuple[Change | None, bool]:
+    """Return the row of one metric, None if neither side has it; and whether its verdict still depends on the other
+    tests of the comparison."""
     before, after, odd = usable(pair, metric)
     how = METRICS[metric].compare
     counts = {"ratio": max(limit.floor, threshold), "exact": 0.0, "bound": limit.factor - 1}[how]
@@ -233,10 +233,10 @@ def change_of(
     row = Change(pair.key, pair.name, metric, Verdict.AMBIGUOUS, limit=counts, floor=floor, about=pair.about)
     if not before or not after:
         if not before and not after:
-            return (replace(row, reason=odd) if odd else None), None
+            return (replace(row, reason=odd) if odd else None), False
         ends = [largest_or_mean(side, how) if side else None for side in (before, after)]
         reason = joined(NOT_NOW if before else NOT_BEFORE, odd)
-        return replace(row, before=ends[0], after=ends[1], reason=reason), None
+        return replace(row, before=ends[0], after=ends[1], reason=reason), False
     old, new = max(before.values()), max(after.values())
     if how == "ratio" and min(*before.values(), *after.values()) > 0:
         return tested(row, before, after, limit, interleaved, odd)
@@ -251,26 +251,23 @@ def change_of(
     verdict, reason = by_range(
         before, after, limit.least, "{:.15g}".format if floor is None else METRICS[metric].format
     )
-    return replace(row, verdict=verdict, reason=joined(reason, odd)), None
+    return replace(row, verdict=verdict, reason=joined(reason, odd)), False
 
 
 def tested(
     row: Change, before: Mapping[int, float], after: Mapping[int, float], limit: Limit, interleaved: bool,
     odd: str | None,
-) -> tuple[Change, Comparison | None]:  # fmt: skip
+) -> tuple[Change, bool]:  # fmt: skip
     if interleaved and len(before.keys() & after.keys()) >= 2:
         comparison = compare_pairs(before, after, row.limit)
     else:
         comparison = compare(list(before.values()), list(after.values()), row.limit)
     reason = "one trial on a side tells nothing of the spread" if comparison.p_value is None else None
-    row = replace(
-        row, before=largest_or_mean(before, "ratio"), after=largest_or_mean(after, "ratio"), ratio=comparison.ratio,
-        low=comparison.low, high=comparison.high, p_value=comparison.p_value, error=comparison.error, df=comparison.df,
-        smallest_slowdown=comparison.smallest_slowdown, reason=joined(reason, odd),
-    )  # fmt: skip
+    means = {"before": largest_or_mean(before, "ratio"), "after": largest_or_mean(after, "ratio")}
+    row = replace(row, **means, **comparison._asdict(), reason=joined(reason, odd))
     if limit.least and abs(row.after - row.before) <= limit.least:
-        return replace(row, verdict=Verdict.SAME, reason=joined("too small a difference to matter", odd)), None
-    return row, comparison
+        return replace(row, verdict=Verdict.SAME, reason=joined("too small a difference to matter", odd)), False
+    return row, True
 
 
 def by_range(
@@ -288,11 +285,9 @@ def by_range(
     return Verdict.AMBIGUOUS, f"its trials differ: {ends[0]} before, {ends[1]} now"
 
 
-def decided(
-    change: Change, comparison: Comparison, is_significant: bool, bounds: tuple[str | None, str | None]
-) -> Change:
+def decided(change: Change, is_significant: bool, bounds: tuple[str | None, str | None]) -> Change:
     """Return the row with its verdict, once it is known which of all tests are significant."""
-    figures = (comparison.ratio, comparison.low, comparison.high, is_significant)
+    figures = (change.ratio, change.low, change.high, is_significant)
     verdict = verdict_of(*figures, change.limit)
     if verdict not in CHANGED and verdict_of(*figures, change.floor) in CHANGED:
         wide = f"{IN_NOISE} of {percent(change.limit)} from earlier sweeps"
@@ -300,8 +295,8 @@ def decided(
         return replace(change, verdict=Verdict.AMBIGUOUS, reason=joined(said, change.reason))
     if change.metric in HOST_METRICS and "launch" in bounds and verdict in CHANGED:
         slowdown = verdict is Verdict.SLOWER
-        if (comparison.ratio if slowdown else 1 / max(comparison.ratio, 1e-300)) - 1 <= comparison.smallest_slowdown:
-            said = f"launch-bound: less than the {comparison.smallest_slowdown:.0%} that these trials can show"
+        if (change.ratio if slowdown else 1 / max(change.ratio, 1e-300)) - 1 <= change.smallest_slowdown:
+            said = f"launch-bound: less than the {change.smallest_slowdown:.0%} that these trials can show"
             return replace(change, verdict=Verdict.AMBIGUOUS, reason=joined(said, change.reason))
     return change if verdict is change.verdict else replace(change, verdict=verdict)
 
@@ -353,12 +348,7 @@ def largest_or_mean(figures: Mapping[int, float], how: str) -> float:
 
 def record(change: Change) -> dict[str, Any]:
     """Return one row under COLUMNS; a number that is not finite is None."""
-    row = {
-        "cell": change.name, "metric": change.metric, "verdict": str(change.verdict), "before": change.before,
-        "after": change.after, "ratio": change.ratio, "ci_low": change.low, "ci_high": change.high,
-        "p_value": change.p_value, "limit": change.limit, "smallest_slowdown": change.smallest_slowdown,
-        "gates": change.gates, "reason": change.reason, "cell_key": change.key,
-    }  # fmt: skip
+    row = {column: getattr(change, name) for column, name in COLUMNS.items()} | {"verdict": str(change.verdict)}
     return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in row.items()}
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
 from effbench.analysis.scores import UNCLEAR
 from effbench.comparison.compare import Compared, ModeChange
+from effbench.comparison.gate import counted
 from effbench.comparison.sides import Side
 from effbench.comparison.verdicts import COLUMNS, STATUS, Change, Verdict, record
 from effbench.metrics import METRICS, percent, ratio_text
@@ -123,10 +123,17 @@ def sensitivity(compared: Compared) -> str | None:
 
 def markdown(compared: Compared, changes: Sequence[Change], hidden: int = 0) -> str:
     """A section for a pull request or a job summary. `hidden`: how many rows are omitted as the same."""
-    parts = [f"**{markdown_text(heading(compared))}**", bullets(compared.differences), counts_text(compared)]
-    parts += [table_of(changes).render("markdown")] if changes else []
-    parts += [f"{hidden} rows that are the same are omitted."] if hidden else []
-    parts.append(bullets([*summary_lines(compared), *limits_line(compared), *compared.notes]))
+    return paragraphs(
+        f"**{markdown_text(heading(compared))}**",
+        bullets(compared.differences),
+        counts_text(compared),
+        table_of(changes).render("markdown") if changes else "",
+        f"{hidden} rows that are the same are omitted." if hidden else "",
+        bullets([*summary_lines(compared), *limits_line(compared), *compared.notes]),
+    )
+
+
+def paragraphs(*parts: str) -> str:
     return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
 
 
@@ -177,35 +184,35 @@ def check_markdown(
     `line`: from `verdict_line`; `everything`: also the rows that are the same."""
     failing = [change for change in rows if change.gates]
     others = [c for c in rows if not c.gates and (everything or c.verdict is not Verdict.SAME or c.metric == STATUS)]
-    parts = [f"## {'❌' if failed else '✅'} effbench: {markdown_text(line)}", markdown_text(heading(compared))]
-    parts += [bullets(compared.differences), *first_rows(failing)]
-    if failed:
-        commands = []
-        for command, changes in by_command(failed[:MOST_ROWS], shows).items():
-            commands += [*(f"# {one_line(f'{one.name}: {one.metric} {one.verdict}')}" for one in changes), command]
-        text = "\n".join(commands)
-        # longer than any run of backticks in it: nothing in it can end the block
-        fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
-        parts.append(folded("How to see each of them", f"{fence}sh\n{text}\n{fence}"))
-    if others:
-        counts = ", ".join(f"{n} {verdict}" for verdict, n in Counter(change.verdict for change in others).items())
-        parts.append(folded(f"What fails nothing: {counts}", "\n\n".join(first_rows(others))))
-    parts += [bullets(summary_lines(compared))]
-    parts.append("; ".join([counts_text(compared), *map(markdown_text, limits_line(compared))]))
-    parts.append(bullets(f"note: {text}" for text in compared.notes))
-    return "\n\n".join(part for part in parts if part) + "\n"
+    commands = []
+    for command, changes in by_command(failed[:MOST_ROWS], shows).items():
+        commands += [*(f"# {one_line(f'{one.name}: {one.metric} {one.verdict}')}" for one in changes), command]
+    text = "\n".join(commands)
+    # longer than any run of backticks in it: nothing in it can end the block
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
+    return paragraphs(
+        f"## {'❌' if failed else '✅'} effbench: {markdown_text(line)}",
+        markdown_text(heading(compared)),
+        bullets(compared.differences),
+        first_rows(failing),
+        folded("How to see each of them", f"{fence}sh\n{text}\n{fence}") if failed else "",
+        folded(f"What fails nothing: {counted(others)}", first_rows(others)) if others else "",
+        bullets(summary_lines(compared)),
+        "; ".join([counts_text(compared), *map(markdown_text, limits_line(compared))]),
+        bullets(f"note: {text}" for text in compared.notes),
+    )
 
 
 def not_checked(why: str, name: str) -> str:
     """The section if there is nothing to judge."""
-    return f"## ❌ effbench: not checked against {markdown_text(name)}\n\n{markdown_text(why)}\n"
+    return paragraphs(f"## ❌ effbench: not checked against {markdown_text(name)}", markdown_text(why))
 
 
-def first_rows(rows: Sequence[Change]) -> list[str]:
+def first_rows(rows: Sequence[Change]) -> str:
     if not rows:
-        return []
-    more = [f"{len(rows) - MOST_ROWS} further rows are omitted here."] if len(rows) > MOST_ROWS else []
-    return [table_of(rows[:MOST_ROWS]).render("markdown").rstrip(), *more]
+        return ""
+    more = f"{len(rows) - MOST_ROWS} further rows are omitted here." if len(rows) > MOST_ROWS else ""
+    return paragraphs(table_of(rows[:MOST_ROWS]).render("markdown"), more).rstrip()
 
 
 def folded(title: str, body: str) -> str:

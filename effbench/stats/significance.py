@@ -9,10 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from effbench.stats.intervals import LogEstimate, is_number, log_difference, log_mean, mean_of_logs, t_tail
 
@@ -33,8 +32,7 @@ _ROUNDING = 1e-12
 _NODES = 16
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """`ratio` is after ÷ before (above 1: slower), `low` and `high` its 95 % bounds.
 
     `p_value` is two-sided, on logarithms. `smallest_slowdown` (0.05 = 5 %) is what such trials would have called slower
@@ -85,9 +83,10 @@ def compare_pairs(before: Mapping[int, float], after: Mapping[int, float], floor
     return _comparison(ratios, _smallest_paired(ratios, floor))
 
 
-def confirms(found: Comparison, pairs: int, floor: float = FLOOR) -> bool:
-    """Return whether a re-run shows the slowdown: the whole paired interval exceeds the floor, on LEAST_PAIRS pairs."""
-    return pairs >= LEAST_PAIRS and found.low is not None and found.low > 1 + floor
+def confirms(low: float | None, pairs: int, floor: float = FLOOR) -> bool:
+    """Return whether a re-run shows the slowdown: the whole paired interval, from `low` on, exceeds the floor, with at
+    least LEAST_PAIRS pairs."""
+    return pairs >= LEAST_PAIRS and low is not None and low > 1 + floor
 
 
 def significant(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]:
