@@ -246,7 +246,7 @@ def change_of(
         changed = abs(new - old) > limit.least and max(new, old) > limit.factor * min(new, old)
         return replace(
             row, verdict=(Verdict.SLOWER if new > old else Verdict.FASTER) if changed else Verdict.SAME
-        ), None
+        ), False
     # counts, and sizes of which a trial has 0 (no graph pool, say) so that there is no ratio
     verdict, reason = by_range(
         before, after, limit.least, "{:.15g}".format if floor is None else METRICS[metric].format
