@@ -27,7 +27,7 @@ from effbench.comparison.sides import (
 from effbench.comparison.verdicts import IN_NOISE, NOT_BEFORE, NOT_NOW, ORDER, Change, Pair, Verdict, judge
 from effbench.errors import NothingFoundError, UsageError
 from effbench.metrics import METRICS
-from effbench.stats.intervals import LogEstimate, half_width
+from effbench.stats.intervals import LogEstimate, mean_of_estimates
 from effbench.stats.significance import noise_threshold
 from effbench.store.baselines import BaselineInfo
 from effbench.store.store import Store
@@ -272,9 +272,7 @@ def mode_changes(changes: Sequence[Change], limits: Limits) -> list[ModeChange]:
         if not metrics:  # all of it broke, say
             found.append(ModeChange(phase, mode, timed[0], None, None, None, 0, every[phase, mode]))
         for metric, own in sorted(metrics.items()):
-            mean = math.fsum(math.log(change.ratio) for change in own) / len(own)
-            half = half_width([None if c.error is None else (c.error, c.df) for c in own])
-            bounds = (mean,) if half is None else (mean, mean - half, mean + half)
-            ratio, low, high = (*(LogEstimate(one, None, 0).interval().value for one in bounds), None, None)[:3]
-            found.append(ModeChange(phase, mode, metric, ratio, low, high, len(own), every[phase, mode]))
+            mean = mean_of_estimates([LogEstimate(math.log(one.ratio), one.error, one.df) for one in own]).interval()
+            counts = (len(own), every[phase, mode])
+            found.append(ModeChange(phase, mode, metric, mean.value, mean.low, mean.high, *counts))
     return found

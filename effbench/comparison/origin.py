@@ -34,12 +34,10 @@ print(json.dumps(["effbench", {name: where(name) for name in sys.argv[1:]}]))
 
 @dataclass(frozen=True)
 class Origin:
-    """`interpreter`: runs what the baseline ran, None if that is impossible or pointless, and `why`. `revision`: the
-    commit of the worktree that its folder is in, if one was made."""
+    """`interpreter`: runs what the baseline ran, None if that is impossible or pointless, and `why`."""
 
     interpreter: Interpreter | None
     why: str | None = None
-    revision: str | None = None
 
 
 def current(
@@ -113,7 +111,7 @@ def origin(
         yield Origin(None, why) if python == here.python else Origin(same_folder)
         return
     with revision(old, here, python, changing) as (folder, why):
-        yield Origin(None, why) if folder is None else Origin(Interpreter(python, folder), revision=old["git_revision"])
+        yield Origin(None, why) if folder is None else Origin(Interpreter(python, folder))
 
 
 def is_dirty(facts: Mapping[str, Any]) -> bool:

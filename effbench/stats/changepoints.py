@@ -92,23 +92,19 @@ class Found:
 
     `recent`: the newest one or two values alone lie off the last level: too few to be a change. `alternation`: there
     are no `changes` then. `drift`: ratio of the end to the start of the stretch between changes that slides most; None
-    if none does. `noise`: standard deviation of one value about its level, as a logarithm; None if the series is too
-    short. `outliers`: how many values count for no level.
+    if none does.
     """
 
     changes: tuple[Change, ...] = ()
     recent: Change | None = None
     alternation: Alternation | None = None
     drift: float | None = None
-    noise: float | None = None
-    outliers: int = 0
 
 
 def find_all(
     series: Sequence[Sequence[float]],
     errors: Sequence[Sequence[float]] | None = None,
     floor: float = FLOOR,
-    p_value: float = P_VALUE,
 ) -> list[Found]:
     """Return the change points of many series of logarithms, each oldest first and of its own length.
 
@@ -116,8 +112,7 @@ def find_all(
     of it and of what the series itself shows (the median difference between neighbours, which no step inflates): trials
     of one sweep cannot tell how sweeps differ, so their error is a lower bound and no more; but a sweep of few or
     scattered trials must not count like the others. `floor`: changes within it (0.02: a ratio from 1 ÷ 1.02 to 1.02)
-    do not count. `p_value`: chance of a false change in one whole series. Raises ValueError for values that are not
-    finite: omit what was not measured.
+    do not count. Raises ValueError for values that are not finite: omit what was not measured.
     """
     arrays = [np.asarray(one, dtype=float) for one in series]
     for one in arrays:
@@ -129,7 +124,7 @@ def find_all(
     ]
     log_floor = math.log1p(floor)
     splits = fit_all(arrays, scales)
-    return [_judge(*one, log_floor, p_value / max(1, len(one[0]))) for one in zip(arrays, scales, splits, strict=True)]
+    return [_judge(*one, log_floor, P_VALUE / max(1, len(one[0]))) for one in zip(arrays, scales, splits, strict=True)]
 
 
 def _judge(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: float, p_value: float) -> Found:
@@ -138,7 +133,7 @@ def _judge(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: floa
         return Found()
     alternation = _alternation(values, floor)
     if alternation is not None:
-        return Found(alternation=alternation, noise=float(np.median(scale)))
+        return Found(alternation=alternation)
     splits = _kept(values, scale, splits, floor, p_value)
     segments = segments_of(values, scale, splits)
     slides = [_drift(values, scale, segment, floor, p_value) for segment in segments]
@@ -152,16 +147,13 @@ def _judge(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: floa
         ratio = log_difference(two.log_mean(), one.log_mean()).interval()
         earliest, latest = _whereabouts(values, scale, one, two, spread * likeness)
         changes.append(Change(two.start, one.mean, two.mean, ratio, p, earliest=earliest, latest=latest))
-    outliers = len(values) - sum(segment.n for segment in segments) if drift is None else 0
-    return Found(
-        tuple(mark_undone(changes, floor)), recent, None, drift and math.exp(min(drift, 709.0)), spread, outliers
-    )
+    return Found(tuple(mark_undone(changes, floor)), recent, None, drift and math.exp(min(drift, 709.0)))
 
 
-def find_exact(values: Sequence[Any], persistence: int = EXACT_PERSISTENCE) -> Found:
+def find_exact(values: Sequence[Any]) -> Found:
     """Return the changes of a series of exact values (integers or booleans), oldest first.
 
-    A value that lasts for fewer than `persistence` places is no level, except that the newest one is `recent`.
+    A value that lasts for fewer than EXACT_PERSISTENCE places is no level, except that the newest one is `recent`.
     """
     if len(values) < 2:
         return Found()
@@ -172,7 +164,7 @@ def find_exact(values: Sequence[Any], persistence: int = EXACT_PERSISTENCE) -> F
     lasting: list[tuple[Any, int]] = []
     recent = None
     for index, (value, start, length) in enumerate(every):
-        if length < persistence:
+        if length < EXACT_PERSISTENCE:
             if index == len(every) - 1 and lasting and value != lasting[-1][0]:
                 recent = Change(start, lasting[-1][0], value)
         elif not lasting or lasting[-1][0] != value:

@@ -45,11 +45,11 @@ class LogEstimate:
     error: float | None
     df: float
 
-    def interval(self, confidence: float = CONFIDENCE) -> Interval:
+    def interval(self) -> Interval:
         """Return the mean or ratio of which this is the logarithm."""
         if self.error is None:
             return Interval(_exp(self.value))
-        half = t_quantile(self.df, confidence) * self.error
+        half = t_quantile(self.df) * self.error
         return Interval(_exp(self.value), _exp(self.value - half), _exp(self.value + half))
 
 
@@ -124,12 +124,16 @@ def mean_of_logs(logs: Sequence[float]) -> LogEstimate:
     return LogEstimate(mean, math.sqrt(variance / n), n - 1)
 
 
-def stored_log_mean(value: float, low: float | None, high: float | None, n: int | None) -> LogEstimate:
-    """Return the logarithm of a stored geometric mean of `n` trials, with the error that its 95 % bounds imply."""
+def stored_log_mean(
+    value: float, low: float | None, high: float | None, n: int | None, df_per_trial: float = 1.0
+) -> LogEstimate:
+    """Return the logarithm of a stored geometric mean (or ratio) of `n` trials, with the error that its 95 % bounds
+    imply at `df_per_trial` degrees of freedom for each trial but one."""
     # written so that NaN, which stands for unknown in a frame, fails it too
-    known = low is not None and high is not None and n is not None and n >= 2 and 0 < low <= high < math.inf
-    error = math.log(high / low) / 2 / t_quantile(n - 1) if known else None
-    return LogEstimate(math.log(value), error, int(n) - 1 if known else 0)
+    if low is None or high is None or n is None or not (n >= 2 and 0 < low <= high < math.inf):
+        return LogEstimate(math.log(value), None, 0)
+    df = df_per_trial * (int(n) - 1)
+    return LogEstimate(math.log(value), math.log(high / low) / 2 / t_quantile(df), df)
 
 
 def log_difference(a: LogEstimate, b: LogEstimate) -> LogEstimate:
@@ -151,7 +155,7 @@ def is_less(a: LogEstimate, b: LogEstimate) -> bool:
     return high is not None and high < 1.0
 
 
-def geometric_mean(values: Iterable[float], confidence: float = CONFIDENCE) -> Interval:
+def geometric_mean(values: Iterable[float]) -> Interval:
     """Return the geometric mean with Student's t interval over the logarithms.
 
     `values` are one figure a trial (its median). The interval holds if the levels of processes are roughly
@@ -160,11 +164,11 @@ def geometric_mean(values: Iterable[float], confidence: float = CONFIDENCE) -> I
     for a value that is not positive and finite.
     """
     mean = log_mean(values)
-    found = mean.interval(confidence)
+    found = mean.interval()
     return Interval(found.value, found.low, found.high, int(mean.df) + 1)
 
 
-def speedup(baseline: Iterable[float], values: Iterable[float], confidence: float = CONFIDENCE) -> Interval:
+def speedup(baseline: Iterable[float], values: Iterable[float]) -> Interval:
     """Return `baseline` ÷ `values` as a ratio of geometric means, with Welch's interval in log space.
 
     Both are one figure a trial, in the same unit; above 1 means faster than the baseline. If neither side varies at
@@ -174,10 +178,10 @@ def speedup(baseline: Iterable[float], values: Iterable[float], confidence: floa
     covers less if one side has few trials and an SD 1.5 to 4 times the other's: 93.3 % at 5 against 3 trials, 92.7 %
     at 10 against 3, 88 % at 10 against 2.
     """
-    return log_difference(log_mean(baseline), log_mean(values)).interval(confidence)
+    return log_difference(log_mean(baseline), log_mean(values)).interval()
 
 
-def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+def median_interval(samples: Sequence[float]) -> Interval:
     """Return the median of the samples of one trial, with the narrowest symmetric order-statistic interval.
 
     Distribution-free: [x_(k), x_(n-k+1)] holds the median with P(k <= B <= n-k), B binomial(n, 1/2). Bounds are None
@@ -188,7 +192,7 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
     if not n:
         raise ValueError("no samples")
     value = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
-    rank = _median_rank(n, confidence)
+    rank = _median_rank(n)
     if not rank:
         return Interval(value, None, None, n)
     return Interval(value, ordered[rank - 1], ordered[n - rank], n)
@@ -212,25 +216,24 @@ def mode_score(outcomes: Iterable[Outcome | tuple]) -> ModeScore:
     averaged = [model for model in ok if model.speedup is not None and 0 < model.speedup < math.inf]
     if not averaged:
         return ModeScore(None, 0, len(ok), len(models))
-    mean = math.fsum(math.log(model.speedup) for model in averaged) / len(averaged)
-    half = half_width([_stored_error(model) for model in averaged])
-    bounds = (None, None) if half is None else (_exp(mean - half), _exp(mean + half))
-    return ModeScore(_exp(mean), len(averaged), len(ok), len(models), *bounds)
+    estimates = [stored_log_mean(one.speedup, one.low, one.high, one.trials, _STORED_DF) for one in averaged]
+    found = mean_of_estimates(estimates).interval()
+    return ModeScore(found.value, len(averaged), len(ok), len(models), found.low, found.high)
 
 
-def half_width(errors: Sequence[tuple[float, float] | None]) -> float | None:
-    """Return half the 95 % interval of the mean of independent figures. `errors`: (standard error, df) of each, None
-    if unknown; then the result is None."""
-    if any(error is None for error in errors):
-        return None
-    largest = max(error for error, _ in errors)
+def mean_of_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
+    """Return the mean of independent estimates; its error is None if one of theirs is."""
+    value = math.fsum(one.value for one in estimates) / len(estimates)
+    if any(one.error is None for one in estimates):
+        return LogEstimate(value, None, 0)
+    largest = max(one.error for one in estimates)
     if largest == 0.0:
-        return 0.0
+        return LogEstimate(value, 0.0, math.fsum(one.df for one in estimates))
     # scaled: squares of tiny errors would underflow to 0 ÷ 0
-    variances = [(error / largest) ** 2 for error, _ in errors]
+    variances = [(one.error / largest) ** 2 for one in estimates]
     variance = math.fsum(variances)
-    df = variance**2 / math.fsum(v**2 / df for v, (_, df) in zip(variances, errors, strict=True))
-    return t_quantile(df) * largest * math.sqrt(variance) / len(errors)
+    df = variance**2 / math.fsum(v**2 / one.df for v, one in zip(variances, estimates, strict=True))
+    return LogEstimate(value, largest * math.sqrt(variance) / len(estimates), df)
 
 
 def enough(medians: Sequence[float], target: float, least: int = LEAST_TRIALS) -> bool:
@@ -267,11 +270,11 @@ def enough(medians: Sequence[float], target: float, least: int = LEAST_TRIALS) -
 
 
 @lru_cache(maxsize=1024)
-def t_quantile(df: float, confidence: float = CONFIDENCE) -> float:
-    """Two-sided quantile of Student's t: P(|T| <= result) = confidence, with `df` > 0 degrees of freedom."""
+def t_quantile(df: float) -> float:
+    """Two-sided quantile of Student's t: P(|T| <= result) = CONFIDENCE, with `df` > 0 degrees of freedom."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(df, 0.5 + confidence / 2))
+    return float(stdtrit(df, 0.5 + CONFIDENCE / 2))
 
 
 def t_tail(t: float, df: float) -> float:
@@ -282,28 +285,18 @@ def t_tail(t: float, df: float) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _median_rank(n: int, confidence: float) -> int:
-    """Largest k for which P(k <= binomial(n, 1/2) <= n - k) reaches the confidence; 0 if there is none."""
+def _median_rank(n: int) -> int:
+    """Largest k for which P(k <= binomial(n, 1/2) <= n - k) reaches CONFIDENCE; 0 if there is none."""
     # not by SciPy: every trial calls this in a fresh process, which would load it while it measures
     low, high = n // 2, n - n // 2
     pmf = math.exp(math.lgamma(n + 1) - math.lgamma(low + 1) - math.lgamma(high + 1) - n * math.log(2))
     covered = pmf if low == high else 2 * pmf
     # outward from the centre: about sqrt(n) steps instead of n
-    while covered < confidence and low > 0:
+    while covered < CONFIDENCE and low > 0:
         pmf *= low / (n - low + 1)
         low -= 1
         covered += 2 * pmf
     return low
-
-
-def _stored_error(model: Outcome) -> tuple[float, float] | None:
-    """Standard error of the log-speedup and its degrees of freedom, as far as its stored bounds tell them."""
-    low, high, trials = model.low, model.high, model.trials
-    # written so that NaN, which stands for unknown in a frame, fails it too
-    if low is None or high is None or trials is None or not (0 < low <= high < math.inf and trials >= 2):
-        return None
-    df = _STORED_DF * (trials - 1)
-    return math.log(high / low) / 2 / t_quantile(df), df
 
 
 def _exp(value: float) -> float:

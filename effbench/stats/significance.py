@@ -57,12 +57,12 @@ def compare(before: Sequence[float], after: Sequence[float], floor: float = FLOO
     change: no number of trials averages it out. Raises ValueError as `geometric_mean` does, and for a negative or
     infinite `floor`.
     """
-    _check(floor, ALPHA)
+    _check(floor)
     old, new = log_mean(before), log_mean(after)
     difference = log_difference(new, old)
     if difference.error is None:
         return Comparison(difference.interval().value)
-    return _comparison(difference, _smallest(old, new, floor, POWER, ALPHA))
+    return _comparison(difference, _smallest(old, new, floor))
 
 
 def compare_pairs(before: Mapping[int, float], after: Mapping[int, float], floor: float = FLOOR) -> Comparison:
@@ -107,25 +107,20 @@ def significant(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]
     return [p is not None and bool(next(adjusted)) for p in p_values]
 
 
-def smallest_slowdown(
-    sd_log: float, trials: int, floor: float = FLOOR, power: float = POWER, alpha: float = ALPHA
-) -> float:
-    """Return the smallest relative slowdown (0.05 = 5 %) that is significant and beyond the floor with this `power`.
+def smallest_slowdown(sd_log: float, trials: int, floor: float = FLOOR) -> float:
+    """Return the smallest relative slowdown (0.05 = 5 %) that is called slower in four cases of five.
 
     Two sweeps of `trials` trials each, whose log figures have a standard deviation of `sd_log` between processes on
     both sides. Never below the floor. A correction over many cells, as Benjamini–Hochberg's, needs more than this.
-    Raises ValueError for a negative `sd_log`, under two `trials`, a `power` outside 0.5 to 1, and an impossible `floor`
-    or `alpha`.
+    Raises ValueError for a negative `sd_log`, under two `trials`, and a negative or infinite `floor`.
     """
-    _check(floor, alpha)
+    _check(floor)
     if not 0 <= sd_log < math.inf:
         raise ValueError(f"a standard deviation is finite and not negative, unlike {sd_log!r}")
     if trials < 2:
         raise ValueError(f"a comparison needs at least two trials a side, not {trials}")
-    if not 0.5 <= power < 1:
-        raise ValueError(f"a power lies between 0.5 and 1, unlike {power!r}")
     side = LogEstimate(0.0, sd_log / math.sqrt(trials), trials - 1)
-    return _smallest(side, side, floor, power, alpha)
+    return _smallest(side, side, floor)
 
 
 def noise_threshold(levels: Iterable[Sequence[float | None]]) -> float | None:
@@ -158,18 +153,16 @@ def p_value_of(difference: LogEstimate) -> float:
     return t_tail(difference.value / difference.error, difference.df)
 
 
-def _check(floor: float, alpha: float) -> None:
+def _check(floor: float) -> None:
     if not 0 <= floor < math.inf:
         raise ValueError(f"a floor is finite and not negative, unlike {floor!r}")
-    if not 0 < alpha < 1:
-        raise ValueError(f"a significance level lies between 0 and 1, unlike {alpha!r}")
 
 
 # --- power ---
 
 
-def _smallest(before: LogEstimate, after: LogEstimate, floor: float, power: float, alpha: float) -> float:
-    """Smallest relative slowdown called slower with probability `power`, if the standard errors are the true ones.
+def _smallest(before: LogEstimate, after: LogEstimate, floor: float) -> float:
+    """Smallest relative slowdown called slower with probability POWER, if the standard errors are the true ones.
 
     The difference of the means is normal, and independent of the two sample variances, which decide how large it must
     be to be called slower. So the power is the mean, over those variances, of a normal distribution's tail.
@@ -178,10 +171,10 @@ def _smallest(before: LogEstimate, after: LogEstimate, floor: float, power: floa
     if error <= _ROUNDING:
         return floor
     least = math.log1p(floor) / error
-    if least >= _most_critical(before.df, after.df, alpha):  # whatever the sample variances, the floor decides
-        return _grown(least + _normal_quantile(power), error)
-    critical, weights = _critical((before.error / error) ** 2, before.df, after.df, alpha)
-    return _least_found(critical, weights, error, floor, power)
+    if least >= _most_critical(before.df, after.df):  # whatever the sample variances, the floor decides
+        return _grown(least + _power_quantile(), error)
+    critical, weights = _critical((before.error / error) ** 2, before.df, after.df)
+    return _least_found(critical, weights, error, floor)
 
 
 def _smallest_paired(ratios: LogEstimate, floor: float) -> float:
@@ -193,10 +186,10 @@ def _smallest_paired(ratios: LogEstimate, floor: float) -> float:
 
     variances, weights = _variance_nodes(ratios.df)
     critical = stdtrit(ratios.df, 1 - ALPHA / 2) * np.sqrt(variances)
-    return _least_found(critical, weights, ratios.error, floor, POWER)
+    return _least_found(critical, weights, ratios.error, floor)
 
 
-def _least_found(critical: Any, weights: Any, error: float, floor: float, power: float) -> float:
+def _least_found(critical: Any, weights: Any, error: float, floor: float) -> float:
     """By Newton's method within bounds: `critical` are the least significant differences, in standard errors, with
     their weights."""
     import numpy as np
@@ -204,10 +197,10 @@ def _least_found(critical: Any, weights: Any, error: float, floor: float, power:
 
     needed = np.maximum(critical, math.log1p(floor) / error)
     low, high = 0.0, float(needed.max()) + 10.0
-    middle = float(needed @ weights) + _normal_quantile(power)
+    middle = float(needed @ weights) + _power_quantile()
     while high - low > 1e-9 * high:
         beyond = middle - needed
-        excess = float(ndtr(beyond) @ weights) - power
+        excess = float(ndtr(beyond) @ weights) - POWER
         low, high = (low, middle) if excess >= 0 else (middle, high)
         slope = float(np.exp(-(beyond**2) / 2) @ weights) / math.sqrt(2 * math.pi)
         step = excess / slope if slope else math.inf
@@ -223,25 +216,25 @@ def _grown(differences: float, error: float) -> float:
     return math.expm1(exponent) if exponent < 709.0 else math.inf
 
 
-@lru_cache(maxsize=64)
-def _normal_quantile(probability: float) -> float:
+@lru_cache(maxsize=1)
+def _power_quantile() -> float:
     from scipy.special import ndtri
 
-    return float(ndtri(probability))
+    return float(ndtri(POWER))
 
 
 @lru_cache(maxsize=256)
-def _most_critical(df_before: float, df_after: float, alpha: float) -> float:
+def _most_critical(df_before: float, df_after: float) -> float:
     """An upper bound of `_critical`, whatever the share: the fewest degrees of freedom that Welch's formula gives, and
     the largest variance."""
     from scipy.special import stdtrit
 
     (old, _), (new, _) = _variance_nodes(df_before), _variance_nodes(df_after)
     largest = max(float(old.max()), float(new.max()))
-    return float(stdtrit(min(df_before, df_after), 1 - alpha / 2)) * math.sqrt(largest)
+    return float(stdtrit(min(df_before, df_after), 1 - ALPHA / 2)) * math.sqrt(largest)
 
 
-def _critical(share: float, df_before: float, df_after: float, alpha: float) -> tuple:
+def _critical(share: float, df_before: float, df_after: float) -> tuple:
     """Least significant differences in true standard errors, and how probable each is.
 
     Over a grid of the two sample variances; `share` is that of `before` in the true variance of the difference.
@@ -253,7 +246,7 @@ def _critical(share: float, df_before: float, df_after: float, alpha: float) -> 
     a, b = share * old[:, None], (1 - share) * new[None, :]
     total = a + b
     df = total**2 / (a**2 / df_before + b**2 / df_after)
-    critical = stdtrit(df, 1 - alpha / 2) * np.sqrt(total)
+    critical = stdtrit(df, 1 - ALPHA / 2) * np.sqrt(total)
     return critical.ravel(), np.outer(old_weights, new_weights).ravel()
 
 

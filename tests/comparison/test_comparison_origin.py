@@ -55,7 +55,6 @@ def test_another_revision_is_a_worktree_that_goes_again(repository):
         assert found.interpreter.python is None
         assert (folder / "net.py").read_text() == "WIDTH = 1\n"
         assert folder.name == "app", "the same place within the repository"
-        assert found.revision == old["git_revision"]
         assert found.why is None
     assert not folder.exists()
     listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True).stdout
