@@ -9,7 +9,7 @@ from typing import Any
 from effbench.analysis.limits import PATTERNS, ExceptionRule
 from effbench.analysis.swept import row_names
 from effbench.comparison.events import Event, History, SeriesId, event_id
-from effbench.comparison.history import judgeable
+from effbench.comparison.history import judgeable, matches
 from effbench.errors import UsageError, nearest
 from effbench.printable import one_line
 from effbench.report.history_table import HistoryTable, read
@@ -48,9 +48,7 @@ def acknowledge(args: argparse.Namespace, exceptions: Sequence[ExceptionRule]) -
         fitting = [
             event
             for event in candidates
-            if event.acknowledged is None
-            and rule.is_of(event.series.metric)
-            and rule.fits({**cells[event.series.cell_key], "hardware": event.series.place})
+            if event.acknowledged is None and matches(rule, event, cells[event.series.cell_key])
         ]
         if not fitting:
             what = f"fits {rule}" if patterns else f"came with {args.sweep}"

@@ -302,10 +302,15 @@ class _Judging:
 
     def _excepted(self, event: Event, exceptions: list[ExceptionRule]) -> Event:
         """Return the event, acknowledged with the reason of the last exception that matches."""
-        hardware = event.series.place.partition(" (interpreter ")[0].partition(" (folder ")[0]
-        cell = {**self.series.cells[event.series.cell_key], "hardware": hardware}
-        rules = [rule for rule in exceptions if rule.is_of(event.series.metric) and rule.fits(cell)]
+        cell = self.series.cells[event.series.cell_key]
+        rules = [rule for rule in exceptions if matches(rule, event, cell)]
         return replace(event, acknowledged=rules[-1].reason) if rules else event
+
+
+def matches(rule: ExceptionRule, event: Event, cell: Mapping[str, Any]) -> bool:
+    """Return whether an exception is about the metric and the cell (its row) of an event."""
+    hardware = event.series.place.partition(" (interpreter ")[0].partition(" (folder ")[0]
+    return rule.is_of(event.series.metric) and rule.fits({**cell, "hardware": hardware})
 
 
 def _acknowledged(events: list[Event], candidates: list[Mapping[str, Any]], sweep_ids: list[str]) -> list[Event]:

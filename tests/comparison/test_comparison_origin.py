@@ -79,60 +79,35 @@ def test_the_worktree_goes_where_the_run_fails(repository):
     assert not Path(found.interpreter.folder).exists()
 
 
-def test_the_same_on_both_sides_has_nothing_to_take_turns(repository):
-    with origins.origin(HERE.facts(), HERE.facts(), HERE, [cell()]) as found:
-        assert found.interpreter is None
-        assert "only the machine can differ" in found.why
-
-
-def test_models_of_effbench_do_not_need_the_folder(repository):
-    old = HERE.facts()
-    commit(repository, "two")
-    with origins.origin(old, HERE.facts(), HERE, [cell("effbench.models.mlp.MLP")]) as found:
-        assert "only the machine can differ" in found.why
-
-
-@pytest.mark.parametrize(
-    "own",
-    [
-        {},
-        {"target": "effbench.models.mlp.MLP", "mode": "my.Mode"},
-        {"target": "effbench.models.mlp.MLP", "training": {"loss": "my_pkg.loss"}},
-    ],
-)
-def test_whatever_is_the_users_does(own):
-    assert targets([cell(**own)])
-
-
-def test_a_loss_of_effbench_is_none_of_the_users():
-    assert not targets([cell("effbench.models.mlp.MLP", training={"loss": "mean-square"})])
-
-
-def test_a_target_within_a_target_counts():
+def test_what_the_user_wrote():
+    own = "effbench.models.mlp.MLP"
+    assert targets([cell()]) and targets([cell(own, mode="my.Mode")])
+    assert targets([cell(own, training={"loss": "my_pkg.loss"})])
+    assert not targets([cell(own, training={"loss": "mean-square"})])
     inner = {"_target_": "torch.nn.Sequential", "parts": [{"_target_": "my_pkg.Layer"}]}
     one = cell("torch.nn.DataParallel")
     model = {**one.model, "module": {"_target_": "torch.nn.DataParallel", "module": inner}}
     assert targets([replace(one, model=model)]) == ["my_pkg.Layer"]
 
 
-@pytest.mark.parametrize(
-    ("changed", "why"),
-    [
-        ({"git_description": "v1-dirty"}, "uncommitted changes (v1-dirty)"),
-        ({"git_revision": "0" * 40, "git_description": "v0"}, "revision 000000000000 is not in this repository"),
-        ({"git_revision": None, "git_description": None}, "is under no version control"),
-        ({"python": "/nowhere/bin/python"}, "interpreter /nowhere/bin/python is not here"),
-    ],
-)
-def test_what_cannot_be_run_says_why(repository, changed, why):
-    with origins.origin({**HERE.facts(), **changed}, HERE.facts(), HERE, [cell()]) as found:
-        assert found.interpreter is None
-        assert why in found.why
-
-
-def test_a_sweep_that_says_nothing():
-    with origins.origin(None, HERE.facts(), HERE, [cell()]) as found:
-        assert "does not record" in found.why
+def test_what_cannot_be_run_says_why(repository):
+    old = HERE.facts()
+    commit(repository, "two")
+    new = HERE.facts()
+    for before, cells, software, why in (
+        (new, [cell()], None, "only the machine can differ"),
+        (old, [cell("effbench.models.mlp.MLP")], None, "only the machine can differ"),
+        (new, [cell()], "torch_version 2.12 → 2.13", "is no longer here (torch_version 2.12 → 2.13)"),
+        ({**old, "git_description": "v1-dirty"}, [cell()], None, "uncommitted changes (v1-dirty)"),
+        ({**old, "git_revision": "0" * 40}, [cell()], None, "revision 000000000000 is not in this repository"),
+        ({**old, "git_revision": None, "git_description": None}, [cell()], None, "is under no version control"),
+        ({**old, "python": "/nowhere/bin/python"}, [cell()], None, "interpreter /nowhere/bin/python is not here"),
+        (None, [cell()], None, "does not record"),
+        (old, [cell("later.py:Net")], None, "later.py:Net of the baseline is not in it"),
+    ):
+        (repository / "later.py").write_text("")
+        with origins.origin(before, new, HERE, cells, software) as found:
+            assert found.interpreter is None and why in found.why
     with pytest.raises(UsageError, match="does not record its interpreter"):
         origins.current(None, "s1", [cell()])
 
@@ -225,19 +200,6 @@ def test_what_is_installed_is_no_matter_of_revisions(repository, tmp_path):
         assert found == origins.Origin(other)
 
 
-def test_a_module_that_the_revision_does_not_have(repository):
-    old = HERE.facts()
-    (repository / "later.py").write_text("")
-    commit(repository, "two")
-    with origins.origin(old, HERE.facts(), HERE, [cell("later.py:Net")]) as found:
-        assert found.why == "later.py:Net of the baseline is not in it"
-
-
-def test_other_software_at_the_same_path_is_said(repository):
-    with origins.origin(HERE.facts(), HERE.facts(), HERE, [cell()], "torch_version 2.12 → 2.13") as found:
-        assert "is no longer here (torch_version 2.12 → 2.13)" in found.why
-
-
 def test_a_revision_without_the_folder(repository):
     old = HERE.facts()
     (repository.parent / "later").mkdir()
@@ -249,33 +211,25 @@ def test_a_revision_without_the_folder(repository):
         assert "has no folder later" in found.why
 
 
-class TestCurrent:
-    def test_where_it_ran(self, repository):
-        assert origins.current(HERE.facts(), "s1", [cell()]) == (HERE, None)
-
-    def test_from_elsewhere_it_needs_its_folder(self, repository, monkeypatch):
-        facts = HERE.facts()
-        monkeypatch.chdir(repository.parent)
-        interpreter, moved = origins.current(facts, "s1", [cell()])
-        assert interpreter == Interpreter(folder=str(repository))
-        assert moved is None
-
-    def test_what_has_changed_since_is_said(self, repository):
-        facts = HERE.facts()
-        commit(repository, "two")
-        assert "the sweep ran" in origins.current(facts, "s1", [cell()])[1]
-        assert origins.current(facts, "s1", [cell("effbench.models.mlp.MLP")]) == (HERE, None), "no code of the folder"
-
-    def test_other_changes_to_the_same_commit_are_told(self, repository):
-        (repository / "net.py").write_text("WIDTH = 2\n")
-        facts = HERE.facts()
-        assert origins.current(facts, "s1", [cell()]) == (HERE, None)
-        (repository / "net.py").write_text("WIDTH = 3\n")
-        assert "differ from those that the sweep ran" in origins.current(facts, "s1", [cell()])[1]
-        del facts["git_changes"]  # as sweeps of before recorded it
-        assert "does not record which changes" in origins.current(facts, "s1", [cell()])[1]
-
-    @pytest.mark.parametrize("gone", [{"folder": "/nowhere/at/all"}, {"python": "/nowhere/bin/python"}])
-    def test_what_is_not_here(self, repository, gone):
+def test_the_interpreter_of_a_sweep(repository, monkeypatch):
+    facts = HERE.facts()
+    assert origins.current(facts, "s1", [cell()]) == (HERE, None)
+    for gone in ({"folder": "/nowhere/at/all"}, {"python": "/nowhere/bin/python"}):
         with pytest.raises(UsageError, match="which is not here"):
-            origins.current({**HERE.facts(), **gone}, "s1", [cell()])
+            origins.current({**facts, **gone}, "s1", [cell()])
+    with monkeypatch.context() as patch:  # from elsewhere it needs its folder
+        patch.chdir(repository.parent)
+        assert origins.current(facts, "s1", [cell()]) == (Interpreter(folder=str(repository)), None)
+    commit(repository, "two")
+    assert "the sweep ran" in origins.current(facts, "s1", [cell()])[1]
+    assert origins.current(facts, "s1", [cell("effbench.models.mlp.MLP")]) == (HERE, None), "no code of the folder"
+
+
+def test_other_uncommitted_changes_are_reported(repository):
+    (repository / "net.py").write_text("WIDTH = 2\n")
+    facts = HERE.facts()
+    assert origins.current(facts, "s1", [cell()]) == (HERE, None)
+    (repository / "net.py").write_text("WIDTH = 3\n")
+    assert "differ from those that the sweep ran" in origins.current(facts, "s1", [cell()])[1]
+    del facts["git_changes"]  # as older sweeps recorded it
+    assert "does not record which changes" in origins.current(facts, "s1", [cell()])[1]
