@@ -84,50 +84,36 @@ def test_an_empty_file_changes_nothing(folder):
     assert read(written(folder, "# nothing\n")) == read()
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+def test_what_cannot_be_used(folder):
+    for text, said in (
         ("- a\n- b", "holds no mapping"),
         ("floor: [", "is no YAML"),
         ("flor: 0.1", "unknown setting flor; did you mean floor?"),
         ("limits: 3", "maps no metric"),
-        ("\xff\xfe", "unacceptable|is no YAML|unknown setting"),
-    ],
-)
-def test_files_that_cannot_be_used(folder, text, said):
-    path = written(folder, text)
-    with pytest.raises(ConfigError, match=said):
-        read(path)
-
-
-def test_a_file_that_was_found_by_itself_is_named(folder):
+    ):
+        path = written(folder, text)
+        with pytest.raises(ConfigError, match=said):
+            read(path)
+    (folder / "x.yaml").write_bytes(b"floor: \xff\xfe")
+    for name, said in (
+        ("x.yaml", "is no YAML"),
+        ("nothing/there.yaml", "cannot read nothing/there.yaml: No such file"),
+        ("defualt", "did you mean default?"),
+        ("conf/check", "cannot read conf/check"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            read(name)
+    for word in ("floor", "=3", "floor=[", "floor=", "floor.x=3", "a..b=1", "limits=3", "floor=nan"):
+        with pytest.raises(ConfigError):
+            read(None, [word])
+    # a file that was found by itself is named
     written(folder, "lr: 0.1", "conf/check/default.yaml")
     with pytest.raises(ConfigError, match=r"^conf/check/default.yaml: unknown setting lr"):
         read()
 
 
-def test_bytes_that_are_no_text(folder):
-    path = folder / "x.yaml"
-    path.write_bytes(b"floor: \xff\xfe")
-    with pytest.raises(ConfigError, match="is no YAML"):
-        read(str(path))
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("nothing/there.yaml", "cannot read nothing/there.yaml: No such file"),
-        ("defualt", "did you mean default?"),
-        ("conf/check", "cannot read conf/check"),
-    ],
-)
-def test_names_that_mean_nothing(folder, name, said):
-    written(folder, "floor: 0.1")
-    with pytest.raises(ConfigError, match=said):
-        read(name)
-
-
-@pytest.mark.parametrize("word", ["floor", "=3", "floor=[", "floor=", "floor.x=3", "a..b=1", "limits=3", "floor=nan"])
-def test_settings_that_cannot_be(word):
-    with pytest.raises(ConfigError):
-        read(None, [word])
+def test_interpolations_stay_text(folder, monkeypatch):
+    """A file cannot read the environment."""
+    monkeypatch.setenv("SECRET", "0.5")
+    with pytest.raises(ConfigError, match=r"floor=\$\{oc.env:SECRET\}"):
+        read(written(folder, "floor: ${oc.env:SECRET}"))
