@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from effbench.commands import options
-from effbench.commands.compare import across_of, add_choice, chosen, limits_of, render, show, wanted_cells
+from effbench.commands.compare import across_of, add_choice, chosen, limits_for, render, show, wanted_cells
 from effbench.comparison.compare import Compared, compare_sweeps
 from effbench.comparison.gate import baseline_of, command_for, failing, unchecked, verdict_line
 from effbench.comparison.verdicts import Verdict
@@ -75,7 +75,7 @@ def checked(args: argparse.Namespace) -> tuple[Compared, comparison.Shows, Confi
     """Return the comparison, the command that shows a row of it, and what `--confirm` did, if asked for."""
     if args.out and args.format == "table":
         raise UsageError("check --out needs a --format such as markdown or json: a table is for the terminal")
-    limits = limits_of(args)
+    limits = limits_for(args)
     across = across_of(args.across)
     with Store.open(args.db, mode="read") as store:
         sweep = store.find_sweep(args.sweep)

@@ -7,13 +7,13 @@ import fnmatch
 import io
 from collections.abc import Callable, Sequence
 
-from effbench.analysis.limits import Limits, check_metric
+from effbench.analysis.limits import Limits, check_metric, limits_of
 from effbench.commands import options
 from effbench.comparison.compare import Compared, compare_parts, compare_sweeps, find
 from effbench.comparison.settings import read
 from effbench.comparison.sides import ACROSS, BY_ENVIRONMENT
 from effbench.comparison.verdicts import STATUS, Change, Pair, Verdict
-from effbench.errors import UsageError
+from effbench.errors import ConfigError, UsageError
 from effbench.report import comparison
 from effbench.store.store import Store
 from effbench.terminal import PLAIN_WIDTH, Console, escape, terminal
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 def compare(store: Store, args: argparse.Namespace) -> Compared:
     """Compare what the arguments ask for. Raises UsageError, ConfigError, NothingFoundError."""
-    limits = limits_of(args)
+    limits = limits_for(args)
     keep = wanted_cells(args.cell)
     if args.by:
         if len(args.sweeps) != 1:
@@ -91,26 +91,18 @@ def compare(store: Store, args: argparse.Namespace) -> Compared:
     return compare_sweeps(store, before, after, limits, across_of(args.across), args.on, keep)
 
 
-def limits_of(args: argparse.Namespace) -> Limits:
+def limits_for(args: argparse.Namespace) -> Limits:
     """Return the limits of the configuration, with the options on top."""
     limits = read(args.config, args.settings)
     if args.floor:
-        limits.floor_for_all = fraction(args.floor)
+        try:
+            limits.floor_for_all = limits_of({"floor": args.floor}).floor
+        except ConfigError as error:
+            raise UsageError(f"--{error}") from error
         limits.source = f"{limits.source}, --floor {args.floor}"
     if args.metric:
         limits.metrics = tuple(check_metric(name) for name in dict.fromkeys(args.metric))
     return limits
-
-
-def fraction(text: str) -> float:
-    """`3%` and `0.03` are the same."""
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError as error:
-        raise UsageError(f"--floor {text}: give a size such as 3% or 0.03") from error
-    if not 0 <= value < 1:
-        raise UsageError(f"--floor {text} is {value:.0%}: give a share below 100 %, such as 3% or 0.03")
-    return value
 
 
 def words_of(option: str, text: str | None, allowed: Sequence[str]) -> tuple[str, ...]:
