@@ -1,4 +1,4 @@
-"""How often does the detector of `effbench history` cry wolf, and what does it find? Beside it, Otava's E-Divisive.
+"""How often does the detector of `effbench history` alarm falsely, what does it find, and how many sweeps does it need?
 
     python benchmarks/changepoints.py [--series 300] [--sweeps 60] [--otava PYTHON] [--format text|markdown]
 
@@ -8,6 +8,9 @@ a change within one sweep. `off`: mean distance in sweeps of the change that is 
 within five. Below the table stands how often the range of sweeps that effbench states holds a planted step. `--otava`:
 an interpreter that has apache-otava; it gets the same series, not as logarithms, and is asked twice: with its own
 defaults, and with p = 1e-5 and a least magnitude of 2 %.
+
+A second table shows, by the number of sweeps, the smallest step (of `STEPS`) of which 95 % are found within one sweep,
+in the middle · three sweeps before the end; `none` if none is; and the share of unchanged series with a change.
 """
 
 from __future__ import annotations
@@ -22,7 +25,15 @@ from dataclasses import dataclass
 import numpy as np
 import tables
 
-from effbench.analysis.changepoints import find_all
+from effbench.stats.changepoints import PERSISTENCE, find_all
+
+LENGTHS = (6, 7, 8, 9, 10, 12, 15, 20, 30, 60)
+NOISE = (0.005, 0.01, 0.03)
+#: Steps that are tried (0.05: 5 % slower).
+STEPS = (
+    0.021, 0.0225, 0.025, 0.0275, 0.03, 0.035, 0.04, 0.045, 0.05, 0.06, 0.07, 0.08, 0.09, 0.1, 0.12, 0.14, 0.17, 0.2,
+    0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.25, 1.5, 2.0,
+)  # fmt: skip
 
 OTAVA = """
 import json, sys
@@ -119,6 +130,35 @@ def held(values: np.ndarray, planted: int) -> str:
     return f"the stated range, {width:.1f} sweeps on average, holds it in {share:.1%} of {len(ranges)} series"
 
 
+def smallest(noise: np.ndarray, at: int) -> str:
+    """The smallest of STEPS at `at` that is found within one sweep in 95 % of the series; larger ones are taken to be
+    found, too."""
+
+    def is_found(step: float) -> bool:
+        values = noise.copy()
+        values[:, at:] += np.log1p(step)
+        return np.mean([any(abs(place - at) <= 1 for place in places) for places in ours(values)]) >= 0.95
+
+    low, high = 0, len(STEPS)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_found(STEPS[middle]) else (middle + 1, high)
+    return f"{100 * STEPS[low]:.3g} %" if low < len(STEPS) else "none"
+
+
+def power_rows(series: int) -> list[list[str]]:
+    random = np.random.default_rng(20260102)
+    rows = []
+    for sweeps in LENGTHS:
+        row, false = [str(sweeps)], 0
+        for sd in NOISE:
+            noise = random.normal(0, sd, (series, sweeps))
+            false += sum(map(bool, ours(noise)))
+            row.append(" · ".join(smallest(noise, at) for at in dict.fromkeys((sweeps // 2, sweeps - PERSISTENCE))))
+        rows.append([*row, f"{false} of {len(NOISE) * series}"])
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--series", type=int, default=300)
@@ -148,6 +188,8 @@ def main() -> None:
         if len(case.planted) == 1:
             print(f"{case.name}: {held(case.values, *case.planted)}")
     print(", ".join(f"{name}: {spent:.1f} s" for name, spent in seconds.items()))
+    head = ["sweeps", *(f"noise {100 * sd:.2g} %" for sd in NOISE), "false, unchanged"]
+    print(f"\n{tables.render(head, power_rows(args.series), args.format)}")
 
 
 if __name__ == "__main__":

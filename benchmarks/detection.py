@@ -1,69 +1,459 @@
-"""Which slowdowns do `compare`, `check --confirm` and `history` find, how often do they cry wolf, and do others' rules?
+"""Which slowdowns do `compare`, `check --confirm` and `history` find, how often do they alarm falsely, and do others'
+rules?
 
     python benchmarks/detection.py [--runs 200] [--seed 0] [--otava PYTHON] [--quick] [--format text|markdown]
 
-Nothing is measured here: real sweeps of unchanged cells on an H200, recorded with `record_noise.py`, are replayed.
+Nothing is measured: real sweeps of unchanged cells on an H200, recorded with `record_noise.py`, are replayed.
 
-1. As recorded: every pair of unchanged sweeps; and cells with a real delay against the same without it.
-2. Two sweeps of 300 unchanged cells drawn from the recording's noise (`noise_model.py`), and in each such comparison
-   one more cell that is 1, 2, 3, 5 or 10 % slower.
+1. Every pair of unchanged sweeps as recorded, and cells with a real delay against the same without it.
+2. Two sweeps of 300 unchanged cells drawn from the recording's noise, and in each one more cell that is 1, 2, 3, 5 or
+   10 % slower.
 3. Series of 60 sweeps of that noise with a step, with a step that is undone, and without any.
 
-All of it goes through effbench's own rules and through those of other projects (`peers_rules.py`), Otava's by an
-interpreter of its own (`python -m venv otava && otava/bin/pip install apache-otava`, then `--otava otava/bin/python`).
+effbench's rules are the functions that `effbench compare`, `check` and `history` call. Those of other projects are
+written from their sources and see latencies, as their projects would: TorchBench's 7 % of one median, pyperf's pooled
+t-test, asv's Mann–Whitney test (p < 0.002) with a factor of 1.1, Conbench's z-score of 5 over its lookback, and Otava's
+change points by an interpreter that has apache-otava (`--otava`). Only slowdowns count.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
+import math
+import statistics
+import subprocess
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import detection_history as history
-import detection_recorded as as_recorded
-import detection_sweeps as sweeps
-import noise_model
+import numpy as np
 import tables
-from detection_sweeps import Settings
+from scipy import stats
 
-#: Runs and cells of a look.
-QUICK = (3, 30)
-#: Name -> how two unchanged sweeps differ besides the recorded noise.
-SCENARIOS = {
-    "as recorded": Settings(),
-    "0.5 % drift": Settings(drift=0.005, slow=False),
-    "1 % drift": Settings(drift=0.01, slow=False),
-    "launch-bound cells at 20 %": Settings(host_spread=sweeps.HOST_SPREAD, slow=False),
+from effbench.comparison.settings import read
+from effbench.comparison.verdicts import Change, Pair, Verdict, judge
+from effbench.stats.changepoints import find_all
+from effbench.stats.significance import LEAST_PAIRS, compare_pairs, confirms, noise_threshold
+from effbench.store.sides import CellResult
+
+RECORDING = Path(__file__).resolve().parents[1] / "results" / "reference" / "noise-h200.jsonl"
+#: Figures with noise, lower being better; the rest of a trial is the same in every recorded one.
+FIGURES = ("latency_ms", "period_ms", "gpu_busy_ms", "energy_mj")
+CONSTANT = ("peak_allocated_bytes", "kernels")
+TIMES, HOST_TIMES = FIGURES[:3], FIGURES[:2]
+TRIALS = 5
+LEVELS = (0.01, 0.02, 0.03, 0.05, 0.10)
+HISTORY = 20
+SCREENED, AGAIN, CONFIRMED, WITH_HISTORY = (
+    f"effbench, {how}" for how in ("screened", "run again", "in turns", "in turns, with history")
+)
+PEERS = ("TorchBench 7 %", "pyperf t-test", "asv U test, × 1.1", "Conbench z = 5")
+RULES = (SCREENED, AGAIN, CONFIRMED, WITH_HISTORY, *PEERS)
+LIMITS = replace(read(), metrics=(*FIGURES, *CONSTANT))
+#: How a slowed cell is made: of which kind, with which spread of which figures, and what is slowed.
+SLOWED = {
+    "GPU-bound, as recorded": ("GPU-bound", None, (), TIMES),
+    "GPU-bound, 0.5 % spread": ("GPU-bound", 0.005, TIMES, TIMES),
+    "launch-bound, on the host": ("launch-bound", None, (), HOST_TIMES),
+    "launch-bound, 20 % spread, on the host": ("launch-bound", 0.2, HOST_TIMES, HOST_TIMES),
+    "launch-bound, in the kernels": ("launch-bound", None, (), ("gpu_busy_ms",)),
 }
-LEVELS = ", ".join(f"{100 * level:.0f}" for level in sweeps.LEVELS)
+#: Name -> drift of a whole session besides the recorded shifts, spread of launch-bound cells, whether cells are slowed.
+SCENARIOS = {
+    "as recorded": (0.0, None, True),
+    "0.5 % drift": (0.005, None, False),
+    "1 % drift": (0.01, None, False),
+    "launch-bound cells at 20 %": (0.0, 0.2, False),
+}
 
 
-def show(title: str, headings: list[str], rows: list[list[str]], how: str) -> None:
-    print(f"{title}\n\n{tables.render(headings, rows, how)}\n", flush=True)
+# --- the recorded noise ---
 
 
-def recorded(trials: list[dict], draws: int, seed: int, how: str) -> None:
-    rows, pairs, cells = as_recorded.repeated_rows(trials)
-    title = f"Recorded pairs of unchanged sweeps: {pairs} pairs, {cells} cells compared"
-    show(title, ["rule", "pairs without an alarm", "cells called slower", "share"], rows, how)
-    title = f"Cells with a real delay, {draws} draws of five against five trials: called slower, in %"
-    show(title, *as_recorded.delayed_rows(trials, draws, seed), how)
+@dataclass(frozen=True)
+class Drawn:
+    """Trials of one cell in one sweep. `figures` (n, M), NaN if not measured; `values_ms` (n, V) latencies."""
+
+    figures: np.ndarray
+    values_ms: np.ndarray
+
+    def by_round(self, constant: dict[str, float]) -> dict[str, dict[int, float]]:
+        """Metric -> round -> figure."""
+        figures = {
+            name: {number: float(value) for number, value in enumerate(column) if not math.isnan(value)}
+            for name, column in zip(FIGURES, self.figures.T, strict=True)
+        }
+        return figures | {name: dict.fromkeys(range(len(self.figures)), value) for name, value in constant.items()}
 
 
-def replayed(templates: list[noise_model.Template], runs: int, cells: int, seed: int, how: str, mapped) -> None:
-    counted = {}
-    for number, (name, settings) in enumerate(SCENARIOS.items()):
-        chosen = Settings(cells, settings.drift, settings.host_spread, settings.slow)
-        counted[name] = sweeps.simulate(templates, chosen, runs, seed + number, mapped)
-    title = f"Unchanged sweeps of {cells} cells, {runs} runs each: runs without a false alarm, cells called slower"
-    show(title, ["rule", *SCENARIOS], sweeps.false_alarm_rows(list(counted.values())), how)
-    counts = counted["as recorded"]
-    print(f"{sweeps.what_alarmed(counts)}\n")
-    title = f"One slowed cell among {cells} unchanged ones, {runs} runs: found, in %, where slower by {LEVELS} %"
-    show(title, ["rule", *sweeps.SLOWED], sweeps.power_rows(counts), how)
-    title = "How large it is said to be: median error of the ratio, and how often its 95 % interval holds the truth"
-    headings = [f"{step}, {what}" for step in sweeps.STEPS for what in ("error", "held")]
-    show(title, ["slowed", *headings], sweeps.magnitude_rows(counts), how)
+@dataclass(frozen=True)
+class Template:
+    """A recorded cell, from which sweeps are drawn again with the recording's own noise.
+
+    A figure of a trial is its cell's level × the sweep's own shift × the trial's own deviation × what was injected. The
+    shift is that of a recorded sweep, shrunk by what its few trials explain; the deviation is that of a recorded trial
+    from its sweep (all figures of one trial together), widened by what the sweep's mean took away. `shifts` (S, M) and
+    `deviations` (T, M): logarithms; `levels` (M,); `values` (T, V): of a trial's latencies against their median.
+    """
+
+    kind: str
+    levels: np.ndarray
+    shifts: np.ndarray
+    deviations: np.ndarray
+    values: np.ndarray
+    constant: dict[str, float]
+
+    def shift(self, rng: np.random.Generator, drift: float = 0.0) -> np.ndarray:
+        """(M,) of one sweep."""
+        drawn = self.shifts[rng.integers(len(self.shifts))].copy()
+        drawn[: len(TIMES)] += rng.normal(0.0, drift) if drift else 0.0
+        return drawn
+
+    def trials(self, rng: np.random.Generator, shift: np.ndarray, injected: np.ndarray | float = 0.0) -> Drawn:
+        """Five trials of a sweep with this `shift`; `injected`: (M,) logarithms of the change of each figure."""
+        chosen = rng.choice(len(self.deviations), size=TRIALS, replace=len(self.deviations) < TRIALS)
+        figures = np.exp(self.levels + shift + injected + self.deviations[chosen])
+        return Drawn(figures, figures[:, :1] * self.values[chosen])
+
+    def means(self, rng: np.random.Generator, sweeps: int, drift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+        """Two of (sweeps, M): mean logarithms of five trials in each of so many sweeps, and their standard errors."""
+        shifts = np.stack([self.shift(rng, drift) for _ in range(sweeps)])
+        drawn = self.deviations[rng.integers(len(self.deviations), size=(sweeps, TRIALS))]
+        measured = np.maximum((~np.isnan(drawn)).sum(axis=1), 1)
+        mean = np.nansum(drawn, axis=1) / measured
+        squares = np.nansum((drawn - mean[:, None]) ** 2, axis=1)
+        return self.levels + shifts + mean, np.sqrt(squares / np.maximum(measured - 1, 1) / measured)
+
+    def with_spread(self, spread: float, figures: Sequence[str]) -> Template:
+        """The same noise, of these figures wider or narrower: with this standard deviation between trials."""
+        own = np.nanstd(self.deviations, axis=0)
+        factors = np.array([spread / own[i] if f in figures else 1.0 for i, f in enumerate(FIGURES)])
+        return replace(self, shifts=self.shifts * factors, deviations=self.deviations * factors)
+
+
+def load(path: Path = RECORDING) -> list[dict[str, Any]]:
+    """Return the trials of a recording that count: `ok`, with nobody else on the GPU."""
+    with path.open(encoding="utf-8") as file:
+        header, *trials = map(json.loads, file)
+    if header["format"] != 1:
+        raise ValueError(f"{path}: a recording of format {header['format']}, not 1")
+    return [trial for trial in trials if trial["status"] == "ok" and not trial["foreign"]]
+
+
+def sweeps_of(trials: Sequence[dict[str, Any]]) -> dict[tuple[str, str], dict[int, list[dict[str, Any]]]]:
+    """(database, cell) -> sweep -> its trials; of cells that were recorded unchanged in several sweeps."""
+    found: dict[tuple[str, str], dict[int, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for trial in trials:
+        if "delay_us" not in trial:
+            found[trial["db"], trial["cell"]][trial["sweep"]].append(trial)
+    return {key: dict(sweeps) for key, sweeps in sorted(found.items()) if len(sweeps) > 1}
+
+
+def drawn_of(trials: Sequence[dict[str, Any]]) -> Drawn:
+    """Recorded trials as they are."""
+    table = np.array([[trial.get(figure, math.nan) for figure in FIGURES] for trial in trials], float)
+    return Drawn(table, np.array([trial["latencies_ms"] for trial in trials], float))
+
+
+def templates_of(trials: Sequence[dict[str, Any]]) -> list[Template]:
+    return [template(list(sweeps.values())) for sweeps in sweeps_of(trials).values()]
+
+
+def template(sweeps: Sequence[list[dict[str, Any]]]) -> Template:
+    """`sweeps`: trials of one cell, by sweep."""
+    first, drawn = sweeps[0][0], [drawn_of(trials) for trials in sweeps]
+    logs = [np.log(one.figures) for one in drawn]
+    means = np.stack([np.nanmean(one, axis=0) for one in logs])
+    counts = np.stack([(~np.isnan(one)).sum(axis=0) for one in logs])
+    apart = [one - mean for one, mean in zip(logs, means, strict=True)]
+    # a sweep's own mean takes 1 ÷ n of the variance out of its deviations
+    widened = np.concatenate([one * np.sqrt(n / (n - 1)) for one, n in zip(apart, counts, strict=True)])
+    within = np.nansum([np.nansum(one**2, axis=0) for one in apart], axis=0) / (counts - 1).sum(axis=0)
+    level, observed = means.mean(axis=0), means.var(axis=0, ddof=1)
+    between = np.maximum(observed - (within / counts).mean(axis=0), 0.0)
+    values = np.concatenate([one.values_ms / one.figures[:, :1] for one in drawn])
+    constant = {key: first[key] for key in CONSTANT}
+    return Template(first["kind"], level, (means - level) * np.sqrt(between / observed), widened, values, constant)
+
+
+# --- rules ---
+
+
+@dataclass(frozen=True)
+class Case:
+    """A cell before and after. `history` (S, M): geometric means of earlier sweeps, oldest first."""
+
+    kind: str
+    before: Drawn
+    after: Drawn
+    constant: dict[str, float]
+    history: np.ndarray | None = None
+
+
+def screened(cases: Sequence[Case], with_history: bool = False) -> list[Change]:
+    """Return every verdict of a comparison of these cells; keys are their indices."""
+    pairs = []
+    for index, case in enumerate(cases):
+        bound = "launch" if case.kind == "launch-bound" else "compute"
+        sides = (CellResult("ok", None, bound, one.by_round(case.constant)) for one in (case.before, case.after))
+        pairs.append(Pair(str(index), str(index), {}, *sides))
+
+    def threshold(key: str, metric: str) -> float:
+        history = cases[int(key)].history
+        if not with_history or history is None or metric not in FIGURES:
+            return 0.0
+        return noise_threshold([history[:, FIGURES.index(metric)].tolist()]) or 0.0
+
+    return judge(pairs, LIMITS, threshold)
+
+
+def slower(changes: Sequence[Change]) -> dict[int, list[Change]]:
+    """Index of a case -> its alarms."""
+    found: dict[int, list[Change]] = defaultdict(list)
+    for change in changes:
+        if change.gates and change.verdict is Verdict.SLOWER:
+            found[int(change.key)].append(change)
+    return found
+
+
+def is_confirmed(found: Sequence[Change], before: Drawn, after: Drawn) -> bool:
+    """Return whether a re-run in turns shows one of the slowdowns."""
+    for change in found:
+        old, new = (one.by_round({}).get(change.metric, {}) for one in (before, after))
+        pairs = len(old.keys() & new.keys())
+        if pairs >= LEAST_PAIRS and confirms(compare_pairs(old, new, change.limit).low, pairs, change.limit):
+            return True
+    return False
+
+
+def peers(case: Case) -> set[str]:
+    """Return which of the peers' rules call the cell slower."""
+    old, new = case.before, case.after
+    found = set()
+    if new.figures[0, 0] / old.figures[0, 0] - 1 > 0.07:  # one process a side
+        found.add(PEERS[0])
+    first, second = pooled(old, 12), pooled(new, 12)
+    if second.mean() > first.mean() and stats.ttest_ind(second, first).pvalue < 0.05:
+        found.add(PEERS[1])
+    first, second = pooled(old, 4), pooled(new, 4)
+    if np.median(first) < np.median(second) / 1.1 and stats.mannwhitneyu(first, second).pvalue < 0.002:
+        found.add(PEERS[2])
+    if case.history is not None and conbench(case.history[:, 0], float(new.figures[:, 0].mean())):
+        found.add(PEERS[3])
+    return found
+
+
+def pooled(drawn: Drawn, each: int) -> np.ndarray:
+    """(n, V) -> (n × `each`,): means of consecutive values, so of a longer inner loop."""
+    values = drawn.values_ms
+    return values[:, : values.shape[1] // each * each].reshape(len(values), each, -1).mean(axis=2).ravel()
+
+
+def conbench(history: np.ndarray, after: float) -> bool:
+    """conbench/entities/history.py: mean of the last 100 results, and the standard deviation of each one's distance
+    from the mean of those before it."""
+    last = history[-100:]
+    if len(last) < 2:
+        return False
+    before = np.concatenate([last[:1], np.cumsum(last)[:-1] / np.arange(1, len(last))])
+    deviation = float((last - before).std(ddof=1))
+    return deviation > 0 and (after - float(last.mean())) / deviation > 5
+
+
+# --- 1. as recorded ---
+
+
+def recorded_rows(trials: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Every ordered pair of unchanged sweeps of a database."""
+    cells = sweeps_of(trials)
+    alarmed: Counter[str] = Counter()
+    false: Counter[str] = Counter()
+    pairs = compared = 0
+    for tag in sorted({tag for tag, _ in cells}):
+        here = [sweeps for (db, _), sweeps in cells.items() if db == tag]
+        for old, new in itertools.permutations(sorted(set.intersection(*map(set, here))), 2):
+            cases = []
+            for sweeps in here:
+                n = min(len(sweeps[old]), len(sweeps[new]))
+                before, after = (drawn_of(sweeps[number][:n]) for number in (old, new))
+                others = [np.nanmean(np.log(drawn_of(own).figures), axis=0) for n, own in sweeps.items() if n != new]
+                first = sweeps[old][0]
+                constant = {key: first[key] for key in CONSTANT}
+                cases.append(Case(first["kind"], before, after, constant, np.exp(np.stack(others))))
+            called = [peers(case) | ({SCREENED} if index in found else set())
+                      for found in [slower(screened(cases))] for index, case in enumerate(cases)]  # fmt: skip
+            pairs, compared = pairs + 1, compared + len(cases)
+            false.update(rule for one in called for rule in one)
+            alarmed.update(set().union(*called))
+    return [
+        [rule, f"{1 - alarmed[rule] / pairs:.1%}", f"{false[rule]} of {compared}", f"{false[rule] / compared:.2%}"]
+        for rule in (SCREENED, *PEERS)
+    ]
+
+
+def delayed_rows(trials: Sequence[dict[str, Any]], draws: int, seed: int) -> tuple[list[str], list[list[str]]]:
+    """Real delays: five trials of the unchanged cell and five of the delayed one, drawn from a sweep in which all were
+    interleaved; five other rounds are the re-run."""
+    rng = np.random.default_rng(seed)
+    rules = (SCREENED, CONFIRMED, *PEERS[:3])
+    kinds: dict[str, dict[float, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for trial in trials:
+        if "delay_us" in trial:
+            kinds[trial["kind"]][trial["delay_us"]].append(trial)
+    headings, columns = ["rule"], []
+    for kind, levels in sorted(kinds.items()):
+        base, *others = ({trial["round"]: trial for trial in own} for _, own in sorted(levels.items()))
+        effects, shares = [], []
+        for slowed in others:
+            effects.append(mean_latency(slowed) / mean_latency(base) - 1)
+            counts: Counter[str] = Counter()
+            shared = sorted(base.keys() & slowed.keys())
+            for _ in range(draws):
+                order = [shared[i] for i in rng.permutation(len(shared))]
+                again, rest = order[:TRIALS], order[TRIALS:]
+                sides = [drawn_of([side[n] for n in rng.permutation(rest)[:TRIALS]]) for side in (base, slowed)]
+                case = Case(kind, *sides, {})
+                found = slower(screened([case])).get(0, [])
+                counts[SCREENED] += bool(found)
+                counts[CONFIRMED] += is_confirmed(
+                    found, *(drawn_of([side[n] for n in again]) for side in (base, slowed))
+                )
+                counts.update(peers(case))
+            shares.append(counts)
+        headings.append(f"{kind}, by {', '.join(f'{100 * effect:.1f}' for effect in effects)} %")
+        columns.append([", ".join(f"{100 * counts[rule] / draws:.0f}" for counts in shares) for rule in rules])
+    return headings, [[rule, *cells] for rule, *cells in zip(rules, *columns, strict=True)]
+
+
+def mean_latency(trials: dict[int, dict[str, Any]]) -> float:
+    return math.exp(statistics.fmean(math.log(trial[FIGURES[0]]) for trial in trials.values()))
+
+
+# --- 2. two sweeps of many cells ---
+
+
+def case_of(rng: np.random.Generator, one: Template, drift: float, injected: np.ndarray | float = 0.0) -> Case:
+    """A cell in two sweeps, each with its own shift."""
+    before = one.trials(rng, one.shift(rng, drift))
+    after = one.trials(rng, one.shift(rng, drift), injected)
+    return Case(one.kind, before, after, one.constant, np.exp(one.means(rng, HISTORY, drift)[0]))
+
+
+def called_by(
+    rng: np.random.Generator, one: Template, drift: float, injected: np.ndarray | float, case: Case,
+    found: Sequence[Change], with_history: Sequence[Change],
+) -> set[str]:  # fmt: skip
+    """Return which rules call a cell slower that a comparison flagged with `found`."""
+    rules = peers(case)
+    if found:
+        shift = one.shift(rng, drift)  # one session: its shift is the same for both
+        old, new = one.trials(rng, shift), one.trials(rng, shift, injected)
+        again = slower(screened([replace(case, after=new)])).get(0, [])
+        rules |= {SCREENED} | ({AGAIN} if {c.metric for c in again} & {c.metric for c in found} else set())
+        rules |= {CONFIRMED} if is_confirmed(found, old, new) else set()
+        rules |= {WITH_HISTORY} if is_confirmed(with_history, old, new) else set()
+    return rules
+
+
+def run(seed: int, recorded: Sequence[Template], scenario: str, cells: int) -> tuple[Counter, Counter, Counter]:
+    """One comparison of unchanged cells: rule -> cells called slower, and rule -> 1 if any; and, one at a time, a
+    slowed cell among them: (how, level, rule) -> found."""
+    drift, spread, with_slowed = SCENARIOS[scenario]
+    rng = np.random.default_rng(seed)
+    used = [one.with_spread(spread, HOST_TIMES) if spread and one.kind == "launch-bound" else one for one in recorded]
+    chosen = [used[i] for i in rng.integers(len(used), size=cells)]
+    slow = []
+    if with_slowed:
+        for (how, (kind, width, of, figures)), level in itertools.product(SLOWED.items(), LEVELS):
+            fitting = [one for one in recorded if one.kind == kind]
+            one = fitting[rng.integers(len(fitting))]
+            injected = np.array([math.log1p(level) if name in figures else 0.0 for name in FIGURES])
+            slow.append((how, level, one if width is None else one.with_spread(width, of), injected))
+    cases = [case_of(rng, one, drift) for one in chosen]
+    false: Counter[str] = Counter()
+    hit: Counter[tuple] = Counter()
+    plain, thresholds = slower(screened(cases)), slower(screened(cases, with_history=True))
+    for index, case in enumerate(cases):
+        own = plain.get(index, []), thresholds.get(index, [])
+        false.update(called_by(rng, chosen[index], drift, 0.0, case, *own))
+    for how, level, one, injected in slow:
+        case = case_of(rng, one, drift, injected)
+        own = [slower(screened([*cases, case])).get(cells, [])]
+        own.append(slower(screened([*cases, case], with_history=True)).get(cells, []) if own[0] else [])
+        hit.update((how, level, rule) for rule in called_by(rng, one, drift, injected, case, *own))
+    return false, Counter(list(false)), hit
+
+
+# --- 3. series ---
+
+
+SWEEPS, FIRST, LAST, LATER = 60, 10, 45, 10
+OTAVA = """
+import json, sys
+from otava.analysis import compute_change_points
+asked = json.load(sys.stdin)
+points = [compute_change_points(one, window_len=50, max_pvalue=asked["p"], min_magnitude=asked["magnitude"])[0]
+          for one in asked["series"]]
+json.dump([[int(point.index) for point in one] for one in points], sys.stdout)
+"""
+SERIES = {
+    "GPU-bound latency": ("GPU-bound", "latency_ms", 0.0),
+    "GPU-bound latency, 0.5 % drift": ("GPU-bound", "latency_ms", 0.005),
+    "launch-bound busy time": ("launch-bound", "gpu_busy_ms", 0.0),
+    "launch-bound latency": ("launch-bound", "latency_ms", 0.0),
+}
+SERIES_HEADINGS = ["series", "rule", "false in 100 unchanged", *(f"{level:.0%} located" for level in LEVELS[1:]),
+                   "5% undone"]  # fmt: skip
+
+
+def otava(logs: Sequence[np.ndarray], python: str, p: float, magnitude: float) -> list[list[int]]:
+    request = json.dumps({"p": p, "magnitude": magnitude, "series": [np.exp(one).tolist() for one in logs]})
+    done = subprocess.run([python, "-c", OTAVA], input=request, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{python} has no working apache-otava: {done.stderr.strip().splitlines()[-1:]}")
+    return json.loads(done.stdout)
+
+
+def series_rows(what: str, recorded: Sequence[Template], many: int, seed: int, python: str | None) -> list[list[str]]:
+    """A change point within one sweep of a planted one counts as located, one further than five as false."""
+    kind, figure, drift = SERIES[what]
+    rng, index = np.random.default_rng(seed), FIGURES.index(figure)
+    fitting = [one for one in recorded if one.kind == kind]
+    sets: dict[tuple[float, bool], list[tuple[np.ndarray, np.ndarray, tuple[int, ...]]]] = {}
+    for level, undone in [(0.0, False), *((level, False) for level in LEVELS[1:]), (0.05, True)]:
+        sets[level, undone] = []
+        for _ in range(many):
+            logs, errors = (table[:, index] for table in fitting[rng.integers(len(fitting))].means(rng, SWEEPS, drift))
+            at = int(rng.integers(FIRST, LAST))
+            until = at + LATER if undone else SWEEPS
+            logs[at:until] += math.log1p(level)
+            sets[level, undone].append((logs, errors, () if not level else (at, until) if undone else (at,)))
+
+    def ours(logs: list[np.ndarray], errors: list[np.ndarray]) -> list[list[int]]:
+        return [[change.at for change in found.changes] for found in find_all(logs, errors)]
+
+    rules: dict[str, Any] = {"effbench": ours}
+    for name, p, magnitude in (("Otava", 0.001, 0.0), ("Otava, p = 1e-5, 2 %", 1e-5, 0.02)) if python else ():
+        rules[name] = lambda logs, errors, p=p, magnitude=magnitude: otava(logs, python, p, magnitude)
+    rows = []
+    for rule, detect in rules.items():
+        located, false = {}, 0
+        for key, planted in sets.items():
+            points = detect([one[0] for one in planted], [one[1] for one in planted])
+            hits = [all(any(abs(p - at) <= 1 for p in own) for at in one[2])
+                    for one, own in zip(planted, points, strict=True)]  # fmt: skip
+            located[key] = sum(hits) / many
+            if not key[0]:
+                false = sum(map(len, points))
+        steps = [f"{located[level, False]:.0%}" for level in LEVELS[1:]]
+        rows.append([what, rule, f"{100 * false / many:.1f}", *steps, f"{located[0.05, True]:.0%}"])
+    return rows
 
 
 def main() -> None:
@@ -71,20 +461,43 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=200, help="of each kind (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
-    parser.add_argument("--recording", type=Path, default=noise_model.RECORDING)
+    parser.add_argument("--recording", type=Path, default=RECORDING)
     parser.add_argument("--otava", metavar="PYTHON", help="an interpreter that has apache-otava")
-    parser.add_argument("--quick", action="store_true", help=f"a look of seconds: {QUICK[0]} runs of {QUICK[1]} cells")
+    parser.add_argument("--quick", action="store_true", help="a look of seconds: 3 runs of 30 cells")
     parser.add_argument("--format", choices=tables.FORMATS, default="text")
     args = parser.parse_args()
-    runs, cells = QUICK if args.quick else (args.runs, 300)
-    _, trials = noise_model.load(args.recording)
-    templates = noise_model.templates(trials)
-    recorded(trials, 10 * runs, args.seed, args.format)
+    runs, cells = (3, 30) if args.quick else (args.runs, 300)
+    trials = load(args.recording)
+    recorded = templates_of(trials)
+
+    def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        print(f"{title}\n\n{tables.render(headings, rows, args.format)}\n", flush=True)
+
+    show("Recorded pairs of unchanged sweeps", ["rule", "pairs without an alarm", "cells called slower", "share"],
+         recorded_rows(trials))  # fmt: skip
+    title = f"Cells with a real delay, {10 * runs} draws of five against five trials: called slower, in %"
+    show(title, *delayed_rows(trials, 10 * runs, args.seed))
     with ProcessPoolExecutor(max_workers=args.jobs) as pool:
-        replayed(templates, runs, cells, args.seed, args.format, pool.map)
-        rows = history.rows_of(templates, runs, args.seed, args.otava, pool.map)
-    title = f"Series of {history.SWEEPS} sweeps, {runs} of each: change points"
-    show(title, history.HEADINGS, rows, args.format)
+        columns, hits = [], Counter()
+        for number, scenario in enumerate(SCENARIOS):
+            seeds = [int(one) for one in np.random.SeedSequence(args.seed + number).generate_state(runs)]
+            done = list(pool.map(partial(run, recorded=recorded, scenario=scenario, cells=cells), seeds))
+            false, alarmed = (sum((one[i] for one in done), Counter()) for i in (0, 1))
+            hits += sum((one[2] for one in done), Counter())
+            columns.append([f"{1 - alarmed[rule] / runs:.1%}, {false[rule] / runs / cells:.3%}" for rule in RULES])
+        title = f"Unchanged sweeps of {cells} cells, {runs} runs each: runs without a false alarm, cells called slower"
+        show(title, ["rule", *SCENARIOS], [[rule, *own] for rule, *own in zip(RULES, *columns, strict=True)])
+        levels = ", ".join(f"{100 * level:.0f}" for level in LEVELS)
+        rows = [
+            [rule, *(", ".join(f"{100 * hits[how, level, rule] / runs:.0f}" for level in LEVELS) for how in SLOWED)]
+            for rule in RULES
+        ]
+        title = f"One slowed cell among {cells} unchanged ones, {runs} runs: found, in %, if slower by {levels} %"
+        show(title, ["rule", *SLOWED], rows)
+        rows = pool.map(
+            partial(series_rows, recorded=recorded, many=runs, seed=args.seed, python=args.otava), SERIES
+        )  # fmt: skip
+        show(f"Series of {SWEEPS} sweeps, {runs} of each", SERIES_HEADINGS, [row for own in rows for row in own])
 
 
 if __name__ == "__main__":

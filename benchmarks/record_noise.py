@@ -2,11 +2,11 @@
 
     python benchmarks/record_noise.py --db FILE [FILE …] --out results/reference/noise-h200.jsonl
 
-Reads sweeps that ran the same cells again and again (`repeatability.py --db FILE`) or at injected delays
-(`injected.py --db FILE`) and writes a line a trial: which database (`a`, `b`, …; of one version of the code each),
-sweep and round, the cell, its status, its figures, and 60 means of equally many consecutive latencies, in the order
-measured: what a tool that repeats a call for some milliseconds a value would have stored. A sweep that two databases
-hold is written once.
+Reads sweeps that ran the same cells again and again (`effbench -m … sweep.name=repeatability db=FILE`, many times; or,
+under one of the other NAMES, one sweep of a model with delays `model.module.us` injected) and writes a line a trial:
+which database (`a`, `b`, …; of one version of the code each), sweep and round, the cell, its status, its figures, and
+60 means of equally many consecutive latencies, in the order measured: what a tool that repeats a call for some
+milliseconds a value would have stored. A sweep that two databases hold is written once.
 """
 
 from __future__ import annotations

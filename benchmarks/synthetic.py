@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from effbench.analysis.statistics import t_quantile
 from effbench.cell import Cell, Environment
+from effbench.stats.intervals import t_quantile
 from effbench.store import Store, schema
 from effbench.store.values import cell_row
 

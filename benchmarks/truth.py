@@ -1,41 +1,41 @@
-"""Are effbench's timers right, and where they differ from what others print, why?
+"""Are effbench's timers right, and what do other timers print for the same callables?
 
     python benchmarks/truth.py [--seconds 0.5] [--out truth.json] [--format text|markdown]
 
 One process, one run: (1) a kernel that spins for a known number of SM cycles, at a clock that NVML reads meanwhile;
 (2) GPU-bound callables against CUPTI's own timestamps of their kernels; (3) the timers of triton, torch and Inductor
-on the same callables, in turns with ours, every disagreement held against a measurement that would explain it (the
-rules are in truth_rules.py). Exits with 1 where (1) or (2) fails, or a GPU-bound graph disagrees with a peer by more
-than 1 % and nothing explains it. Needs CUDA; about four minutes.
+on the same callables, interleaved with ours. Exits with 1 if (1) or (2) fails. Needs CUDA; about three minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import tables
 import torch
-import truth_judge as judge
-import truth_peers as peers
-import truth_tables as tables
-from truth_peers import Workload, latency, period, warm_up
 
 from effbench.measure import profile, timing
 from effbench.measure.telemetry import Telemetry
 from effbench.models.attention import AttentionBlock
 from effbench.models.mlp import MLP, LinearStack
 from effbench.modes.graphs import CudaGraph
+from effbench.stats.intervals import geometric_mean
+from effbench.worker import ceilings
 
+DEVICE = "cuda"
+NO_INPUTS: list[timing.Inputs] = [((), {})]
 RELATIVE, ABSOLUTE_MS = 0.01, 0.001  # right: within 1 % or 1 µs
 CYCLES = (40_000, 200_000, 2_000_000, 20_000_000)  # 0.02, 0.1, 1 and 10 ms at about 2 GHz
 LATENCY_FROM_MS = 0.05  # a latency is the host's as well, and not known to a microsecond
@@ -43,61 +43,52 @@ LAUNCHES = 500
 MATRIX = 8192
 COPY_BYTES = 2**30
 ELEMENTS = 2**27  # 256 MiB in bf16
+ROUNDS = 5
 PASS = "pass"
 
+Call = Callable[[], Any]
 
-# --- judging, without a GPU ---
+
+@dataclass(frozen=True)
+class Workload:
+    """`capturable`: the same work for a peer that captures a graph itself, since a replay cannot be captured. `truth`:
+    long enough on the GPU to be held against CUPTI."""
+
+    name: str
+    call: Call
+    capturable: Call
+    truth: bool = False
+
+
+# --- our own timers, ms ---
+
+
+def rules(seconds: float) -> timing.Rules:
+    """Blocks as long as a sweep's, timed for a fixed time: the interval decides nothing here."""
+    return replace(
+        ceilings.RULES, budget_s=max(1.0, 2 * seconds), min_time_s=seconds, target_interval=1.0, max_samples=1_000_000
+    )
+
+
+def warm_up(call: Call, seconds: float) -> None:
+    timing.warm_up(call, NO_INPUTS, torch.device(DEVICE), rules(seconds))
+
+
+def period(call: Call, seconds: float) -> timing.Timing:
+    chosen = rules(seconds)
+    return timing.time_period(call, NO_INPUTS, chosen, chosen.budget_s)
+
+
+def latency(call: Call, seconds: float) -> timing.Timing:
+    chosen = rules(seconds)
+    return timing.time_latency(call, NO_INPUTS, torch.device(DEVICE), chosen, chosen.budget_s)
 
 
 def within(measured_ms: float, expected_ms: float) -> bool:
     return abs(measured_ms - expected_ms) <= max(RELATIVE * expected_ms, ABSOLUTE_MS)
 
 
-def judge_spin(measured_ms: float, expected_ms: float, launch_ms: float) -> str:
-    """A kernel costs its launch as well: that is no error of the timer, as far as it was measured by itself."""
-    if within(measured_ms, expected_ms):
-        return PASS
-    return "pass, less a launch" if within(measured_ms - launch_ms, expected_ms) else "FAIL"
-
-
-def judge_span(period_ms: float, span_ms: float | None, traced_ms: float, busy_ms: float) -> str:
-    """Against CUPTI's span; where tracing itself stretches the calls, the period of the very calls that it traced."""
-    if span_ms is None:
-        return "pass, against busy" if within(period_ms, busy_ms) else "FAIL"
-    if within(period_ms, span_ms):
-        return PASS
-    return "pass, same calls" if within(traced_ms, span_ms) else "FAIL"
-
-
 # --- 1. spinning for known cycles ---
-
-
-@dataclass(frozen=True)
-class Spin:
-    cycles: int
-    clock_mhz: float
-    expected_ms: float
-    period_ms: float
-    latency_ms: float
-    verdict: str
-    cupti_ms: float | None = None
-
-
-@dataclass(frozen=True)
-class Slope:
-    """Between two lengths: what a launch and a synchronisation cost is in both and falls out. `clock_mhz`: the clock
-    at which the measured difference would be exact."""
-
-    timer: str
-    lengths: tuple[float, float]
-    expected_ms: float
-    measured_ms: float
-    clock_mhz: float
-    verdict: str
-
-
-def spin(cycles: int) -> Callable[[], None]:
-    return partial(torch.cuda._sleep, cycles)
 
 
 def clocks_while_spinning(gpu: Telemetry) -> list[int]:
@@ -110,86 +101,62 @@ def clocks_while_spinning(gpu: Telemetry) -> list[int]:
 
 
 def launch_ms() -> float:
-    """What a launch costs the GPU: of spins that end at once."""
-    return peers.queued_ms(spin(1), LAUNCHES)
+    """Return what a launch costs the GPU: of spins that end at once, queued behind a long one."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(CYCLES[-1])
+    start.record()
+    for _ in range(LAUNCHES):
+        torch.cuda._sleep(1)
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / LAUNCHES
 
 
-def kernel_ms(call: Callable, calls: int) -> float | None:
-    """CUPTI's duration of the call's one kernel: by those in the trace, since its head may be lost."""
-    top = profile.profile(call, peers.NO_INPUTS, calls).top
-    return top[0]["ms"] / top[0]["count"] if top else None
-
-
-def with_cupti(one: Spin) -> Spin:
-    return replace(one, cupti_ms=kernel_ms(spin(one.cycles), max(12, min(200, int(100 / one.expected_ms)))))
-
-
-def truth_by_spinning(seconds: float, gpu: Telemetry) -> tuple[list[Spin], list[Slope], float]:
-    """Known cycles are known time. Nothing where NVML does not say the clock."""
+def truth_by_spinning(seconds: float, gpu: Telemetry) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Known cycles are known time. Return rows for each length, and for the slope between two lengths, in which launch
+    and synchronisation cancel out; nothing if NVML does not report the clock."""
     clocks: dict[int, list[int]] = {cycles: [] for cycles in CYCLES}
-    periods: dict[int, list[float]] = {cycles: [] for cycles in CYCLES}
-    latencies: dict[int, list[float]] = {cycles: [] for cycles in CYCLES}
-    warm_up(spin(CYCLES[-1]), seconds)
+    found: dict[str, dict[int, list[float]]] = {
+        timer: {cycles: [] for cycles in CYCLES} for timer in ("period", "latency")
+    }
+    warm_up(partial(torch.cuda._sleep, CYCLES[-1]), seconds)
     launches = [launch_ms()]
-    for order in (CYCLES, CYCLES[::-1]):
-        for cycles in order:
-            clocks[cycles] += clocks_while_spinning(gpu)
-            periods[cycles].append(median(period(spin(cycles), seconds).samples_ms))
-            latencies[cycles].append(median(latency(spin(cycles), seconds / 2).samples_ms))
-            clocks[cycles] += clocks_while_spinning(gpu)
-    launches.append(launch_ms())
-    launch = median(launches)
+    for cycles in (*CYCLES, *CYCLES[::-1]):
+        spin = partial(torch.cuda._sleep, cycles)
+        clocks[cycles] += clocks_while_spinning(gpu)
+        found["period"][cycles].append(median(period(spin, seconds).samples_ms))
+        found["latency"][cycles].append(median(latency(spin, seconds / 2).samples_ms))
+        clocks[cycles] += clocks_while_spinning(gpu)
+    launch = median([*launches, launch_ms()])
     if not all(clocks.values()):
-        return [], [], launch
+        return [], []
+    expected = {cycles: cycles / median(clocks[cycles]) / 1e3 for cycles in CYCLES}
     spins = []
     for cycles in CYCLES:
-        clock, measured = median(clocks[cycles]), median(periods[cycles])
-        expected = cycles / clock / 1e3
-        verdict = judge_spin(measured, expected, launch)
-        spins.append(Spin(cycles, clock, expected, measured, median(latencies[cycles]), verdict))
-    return spins, slopes(spins), launch
+        measured = median(found["period"][cycles])
+        # a kernel costs its launch as well, which is no error of the timer
+        less = "pass, less a launch" if within(measured - launch, expected[cycles]) else "FAIL"
+        verdict = PASS if within(measured, expected[cycles]) else less
+        spins.append({"cycles": cycles, "SM MHz": median(clocks[cycles]), "expected ms": expected[cycles],
+                      "period ms": measured, "launch ms": launch, "verdict": verdict})  # fmt: skip
+    slopes = []
+    for timer, figures in found.items():
+        for short, long in pairwise(CYCLES):
+            if timer == "period" or expected[short] >= LATENCY_FROM_MS:
+                wanted = expected[long] - expected[short]
+                measured = median(figures[long]) - median(figures[short])
+                slopes.append({"slope of": timer, "from ms": expected[short], "to ms": expected[long],
+                               "expected ms": wanted, "measured ms": measured,
+                               "verdict": PASS if within(measured, wanted) else "FAIL"})  # fmt: skip
+    return spins, slopes
 
 
-def slopes(spins: Sequence[Spin]) -> list[Slope]:
-    found = []
-    for timer in ("period", "latency"):
-        for short, long in pairwise(spins):
-            if timer == "latency" and short.expected_ms < LATENCY_FROM_MS:
-                continue
-            expected = long.expected_ms - short.expected_ms
-            measured = getattr(long, f"{timer}_ms") - getattr(short, f"{timer}_ms")
-            clock = (long.cycles - short.cycles) / measured / 1e3 if measured > 0 else 0.0
-            verdict = PASS if within(measured, expected) else "FAIL"
-            found.append(Slope(timer, (short.expected_ms, long.expected_ms), expected, measured, clock, verdict))
-    return found
+# --- 2. CUPTI ---
 
 
-# --- 2. CUPTI's timestamps ---
-
-
-@dataclass(frozen=True)
-class Traced:
-    """The period by effbench's timer while CUPTI traced it, and of the same blocks by CUPTI: the span from the first
-    start to the last end, and the busy time (None where the trace does not divide into calls)."""
-
-    period_ms: float
-    span_ms: float | None
-    busy_ms: float | None
-    kernels: int
-
-
-@dataclass(frozen=True)
-class Held:
-    """A callable against CUPTI. `profile_ms`: the busy time that effbench reports."""
-
-    callable: str
-    profile_ms: float
-    traced: Traced
-    period_ms: float
-    verdict: str
-
-
-def trace_period(call: Callable, seconds: float) -> Traced:
+def traced(call: Call, seconds: float) -> tuple[float, float | None, float | None]:
+    """Return the period by effbench's timer while CUPTI traced it, and for the same blocks by CUPTI the span from the
+    first start to the last end, and the busy time (None if the trace does not divide into calls)."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as tracer
 
@@ -202,7 +169,7 @@ def trace_period(call: Callable, seconds: float) -> Traced:
 
     torch.cuda.synchronize()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # advice on cycles, which this has none of
+        warnings.simplefilter("ignore")  # advice on cycles, of which this has none
         with tracer(activities=[ProfilerActivity.CUDA]) as trace:
             timed = period(counted, seconds)
             torch.cuda.synchronize()
@@ -211,27 +178,21 @@ def trace_period(call: Callable, seconds: float) -> Traced:
         for event in trace.profiler.kineto_results.events()
         if event.device_type() == torch.autograd.DeviceType.CUDA
     ]
-    return held_against(timed, activities, calls)
-
-
-def held_against(timed: timing.Timing, activities: Sequence[profile.Activity], calls: int) -> Traced:
-    """`calls`: all under the tracer, of which the last are those of the blocks."""
     each = round(len(activities) / calls)
     blocks = blocks_of(activities, each, timed.calls_per_block, len(timed.samples_ms))
     if not blocks:
-        return Traced(median(timed.samples_ms), None, None, each)
-    measured = median(timed.samples_ms[-len(blocks) :])
+        return median(timed.samples_ms), None, None
     a_call = timed.calls_per_block * 1e6
     spans = [(max(one.start + one.duration for one in block) - block[0].start) / a_call for block in blocks]
     busy = [profile.union_ns(block) / a_call for block in blocks]
-    return Traced(measured, median(spans), median(busy), each)
+    return median(timed.samples_ms[-len(blocks) :]), median(spans), median(busy)
 
 
 def blocks_of(
     activities: Sequence[profile.Activity], each: int, calls_per_block: int, blocks: int
 ) -> list[list[profile.Activity]]:
-    """The activities of the last blocks, at most `blocks`, in order; `each`: activities of a call. Counted from the
-    end, since the head of a trace may be lost (pytorch issue 192021). Empty where the calls are not alike."""
+    """Return the activities of the last blocks, at most `blocks`, in order; `each`: activities of a call. Counted from
+    the end, since the head of a trace may be lost (pytorch issue 192021). Empty if the calls are not alike."""
     size = each * calls_per_block
     if size == 0:
         return []
@@ -243,7 +204,7 @@ def blocks_of(
     return [tail[at : at + size] for at in range(0, len(tail), size)]
 
 
-def truth_by_cupti(works: Sequence[Workload], seconds: float) -> list[Held]:
+def truth_by_cupti(works: Sequence[Workload], seconds: float) -> list[dict[str, Any]]:
     """Period, trace, period: the clocks of a GPU at its power limit drift."""
     # before the other traces: each loses more of its head than the one before
     reported = {work.name: reported_busy_ms(work.call, seconds) for work in works}
@@ -251,17 +212,97 @@ def truth_by_cupti(works: Sequence[Workload], seconds: float) -> list[Held]:
     for work in works:
         warm_up(work.call, seconds)
         before = median(period(work.call, seconds).samples_ms)
-        traced = trace_period(work.call, seconds)
+        under, span, busy = traced(work.call, seconds)
         measured = (before + median(period(work.call, seconds).samples_ms)) / 2
-        verdict = judge_span(measured, traced.span_ms, traced.period_ms, reported[work.name])
-        found.append(Held(work.name, reported[work.name], traced, measured, verdict))
+        if span is None:
+            verdict = "pass, against busy" if within(measured, reported[work.name]) else "FAIL"
+        else:
+            # tracing itself may stretch the calls: then the period of the very calls that it traced
+            same = "pass, same calls" if within(under, span) else "FAIL"
+            verdict = PASS if within(measured, span) else same
+        found.append({"callable": work.name, "busy ms": busy, "span ms": span, "period ms": measured,
+                      "period traced ms": under, "effbench's busy ms": reported[work.name],
+                      "verdict": verdict})  # fmt: skip
     return found
 
 
-def reported_busy_ms(call: Callable, seconds: float) -> float:
+def reported_busy_ms(call: Call, seconds: float) -> float:
     """Over more calls than a sweep's, so that clocks and trace are those of the other figures here."""
     one_ms = median(period(call, seconds).samples_ms)
-    return profile.profile(call, peers.NO_INPUTS, max(profile.CALLS, min(500, int(100 / one_ms)))).busy_ms
+    return profile.profile(call, NO_INPUTS, max(profile.CALLS, min(500, int(100 / one_ms)))).busy_ms
+
+
+# --- 3. other timers ---
+
+
+def by_do_bench(call: Call, seconds: float) -> float:
+    from triton.testing import do_bench
+
+    return median(do_bench(call, return_mode="all"))
+
+
+def by_do_bench_cudagraph(call: Call, seconds: float) -> float:
+    from triton.testing import do_bench_cudagraph
+
+    return median(do_bench_cudagraph(call, return_mode="all"))
+
+
+def by_blocked_autorange(call: Call, seconds: float) -> float:
+    from torch.utils.benchmark import Timer
+
+    return Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=seconds).median * 1e3
+
+
+def by_timeit(call: Call, seconds: float) -> float:
+    from torch.utils.benchmark import Timer
+
+    timer, samples, began = Timer("call()", globals={"call": call}), [], time.perf_counter()
+    while len(samples) < 10 or time.perf_counter() - began < seconds:
+        samples.append(timer.timeit(1).median * 1e3)
+    return median(samples)
+
+
+def by_inductor(call: Call, seconds: float) -> float:
+    from torch._inductor.runtime.benchmarking import InductorBenchmarker
+
+    return float(InductorBenchmarker().benchmark_gpu(call))
+
+
+#: Peer -> how it times, which of our timers asks the same question, and whether it captures a graph itself.
+PEERS: dict[str, tuple[Callable[[Call, float], float], Callable, bool]] = {
+    "triton do_bench": (by_do_bench, period, False),
+    "triton do_bench_cudagraph": (by_do_bench_cudagraph, period, True),
+    "torch Timer, blocked_autorange": (by_blocked_autorange, period, False),
+    "torch Timer, timeit(1)": (by_timeit, latency, False),
+    "Inductor's benchmarker": (by_inductor, period, False),
+}
+
+
+def against_peers(work: Workload, seconds: float) -> list[dict[str, Any]]:
+    """Each answer of a peer stands between two turns of ours; their ratio counts, over the rounds."""
+    warm_up(work.call, seconds)
+    rows = []
+    for name, (peer, timer, captures) in PEERS.items():
+        ratios, own, error = [], [], None
+        for _ in range(ROUNDS):
+            before = median(timer(work.call, seconds / 2).samples_ms)
+            try:
+                answer = peer(work.capturable if captures else work.call, seconds)
+            except Exception as failed:  # whatever it is: the others can still be compared
+                error = f"{type(failed).__name__}: {failed}".splitlines()[0][:160]
+                break
+            torch.cuda.synchronize()  # the next one may use a stream of its own
+            own.append(math.sqrt(before * median(timer(work.call, seconds / 2).samples_ms)))
+            ratios.append(answer / own[-1])
+        row: dict[str, Any] = {"callable": work.name, "peer": name, "our timer": timer.__name__}
+        if error is None:
+            ratio = geometric_mean(ratios)
+            row |= {"ours ms": median(own), "its ms": median(own) * ratio.value,
+                    "its ÷ ours": f"{ratio.value:.3f} ({ratio.low:.3f}–{ratio.high:.3f})"}  # fmt: skip
+        else:
+            row |= {"ours ms": None, "its ms": None, "its ÷ ours": f"skipped: {error}"}
+        rows.append(row)
+    return rows
 
 
 # --- what is timed ---
@@ -270,22 +311,22 @@ def reported_busy_ms(call: Callable, seconds: float) -> float:
 def of_module(
     name: str, build: Callable[[], torch.nn.Module], shape: Sequence[int], graph: bool = False, truth: bool = False
 ) -> Workload:
-    with torch.device(peers.DEVICE):
+    with torch.device(DEVICE):
         module = build().to(torch.bfloat16).eval()
         x = torch.randn(*shape, dtype=torch.bfloat16)
     if not graph:
-        return Workload(name, partial(module, x), partial(module, x), truth=truth)
+        return Workload(name, partial(module, x), partial(module, x), truth)
     static = x.clone()
     step = CudaGraph().prepare(module, (x,), {}).step
-    return Workload(name, partial(step, x), lambda: module(static.copy_(x)), graph, truth)
+    return Workload(name, partial(step, x), lambda: module(static.copy_(x)), truth)
 
 
 def workloads() -> list[Workload]:
-    bf16 = {"device": peers.DEVICE, "dtype": torch.bfloat16}
+    bf16 = {"device": DEVICE, "dtype": torch.bfloat16}
     a, b = (torch.randn(MATRIX, MATRIX, **bf16) for _ in range(2))
-    source, target = (torch.empty(COPY_BYTES, dtype=torch.uint8, device=peers.DEVICE) for _ in range(2))
+    source, target = (torch.empty(COPY_BYTES, dtype=torch.uint8, device=DEVICE) for _ in range(2))
     x, y = torch.randn(ELEMENTS, **bf16), torch.empty(ELEMENTS, **bf16)
-    tiny = torch.zeros(1, device=peers.DEVICE)
+    tiny = torch.zeros(1, device=DEVICE)
     plain = {
         f"matrix product {MATRIX}³": partial(torch.mm, a, b),
         f"copy of {COPY_BYTES / 2**20:.0f} MiB": partial(target.copy_, source),
@@ -304,75 +345,41 @@ def workloads() -> list[Workload]:
     ]
 
 
-def environment() -> dict[str, Any]:
-    try:
-        import triton
-
-        version = triton.__version__
-    except ImportError:
-        version = "none"
-    return {"GPU": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": version}
-
-
-# --- all of it ---
-
-
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    made.add_argument("--seconds", type=float, default=0.5, help="of each timer, over its turns (default: %(default)s)")
-    made.add_argument("--out", help="write all figures there as JSON")
-    made.add_argument("--format", choices=("text", "markdown"), default="text", help="default: %(default)s")
-    return made
-
-
-def run(seconds: float, markdown: bool) -> tuple[str, dict[str, Any], int]:
-    """The text, all figures, and the exit code."""
-    gpu = Telemetry.open(str(torch.cuda.get_device_properties(0).uuid))
-    began = time.monotonic()
-    turn = seconds / 2
-    with torch.inference_mode(), timing.no_garbage_collection():
-        works = workloads()
-        found = []
-        # CUPTI last: once it has been attached, launches cost more than before
-        for work in works:
-            say(f"{work.name}: peers", began)
-            found += judge.compare(work, turn / 2, gpu)
-        say("spinning", began)
-        spins, between, launch = truth_by_spinning(turn, gpu)
-        say("CUPTI", began)
-        held = truth_by_cupti([work for work in works if work.truth], turn)
-        spins = [with_cupti(one) for one in spins]
-    say("done", began)
-    last, code = tables.summary([one.verdict for one in (*spins, *between, *held)], found)
-    parts = {
-        "1. A spin of known cycles": tables.spin_tables(spins, between, launch, markdown),
-        "2. GPU-bound callables against CUPTI": tables.cupti_table(held, markdown),
-        "3. Other timers on the same callables": tables.peer_table(found, markdown),
-    }
-    figures = {
-        "environment": environment(),
-        "launch_ms": launch,
-        "spins": [asdict(one) for one in spins],
-        "slopes": [asdict(one) for one in between],
-        "cupti": [asdict(one) for one in held],
-        "peers": [{**asdict(row), "difference": row.difference} for row in found],
-    }
-    return tables.report(parts, environment(), last, markdown), figures, code
-
-
-def say(what: str, began: float) -> None:
-    print(f"{time.monotonic() - began:5.0f} s  {what}", file=sys.stderr)
+def shown(rows: Sequence[dict[str, Any]], how: str) -> str:
+    if not rows:
+        return "NVML does not report the SM clock here: cycles are not time, and nothing was compared."
+    texts = [
+        ["–" if v is None else f"{v:.4f}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows
+    ]
+    return tables.render(list(rows[0]), texts, how)
 
 
 def main() -> int:
-    args = parser().parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each timer (default: %(default)s)")
+    parser.add_argument("--out", help="write all figures there as JSON")
+    parser.add_argument("--format", choices=tables.FORMATS, default="text", help="default: %(default)s")
+    args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("needs a CUDA device")
-    text, figures, code = run(args.seconds, args.format == "markdown")
-    print(text)
+    gpu = Telemetry.open(str(torch.cuda.get_device_properties(0).uuid))
+    with torch.inference_mode(), timing.no_garbage_collection():
+        works = workloads()
+        # CUPTI last: once it has been attached, launches cost more than before
+        peers = [row for work in works for row in against_peers(work, args.seconds / 2)]
+        spins, slopes = truth_by_spinning(args.seconds / 2, gpu)
+        cupti = truth_by_cupti([work for work in works if work.truth], args.seconds / 2)
+    found = {"Spins of known cycles": spins, "Slopes between them": slopes, "GPU-bound callables against CUPTI": cupti,
+             "Other timers on the same callables": peers}  # fmt: skip
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    for title, rows in found.items():
+        print(f"\n{title}\n\n{shown(rows, args.format)}")
+    verdicts = [row["verdict"] for row in (*spins, *slopes, *cupti)]
+    passed = sum(verdict.startswith(PASS) for verdict in verdicts)
+    print(f"\nOf {len(verdicts)} comparisons with the truth {passed} hold.")
     if args.out:
-        Path(args.out).write_text(json.dumps(figures, indent=1))
-    return code
+        Path(args.out).write_text(json.dumps(found, indent=1))
+    return int(passed < len(verdicts))
 
 
 if __name__ == "__main__":

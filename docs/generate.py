@@ -185,8 +185,8 @@ def modes() -> Table:
 
 def status_changes() -> Table:
     """Every status before against every status now; None is a cell that was not measured."""
-    from effbench.analysis.statuses import is_guarded, verdict_of_statuses
     from effbench.cell import SEVERITY
+    from effbench.comparison.verdicts import gives_figures, verdict_of_statuses
 
     every = [*reversed(SEVERITY), None]
 
@@ -196,7 +196,7 @@ def status_changes() -> Table:
         found = verdict_of_statuses(before, now)
         if found is None:
             return "compared"
-        return str(found) if is_guarded(before, now) else f"({found})"
+        return str(found) if now is not None or gives_figures(before) else f"({found})"
 
     def name(status: str | None) -> str:
         return "not measured" if status is None else str(status)

@@ -64,7 +64,7 @@ def compare(
 ) -> pd.DataFrame:
     """Two sweeps cell by cell and metric by metric, as `effbench compare` does it; what matters most first.
 
-    `before`, `after`: ids, names, baselines or `last`; with `by` (`python`, `folder`, `dtype` …) the halves of the
+    `before`, `after`: ids, names, baselines or `last`; with `by` (`python`, `folder`, `dtype` …) two parts of the
     sweep `before`. `metrics`: only these. `config`: limits and exceptions, a file or a name below conf/check; without
     it `default`, as on the command line. The columns are those of `--format csv` (docs/regressions.md); `attrs` of the
     frame holds `differences` and `notes`, lists of text, and `limits`, where these come from. Raises NothingFoundError
@@ -73,10 +73,10 @@ def compare(
     import pandas as pd
 
     from effbench.analysis.limits import check_metric
-    from effbench.analysis.screen import COLUMNS, record
+    from effbench.comparison.compare import compare_parts, compare_sweeps, find
+    from effbench.comparison.settings import read
+    from effbench.comparison.verdicts import COLUMNS, record
     from effbench.errors import UsageError
-    from effbench.regression.compare import compare_halves, compare_sweeps, find
-    from effbench.regression.settings import read
     from effbench.store import Store
 
     if (after is None) == (by is None):
@@ -87,7 +87,7 @@ def compare(
     with Store.open(db, mode="read") as store:
         old = find(store, before)
         if by is not None:
-            compared = compare_halves(store, old, by, limits)
+            compared = compare_parts(store, old, by, limits)
         else:
             compared = compare_sweeps(store, old, find(store, after), limits)
     frame = pd.DataFrame([record(change) for change in compared.changes], columns=list(COLUMNS))

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from effbench.analysis.history import DEFAULT_METRICS, columns_of, history
+from effbench.comparison.history import DEFAULT_METRICS, columns_of, history
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 GPU = "NVIDIA H200"
@@ -49,8 +49,8 @@ class Made:
             measured=[(row[0], row[2], self.cells[row[1]]["model"]) for row in self.rows],
         )  # fmt: skip
 
-    def judge(self, *metrics, acknowledged=()):
-        return history(self.series(), metrics or DEFAULT_METRICS, acknowledged)
+    def judge(self, *metrics, acknowledged=(), exceptions=()):
+        return history(self.series(), metrics or DEFAULT_METRICS, acknowledged, exceptions)
 
 
 def latencies(values, **more):

@@ -1,18 +1,15 @@
-"""Cells of two sweeps, as the screen takes them."""
+"""Cells of two sides, as the verdicts take them."""
 
 from effbench.analysis.limits import limits_of
-from effbench.analysis.screen import Pair, Side, screen
+from effbench.comparison.verdicts import Pair, judge
+from effbench.store.sides import CellResult
 
 ABOUT = {"model": "mlp", "bs": 8, "mode": "eager", "dtype": "float32", "phase": "inference", "device": "cuda",
          "hardware": "H"}  # fmt: skip
 
 
-def by_round(values):
-    return dict(enumerate(values))
-
-
 def side(status="ok", reason=None, bound=None, **figures):
-    return Side(status, reason, bound, {name: by_round(values) for name, values in figures.items()})
+    return CellResult(status, reason, bound, {name: dict(enumerate(values)) for name, values in figures.items()})
 
 
 def pair(before, after, key="a", why=None, **about):
@@ -21,6 +18,6 @@ def pair(before, after, key="a", why=None, **about):
 
 def only(before, after, metric, settings=None, **kwargs):
     """The row of this metric of one cell."""
-    found = screen([pair(side(**{metric: before}), side(**{metric: after}))], limits_of(settings or {}), **kwargs)
+    found = judge([pair(side(**{metric: before}), side(**{metric: after}))], limits_of(settings or {}), **kwargs)
     (change,) = [one for one in found if one.metric == metric]
     return change

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from effbench.analysis.statistics import is_less, stored_log_mean
 from effbench.analysis.summary import break_even_calls
 from effbench.buckets import bucket_of, usage
 from effbench.errors import NothingFoundError
 from effbench.metrics import INTERVALS
+from effbench.stats.intervals import is_less, stored_log_mean
 
 if TYPE_CHECKING:
     from effbench.analysis.swept import SweptRow

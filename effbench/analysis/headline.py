@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import NormalDist
 
-from effbench.analysis.statistics import CONFIDENCE, geometric_mean, is_clear, median_interval
+from effbench.stats.intervals import CONFIDENCE, geometric_mean, is_clear, median_interval
 
 #: Values that differ by less than this share are the same: bytes that were rounded, not a scatter.
 ALIKE = 1e-6

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from effbench.analysis.statistics import ModeScore, Outcome, is_less, mode_score, stored_log_mean
 from effbench.analysis.swept import plain
 from effbench.metrics import INTERVALS
+from effbench.stats.intervals import ModeScore, Outcome, is_less, mode_score, stored_log_mean
 
-#: In place of a mean whose interval is too wide to quote it (statistics.CLEAR).
+#: In place of a mean whose interval is too wide to quote it (stats.intervals.CLEAR).
 UNCLEAR = "unclear"
 
 

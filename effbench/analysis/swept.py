@@ -25,7 +25,7 @@ MODES = (
     "cuda-graph",
     "compile+graph",
 )
-#: Columns of the view, and of `halves.labelled`, that become a label when they vary, in this order.
+#: Columns of the view, and of `environments.labelled`, that become a label when they vary, in this order.
 COLUMNS = ("dtype", "phase", "device", "gpu_name", "torch_version", "python", "interpreter", "folder")
 #: Columns of the environment among the labels.
 PLACES = ("gpu_name", "torch_version", "python", "interpreter", "folder", "environment_id")

@@ -6,44 +6,56 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Table
-
-from effbench.analysis.events import Event, History, SeriesId, event_id
-from effbench.analysis.history import judgeable
+from effbench.analysis.limits import PATTERNS, ExceptionRule
 from effbench.analysis.swept import row_names
-from effbench.commands.past import table_of
-from effbench.errors import UsageError
+from effbench.comparison.events import Event, History, SeriesId, event_id
+from effbench.comparison.history import judgeable, matches
+from effbench.errors import UsageError, nearest
 from effbench.printable import one_line
-from effbench.report.history_table import HistoryTable
+from effbench.report.history_table import HistoryTable, read
 from effbench.store.store import Store
-from effbench.terminal import escape, terminal
+from effbench.table import Column, Table
+from effbench.terminal import terminal
 
 
-def acknowledge(args: argparse.Namespace) -> int:
+def acknowledge(args: argparse.Namespace, exceptions: Sequence[ExceptionRule]) -> int:
     if args.rm:
         if args.names or args.reason:
             raise UsageError("history ack --rm takes an acknowledgement back: it needs no change and no reason")
         return take_back(args)
     if not args.names and args.sweep is None:
         raise UsageError(
-            "history ack: name a change by its id (effbench history shows it), a cell by its key, or a sweep by --sweep"
+            "history ack: name a change by its id (effbench history shows it), a cell by its key or by patterns such "
+            "as model=gpt2, or a sweep by --sweep"
         )
     if not (args.reason or "").strip():
         raise UsageError('history ack: say why it is accepted: --reason "…"')
     with Store.open(args.db, mode="read") as store:
-        table = table_of(store, judgeable(), everything=True, name=args.name)
+        table = read(store, judgeable(), everything=True, name=args.name, exceptions=exceptions)
+        cells = store.series(None).cells
         sweep = None if args.sweep is None else sweep_of(args.sweep, store, table)
+    candidates = [
+        event
+        for event in table.found.events
+        if (not args.metric or event.series.metric in args.metric) and (sweep is None or sweep in may_be(event, table))
+    ]
     chosen: dict[str, Event] = {}
-    for name in args.names:
-        chosen |= {event.id: event for event in meant(name, table, args.metric, sweep)}
-    if not args.names:
-        chosen = {event.id: event for event in chosen_by(table, args.metric, sweep) if event.acknowledged is None}
-        if not chosen:
-            raise UsageError(
-                f"no change that is not acknowledged came with {args.sweep}; effbench history --all shows all"
-            )
+    for name in (name for name in args.names if "=" not in name):
+        chosen |= {event.id: event for event in meant(name, table, candidates)}
+    patterns = patterns_of([name for name in args.names if "=" in name])
+    if patterns or not args.names:
+        rule = ExceptionRule(patterns, {"ignore": True}, "")
+        fitting = [
+            event
+            for event in candidates
+            if event.acknowledged is None and matches(rule, event, cells[event.series.cell_key])
+        ]
+        if not fitting:
+            what = f"fits {rule}" if patterns else f"came with {args.sweep}"
+            raise UsageError(f"no change that is not acknowledged {what}; effbench history --all shows all")
+        chosen |= {event.id: event for event in fitting}
     if args.together:
-        chosen |= {event.id: event for event in fellows(list(chosen.values()), table)}
+        chosen |= {other.id: other for event in list(chosen.values()) for other in together_with(event, table)}
     with Store.open(args.db, mode="write") as store:
         store.unacknowledge([event.acknowledgement for event in chosen.values() if event.acknowledgement is not None])
         store.acknowledge(
@@ -55,16 +67,25 @@ def acknowledge(args: argparse.Namespace) -> int:
             args.reason.strip(),
         )  # fmt: skip
     for event in chosen.values():
-        key, change, cell, metric, *_ = table.row(event)
-        print(f"acknowledged {key}: {change.removeprefix('! ')} {cell} {metric}, first in {event.after}")
+        print(f"acknowledged {table.short[event.id]}: {table.change(event)} {table.cell(event.series)} "
+              f"{event.series.metric}, first in {event.after}")  # fmt: skip
     return 0
 
 
-def meant(name: str, table: HistoryTable, metrics: Sequence[str] | None, sweep: str | None) -> list[Event]:
-    """The events that `name` means: the start of one id, or the start of a cell's key. Raises UsageError for none."""
+def patterns_of(words: Sequence[str]) -> dict[str, str]:
+    """Return patterns written as in an exception: `model=gpt2`, `metric=compile_*`. Raises UsageError."""
+    found = dict(word.split("=", 1) for word in words)
+    for name in found:
+        if name not in PATTERNS:
+            near = nearest(name, PATTERNS)
+            raise UsageError(f"{name}= is no pattern; " + (f"did you mean {near}=?" if near else ", ".join(PATTERNS)))
+    return found
+
+
+def meant(name: str, table: HistoryTable, candidates: Sequence[Event]) -> list[Event]:
+    """Return the events that `name` means: the start of one id, or the start of a cell's key. Raises UsageError."""
     wanted = name.casefold()
-    events = chosen_by(table, metrics, sweep)
-    by_id = [event for event in events if event.id.startswith(wanted)] if len(wanted) >= 4 else []
+    by_id = [event for event in candidates if event.id.startswith(wanted)] if len(wanted) >= 4 else []
     if len({event.id for event in by_id}) > 1:
         raise UsageError(f"{name} is the start of {len(by_id)} ids: {', '.join(table.short[e.id] for e in by_id[:4])}")
     if by_id:
@@ -72,8 +93,8 @@ def meant(name: str, table: HistoryTable, metrics: Sequence[str] | None, sweep: 
     keys = sorted({key for key in table.names if len(wanted) >= 6 and key.startswith(wanted)})
     if len(keys) > 1:
         raise UsageError(f"{name} is the start of {len(keys)} cells' keys; give more of it")
-    of_cell = [event for event in events if keys and event.series.cell_key == keys[0]]
-    # of a cell what is known already stays as it is
+    of_cell = [event for event in candidates if keys and event.series.cell_key == keys[0]]
+    # what is acknowledged already in a cell stays as it is
     of_cell = [event for event in of_cell if event.acknowledged is None] or of_cell
     if of_cell:
         return of_cell
@@ -84,38 +105,26 @@ def meant(name: str, table: HistoryTable, metrics: Sequence[str] | None, sweep: 
     )
 
 
-def chosen_by(table: HistoryTable, metrics: Sequence[str] | None, sweep: str | None) -> list[Event]:
-    """The events of these metrics (None: all) that may have come with this sweep (None: any)."""
-    return [
-        event
-        for event in table.found.events
-        if (not metrics or event.series.metric in metrics) and (sweep is None or sweep in whereabouts(event, table))
-    ]
-
-
-def whereabouts(event: Event, table: HistoryTable) -> list[str]:
-    """The sweeps of which one is the first after the change."""
+def may_be(event: Event, table: HistoryTable) -> list[str]:
+    """Return the sweeps one of which is the first after the change."""
     ids = list(table.sweeps)
     return ids[ids.index(event.earliest or event.after) : ids.index(event.latest or event.after) + 1]
 
 
-def fellows(events: Sequence[Event], table: HistoryTable) -> list[Event]:
-    """What is not acknowledged and changed in the cells of these events, where they are, at the same time."""
-    found = []
-    for event in events:
-        own = set(whereabouts(event, table))
-        found += [
-            other
-            for other in table.found.events
-            if (other.series.cell_key, other.series.place) == (event.series.cell_key, event.series.place)
-            and other.acknowledged is None
-            and own.intersection(whereabouts(other, table))
-        ]
-    return found
+def together_with(event: Event, table: HistoryTable) -> list[Event]:
+    """Return what is not acknowledged and changed in the same cell, at the same place, at the same time."""
+    own = set(may_be(event, table))
+    return [
+        other
+        for other in table.found.events
+        if (other.series.cell_key, other.series.place) == (event.series.cell_key, event.series.place)
+        and other.acknowledged is None
+        and own.intersection(may_be(other, table))
+    ]
 
 
 def sweep_of(reference: str, store: Store, table: HistoryTable) -> str:
-    """The id of a sweep, also by its label. Raises UsageError where several have it, NothingFoundError for none."""
+    """Return the id of a sweep, also by its label. Raises UsageError if several have it, NothingFoundError if none."""
     labelled = [sweep_id for sweep_id, sweep in table.sweeps.items() if sweep["label"] == reference]
     if len(labelled) > 1:
         raise UsageError(f"{len(labelled)} sweeps have the label {reference!r}: {', '.join(labelled[-4:])}; give an id")
@@ -141,37 +150,42 @@ def take_back(args: argparse.Namespace) -> int:
 
 
 def described(store: Store) -> list[dict[str, Any]]:
-    """Every acknowledgement with the id that its change has, and its cell's name."""
+    """Return every acknowledgement with the id of its change, and its cell's name."""
     rows = store.acknowledgements()
     cells = store.series(None).cells if rows else {}
     names = dict(zip(cells, row_names(list(cells.values())), strict=True))
     return [
         {
-            "id": event_id(SeriesId(row["cell_key"], row["hardware"], row["metric"]), row["sweep_id"]),
+            **row,
             "row": row["id"],
+            "id": event_id(SeriesId(row["cell_key"], row["hardware"], row["metric"]), row["sweep_id"]),
             "cell": names[row["cell_key"]],
-            **{key: row[key] for key in ("hardware", "metric", "sweep_id", "reason", "acknowledged_at")},
         }
         for row in rows
     ]
 
 
-def acknowledgements(args: argparse.Namespace) -> int:
+def acknowledgements(args: argparse.Namespace, exceptions: Sequence[ExceptionRule]) -> int:
     with Store.open(args.db, mode="read") as store:
         known = described(store)
-        found = table_of(store, judgeable(), everything=True, name=args.name).found if known else History()
-    if not known:
+        found = read(store, judgeable(), everything=True, name=args.name).found if known else History()
+    rules = [rule for rule in exceptions if rule.changes.get("ignore")]
+    if not known and not rules:
         print("nothing is acknowledged")
         return 0
     holding = {event.acknowledgement for event in found.events}
-    grid = Table(header_style="bold", pad_edge=False, box=None)
-    for heading in ("id", "cell", "hardware", "metric", "first sweep after", "acknowledged (UTC)", "holds", "reason"):
-        grid.add_column(heading, overflow="fold")
-    for one in known:
-        texts = (one["id"][:6], one["cell"], one["hardware"], one["metric"], one["sweep_id"])
-        when, holds = f"{one['acknowledged_at']:%Y-%m-%d %H:%M}", "yes" if one["row"] in holding else "no"
-        grid.add_row(*(escape(text) for text in texts), when, holds, escape(one["reason"]))
-    terminal().print(grid)
+    columns = [Column("id"), Column("cell"), Column("hardware"), Column("metric"), Column("sweep", "first sweep after"),
+               Column("when", "acknowledged (UTC)"), Column("holds"), Column("reason")]  # fmt: skip
+    rows = [
+        {**one, "id": one["id"][:6], "sweep": one["sweep_id"], "when": f"{one['acknowledged_at']:%Y-%m-%d %H:%M}",
+         "holds": "yes" if one["row"] in holding else "no"}
+        for one in known
+    ]  # fmt: skip
+    rows += [
+        {"cell": str(rule), "metric": rule.patterns.get("metric", "all"), "when": "exception", "reason": rule.reason}
+        for rule in rules
+    ]
+    terminal().print(Table(columns, rows).rich())
     if any(one["row"] not in holding for one in known):
         print("no: there is no such change now, or not in that sweep; effbench history ack --rm ID takes it back")
     return 0

@@ -6,31 +6,30 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from effbench.analysis.confirm import LEAST_PAIRS
-from effbench.analysis.screen import Change
-from effbench.analysis.verdicts import Verdict
 from effbench.commands import options
-from effbench.commands.compare import across_of, add_choice, chosen, limits_of, render, show, wanted_cells
+from effbench.commands.compare import across_of, add_choice, chosen, limits_for, render, show, wanted_cells
+from effbench.comparison.compare import Compared, compare_sweeps
+from effbench.comparison.gate import baseline_of, command_for, failing, unchecked, verdict_line
+from effbench.comparison.verdicts import Verdict
 from effbench.errors import EffbenchError, UsageError
 from effbench.outputs import refuse_database
 from effbench.printable import one_line
-from effbench.regression.compare import Compared, compare_sweeps
-from effbench.regression.gate import baseline_of, command_for, failing, unchecked, verdict_line
-from effbench.report import comparison, gate_text
+from effbench.report import comparison
+from effbench.stats.significance import LEAST_PAIRS
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 from effbench.sweep import trust
 from effbench.terminal import escape, terminal
 
 if TYPE_CHECKING:
-    from effbench.regression.rerun import Confirmation
+    from effbench.comparison.confirm import Confirmation
 
-HELP = "Hold a sweep against a baseline: exit 1 where a cell became slower or broken, or was not measured."
+HELP = "Compare a sweep with a baseline: exit 1 if a cell is slower or broken, or was not measured."
 SUMMARY = "GITHUB_STEP_SUMMARY"
 INTERRUPTED = 130
 
@@ -40,12 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--baseline", required=True, metavar="NAME", help="as effbench baseline set named it")
     options.add_sweep(parser)
     add_choice(parser)
-    parser.add_argument("--all", action="store_true", help="also the rows that are the same")
-    parser.add_argument("--format", default="table", choices=["table", *comparison.FORMATS], help="(default: table)")
-    options.add_out(parser)
     parser.add_argument(
         "--confirm", action="store_true",
-        help="run what is slower again before saying so, old and new in turns where both can be run here",
+        help="run what is slower again before reporting it, old and new in turns if both can be run here",
     )  # fmt: skip
     parser.add_argument(trust.FLAG, action="store_true", help=f"with --confirm: {trust.HELP}")
     parser.add_argument(
@@ -62,10 +58,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         compared, shows, confirmation = checked(args)
     except EffbenchError as error:
-        # whoever reads the job's page is to learn why there is no verdict
+        # readers of the job's page must learn why there is no verdict
         if os.environ.get(SUMMARY):
             with contextlib.suppress(UsageError):  # the error that counts is the first
-                add_summary(Path(os.environ[SUMMARY]), gate_text.not_checked(str(error), args.baseline), args.db)
+                add_summary(comparison.not_checked(str(error), args.baseline), args.db)
         raise
     report(compared, shows, args)
     if confirmation and confirmation.interrupted:
@@ -75,11 +71,11 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failing(compared) else 0
 
 
-def checked(args: argparse.Namespace) -> tuple[Compared, Callable[[Change], str], Confirmation | None]:
-    """The comparison, the command that shows a row of it, and what `--confirm` did, where it was asked for."""
+def checked(args: argparse.Namespace) -> tuple[Compared, comparison.Shows, Confirmation | None]:
+    """Return the comparison, the command that shows a row of it, and what `--confirm` did, if asked for."""
     if args.out and args.format == "table":
         raise UsageError("check --out needs a --format such as markdown or json: a table is for the terminal")
-    limits = limits_of(args)
+    limits = limits_for(args)
     across = across_of(args.across)
     with Store.open(args.db, mode="read") as store:
         sweep = store.find_sweep(args.sweep)
@@ -88,8 +84,8 @@ def checked(args: argparse.Namespace) -> tuple[Compared, Callable[[Change], str]
         compared = compare_sweeps(store, before, sweep, limits, across, args.on, wanted_cells(args.cell))
         compared.unchecked = unchecked(store, sweep, compared)
         compared.notes += [
-            f"not checked: {seat}, where this sweep ran as well; it takes a baseline there and a check with --on"
-            for seat in compared.unchecked
+            f"not checked: {machine}, where this sweep ran as well; it needs a baseline there and a check with --on"
+            for machine in compared.unchecked
         ]
         name = store.name
     confirmation = confirmed(compared, before, sweep, args) if args.confirm else None
@@ -100,8 +96,8 @@ def checked(args: argparse.Namespace) -> tuple[Compared, Callable[[Change], str]
 
 
 def confirmed(compared: Compared, before: SweepInfo, sweep: SweepInfo, args: argparse.Namespace) -> Confirmation:
-    """The comparison after the re-run of what is slower; only that can be a matter of noise."""
-    from effbench.regression.rerun import confirm, interrupted  # loads what sweeps need
+    """Return the comparison after the re-run of what is slower; only that can be a matter of noise."""
+    from effbench.comparison import confirm  # loads what sweeps need
 
     if args.rounds < LEAST_PAIRS:
         raise UsageError(f"--rounds {args.rounds}: fewer than {LEAST_PAIRS} pairs confirm nothing")
@@ -110,13 +106,15 @@ def confirmed(compared: Compared, before: SweepInfo, sweep: SweepInfo, args: arg
     command += [trust.FLAG] if args.trust_imported else []
     quiet = args.format != "table" and not args.out
     try:
-        return confirm(compared, flagged, before, sweep, args.db, command, args.rounds, quiet, args.trust_imported)
-    except KeyboardInterrupt:  # before it could begin: what the sweep showed is told all the same
-        return interrupted(compared, flagged)
+        return confirm.confirm(
+            compared, flagged, before, sweep, args.db, command, args.rounds, quiet, args.trust_imported
+        )
+    except KeyboardInterrupt:  # before it could begin: what the sweep showed is reported all the same
+        return confirm.interrupted(compared, flagged)
 
 
 def given(args: argparse.Namespace) -> list[str]:
-    """The options that decide what is compared with what, and what counts, as they were given."""
+    """Return the options that decide what is compared with what, and what counts, as they were given."""
     words = []
     for option in ("on", "across", "config", "floor"):
         words += [f"--{option}", value] if (value := getattr(args, option)) else []
@@ -124,10 +122,10 @@ def given(args: argparse.Namespace) -> list[str]:
     return words + [word for metric in args.metric or () for word in ("--metric", metric)]
 
 
-def report(compared: Compared, shows: Callable[[Change], str], args: argparse.Namespace) -> None:
-    """What was asked for on standard output, and the files beside it. `shows`: the command that shows a row.
+def report(compared: Compared, shows: comparison.Shows, args: argparse.Namespace) -> None:
+    """Write standard output, and the files that were asked for. `shows`: the command that shows a row.
 
-    A file that cannot be written keeps no other from being written, and the job's summary tells the verdict. Raises
+    A file that cannot be written keeps no other from being written, and the job's summary has the verdict. Raises
     UsageError at the end.
     """
     rows = chosen(compared.changes, args)
@@ -142,43 +140,35 @@ def report(compared: Compared, shows: Callable[[Change], str], args: argparse.Na
             errors.append(error)
 
     if os.environ.get(SUMMARY):
-        text = gate_text.markdown(compared, compared.changes, failed, line, shows)
-        keep(add_summary, Path(os.environ[SUMMARY]), text, args.db)
+        keep(add_summary, comparison.check_markdown(compared, compared.changes, failed, line, shows), args.db)
     if args.format == "table":
         console = terminal()
         show(console, compared, rows, args)
-        for text in gate_text.plain(line, failed, shows):
+        for text in comparison.check_lines(line, failed, shows):
             console.print(escape(text), highlight=False, soft_wrap=True)
     else:
-        keep(options.write, rendered(compared, rows, failed, line, shows, args), args)
-        if args.format == "csv":  # rows alone: nothing in them says what is not there
-            for seat in compared.unchecked:
-                print(f"effbench: {one_line(seat)} not checked", file=sys.stderr)
+        if args.format == "markdown":
+            text = comparison.check_markdown(compared, rows, failed, line, shows, everything=args.all)
+        elif args.format == "junit":
+            text = comparison.as_junit(compared, rows, shows)
+        elif args.format == "json":
+            commands = [{"cell_key": one.key, "metric": one.metric, "command": shows(one)} for one in failed]
+            more = {"baseline": args.baseline, "passed": not failed, "failing": commands}
+            text = comparison.as_json(compared, rows, **more, unchecked=compared.unchecked)
+        else:
+            text = render(compared, rows, args)
+            for machine in compared.unchecked:  # the rows do not contain it
+                print(f"effbench: {one_line(machine)} not checked", file=sys.stderr)
+        keep(options.write, text, args)
     if args.junit:
         keep(options.write, comparison.as_junit(compared, compared.changes, shows), args, "junit")
     if errors:
         raise UsageError("; ".join(map(str, errors)))
 
 
-def rendered(
-    compared: Compared, rows: Sequence[Change], failed: Sequence[Change], line: str, shows: Callable[[Change], str],
-    args: argparse.Namespace,
-) -> str:  # fmt: skip
-    """In a format for machines, or as the section of a job's summary."""
-    if args.format == "markdown":
-        return gate_text.markdown(compared, rows, failed, line, shows, everything=args.all)
-    if args.format == "junit":
-        return comparison.as_junit(compared, rows, shows)
-    if args.format == "json":
-        commands = [{"cell_key": one.key, "metric": one.metric, "command": shows(one)} for one in failed]
-        return comparison.as_json(
-            compared, rows, baseline=args.baseline, passed=not failed, failing=commands, unchecked=compared.unchecked
-        )
-    return render(args.format, compared, rows, args)
-
-
-def add_summary(path: Path, text: str, db: str) -> None:
+def add_summary(text: str, db: str) -> None:
     """Append a section to the job's summary; other steps write to the same file."""
+    path = Path(os.environ[SUMMARY])
     try:
         refuse_database(path, options.database_file(db))
         with path.open("a", encoding="utf-8") as file:

@@ -1,27 +1,24 @@
-"""`effbench history`: what changed over all sweeps, and what of it is known."""
+"""`effbench history`: what changed over all sweeps, and what of it is acknowledged."""
 
 from __future__ import annotations
 
 import argparse
 import io
 import shlex
-from collections.abc import Sequence
 
-from rich.table import Table
-
-from effbench.analysis.events import STATUS, Event
-from effbench.analysis.history import DEFAULT_METRICS, judgeable
 from effbench.commands import options
 from effbench.commands.acknowledge import acknowledge, acknowledgements
-from effbench.commands.past import table_of
 from effbench.commands.show import metric_name
+from effbench.comparison.history import DEFAULT_METRICS, judgeable
+from effbench.comparison.settings import read as read_limits
+from effbench.comparison.verdicts import STATUS
 from effbench.errors import NothingFoundError
-from effbench.report.history_table import FORMATS, HEADINGS, HistoryTable
+from effbench.report.history_table import FORMATS, HistoryTable, read
 from effbench.store.store import Store
 from effbench.terminal import PLAIN_WIDTH, Console, escape, terminal
 
 HELP = "Change points of every cell over all sweeps: what changed, when, by how much, with what."
-ACK_HELP = "Accept changes, so that they are left out from now on: by their ids, or all of a cell."
+ACK_HELP = "Accept changes, so that they are omitted from now on."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,12 +32,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mode", action="append", default=[], metavar="NAME", help="only cells of this mode")
     parser.add_argument("--host", action="append", default=[], metavar="NAME", help="only what this machine measured")
     add_name(parser, None)
+    parser.add_argument(
+        "--config", metavar="NAME|FILE", help="exceptions of compare and check (default: default): `ignore` accepts"
+    )
     parser.add_argument("--all", action="store_true", help="acknowledged changes as well")
     parser.add_argument("--format", default="table", choices=["table", *FORMATS], help="(default: table)")
     options.add_out(parser)
     parts = parser.add_subparsers(dest="what", metavar="[ack | acks]")
     ack = parts.add_parser("ack", description=ACK_HELP)
-    ack.add_argument("names", nargs="*", metavar="ID|CELL", help="ids of changes, or the start of a cell's key")
+    ack.add_argument(
+        "names", nargs="*", metavar="ID|CELL|PATTERN",
+        help="ids of changes, the start of a cell's key, or patterns as in exceptions (model=gpt2 metric=compile_*)",
+    )  # fmt: skip
     ack.add_argument("--reason", metavar="TEXT", help="why it is accepted")
     ack.add_argument(
         "--metric", action="append", type=acked_name, default=argparse.SUPPRESS, metavar="NAME",
@@ -81,18 +84,20 @@ def acked_name(text: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
+    exceptions = read_limits(args.config).exceptions
     if args.what == "ack":
-        return acknowledge(args)
+        return acknowledge(args, exceptions)
     if args.what == "acks":
-        return acknowledgements(args)
+        return acknowledgements(args, exceptions)
     with Store.open(args.db, mode="read") as store:
         if not store.sweeps():
             raise NothingFoundError(
                 f"{store.name} holds no sweep yet; `effbench -m model=mlp mode=eager,default` runs one"
             )
-        table = table_of(
-            store, args.metric or DEFAULT_METRICS, args.model, args.mode, args.since, args.all, args.host, args.name
-        )
+        metrics = args.metric or DEFAULT_METRICS
+        table = read(
+            store, metrics, args.model, args.mode, args.since, args.all, args.host, args.name, exceptions
+        )  # fmt: skip
     if args.format != "table":
         options.write(table.render(args.format), args)
     elif args.out:
@@ -105,39 +110,26 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(console: Console, table: HistoryTable) -> None:
-    for title, events in (("Changes", table.confirmed), ("Recent, unconfirmed", table.recent)):
-        if events:
-            console.print(f"[bold]{title}[/]", highlight=False)
-            console.print(drawn(table, events))
-    for section in table.sections():
-        console.print(f"[bold]{section.title}[/]", highlight=False)
-        for line in section.lines:
-            console.print(escape(line), highlight=False, soft_wrap=True)
-    console.print(escape(table.summary()), highlight=False, soft_wrap=True)
+    def line(text: str, style: str = "") -> None:
+        console.print(escape(text), style=style, highlight=False, soft_wrap=True)
+
+    for title, changes in table.tables():
+        line(title, "bold")
+        console.print(changes.rich())
+    for title, lines in table.sections():
+        line(title, "bold")
+        for text in lines:
+            line(text)
+    line(table.summary())
     if table.found.sweeps:
-        console.print(escape(table.verdict()), highlight=False, soft_wrap=True)
+        line(table.verdict())
     alarms = [event for event in table.confirmed if event.alarms]
     if alarms:
-        several = any(
-            (one.series.cell_key, one.series.place) == (alarms[0].series.cell_key, alarms[0].series.place)
-            for one in alarms[1:]
+        cells = [(event.series.cell_key, event.series.place) for event in alarms]
+        named = "" if table.name is None else f" --name {shlex.quote(table.name)}"
+        together = " --together" if cells[0] in cells[1:] else ""
+        line(
+            f"! is worse, still so, and not acknowledged; accept it: "
+            f'effbench history ack {table.short[alarms[0].id]}{named}{together} --reason "why"',
+            "dim",
         )
-        line = "" if table.name is None else f" --name {shlex.quote(table.name)}"
-        console.print(
-            f"! is worse, still so, and acknowledged by nobody; accept it: "
-            f'effbench history ack {table.short[alarms[0].id]}{line}{" --together" if several else ""} --reason "why"',
-            style="dim",
-            highlight=False,
-            soft_wrap=True,
-        )
-
-
-def drawn(table: HistoryTable, events: Sequence[Event]) -> Table:
-    grid = Table(header_style="bold", pad_edge=False, box=None)
-    for heading in HEADINGS:
-        grid.add_column(heading, overflow="fold", no_wrap=heading == "id")
-    for event in events:
-        first, change, *rest = map(escape, table.row(event))
-        tone = "bold red" if event.alarms else "green" if event.worse is False else "none"
-        grid.add_row(first, f"[{tone}]{change}[/]", *rest, style="dim" if event.acknowledged is not None else "")
-    return grid

@@ -8,16 +8,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from effbench.analysis.history import DEFAULT_METRICS, columns_of, history
-from effbench.analysis.interpreters import COLUMNS, TELLING
-from effbench.analysis.swept import row_names
+from effbench.analysis.environments import COLUMNS, TELLING
+from effbench.comparison.compare import compare_sweeps
+from effbench.comparison.history import DEFAULT_METRICS, columns_of, history
+from effbench.comparison.settings import read
 from effbench.config import DEFAULT_DB
 from effbench.errors import EffbenchError
 from effbench.experiments.definition import Claim, load_all
-from effbench.regression.compare import compare_sweeps
-from effbench.regression.settings import read
 from effbench.report.claims import Entry, entries
-from effbench.report.history_table import HistoryTable
+from effbench.report.history_table import table_of
 from effbench.report.site.changed import Changes
 from effbench.report.site.material import Subject
 from effbench.report.site.past import Past
@@ -37,10 +36,8 @@ def past(store: Store, metrics: Sequence[str] = DEFAULT_METRICS) -> Past:
     """All series, judged as `effbench history --all` does."""
     whole = store.series(columns_of(metrics))
     series = whole.without_reruns()
-    found = history(series, metrics, store.acknowledgements())
-    names = dict(zip(series.cells, row_names(list(series.cells.values())), strict=True))
-    table = HistoryTable(found, names, {sweep["id"]: sweep for sweep in series.sweeps})
-    return Past(table, series, metrics, store.baselines(), whole)
+    found = history(series, metrics, store.acknowledgements(), read().exceptions)
+    return Past(table_of(found, series), series, metrics, store.baselines(), whole)
 
 
 def ledger(store: Store) -> list[Entry]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from effbench.analysis.interpreters import TELLING, labels
+from effbench.analysis.environments import TELLING, labels
 from effbench.analysis.swept import cell_names, row_names
 from effbench.cell import Status
 from effbench.commands import options

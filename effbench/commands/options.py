@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from effbench import outputs
-from effbench.analysis.interpreters import labelled
+from effbench.analysis.environments import labelled
 from effbench.config import DEFAULT_DB
 from effbench.printable import printable
 from effbench.store.connect import parse_url

@@ -11,13 +11,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import effbench
-from effbench.analysis.statistics import geometric_mean, speedup
 from effbench.analysis.swept import cell_names
-from effbench.analysis.verdicts import smallest_slowdown
 from effbench.cell import Cell, Environment, Status
 from effbench.doctor.finding import Finding, Machine, good, note, problem, warning
 from effbench.errors import StoreError, WorkerError
 from effbench.metrics import significant
+from effbench.stats.intervals import geometric_mean, speedup
+from effbench.stats.significance import smallest_slowdown
 from effbench.store.store import Store
 from effbench.sweep import pool
 from effbench.sweep.client import ForkServer

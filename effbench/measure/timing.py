@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from effbench.analysis.statistics import median_interval
+from effbench.stats.intervals import median_interval
 
 Inputs = tuple[tuple, dict[str, Any]]
 MOST_BLOCKS = 1000  # in one run, each with an event of its own

@@ -1,91 +1,101 @@
-"""A comparison as text: rows for a terminal, Markdown, JSON, CSV, JUnit XML."""
+"""A comparison, and what a check made of it, as text: tables, Markdown, JSON, CSV, JUnit XML."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
 from effbench.analysis.scores import UNCLEAR
-from effbench.analysis.screen import COLUMNS, STATUS, Change, record
-from effbench.analysis.statistics import is_clear
-from effbench.analysis.verdicts import Verdict
+from effbench.comparison.compare import Compared, ModeChange
+from effbench.comparison.gate import counted
+from effbench.comparison.sides import Side
+from effbench.comparison.verdicts import COLUMNS, STATUS, Change, Verdict, record
 from effbench.metrics import METRICS, percent, ratio_text
 from effbench.printable import one_line
+from effbench.stats.intervals import is_clear
+from effbench.table import Column, Shown, Table, markdown_text
+from effbench.table import as_json as json_text
 
 FORMATS = ("markdown", "json", "csv", "junit")
-HEADINGS = ("verdict", "cell", "metric", "before", "after", "after ÷ before", "detectable", "why")
-ALWAYS = ("verdict", "cell", "metric")
-NUMERIC = (False, False, False, True, True, True, True, False)
-#: Not by colour alone: a sign that also a plain terminal, a printout and a screen reader have.
+#: Rows of a job's summary, of those that fail and of the others: nobody reads more.
+MOST_ROWS = 50
+#: Not by colour alone: a sign that a plain terminal, a printout and a screen reader have, too; and a tone of a table.
 SIGNS = {
-    Verdict.BROKEN: "✗", Verdict.SLOWER: "▲", Verdict.MISSING: "?", Verdict.AMBIGUOUS: "~", Verdict.FIXED: "✓",
-    Verdict.FASTER: "▼", Verdict.NEW: "+", Verdict.SAME: "=",
+    Verdict.BROKEN: ("✗", "bad"), Verdict.SLOWER: ("▲", "bad"), Verdict.MISSING: ("?", "status"),
+    Verdict.AMBIGUOUS: ("~", "unsure"), Verdict.FIXED: ("✓", "good"), Verdict.FASTER: ("▼", "good"),
+    Verdict.NEW: ("+", ""), Verdict.SAME: ("=", ""),
 }  # fmt: skip
-#: The name of a verdict where "slower" would be the wrong word.
+#: The name of a verdict if "slower" would be the wrong word.
 MORE = {Verdict.SLOWER: "more", Verdict.FASTER: "less"}
-_TIMES = ("ms", "s")
-_HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-_MARKDOWN = frozenset("|`*[]\\")
+Shows = Callable[[Change], str]
 
 
 def word_of(change: Change) -> str:
-    """`▲ slower`; of what is no time `▲ more`. An ignored row says so."""
+    """`▲ slower`; `▲ more` unless it is a time. An ignored row is marked."""
     metric = METRICS.get(change.metric)
-    is_time = metric is None or metric.unit in _TIMES
+    is_time = metric is None or metric.unit in ("ms", "s")
     word = str(change.verdict) if is_time else MORE.get(change.verdict, str(change.verdict))
-    return f"{SIGNS[change.verdict]} {word}" + (" (ignored)" if change.ignored else "")
-
-
-def cells_of(change: Change) -> list[str]:
-    """One row of the table, as HEADINGS names its columns."""
-    shows = change.smallest_slowdown
-    return [
-        word_of(change), one_line(change.name), change.metric, figure(change.metric, change.before),
-        figure(change.metric, change.after), ratio_text(change.ratio, change.low, change.high),
-        "" if shows is None else f"≥ {percent(shows)}" if shows < 10 else percent(shows), one_line(change.reason or ""),
-    ]  # fmt: skip
+    return f"{SIGNS[change.verdict][0]} {word}" + (" (ignored)" if change.ignored else "")
 
 
 def figure(metric: str, value: float | None) -> str:
-    if metric == STATUS:
-        return ""
-    return METRICS[metric].format(value)
+    return "" if metric == STATUS else METRICS[metric].format(value)
 
 
-def counts_text(compared: Any) -> str:
+def table_of(changes: Sequence[Change]) -> Table:
+    """Return the rows as a table; CSV and JSON have the columns COLUMNS."""
+    columns = [
+        Column("verdict"), Column("cell"), Column("metric"), Column("before", numeric=True, optional=True),
+        Column("after", numeric=True, optional=True), Column("ratio", "after ÷ before", numeric=True, optional=True),
+        Column("detectable", numeric=True, optional=True), Column("why", optional=True),
+    ]  # fmt: skip
+    return Table(columns, [_row(change) for change in changes], [record(change) for change in changes])
+
+
+def _row(change: Change) -> dict[str, Any]:
+    shows = change.smallest_slowdown
+    return {
+        "verdict": Shown(change.verdict, word_of(change), SIGNS[change.verdict][1]),
+        "cell": one_line(change.name),
+        "metric": change.metric,
+        "before": figure(change.metric, change.before),
+        "after": figure(change.metric, change.after),
+        "ratio": ratio_text(change.ratio, change.low, change.high),
+        "detectable": "" if shows is None else f"≥ {percent(shows)}" if shows < 10 else percent(shows),
+        "why": one_line(change.reason or ""),
+    }
+
+
+def counts_text(compared: Compared) -> str:
     """`2 slower, 1 broken, 40 same`: rows by verdict."""
     return ", ".join(f"{number} {verdict}" for verdict, number in compared.counts.items()) or "nothing to compare"
 
 
-def heading(compared: Any) -> str:
+def heading(compared: Compared) -> str:
     """Both sides with their labels, and the hardware."""
-
-    def side(half: Any) -> str:
-        return f"{half.title} {half.label}" if half.label else half.title
-
-    return one_line(f"{side(compared.before)} → {side(compared.after)} · {compared.hardware}")
+    sides = (f"{side.title} {side.label or ''}".strip() for side in (compared.before, compared.after))
+    return one_line(f"{' → '.join(sides)} · {compared.hardware}")
 
 
-def limits_line(compared: Any) -> list[str]:
-    """Which limits held, where that is known."""
+def summary_lines(compared: Compared) -> list[str]:
+    """A line for each mode, and what these trials could have shown."""
+    phases = {line.phase for line in compared.modes}
+    lines = [(f"{line.phase} " if len(phases) > 1 else "") + mode_text(line) for line in compared.modes]
+    return [*lines, *filter(None, [sensitivity(compared)])]
+
+
+def limits_line(compared: Compared) -> list[str]:
+    """Where the limits come from, if that is known."""
     return [f"limits: {compared.limits.source}"] if compared.limits.source else []
 
 
-def mode_lines(compared: Any) -> list[str]:
-    """`inference eager: latency 1.003 (0.998–1.008) over 12 cells`; of none `eager: latency – over 0 of 12 cells`."""
-    phases = {line.phase for line in compared.modes}
-    return [
-        (f"{line.phase} " if len(phases) > 1 else "")
-        + f"{line.mode}: {METRICS[line.metric].title} {mean_text(line.ratio, line.low, line.high)}"
-        + f" over {line.cells} {'' if line.of in (None, line.cells) else f'of {line.of} '}"
-        + f"cell{'s' * ((line.of or line.cells) != 1)}"
-        for line in compared.modes
-    ]
+def mode_text(line: ModeChange) -> str:
+    """`eager: latency 1.003 (0.998–1.008) over 12 cells`; without cells `eager: latency – over 0 of 12 cells`."""
+    count = f"{line.cells} {'' if line.of in (None, line.cells) else f'of {line.of} '}"
+    figures = mean_text(line.ratio, line.low, line.high)
+    return f"{line.mode}: {METRICS[line.metric].title} {figures} over {count}cell{'s' * ((line.of or line.cells) != 1)}"
 
 
 def mean_text(ratio: float | None, low: float | None, high: float | None) -> str:
@@ -94,37 +104,9 @@ def mean_text(ratio: float | None, low: float | None, high: float | None) -> str
     return text if is_clear(low, high) else f"{UNCLEAR} {text.partition(' ')[2]}"
 
 
-def markdown(compared: Any, changes: Sequence[Change], left_out: int = 0) -> str:
-    """A section for a pull request or a job summary."""
-    lines = [f"**{escape(heading(compared))}**", "", *(f"- {escape(text)}" for text in compared.differences)]
-    lines += [""] * bool(compared.differences)
-    lines += [f"{counts_text(compared)}", ""]
-    if changes:
-        lines += [rows_table(changes), ""]
-    if left_out:
-        lines += [f"{left_out} rows that are the same are left out.", ""]
-    said = [*mode_lines(compared), *filter(None, [sensitivity(compared)]), *limits_line(compared), *compared.notes]
-    lines += [f"- {escape(text)}" for text in said]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def columns_used(rows: Sequence[Sequence[str]]) -> list[int]:
-    """Places in HEADINGS of the columns that say something in these rows (as `cells_of` makes them)."""
-    return [n for n, heading in enumerate(HEADINGS) if heading in ALWAYS or any(row[n] for row in rows)]
-
-
-def rows_table(changes: Sequence[Change]) -> str:
-    """A Markdown table of rows."""
-    rows = [cells_of(change) for change in changes]
-    used = columns_used(rows)
-    lines = [[HEADINGS[n] for n in used], ["--:" if NUMERIC[n] else "---" for n in used]]
-    lines += [[escape(row[n]) for n in used] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def sensitivity(compared: Any) -> str | None:
-    """What slowdown these trials would have shown: of the latency, in the middle and at worst; None where no latency
-    was compared."""
+def sensitivity(compared: Compared) -> str | None:
+    """Return which slower latency these trials would have shown, at the median and at worst; None if no latency was
+    compared."""
     latencies = [change for change in compared.changes if change.metric == "latency_ms" and change.ratio is not None]
     if not latencies:
         return None
@@ -132,54 +114,134 @@ def sensitivity(compared: Any) -> str | None:
     if not known:
         return "one trial on a side: no verdict on a time is possible; use more rounds (protocol=standard has 5)"
     middle, (worst, name) = known[len(known) // 2][0], known[-1]
-    how = "pairs of rounds" if compared.in_turns else "trials"
+    how = "pairs of rounds" if compared.interleaved else "trials"
     return (
-        f"these {how} show a slower latency from {percent(middle)} on in the middle, at worst from "
-        f"{percent(worst)} on ({one_line(name)}); after ÷ before with its 95 % interval"
+        f"these {how} show a slower latency from {percent(middle)} at the median, from {percent(worst)} at worst "
+        f"({one_line(name)}); after ÷ before with its 95 % interval"
     )
 
 
-def escape(text: str) -> str:
-    """Names come from users: they must not end the table's cell, nor begin HTML, code, emphasis, a link or an image."""
-    return "".join(f"&#{ord(c)};" if c in _MARKDOWN else _HTML.get(c, c) for c in one_line(text))
+def markdown(compared: Compared, changes: Sequence[Change], hidden: int = 0) -> str:
+    """A section for a pull request or a job summary. `hidden`: how many rows are omitted as the same."""
+    return paragraphs(
+        f"**{markdown_text(heading(compared))}**",
+        bullets(compared.differences),
+        counts_text(compared),
+        table_of(changes).render("markdown") if changes else "",
+        f"{hidden} rows that are the same are omitted." if hidden else "",
+        bullets([*summary_lines(compared), *limits_line(compared), *compared.notes]),
+    )
 
 
-def as_json(compared: Any, changes: Iterable[Change], **more: Any) -> str:
-    """Both sides, what differs, the rows and the modes; docs/regressions.md names the keys. `more`: further ones."""
+def paragraphs(*parts: str) -> str:
+    return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
 
-    def side(half: Any) -> dict[str, Any]:
-        return {"sweep": half.title, "label": half.label, "state": half.state}
+
+def bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {markdown_text(text)}" for text in lines)
+
+
+def as_json(compared: Compared, changes: Iterable[Change], **more: Any) -> str:
+    """Both sides, the differences, the rows and the modes; docs/regressions.md lists the keys. `more`: further ones."""
+
+    def side(one: Side) -> dict[str, Any]:
+        return {"sweep": one.title, "label": one.label, "state": one.state}
 
     modes = [
-        {"phase": m.phase, "mode": m.mode, "metric": m.metric, "ratio": finite(m.ratio), "ci_low": finite(m.low),
-         "ci_high": finite(m.high), "cells": m.cells, "of": m.of}
+        {"phase": m.phase, "mode": m.mode, "metric": m.metric, "ratio": m.ratio, "ci_low": m.low, "ci_high": m.high,
+         "cells": m.cells, "of": m.of}
         for m in compared.modes
     ]  # fmt: skip
-    whole = {
+    return json_text({
         "before": side(compared.before), "after": side(compared.after), "hardware": compared.hardware,
-        "differences": compared.differences, "in_turns": compared.in_turns, "limits": compared.limits.source,
+        "differences": compared.differences, "in_turns": compared.interleaved, "limits": compared.limits.source,
         "counts": {str(verdict): number for verdict, number in compared.counts.items()},
-        "modes": modes, "notes": compared.notes, "changes": [record(change) for change in changes],
-    }  # fmt: skip
-    whole |= more
-    return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+        "modes": modes, "notes": compared.notes, "changes": [record(change) for change in changes], **more,
+    })  # fmt: skip
 
 
 def as_csv(changes: Iterable[Change]) -> str:
-    out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(record(change) for change in changes)
-    return out.getvalue()
+    records = [{**record(change), "gates": str(change.gates)} for change in changes]
+    return Table([Column(name) for name in COLUMNS], records).render("csv")
 
 
-def as_junit(compared: Any, changes: Iterable[Change], shows: Callable[[Change], str] | None = None) -> str:
-    """A test suite for each cell, a test for each of its metrics: what fails a check fails here, what is ambiguous, or
-    missing and ignored, is skipped with the reason, as CI services show them; so is hardware that was not checked.
+# --- a check ---
+
+
+def check_lines(line: str, failed: Sequence[Change], shows: Shows) -> list[str]:
+    """For a terminal: the verdict, and for each row that fails the command that shows it."""
+    lines = [line]
+    for command, changes in by_command(failed, shows).items():
+        lines += [*(f"  {sentence(change)}" for change in changes), f"    {command}"]
+    return lines
+
+
+def check_markdown(
+    compared: Compared, rows: Sequence[Change], failed: Sequence[Change], line: str, shows: Shows,
+    everything: bool = False,
+) -> str:  # fmt: skip
+    """A section: passed or not, what fails and how to see it, then, folded, what else changed. `rows`: those to report;
+    `line`: from `verdict_line`; `everything`: also the rows that are the same."""
+    failing = [change for change in rows if change.gates]
+    others = [c for c in rows if not c.gates and (everything or c.verdict is not Verdict.SAME or c.metric == STATUS)]
+    commands = []
+    for command, changes in by_command(failed[:MOST_ROWS], shows).items():
+        commands += [*(f"# {one_line(f'{one.name}: {one.metric} {one.verdict}')}" for one in changes), command]
+    text = "\n".join(commands)
+    # longer than any run of backticks in it: nothing in it can end the block
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
+    return paragraphs(
+        f"## {'❌' if failed else '✅'} effbench: {markdown_text(line)}",
+        markdown_text(heading(compared)),
+        bullets(compared.differences),
+        first_rows(failing),
+        folded("How to see each of them", f"{fence}sh\n{text}\n{fence}") if failed else "",
+        folded(f"What fails nothing: {counted(others)}", first_rows(others)) if others else "",
+        bullets(summary_lines(compared)),
+        "; ".join([counts_text(compared), *map(markdown_text, limits_line(compared))]),
+        bullets(f"note: {text}" for text in compared.notes),
+    )
+
+
+def not_checked(why: str, name: str) -> str:
+    """The section if there is nothing to judge."""
+    return paragraphs(f"## ❌ effbench: not checked against {markdown_text(name)}", markdown_text(why))
+
+
+def first_rows(rows: Sequence[Change]) -> str:
+    if not rows:
+        return ""
+    more = f"{len(rows) - MOST_ROWS} further rows are omitted here." if len(rows) > MOST_ROWS else ""
+    return paragraphs(table_of(rows[:MOST_ROWS]).render("markdown"), more).rstrip()
+
+
+def folded(title: str, body: str) -> str:
+    return f"<details><summary>{markdown_text(title)}</summary>\n\n{body}\n\n</details>"
+
+
+def by_command(failed: Sequence[Change], shows: Shows) -> dict[str, list[Change]]:
+    """Command -> the rows that it shows, in their order: a cell's metrics have one."""
+    found: dict[str, list[Change]] = {}
+    for change in failed:
+        found.setdefault(shows(change), []).append(change)
+    return found
+
+
+def sentence(change: Change) -> str:
+    """One line for a log: `latency_ms slower: 1.02 ms → 1.08 ms, 1.059 (1.051–1.067)`."""
+    row = _row(change)
+    parts = [f"{change.metric} {change.verdict}"]
+    if change.before is not None and change.after is not None:
+        parts.append(f"{row['before']} → {row['after']}, {row['ratio']}".rstrip(", "))
+    return f"{row['cell']}: " + ": ".join([*parts, *filter(None, [row["why"]])])
+
+
+# --- JUnit ---
+
+
+def as_junit(compared: Compared, changes: Iterable[Change], shows: Shows | None = None) -> str:
+    """A test suite for each cell, a test for each of its metrics: what fails a check fails here; what is ambiguous, or
+    missing and ignored, is skipped with the reason, as CI services show it; so is hardware that was not checked.
     `shows`: the command that shows a row."""
     cells: dict[str, list[Change]] = {}
     for change in changes:
@@ -190,16 +252,16 @@ def as_junit(compared: Any, changes: Iterable[Change], shows: Callable[[Change],
         suite = ElementTree.SubElement(root, "testsuite", name=clean(name), **totals(own))
         for change in own:
             test = ElementTree.SubElement(suite, "testcase", classname=clean(name), name=change.metric)
-            said = clean(sentence(change))
+            message = clean(sentence(change))
             if change.gates:
-                failure = ElementTree.SubElement(test, "failure", message=said, type=str(change.verdict))
+                failure = ElementTree.SubElement(test, "failure", message=message, type=str(change.verdict))
                 failure.text = clean("\n".join([heading(compared), *([shows(change)] if shows else [])]))
             elif change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING):
-                ElementTree.SubElement(test, "skipped", message=said)
-    for seat in compared.unchecked:
-        suite = ElementTree.SubElement(root, "testsuite", name=clean(seat), **totals([], 1))
-        test = ElementTree.SubElement(suite, "testcase", classname=clean(seat), name="hardware")
-        ElementTree.SubElement(test, "skipped", message=f"{clean(seat)}: not checked")
+                ElementTree.SubElement(test, "skipped", message=message)
+    for machine in map(clean, compared.unchecked):
+        suite = ElementTree.SubElement(root, "testsuite", name=machine, **totals([], 1))
+        test = ElementTree.SubElement(suite, "testcase", classname=machine, name="hardware")
+        ElementTree.SubElement(test, "skipped", message=f"{machine}: not checked")
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
@@ -211,18 +273,6 @@ def totals(changes: Sequence[Change], unchecked: int = 0) -> dict[str, str]:
     return {"tests": str(tests), "failures": str(failures), "skipped": str(skipped), "errors": "0"}
 
 
-def sentence(change: Change) -> str:
-    """One line for a log: `latency_ms slower: 1.02 ms → 1.08 ms, 1.059 (1.051–1.067)`."""
-    _, name, metric, before, after, ratio, _, reason = cells_of(change)
-    parts = [f"{metric} {change.verdict}"]
-    if change.before is not None and change.after is not None:
-        parts.append(f"{before} → {after}, {ratio}".rstrip(", "))
-    if reason:
-        parts.append(reason)
-    return f"{name}: " + ": ".join(parts)
-
-
 def clean(text: str) -> str:
-    """Without what XML 1.0 has no way to write."""
-    return "".join(c for c in text if c in "\t\n\r" or 0x20 <= ord(c) <= 0xD7FF or (0xE000 <= ord(c) <= 0x10FFFF
-                   and ord(c) not in (0xFFFE, 0xFFFF)))  # fmt: skip
+    """Return text without the characters that XML 1.0 cannot hold."""
+    return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "", text)

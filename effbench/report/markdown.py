@@ -7,11 +7,11 @@ from typing import Any
 
 from effbench.metrics import METRICS
 from effbench.report import summary
-from effbench.report.comparison import escape
 from effbench.report.site.changed import changed
 from effbench.report.site.material import Subject
 from effbench.report.site.pages.index import environment_line, not_ok
 from effbench.report.speedup_table import speedup_table
+from effbench.table import markdown_text as escape
 
 HEADLINES = (
     "In brackets 95 % intervals: of the speedup over these very results, of the others over cells like these; "

@@ -1,15 +1,15 @@
-"""What sweeps know of their cells, read for comparing: few columns of many trials, a pass each."""
+"""What comparisons read of sweeps: few columns of many trials, a pass each."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from effbench.analysis.screen import Side
 from effbench.analysis.summary import counted
 from effbench.cell import Status
 from effbench.metrics import METRICS
@@ -19,24 +19,33 @@ from effbench.store.sweeps import CONFIRMING
 CELL, ENVIRONMENT, PLANNED, SWEEP, TRIAL, RESULT = (
     row.__table__ for row in (CellRow, EnvironmentRow, SweepCellRow, SweepRow, TrialRow, ResultRow)
 )
-#: A figure a trial; the others that are compared have one value a sweep.
+#: Metrics with one figure a trial; the others that are compared have one value a sweep.
 PER_TRIAL = tuple(
     name for name, metric in METRICS.items() if metric.compare in ("ratio", "exact") and name in TRIAL.columns
 )
-_MEASURED = frozenset(status for status in Status if status.is_measured)
 PER_SWEEP = tuple(name for name, metric in METRICS.items() if metric.compare == "bound")
+_MEASURED = frozenset(status for status in Status if status.is_measured)
 
 
-class CellSide(NamedTuple):
-    """A cell in one environment of a sweep."""
+@dataclass(frozen=True)
+class CellResult:
+    """One sweep's result of a cell in one environment.
 
-    cell_key: str
-    environment_id: str
-    side: Side
+    `figures`: metric -> round -> figure of that round's trial; a metric with one value a sweep has it under round 0.
+    `bound`: the cell's bottleneck, as in `results`.
+    """
+
+    status: str
+    reason: str | None = None
+    bound: str | None = None
+    figures: Mapping[str, Mapping[int, float | None]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.status}: {self.reason}" if self.reason else str(self.status)
 
 
-def sides(connection: sa.Connection, sweep_id: str) -> list[CellSide]:
-    """Every result of the sweep with the figures of its counted trials."""
+def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], CellResult]:
+    """Return (cell key, environment id) -> every result of the sweep with the figures of its counted trials."""
     keys = (TRIAL.c.cell_key, TRIAL.c.environment_id)
     query = (
         sa.select(*keys, TRIAL.c.round, TRIAL.c.attempt, TRIAL.c.status, *(TRIAL.c[name] for name in PER_TRIAL))
@@ -55,13 +64,14 @@ def sides(connection: sa.Connection, sweep_id: str) -> list[CellSide]:
         RESULT.c.cell_key, RESULT.c.environment_id, RESULT.c.status, RESULT.c.reason, RESULT.c.bound,
         *(RESULT.c[name] for name in PER_SWEEP),
     ).where(RESULT.c.sweep_id == sweep_id)  # fmt: skip
-    found = []
-    for row in connection.execute(query):
-        own = figures.get((row.cell_key, row.environment_id), {})
-        once = {name: {0: getattr(row, name)} for name in PER_SWEEP}
-        side = Side(row.status, row.reason, row.bound, {**own, **once})
-        found.append(CellSide(row.cell_key, row.environment_id, side))
-    return found
+    return {
+        (row.cell_key, row.environment_id): CellResult(
+            row.status, row.reason, row.bound,
+            figures.get((row.cell_key, row.environment_id), {})
+            | {name: {0: getattr(row, name)} for name in PER_SWEEP},
+        )
+        for row in connection.execute(query)
+    }  # fmt: skip
 
 
 class PlannedCell(NamedTuple):
@@ -78,7 +88,7 @@ class PlannedCell(NamedTuple):
 
 
 def planned_cells(connection: sa.Connection, sweep_id: str) -> list[PlannedCell]:
-    """In the order of the plan."""
+    """Return the cells in the order of the plan."""
     query = (
         sa.select(*(CELL.c[name] for name in PlannedCell._fields))
         .join(PLANNED, PLANNED.c.cell_key == CELL.c.key)
@@ -97,11 +107,10 @@ def levels(
     host: str | None = None,
     most: int = 30,
 ) -> dict[tuple[str, str], dict[str, list[float]]]:
-    """(cell key, metric) -> environment id -> results of the cells of `sweep_id`, oldest first, `ok` ones only.
+    """Return (cell key, metric) -> environment id -> `ok` results of the cells of `sweep_id`, oldest first.
 
-    They are of the newest `most` sweeps of its line that have any of them, in these environments, and began before
-    `before`; `host`: only those of this host. A line is the sweeps of the same name, or those without one; a re-run is
-    in none.
+    They are of the newest `most` sweeps with the same name (or without one) that have any of them, in these
+    environments, and began before `before`; `host`: only those of this host. Re-runs are excluded.
     """
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     line = connection.scalar(sa.select(SWEEP.c.name).where(SWEEP.c.id == sweep_id)) or ""
@@ -136,7 +145,7 @@ def levels(
 
 
 def environments_of(connection: sa.Connection, sweep_id: str) -> Iterator[dict[str, Any]]:
-    """Rows of `environment` in which the sweep has trials."""
+    """Yield the rows of `environment` in which the sweep has trials."""
     used = sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id).distinct()
     query = sa.select(ENVIRONMENT).where(ENVIRONMENT.c.id.in_(used)).order_by(ENVIRONMENT.c.first_seen_at)
     return (dict(row) for row in connection.execute(query).mappings())

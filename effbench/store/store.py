@@ -17,7 +17,7 @@ from sqlalchemy import exc
 
 from effbench.cell import Trial
 from effbench.errors import StoreError
-from effbench.store import acknowledgements, baselines, connect, maintenance, sides, sweeps, trials, verdicts
+from effbench.store import baselines, connect, maintenance, series, sides, sweeps, trials, verdicts
 from effbench.store.schema import make
 from effbench.store.series import Series
 from effbench.store.series import read as read_series
@@ -139,9 +139,9 @@ class Store:
     set_baseline = writes(baselines.set_baseline)
     remove_baseline = writes(baselines.remove_baseline)
     baselines = reads(baselines.baselines)
-    acknowledge = writes(acknowledgements.add)
-    unacknowledge = writes(acknowledgements.remove)
-    acknowledgements = reads(acknowledgements.read)
+    acknowledge = writes(series.acknowledge)
+    unacknowledge = writes(series.unacknowledge)
+    acknowledgements = reads(series.acknowledgements)
     add_verdicts = writes(verdicts.add)
     verdicts = reads(verdicts.newest)
     planned_cells = reads(sides.planned_cells)

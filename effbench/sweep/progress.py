@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from effbench.analysis.interpreters import OWN, short_names
+from effbench.analysis.environments import OWN, short_names
 from effbench.analysis.swept import cell_names
 from effbench.cell import Status, Trial
 from effbench.metrics import METRICS, significant

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from effbench.analysis.stopping import enough
 from effbench.cell import Status, Trial
 from effbench.errors import WorkerError
 from effbench.message import BEFORE_USER_CODE, TrialRequest
+from effbench.stats.intervals import enough
 from effbench.sweep.client import POLL_S, RETRY_PAUSES_S, ForkServer, Request
 from effbench.sweep.devices import Slot
 from effbench.sweep.plan import CellRun, PlannedTrial, Queue, Settings

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from effbench.analysis.statistics import median_interval
 from effbench.cell import Cell, Status, Trial, mode_settings
 from effbench.measure import counters, memory, telemetry, timing, watch
 from effbench.measure.profile import CALLS, profile
@@ -28,6 +27,7 @@ from effbench.models.inputs import Batch
 from effbench.models.spec import InputSpec, parse_inputs
 from effbench.modes import inductor
 from effbench.modes.base import BatchDims, Mode, Prepared, uses_dynamo, with_defaults
+from effbench.stats.intervals import median_interval
 from effbench.worker import artifacts, ceilings, failures, stream
 from effbench.worker.failures import Ended
 from effbench.worker.workload import Inference, copies, workload_of

@@ -3,10 +3,14 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 from made_sweeps import a_cell, environment, steps
+
+from effbench.comparison.gate import command_for
+from effbench.comparison.verdicts import Change, Verdict
 
 EAGER, DEFAULT, GRAPH = (a_cell(mode) for mode in ("eager", "default", "cuda-graph"))
 FAST, SLOW = {"latency_ms": steps(1.0, 0.001)}, {"latency_ms": steps(1.1, 0.001)}
@@ -115,12 +119,6 @@ def test_the_command_says_what_the_check_said(checked, effbench):
 
 
 def test_a_cell_that_failed_when_run_again_is_shown_where_it_failed():
-    from types import SimpleNamespace
-
-    from effbench.analysis.screen import Change
-    from effbench.analysis.verdicts import Verdict
-    from effbench.regression.gate import command_for
-
     row, sweep = Change("0123456789abcdef", "mlp", "latency_ms", Verdict.BROKEN), SimpleNamespace(id="after")
     said = command_for(row, "before", sweep, "x.db", ["--floor", "3%"], {row.key: "again"})
     assert said == "effbench ls --failures --sweep again --db x.db"
@@ -216,7 +214,7 @@ def test_a_summary_of_very_many_rows_stays_short(checked, monkeypatch, tmp_path)
     assert checked(dict.fromkeys(cells, FAST), dict.fromkeys(cells, SLOW)).code == 1
     text = (tmp_path / "summary.md").read_text()
     assert text.count("| ▲ slower") == 50
-    assert "10 further rows are left out here." in text
+    assert "10 further rows are omitted here." in text
 
 
 def test_a_summary_that_cannot_be_written(checked, monkeypatch):

@@ -99,7 +99,7 @@ def test_what_by_compares_is_no_part_of_a_cells_name(made, effbench):
     made.sweep([*settings, EAGER, a_cell(bs=1)], name="settings")
     assert names("mode.fullgraph", "settings") == (
         {"mlp bs=1 default bfloat16", "mlp bs=8 default bfloat16"},
-        ["2 cells have no mode.fullgraph, so that they are left out: mlp bs=8 eager bfloat16, mlp bs=1 eager bfloat16"],
+        ["2 cells have no mode.fullgraph and are omitted: mlp bs=8 eager bfloat16, mlp bs=1 eager bfloat16"],
     )
     told = names("mode", "settings", "--values", "default {'fullgraph': True}", "eager")
     assert told[1] == ["not compared here: mode=default {'fullgraph': False}"]
@@ -128,12 +128,6 @@ def test_a_cell_can_be_named_as_the_table_names_it(made, effbench):
 
 def test_without_a_time_to_compare_nothing_is_said_of_times(two, effbench):
     assert "trial" not in effbench("compare", *two, "--metric", "kernels").out
-
-
-def test_one_trial(made, effbench):
-    done = effbench("compare", made.sweep([EAGER], rounds=1), made.sweep([EAGER], rounds=1))
-    assert done.code == 0
-    assert "one trial on a side: no verdict on a time is possible" in done.out
 
 
 def test_across(made, effbench):
@@ -180,15 +174,6 @@ def test_names_that_are_markup(made, effbench):
     assert "a&#124;b" in text
 
 
-def test_figures_that_no_float_relates(made, effbench):
-    before = made.sweep({EAGER: {"latency_ms": 1e-300, "period_ms": 1e300}})
-    after = made.sweep({EAGER: {"latency_ms": 1e300, "period_ms": 1e-300}})
-    found = rows(effbench("compare", before, after, "--format", "json"))
-    assert (found["eager", "latency_ms"], found["eager", "period_ms"]) == ("slower", "faster")
-    for format in ("table", "markdown", "csv", "junit"):
-        assert effbench("compare", before, after, "--format", format).code == 0
-
-
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 0.0, -1.0])
 def test_figures_that_cannot_be(made, effbench, bad):
     before = made.sweep({EAGER: {"latency_ms": [bad, *steps(1, 0.001)[1:]], "period_ms": bad}})
@@ -196,7 +181,9 @@ def test_figures_that_cannot_be(made, effbench, bad):
     assert found["eager", "period_ms"] == "ambiguous"
     assert found["eager", "latency_ms"] == "same"
     # what is no number is stored as nothing
-    said = "1 of 5 figures before cannot be: left out" if bad <= 0 else "1 of 5 trials before without this figure"
+    said = (
+        "1 of 5 figures before are impossible and omitted" if bad <= 0 else "1 of 5 trials before without this figure"
+    )
     assert said in effbench("compare", before, "last", "--all").out.replace("\n", " ")
 
 
@@ -210,11 +197,11 @@ def test_figures_that_cannot_be(made, effbench, bad):
         (("last", "--by", "dtype"), "has 1 value of dtype"),
         (("last", "--by", "colour"), "no cell of"),
         (("last", "--by", "dtype", "--across", "dtype"), "--across is for two sweeps"),
-        (("last", "last", "--values", "a", "b"), "--by, which is not given"),
-        (("first", "last", "--only", "slow"), "a verdict is one of"),
+        (("last", "last", "--values", "a", "b"), "needs --by"),
+        (("first", "last", "--only", "slow"), "choose from"),
         (("last", "last", "--floor", "2"), "give a share below 100 %"),
-        (("last", "last", "--floor", "nan"), "give a share below 100 %"),
-        (("last", "last", "--floor", "x"), "give a size such as"),
+        (("last", "last", "--floor", "nan"), "--floor=nan must be a number"),
+        (("last", "last", "--floor", "x"), "--floor=x must be a number"),
         (("last", "last", "--metric", "latency"), "did you mean latency_ms?"),
         (("last", "last", "--metric", "speedup"), "compare latency_ms"),
         (("last", "last", "--across", "mode"), "--across mode is not possible"),

@@ -16,8 +16,8 @@ from made_sweeps import Made, environment, steps
 from effbench.cell import Cell
 from effbench.commands.material import gather
 from effbench.commands.show import end_of_sweep
+from effbench.comparison import confirm as rerun
 from effbench.launcher import overrides
-from effbench.regression import rerun
 from effbench.report.site.pages import failures
 from effbench.store import Store
 from effbench.sweep.interpreters import Interpreter

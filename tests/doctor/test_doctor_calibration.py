@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 import effbench
-from effbench.analysis.verdicts import smallest_slowdown
 from effbench.cell import Cell, Environment, Status, Trial
 from effbench.doctor import calibration
 from effbench.errors import WorkerError
+from effbench.stats.significance import smallest_slowdown
 from effbench.store.store import Store
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from effbench.analysis.interpreters import halves
+from effbench.analysis.environments import names_by
 from effbench.cell import Status
 from effbench.store import Store
 
@@ -23,7 +23,7 @@ def swept(cli_in, tmp_path_factory, another_python):
         cli.trials, cli.rows = store.trials(cli.sweep.id), store.results(cli.sweep.id)
         cli.environments = store.environments(row["environment_id"] for row in cli.rows)
         cli.calibrations = [store.calibration(row["id"]) for row in cli.environments]
-    cli.half_of = {one: half.name("python") for one, half in halves(cli.environments).items()}
+    cli.half_of = names_by(cli.environments, "python")
     return cli
 
 

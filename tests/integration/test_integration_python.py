@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from effbench.analysis import interpreters as halves
+from effbench.analysis.environments import names_by
 from effbench.store import Store
 from effbench.sweep.interpreters import resolve
 from effbench.sweep.plan import CellRun, Settings, cells_of
@@ -57,7 +57,7 @@ def swept(cli_in, tmp_path_factory):
         cli.trials, cli.rows = store.trials(cli.sweep.id), store.results(cli.sweep.id)
         cli.environments = store.environments(row["environment_id"] for row in cli.rows)
         cli.cells = store.planned(cli.sweep.id)
-    cli.half_of = {one: half.name("folder") for one, half in halves.halves(cli.environments).items()}
+    cli.half_of = names_by(cli.environments, "folder")
     cli.size_of = {cell.key: cell.bs for cell in cli.cells}
     return cli
 

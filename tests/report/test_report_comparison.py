@@ -7,11 +7,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from effbench.analysis.halves import Half
 from effbench.analysis.limits import Limits
-from effbench.analysis.screen import COLUMNS, STATUS, Change
-from effbench.analysis.verdicts import Verdict
-from effbench.regression.compare import Compared, ModeChange
+from effbench.comparison.compare import Compared, ModeChange
+from effbench.comparison.sides import Side
+from effbench.comparison.verdicts import COLUMNS, STATUS, Change, Verdict
 from effbench.report import comparison
 
 HOSTILE = "<img src=x onerror=alert(1)> a|b `c` ![i](http://x) *e* \\"
@@ -22,7 +21,7 @@ def change(verdict=Verdict.SLOWER, name="mlp", metric="latency_ms", **more):
 
 
 def compared(*changes, differences=(), modes=(), notes=(), label="v1"):
-    before, after = (Half(title, label, {}, {}, {}) for title in ("one", "two"))
+    before, after = (Side(title, label, {}, {}, {}) for title in ("one", "two"))
     return Compared(before, after, "NVIDIA H200", list(differences), list(changes), list(modes), Limits(),
                     notes=list(notes))  # fmt: skip
 
@@ -32,13 +31,16 @@ SLOWER = change(before=1.02, after=1.08, ratio=1.059, low=1.051, high=1.067, p_v
 BROKEN = change(Verdict.BROKEN, "gpt2", STATUS, reason="error: boom (ok before)")
 
 
+def cells_of(change):
+    table = comparison.table_of([change])
+    return [column.shown(table.rows[0]).text for column in table.columns]
+
+
 def test_a_row_of_the_table():
-    assert comparison.cells_of(SLOWER) == [
+    assert cells_of(SLOWER) == [
         "▲ slower", "mlp", "latency_ms", "1.02 ms", "1.08 ms", "1.059 (1.051–1.067)", "≥ 2.2 %", ""
     ]  # fmt: skip
-    assert comparison.cells_of(BROKEN) == [
-        "✗ broken", "gpt2", "status", "", "", "", "", "error: boom (ok before)"
-    ]  # fmt: skip
+    assert cells_of(BROKEN) == ["✗ broken", "gpt2", "status", "", "", "", "", "error: boom (ok before)"]
 
 
 @pytest.mark.parametrize(
@@ -68,9 +70,9 @@ def test_markdown():
     assert lines[0] == "**one v1 → two v1 · NVIDIA H200**"
     assert "- torch_version 1 → 2" in lines
     assert "1 broken, 1 slower" in lines
-    assert "3 rows that are the same are left out." in lines
+    assert "3 rows that are the same are omitted." in lines
     assert lines[-1] == "- a note"
-    assert any(line.startswith("- these trials show a slower latency from 2.2 % on") for line in lines)
+    assert any(line.startswith("- these trials show a slower latency from 2.2 %") for line in lines)
     (table,) = [line for line in lines if line.startswith("| verdict")]
     assert table == "| verdict | cell | metric | before | after | after ÷ before | detectable |"  # no row says why
     row = next(line for line in lines if "mlp" in line)
@@ -113,7 +115,7 @@ def test_json_has_no_number_that_json_does_not_know():
     modes = [ModeChange("inference", "eager", "latency_ms", math.inf, math.nan, math.inf, 1)]
     whole = strict(comparison.as_json(compared(odd, modes=modes), [odd]))
     assert whole["changes"][0]["ratio"] is whole["modes"][0]["ratio"] is whole["modes"][0]["ci_low"] is None
-    assert comparison.cells_of(odd)[5:7] == ["inf (0–inf)", "more than tenfold"]
+    assert cells_of(odd)[5:7] == ["inf (0–inf)", "more than tenfold"]
 
 
 def test_csv():
@@ -153,7 +155,7 @@ def test_junit_of_what_xml_cannot_write():
 
 def test_no_name_steers_a_terminal_or_breaks_a_line():
     row = change(Verdict.BROKEN, "a\x1b[31m\nb\x00\u2028c\u202e", STATUS, reason="x\r\ny\x07")
-    assert comparison.cells_of(row)[1] == "a [31m b c"
+    assert cells_of(row)[1] == "a [31m b c"
     assert comparison.sentence(row) == "a [31m b c: status broken: x y"
     for text in (comparison.markdown(compared(row, label="v\x1b1"), [row]), comparison.heading(compared(label="\x07"))):
         assert all(c.isprintable() or c == "\n" for c in text)
@@ -169,7 +171,7 @@ def test_nothing_to_say():
 def test_lines_of_modes():
     lines = [ModeChange("inference", "eager", "latency_ms", 1.05, 1.04, 1.06, 3, 4),
              ModeChange("training", "eager", "period_ms", 1.0, None, None, 1)]  # fmt: skip
-    assert comparison.mode_lines(SimpleNamespace(modes=lines)) == [
+    assert comparison.summary_lines(SimpleNamespace(modes=lines, changes=[])) == [
         "inference eager: latency 1.050 (1.040–1.060) over 3 of 4 cells",
         "training eager: period 1.000 over 1 cell",
     ]

@@ -8,7 +8,6 @@ import pytest
 import synthetic as make
 
 from effbench.analysis.scores import describe, score
-from effbench.analysis.statistics import mode_score
 from effbench.analysis.swept import MODES
 from effbench.report import summary
 from effbench.report.colors import STYLES, THEMES, style_of
@@ -27,6 +26,7 @@ from effbench.report.figures import (
 from effbench.report.figures.base import tick_text
 from effbench.report.frame import prepare
 from effbench.report.speedup_table import speedup_table
+from effbench.stats.intervals import mode_score
 
 
 @pytest.fixture(scope="module")

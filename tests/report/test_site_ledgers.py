@@ -10,13 +10,13 @@ import pytest
 from browsing import EVIL
 from made_sweeps import a_cell, copied, environment, template
 
-from effbench.analysis.verdicts import Verdict
 from effbench.commands import ledgers
 from effbench.commands.material import gather
-from effbench.commands.past import table_of
-from effbench.regression.compare import compare_sweeps
-from effbench.regression.settings import read
+from effbench.comparison.compare import compare_sweeps
+from effbench.comparison.settings import read
+from effbench.comparison.verdicts import Verdict
 from effbench.report import comparison
+from effbench.report.history_table import read as read_history
 from effbench.report.site import past as past_module
 from effbench.report.site.build import environment as templates
 from effbench.report.site.build import write_site
@@ -91,7 +91,7 @@ def test_files_hold_each_line_once(material, monkeypatch):
 
 def test_changes_are_those_of_the_command(made, material):
     with Store.open(made[0].path) as store:
-        table = table_of(store, material.history.metrics, everything=True)
+        table = read_history(store, material.history.metrics, everything=True)
     grid = history.changes_grid(material.history, material.history.table.found.events)
     assert [row[-1] for row in grid.rows] == [table.short[event.id] for event in table.found.events]
     by_id = {row[-1]: [text(cell) for cell in row] for row in grid.rows}

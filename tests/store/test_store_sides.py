@@ -15,7 +15,7 @@ def opened(made):
 
 
 def figures(store, sweep_id, cell=EAGER):
-    (side,) = [one.side for one in store.sides(sweep_id) if one.cell_key == cell.key]
+    (side,) = [one for (key, _), one in store.sides(sweep_id).items() if key == cell.key]
     return side
 
 
@@ -31,34 +31,22 @@ def test_every_round_has_its_figure(made, opened):
     assert len(opened.sides(sweep)) == 2
 
 
-def test_the_last_attempt_of_a_round_counts(made, opened):
+def test_which_trials_count(made, opened):
     sweep = made.sweep({EAGER: {"latency_ms": 1.0}}, rounds=2)
     env = opened.environments_of(sweep)[0]["id"]
     opened.record(sweep, env, Trial(EAGER.key, 1, Status.OK, attempt=1, latency_ms=3.0))
-    assert figures(opened, sweep).figures["latency_ms"] == {0: 1.0, 1: 3.0}
-
-
-def test_noisy_rounds_are_set_aside_while_three_others_remain(made, opened):
-    statuses = [("ok", None)] * 3 + [("noisy", "throttled")] * 2
-    side = figures(opened, made.sweep({EAGER: {"statuses": statuses, "latency_ms": [1.0, 1, 1, 9, 9]}}))
-    assert (side.status, side.figures["latency_ms"]) == ("ok", {0: 1.0, 1: 1.0, 2: 1.0})
-
-
-def test_a_failed_cell_has_its_reason_and_no_figures(made, opened):
-    side = figures(opened, made.sweep({EAGER: {"status": "oom", "reason": "20 GiB"}}))
-    assert (side.status, side.reason, side.figures["latency_ms"]) == ("oom", "20 GiB", {})
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_no_number_is_none(made, opened, bad):
-    side = figures(opened, made.sweep({EAGER: {"latency_ms": [bad, 1.0, 1.0, 1.0, 1.0]}}))
-    assert side.figures["latency_ms"][0] is None
-
-
-def test_a_sweep_without_trials(made, opened):
+    assert figures(opened, sweep).figures["latency_ms"] == {0: 1.0, 1: 3.0}, "the last attempt of a round"
+    noisy = [("ok", None)] * 3 + [("noisy", "throttled")] * 2
+    nan, inf = float("nan"), float("inf")
+    for given, status, reason, expected in (
+        ({"statuses": noisy, "latency_ms": [1.0, 1, 1, 9, 9]}, "ok", None, {0: 1.0, 1: 1.0, 2: 1.0}),
+        ({"status": "oom", "reason": "20 GiB"}, "oom", "20 GiB", {}),
+        ({"latency_ms": [nan, inf, 1.0, 1.0, 1.0]}, "ok", None, {0: None, 1: None, 2: 1.0, 3: 1.0, 4: 1.0}),
+    ):
+        side = figures(opened, made.sweep({EAGER: given}))
+        assert (side.status, side.reason, side.figures["latency_ms"]) == (status, reason, expected)
     sweep = made.sweep({EAGER: None})
-    assert opened.sides(sweep) == []
-    assert opened.environments_of(sweep) == []
+    assert (opened.sides(sweep), opened.environments_of(sweep)) == ({}, [])
     assert [cell.key for cell in opened.planned_cells(sweep)] == [EAGER.key]
 
 
@@ -85,6 +73,13 @@ def test_levels_are_those_of_earlier_sweeps_in_the_same_environment(made, opened
     assert opened.levels(last, [], info.started_at, ["latency_ms"]) == {}
 
 
+def latencies(opened, sweep, *hosts):
+    """Of the one environment that there is."""
+    info = opened.find_sweep(sweep)
+    found = opened.levels(sweep, [environment().id], info.started_at, ["latency_ms"], *hosts)
+    return found.get((EAGER.key, "latency_ms"), {}).get(environment().id, [])
+
+
 def test_levels_of_several_environments_stay_apart(made, opened):
     old, new = environment(), environment(torch_version="2.14.0")
     for level in (1.0, 2.0):
@@ -95,33 +90,22 @@ def test_levels_of_several_environments_stay_apart(made, opened):
     assert found == {(EAGER.key, "latency_ms"): {old.id: pytest.approx([1.0, 2.0]), new.id: pytest.approx([10, 20])}}
 
 
-@pytest.mark.parametrize(("name", "expected"), [("main", [1.0, 4.0]), (None, [2.0, 5.0]), ("pr-7", [3.0])])
-def test_levels_are_those_of_the_sweeps_with_the_same_name(made, opened, name, expected):
+def test_levels_are_those_of_the_sweeps_with_the_same_name(made, opened):
     for level, own in enumerate(("main", None, "pr-7", "main", None), 1):
         swept = made.sweep({EAGER: {"latency_ms": float(level)}}, name=own)
         made.sweep({EAGER: {"latency_ms": 99.0}}, name=f"confirm:{swept}")
-    last = made.sweep([EAGER], name=name)
-    found = opened.levels(last, [environment().id], opened.find_sweep(last).started_at, ["latency_ms"])
-    assert found == {(EAGER.key, "latency_ms"): {environment().id: pytest.approx(expected)}}
+    for name, expected in (("main", [1.0, 4.0]), (None, [2.0, 5.0]), ("pr-7", [3.0])):
+        assert latencies(opened, made.sweep([EAGER], name=name)) == pytest.approx(expected)
+    assert latencies(opened, made.sweep([EAGER], name="confirm:x")) == [], "a re-run has none"
 
 
 def test_levels_of_one_host(made, opened):
     for level, host in enumerate("abab", 1):
         made.sweep({EAGER: {"latency_ms": float(level)}}, host={"hostname": host})
-    made.sweep({EAGER: {"latency_ms": 9.0}})  # who does not say where is nowhere
+    made.sweep({EAGER: {"latency_ms": 9.0}})  # a sweep that does not record its host is on none
     last = made.sweep([EAGER])
-    asked = (last, [environment().id], opened.find_sweep(last).started_at, ["latency_ms"])
-    assert opened.levels(*asked, "a") == {(EAGER.key, "latency_ms"): {environment().id: pytest.approx([1.0, 3.0])}}
-    assert opened.levels(*asked, "c") == {}
-    assert opened.levels(*asked) == {
-        (EAGER.key, "latency_ms"): {environment().id: pytest.approx([1.0, 2.0, 3.0, 4.0, 9.0])}
-    }
-
-
-def test_a_re_run_has_no_levels(made, opened):
-    made.sweep([EAGER], name="confirm:x")
-    last = opened.find_sweep(made.sweep([EAGER], name="confirm:x"))
-    assert opened.levels(last.id, [environment().id], last.started_at, ["latency_ms"]) == {}
+    for hosts, expected in ((("a",), [1.0, 3.0]), (("c",), []), ((), [1.0, 2.0, 3.0, 4.0, 9.0])):
+        assert latencies(opened, last, *hosts) == pytest.approx(expected)
 
 
 def test_sweeps_of_other_cells_do_not_push_out_the_levels(made, opened):

@@ -7,8 +7,8 @@ import pytest
 import sqlalchemy as sa
 
 from effbench.cell import Status, Trial
-from effbench.commands.past import position_of
 from effbench.errors import NothingFoundError, StoreError, UsageError
+from effbench.report.history_table import position_of
 from effbench.store import Store
 from effbench.store.schema import SweepRow
 

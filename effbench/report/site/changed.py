@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from effbench.analysis.screen import STATUS, Change
-from effbench.analysis.verdicts import Verdict
+from effbench.comparison.verdicts import STATUS, Change, Verdict
 from effbench.metrics import METRICS, ratio_text
 from effbench.report import comparison
 
@@ -19,7 +18,7 @@ TONES = {Verdict.BROKEN: "status", Verdict.SLOWER: "status", Verdict.MISSING: "s
 @dataclass(frozen=True)
 class Changes:
     """`previous`: the sweep that `sweep_id` was compared with (a row; None: there is none). `compared`: what
-    effbench.regression.compare says of it, None where nothing could be compared; `why` then says the reason. `only`:
+    effbench.comparison.compare says of it, None where nothing could be compared; `why` then says the reason. `only`:
     the metrics that were compared, where these are not all; `command`: what a user types to compare the two."""
 
     previous: Mapping[str, Any] | None = None

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from effbench.analysis.coincidence import coinciding
-from effbench.analysis.events import STATUS, Event
-from effbench.analysis.history import Track, tracks_of
+from effbench.analysis.environments import changes_between
 from effbench.cell import Status, digest
+from effbench.comparison.events import Event
+from effbench.comparison.history import Track, tracks_of
+from effbench.comparison.verdicts import STATUS
 from effbench.metrics import INTERVALS, METRICS
 from effbench.report.history_table import HistoryTable
 
@@ -29,7 +30,7 @@ DIGITS = 7
 
 @dataclass
 class Past:
-    """What was read and judged. `series`: what `analysis.history.history` takes (effbench.store.series.Series), of
+    """What was read and judged. `series`: what `comparison.history.history` takes (effbench.store.series.Series), of
     which `table` was made; `metrics`: those that were judged; `baselines`: with name, hardware, sweep_id, sweep_name,
     label, started_at, set_at, note. `whole`: the series with re-runs (None: there are none in it to leave out)."""
 
@@ -137,7 +138,7 @@ class Lines:
     def _text(self, at: int, later: int, old: str, new: str) -> int:
         sweeps, environments = self.past.series.sweeps, self.past.series.environments
         before, after = ({"protocol": sweeps[one]["protocol"], "host": {}} for one in (at, later))
-        said = coinciding(before, after, environments[old], environments[new])
+        said = changes_between((before, environments[old]), (after, environments[new]))
         if not said:
             return -1
         self.texts.append(", ".join(said))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from effbench.analysis.events import STATUS, Event, SeriesId
-from effbench.analysis.potts import SHORTEST
 from effbench.cell import Status
+from effbench.comparison.events import Event, SeriesId
+from effbench.comparison.verdicts import STATUS
 from effbench.metrics import METRICS
 from effbench.report.colors import style_of
 from effbench.report.history_table import HistoryTable, word
@@ -15,6 +15,7 @@ from effbench.report.site.grid import Column, Grid, cell
 from effbench.report.site.pages.base import Page, PageFolder
 from effbench.report.site.past import Lines, Past, files_of, line_id, metric_facts, places_of, state_of, sweep_facts
 from effbench.report.site.past import number as as_number
+from effbench.stats.segmentation import SHORTEST
 
 #: Changes in the table; more than anybody reads, and what a browser takes in at once.
 MOST_CHANGES = 3000
@@ -129,17 +130,9 @@ def other_rows(past: Past) -> list[list[Any]]:
         ]
 
     rows = []
-    for what, seen in (("new", found.new), ("dead", found.dead)):
-        verb = "first in" if what == "new" else "last in"
-        for one in seen:
-            series = SeriesId(one.cell_key, one.place, STATUS)
-            rows.append(row(what, series, f"{verb} {table.sweep(one.sweep)}"))
-    rows += [
-        row("flapping", one.series, f"{table.level(one.series, one.low)} and {table.level(one.series, one.high)}, "
-            f"{one.switches} switches, the last in {table.sweep(one.last)}")
-        for one in found.flapping
-    ]  # fmt: skip
-    rows += [row("drifting", one.series, f"slides by {one.ratio:.3f}× without a step") for one in found.drifting]
+    for event in found.others:
+        details = table.details(event).replace("since", "first in") if event.kind == "new" else table.details(event)
+        rows.append(row(event.kind, event.series, details))
     return rows
 
 

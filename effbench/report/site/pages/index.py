@@ -8,12 +8,12 @@ from typing import Any
 import pandas as pd
 
 from effbench.analysis.scores import UNCLEAR
-from effbench.analysis.statistics import CLEAR
 from effbench.report import summary
 from effbench.report.site.cells import address
 from effbench.report.site.changed import changed
 from effbench.report.site.material import Subject
 from effbench.report.site.pages.base import Page, PageFolder
+from effbench.stats.intervals import CLEAR
 
 #: Rows of the table of the fastest modes that a reader takes in; the rest is on the speedups page.
 MOST_CASES = 40

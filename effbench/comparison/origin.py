@@ -1,0 +1,227 @@
+"""Can what a baseline ran still be run here? Its interpreter, and its revision in a worktree of this repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from effbench.cell import Cell, targets_in
+from effbench.errors import UsageError
+from effbench.sweep.interpreters import Interpreter, cache_home, git_changes, git_description
+
+TIMEOUT_S = 120.0
+#: Targets that come with effbench: they do not depend on the working directory.
+OWN_TARGETS = ("effbench.models.", "effbench.modes.", "torch.", "torchvision.")
+#: Prints a path for each package; any Python 3 runs it, and it imports none of them.
+WHERE = """
+import importlib.util, json, sys
+sys.path.insert(0, "")
+def where(name):
+    spec = importlib.util.find_spec(name)
+    if spec is None: return None
+    return spec.origin if spec.has_location else next(iter(spec.submodule_search_locations or [None]))
+print(json.dumps(["effbench", {name: where(name) for name in sys.argv[1:]}]))
+"""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """`interpreter`: runs what the baseline ran, None if that is impossible or pointless, and `why`."""
+
+    interpreter: Interpreter | None
+    why: str | None = None
+
+
+def current(
+    facts: Mapping[str, Any] | None, sweep_id: str, cells: Iterable[Cell]
+) -> tuple[Interpreter, str | None]:  # fmt: skip
+    """Return the interpreter that runs these cells of the sweep with these facts again, and what has changed in its
+    code since. Raises UsageError if they cannot be run here."""
+    if not facts:
+        raise UsageError(f"sweep {sweep_id} does not record its interpreter and cannot be confirmed; omit --confirm")
+    folder = Path(facts["folder"])
+    if not folder.is_dir():
+        raise UsageError(f"sweep {sweep_id} was run in {folder}, which is not here: it cannot be confirmed here")
+    if not os.access(facts["python"], os.X_OK):
+        raise UsageError(f"sweep {sweep_id} was run by {facts['python']}, which is not here: it cannot be confirmed")
+    given = {name: facts[name] for name in facts["given"]}
+    if folder != Path.cwd():
+        given["folder"] = str(folder)
+    return Interpreter(**given), moved(facts) if targets(cells) else None
+
+
+def moved(facts: Mapping[str, Any]) -> str | None:
+    """Return how the folder differs from what the sweep with these facts ran, None if it does not."""
+    folder, then = Path(facts["folder"]), facts["git_description"]
+    now = git_description(folder)
+    if now != then:
+        return f"{folder} is at {now} now; the sweep ran {then}"
+    if is_dirty(facts) and "git_changes" not in facts:
+        return f"the sweep ran {then}, and does not record which changes"
+    if is_dirty(facts) and facts["git_changes"] != git_changes(folder):
+        return f"the uncommitted changes in {folder} differ from those that the sweep ran"
+    return None
+
+
+@contextmanager
+def origin(
+    old: Mapping[str, Any] | None, new: Mapping[str, Any], here: Interpreter, cells: Iterable[Cell],
+    software: str | None = None,
+) -> Iterator[Origin]:  # fmt: skip
+    """Yield what runs the baseline's side while `here` runs the new one; a worktree lives as long as the context.
+
+    `old`, `new`: what the sweeps record of their interpreters (`host["environments"]`); `software`: a difference in
+    software between them, as text.
+    """
+    if not old:
+        yield Origin(None, "the baseline does not record its interpreter")
+        return
+    if not os.access(old["python"], os.X_OK):
+        yield Origin(None, f"the baseline's interpreter {old['python']} is not here")
+        return
+    python = here.python if old["python"] == new["python"] else old["python"]
+    same_folder = Interpreter(python, here.folder)
+    names = targets(cells)
+    same_revision = old["git_revision"] is not None and not is_dirty(old) and all(
+        old[name] == new[name] for name in ("git_revision", "git_description")
+    )  # fmt: skip
+    if not names or same_revision:
+        if same_folder != here:
+            yield Origin(same_folder)
+        elif software:
+            yield Origin(None, f"the software that the baseline ran with is no longer here ({software})")
+        else:
+            why = "baseline and sweep have the same interpreter and revision: only the machine can differ"
+            yield Origin(None, why)
+        return
+    found = sources(names, same_folder)
+    root = Path(git(here.home, "rev-parse", "--show-toplevel") or here.home).resolve()
+    changing = [name for name, path in found.items() if path is None or is_versioned(path, root)]
+    if not changing:
+        name, path = next(iter(found.items()))
+        why = f"{name} is imported from {path}, which no revision changes"
+        yield Origin(None, why) if python == here.python else Origin(same_folder)
+        return
+    with revision(old, here, python, changing) as (folder, why):
+        yield Origin(None, why) if folder is None else Origin(Interpreter(python, folder))
+
+
+def is_dirty(facts: Mapping[str, Any]) -> bool:
+    return (facts["git_description"] or "").endswith("-dirty")
+
+
+@contextmanager
+def revision(
+    old: Mapping[str, Any], here: Interpreter, python: str | None, names: Sequence[str]
+) -> Iterator[tuple[str | None, str | None]]:
+    """Yield the folder in which `python` imports these targets from the baseline's revision, or why there is none."""
+    commit = old["git_revision"]
+    if commit is None:
+        folder = old["folder"]
+        if folder != here.home and Path(folder).is_dir():
+            # another checkout, next to this one
+            yield within(Path(folder).resolve(), [Path(folder)], python, names)
+        else:
+            yield None, f"the baseline's folder {folder} is under no version control: its contents are unknown"
+        return
+    if is_dirty(old):
+        yield None, f"the baseline was measured with uncommitted changes ({old['git_description']})"
+        return
+    top = git(here.home, "rev-parse", "--show-toplevel")
+    if top is None or git(top, "cat-file", "-e", f"{commit}^{{commit}}") is None:
+        yield None, (f"the baseline's revision {commit[:12]} is not in this repository "
+                     "(if the clone is shallow: git fetch --unshallow)")  # fmt: skip
+        return
+    own = cache_home() / "revisions" / str(os.getpid())
+    place = own / commit[:12]
+    try:
+        own.mkdir(parents=True, exist_ok=True)
+        if git(top, "worktree", "add", "--detach", "--force", str(place), commit) is None:
+            yield None, f"git cannot make a worktree of the baseline's revision {commit[:12]}"
+            return
+        root = Path(top).resolve()
+        rest = Path(here.home).resolve().relative_to(root)
+        if not (place / rest).is_dir():
+            yield None, f"the baseline's revision {commit[:12]} has no folder {rest}"
+            return
+        # also where modules lie that are imported from elsewhere in the repository: `src` of an editable package
+        own_files = [path for path in sources(names, here).values() if path is not None and is_versioned(path, root)]
+        roots = [path.parent.parent if path.name == "__init__.py" else path.parent for path in own_files]
+        folders = [place / path.relative_to(root) for path in dict.fromkeys(roots) if path.is_relative_to(root)]
+        yield within(place.resolve(), [place / rest, *folders], python, names)
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+        git(top, "worktree", "prune")
+
+
+def is_versioned(path: Path, root: Path) -> bool:
+    """Return whether it is in the repository, and not in a virtual environment in its folder."""
+    return path.is_relative_to(root) and {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+
+
+def within(
+    place: Path, folders: Iterable[Path], python: str | None, names: Sequence[str]
+) -> tuple[str | None, str | None]:
+    """Return the first of the folders in which everything is imported from the worktree `place`; or why there is
+    none."""
+    why = None
+    for folder in folders:
+        if not folder.is_dir():
+            continue
+        found = sources(names, Interpreter(python, str(folder)))
+        strange = [(name, path) for name, path in found.items() if path is None or not path.is_relative_to(place)]
+        if not strange:
+            return str(folder.resolve()), None
+        name, path = strange[0]
+        where = "is not in it" if path is None else f"would be imported from {path}"
+        why = why or f"{name} of the baseline {where}"
+    return None, why
+
+
+def git(folder: str, *args: str) -> str | None:
+    """Return what git prints, None if it fails."""
+    return _output(["git", "-C", folder, *args])
+
+
+def targets(cells: Iterable[Cell]) -> list[str]:
+    """Return every `_target_` of theirs, nested ones too, and every loss, that is not effbench's or torch's."""
+    found = {}
+    for cell in cells:
+        named = [*targets_in(cell.model["module"]), *targets_in(cell.mode), (cell.training or {}).get("loss", "mean")]
+        found |= dict.fromkeys(one for one in named if "." in one and not one.startswith(OWN_TARGETS))
+    return list(found)
+
+
+def sources(names: Sequence[str], interpreter: Interpreter) -> dict[str, Path | None]:
+    """Return target -> the file (or folder of a package without one) from which this interpreter in its folder reads
+    its first module; None if there is none."""
+    home = Path(interpreter.home)
+    # `path/to/file.py:Name`, not `package.module.Name`
+    files = {name: home / name.partition(":")[0] for name in names if ":" in name or name.endswith(".py")}
+    found: dict[str, Path | None] = {name: path if path.is_file() else None for name, path in files.items()}
+    packages = {name: name.partition(".")[0] for name in names if name not in files}
+    if packages:
+        text = _output([interpreter.executable, "-c", WHERE, *sorted(set(packages.values()))], home) or ""
+        # a sitecustomize may print before it; nothing is known of an interpreter that does not answer
+        lines = [line for line in text.splitlines() if line.startswith('["effbench"')]
+        answer = json.loads(lines[-1])[1] if lines else {}
+        found |= {name: Path(path) if (path := answer.get(package)) else None for name, package in packages.items()}
+    return {name: path and path.resolve() for name, path in found.items()}
+
+
+def _output(command: Sequence[str], folder: Path | None = None) -> str | None:
+    """Return what a command prints, None if it fails."""
+    try:
+        done = subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,293 @@
+"""Series, states, events, coincidences and acknowledgements from rows of results, without a database."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from made_history import GPU, Made, latencies, noisy
+
+from effbench.analysis.environments import changes_between
+from effbench.analysis.limits import limits_of
+from effbench.comparison.events import SeriesId, event_id
+from effbench.comparison.history import DEFAULT_METRICS, judgeable, place_of
+from effbench.comparison.verdicts import STATUS
+
+STEP = noisy(15) + noisy(15, 1.1, seed=1)
+
+
+def test_a_slowdown():
+    found = latencies(STEP).judge()
+    (event,) = found.events
+    assert (event.before, event.after, event.kind) == ("s014", "s015", "change")
+    assert event.worse and event.alarms and event.undone is None
+    assert event.old == pytest.approx(1.0, rel=0.01) and event.new == pytest.approx(1.1, rel=0.01)
+    assert event.low < 1.1 < event.high
+    assert found.states == {SeriesId("c", GPU, "latency_ms"): "changed"}
+    assert [len(one) for one in found.short_ids().values()] == [6]
+    (event,) = latencies(noisy(15) + noisy(15, 0.9, seed=1)).judge().events
+    assert event.worse is False and not event.alarms
+
+
+def test_undone():
+    second, first = latencies(noisy(10) + noisy(10, 1.1, 1) + noisy(10, 1.0, 2)).judge().events
+    assert first.undone == second.after == "s020" and not first.alarms
+    assert second.undoes == first.id and second.undone is None
+
+
+def test_sweeps_without_the_cell():
+    thirds = [value if place % 3 else None for place, value in enumerate(noisy(20) + noisy(20, 1.1, 1))]
+    for values, expected in ((thirds, ("s019", "s020")),
+                             ([*noisy(10), *[None] * 10, *noisy(10, 1.1, 1)], ("s009", "s020"))):  # fmt: skip
+        (event,) = latencies(values).judge().events
+        assert (event.before, event.after) == expected
+
+
+def test_what_counts_as_not_measured():
+    for bad in (math.nan, math.inf, -1.0, 0.0, None):
+        made = Made()
+        for place, value in enumerate(noisy(10) + noisy(10, 1.1, 1)):
+            made.sweep().result(latency_ms=bad if place in (3, 14) else value)
+        assert [event.after for event in made.judge("latency_ms").events] == ["s010"]
+    made = latencies(noisy(20))
+    for status in ("noisy", "degraded", "error"):
+        made.sweep().result(latency_ms=5.0, status=status)
+    assert "latency_ms" not in {event.series.metric for event in made.judge().events}
+
+
+def test_recent():
+    (event,) = latencies([*noisy(20), 1.3]).judge().events
+    assert (event.kind, event.after, event.alarms, event.low) == ("recent", "s020", False, None)
+
+
+def test_a_sweep_of_scattered_trials_counts_less():
+    def judged(high):
+        made = Made()
+        for place, value in enumerate(noisy(20)):
+            poor = 10 <= place < 14
+            bound = high if poor else 1.005
+            made.sweep().result(
+                latency_ms=value * (1.05 if poor else 1), latency_ci_low_ms=value / bound,
+                latency_ci_high_ms=value * bound,
+            )  # fmt: skip
+        return made.judge("latency_ms").events
+
+    assert len(judged(1.005)) == 2 and judged(2.0) == []
+
+
+def test_newest_and_worst_first():
+    made = Made()
+    for place in range(40):
+        made.sweep()
+        for cell, at, factor in (("old", 10, 2.0), ("mild", 20, 1.1), ("bad", 20, 1.5), ("good", 20, 0.5)):
+            made.result(cell, latency_ms=noisy(40)[place] * (factor if place >= at else 1))
+    assert [event.series.cell_key for event in made.judge().events] == ["bad", "mild", "good", "old"]
+
+
+def test_another_machine_or_interpreter_is_another_series():
+    made = Made()
+    made.environment("b", gpu_name="NVIDIA A100")
+    made.environment("c", flags={"interpreter": "/b/python"}, torch_version="2.13")
+    for place, value in enumerate(noisy(30)):
+        made.sweep().result(latency_ms=value).result(environment="c", latency_ms=value * 1.2)
+        if place >= 15:
+            made.result(environment="b", latency_ms=value * 3)
+    found = made.judge("latency_ms")
+    places = {GPU, "NVIDIA A100", f"{GPU} (interpreter /b/python)"}
+    assert (found.events, {key.place for key in found.states}, found.of("new")) == ([], places, [])
+    assert place_of({"gpu_name": None, "cpu_name": "Xeon", "flags": None}) == "Xeon"
+    # two similar hosts are one series
+    made = Made()
+    made.environment("b", driver_version="580")
+    for value in noisy(20):
+        made.sweep().result(latency_ms=value).result(environment="b", latency_ms=value * 2, trials=1)
+    found = made.judge("latency_ms")
+    assert found.events == [] and set(found.states.values()) == {"steady"}
+
+
+def test_what_coincides():
+    made = Made()
+    made.environment("b", torch_version="2.13", driver_version="580", flags={"TORCH_X": "1"})
+    made.environment("c", flags={"interpreter": "/x", "folder": "/y"})
+    for place, value in enumerate(STEP):
+        late = place >= 15
+        made.sweep(
+            protocol={"name": "standard", "rounds": 3 if late else 5}, host={"hostname": "two" if late else "one"}
+        )
+        made.result(environment="b" if late else "a", latency_ms=value)
+    assert made.judge().events[0].with_ == (
+        "torch 2.11 -> 2.13", "driver 570 -> 580", "TORCH_X none -> 1", "protocol rounds 5 -> 3", "host one -> two",
+    )  # fmt: skip
+    sweep = made.sweeps[0]
+    assert changes_between((sweep, made.environments["a"]), (sweep, made.environments["c"])) == []
+    # a difference that came a sweep later does not coincide
+    made = Made()
+    made.environment("b", torch_version="2.13")
+    for place, value in enumerate(STEP):
+        made.sweep().result(environment="b" if place >= 16 else "a", latency_ms=value)
+    assert made.judge().events[0].with_ == ()
+
+
+def test_what_the_levels_of_a_flapping_series_go_with():
+    for hosts, software in ((False, False), (True, False), (False, True), (True, True)):
+        made = Made()
+        made.environment("b", torch_version="2.13")
+        for number in range(24):
+            odd = number % 2 == 1
+            made.sweep(**({"host": {"hostname": "other"}} if odd and hosts else {}))
+            figures = {"latency_ms": 1.1, "kernels": 3} if odd else {"latency_ms": 1.0, "kernels": 2}
+            made.result(environment="b" if odd and software else "a", **figures)
+        expected = (("host node | other",) * hosts) + (("torch 2.11 | 2.13",) * software)
+        found = {one.series.metric: one.with_ for one in made.judge().of("flapping")}
+        assert found == {"latency_ms": expected, "kernels": expected}
+
+
+def test_exact_metrics():
+    made = Made()
+    for place in range(10):
+        made.sweep().result(kernels=12 if place < 5 else 11, graph_breaks=0 if place < 7 else 2, recompiles=0)
+    breaks, kernels = made.judge().events
+    assert (breaks.series.metric, breaks.old, breaks.new, breaks.ratio) == ("graph_breaks", 0, 2, None)
+    assert breaks.worse and breaks.after == "s007" and breaks.p_value is None
+    assert kernels.worse is False and kernels.ratio == pytest.approx(11 / 12)
+
+
+def test_compile_seconds_by_their_bound():
+    for before, after, expected in ((4.0, 6.0, [("s010", True)]), (10.0, 12.0, []), (1.0, 1.9, [])):
+        made = Made()
+        for place in range(20):
+            made.sweep().result(compile_cold_s=(before if place < 10 else after) * noisy(20)[place])
+        assert [(event.after, event.worse) for event in made.judge("compile_cold_s").events] == expected
+
+
+def test_statuses():
+    for statuses, expected in (
+        ("ok ok error error", [("broken", "s002", None)]),
+        ("ok ok degraded", [("broken", "s002", None)]),
+        ("ok error oom ok ok", [("fixed", "s003", None), ("broken", "s001", "s003")]),
+        ("error error ok ok", [("fixed", "s002", None)]),
+        ("unsupported unsupported unsupported", []),
+        ("ok crashed ok ok", []),  # over at once
+        ("ok noisy noisy ok", []),
+        ("ok crashed ok crashed ok crashed ok crashed", []),
+    ):
+        made = Made()
+        for status in statuses.split():
+            made.sweep().result(status=status, reason=None if status == "ok" else f"why {status}", latency_ms=1.0)
+        found = made.judge("latency_ms")
+        assert [(event.kind, event.after, event.undone) for event in found.events] == expected, statuses
+        for event in found.events:
+            assert event.series == SeriesId("c", GPU, STATUS) and event.reason.startswith("why ")
+            assert event.worse is (event.kind == "broken")
+        if len(expected) == 2:
+            assert found.events[0].undoes == found.events[1].id
+    (one,) = found.of("flapping")
+    assert (one.series.metric, one.old, one.new, one.switches) == (STATUS, "ok", "crashed", 7)
+
+
+def test_states():
+    made = Made()
+    for place, value in enumerate(noisy(40)):
+        made.sweep().result("steady", latency_ms=value)
+        made.result("drifting", latency_ms=value * math.exp(0.1 * place / 40))
+        made.result("flapping", latency_ms=value * (1.2 if place % 4 < 2 else 1))
+        if place >= 36:
+            made.result("short", latency_ms=value)
+    found = made.judge("latency_ms")
+    assert {key.cell_key: state for key, state in found.states.items()} == {
+        name: name for name in ("steady", "drifting", "flapping", "short")
+    }
+    assert found.events == []
+    assert found.of("drifting")[0].ratio == pytest.approx(math.exp(0.1), rel=0.02)
+    (one,) = found.of("flapping")
+    assert (one.old, one.new, one.after) == (pytest.approx(1, rel=0.01), pytest.approx(1.2, rel=0.01), "s038")
+    assert found.since(39).of("flapping") == [] and len(found.since(39).of("drifting")) == 1
+
+
+def test_new_and_dead():
+    made = Made()
+    for place in range(10):
+        made.sweep().result("always", latency_ms=1.0)
+        if place >= 8:
+            made.result("new", latency_ms=1.0).result("new model", model="later", latency_ms=1.0)
+        if place < 6:
+            made.result("dead", latency_ms=1.0)
+        if place < 5:
+            made.result("other", model="other", latency_ms=1.0)
+    found = made.judge()
+    assert [(one.series.cell_key, one.after) for one in found.of("new")] == [("new", "s008"), ("new model", "s008")]
+    # `other`: its model was not measured since, so nothing says that it is gone
+    assert [(one.series.cell_key, one.before) for one in found.of("dead")] == [("dead", "s005")]
+
+
+def test_little_data():
+    found = Made().judge()
+    assert (found.events, found.states, found.others, found.sweeps) == ([], {}, [], [])
+    found = latencies([1.0]).judge()
+    assert found.events == found.others == [] and set(found.states.values()) == {"short"}
+    assert set(DEFAULT_METRICS) <= set(judgeable())
+    assert "flops" not in judgeable() and "throughput_per_s" not in judgeable()
+
+
+# --- acknowledgements and exceptions ---
+
+
+def ack(sweep_id, metric="latency_ms", place=GPU, cell="c", id=7):
+    return {"id": id, "cell_key": cell, "hardware": place, "metric": metric, "sweep_id": sweep_id, "reason": "known"}
+
+
+def test_an_acknowledgement_holds_within_one_sweep():
+    made = latencies(STEP)
+    for sweep_id, held in (("s013", False), ("s014", True), ("s015", True), ("s016", True), ("s017", False)):
+        (event,) = made.judge(acknowledged=[ack(sweep_id)]).events
+        assert (event.acknowledged == "known") is held and event.alarms is not held
+        # the id is that under which it was acknowledged
+        assert event.id == event_id(event.series, sweep_id if held else "s015")
+    for other in ({"metric": "period_ms"}, {"place": "other"}, {"cell": "other"}):
+        assert made.judge(acknowledged=[ack("s015", **other)]).events[0].acknowledged is None
+    rows = [ack(sweep_id, id=number) for number, sweep_id in enumerate(("s016", "s015", "s014"))]
+    assert made.judge(acknowledged=rows).events[0].acknowledgement == 1, "the nearest counts"
+    # by the sweeps of the series
+    values = [*noisy(10), *[None] * 10, *noisy(10, 1.1, 1)]
+    assert latencies(values).judge(acknowledged=[ack("s009")]).events[0].acknowledged == "known"
+
+
+def test_it_holds_wherever_noise_lets_the_change_be():
+    """What a few more sweeps would move it to."""
+    random = np.random.default_rng(1)
+    made = latencies(list(np.exp(random.normal(0, 0.03, 40) + np.repeat([0, math.log(1.06)], 20))))
+    (event,) = made.judge().events
+    places = [int(one[1:]) for one in (event.earliest, event.after, event.latest)]
+    assert places[0] <= places[1] <= places[2] and places[2] - places[0] >= 2
+    for at in range(40):
+        (event,) = made.judge(acknowledged=[ack(f"s{at:03}")]).events
+        assert (event.acknowledged is not None) is (places[0] - 1 <= at <= places[2] + 1), at
+
+
+def test_each_holds_for_one_change():
+    """The nearest: the next change of the series alarms again, even close by."""
+    made = latencies(noisy(10) + noisy(3, 1.1, 1) + noisy(10, 1.3, 2))
+    for sweep_id, held in (("s011", (True, False)), ("s013", (False, True))):
+        second, first = made.judge(acknowledged=[ack(sweep_id)]).events
+        assert (first.after, second.after) == ("s010", "s013")
+        assert (first.acknowledged is not None, second.acknowledged is not None) == held
+        assert (not first.alarms, not second.alarms) == held
+    second, first = made.judge(acknowledged=[ack("s010"), ack("s014", id=8)]).events
+    assert (first.acknowledgement, second.acknowledgement) == (7, 8)
+
+
+def test_an_exception_that_ignores_acknowledges_every_change_that_it_matches():
+    made = latencies(STEP)
+    for rule, held in (
+        ({"model": "m*", "ignore": True}, True),
+        ({"metric": "latency_ms", "hardware": "NVIDIA*", "ignore": True}, True),
+        ({"metric": "period_ms", "ignore": True}, False),
+        ({"model": "other", "ignore": True}, False),
+        ({"model": "m*", "floor": 0.5}, False),
+    ):
+        rules = limits_of({"exceptions": [{**rule, "reason": "shared runner"}]}).exceptions
+        (event,) = made.judge(exceptions=rules).events
+        assert (event.acknowledged == "shared runner") is held and event.alarms is not held, rule
+    rules = limits_of({"exceptions": [{"ignore": True, "reason": "all"}]}).exceptions
+    assert made.judge(acknowledged=[ack("s015")], exceptions=rules).events[0].acknowledged == "known"

@@ -1,0 +1,235 @@
+"""Whether what a baseline ran can be run again: interpreters and revisions of a repository made for the test."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from effbench.cell import Cell
+from effbench.comparison import origin as origins
+from effbench.comparison.origin import sources, targets
+from effbench.errors import UsageError
+from effbench.sweep.interpreters import HERE, Interpreter
+
+
+def git(folder, *args):
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "-C", str(folder), *identity, *args], check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A folder `app` in a repository with two commits; the working directory is `app`."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    app = tmp_path / "repo" / "app"
+    app.mkdir(parents=True)
+    git(app.parent, "init", "-q")
+    (app / "net.py").write_text("WIDTH = 1\n")
+    commit(app, "one")
+    monkeypatch.chdir(app)
+    return app
+
+
+def commit(app, text):
+    (app / "said.txt").write_text(text)
+    git(app.parent, "add", "-A")
+    git(app.parent, "commit", "-qm", text)
+
+
+def cell(target="net.py:Net", mode="effbench.modes.eager.Eager", training=None):
+    phase = "training" if training else "inference"
+    model = {"name": "net", "module": {"_target_": target}}
+    return Cell(model, 1, {"name": "eager", "_target_": mode}, "float32", phase, "cpu", training=training)
+
+
+def test_another_revision_is_a_worktree_that_goes_again(repository):
+    old = HERE.facts()
+    (repository / "net.py").write_text("WIDTH = 2\n")
+    commit(repository, "two")
+    with origins.origin(old, HERE.facts(), HERE, [cell()]) as found:
+        folder = Path(found.interpreter.folder)
+        assert found.interpreter.python is None
+        assert (folder / "net.py").read_text() == "WIDTH = 1\n"
+        assert folder.name == "app", "the same place within the repository"
+        assert found.why is None
+    assert not folder.exists()
+    listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True).stdout
+    assert len(listed.splitlines()) == 1
+    assert (repository / "net.py").read_text() == "WIDTH = 2\n"
+
+
+def test_changes_beside_the_baseline_are_compared_with_its_revision(repository):
+    old = HERE.facts()
+    (repository / "net.py").write_text("WIDTH = 3\n")
+    new = HERE.facts()
+    assert new["git_description"].endswith("-dirty")
+    with origins.origin(old, new, HERE, [cell()]) as found:
+        assert (Path(found.interpreter.folder) / "net.py").read_text() == "WIDTH = 1\n"
+
+
+def test_the_worktree_goes_where_the_run_fails(repository):
+    old = HERE.facts()
+    commit(repository, "two")
+    with pytest.raises(RuntimeError), origins.origin(old, HERE.facts(), HERE, [cell()]) as found:
+        raise RuntimeError
+    assert not Path(found.interpreter.folder).exists()
+
+
+def test_what_the_user_wrote():
+    own = "effbench.models.mlp.MLP"
+    assert targets([cell()]) and targets([cell(own, mode="my.Mode")])
+    assert targets([cell(own, training={"loss": "my_pkg.loss"})])
+    assert not targets([cell(own, training={"loss": "mean-square"})])
+    inner = {"_target_": "torch.nn.Sequential", "parts": [{"_target_": "my_pkg.Layer"}]}
+    one = cell("torch.nn.DataParallel")
+    model = {**one.model, "module": {"_target_": "torch.nn.DataParallel", "module": inner}}
+    assert targets([replace(one, model=model)]) == ["my_pkg.Layer"]
+
+
+def test_what_cannot_be_run_says_why(repository):
+    old = HERE.facts()
+    commit(repository, "two")
+    new = HERE.facts()
+    for before, cells, software, why in (
+        (new, [cell()], None, "only the machine can differ"),
+        (old, [cell("effbench.models.mlp.MLP")], None, "only the machine can differ"),
+        (new, [cell()], "torch_version 2.12 → 2.13", "is no longer here (torch_version 2.12 → 2.13)"),
+        ({**old, "git_description": "v1-dirty"}, [cell()], None, "uncommitted changes (v1-dirty)"),
+        ({**old, "git_revision": "0" * 40}, [cell()], None, "revision 000000000000 is not in this repository"),
+        ({**old, "git_revision": None, "git_description": None}, [cell()], None, "is under no version control"),
+        ({**old, "python": "/nowhere/bin/python"}, [cell()], None, "interpreter /nowhere/bin/python is not here"),
+        (None, [cell()], None, "does not record"),
+        (old, [cell("later.py:Net")], None, "later.py:Net of the baseline is not in it"),
+    ):
+        (repository / "later.py").write_text("")
+        with origins.origin(before, new, HERE, cells, software) as found:
+            assert found.interpreter is None and why in found.why
+    with pytest.raises(UsageError, match="does not record its interpreter"):
+        origins.current(None, "s1", [cell()])
+
+
+def test_another_interpreter_is_taken_as_it_is(repository, tmp_path):
+    link = tmp_path / "python"
+    link.symlink_to(sys.executable)
+    old = {**HERE.facts(), "python": str(link), "given": ["python"]}
+    with origins.origin(old, HERE.facts(), HERE, [cell()]) as found:
+        assert found.interpreter == Interpreter(str(link))
+
+
+def test_another_folder_without_version_control_stands_as_it_is(tmp_path, monkeypatch):
+    before, after = tmp_path / "before", tmp_path / "after"
+    for folder in (before, after):
+        folder.mkdir()
+        (folder / "net.py").write_text("")
+    monkeypatch.chdir(after)
+    old = Interpreter(folder=str(before)).facts()
+    with origins.origin(old, HERE.facts(), HERE, [cell()]) as found:
+        assert found.interpreter == Interpreter(folder=str(before))
+
+
+@pytest.fixture
+def installed(repository, tmp_path):
+    """`my_pkg` below `src` of the repository, imported by way of a `.pth` file, as an editable install does; and an
+    interpreter that does."""
+    package = repository / "src" / "my_pkg"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("WIDTH = 1\n")
+    commit(repository, "package")
+    return virtual_environment(tmp_path / "venv", package.parent)
+
+
+def virtual_environment(folder, imports_from):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "own.pth").write_text(f"{imports_from}\n")
+    return Interpreter(str(folder / "bin" / "python"))
+
+
+def test_a_package_below_src_is_the_worktrees(repository, installed):
+    old = installed.facts()
+    (repository / "src" / "my_pkg" / "__init__.py").write_text("WIDTH = 2\n")
+    commit(repository, "wider")
+    assert sources(["my_pkg.Net"], installed)["my_pkg.Net"] == repository / "src" / "my_pkg" / "__init__.py"
+    with origins.origin(old, installed.facts(), installed, [cell("my_pkg.Net")]) as found:
+        folder = Path(found.interpreter.folder)
+        assert (folder.name, found.interpreter.python) == ("src", installed.python)
+        assert (folder / "my_pkg" / "__init__.py").read_text() == "WIDTH = 1\n"
+
+
+def test_modules_in_two_folders_are_not_taken_for_the_baselines(repository, installed):
+    (repository / "flat.py").write_text("")
+    commit(repository, "flat")
+    old = installed.facts()
+    commit(repository, "later")
+    with origins.origin(old, installed.facts(), installed, [cell("my_pkg.Net"), cell("flat.Net")]) as found:
+        assert found.interpreter is None
+        assert "my_pkg.Net of the baseline would be imported from" in found.why
+
+
+def test_what_is_installed_in_a_virtual_environment_of_the_folder_is_no_matter_of_revisions(repository):
+    own = virtual_environment(repository / ".venv", repository / "nowhere")
+    (site,) = (repository / ".venv").glob("lib/python*/site-packages")
+    (site / "near_pkg.py").write_text("")
+    old = own.facts()
+    commit(repository, "later")
+    with origins.origin(old, own.facts(), own, [cell("near_pkg.Net")]) as found:
+        assert "which no revision changes" in found.why
+    with origins.origin(old, own.facts(), own, [cell("near_pkg.Net"), cell()]) as found:
+        assert (Path(found.interpreter.folder) / "net.py").is_file()
+
+
+def test_what_is_installed_is_no_matter_of_revisions(repository, tmp_path):
+    package = tmp_path / "elsewhere" / "far_pkg.py"
+    package.parent.mkdir()
+    package.write_text("")
+    installed = virtual_environment(tmp_path / "there", package.parent)
+    old = installed.facts()
+    commit(repository, "later")
+    with origins.origin(old, installed.facts(), installed, [cell("far_pkg.Net")]) as found:
+        assert found.interpreter is None
+        assert f"far_pkg.Net is imported from {package}, which no revision changes" in found.why
+    # beside code of the repository it stays what it is
+    with origins.origin(old, installed.facts(), installed, [cell("far_pkg.Net"), cell("net.py:Net")]) as found:
+        assert (Path(found.interpreter.folder).name, found.interpreter.python) == ("app", installed.python)
+    other = virtual_environment(tmp_path / "other", package.parent)
+    with origins.origin(other.facts(), installed.facts(), installed, [cell("far_pkg.Net")]) as found:
+        assert found == origins.Origin(other)
+
+
+def test_a_revision_without_the_folder(repository):
+    old = HERE.facts()
+    (repository.parent / "later").mkdir()
+    (repository.parent / "later" / "x").write_text("x")
+    commit(repository, "two")
+    here = Interpreter(folder=str(repository.parent / "later"))
+    with origins.origin(old, here.facts(), here, [cell()]) as found:
+        assert found.interpreter is None
+        assert "has no folder later" in found.why
+
+
+def test_the_interpreter_of_a_sweep(repository, monkeypatch):
+    facts = HERE.facts()
+    assert origins.current(facts, "s1", [cell()]) == (HERE, None)
+    for gone in ({"folder": "/nowhere/at/all"}, {"python": "/nowhere/bin/python"}):
+        with pytest.raises(UsageError, match="which is not here"):
+            origins.current({**facts, **gone}, "s1", [cell()])
+    with monkeypatch.context() as patch:  # from elsewhere it needs its folder
+        patch.chdir(repository.parent)
+        assert origins.current(facts, "s1", [cell()]) == (Interpreter(folder=str(repository)), None)
+    commit(repository, "two")
+    assert "the sweep ran" in origins.current(facts, "s1", [cell()])[1]
+    assert origins.current(facts, "s1", [cell("effbench.models.mlp.MLP")]) == (HERE, None), "no code of the folder"
+
+
+def test_other_uncommitted_changes_are_reported(repository):
+    (repository / "net.py").write_text("WIDTH = 2\n")
+    facts = HERE.facts()
+    assert origins.current(facts, "s1", [cell()]) == (HERE, None)
+    (repository / "net.py").write_text("WIDTH = 3\n")
+    assert "differ from those that the sweep ran" in origins.current(facts, "s1", [cell()])[1]
+    del facts["git_changes"]  # as older sweeps recorded it
+    assert "does not record which changes" in origins.current(facts, "s1", [cell()])[1]

@@ -1,0 +1,103 @@
+"""What becomes of a flagged row when its cell was run again, by what came out on both sides."""
+
+import pytest
+from made_sweeps import a_cell, environment, steps
+
+from effbench.analysis.limits import limits_of
+from effbench.comparison.compare import compare_sweeps
+from effbench.comparison.confirm import judged_again
+from effbench.comparison.origin import Origin
+from effbench.comparison.sides import load
+from effbench.store import Store
+from effbench.sweep.interpreters import Interpreter
+
+CELL, OTHER = a_cell(), a_cell("default")
+FAST, SLOW = {"latency_ms": steps(1.0, 0.001)}, {"latency_ms": steps(1.1, 0.001)}
+CRASHED = {"status": "crashed", "reason": "signal 11"}
+NOISY = {"status": "noisy", "reason": "throttled"}
+HERE, THERE = Interpreter(), Interpreter("/venvs/old/bin/python")
+OLD_FLAGS = {"interpreter": "/venvs/old/bin/python"}
+
+
+@pytest.fixture
+def again(made):
+    """`again(new, old)`: the rows of a check whose cell looked slower, after it was run again as `new` and, where that
+    is given, the baseline's side as `old`."""
+
+    def call(new, old=None, old_env=None, others=None, before=FAST):
+        others = others or {}
+        first = made.sweep({CELL: before} | dict.fromkeys(others, FAST))
+        second = made.sweep({CELL: SLOW} | dict.fromkeys(others, SLOW))
+        envs = {HERE: environment(flags={"interpreter": "here"}), THERE: old_env or environment(flags=OLD_FLAGS)}
+        rerun = made.sweep({CELL: new} | {cell: pair[0] for cell, pair in others.items()}, env=envs[HERE])
+        if old is not None:
+            made.sweep({CELL: old} | {cell: pair[1] for cell, pair in others.items()}, env=envs[THERE], into=rerun)
+        with Store.open(made.path) as store:
+            compared = compare_sweeps(store, *map(store.find_sweep, (first, second)), limits_of({}))
+            flagged = [change for change in compared.changes if change.gates]
+            half = load(store, store.find_sweep(rerun))
+        assert flagged
+        found = Origin(None, "no other interpreter") if old is None else Origin(THERE)
+        ids = {who: env.id for who, env in envs.items()}
+        judged = judged_again(compared, flagged, half, ids, found, HERE)
+        assert len(judged.changes) == len(compared.changes)
+        rows = {(one.key, one.metric): one for one in judged.changes}
+        return judged, [rows[one.key, one.metric] for one in flagged]
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "verdict", "said"),
+    [
+        (SLOW, FAST, "slower", "confirmed: 1.100 (1.100–1.100) (old and new in turns, 5 pairs)"),
+        (FAST, FAST, "ambiguous", "not confirmed: 1.000"),
+        (SLOW, None, "slower", "(run again)"),
+        (FAST, None, "ambiguous", "not confirmed: 1.000"),
+        (CRASHED, FAST, "broken", "run again: crashed: signal 11"),
+        (CRASHED, None, "broken", "run again: crashed: signal 11"),
+        ({"status": "degraded", "reason": "no graph"}, FAST, "broken", "run again: degraded: no graph"),
+        # both fail: nothing was learnt, and the gate stays shut
+        (CRASHED, CRASHED, "slower", "neither confirmed nor refuted: run again, both sides fail (before crashed"),
+        # the old side alone fails: held against what the baseline recorded
+        (SLOW, CRASHED, "slower", "(run again; the baseline's side did not run: crashed: signal 11)"),
+        (FAST, CRASHED, "ambiguous", "(run again; the baseline's side did not run: crashed: signal 11)"),
+        (NOISY, FAST, "ambiguous", "not confirmed: now noisy: throttled when run again"),
+        (FAST, NOISY, "ambiguous", "not confirmed: before noisy: throttled when run again"),
+        ({"latency_ms": None}, FAST, "slower", "neither confirmed nor refuted: no figure when run again"),
+    ],
+)
+def test_what_becomes_of_a_flagged_row(again, new, old, verdict, said):
+    judged, (row,) = again(new, old)
+    assert (row.metric, row.verdict) == ("latency_ms", verdict)
+    assert said in row.reason
+    assert row.gates is (verdict != "ambiguous")
+    assert row.ratio == pytest.approx(1.1), "the figures stay those of the sweep"
+    assert judged.changes[0] is row or not row.gates
+
+
+def test_each_cell_by_its_own(again):
+    """One cell whose old side cannot run does not take the pairs from another."""
+    _, rows = again(SLOW, CRASHED, others={OTHER: (SLOW, FAST)})
+    said = {row.about["mode"]: row.reason for row in rows}
+    assert "the baseline's side did not run" in said["eager"]
+    assert "old and new in turns, 5 pairs" in said["default"]
+
+
+def test_another_software_than_the_baselines_is_not_held_against(again):
+    judged, (row,) = again(SLOW, FAST, old_env=environment(flags=OLD_FLAGS, torch_version="2.99"))
+    assert (row.verdict, "in turns" in row.reason) == ("slower", False)
+    assert any("is not what it was (torch_version 2.13.0 → 2.99)" in note for note in judged.notes)
+
+
+def test_degraded_all_along_is_no_failure(again, made):
+    skipped = {"status": "degraded", "reason": "skipped"}
+    first, second = made.sweep({CELL: {**FAST, **skipped}}), made.sweep({CELL: {**SLOW, **skipped}})
+    env = environment(flags={"interpreter": "here"})
+    rerun = made.sweep({CELL: {**SLOW, **skipped}}, env=env)
+    with Store.open(made.path) as store:
+        compared = compare_sweeps(store, *map(store.find_sweep, (first, second)), limits_of({}))
+        flagged = [change for change in compared.changes if change.gates]
+        half = load(store, store.find_sweep(rerun))
+    judged = judged_again(compared, flagged, half, {HERE: env.id}, Origin(None, "why"), HERE)
+    assert [one.verdict for one in judged.changes if one.gates] == ["slower"]

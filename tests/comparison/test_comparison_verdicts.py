@@ -1,0 +1,353 @@
+"""Verdicts on pairs of results: statuses, ratios, counts, values per sweep, exceptions."""
+
+import itertools
+import math
+import random
+
+import pytest
+from made_pairs import ABOUT, only, pair, side
+from made_sweeps import MIB, spread, steps
+
+from effbench.analysis.limits import limits_of
+from effbench.cell import FAILURES, SEVERITY, Status
+from effbench.comparison.verdicts import (
+    CLASSES,
+    FAILING,
+    STATUS,
+    Change,
+    Pair,
+    Verdict,
+    gives_figures,
+    judge,
+    ordered,
+    record,
+    verdict_of,
+    verdict_of_statuses,
+)
+from effbench.store.sides import CellResult
+
+# --- statuses ---
+
+
+def test_every_status_has_a_class():
+    assert set(CLASSES) == set(Status)
+    assert {status for status in Status if CLASSES[status] == max(CLASSES.values())} == FAILURES
+    ranks = [CLASSES[status] for status in reversed(SEVERITY)]
+    assert ranks == sorted(ranks)
+
+
+def test_lost_figures_are_broken_and_new_ones_fixed():
+    for before, now in itertools.product(Status, repeat=2):
+        verdict = verdict_of_statuses(before, now)
+        if before.is_measured and not now.is_measured:
+            assert verdict == "broken"
+        if now.is_measured and not before.is_measured:
+            assert verdict == "fixed"
+        if before is now:
+            assert verdict == ("ambiguous" if now is Status.NOISY else None if now.is_measured else "same")
+        if verdict == "broken" and before.is_measured:
+            assert verdict_of_statuses(now, before) == "fixed"
+    for status in Status:
+        assert (verdict_of_statuses(None, status), verdict_of_statuses(status, None)) == ("new", "missing")
+        assert gives_figures(status) is status.is_measured
+    for wrong, said in (((None, None), "neither side"), (("ok", "slow"), "slow")):
+        with pytest.raises(ValueError, match=said):
+            verdict_of_statuses(*wrong)
+
+
+def test_a_changed_status_gives_one_row():
+    for before, after, verdict, reason in (
+        (side("ok"), side("error", "boom"), "broken", "error: boom (ok before)"),
+        (side("ok"), side("degraded", "skipped"), "broken", "degraded: skipped (ok before)"),
+        (side("crashed", "signal 11"), side("ok"), "fixed", "ok now (before crashed: signal 11)"),
+        (side("oom", "20 GiB"), side("oom", "21 GiB"), "same", "no figures on either side: oom: 21 GiB"),
+        (side("error", "x"), side("crashed"), "same", "no figures on either side: crashed (before error: x)"),
+        (side("error"), side("unsupported"), "same", "no figures on either side: unsupported (before error)"),
+        (side("oom"), side("error", "x"), "broken", "error: x (before oom)"),
+        (side("noisy", "throttled"), side("error", "x"), "broken", "error: x (before noisy: throttled)"),
+        (side("noisy"), side("degraded", "skipped"), "broken", "degraded: skipped (before noisy)"),
+        (side("error", "x"), side("degraded", "skipped"), "fixed", "degraded: skipped (before error: x)"),
+        (side("ok"), side("noisy", "throttled"), "ambiguous", "now noisy: throttled"),
+        (side("noisy", "hot"), side("noisy", "hotter"), "ambiguous", "before noisy: hot; now noisy: hotter"),
+        (side("ok"), None, "missing", None),
+        (None, side("ok"), "new", None),
+        (None, side("error", "boom"), "new", "error: boom"),
+    ):
+        (change,) = judge([pair(before, after)], limits_of({}))
+        assert (change.metric, change.verdict, change.reason) == (STATUS, verdict, reason)
+        assert change.gates is (change.verdict in FAILING)
+    degraded = [side("degraded", latency_ms=steps(factor, 0.001)) for factor in (1, 1.1)]
+    assert [(one.metric, one.verdict) for one in judge([pair(*degraded)], limits_of({}))] == [("latency_ms", "slower")]
+
+
+def test_missing_cells():
+    for status, gates in (("ok", True), ("noisy", True), ("degraded", True), ("oom", False), ("error", False)):
+        (change,) = judge([pair(side(status, "x"), None, why="not in the plan")], limits_of({}))
+        assert (change.verdict, change.gates, change.ignored) == (Verdict.MISSING, gates, not gates)
+        assert (f"it gave no figures before: {status}: x" in change.reason) is not gates
+    ignoring = limits_of({"on_missing": "ignore"})
+    (change,) = judge([pair(side("ok"), None)], ignoring)
+    assert (change.verdict, change.gates, change.ignored) == (Verdict.MISSING, False, True)
+    assert judge([pair(side("ok"), side("oom"))], ignoring)[0].gates
+
+
+# --- ratios ---
+
+
+def test_a_time_against_a_floor_of_two_percent():
+    for factor, verdict in (
+        (1.05, "slower"), (0.95, "faster"), (1.0, "same"), (1.005, "same"), (1.019, "ambiguous"), (1.021, "slower"),
+    ):  # fmt: skip
+        change = only(steps(1.0, 0.001), steps(factor, 0.001), "latency_ms")
+        assert (change.verdict, change.gates, change.limit) == (verdict, verdict == "slower", 0.02)
+        assert change.ratio == pytest.approx(factor) and change.low < factor < change.high
+        assert change.before == pytest.approx(1.0)
+    noisy = only(steps(1.0, 0.1), steps(1.05, 0.1), "period_ms")
+    assert (noisy.verdict, noisy.gates) == (Verdict.AMBIGUOUS, False) and noisy.smallest_slowdown > 0.2
+
+
+def test_the_verdict_on_a_ratio():
+    for ratio, low, high, significant, verdict in (
+        (1.05, 1.01, 1.09, True, "slower"), (1.05, 1.01, 1.09, False, "ambiguous"), (0.95, 0.91, 0.99, True, "faster"),
+        (1.0, 0.99, 1.01, False, "same"), (1.0, 0.97, 1.01, False, "ambiguous"), (1.5, None, None, True, "ambiguous"),
+    ):  # fmt: skip
+        assert verdict_of(ratio, low, high, significant) == verdict
+
+
+def test_the_floor_is_the_users():
+    before, after = steps(1.0, 0.001), steps(1.05, 0.001)
+    assert only(before, after, "latency_ms", {"floor": "6%"}).verdict is Verdict.SAME
+    by_metric = {"limits": {"latency_ms": {"floor": 0.06}}}
+    assert only(before, after, "latency_ms", by_metric).verdict is Verdict.SAME
+    assert only(before, after, "period_ms", by_metric).verdict is Verdict.SLOWER
+
+
+def test_a_noise_threshold_raises_the_floor_of_its_own_cell_and_metric():
+    cells = [pair(side(latency_ms=steps(1, 0.001)), side(latency_ms=steps(1.05, 0.001)), key) for key in "ab"]
+    found = judge(cells, limits_of({}), lambda key, metric: 0.1 if (key, metric) == ("a", "latency_ms") else 0.0)
+    assert {one.key: (one.verdict, one.limit, one.floor) for one in found} == {
+        "a": ("ambiguous", 0.1, 0.02),
+        "b": ("slower", 0.02, 0.02),
+    }
+
+
+def test_a_change_beyond_the_floor_but_inside_the_threshold_is_ambiguous():
+    for factor, noise, verdict, said in (
+        (1.01, 0.001, "same", False),  # within the floor
+        (1.05, 0.001, "ambiguous", True),
+        (1 / 1.05, 0.001, "ambiguous", True),
+        (1.09, 0.02, "ambiguous", True),  # surely beyond the floor, and perhaps beyond the threshold
+        (1.03, 0.02, "same", False),  # perhaps no change at all
+        (1.2, 0.001, "slower", False),
+        (1 / 1.2, 0.001, "faster", False),
+    ):
+        change = only(steps(1, noise), steps(factor, noise), "latency_ms", threshold=lambda key, metric: 0.1)
+        assert (change.verdict, change.gates) == (verdict, verdict == "slower")
+        assert ("floor of 2.0 %" in (change.reason or "") and "10 %" in change.reason) is said
+    low = {"floor": "8%"}
+    change = only(steps(1, 0.001), steps(1.05, 0.001), "latency_ms", low, threshold=lambda key, metric: 0.03)
+    assert (change.verdict, change.limit, change.reason) == ("same", 0.08, None)
+    rules = {"exceptions": [{"model": "mlp", "floor": 0.03, "reason": "known"}]}
+    change = only(steps(1, 0.001), steps(1.05, 0.001), "latency_ms", rules, threshold=lambda key, metric: 0.1)
+    assert "floor of 3.0 %" in change.reason and change.reason.endswith("by exception: known")
+
+
+def test_no_spread_and_one_trial():
+    same = only([2.0] * 5, [2.0] * 5, "latency_ms")
+    assert (same.ratio, same.low, same.high, same.p_value, same.verdict) == (1.0, 1.0, 1.0, 1.0, Verdict.SAME)
+    assert only([2.0] * 5, [2.1] * 5, "latency_ms").verdict is Verdict.SLOWER
+    assert only([2.0] * 5, [2.01] * 5, "latency_ms").verdict is Verdict.SAME
+    one = only([1.0], [9.0] * 5, "latency_ms")
+    assert (one.verdict, one.low, one.p_value, one.ratio) == (Verdict.AMBIGUOUS, None, None, pytest.approx(9.0))
+
+
+def test_three_hundred_unchanged_cells_and_twenty_slow_ones():
+    """0.5 % of noise between processes: no unchanged cell is called changed, all slowdowns of 5 % are found."""
+    draw = random.Random(20261121)
+    cells = [
+        pair(*(side(latency_ms=[1 + draw.gauss(0, 0.005) for _ in range(5)]) for _ in "ab"), str(n)) for n in range(300)
+    ]
+    verdicts = [change.verdict for change in judge(cells, limits_of({}))]
+    assert {*verdicts} <= {Verdict.SAME, Verdict.AMBIGUOUS} and verdicts.count(Verdict.SAME) > 290
+    found = judge(cells, limits_of({"floor": 0}))  # the correction alone
+    assert sum(one.verdict in (Verdict.SLOWER, Verdict.FASTER) for one in found) <= 2
+    slow = [
+        pair(side(latency_ms=spread(1, 0.005, seed=n)), side(latency_ms=spread(1.05, 0.005, seed=n + 999)), f"s{n}")
+        for n in range(20)
+    ]
+    found = {one.key: one.verdict for one in judge([*slow, *cells], limits_of({}))}
+    assert all(found[f"s{n}"] is Verdict.SLOWER for n in range(20))
+
+
+def test_the_correction_is_over_all_cells_that_are_not_ignored():
+    odd = pair(side(latency_ms=steps(1, 0.02)), side(latency_ms=steps(1.075, 0.02)), "odd")
+    quiet = [pair(*(side(latency_ms=steps(1, 0.02)) for _ in "ab"), str(n), model="old") for n in range(99)]
+    rule = limits_of({"exceptions": [{"model": "old", "ignore": True, "reason": "retired"}]})
+
+    def row(cells, limits):
+        return next(one for one in judge(cells, limits) if one.key == "odd")
+
+    alone, among = row([odd], limits_of({})), row([odd, *quiet], limits_of({}))
+    assert (alone.verdict, among.verdict, among.p_value) == (Verdict.SLOWER, Verdict.AMBIGUOUS, alone.p_value)
+    assert row([odd, *quiet], rule).gates, "what is ignored is no test of the correction"
+    # nor do clear changes that are ignored lend significance to one that is not clear
+    loud = [pair(side(latency_ms=[1.0] * 5), side(latency_ms=[2.0] * 5), str(n), model="old") for n in range(99)]
+    faint = pair(side(latency_ms=steps(1, 0.03)), side(latency_ms=steps(1.075, 0.03)), "odd")
+    plain = [pair(*(side(latency_ms=steps(1, 0.02)) for _ in "ab"), f"p{n}") for n in range(3)]
+    assert row([faint, *plain, *loud], rule).verdict is Verdict.AMBIGUOUS
+    assert row([faint, *plain, *loud], limits_of({})).verdict is Verdict.SLOWER
+    assert {one.verdict for one in judge(loud, rule)} == {Verdict.SLOWER}
+
+
+def test_host_metrics_of_a_launch_bound_cell_alarm_beyond_what_the_trials_can_show():
+    for metric in ("latency_ms", "period_ms", "energy_mj", "gpu_busy_ms"):
+        for factor, bounds in ((1.3, ("launch", "launch")), (1.9, ("launch", "launch")), (1.3, ("memory", "launch")),
+                               (1 / 1.3, ("launch", "launch")), (1.3, ("memory", "memory"))):  # fmt: skip
+            sides = [
+                side(bound=bound, **{metric: steps(value, 0.1)})
+                for bound, value in zip(bounds, (1, factor), strict=True)
+            ]
+            change = next(one for one in judge([pair(*sides)], limits_of({})) if one.metric == metric)
+            held = metric != "gpu_busy_ms" and factor < 1.5 and "launch" in bounds
+            assert change.verdict == ("ambiguous" if held else "slower" if factor > 1 else "faster")
+            assert ("launch-bound" in (change.reason or "")) is held
+
+
+def test_interleaved_sides_are_compared_by_pairs():
+    drift = [1.0, 1.2, 1.4, 1.6, 1.8]
+    slow = [value * factor for value, factor in zip(drift, (1.05, 1.051, 1.049, 1.05, 1.05), strict=True)]
+    assert only(drift, slow, "latency_ms", interleaved=True).verdict is Verdict.SLOWER
+    assert only(drift, slow, "latency_ms").verdict is Verdict.AMBIGUOUS
+    # with one shared round the samples decide
+    cell = Pair("a", "a", ABOUT, CellResult("ok", figures={"latency_ms": {0: 1.0, 1: 1.001, 2: 1.0}}),
+                CellResult("ok", figures={"latency_ms": {2: 1.1, 3: 1.101, 4: 1.1}}))  # fmt: skip
+    assert judge([cell], limits_of({}), interleaved=True)[0].verdict is Verdict.SLOWER
+
+
+# --- counts, sizes, values per sweep ---
+
+
+def test_counts():
+    for before, after, verdict in (
+        ([0] * 5, [0] * 5, "same"),
+        ([0] * 5, [1] * 5, "slower"),
+        ([3] * 5, [2] * 5, "faster"),
+        ([10, 12, 11, 10, 12], [12, 10, 11, 11, 10], "same"),  # the same range
+        ([10, 12, 11, 10, 12], [13] * 5, "slower"),
+        ([10, 12, 11, 10, 12], [11] * 5, "ambiguous"),
+        ([10] * 5, [10, 10, 11, 10, 10], "ambiguous"),
+        ([1], [2], "slower"),  # a count needs no second trial
+    ):
+        change = only(before, after, "kernels")
+        assert (change.verdict, change.before, change.after) == (verdict, max(before), max(after))
+        assert ("its trials differ" in (change.reason or "")) is (verdict == "ambiguous")
+    rule = {"exceptions": [{"metric": "kernels", "least": 2, "reason": "cuBLAS chooses"}]}
+    assert only([10] * 5, [12] * 5, "kernels", rule).verdict is Verdict.SAME
+    assert only([10] * 5, [13] * 5, "kernels", rule).verdict is Verdict.SLOWER
+
+
+def test_values_per_sweep_need_a_factor_and_an_absolute_difference():
+    settings = {"limits": {"compile_cold_s": {"factor": 1.25, "least": 1.0}, "rel_error": {"factor": 4, "least": 1e-4}}}
+    for before, after, verdict in (
+        (10.0, 10.0, "same"), (10.0, 12.5, "same"), (10.0, 12.6, "slower"), (12.6, 10.0, "faster"),
+        (2.0, 2.9, "same"), (2.0, 3.1, "slower"), (100.0, 110.0, "same"),
+    ):  # fmt: skip
+        change = only([before], [after], "compile_cold_s", settings)
+        assert (change.verdict, change.p_value, change.limit) == (verdict, None, 0.25)
+    assert only([0.0], [5e-5], "rel_error", settings).verdict is Verdict.SAME
+    change = only([0.0], [1e-2], "rel_error", settings)
+    assert (change.verdict, change.ratio) == (Verdict.SLOWER, None)
+
+
+def test_memory_may_be_zero_and_has_a_least_difference():
+    limits = {"limits": {"graph_pool_bytes": {"least": 2 * MIB}, "peak_allocated_bytes": {"least": MIB}}}
+    some = [0, 64 * MIB, 64 * MIB, 64 * MIB, 64 * MIB]  # one trial without a pool
+    for before, after, verdict in (
+        ([0] * 5, [0] * 5, "same"), ([0] * 5, [2 * MIB] * 5, "same"), ([0] * 5, [3 * MIB] * 5, "slower"),
+        ([3 * MIB] * 5, [0] * 5, "faster"), (some, [65 * MIB] * 5, "ambiguous"), (some, some, "same"),
+        (some, [99 * MIB] * 5, "slower"),
+    ):  # fmt: skip
+        change = only(before, after, "graph_pool_bytes", limits)
+        assert (change.verdict, change.ratio) == (verdict, None)
+    assert only([4 * MIB] * 5, [5 * MIB] * 5, "peak_allocated_bytes", limits).verdict is Verdict.SAME
+    assert only([4 * MIB] * 5, [6 * MIB] * 5, "peak_allocated_bytes", limits).verdict is Verdict.SLOWER
+
+
+# --- figures that are missing or impossible ---
+
+
+def test_a_metric_of_one_side_only_has_a_row():
+    nan = math.nan
+    for metric in ("compile_cold_s", "graph_breaks", "latency_ms"):
+        for before, after, reason in (
+            ([1.0], [None], "not measured now"),
+            ([None], [1.0], "not measured before"),
+            ([1.0], [nan], "not measured now; 1 of 1 figures now are impossible"),
+            ([nan], [math.inf], "1 of 1 figures before are impossible"),
+        ):
+            change = only(before, after, metric)
+            assert (change.verdict, change.ratio, change.gates) == (Verdict.AMBIGUOUS, None, False)
+            assert reason in change.reason
+            assert (change.before, change.after) == tuple(1.0 if one == [1.0] else None for one in (before, after))
+    for empty in (side(compile_cold_s=[None]), side(energy_mj=[None]), side()):
+        assert judge([pair(empty, empty)], limits_of({})) == []
+
+
+def test_impossible_figures_are_omitted_and_reported():
+    quiet = [1.0, 1.001, 1.0, 1.001, 1.002]
+    for bad in (math.nan, math.inf, 0.0, -1.0, "1.0"):
+        change = only([bad, *quiet[:4]], quiet, "gpu_busy_ms")
+        assert (change.verdict, "1 of 5 figures before" in change.reason) == (Verdict.SAME, True)
+    change = only(quiet, [None, 1.0, 1.001, 1.0, 0.0], "gpu_busy_ms")
+    assert change.verdict is Verdict.SAME
+    assert "1 of 5 trials now without this figure; 1 of 4 figures now" in change.reason
+    assert only([12] * 5, [12, None, 12, 12, 12], "kernels").reason == "1 of 5 trials now without this figure"
+    for before, after in (([math.nan] * 5, [1.0] * 5), ([0.0] * 5, [0.0] * 5)):
+        assert only(before, after, "latency_ms").verdict is Verdict.AMBIGUOUS
+
+
+def test_figures_at_the_ends_of_the_floats():
+    ends = ((1e-300, 1e300), (1e300, 1e-300), (1e300, 1e300), (5e-324, 5e-324))
+    for (before, after), bound, interleaved in itertools.product(ends, (None, "launch"), (False, True)):
+        sides = (side(bound=bound, latency_ms=[value] * 5, compile_cold_s=[value]) for value in (before, after))
+        found = judge([pair(*sides)], limits_of({}), interleaved=interleaved)
+        expected = "same" if before == after else "slower" if after > before else "faster"
+        assert next(one for one in found if one.metric == "latency_ms").verdict == expected
+        values = [value for one in found for value in record(one).values() if isinstance(value, float)]
+        assert all(map(math.isfinite, values))
+
+
+# --- exceptions, order ---
+
+
+def test_exceptions():
+    slow = pair(side(latency_ms=steps(1, 0.001), period_ms=steps(1, 0.001)),
+                side(latency_ms=steps(2, 0.001), period_ms=steps(2, 0.001)), model="gpt2")  # fmt: skip
+    broken = pair(side("ok"), side("error", "boom"), "b", model="llama")
+    rules = [{"model": "gpt2", "metric": "latency_ms", "ignore": True, "reason": "shared runner"},
+             {"model": "llama", "metric": "status", "ignore": True, "reason": "kernel is rewritten"}]  # fmt: skip
+    found = {(one.key, one.metric): one for one in judge([slow, broken], limits_of({"exceptions": rules}))}
+    ignored = found["a", "latency_ms"]
+    assert (ignored.verdict, ignored.gates, ignored.is_overlooked) == (Verdict.SLOWER, False, True)
+    assert ignored.reason == "ignored: shared runner"
+    assert found["a", "period_ms"].gates
+    assert found["b", STATUS].reason == "error: boom (ok before); ignored: kernel is rewritten"
+    assert not found["b", STATUS].gates
+    floor = {"exceptions": [{"model": "m*", "floor": 0.2, "reason": "shared runner"}]}
+    change = only(steps(1, 0.001), steps(1.1, 0.001), "latency_ms", floor)
+    assert (change.verdict, change.limit, change.reason) == ("same", 0.2, "by exception: shared runner")
+
+
+def test_what_matters_most_comes_first():
+    rows = (("a", "latency_ms", "same", 1.0), ("b", "latency_ms", "slower", 1.1), ("c", "latency_ms", "slower", 1.5),
+            ("d", STATUS, "missing", None), ("e", STATUS, "broken", None), ("f", "latency_ms", "faster", 0.5),
+            ("g", "latency_ms", "ambiguous", None), ("h", STATUS, "new", None),
+            ("i", STATUS, "fixed", None))  # fmt: skip
+    changes = [Change(key, key, metric, Verdict(verdict), ratio=ratio) for key, metric, verdict, ratio in rows]
+    assert [one.key for one in ordered(changes)] == list("ecbdgifha")
+
+
+def test_only_the_metrics_asked_for():
+    cell = pair(side(latency_ms=[1.0] * 5, period_ms=[1.0] * 5), side(latency_ms=[2.0] * 5, period_ms=[2.0] * 5))
+    assert [one.metric for one in judge([cell], limits_of({"metrics": ["period_ms"]}))] == ["period_ms"]
+    assert judge([], limits_of({})) == []

@@ -1,0 +1,127 @@
+"""Estimators against closed forms and against scipy.stats; the stopping rule."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from effbench.stats.intervals import Outcome, enough, geometric_mean, median_interval, mode_score, speedup, t_quantile
+
+
+def bounds(found):
+    return pytest.approx((found.value, found.low, found.high))
+
+
+def test_geometric_mean_agrees_with_scipy():
+    for values in ([1.0, 4.0], np.random.default_rng(1).lognormal(0.3, 0.2, 7)):
+        logs = np.log(values)
+        low, high = stats.t.interval(0.95, len(logs) - 1, loc=logs.mean(), scale=stats.sem(logs))
+        found = geometric_mean(values)
+        assert bounds(found) == (stats.gmean(values), math.exp(low), math.exp(high))
+        assert found.n == len(values)
+
+
+def test_too_few_values_have_no_interval():
+    found = geometric_mean([3.0])
+    assert (found.value, found.low, found.high, found.n) == (pytest.approx(3.0), None, None, 1)
+    assert speedup([2.0], [1.0, 1.1]).low is speedup([2.0, 2.1], [1.0]).high is None
+    assert speedup([2.0], [1.0]).value == pytest.approx(2.0)
+
+
+def test_extreme_spreads():
+    assert bounds(geometric_mean([2.0] * 5)) == (2.0, 2.0, 2.0)
+    assert bounds(speedup([4.0] * 3, [2.0] * 3)) == (2.0, 2.0, 2.0)
+    wide = geometric_mean([1e-300, 1e300])
+    assert (wide.low, wide.high) == (0.0, math.inf)
+    tiny = speedup([1.0, 1.0 + 4e-16], [1.0, 1.0 + 2e-16])
+    assert tiny.low <= tiny.value <= tiny.high
+    one_sided, own = speedup([2.0, 2.0, 2.0], [1.0, 1.1, 0.9]), geometric_mean([1.0, 1.1, 0.9])
+    assert (one_sided.low, one_sided.high) == pytest.approx((2.0 / own.high, 2.0 / own.low))
+
+
+def test_values_without_a_geometric_mean_are_refused():
+    for bad in ([], [0.0], [1.0, -1.0], [math.nan], [1.0, math.inf]):
+        for call in (lambda bad=bad: geometric_mean(bad), lambda bad=bad: speedup(bad, [1.0])):
+            with pytest.raises(ValueError, match="geometric mean"):
+                call()
+
+
+def test_speedup_agrees_with_welch_of_scipy():
+    for sizes in ((2, 2), (3, 8), (5, 5), (10, 2)):
+        rng = np.random.default_rng(sum(sizes))
+        a, b = rng.lognormal(1.0, 0.3, sizes[0]), rng.lognormal(0.5, 0.02, sizes[1])
+        reference = stats.ttest_ind(np.log(a), np.log(b), equal_var=False).confidence_interval(0.95)
+        found = speedup(a, b)
+        assert bounds(found) == (stats.gmean(a) / stats.gmean(b), math.exp(reference.low), math.exp(reference.high))
+
+
+def test_t_quantile():
+    for df in (1, 2.5, 4, 30, 1e6):
+        assert t_quantile(df) == pytest.approx(stats.t.ppf(0.975, df))
+
+
+def test_median_rank_is_the_narrowest_that_covers():
+    for n in (1, 2, 5, 6, 7, 8, 20, 31, 100, 999, 5000, 40_001):
+        found = median_interval(range(1, n + 1))
+        assert found.value == pytest.approx((n + 1) / 2)
+        rank = int(stats.binom.ppf(0.025, n, 0.5))
+        assert (found.low, found.high) == ((rank, n - rank + 1) if rank else (None, None))
+    assert median_interval([5, 1, 4, 2, 3, 6]).low == 1.0
+    with pytest.raises(ValueError, match="no samples"):
+        median_interval([])
+
+
+def test_mode_score_counts_failures_and_averages_ok_only():
+    found = mode_score([("ok", 2.0), ("ok", 8.0), ("oom", None), ("degraded", 5.0), ("ok", None)])
+    assert (found.value, found.averaged, found.passed, found.total) == (pytest.approx(4.0), 2, 3, 5)
+    assert found.pass_rate == pytest.approx(0.6)
+    assert (mode_score([]).value, mode_score([]).pass_rate) == (None, None)
+    assert mode_score([("oom", None)]).low is None
+
+
+def test_mode_score_interval():
+    one = (2.0, 2.0 / 1.1, 2.0 * 1.1, 5)
+    assert bounds(mode_score([Outcome("ok", *one), ("error", None), ("degraded", 3.0), ("ok", None)])) == one[:3]
+    # four models known equally well: half the standard error, and a smaller quantile
+    half = math.log(1.1) / 2 * t_quantile(20) / t_quantile(5)
+    assert bounds(mode_score([("ok", *one)] * 4)) == (2.0, 2 * math.exp(-half), 2 * math.exp(half))
+    exact = ("ok", 1.0, 1.0, 1.0, 5)
+    found = mode_score([exact, ("ok", 4.0, 3.0, 16 / 3, 5)])
+    assert bounds(found) == (2.0, math.sqrt(3), math.sqrt(16 / 3))
+    assert bounds(mode_score([exact, exact])) == (1.0, 1.0, 1.0)
+
+
+def test_mode_score_has_no_interval_if_one_model_has_none():
+    nan = math.nan
+    for unknown in ((), (None, None, 5), (1.5, 2.5, None), (1.5, 2.5, 1), (nan, nan, 5), (0.0, math.inf, 5)):
+        found = mode_score([("ok", 2.0, 1.5, 2.5, 5), ("ok", 2.0, *unknown)])
+        assert (found.value, found.low, found.high) == (pytest.approx(2.0), None, None)
+
+
+def with_interval(half, n):
+    """`n` figures whose interval reaches to 1 ± `half` (above)."""
+    logs = np.array({5: (-1, -1, 0, 1, 1), 6: (-1, -1, -1, 1, 1, 1)}[n], dtype=float)
+    own = t_quantile(n - 1) * logs.std(ddof=1) / math.sqrt(n)
+    return np.exp(logs * math.log1p(half) / own).tolist()
+
+
+def test_the_stopping_rule():
+    assert enough(with_interval(0.0099, 6), 0.01) and not enough(with_interval(0.0101, 6), 0.01)
+    # the first look is stricter
+    assert enough(with_interval(0.0049, 5), 0.01) and not enough(with_interval(0.0051, 5), 0.01)
+    assert enough(with_interval(0.0099, 5), 0.01, least=4)
+    # never before the least
+    assert not enough([1.0] * 4, 0.5) and not enough([], 0.5) and enough([1.0] * 5, 0.5)
+    assert not enough([1.0] * 5, 0.5, least=6)
+    assert not enough([1e-300, 1e300] * 3, 0.5)
+
+
+def test_what_the_stopping_rule_refuses():
+    for target in (0.0, -0.01, math.nan, math.inf):
+        with pytest.raises(ValueError, match="target"):
+            enough([1.0] * 5, target)
+    with pytest.raises(ValueError, match="two rounds"):
+        enough([1.0], 0.01, least=1)
+    with pytest.raises(ValueError, match="geometric mean"):
+        enough([1.0, 1.0, 1.0, 1.0, 0.0], 0.01)

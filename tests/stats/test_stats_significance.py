@@ -1,0 +1,221 @@
+"""Tests on hand-made data, and as a detector: false alarms and power by seeded simulation."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from effbench.comparison.verdicts import Verdict, verdict_of
+from effbench.stats.intervals import t_quantile
+from effbench.stats.significance import (
+    ALPHA,
+    LEAST_PAIRS,
+    LEAST_SWEEPS,
+    WIDEST,
+    compare,
+    compare_pairs,
+    confirms,
+    noise_threshold,
+    significant,
+    smallest_slowdown,
+)
+
+QUIET = [1.000, 1.001, 0.999, 1.0005, 0.9995]
+NOISY = [1.0, 1.3, 0.8, 1.1, 0.9]
+MIRRORED = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
+
+
+def times(values, factor):
+    return [value * factor for value in values]
+
+
+def verdict(found, floor=0.02):
+    return verdict_of(found.ratio, found.low, found.high, found.p_value is not None and found.p_value < ALPHA, floor)
+
+
+def test_verdicts():
+    for before, after, expected in (
+        (QUIET, QUIET, Verdict.SAME),
+        (QUIET, times(QUIET, 1.01), Verdict.SAME),  # significant, and within the floor
+        (QUIET, times(QUIET, 1.03), Verdict.SLOWER),
+        (QUIET, times(QUIET, 0.97), Verdict.FASTER),
+        (QUIET, times(QUIET, 1.0195), Verdict.AMBIGUOUS),  # the interval reaches beyond the floor
+        (NOISY, NOISY, Verdict.AMBIGUOUS),  # no change seen, none excluded
+        (NOISY, times(NOISY, 1.1), Verdict.AMBIGUOUS),
+        (NOISY, times(NOISY, 3.0), Verdict.SLOWER),
+        ([2.0], [5.0], Verdict.AMBIGUOUS),
+        ([2.0], [5.0, 5.1], Verdict.AMBIGUOUS),
+    ):
+        assert verdict(compare(before, after)) is expected
+        assert verdict(compare(after, before)) is MIRRORED.get(expected, expected)
+    moved = compare(QUIET, times(QUIET, 1.03))
+    assert (verdict(moved, 0.05), verdict(moved, 0.0)) == (Verdict.SAME, Verdict.SLOWER)
+
+
+def test_ratio_interval_and_p_value_are_welchs():
+    rng = np.random.default_rng(1)
+    before, after = rng.lognormal(0.0, 0.2, 4), rng.lognormal(0.2, 0.05, 7)
+    found = compare(before, after)
+    reference = stats.ttest_ind(np.log(after), np.log(before), equal_var=False)
+    interval = reference.confidence_interval(0.95)
+    assert found.ratio == pytest.approx(stats.gmean(after) / stats.gmean(before))
+    assert (math.log(found.low), math.log(found.high)) == pytest.approx((interval.low, interval.high))
+    assert found.p_value == pytest.approx(reference.pvalue)
+
+
+def test_few_or_exact_trials():
+    found = compare([2.0], [3.0, 3.0])
+    assert (found.ratio, found.low, found.p_value, found.smallest_slowdown) == (pytest.approx(1.5), None, None, None)
+    same, more = compare([3.0] * 3, [3.0] * 5), compare([3.0] * 3, [3.3] * 5)
+    assert (same.p_value, same.smallest_slowdown) == (1.0, pytest.approx(0.02))
+    assert (more.p_value, more.low) == (0.0, pytest.approx(1.1))
+
+
+def test_impossible_arguments_are_refused():
+    for bad in ([], [0.0, 1.0], [-1.0, 1.0], [math.nan, 1.0], [math.inf, 1.0]):
+        for sides in ((bad, QUIET), (QUIET, bad)):
+            with pytest.raises(ValueError, match="geometric mean"):
+                compare(*sides)
+    for floor in (-0.01, math.nan):
+        with pytest.raises(ValueError, match="floor"):
+            compare(QUIET, QUIET, floor=floor)
+    for wrong in (
+        {"sd_log": -0.1},
+        {"sd_log": math.nan},
+        {"trials": 1},
+    ):
+        with pytest.raises(ValueError, match=r"standard deviation|two trials"):
+            smallest_slowdown(**({"sd_log": 0.1, "trials": 5} | wrong))
+
+
+def test_false_discovery_control():
+    # 0.03 alone would fail its own rank's limit, but a larger one passes: all below it do
+    assert significant([0.03, 0.9, 0.034, 0.036, 0.01], q=0.05) == [True, False, True, True, True]
+    assert significant([0.04, None, 0.2]) == [False, False, False]
+    assert significant([None, 0.04]) == [False, True]
+    assert significant([]) == [] and significant([None]) == [False]
+    for bad in ([-0.1], [1.1], [math.nan]):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            significant(bad)
+
+
+DRIFT = {number: 1.0 + 0.1 * number for number in range(6)}
+
+
+def drifting(factor, wobble=0.001):
+    return {number: value * factor * (1 + wobble * (-1) ** number) for number, value in DRIFT.items()}
+
+
+def test_pairs_see_what_drift_hides_from_the_two_samples():
+    after = drifting(1.05)
+    assert verdict(compare_pairs(DRIFT, after)) is Verdict.SLOWER
+    assert verdict(compare(list(DRIFT.values()), list(after.values()))) is Verdict.AMBIGUOUS
+    same = compare_pairs(DRIFT, DRIFT)
+    assert (same.ratio, same.low, same.high, same.p_value) == (1.0, 1.0, 1.0, 1.0)
+
+
+def test_the_interval_is_students_over_the_logarithms_of_the_pairs():
+    found = compare_pairs({0: 1.0, 1: 2.0, 2: 4.0, 3: 9.0}, {0: 1.1, 1: 2.4, 2: 5.2, 4: 0.01})
+    logs = np.log([1.1, 1.2, 1.3])  # rounds of one side only are skipped
+    assert found.ratio == pytest.approx(math.exp(logs.mean()))
+    assert found.low == pytest.approx(math.exp(logs.mean() - t_quantile(2) * stats.sem(logs)))
+    assert found.df == 2
+    one = compare_pairs({3: 1.0}, {3: 2.0})
+    assert (one.ratio, one.low, one.p_value) == (2.0, None, None)
+    with pytest.raises(ValueError, match="no round has both"):
+        compare_pairs({0: 1.0}, {1: 1.0})
+
+
+def test_extreme_pairs():
+    huge = compare_pairs(dict.fromkeys(range(5), 1e-300), dict.fromkeys(range(5), 1e300))
+    assert (huge.ratio, verdict(huge)) == (math.inf, Verdict.SLOWER)
+    assert compare_pairs({0: 1e-300}, {0: 1e300}).ratio == math.inf
+    for value in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="positive, finite"):
+            compare_pairs({0: 1.0, 1: value}, {0: 1.0, 1: 1.0})
+
+
+def test_a_confirmed_slowdown_lies_beyond_the_floor_with_its_whole_interval():
+    clear, near = compare_pairs(DRIFT, drifting(1.05)), compare_pairs(DRIFT, drifting(1.0205))
+    assert verdict(near) is Verdict.SLOWER
+    assert confirms(clear.low, len(DRIFT)) and not confirms(near.low, len(DRIFT))
+    assert not confirms(clear.low, LEAST_PAIRS - 1) and not confirms(clear.low, len(DRIFT), floor=0.06)
+    assert not confirms(compare_pairs({3: 1.0}, {3: 2.0}).low, LEAST_PAIRS)
+
+
+def test_noise_threshold():
+    # every neighbour differs by 1 %: spread 1 % ÷ 0.6745, three of them
+    assert noise_threshold([[1.0, 1.01] * 5]) == pytest.approx(math.expm1(3 * math.log(1.01) / 0.6745))
+    quiet = [1.0, 1.001] * 5
+    expected = pytest.approx(noise_threshold([quiet]), rel=1e-6)
+    assert noise_threshold([[*quiet, *times(quiet, 2)]]) == expected, "one step is no noise"
+    assert noise_threshold([quiet, times(quiet, 2)]) == expected, "nor are two environments that differ"
+    assert noise_threshold([[3.0] * 10]) == 0
+    assert noise_threshold([[1.0, 9.0] * 5]) == WIDEST
+
+
+def test_a_noise_threshold_needs_enough_sweeps():
+    assert noise_threshold([[1.0, 2.0] * (LEAST_SWEEPS // 2) + [None, math.inf, math.nan, 0.0, -1.0, "1.0"]]) > 0
+    for few in ([([1.0, 2.0] * LEAST_SWEEPS)[: LEAST_SWEEPS - 1]], [[]], [], [[1.0, 2.0, 1.0]] * 2,
+                [[level] for level in (1.0, 2.0) * LEAST_SWEEPS]):  # fmt: skip
+        assert noise_threshold(few) is None
+    assert noise_threshold([[1.0, 2.0, 1.0], [1.0, 2.0, 1.0, 2.0]]) > 0
+
+
+# --- as a detector ---
+
+
+def verdict_shares(seed, sds, trials, slowdown=0.0, runs=3000):
+    rng = np.random.default_rng(seed)
+    before = rng.lognormal(0.0, sds[0], (runs, trials)).tolist()
+    after = rng.lognormal(math.log1p(slowdown), sds[1], (runs, trials)).tolist()
+    verdicts = [verdict(compare(a, b)) for a, b in zip(before, after, strict=True)]
+    return {one: verdicts.count(one) / runs for one in Verdict}
+
+
+@pytest.mark.slow
+def test_false_alarms_are_rare():
+    for trials in (3, 5, 10):
+        for sds, at_most in (((0.005,) * 2, 0.005), ((0.02,) * 2, 0.05), ((0.2,) * 2, 0.05), ((0.2, 0.02), 0.065)):
+            shares = verdict_shares(trials, sds, trials)
+            assert shares[Verdict.FASTER] + shares[Verdict.SLOWER] <= at_most, (trials, sds)
+    assert verdict_shares(1, (0.002, 0.002), 5)[Verdict.SAME] > 0.99
+    assert verdict_shares(2, (0.2, 0.2), 5)[Verdict.SAME] < 0.001
+
+
+@pytest.mark.slow
+def test_the_smallest_slowdown_is_found_in_four_cases_of_five():
+    for trials in (3, 5, 10):
+        for sd in (0.002, 0.02, 0.2):
+            shares = verdict_shares(trials, (sd, sd), trials, smallest_slowdown(sd, trials))
+            assert shares[Verdict.SLOWER] == pytest.approx(0.8, abs=0.02), (trials, sd)
+
+
+def test_the_smallest_slowdown_behaves():
+    assert smallest_slowdown(0.0, 5) == 0.02
+    assert smallest_slowdown(0.0, 5, floor=0.05) == 0.05
+    assert smallest_slowdown(0.2, 5) == pytest.approx(0.517, abs=0.001)
+    assert smallest_slowdown(0.2, 20) < smallest_slowdown(0.2, 5) < smallest_slowdown(0.2, 3)
+    assert smallest_slowdown(500.0, 2) == math.inf
+    # with many trials a side Welch's test is Student's: without a floor it is that of the noncentral t
+    trials, sd = 100, 0.05
+    error, df = sd * math.sqrt(2 / trials), 2 * (trials - 1)
+    found = math.log1p(smallest_slowdown(sd, trials, floor=0.0))
+    assert stats.nct.sf(stats.t.ppf(0.975, df), df, found / error) == pytest.approx(0.8, abs=0.001)
+
+
+@pytest.mark.slow
+def test_a_comparison_prints_what_its_own_trials_would_have_found():
+    """Trials whose sample spread is the true one: the slowdown that they print is found in four cases of five."""
+    for sds, sizes in (((0.2, 0.005), (5, 5)), ((0.02, 0.05), (10, 4))):
+        exact = []
+        for sd, n in zip(sds, sizes, strict=True):
+            logs = np.linspace(-1.0, 1.0, n)
+            exact.append(np.exp(logs * sd / logs.std(ddof=1)).tolist())
+        slowdown = compare(*exact).smallest_slowdown
+        rng, runs = np.random.default_rng(9), 3000
+        before = rng.lognormal(0.0, sds[0], (runs, sizes[0])).tolist()
+        after = rng.lognormal(math.log1p(slowdown), sds[1], (runs, sizes[1])).tolist()
+        found = [verdict(compare(a, b)) is Verdict.SLOWER for a, b in zip(before, after, strict=True)]
+        assert np.mean(found) == pytest.approx(0.8, abs=0.02)
