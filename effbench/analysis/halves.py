@@ -9,7 +9,7 @@ from typing import Any
 
 from effbench.analysis.interpreters import OWN
 from effbench.analysis.screen import Pair, Side
-from effbench.analysis.swept import flatten
+from effbench.analysis.row_labels import flatten
 from effbench.cell import digest
 from effbench.errors import NothingFoundError, UsageError
 

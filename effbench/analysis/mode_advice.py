@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from effbench.analysis.points import CALL
+from effbench.analysis.cost_curve import CALL
 from effbench.analysis.statistics import is_less, stored_log_mean
 from effbench.analysis.summary import break_even_calls
-from effbench.analysis.swept import SweptRow
+from effbench.analysis.row_labels import LabelledRow
 from effbench.errors import NothingFoundError
 from effbench.metrics import INTERVALS
 
@@ -54,7 +54,7 @@ class ModeAdvice:
 
 
 def advise_mode(
-    rows: Sequence[SweptRow],
+    rows: Sequence[LabelledRow],
     metric: str = "latency",
     calls: int | None = None,
     memory_bytes: int | None = None,
@@ -92,7 +92,7 @@ def advise_mode(
     return ModeAdvice(ranked, close, excluded, doubts)
 
 
-def choice(row: SweptRow, column: str, calls: int | None, base: dict | None) -> Choice:
+def choice(row: LabelledRow, column: str, calls: int | None, base: dict | None) -> Choice:
     source = row.source
     cold, warm = source.get("compile_cold_s"), source.get("compile_warm_s")
     # what compiles nothing still captures or traces: until the first output is there

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from effbench.analysis.roofline import Floors, bound, idle_fraction, roofline_fraction
+from effbench.analysis.bottleneck import Floors, bound, idle_fraction, roofline_fraction
 from effbench.analysis.statistics import geometric_mean, speedup
 from effbench.cell import SEVERITY, Status, Trial
 

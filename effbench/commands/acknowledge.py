@@ -10,7 +10,7 @@ from rich.table import Table
 
 from effbench.analysis.events import Event, History, SeriesId, event_id
 from effbench.analysis.history import judgeable
-from effbench.analysis.swept import row_names
+from effbench.analysis.row_labels import row_names
 from effbench.commands.past import table_of
 from effbench.errors import UsageError
 from effbench.printable import one_line

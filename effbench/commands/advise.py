@@ -16,14 +16,14 @@ from rich.table import Table
 from effbench import streams
 from effbench.analysis.advice import PER_GRAPH_BYTES, ListAdvice, Memory, best_lists, evaluate, listed
 from effbench.analysis.mode_advice import Choice, ModeAdvice, advise_mode
-from effbench.analysis.points import CALL, Points, points, rows_of_case
+from effbench.analysis.cost_curve import CALL, Points, points, rows_of_case
 from effbench.analysis.summary import break_even_calls
 from effbench.buckets import EXACT, LISTS, capture_sizes
 from effbench.commands import options
 from effbench.errors import NothingFoundError, UsageError
 from effbench.metrics import format_bytes
 from effbench.printable import one_line
-from effbench.report.speedup_table import NO_INTERVAL
+from effbench.report.tables import NO_INTERVAL
 from effbench.store.store import Store
 from effbench.terminal import PLAIN_WIDTH, Console, escape, terminal
 

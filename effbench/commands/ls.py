@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from effbench.analysis.interpreters import TELLING, labels
-from effbench.analysis.swept import cell_names, row_names
+from effbench.analysis.row_labels import cell_names, row_names
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.errors import NothingFoundError, UsageError

@@ -9,7 +9,7 @@ from typing import Any
 
 from effbench.analysis.events import History
 from effbench.analysis.history import columns_of, history
-from effbench.analysis.swept import row_names
+from effbench.analysis.row_labels import row_names
 from effbench.errors import UsageError
 from effbench.report.history_table import HistoryTable
 from effbench.store.series import Series

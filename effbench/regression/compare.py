@@ -25,7 +25,7 @@ from effbench.analysis.halves import (
 from effbench.analysis.limits import Limits
 from effbench.analysis.screen import NOT_BEFORE, NOT_NOW, ORDER, Change, Pair, screen
 from effbench.analysis.statistics import LogDifference, half_width
-from effbench.analysis.swept import flatten, mode_order, row_names
+from effbench.analysis.row_labels import flatten, mode_order, row_names
 from effbench.analysis.verdicts import Verdict
 from effbench.errors import NothingFoundError, UsageError
 from effbench.regression import fences

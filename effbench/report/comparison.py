@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from effbench.analysis.scores import UNCLEAR
+from effbench.analysis.mode_scores import UNCLEAR
 from effbench.analysis.screen import COLUMNS, STATUS, Change, record
 from effbench.analysis.statistics import is_clear
 from effbench.analysis.verdicts import Verdict

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from effbench.analysis.interpreters import OWN, short_names
-from effbench.analysis.swept import cell_names
+from effbench.analysis.row_labels import cell_names
 from effbench.cell import Status, Trial
 from effbench.metrics import METRICS, significant
 from effbench.printable import one_line

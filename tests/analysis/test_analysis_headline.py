@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from effbench.analysis.headline import Spread, mean_ratio, median, share
+from effbench.analysis.mode_scores import Spread, mean_ratio, median, share
 
 Z = 1.959963984540054
 

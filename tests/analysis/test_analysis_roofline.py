@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from effbench.analysis.roofline import Floors, bound, idle_fraction, roofline_fraction
+from effbench.analysis.bottleneck import Floors, bound, idle_fraction, roofline_fraction
 
 
 @pytest.mark.parametrize(

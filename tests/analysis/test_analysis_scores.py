@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from effbench.analysis.scores import describe, score
+from effbench.analysis.mode_scores import describe, score
 
 
 def row(speedup, low=None, high=None, status="ok", trials=5):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from effbench.analysis.swept import MODES
+from effbench.analysis.row_labels import MODES
 
 #: Speedup of a mode over eager at bs 1; it halves towards 1 with every eightfold batch size.
 GAIN = dict(zip(MODES, (1.0, 1.3, 2.4, 1.35, 1.6, 2.5, 2.8), strict=True))

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 import synthetic as make
 
-from effbench.analysis.scores import describe, score
+from effbench.analysis.mode_scores import describe, score
 from effbench.analysis.statistics import mode_score
-from effbench.analysis.swept import MODES
+from effbench.analysis.row_labels import MODES
 from effbench.report import summary
 from effbench.report.colors import STYLES, THEMES, style_of
 from effbench.report.figures import (

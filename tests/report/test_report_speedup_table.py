@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import synthetic as make
 
-from effbench.analysis.swept import MODES
+from effbench.analysis.row_labels import MODES
 from effbench.errors import UsageError
 from effbench.report.speedup_table import speedup_table
 

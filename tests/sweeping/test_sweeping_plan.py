@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from effbench.analysis.swept import cell_names
+from effbench.analysis.row_labels import cell_names
 from effbench.cell import Cell, Status
 from effbench.cli import COMMANDS
 from effbench.errors import ConfigError, UsageError

@@ -46,8 +46,7 @@ document.addEventListener("DOMContentLoaded", async () => {
     const columns = [{ title: "" }, { title: "part", filter: true }, { title: "fact" }, { title: `first: ${names[0]}`, wide: true }, { title: `second: ${names[1]}`, wide: true }];
     const count = rows.filter(([state]) => state.v === "differs").length;
     document.getElementById("differing").textContent = `${count} of ${rows.length} facts differ.`;
-    const made = grid(box, { caption: `${names[0]} and ${names[1]}, fact by fact`, columns, rows }, { keep: (row) => !only.checked || row[0].v === "differs", page: 400 });
-    made.table.draw(); // not until now does it know what to keep
+    grid(box, { caption: `${names[0]} and ${names[1]}, fact by fact`, columns, rows }, { keep: (row) => !only.checked || row[0].v === "differs", page: 400 });
     box.dataset.shown = `${first.selectedOptions[0].dataset.id} ${second.selectedOptions[0].dataset.id}`;
   }
 

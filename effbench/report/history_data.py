@@ -28,7 +28,7 @@ DIGITS = 7
 
 
 @dataclass
-class Past:
+class HistoryData:
     """What was read and judged. `series`: what `analysis.history.history` takes (effbench.store.series.Series), of
     which `table` was made; `metrics`: those that were judged; `baselines`: with name, hardware, sweep_id, sweep_name,
     label, started_at, set_at, note. `whole`: the series with re-runs (None: there are none in it to leave out)."""
@@ -66,7 +66,7 @@ def line_id(cell_key: str, place: str) -> str:
     return digest([cell_key, place])[:12]
 
 
-def files_of(past: Past) -> Iterator[list[Track]]:
+def files_of(past: HistoryData) -> Iterator[list[Track]]:
     """Lines by the file that they lie in."""
     part: list[Track] = []
     points = 0
@@ -84,7 +84,7 @@ class Lines:
     """Lines as plain values: `texts` are what breaks a line, by the number that the lines name them by. `several`: ids
     of the sweeps whose cells the site has in more than one environment."""
 
-    def __init__(self, past: Past, several: Collection[str] = ()) -> None:
+    def __init__(self, past: HistoryData, several: Collection[str] = ()) -> None:
         self.past = past
         self.several = frozenset(several)
         self.column = {name: index for index, name in enumerate(past.series.columns)}
@@ -188,7 +188,7 @@ def metric_facts(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     return found | {STATUS: {"title": STATUS, "unit": "", "exact": True}}
 
 
-def places_of(past: Past) -> list[dict[str, Any]]:
+def places_of(past: HistoryData) -> list[dict[str, Any]]:
     """Each place with its counts: `cells`, `sweeps`, `first` and `last` sweep (rows), `open` (changes for the worse
     that still hold), `events`, and series by state."""
     sweeps = past.series.sweeps
