@@ -244,7 +244,7 @@ class TestFailures:
 
     def test_a_process_that_is_stopped_removes_its_file(self, tmp_path):
         from effbench.outputs import replacing
-        from effbench.report.site.parts import started
+        from effbench.report.site.parallel import started
 
         ready, writing = os.pipe()
 

@@ -10,9 +10,9 @@ from browsing import Visit, served, until
 from made_sweeps import a_cell
 from test_report_cells import GPU, record, trial
 
-from effbench.commands.material import gather
+from effbench.report.data import read as read_report
 from effbench.report.site.build import write_site
-from effbench.report.site.past import line_id
+from effbench.report.history_data import line_id
 from effbench.store import Store
 
 PLACE = "NVIDIA H200"
@@ -22,9 +22,9 @@ LATER = dataclasses.replace(GPU, torch_version="2.14.0")
 def written(database, folder, references=()):
     """The site of these sweeps, its folder and its subjects."""
     with Store.open(database) as store:
-        material = gather(store, str(database), references)
+        material = read_report(store, str(database), references)
         write_site(material, folder)
-    return folder, material.subjects
+    return folder, material.device_sweeps
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 import synthetic as make
 from browsing import EVIL, Visit, page_of, site, subject, until
 
-from effbench.report.site.pages.base import MODELS_A_PAGE
+from effbench.report.site.page import MODELS_A_PAGE
 
 SHARED = "plotly.min.js"
 MOST = 5 * 10**6

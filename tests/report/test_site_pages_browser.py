@@ -6,9 +6,9 @@ import ledger_sweeps as sweeps
 import pytest
 from browsing import EVIL, Visit, until, visits
 
-from effbench.commands.material import gather
+from effbench.report.data import read as read_report
 from effbench.report.site.build import write_site
-from effbench.report.site.past import line_id
+from effbench.report.history_data import line_id
 from effbench.store import Store
 
 PAGES = ("history", "claims", "environments", "failures")
@@ -23,7 +23,7 @@ READY = """[...document.querySelectorAll('.linked-grid')].every((one) => one.dat
 def made(tmp_path_factory):
     database, ids = sweeps.fill(tmp_path_factory.mktemp("browsed"))
     with Store.open(database.path) as store:
-        material = gather(store, str(database.path))
+        material = read_report(store, str(database.path))
         results = store.results()
     folder = tmp_path_factory.mktemp("site")
     write_site(material, folder)
@@ -37,7 +37,7 @@ def visit(chromium, made):
     with visits(chromium, READY) as opened:
 
         def open(name, **more):
-            where = folder / material.subjects[0].slug if name == "failures" else folder
+            where = folder / material.device_sweeps[0].slug if name == "failures" else folder
             one = opened(where / f"{name}.html", **more)
             one.home = folder.resolve().as_uri()
             return one
