@@ -14,8 +14,8 @@ from typing import Any
 
 import synthetic as make
 
-from effbench.report.site.build import write_site
 from effbench.report.data import DeviceSweep, ReportData
+from effbench.report.site.build import write_site
 
 EVIL = (
     "<img src=x onerror=alert(1)>",

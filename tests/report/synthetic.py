@@ -55,7 +55,8 @@ def row(model: str = "mlp", bs: int = 1, mode: str = "eager", **more: Any) -> di
         "energy_mj": 30.0, "rel_error": 1e-3, "graph_breaks": 0, "recompiles": 0, "cudagraph_skips": 0,
         "flops": 1e9, "min_bytes": 1e6, "roofline_fraction": 0.4,
         "gpu_name": "NVIDIA H200", "torch_version": "2.13.0", "python": "3.12.4",
-        "environment_id": "0123456789abcdef", "cell_key": f"{model}-{bs}-{mode}-{dtype}", "params": params, "unsteady_trials": 0,
+        "environment_id": "0123456789abcdef", "cell_key": f"{model}-{bs}-{mode}-{dtype}", "params": params,
+        "unsteady_trials": 0,
     }  # fmt: skip
     return values | more
 

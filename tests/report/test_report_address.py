@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 import pytest
 import synthetic as make
-from browsing import EVIL, page_of, served, site, subject, until, visits
+from browsing import EVIL, device_sweep, page_of, served, site, until, visits
 
 READY = "document.querySelector('#grid tbody') && document.getElementById('grid').dataset.metric"
 
@@ -29,7 +29,7 @@ def evil_rows():
 
 @pytest.fixture(scope="module")
 def subjects():
-    return {"many": subject(many_rows()), "evil": subject(evil_rows(), {"name": EVIL[0]}, hardware=EVIL[6])}
+    return {"many": device_sweep(many_rows()), "evil": device_sweep(evil_rows(), {"name": EVIL[0]}, hardware=EVIL[6])}
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,8 @@ def state(one):
     """What the reader sees: heads, rows, and what the controls say."""
     return one.page.evaluate(
         """() => ({
-            heads: [...document.querySelectorAll('#grid thead th')].map((th) => th.innerText + (th.ariaSort || '')),
+            heads: [...document.querySelectorAll('#grid thead th:not([hidden])')]
+                .map((th) => th.innerText + (th.ariaSort || '')),
             rows: [...document.querySelectorAll('#grid tbody tr')].map((tr) => tr.innerText),
             controls: [...document.querySelectorAll('#table select, #table input')].map((one) => one.value),
             pressed: [...document.querySelectorAll('#table .legend button')].map((one) => one.ariaPressed),

@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import ledger_sweeps as sweeps
 import pytest
 from browsing import Visit, served, until
 from made_sweeps import a_cell
-from test_report_cells import GPU, record, trial
+from test_report_cells import GPU, LATER, record, report_of, trial
 
-from effbench.report.data import read as read_report
-from effbench.report.site.build import write_site
 from effbench.report.history_data import line_id
-from effbench.store import Store
+from effbench.report.site.build import write_site
 
 PLACE = "NVIDIA H200"
-LATER = dataclasses.replace(GPU, torch_version="2.14.0")
 
 
 def written(database, folder, references=()):
-    """The site of these sweeps, its folder and its subjects."""
-    with Store.open(database) as store:
-        material = read_report(store, str(database), references)
-        write_site(material, folder)
-    return folder, material.device_sweeps
+    """Write the site of these sweeps; returns its folder and its device sweeps."""
+    report = report_of(database, references)
+    write_site(report, folder)
+    return folder, report.device_sweeps
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A site of the newest sweep and of one before it."""
     database, ids = sweeps.fill(tmp_path_factory.mktemp("database"))
-    folder, subjects = written(database.path, tmp_path_factory.mktemp("site"), [ids[-1], ids[4]])
-    return folder, {one.sweep["id"]: one for one in subjects}, ids
+    folder, device_sweeps = written(database.path, tmp_path_factory.mktemp("site"), [ids[-1], ids[4]])
+    return folder, {one.sweep["id"]: one for one in device_sweeps}, ids
 
 
 @pytest.fixture(params=["disk", "server"])
@@ -63,24 +57,24 @@ def opens(one, link, key):
 
 
 def test_rows_of_sweeps_that_are_here_lead_to_their_cell(visit, made):
-    _, subjects, ids = made
+    _, device_sweeps, ids = made
     cell = sweeps.cells()[2]
     one = visit(f"history.html#series={line_id(cell.key, PLACE)}.latency_ms")
     one.page.locator("#series summary").click()
     until(one.page, "document.querySelector('#series details table')")
     found = {link.inner_text(): link.get_attribute("href") for link in one.page.locator("#series details td a").all()}
-    wanted = {name: f"{subjects[name].slug}/cell.html#cell={cell.key[:16]}" for name in (ids[4], ids[-1])}
+    wanted = {name: f"{device_sweeps[name].slug}/cell.html#cell={cell.key[:16]}" for name in (ids[4], ids[-1])}
     assert found == wanted
     assert one.texts("#series-cells a") == ["v4", sweeps.EVIL[2]], "by their labels, oldest first"
     opens(one, one.page.locator("#series details td a", has_text=ids[4]), cell.key)
-    assert subjects[ids[4]].slug in one.page.url
+    assert device_sweeps[ids[4]].slug in one.page.url
     one.page.locator("a", has_text="its history").click()
     one.page.wait_for_url("**/history.html*")
     until(one.page, f"document.querySelector('#series')?.dataset.series === '{line_id(cell.key, PLACE)}.latency_ms'")
 
 
 def test_a_point_leads_to_its_cell_and_another_sweeps_point_nowhere(visit, made):
-    _, subjects, ids = made
+    _, device_sweeps, ids = made
     cell = sweeps.cells()[0]
     one = visit(f"history.html#series={line_id(cell.key, PLACE)}.latency_ms")
     one.page.locator("#series .chart").scroll_into_view_if_needed()
@@ -110,22 +104,22 @@ def test_a_point_leads_to_its_cell_and_another_sweeps_point_nowhere(visit, made)
     click(sweeps.SWEEPS - 1)
     one.page.wait_for_url("**/cell.html*")
     until(one.page, f"document.querySelector('#cell')?.dataset.cell === '{cell.key}'")
-    assert subjects[ids[-1]].slug in one.page.url
+    assert device_sweeps[ids[-1]].slug in one.page.url
     one.assert_quiet()
 
 
 def test_of_several_environments_the_one_of_the_point(chromium, tmp_path):
     cell = a_cell()
     record(tmp_path / "r.db", {cell: [trial(cell)]}, GPU)
-    record(tmp_path / "r.db", {cell: [trial(cell)]}, [GPU, LATER])
-    folder, (subject,) = written(tmp_path / "r.db", tmp_path / "site")
-    assert len(subject.environments) == 2
+    record(tmp_path / "r.db", {cell: [trial(cell)]}, GPU, LATER)
+    folder, (own,) = written(tmp_path / "r.db", tmp_path / "site")
+    assert len(own.environments) == 2
     with Visit(chromium, folder / "history.html", after=f"#cell={cell.key}") as one:
         one.home = folder.resolve().as_uri()
         until(one.page, "document.querySelector('#series')?.dataset.series")
         (link,) = one.page.locator("#series-cells a").all()
         environment = link.get_attribute("href").partition("&env=")[2]
-        assert environment in {place["id"] for place in subject.environments}
+        assert environment in {place["id"] for place in own.environments}
         link.click()
         one.page.wait_for_url("**/cell.html*")
         until(one.page, f"document.querySelector('#environment')?.value === '{environment}'")

@@ -7,7 +7,7 @@ from urllib.parse import quote, unquote, urlparse
 
 import pytest
 import synthetic as make
-from browsing import EVIL, Visit, page_of, site, subject, until
+from browsing import EVIL, Visit, assert_accessible, device_sweep, page_of, site, until
 
 from effbench.report.site.page import MODELS_A_PAGE
 
@@ -18,7 +18,7 @@ NAMES = [f"model-{number}" for number in range(MODELS_A_PAGE * 2)] + [EVIL[0], "
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    one = subject(make.rows(models=NAMES, sizes=(1, 8), modes=("eager", "default")))
+    one = device_sweep(make.rows(models=NAMES, sizes=(1, 8), modes=("eager", "default")))
     return site(tmp_path_factory.mktemp("models"), one), one
 
 
@@ -114,16 +114,13 @@ def test_the_page_that_is_shown_is_printed(visit):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_pager_is_accessible_and_fits_a_phone(visit, theme):
-    from axe_playwright_python.sync_playwright import Axe
-
     one = visit(width=390, theme=theme)
     assert one.page.evaluate("document.documentElement.scrollWidth") <= 390
-    found = Axe().run(one.page).response["violations"]
-    assert [item["id"] for item in found if item["impact"] in ("serious", "critical")] == []
+    assert_accessible(one)
 
 
 def test_few_models_are_all_there(chromium, tmp_path):
-    one = subject(make.rows(models=NAMES[:5], sizes=(1, 8), modes=("eager", "default")))
+    one = device_sweep(make.rows(models=NAMES[:5], sizes=(1, 8), modes=("eager", "default")))
     with Visit(chromium, page_of(site(tmp_path, one), one, "scaling")) as page:
         assert shown(page) == NAMES[:5] and page.page.locator(".pager").count() == 0
         page.page.locator("#model").select_option(label="model-3")
@@ -135,7 +132,7 @@ def test_few_models_are_all_there(chromium, tmp_path):
 def test_no_page_loads_more_than_it_may(chromium, tmp_path):
     """10,000 cells, everything on the page drawn and every table opened."""
     models = [f"llama-decode-{64 * number}" for number in range(159)]
-    one = subject(make.rows(models=models, sizes=tuple(2**power for power in range(9))))
+    one = device_sweep(make.rows(models=models, sizes=tuple(2**power for power in range(9))))
     folder = site(tmp_path, one)
     for name in ("scaling", "cost", "speedups", "failures"):
         with Visit(chromium, page_of(folder, one, name)) as page:
