@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from synthetic import Plan, fill
-
-from effbench.commands import ledgers
 from effbench.commands.material import newest, subjects_of
 from effbench.report.site.changed import changed
 from effbench.report.site.material import Material
-from effbench.report.site.pages import claims, environments, failures, history
 from effbench.report.site.pages.base import PageFolder
+from synthetic import Plan, fill
+
+from effbench.commands import ledgers
+from effbench.report.site.pages import claims, environments, failures, history
 from effbench.report.site.writer import Writer
 from effbench.store import Store
 

@@ -28,7 +28,7 @@ _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 class Shown(NamedTuple):
     """A value with its own text for people; `tone` is a key of TONES, or on the site classes of its style sheet.
 
-    `sub`: a second line (in brackets where there are no lines), as an interval. The site alone shows the others: `link`,
+    `sub`: a second line, or in brackets on the first, such as an interval. Only the site shows the others: `link`,
     `hint` (on hover, and read aloud) and `glyph` (colour and character in front of the text).
     """
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from effbench import config, streams
-from effbench.analysis.row_labels import row_names, label_rows
+from effbench.analysis.row_labels import label_rows, row_names
 from effbench.cell import Cell
 from effbench.cli import config_folder
 from effbench.errors import ConfigError

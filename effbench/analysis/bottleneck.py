@@ -80,7 +80,8 @@ def why(row: Mapping[str, Any]) -> str | None:
             return f"{speed} in {_ms(period)}; {kernels}, the GPU is idle {percent(idle)}"
         case "latency":
             each = f"{kernels} of {significant(1e3 * busy / max(1, number or 1), 2)} µs on average"
-            return f"the GPU is busy {percent(1 - idle)} of the time, but at {percent(near or 0.0)} of its nearest ceiling: {each}"
+            busy_at = f"the GPU is busy {percent(1 - idle)} of the time, but at {percent(near or 0.0)}"
+            return f"{busy_at} of its nearest ceiling: {each}"
         case bottleneck:
             verb = "takes" if number == 1 else "take"
             idling = (

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from effbench.analysis.interpreters import OWN
-from effbench.analysis.screen import Pair, Side
 from effbench.analysis.row_labels import flatten
+from effbench.analysis.screen import Pair, Side
 from effbench.cell import digest
 from effbench.errors import NothingFoundError, UsageError
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from effbench.analysis.cost_curve import CALL
+from effbench.analysis.row_labels import LabelledRow
 from effbench.analysis.statistics import is_less, stored_log_mean
 from effbench.analysis.summary import break_even_calls
-from effbench.analysis.row_labels import LabelledRow
 from effbench.errors import NothingFoundError
 from effbench.metrics import INTERVALS
 

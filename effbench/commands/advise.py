@@ -15,8 +15,8 @@ from rich.table import Table
 
 from effbench import streams
 from effbench.analysis.advice import PER_GRAPH_BYTES, ListAdvice, Memory, best_lists, evaluate, listed
-from effbench.analysis.mode_advice import Choice, ModeAdvice, advise_mode
 from effbench.analysis.cost_curve import CALL, Points, points, rows_of_case
+from effbench.analysis.mode_advice import Choice, ModeAdvice, advise_mode
 from effbench.analysis.summary import break_even_calls
 from effbench.buckets import EXACT, LISTS, capture_sizes
 from effbench.commands import options

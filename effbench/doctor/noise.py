@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import effbench
-from effbench.analysis.statistics import geometric_mean, speedup
 from effbench.analysis.row_labels import cell_names
+from effbench.analysis.statistics import geometric_mean, speedup
 from effbench.analysis.verdicts import smallest_slowdown
 from effbench.cell import Cell, Status
 from effbench.store.store import Store

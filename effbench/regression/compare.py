@@ -23,9 +23,9 @@ from effbench.analysis.halves import (
     without,
 )
 from effbench.analysis.limits import Limits
+from effbench.analysis.row_labels import flatten, mode_order, row_names
 from effbench.analysis.screen import NOT_BEFORE, NOT_NOW, ORDER, Change, Pair, screen
 from effbench.analysis.statistics import LogDifference, half_width
-from effbench.analysis.row_labels import flatten, mode_order, row_names
 from effbench.analysis.verdicts import Verdict
 from effbench.errors import NothingFoundError, UsageError
 from effbench.regression import fences

@@ -14,9 +14,9 @@ import pytest
 from made_sweeps import Made, environment, steps
 
 from effbench.cell import Cell
-from effbench.report.data import read as read_report
 from effbench.commands.show import end_of_sweep
 from effbench.regression import rerun
+from effbench.report.data import read as read_report
 from effbench.report.site.pages import failures
 from effbench.store import Store
 from effbench.sweeping import resume

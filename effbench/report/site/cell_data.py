@@ -138,8 +138,8 @@ def samples(trials: Sequence[TrialFacts]) -> dict[str, dict[str, Any]]:
 
 
 def kernels(trials: Iterable[TrialFacts]) -> dict[str, Any] | None:
-    """Return the largest kernels of the profiled passes: [name, calls, ms, share, passes], each a mean over the passes that
-    list it. None without a pass."""
+    """Return the largest kernels of the profiled passes: [name, calls, ms, share, passes], each a mean over the passes
+    that list it. None without a pass."""
     passes = [profile for trial in trials if (profile := trial.row["extra"].get("profile"))]
     if not passes:
         return None

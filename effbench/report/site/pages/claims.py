@@ -66,7 +66,11 @@ def row_of(entry: Entry, pages: Mapping[str, DeviceSweep]) -> list[Any]:
         claim.published or ABSENT,
         entry.reason,
         experiment_cell(entry, pages),
-        Shown(None, entry.machine or NOT_HERE, sub=f"judged {entry.judged_at[:16].replace('T', ' ')} UTC" if entry.judged_at else ""),
+        Shown(
+            None,
+            entry.machine or NOT_HERE,
+            sub=f"judged {entry.judged_at[:16].replace('T', ' ')} UTC" if entry.judged_at else "",
+        ),
     ]
 
 

@@ -16,11 +16,9 @@ from effbench.report.history_data import (
     Lines,
     files_of,
     line_id,
-    metric_facts,
     number,
     places_of,
     state_of,
-    sweep_facts,
 )
 from effbench.report.history_table import HistoryTable, word
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
@@ -56,7 +54,9 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     if events:
         found["changes"] = folder.grid("changes", changes_table(past, events[:MOST_CHANGES]))
     if others := other_rows(past):
-        found["others"] = folder.grid("others", Table.of(OTHERS, others, "Cells that are new, gone, flapping or drifting"))
+        found["others"] = folder.grid(
+            "others", Table.of(OTHERS, others, "Cells that are new, gone, flapping or drifting")
+        )
     found["index"] = write_lines(folder, past)
     return found
 
@@ -177,10 +177,16 @@ def write_lines(folder: PageFolder, past: HistoryData) -> str:
             None if latency is None else number(last[latency]),
             sum(event.kind != "recent" for event in events), sum(event.alarms for event in events),
         ]  # fmt: skip
+    metrics = {
+        metric.name: {"title": metric.title, "unit": metric.unit, "exact": metric.compare == "exact"}
+        for metric in (METRICS[name] for name in past.metrics)
+    }
     index = {
-        "sweeps": sweep_facts(series.sweeps),
+        "sweeps": [
+            [one["id"], one["name"], one["label"], f"{one['started_at']:%Y-%m-%d %H:%M}"] for one in series.sweeps
+        ],
         "texts": lines.texts,
-        "metrics": metric_facts(past.metrics),
+        "metrics": metrics | {STATUS: {"title": STATUS, "unit": "", "exact": True}},
         "baselines": [[one.name, one.hardware, one.sweep_id] for one in past.baselines],
         "places": list(places),
         "models": list(models),

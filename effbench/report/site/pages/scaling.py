@@ -1,4 +1,4 @@
-"""The pages of small multiples: scaling (against batch size, and what bounds each cell) and cost (memory, compiling)."""
+"""The pages of small multiples: scaling (against batch size, and bottlenecks) and cost (memory, compiling)."""
 
 from __future__ import annotations
 
