@@ -126,7 +126,7 @@ def test_the_site_leaves_re_runs_out_of_history_alone(made, sweep):
     # an environment still names every sweep that it was used in
     assert past.sweeps_of_environment == {environment().id: sweeps, other.id: [again]}
     # and of a re-run that is looked at it is still known which sweep came before
-    assert shown.subjects[0].changes.previous["id"] == sweeps[-1]
+    assert shown.device_sweeps[0].changes.previous["id"] == sweeps[-1]
 
 
 def test_nothing_got_worse_is_said_of_judged_series_alone(sweep, history, effbench):

@@ -94,9 +94,7 @@ def slow(block):
     return [pytest.mark.slow] if block.page == "evidence.md" else []
 
 
-@pytest.mark.parametrize(
-    "block", [pytest.param(block, marks=slow(block), id=block.page) for block in snippets()]
-)
+@pytest.mark.parametrize("block", [pytest.param(block, marks=slow(block), id=block.page) for block in snippets()])
 def test_python(block, results, capsys):
     names: dict = {}
     exec(compile(block.text, block.page, "exec"), names)
