@@ -243,7 +243,7 @@ def changes_table(changes: Sequence[Any], cell_page: str = "") -> Table:
         link = "" if one.verdict is Verdict.MISSING else f"{cell_page}#cell={one.key}"
         rows.append({
             "verdict": Shown(str(one.verdict), comparison.word_of(one), f"nowrap {TONES.get(one.verdict, '')}".strip()),
-            "cell": Shown(one.name, one.name, "name", link=link),
+            "cell": Shown(one.name, one.name, "name linked" if link else "name", link=link),
             "metric": Shown(one.metric, metric.title if metric else one.metric, "nowrap"),
             "before": comparison.figure(one.metric, one.before) or ABSENT,
             "after": comparison.figure(one.metric, one.after) or ABSENT,

@@ -176,6 +176,7 @@ class CellEntries:
             self.rows[row.source["cell_key"], row.source["environment_id"]] = row
             self.points[_point(row)].append(row)
             self.curves[_curve(row)].append(row)
+        self.links = {id(row): neighbour(row) for row in own.labelled}  # of each about a dozen cells say the same
 
     def of_trials(self, trials: Iterable[TrialFacts]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """Yield each cell's key with an entry for each of its environments. Trials of a cell without a result (the
@@ -208,8 +209,8 @@ class CellEntries:
             "params": params,
             "command": command,
             "why_not": why_not,
-            "modes": [neighbour(other) for other in self.points[_point(row)] if other is not row],
-            "sizes": [neighbour(other) for other in self.curves[_curve(row)] if other is not row],
+            "modes": [self.links[id(other)] for other in self.points[_point(row)] if other is not row],
+            "sizes": [self.links[id(other)] for other in self.curves[_curve(row)] if other is not row],
         } | cell_data.of_trials(trials)
 
 
