@@ -1,4 +1,4 @@
-"""From a series to the cells of the sweeps that the site shows, and back."""
+"""From a series to the cell of one of its sweeps, and back."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from effbench.report.history_data import line_id
 from effbench.report.site.build import write_site
 
 PLACE = "NVIDIA H200"
+#: The middle of the point of a sweep as it is on the screen now; the star of the baseline is on top of a point.
+POINT = """(number) => {
+    const boxes = [...document.querySelectorAll('#series .scatterlayer .points path.point')].map((point) => point.getBoundingClientRect());
+    const xs = [...new Set(boxes.map((box) => Math.round(box.x + box.width / 2)))].sort((a, b) => a - b);
+    const box = boxes.find((one) => Math.round(one.x + one.width / 2) === xs[number]);
+    return [box.x + box.width / 2, box.y + box.height / 2];
+}"""  # noqa: E501 - one statement a line
 
 
 def written(database, folder, references=()):
@@ -25,19 +32,19 @@ def written(database, folder, references=()):
 def made(tmp_path_factory):
     """A site of the newest sweep and of one before it."""
     database, ids = sweeps.fill(tmp_path_factory.mktemp("database"))
-    folder, device_sweeps = written(database.path, tmp_path_factory.mktemp("site"), [ids[-1], ids[4]])
-    return folder, {one.sweep["id"]: one for one in device_sweeps}, ids
+    folder, own = written(database.path, tmp_path_factory.mktemp("site"), [ids[-1], ids[4]])
+    return folder, {one.sweep["id"]: one for one in own}, ids
 
 
 @pytest.fixture(params=["disk", "server"])
 def visit(request, chromium, made):
-    """visit("history.html#…") opens a page of the site."""
+    """visit(cell) opens the history of its latency."""
     opened = []
     with served(made[0]) as url:
         home = url if request.param == "server" else made[0].resolve().as_uri()
 
-        def open(path):
-            one = Visit(chromium, f"{home}/{path}")
+        def open(cell):
+            one = Visit(chromium, f"{home}/history.html#series={line_id(cell.key, PLACE)}.latency_ms")
             one.home = home
             opened.append(one)
             until(one.page, "document.querySelector('#series')?.dataset.series && document.querySelector('.main-svg')")
@@ -48,64 +55,44 @@ def visit(request, chromium, made):
             one.page.close()
 
 
-def opens(one, link, key):
-    """Following the link shows this cell."""
-    link.click()
+def assert_shows(one, cell, own):
     one.page.wait_for_url("**/cell.html*")
-    until(one.page, f"document.querySelector('#cell')?.dataset.cell === '{key}'")
+    until(one.page, f"document.querySelector('#cell')?.dataset.cell === '{cell.key}'")
+    assert own.slug in one.page.url
     one.assert_quiet()
 
 
 def test_rows_of_sweeps_that_are_here_lead_to_their_cell(visit, made):
-    _, device_sweeps, ids = made
+    _, own, ids = made
     cell = sweeps.cells()[2]
-    one = visit(f"history.html#series={line_id(cell.key, PLACE)}.latency_ms")
+    one = visit(cell)
     one.page.locator("#series summary").click()
     until(one.page, "document.querySelector('#series details table')")
     found = {link.inner_text(): link.get_attribute("href") for link in one.page.locator("#series details td a").all()}
-    wanted = {name: f"{device_sweeps[name].slug}/cell.html#cell={cell.key[:16]}" for name in (ids[4], ids[-1])}
-    assert found == wanted
+    assert found == {name: f"{own[name].slug}/cell.html#cell={cell.key[:16]}" for name in (ids[4], ids[-1])}
     assert one.texts("#series-cells a") == ["v4", sweeps.EVIL[2]], "by their labels, oldest first"
-    opens(one, one.page.locator("#series details td a", has_text=ids[4]), cell.key)
-    assert device_sweeps[ids[4]].slug in one.page.url
+    one.page.locator("#series details td a", has_text=ids[4]).click()
+    assert_shows(one, cell, own[ids[4]])
     one.page.locator("a", has_text="its history").click()
     one.page.wait_for_url("**/history.html*")
     until(one.page, f"document.querySelector('#series')?.dataset.series === '{line_id(cell.key, PLACE)}.latency_ms'")
 
 
 def test_a_point_leads_to_its_cell_and_another_sweeps_point_nowhere(visit, made):
-    _, device_sweeps, ids = made
-    cell = sweeps.cells()[0]
-    one = visit(f"history.html#series={line_id(cell.key, PLACE)}.latency_ms")
+    _, own, ids = made
+    one = visit(sweeps.cells()[0])
     one.page.locator("#series .chart").scroll_into_view_if_needed()
 
-    def at(number):
-        """The middle of this sweep's point as it lies on the screen now."""
-        return one.page.evaluate(
-            """(number) => {
-                const boxes = [...document.querySelectorAll('#series .scatterlayer .points path.point')]
-                    .map((point) => point.getBoundingClientRect());
-                // the star of the baseline lies upon a point
-                const xs = [...new Set(boxes.map((box) => Math.round(box.x + box.width / 2)))].sort((a, b) => a - b);
-                const box = boxes.find((one) => Math.round(one.x + one.width / 2) === xs[number]);
-                return [box.x + box.width / 2, box.y + box.height / 2];
-            }""",
-            number,
-        )
-
     def click(number):
-        one.page.mouse.move(*at(number))
+        one.page.mouse.move(*one.page.evaluate(POINT, number))
         one.page.wait_for_timeout(150)
-        one.page.mouse.click(*at(number))
+        one.page.mouse.click(*one.page.evaluate(POINT, number))
 
     click(1)
     one.page.wait_for_timeout(400)
     assert "history.html" in one.page.url, "this sweep is not in the site"
     click(sweeps.SWEEPS - 1)
-    one.page.wait_for_url("**/cell.html*")
-    until(one.page, f"document.querySelector('#cell')?.dataset.cell === '{cell.key}'")
-    assert device_sweeps[ids[-1]].slug in one.page.url
-    one.assert_quiet()
+    assert_shows(one, sweeps.cells()[0], own[ids[-1]])
 
 
 def test_of_several_environments_the_one_of_the_point(chromium, tmp_path):
@@ -113,7 +100,6 @@ def test_of_several_environments_the_one_of_the_point(chromium, tmp_path):
     record(tmp_path / "r.db", {cell: [trial(cell)]}, GPU)
     record(tmp_path / "r.db", {cell: [trial(cell)]}, GPU, LATER)
     folder, (own,) = written(tmp_path / "r.db", tmp_path / "site")
-    assert len(own.environments) == 2
     with Visit(chromium, folder / "history.html", after=f"#cell={cell.key}") as one:
         one.home = folder.resolve().as_uri()
         until(one.page, "document.querySelector('#series')?.dataset.series")

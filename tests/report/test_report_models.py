@@ -14,6 +14,7 @@ from effbench.report.site.page import MODELS_A_PAGE
 SHARED = "plotly.min.js"
 MOST = 5 * 10**6
 NAMES = [f"model-{number}" for number in range(MODELS_A_PAGE * 2)] + [EVIL[0], "model=1&page=3"]
+FIRST, SECOND, THIRD = NAMES[:MODELS_A_PAGE], NAMES[MODELS_A_PAGE : 2 * MODELS_A_PAGE], NAMES[2 * MODELS_A_PAGE :]
 
 
 @pytest.fixture(scope="module")
@@ -41,74 +42,64 @@ def shown(one, section="latency"):
 
 def test_a_page_of_models_at_a_time(visit):
     one = visit()
-    assert shown(one) == NAMES[:MODELS_A_PAGE] == shown(one, "throughput")
+    assert shown(one) == FIRST == shown(one, "throughput")
     back, on = one.page.locator("button[data-step]").all()
     assert back.is_disabled() and not on.is_disabled()
     on.focus()
     one.page.keyboard.press("Enter")
-    assert shown(one) == NAMES[MODELS_A_PAGE : 2 * MODELS_A_PAGE]
+    assert shown(one) == SECOND
     one.page.keyboard.press("Enter")
-    assert shown(one) == NAMES[2 * MODELS_A_PAGE :] and "page=3" in one.page.url
+    assert shown(one) == THIRD and "page=3" in one.page.url
     assert on.is_disabled() and one.page.evaluate("document.activeElement.dataset.step") == "-1"
     one.draw()
     assert one.page.locator("#latency figure:not([hidden]) .main-svg").count() > 0
     one.page.locator("#models-page").select_option(index=0)
-    assert shown(one) == NAMES[:MODELS_A_PAGE] and "page" not in one.page.url
+    assert shown(one) == FIRST and "page" not in one.page.url
     one.assert_quiet()
 
 
-def test_only_what_is_shown_is_loaded(visit):
+def test_only_what_is_shown_is_loaded_with_its_numbers(visit):
     one = visit("#page=2")
     loaded = {unquote(urlparse(url).path).rpartition("/")[2] for url in one.requests}
     assert f"scaling-latency-{MODELS_A_PAGE}.js" in loaded and "scaling-latency-0.js" not in loaded
     assert not any("numbers" in name for name in loaded)
-
-
-def test_the_numbers_are_of_the_models_shown(visit):
     one = visit("#page=3")
     one.page.locator("#latency summary").click()
     rows = "#latency tbody tr"
     until(one.page, f"document.querySelectorAll('{rows}').length === 8")
-    assert {row.split("\t")[0] for row in one.texts(rows)} == set(NAMES[2 * MODELS_A_PAGE :])
+    assert {row.split("\t")[0] for row in one.texts(rows)} == set(THIRD)
     one.page.locator("#model").select_option(label="model-30")
     until(one.page, f"document.querySelectorAll('{rows}').length === 4")
-    assert {row.split("\t")[0] for row in one.texts(rows)} == {"model-30"}
-    assert shown(one) == ["model-30"]
+    assert {row.split("\t")[0] for row in one.texts(rows)} == {"model-30"} == set(shown(one))
     one.page.locator("button[data-step='1']").click()  # on from where this model is
-    assert shown(one) == NAMES[2 * MODELS_A_PAGE :]
+    assert shown(one) == THIRD
 
 
-@pytest.mark.parametrize("name", ["model-30", EVIL[0], "model=1&page=3"])
-def test_a_link_opens_its_model(visit, name):
-    one = visit(f"#model={quote(name, safe='')}")
-    assert shown(one) == [name] == shown(one, "throughput")
-    one.page.locator("#model").select_option("")
-    assert name in shown(one), "all: the page where it is"
-    one.assert_quiet()
-
-
-def test_an_address_that_names_nothing(visit):
+def test_addresses(visit):
+    for name in ("model-30", EVIL[0], "model=1&page=3"):
+        one = visit(f"#model={quote(name, safe='')}")
+        assert shown(one) == [name] == shown(one, "throughput")
+        one.page.locator("#model").select_option("")
+        assert name in shown(one), "all: the page where it is"
+        one.assert_quiet()
     one = visit("#page=99")
-    assert shown(one) == NAMES[:MODELS_A_PAGE]
+    assert shown(one) == FIRST
     for after in ("page=0", "page=-1", "page=1e0", "page=x", f"model={quote(EVIL[1])}"):
         one.page.evaluate("location.hash = '#page=2'")
         until(one.page, "document.querySelector('figure[data-at]').hidden")
-        assert shown(one) == NAMES[MODELS_A_PAGE : 2 * MODELS_A_PAGE]
+        assert shown(one) == SECOND
         one.page.evaluate("hash => { location.hash = hash }", after)
         until(one.page, "!document.querySelector('figure[data-at]').hidden")
-        assert shown(one) == NAMES[:MODELS_A_PAGE]
+        assert shown(one) == FIRST
     one.assert_quiet()
 
 
 def test_the_page_that_is_shown_is_printed(visit):
     one = visit("#page=2", page="cost")
     one.page.emulate_media(media="print")
-    figures = one.page.locator("#memory figure:visible")
-    assert figures.count() == MODELS_A_PAGE
-    drawn = (
-        "[...document.querySelectorAll('#memory figure:not([hidden])')].every((one) => one.querySelector('.main-svg'))"
-    )
-    assert one.page.evaluate(drawn)
+    assert one.page.locator("#memory figure:visible").count() == MODELS_A_PAGE
+    figures = "[...document.querySelectorAll('#memory figure:not([hidden])')]"
+    assert one.page.evaluate(f"{figures}.every((one) => one.querySelector('.main-svg'))")
     assert one.page.locator("#models-page").is_visible(), "which models these are"
 
 
@@ -125,8 +116,6 @@ def test_few_models_are_all_there(chromium, tmp_path):
         assert shown(page) == NAMES[:5] and page.page.locator(".pager").count() == 0
         page.page.locator("#model").select_option(label="model-3")
         assert shown(page) == ["model-3"] and "model=model-3" in page.page.url
-        page.page.locator("#latency summary").click()
-        until(page.page, "document.querySelectorAll('#latency tbody tr').length === 20")
 
 
 def test_no_page_loads_more_than_it_may(chromium, tmp_path):
