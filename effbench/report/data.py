@@ -41,14 +41,8 @@ NUMBERS = (*METRICS, *(bound for bounds in INTERVALS.values() for bound in bound
 TEXTS = ("model", "mode", "dtype", "phase", "device", "status", "reason", "environment_id", "cell_key")
 
 
-@dataclass(frozen=True)
-class TrialFacts:
-    """A row of the table `trial`, timer -> float32 array of its stored samples in order, timer -> how many were taken
-    if that is more than are stored."""
-
-    row: Mapping[str, Any]
-    samples: Mapping[str, Any]
-    taken: Mapping[str, int] = field(default_factory=dict)
+#: A row of the table `trial`, and timer -> how many samples were taken, and the stored ones in order (float32 array).
+Trial = tuple[Mapping[str, Any], Mapping[str, tuple[int, Any]]]
 
 
 @dataclass(frozen=True)
@@ -112,15 +106,12 @@ class DeviceSweep:
         mark = hashlib.sha256(f"{self.hardware}\0{self.sweep['id']}".encode("utf-8", "replace")).hexdigest()[:6]
         return f"{readable}-{mark}".lstrip("-")
 
-    def trials(self, part: int = 0, parts: int = 1) -> Iterator[TrialFacts]:
+    def trials(self, part: int = 0, parts: int = 1) -> Iterator[Trial]:
         """Read its trials, or a part of them: by cell key, those of a cell by environment. Another process may."""
-        if self.database is None:
-            return
-        with Store.open(self.database, mode="read") as store:
+        if self.database is not None:
             environments = [one["id"] for one in self.environments]
-            for row, timers in store.trials_with_samples(self.sweep["id"], environments, part, parts):
-                samples = {name: stored for name, (_, stored) in timers.items()}
-                yield TrialFacts(row, samples, {name: taken for name, (taken, _) in timers.items()})
+            with Store.open(self.database, mode="read") as store:
+                yield from store.trials_with_samples(self.sweep["id"], environments, part, parts)
 
     @cached_property
     def protocol_words(self) -> list[str]:

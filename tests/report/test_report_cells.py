@@ -15,7 +15,6 @@ from made_sweeps import a_cell
 
 from effbench.cell import Environment, Status, Trial
 from effbench.metrics import METRICS
-from effbench.report.data import TrialFacts
 from effbench.report.data import read as read_report
 from effbench.report.site import cell_data
 from effbench.report.site.cell_data import BINS, FACTS, POINTS, evenly, packed
@@ -210,8 +209,7 @@ def test_samples_that_are_not_finite():
     assert same["low"] == 0.25 < same["high"] and sum(same["counts"][0][:-1]) == 5
     assert packed([np.arange(1000, dtype="<f4")] * 100)["shown"] == [60] * 100, "many trials share the points"
     assert evenly(1000, 60)[[0, -1]].tolist() == [0, 999]
-    facts = [TrialFacts({"extra": {"a": None, "long": "x" * 99}}, {})]
-    assert cell_data.more(facts) == ({}, {"long": "x" * 99})
+    assert cell_data.more([{"extra": {"a": None, "long": "x" * 99}}]) == ({}, {"long": "x" * 99})
 
 
 def test_files_stay_small_and_keys_in_order(tmp_path):

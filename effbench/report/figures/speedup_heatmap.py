@@ -111,7 +111,7 @@ FIGURE = Figure(
     "Blue is faster than the baseline, orange slower; the scale "
     "is logarithmic and centred at 1×. Hatched cells have no speedup and say why. "
     f"Of more than {MOST_ROWS} rows the first are drawn; the numbers have all.",
-    absent="No result of this sweep has a speedup: the baseline has no ok result, or nothing ran beside it.",
+    absent="No result of this sweep has a speedup: the baseline has no ok result, or no other mode ran.",
     data=data,
     draw=draw,
     page="speedups",

@@ -15,7 +15,7 @@ import numpy as np
 from effbench.cell import digest
 from effbench.metrics import INTERVALS, METRICS, format_bytes
 from effbench.printable import excerpt
-from effbench.report.data import TrialFacts
+from effbench.report.data import Trial
 from effbench.report.site.writer import Writer
 
 
@@ -104,16 +104,17 @@ def results(row: Mapping[str, Any]) -> dict[str, list[Any]]:
     return found
 
 
-def of_trials(trials: Sequence[TrialFacts]) -> dict[str, Any]:
+def of_trials(trials: Sequence[Trial]) -> dict[str, Any]:
     """Return everything that follows from the trials of a cell."""
-    short, long = more(trials)
+    rows = [row for row, _ in trials]
+    short, long = more(rows)
     return {
-        "trials": [trial_values(trial.row) for trial in trials],
+        "trials": [trial_values(row) for row in rows],
         "short": short,
         "long": long,
-        "samples": samples(trials),
-        "kernels": kernels(trials),
-        "errors": errors(trials),
+        "samples": samples([timers for _, timers in trials]),
+        "kernels": kernels(rows),
+        "errors": errors(rows),
     }
 
 
@@ -125,43 +126,44 @@ def trial_values(row: Mapping[str, Any]) -> list[Any]:
     return values
 
 
-def samples(trials: Sequence[TrialFacts]) -> dict[str, dict[str, Any]]:
+def samples(trials: Sequence[Mapping[str, tuple[int, Any]]]) -> dict[str, dict[str, Any]]:
     """Return timer -> `packed` of the trials that have it, `trials`: which these are, `taken`: how many there were."""
     found = {}
-    for timer in dict.fromkeys(timer for trial in trials for timer in trial.samples):
-        arrays = {place: trial.samples.get(timer, ()) for place, trial in enumerate(trials)}
-        arrays = {place: array for place, array in arrays.items() if len(array)}
-        if arrays:
-            taken = [int(trials[place].taken.get(timer, len(array))) for place, array in arrays.items()]
-            found[timer] = {"trials": list(arrays), "taken": taken} | packed(list(arrays.values()))
+    for timer in dict.fromkeys(timer for timers in trials for timer in timers):
+        having = {
+            place: timers[timer] for place, timers in enumerate(trials) if timer in timers and len(timers[timer][1])
+        }
+        if having:
+            taken, arrays = zip(*having.values(), strict=True)
+            found[timer] = {"trials": list(having), "taken": list(map(int, taken))} | packed(arrays)
     return found
 
 
-def kernels(trials: Iterable[TrialFacts]) -> dict[str, Any] | None:
+def kernels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the largest kernels of the profiled passes: [name, calls, ms, share, passes], each a mean over the passes
     that list it. None without a pass."""
-    passes = [profile for trial in trials if (profile := trial.row["extra"].get("profile"))]
+    passes = [profile for row in rows if (profile := row["extra"].get("profile"))]
     if not passes:
         return None
     sums: dict[str, list[float]] = {}
     for kernel in (kernel for one in passes for kernel in one["top"]):
         added = (kernel["count"], kernel["ms"], kernel["share"], 1)
         sums[kernel["name"]] = [a + b for a, b in zip(sums.get(kernel["name"], (0.0, 0.0, 0.0, 0)), added, strict=True)]
-    rows = [[name, count / n, ms / n, share / n, n] for name, (count, ms, share, n) in sums.items()]
-    rows.sort(key=lambda row: -row[2] * row[4])
+    means = [[name, count / n, ms / n, share / n, n] for name, (count, ms, share, n) in sums.items()]
+    means.sort(key=lambda row: -row[2] * row[4])
     return {
         "passes": len(passes),
         "calls": passes[0].get("calls"),
         "in_graphs": max((one.get("kernels_in_graphs") or 0 for one in passes), default=0),
-        "rows": rows,
+        "rows": means,
     }
 
 
-def errors(trials: Sequence[TrialFacts]) -> list[dict[str, Any]]:
+def errors(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return what went wrong, each once with its trials (their positions): `reason`, `traceback`, `log`."""
     found: dict[tuple, dict[str, Any]] = {}
-    for index, trial in enumerate(trials):
-        row, extra = trial.row, trial.row["extra"]
+    for index, row in enumerate(rows):
+        extra = row["extra"]
         facts = {"status": row["status"], "reason": row["reason"], "phase": row["phase"]}
         facts |= {name: excerpt(str(extra[name])) for name in ("traceback", "log") if extra.get(name)}
         if row["status"] == "ok" and len(facts) == 3 and not row["reason"]:
@@ -171,10 +173,10 @@ def errors(trials: Sequence[TrialFacts]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def more(trials: Sequence[TrialFacts]) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+def more(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[Any]], dict[str, Any]]:
     """Return what else `extra` holds: short values as name -> one a trial (None without), and longer ones as name ->
     text, or a list of texts if trials differ."""
-    flat = [_flat(trial.row["extra"]) for trial in trials]
+    flat = [_flat(row["extra"]) for row in rows]
     short: dict[str, list[Any]] = {}
     long: dict[str, Any] = {}
     for name in dict.fromkeys(name for one in flat for name in one):
@@ -271,9 +273,9 @@ class ArtifactFiles:
         self.home = home
         self.room = MOST
 
-    def links(self, trials: Iterable[TrialFacts]) -> list[list[str | None]]:
+    def links(self, trials: Iterable[Trial]) -> list[list[str | None]]:
         """Return [name, link relative to the page or None, reason for None] for each artifact of the trials."""
-        names = (str(name) for trial in trials for name in trial.row["extra"].get("artifacts") or ())
+        names = (str(name) for row, _ in trials for name in row["extra"].get("artifacts") or ())
         return [[name, *self._link(name)] for name in dict.fromkeys(names)]
 
     def _link(self, name: str) -> tuple[str | None, str | None]:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from effbench.analysis.row_labels import LabelledRow
 from effbench.metrics import METRICS
 from effbench.report.colors import glyph_of
-from effbench.report.data import DeviceSweep, TrialFacts
+from effbench.report.data import DeviceSweep, Trial
 from effbench.report.figures.base import finite
 from effbench.report.site import cell_data
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
@@ -178,19 +178,19 @@ class CellEntries:
             self.curves[_curve(row)].append(row)
         self.links = {id(row): neighbour(row) for row in own.labelled}  # of each about a dozen cells say the same
 
-    def of_trials(self, trials: Iterable[TrialFacts]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    def of_trials(self, trials: Iterable[Trial]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """Yield each cell's key with an entry for each of its environments. Trials of a cell without a result (the
         sweep runs, and had none when its results were read) are skipped."""
-        for key, of_cell in groupby(trials, key=lambda trial: trial.row["cell_key"]):
+        for key, of_cell in groupby(trials, key=lambda trial: trial[0]["cell_key"]):
             entries = [
                 self.entry(self.rows[key, environment], list(own))
-                for environment, own in groupby(of_cell, key=lambda trial: trial.row["environment_id"])
+                for environment, own in groupby(of_cell, key=lambda trial: trial[0]["environment_id"])
                 if (key, environment) in self.rows
             ]
             if entries:
                 yield key, entries
 
-    def entry(self, row: LabelledRow, trials: list[TrialFacts]) -> dict[str, Any]:
+    def entry(self, row: LabelledRow, trials: list[Trial]) -> dict[str, Any]:
         source = row.source
         params = json.loads(source["params"]) if isinstance(source["params"], str) else source["params"]
         command, why_not = self.device_sweep.command(params, source["environment_id"])
