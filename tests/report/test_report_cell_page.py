@@ -12,6 +12,7 @@ from test_report_cells import GPU, LATER, content, record, report_of, trial
 
 from effbench.cell import Status, Trial
 from effbench.metrics import METRICS
+from effbench.report.site.build import write_site
 from effbench.report.site.pages import cell as cell_page
 from effbench.store import Store
 
@@ -39,11 +40,12 @@ def made(tmp_path_factory):
         many: [trial(many, number, count=30, started_at=None) for number in range(14)],
         evil: [hostile],
     }, GPU, LATER, name=EVIL[0])  # fmt: skip
-    (one,) = report_of(folder / "r.db").device_sweeps
+    report = report_of(folder / "r.db")
+    write_site(report, folder / "site")
     with Store.open(folder / "r.db") as store:
         rows = store.results()
     keys = {"eager": eager.key, "graph": graph.key, "many": many.key, "evil": evil.key}
-    return page_of(site(folder / "site", one), one, "cell"), keys, rows
+    return page_of(folder / "site", report.device_sweeps[0], "cell"), keys, rows
 
 
 @pytest.fixture
@@ -90,6 +92,17 @@ def test_a_short_key_and_an_environment(visit, made):
     until(one.page, f"location.hash.includes('{GPU.id}')")
     assert one.page.locator("#environment").input_value() == GPU.id
     one.assert_quiet()
+
+
+def test_the_history_leads_to_the_environment_of_its_point(made, chromium):
+    path, keys, _ = made
+    with Visit(chromium, path.parent.parent / "history.html", after=f"#cell={keys['eager']}") as one:
+        link = one.page.locator("#series-cells a").first
+        environment = link.get_attribute("href").partition("&env=")[2]
+        assert environment in (GPU.id, LATER.id)
+        link.click()
+        one.page.wait_for_url("**/cell.html*")
+        until(one.page, f"document.querySelector('#environment')?.value === '{environment}'")
 
 
 def test_the_speedup_table_leads_here(made, chromium):

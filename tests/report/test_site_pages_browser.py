@@ -14,6 +14,14 @@ from effbench.store import Store
 
 PAGES = ("history", "claims", "environments", "failures")
 PLACE = "NVIDIA H200"
+#: The middle of the point of a sweep as it is on the screen now; the star of the baseline is on top of a point.
+POINT = """(number) => {
+    const points = [...document.querySelectorAll('#series .scatterlayer .points path.point')];
+    const boxes = points.map((point) => point.getBoundingClientRect());
+    const xs = [...new Set(boxes.map((box) => Math.round(box.x + box.width / 2)))].sort((a, b) => a - b);
+    const box = boxes.find((one) => Math.round(one.x + one.width / 2) === xs[number]);
+    return [box.x + box.width / 2, box.y + box.height / 2];
+}"""
 READY = """[...document.querySelectorAll('.linked-grid')].every((one) => one.dataset.ready)
 && (!document.querySelector('#series') || document.querySelector('#series').dataset.series)
 && (!document.querySelector('#both') || document.querySelector('#both').dataset.shown)
@@ -22,9 +30,10 @@ READY = """[...document.querySelectorAll('.linked-grid')].every((one) => one.dat
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
+    """A site of the newest sweep and of one before it: its folder, what it was made of, all results, all sweeps."""
     database, ids = sweeps.fill(tmp_path_factory.mktemp("browsed"))
     with Store.open(database.path) as store:
-        report = read(store, str(database.path))
+        report = read(store, str(database.path), [ids[-1], ids[4]])
         report.claims = ledger(store)
         results = store.results()
     folder = tmp_path_factory.mktemp("site")
@@ -153,6 +162,33 @@ def test_cells_that_broke_are_degraded_or_gone(chromium, visit, made):
     with Visit(chromium, made[0] / "history.html", after="#series=nothing.latency_ms") as one:
         until(one.page, "document.getElementById('series-name').textContent.includes('no series nothing')")
         assert one.page.locator("#series .chart").is_hidden()
+
+
+def test_rows_and_points_lead_to_the_cells_that_are_here(visit, made):
+    _, report, _, ids = made
+    own, cell = {one.sweep["id"]: one for one in report.device_sweeps}, sweeps.cells()[0]
+    address = f"#series={line_id(cell.key, PLACE)}.latency_ms"
+    one = visit("history", after=address)
+    one.page.locator("#series summary").click()
+    until(one.page, "document.querySelector('#series details table')")
+    links = {link.inner_text(): link.get_attribute("href") for link in one.page.locator("#series details td a").all()}
+    assert links == {name: f"{own[name].slug}/cell.html#cell={cell.key[:16]}" for name in (ids[4], ids[-1])}
+    assert one.texts("#series-cells a") == ["v4", EVIL[2]], "by their labels, oldest first"
+    one.page.locator("#series details td a", has_text=ids[4]).click()
+    one.page.wait_for_url(f"**/{own[ids[4]].slug}/cell.html*")
+    until(one.page, f"document.querySelector('#cell')?.dataset.cell === '{cell.key}'")
+    one.page.locator("a", has_text="its history").click()
+    one.page.wait_for_url("**/history.html*")
+    until(one.page, f"document.querySelector('#series')?.dataset.series === '{address.partition('=')[2]}'")
+    one = visit("history", after=address)
+    one.page.locator("#series .chart").scroll_into_view_if_needed()
+    for number, wanted in ((1, "history.html"), (sweeps.SWEEPS - 1, f"{own[ids[-1]].slug}/cell.html")):
+        one.page.mouse.move(*one.page.evaluate(POINT, number))
+        one.page.wait_for_timeout(150)
+        one.page.mouse.click(*one.page.evaluate(POINT, number))
+        one.page.wait_for_timeout(500)
+        assert wanted in one.page.url
+    one.assert_quiet()
 
 
 def test_two_environments_side_by_side(visit, made):
