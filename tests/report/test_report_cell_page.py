@@ -40,12 +40,11 @@ def made(tmp_path_factory):
         many: [trial(many, number, count=30, started_at=None) for number in range(14)],
         evil: [hostile],
     }, GPU, LATER, name=EVIL[0])  # fmt: skip
-    report = report_of(folder / "r.db")
-    write_site(report, folder / "site")
+    (one,) = report_of(folder / "r.db").device_sweeps
     with Store.open(folder / "r.db") as store:
         rows = store.results()
     keys = {"eager": eager.key, "graph": graph.key, "many": many.key, "evil": evil.key}
-    return page_of(folder / "site", report.device_sweeps[0], "cell"), keys, rows
+    return page_of(site(folder / "site", one), one, "cell"), keys, rows
 
 
 @pytest.fixture
@@ -94,10 +93,14 @@ def test_a_short_key_and_an_environment(visit, made):
     one.assert_quiet()
 
 
-def test_the_history_leads_to_the_environment_of_its_point(made, chromium):
-    path, keys, _ = made
-    with Visit(chromium, path.parent.parent / "history.html", after=f"#cell={keys['eager']}") as one:
-        link = one.page.locator("#series-cells a").first
+def test_the_history_leads_to_the_environment_of_its_point(tmp_path, chromium):
+    cell = a_cell()
+    record(tmp_path / "r.db", {cell: [trial(cell)]}, GPU)
+    record(tmp_path / "r.db", {cell: [trial(cell)]}, GPU, LATER)
+    write_site(report_of(tmp_path / "r.db"), tmp_path / "site")
+    with Visit(chromium, tmp_path / "site" / "history.html", after=f"#cell={cell.key}") as one:
+        until(one.page, "document.querySelector('#series')?.dataset.series")
+        (link,) = one.page.locator("#series-cells a").all()
         environment = link.get_attribute("href").partition("&env=")[2]
         assert environment in (GPU.id, LATER.id)
         link.click()
