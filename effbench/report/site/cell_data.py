@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -18,57 +18,48 @@ from effbench.printable import excerpt
 from effbench.report.data import Trial
 from effbench.report.site.writer import Writer
 
+#: Columns of `trial` that trials are compared by, in reading order, by part of the table.
+PARTS = {
+    "trial": ("round", "attempt", "status", "phase"),
+    "time": (
+        "latency_ms", "latency_median_low_ms", "latency_median_high_ms", "latency_min_ms", "latency_p95_ms",
+        "latency_samples", "enqueue_ms", "period_ms", "period_samples", "calls_per_block", "input_copy_ms",
+    ),
+    "steadiness": (
+        "warmup_calls", "steady", "discarded_blocks", "foreign_processes", "clocks_event_reasons", "sm_clock_mhz",
+        "memory_clock_mhz", "temperature_c", "power_w", "energy_mj",
+    ),
+    "preparation": ("compile_s", "compile_cache", "prepare_s", "first_call_s"),
+    "GPU": ("gpu_busy_ms", "kernels", "flops", "min_bytes", "compute_floor_ms", "memory_floor_ms"),
+    "memory": (
+        "build_peak_allocated_bytes", "prepare_peak_allocated_bytes", "peak_allocated_bytes", "peak_reserved_bytes",
+        "graph_pool_bytes", "process_gpu_bytes", "peak_host_bytes",
+    ),
+    "counters": ("rel_error", "graph_breaks", "recompiles", "cudagraph_skips"),
+    "seconds": ("wall_s", "overhead_s", "build_s", "check_s", "warmup_s", "timing_s"),
+    "where": ("gpu_index", "gpu_uuid", "pid", "started_at"),
+}  # fmt: skip
+#: Ends of names of columns -> units.
+UNITS = {"ms": "ms", "s": "s", "mhz": "MHz", "c": "°C", "w": "W", "mj": "mJ", "bytes": "bytes"}
+#: Titles of columns that are neither a metric's nor the name in words.
+TITLES = {
+    "phase": "last phase", "latency_ms": "latency, median", "period_ms": "period, median",
+    "latency_median_low_ms": "its 95 % interval, low", "latency_median_high_ms": "its 95 % interval, high",
+    "steady": "steady after warm-up", "foreign_processes": "foreign processes on the GPU", "sm_clock_mhz": "SM clock",
+    "peak_host_bytes": "peak on the host", "gpu_index": "GPU index", "gpu_uuid": "GPU", "pid": "process",
+    "started_at": "started (UTC)",
+}  # fmt: skip
 
-def _facts(part: str, *items: tuple[str, ...]) -> Iterator[tuple[str, str, str, str]]:
-    for name, title, *unit in items:
-        yield name, title, unit[0] if unit else "", part
+
+def _fact(name: str, part: str) -> tuple[str, str, str, str]:
+    stem, _, end = name.rpartition("_")
+    unit = UNITS.get(end, "") if stem else ""
+    title = METRICS[name].title if name in METRICS else (stem if unit else name).replace("_", " ")
+    return name, TITLES.get(name, title), unit, part
 
 
-#: What trials are compared by, in reading order: column of `trial`, title, unit, part of the table.
-FACTS = (
-    *_facts("trial", ("round", "round"), ("attempt", "attempt"), ("status", "status"), ("phase", "last phase")),
-    *_facts(
-        "time", ("latency_ms", "latency, median", "ms"), ("latency_median_low_ms", "its 95 % interval, low", "ms"),
-        ("latency_median_high_ms", "its 95 % interval, high", "ms"), ("latency_min_ms", "latency, fastest", "ms"),
-        ("latency_p95_ms", "latency, 95th percentile", "ms"), ("latency_samples", "latency samples"),
-        ("enqueue_ms", "enqueue", "ms"), ("period_ms", "period, median", "ms"), ("period_samples", "period samples"),
-        ("calls_per_block", "calls in a block"), ("input_copy_ms", "copy of inputs", "ms"),
-    ),
-    *_facts(
-        "steadiness", ("warmup_calls", "warm-up calls"), ("steady", "steady after warm-up"),
-        ("discarded_blocks", "discarded blocks"), ("foreign_processes", "foreign processes on the GPU"),
-        ("clocks_event_reasons", "clocks event reasons"), ("sm_clock_mhz", "SM clock", "MHz"),
-        ("memory_clock_mhz", "memory clock", "MHz"), ("temperature_c", "temperature", "°C"), ("power_w", "power", "W"),
-        ("energy_mj", "energy a call", "mJ"),
-    ),
-    *_facts(
-        "preparation", ("compile_s", "compile", "s"), ("compile_cache", "compile cache"), ("prepare_s", "prepare", "s"),
-        ("first_call_s", "first output", "s"),
-    ),
-    *_facts(
-        "GPU", ("gpu_busy_ms", "GPU busy", "ms"), ("kernels", "kernels"), ("flops", "FLOPs"),
-        ("min_bytes", "least bytes", "bytes"), ("compute_floor_ms", "compute floor", "ms"),
-        ("memory_floor_ms", "memory floor", "ms"),
-    ),
-    *_facts(
-        "memory", ("build_peak_allocated_bytes", "peak allocated, building", "bytes"),
-        ("prepare_peak_allocated_bytes", "peak allocated, preparing", "bytes"),
-        ("peak_allocated_bytes", "peak allocated", "bytes"), ("peak_reserved_bytes", "peak reserved", "bytes"),
-        ("graph_pool_bytes", "graph pool", "bytes"), ("process_gpu_bytes", "process on GPU", "bytes"),
-        ("peak_host_bytes", "peak on the host", "bytes"),
-    ),
-    *_facts(
-        "counters", ("rel_error", "relative error"), ("graph_breaks", "graph breaks"), ("recompiles", "recompiles"),
-        ("cudagraph_skips", "CUDA graph skips"),
-    ),
-    *_facts(
-        "seconds", ("wall_s", "wall", "s"), ("overhead_s", "overhead", "s"), ("build_s", "build", "s"),
-        ("check_s", "check", "s"), ("warmup_s", "warm-up", "s"), ("timing_s", "timing", "s"),
-    ),
-    *_facts(
-        "where", ("gpu_index", "GPU index"), ("gpu_uuid", "GPU"), ("pid", "process"), ("started_at", "started (UTC)"),
-    ),
-)  # fmt: skip
+#: Column of `trial`, title, unit, part of the table.
+FACTS = [_fact(name, part) for part, names in PARTS.items() for name in names]
 _VALUES = itemgetter(*(name for name, *_ in FACTS))
 _STARTED = [name for name, *_ in FACTS].index("started_at")
 #: Parts of `extra` that have a place of their own.
