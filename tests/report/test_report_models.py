@@ -53,6 +53,8 @@ def test_a_page_of_models_at_a_time(visit):
     assert on.is_disabled() and one.page.evaluate("document.activeElement.dataset.step") == "-1"
     one.draw()
     assert one.page.locator("#latency figure:not([hidden]) .main-svg").count() > 0
+    one.page.emulate_media(media="print")
+    assert one.page.locator("#models-page").is_visible(), "which models are printed"
     one.page.locator("#models-page").select_option(index=0)
     assert shown(one) == FIRST and "page" not in one.page.url
     one.assert_quiet()
@@ -92,15 +94,6 @@ def test_addresses(visit):
         until(one.page, "!document.querySelector('figure[data-at]').hidden")
         assert shown(one) == FIRST
     one.assert_quiet()
-
-
-def test_the_page_that_is_shown_is_printed(visit):
-    one = visit("#page=2", page="cost")
-    one.page.emulate_media(media="print")
-    assert one.page.locator("#memory figure:visible").count() == MODELS_A_PAGE
-    figures = "[...document.querySelectorAll('#memory figure:not([hidden])')]"
-    assert one.page.evaluate(f"{figures}.every((one) => one.querySelector('.main-svg'))")
-    assert one.page.locator("#models-page").is_visible(), "which models these are"
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
