@@ -161,7 +161,7 @@ class Table:
         lines = []
         for row in rows:
             cells = (
-                _element("td", _html_text(shown), {"class": f"{own} {shown.tone}".strip()})
+                _element("td", _html_text(shown), {"class": f"{own} {shown.tone}".strip(), "title": shown.hint})
                 for own, shown in zip(classes, row, strict=True)
             )
             lines.append(f"<tr>{''.join(cells)}</tr>\n")
@@ -225,7 +225,7 @@ def _element(name: str, content: str, attributes: Mapping[str, str]) -> str:
 def _html_text(shown: Shown) -> str:
     text = html.escape(one_line(shown.text))
     if shown.link:
-        text = _element("a", text, {"href": shown.link, "title": shown.hint})
+        text = _element("a", text, {"href": shown.link})
     if shown.glyph:
         color, character = shown.glyph
         text = _element("span", character, {"class": "glyph", "style": f"color:{color}", "aria-hidden": "true"}) + text

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from effbench.metrics import METRICS
 from effbench.report import summary
 from effbench.report.data import Changes, DeviceSweep
-from effbench.report.summary import ModeSummary
 from effbench.report.tables import NO_REASON, speedup_table
-from effbench.table import Column, Shown, Table
 from effbench.table import markdown_text as escape
 
 HEADLINES = (
@@ -39,7 +36,7 @@ def section(device_sweep: DeviceSweep) -> str:
     if state != "completed" or device_sweep.unmeasured:
         is_now = "is still running" if state == "running" else f"is {state}"
         lines += [f"**This sweep {escape(is_now)}: {len(device_sweep.unmeasured)} planned cells have no result.**", ""]
-    lines += [modes_table(modes).render("markdown"), HEADLINES]
+    lines += [summary.modes_table(modes).render("markdown"), HEADLINES]
     speedups = speedup_table(rows, "speedup", baseline)
     lines += ["", speedups.render("markdown")]
     lines += [f"× against {escape(baseline)}, whose column shows its latency; {'; '.join(speedups.legend('bold:'))}."]
@@ -55,25 +52,6 @@ def section(device_sweep: DeviceSweep) -> str:
         lines += [f"- and {more} more"] if more > 0 else []
     lines += since(device_sweep.changes)
     return "\n".join([*lines, "", f"<sub>{escape(summary.environment_line(device_sweep))}</sub>", ""])
-
-
-def modes_table(modes: Sequence[ModeSummary]) -> Table:
-    columns = [
-        Column("mode"), Column("speedup", "speedup (×)", numeric=True), Column("pass_rate", "pass rate", numeric=True),
-        Column("memory_ratio", "memory ratio (×)", numeric=True),
-        Column("compile_cold_s", "compile, cold", numeric=True),
-    ]  # fmt: skip
-    rows = []
-    for one in modes:
-        texts = {
-            "speedup": one.speedup_text,
-            "pass_rate": f"{one.score.passed} of {one.score.total}",
-            "memory_ratio": METRICS["memory_ratio"].format(one.memory.value),
-            "compile_cold_s": METRICS["compile_cold_s"].format(one.compiled.value),
-        }
-        figures = {name: Shown(text, text, sub=one.notes[name]) for name, text in texts.items()}
-        rows.append({"mode": f"{one.series} {one.phase}".strip()} | figures)
-    return Table(columns, rows)
 
 
 def since(changes: Changes) -> list[str]:

@@ -168,6 +168,30 @@ def by_mode(rows: Sequence[LabelledRow]) -> list[ModeSummary]:
     return found
 
 
+def modes_table(modes: Sequence[ModeSummary]) -> Table:
+    """Each mode with its figures over all cells, and below each figure its interval or what is known instead."""
+    columns = [
+        Column("mode"), Column("speedup", "geometric-mean speedup (×)", numeric=True),
+        Column("pass_rate", "pass rate", numeric=True), Column("not_ok", "not ok"),
+        Column("memory_ratio", "memory ratio (×)", numeric=True),
+        Column("compile_cold_s", "compile, cold (s, median)", numeric=True),
+    ]  # fmt: skip
+    rows = []
+    for one in modes:
+        passed, total = one.score.passed, one.score.total
+        unclear = f"measured {METRICS['speedup'].format(one.score.value)}"
+        row = {
+            "mode": Shown(one.series, one.series, "mode", one.phase, glyph=glyph_of(one.series)),
+            "speedup": Shown(one.score.value, one.speedup_text, "strong", hint="" if one.score.clear else unclear),
+            "pass_rate": Shown(passed / total, f"{100 * passed / total:.0f} %", sub=f"{passed} of {total} · "),
+            "not_ok": Shown(total - passed, one.not_ok, "absent" if passed == total else "status"),
+            "memory_ratio": Shown(one.memory.value, METRICS["memory_ratio"].format(one.memory.value)),
+            "compile_cold_s": Shown(one.compiled.value, METRICS["compile_cold_s"].format(one.compiled.value)),
+        }
+        rows.append(row | {name: row[name]._replace(sub=row[name].sub + note) for name, note in one.notes.items()})
+    return Table(columns, rows, caption="Each mode over all models and batch sizes")
+
+
 def percents(found: CellFigure) -> str:
     """Return the interval of a share in per cent: `92–98 %`, of thousands `99.6–99.8 %`."""
     if found.low is None:

@@ -108,10 +108,11 @@ def environment() -> jinja2.Environment:
     return env
 
 
-def html_table(table: Table) -> Markup:
-    """Return a table that the page shows as it is, in a box that scrolls; `Table` escapes all text."""
-    box = Markup('<div class="scroll" tabindex="0" role="region" aria-label="{}">\n{}</div>')
-    return box.format(table.caption, Markup(table.render("html")))
+def html_table(table: Table, pinned: bool = False) -> Markup:
+    """Return a table that the page shows as it is, in a box that scrolls; `Table` escapes all text. `pinned`: the first
+    column stays in sight on a phone."""
+    box = Markup('<div class="scroll{}" tabindex="0" role="region" aria-label="{}">\n{}</div>')
+    return box.format(" pinned" if pinned else "", table.caption, Markup(table.render("html")))
 
 
 def when(value: Any) -> str:
