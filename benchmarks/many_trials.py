@@ -19,7 +19,7 @@ import numpy as np
 import sqlalchemy as sa
 from omegaconf import OmegaConf
 
-from effbench.analysis.swept import MODES
+from effbench.analysis.row_labels import MODES
 from effbench.cell import Cell, Environment
 from effbench.config import shipped
 from effbench.store import Store, schema

@@ -16,9 +16,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from effbench.analysis.row_labels import label_rows  # noqa: E402
 from effbench.metrics import METRICS  # noqa: E402
 from effbench.report.claims import figure_text  # noqa: E402
-from effbench.report.speedup_table import SpeedupTable, speedup_table  # noqa: E402
+from effbench.report.tables import SpeedupTable, speedup_table  # noqa: E402
 
 PAGES = (ROOT / "README.md", ROOT / "docs" / "reference.md", ROOT / "docs" / "claims.md")
 ROWS = ROOT / "results" / "reference" / "h200.jsonl"
@@ -32,7 +33,7 @@ def rows() -> list[dict]:
 
 
 def without_intervals(table: SpeedupTable) -> SpeedupTable:
-    """For a narrow table: `n.s.` stays where an interval holds 1."""
+    """For a narrow table: `n.s.` stays if the interval includes 1."""
     for row in table.rows:
         for entry in row.cells.values():
             entry.text = re.sub(r" \([^)]*\)", "", entry.text)
@@ -81,10 +82,10 @@ def shown(value: Any) -> str:
 
 
 MAKERS: dict[str, Callable[[], str]] = {
-    "speedup": lambda: speedup_table(rows()).render("markdown"),
-    "speedup-short": lambda: without_intervals(speedup_table(rows())).render("markdown"),
-    "compile": lambda: speedup_table(rows(), "compile_cold_s").render("markdown"),
-    "memory": lambda: speedup_table(rows(), "peak_reserved_bytes").render("markdown"),
+    "speedup": lambda: speedup_table(label_rows(rows())).render("markdown"),
+    "speedup-short": lambda: without_intervals(speedup_table(label_rows(rows()))).render("markdown"),
+    "compile": lambda: speedup_table(label_rows(rows()), "compile_cold_s").render("markdown"),
+    "memory": lambda: speedup_table(label_rows(rows()), "peak_reserved_bytes").render("markdown"),
     "latency-and-period": latency_and_period,
     "claims": claims,
 }

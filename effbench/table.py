@@ -7,7 +7,7 @@ import html
 import io
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,11 +26,24 @@ _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 class Shown(NamedTuple):
-    """A value with its own text for people; `tone` is a key of TONES."""
+    """A value with its own text for people; `tone` is a key of TONES, or on the site classes of its style sheet.
+
+    `sub`: a second line, or in brackets on the first, such as an interval. Only the site shows the others: `link`,
+    `hint` (on hover, and read aloud) and `glyph` (colour and character in front of the text).
+    """
 
     value: Any
     text: str
     tone: str = ""
+    sub: str = ""
+    link: str = ""
+    hint: str = ""
+    glyph: tuple[str, str] | None = None
+
+    @property
+    def line(self) -> str:
+        """The text with its second line in brackets."""
+        return f"{self.text} ({self.sub})" if self.sub else self.text
 
 
 @dataclass(frozen=True)
@@ -38,7 +51,8 @@ class Column:
     """`key` names the value in a row and in CSV and JSON, `title` heads the column for people (default: the key).
 
     `format` turns a value into text for people. `optional`: people do not see the column if it is empty in all rows.
-    `data_only`: only CSV and JSON have it.
+    `data_only`: only CSV and JSON have it. Of the site's tables: `filter` offers a choice of the values, `wide` wraps
+    long text, `mode` hides the column with that mode, `digits` shows plain numbers with so many significant digits.
     """
 
     key: str
@@ -47,6 +61,11 @@ class Column:
     format: Callable[[Any], str] | None = None
     optional: bool = False
     data_only: bool = False
+    help: str | None = None
+    filter: bool = False
+    wide: bool = False
+    mode: str | None = None
+    digits: int | None = None
 
     @property
     def heading(self) -> str:
@@ -66,12 +85,21 @@ class Table:
     """`rows`: key -> value. `data`: other records for CSV and JSON where a row for people combines several.
 
     `group`: key of a column that is blank in the terminal where it repeats the row above; a change draws a line.
+    `caption` and `order` (numbers of columns with `asc` or `desc`) are for the site's tables.
     """
 
     columns: Sequence[Column]
     rows: Sequence[Mapping[str, Any]]
     data: Sequence[Mapping[str, Any]] | None = None
     group: str | None = None
+    caption: str = ""
+    order: Sequence[tuple[int, str]] = ()
+
+    @classmethod
+    def of(cls, columns: Sequence[Column], rows: Iterable[Sequence[Any]], caption: str = "", **more: Any) -> Table:
+        """Return a table of rows that hold a value for each column."""
+        keys = [column.key for column in columns]
+        return cls(columns, [dict(zip(keys, row, strict=True)) for row in rows], caption=caption, **more)
 
     def render(self, fmt: str, width: int = PLAIN_WIDTH) -> str:
         """Return the table as text that ends with a newline. `width`: columns of the terminal.
@@ -87,8 +115,9 @@ class Table:
             raise UsageError(f"unknown table format {fmt!r}; choose from {', '.join(FORMATS)}")
         return renderers[fmt]()
 
-    def rich(self, *, lines: bool = False) -> RichTable:
-        """Return the table for a rich console. `lines`: with borders instead of spaces."""
+    def rich(self, *, lines: bool = False, stacked: bool = False) -> RichTable:
+        """Return the table for a rich console. `lines`: with borders instead of spaces; `stacked`: with second lines
+        below the first instead of next to it."""
         columns, rows = self._for_people()
         drawn = RichTable(header_style="bold", pad_edge=False, box=box.HEAVY_HEAD if lines else None)
         for column in columns:
@@ -98,7 +127,7 @@ class Table:
             group = source.get(self.group) if self.group else None
             if self.group and before is not None and group != before and lines:
                 drawn.add_section()
-            texts = [_styled(shown) for shown in row]
+            texts = [_styled(shown, stacked) for shown in row]
             if self.group and group == before:
                 texts = ["" if column.key == self.group else text for column, text in zip(columns, texts, strict=True)]
             drawn.add_row(*texts)
@@ -108,7 +137,7 @@ class Table:
     def _for_people(self) -> tuple[list[Column], list[list[Shown]]]:
         columns = [column for column in self.columns if not column.data_only]
         rows = [[column.shown(row) for column in columns] for row in self.rows]
-        used = [i for i, column in enumerate(columns) if not column.optional or any(row[i].text for row in rows)]
+        used = [i for i, column in enumerate(columns) if not column.optional or any(row[i].line for row in rows)]
         return [columns[i] for i in used], [[row[i] for i in used] for row in rows]
 
     def _markdown(self) -> str:
@@ -116,7 +145,7 @@ class Table:
         lines = [[markdown_text(column.heading) for column in columns]]
         lines += [["---:" if column.numeric else "---" for column in columns]]
         for row in rows:
-            texts = [markdown_text(shown.text) for shown in row]
+            texts = [markdown_text(shown.line) for shown in row]
             lines.append(
                 [f"**{text}**" if shown.tone == "best" else text for text, shown in zip(texts, row, strict=True)]
             )
@@ -124,16 +153,16 @@ class Table:
 
     def _html(self) -> str:
         columns, rows = self._for_people()
-        kinds = ["number" if column.numeric else "text" for column in columns]
+        classes = [" ".join(["num"] * column.numeric + ["reason"] * column.wide) for column in columns]
         heads = "".join(
-            f'<th scope="col" class="{kind}">{html.escape(column.heading)}</th>'
-            for kind, column in zip(kinds, columns, strict=True)
+            _element("th", html.escape(column.heading), {"scope": "col", "class": own, "title": column.help or ""})
+            for own, column in zip(classes, columns, strict=True)
         )
         lines = []
         for row in rows:
             cells = (
-                f'<td class="{f"{kind} {shown.tone}".strip()}">{html.escape(one_line(shown.text))}</td>'
-                for kind, shown in zip(kinds, row, strict=True)
+                _element("td", _html_text(shown), {"class": f"{own} {shown.tone}".strip(), "title": shown.hint})
+                for own, shown in zip(classes, row, strict=True)
             )
             lines.append(f"<tr>{''.join(cells)}</tr>\n")
         body = "".join(lines)
@@ -187,6 +216,23 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _styled(shown: Shown) -> str:
-    style = TONES[shown.tone]
-    return f"[{style}]{escape(shown.text)}[/]" if style else escape(shown.text)
+def _element(name: str, content: str, attributes: Mapping[str, str]) -> str:
+    """An HTML element of escaped content; attributes are escaped here, empty ones left out."""
+    given = "".join(f' {key}="{html.escape(value)}"' for key, value in attributes.items() if value)
+    return f"<{name}{given}>{content}</{name}>"
+
+
+def _html_text(shown: Shown) -> str:
+    text = html.escape(one_line(shown.text))
+    if shown.link:
+        text = _element("a", text, {"href": shown.link})
+    if shown.glyph:
+        color, character = shown.glyph
+        text = _element("span", character, {"class": "glyph", "style": f"color:{color}", "aria-hidden": "true"}) + text
+    return text + (_element("span", html.escape(one_line(shown.sub)), {"class": "sub"}) if shown.sub else "")
+
+
+def _styled(shown: Shown, stacked: bool) -> str:
+    text = f"{escape(shown.text)}\n({escape(shown.sub)})" if stacked and shown.sub else escape(shown.line)
+    style = TONES.get(shown.tone)
+    return f"[{style}]{text}[/]" if style else text

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from effbench import config, streams
-from effbench.analysis.swept import row_names, swept_rows
+from effbench.analysis.row_labels import label_rows, row_names
 from effbench.cell import Cell
 from effbench.cli import config_folder
 from effbench.errors import ConfigError
@@ -152,7 +152,7 @@ class TestCells:
             for c in cells
         ]
         assert row_names(rows)[0] == "m stream=uniform low=8 high=8 bs=8 eager float32"
-        assert [list(row.labels) for row in swept_rows(rows[1:])] == [["model", "bs"]]
+        assert [list(row.labels) for row in label_rows(rows[1:])] == [["model", "bs"]]
 
 
 def test_every_kind_has_its_yaml_and_no_setting_but_those_of_the_schema():

@@ -36,7 +36,7 @@ def test_for_people(table):
     assert (heads, rule, best) == ("| model | latency |", "| --- | ---: |", "| mlp | **1.2 ms** |")
     assert "<b>" not in evil and "*line*" not in evil and evil.count("|") == 3
     page = table.render("html")
-    assert '<td class="number best">1.2 ms</td>' in page and "&lt;b&gt;" in page and "<b>" not in page
+    assert '<td class="num best">1.2 ms</td>' in page and "&lt;b&gt;" in page and "<b>" not in page
 
 
 def test_for_programs(table):
@@ -62,6 +62,15 @@ def test_a_group_is_named_once():
     rows = [{"model": name, "bs": bs} for name in ("mlp", "gpt2") for bs in (1, 8)]
     lines = Table([Column("model"), Column("bs", numeric=True)], rows, group="model").render("terminal").splitlines()
     assert [line.split() for line in lines] == [["model", "bs"], ["mlp", "1"], ["8"], ["gpt2", "1"], ["8"]]
+
+
+def test_second_lines_links_and_glyphs():
+    cell = Shown(1, 'a"><b>', "best", "1–2", 'x.html#"<b>', "hint", ("#fff", "●"))
+    made = Table.of([Column("x", help="what")], [[cell]])
+    assert made.render("markdown").splitlines()[2].endswith("(1–2)** |")
+    page = made.render("html")
+    assert '<span class="sub">1–2</span>' in page and "●" in page and "<b>" not in page and '"x.html#&quot;' in page
+    assert made.rich(stacked=True).row_count == 1
 
 
 def test_an_unknown_format_is_refused(table):

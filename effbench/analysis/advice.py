@@ -22,7 +22,7 @@ from effbench.metrics import INTERVALS
 from effbench.stats.intervals import is_less, stored_log_mean
 
 if TYPE_CHECKING:
-    from effbench.analysis.swept import SweptRow
+    from effbench.analysis.row_labels import LabelledRow
 
 MIB = 2**20
 #: What a graph adds to a shared pool: the smallest segment by which torch's allocator lets a pool grow.
@@ -277,7 +277,7 @@ class ModeAdvice:
 
 
 def advise_mode(
-    rows: Sequence[SweptRow],
+    rows: Sequence[LabelledRow],
     column: str = "latency_ms",
     calls: int | None = None,
     memory_bytes: int | None = None,
@@ -319,7 +319,7 @@ def advise_mode(
     return ModeAdvice(ranked, close, excluded, doubts)
 
 
-def mode_figures(row: SweptRow, column: str, calls: int | None, base: dict[str, Any] | None) -> ModeFigures:
+def mode_figures(row: LabelledRow, column: str, calls: int | None, base: dict[str, Any] | None) -> ModeFigures:
     source = row.source
     cold, warm = source.get("compile_cold_s"), source.get("compile_warm_s")
     # modes that compile nothing still capture or trace: until the first output is there

@@ -1,20 +1,19 @@
-"""From which size on a difference between two sweeps is a change: by metric, with exceptions that say why.
+"""From which size on a difference between two sweeps is a change: by metric, with exceptions and their reasons.
 
-`conf/check/default.yaml` holds what applies where a user says nothing.
+`conf/check/default.yaml` holds the defaults.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import difflib
 import fnmatch
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from effbench.errors import ConfigError
+from effbench.errors import ConfigError, nearest
 from effbench.metrics import METRICS
 
 COMPARED = tuple(name for name, metric in METRICS.items() if metric.compare != "none" and name != "speedup")
@@ -27,8 +26,8 @@ PATTERNS = ("model", "bs", "mode", "dtype", "phase", "device", "hardware", "metr
 
 @dataclass(frozen=True)
 class Limit:
-    """`floor`: least relative change, `least`: absolute one in the metric's unit; `factor`: in the place of the floor
-    for a metric with one value a sweep. `ignore`: a change of it does not count. `reason`: of the exception."""
+    """`floor`: least relative change, `least`: absolute one in the metric's unit; `factor`: replaces the floor for a
+    metric with one value a sweep. `ignore`: a change does not count. `reason`: of the exception."""
 
     floor: float = 0.02
     least: float = 0.0
@@ -48,16 +47,10 @@ class ExceptionRule:
     used: bool = False
 
     def fits(self, cell: Mapping[str, Any]) -> bool:
-        """`cell["after"]`, where it is there: what the other side has otherwise. One side that fits is enough."""
+        """`cell["after"]`: values in which the other side differs. One side that fits is enough."""
+        wanted = [(name, pattern) for name, pattern in self.patterns.items() if name != "metric"]
         sides = (cell, {**cell, **cell.get("after", {})})
-        return any(
-            all(
-                fnmatch.fnmatchcase(str(side.get(name)), wanted)
-                for name, wanted in self.patterns.items()
-                if name != "metric"
-            )
-            for side in sides
-        )
+        return any(all(fnmatch.fnmatchcase(str(side.get(name)), one) for name, one in wanted) for side in sides)
 
     def is_of(self, metric: str) -> bool:
         return fnmatch.fnmatchcase(metric, self.patterns.get("metric", "*"))
@@ -68,8 +61,8 @@ class ExceptionRule:
 
 @dataclass
 class Limits:
-    """All limits of a comparison. `expired`: exceptions whose time has passed; they no longer hold. `floor_for_all`:
-    in the place of every floor, also of a metric's own and of an exception's. `source`: where they come from."""
+    """All limits of a comparison. `expired`: exceptions whose time has passed. `floor_for_all`: replaces every floor,
+    also a metric's own and an exception's. `source`: where they come from."""
 
     metrics: tuple[str, ...] = COMPARED
     floor: float = 0.02
@@ -82,8 +75,10 @@ class Limits:
     source: str | None = field(default=None, compare=False)
 
     def of(self, cell: Mapping[str, Any], metric: str) -> Limit:
-        """`cell`: its model, bs, mode, dtype, phase, device and hardware. Of the exceptions that fit the last counts,
-        and it alone; where it changes nothing for this metric, its reason is not told."""
+        """Return the limit of a metric for a cell: its model, bs, mode, dtype, phase, device and hardware.
+
+        Only the last exception that fits counts; its reason is given if it changes something for this metric.
+        """
         over = {} if self.floor_for_all is None else {"floor": self.floor_for_all}
         limit = own = replace(self.by_metric.get(metric, Limit(self.floor)), **over)
         for rule in self.exceptions:
@@ -106,62 +101,60 @@ class Limits:
 
 
 def limits_of(settings: Mapping[str, Any], today: dt.date | None = None) -> Limits:
-    """Limits from the plain values of a configuration. Raises ConfigError for what is unknown or makes no sense."""
-    known = ("metrics", "floor", "q", "on_missing", "limits", "exceptions")
-    _no_others("", settings, known)
+    """Return limits from the plain values of a configuration. Raises ConfigError for unknown or impossible ones."""
+    _only("", settings, ("metrics", "floor", "q", "on_missing", "limits", "exceptions"))
     floor = _share("floor", settings.get("floor", 0.02))
     q = _number("q", settings.get("q", 0.05), 0.0)
     if not 0 < q < 1:
         raise ConfigError(f"q={q:g} is a share of false alarms, between 0 and 1")
-    if settings.get("on_missing", "fail") not in ("fail", "ignore"):
-        raise ConfigError(f"on_missing={settings['on_missing']} is not allowed; choose fail or ignore")
+    on_missing = settings.get("on_missing", "fail")
+    if on_missing not in ("fail", "ignore"):
+        raise ConfigError(f"on_missing={on_missing} is not allowed; choose fail or ignore")
     metrics = tuple(dict.fromkeys(check_metric(str(n)) for n in _list("metrics", settings.get("metrics") or COMPARED)))
-    by_metric = {}
-    given_limits = settings.get("limits") or {}
-    if not isinstance(given_limits, Mapping):
-        raise ConfigError(f"limits={given_limits} maps no metric to a limit, as {{latency_ms: {{floor: 0.05}}}} does")
-    for name, given in given_limits.items():
-        check_metric(str(name))
-        by_metric[str(name)] = Limit(**{"floor": floor, **_changes(f"limits.{name}", given, str(name))})
+    given = settings.get("limits") or {}
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"limits={given} maps no metric to a limit, as {{latency_ms: {{floor: 0.05}}}} does")
+    by_metric = {
+        check_metric(str(name)): Limit(**{"floor": floor, **_changes(f"limits.{name}", own, str(name))})
+        for name, own in given.items()
+    }
     rules = [_rule(index, given) for index, given in enumerate(_list("exceptions", settings.get("exceptions") or ()))]
     today = today or dt.datetime.now(dt.UTC).date()
     expired = [rule for rule in rules if rule.until and rule.until < today]
-    return Limits(
-        metrics, floor, q, settings.get("on_missing", "fail"), by_metric,
-        [rule for rule in rules if rule not in expired], expired,
-    )  # fmt: skip
+    valid = [rule for rule in rules if rule not in expired]
+    return Limits(metrics, floor, q, on_missing, by_metric, valid, expired)
 
 
 def check_metric(name: str) -> str:
-    """`name`, if it can be compared. Raises ConfigError."""
-    if name not in COMPARED:
-        if name == "speedup":
-            raise ConfigError("speedup is a ratio within each sweep already: compare latency_ms")
-        if name in METRICS:
-            raise ConfigError(f"{name} follows from others or only describes; compared are {', '.join(COMPARED)}")
-        raise ConfigError(f"unknown metric {name!r}: {_hint(name, COMPARED)}")
-    return name
+    """Return `name` if it can be compared. Raises ConfigError."""
+    if name in COMPARED:
+        return name
+    if name == "speedup":
+        raise ConfigError("speedup is a ratio within each sweep already: compare latency_ms")
+    if name in METRICS:
+        raise ConfigError(f"{name} follows from others or only describes; compared are {', '.join(COMPARED)}")
+    raise ConfigError(f"unknown metric {name!r}: {_hint(name, COMPARED)}")
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"compared are {', '.join(known)}"
+    near = nearest(name, known)
+    return f"did you mean {near}?" if near else f"compared are {', '.join(known)}"
 
 
 def _rule(index: int, given: Any) -> ExceptionRule:
     name = f"exceptions[{index}]"
     if not isinstance(given, Mapping):
         raise ConfigError(f"{name} is {given!r}; it maps patterns and limits: {{model: gpt2, floor: 0.1, reason: …}}")
-    own = {field.name for field in fields(Limit)}
-    _no_others(name, given, (*PATTERNS, *own, "until"))
+    _only(name, given, (*PATTERNS, *SIZES, "ignore", "reason", "until"))
     reason = given.get("reason")
     if not isinstance(reason, str) or not reason.strip():
         raise ConfigError(f"{name} needs a reason: an exception without one outlives everybody who knew it")
-    metric = given.get("metric")
-    if metric is not None and not fnmatch.filter((*COMPARED, _STATUS), str(metric)):
-        raise ConfigError(f"{name}.metric={metric} fits no metric: {_hint(str(metric), (*COMPARED, _STATUS))}")
-    exact = metric if metric in (*COMPARED, _STATUS) else None  # a pattern may fit several, of other rules
-    changes = _changes(name, {key: value for key, value in given.items() if key in own and key != "reason"}, exact)
+    metric, known = given.get("metric"), (*COMPARED, _STATUS)
+    if metric is not None and not fnmatch.filter(known, str(metric)):
+        raise ConfigError(f"{name}.metric={metric} fits no metric: {_hint(str(metric), known)}")
+    # a pattern may fit several metrics, which other keys count for
+    sizes = {key: value for key, value in given.items() if key in (*SIZES, "ignore")}
+    changes = _changes(name, sizes, metric if metric in known else None)
     if not changes:
         raise ConfigError(f"{name} changes nothing: give it floor, least, factor or ignore")
     patterns = {key: str(given[key]) for key in PATTERNS if given.get(key) is not None}
@@ -169,30 +162,22 @@ def _rule(index: int, given: Any) -> ExceptionRule:
 
 
 def used_by(metric: str) -> tuple[str, ...]:
-    """Which keys of a limit count for this metric, or for `status`."""
+    """Return the keys of a limit that count for this metric, or for `status`."""
     return (*(() if metric == _STATUS else USED[METRICS[metric].compare]), "ignore")
 
 
 def _changes(name: str, given: Any, metric: str | None = None) -> dict[str, Any]:
-    """`metric`: the one that is named; a key that does nothing for it would look as if it did."""
+    """The fields of Limit. `metric`: the only one that they are for; keys that do nothing for it are refused."""
     if not isinstance(given, Mapping):
         raise ConfigError(f"{name} is {given!r}; it maps floor, least, factor or ignore to a value")
-    _no_others(name, given, ("floor", "least", "factor", "ignore"))
-    for key in given if metric else ():
-        if key not in used_by(metric):
-            takes = ", ".join(used_by(metric))
-            raise ConfigError(f"{name}.{key} does nothing: of {metric} only {takes} can be set")
+    _only(name, given, (*SIZES, "ignore"))
     changes: dict[str, Any] = {}
     for key, value in given.items():
-        if key == "ignore":
-            if not isinstance(value, bool):
-                raise ConfigError(f"{name}.ignore is {value!r}, neither true nor false")
-            changes[key] = value
-        else:
-            full = f"{name}.{key}"
-            changes[key] = (
-                _share(full, value) if key == "floor" else _number(full, value, 1.0 if key == "factor" else 0.0)
-            )
+        if metric and key not in used_by(metric):
+            raise ConfigError(f"{name}.{key} does nothing: of {metric} only {', '.join(used_by(metric))} can be set")
+        if key == "ignore" and not isinstance(value, bool):
+            raise ConfigError(f"{name}.ignore is {value!r}, neither true nor false")
+        changes[key] = value if key == "ignore" else SIZES[key](f"{name}.{key}", value)
     return changes
 
 
@@ -227,15 +212,24 @@ def _number(name: str, value: Any, least: float) -> float:
     return float(value)
 
 
+#: Keys of a limit with a size -> what reads its value.
+SIZES: dict[str, Callable[[str, Any], float]] = {
+    "floor": _share,
+    "least": lambda name, value: _number(name, value, 0.0),
+    "factor": lambda name, value: _number(name, value, 1.0),
+}
+
+
 def _list(name: str, value: Any) -> Sequence[Any]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise ConfigError(f"{name}={value} is no list")
     return value
 
 
-def _no_others(name: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+def _only(name: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raise ConfigError for a key that is not known."""
     for key in given:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(sorted(known))}"
+            near = nearest(str(key), known)
+            hint = f"did you mean {near}?" if near else f"allowed: {', '.join(sorted(known))}"
             raise ConfigError(f"unknown setting {name + '.' if name else ''}{key}; {hint}")

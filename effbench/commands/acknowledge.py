@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from effbench.analysis.limits import PATTERNS, ExceptionRule
-from effbench.analysis.swept import row_names
+from effbench.analysis.row_labels import row_names
 from effbench.comparison.events import Event, History, SeriesId, event_id
 from effbench.comparison.history import judgeable, matches
 from effbench.errors import UsageError, nearest

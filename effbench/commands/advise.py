@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from effbench import streams
 from effbench.analysis import advice
 from effbench.analysis.advice import ListAdvice, Memory, ModeAdvice, listed
-from effbench.analysis.points import CALL, Points, points, rows_of_case
+from effbench.analysis.cost_curve import CALL, Points, points, rows_of_case
 from effbench.analysis.summary import break_even_calls
 from effbench.buckets import EXACT, LISTS, capture_sizes
 from effbench.commands import options
 from effbench.errors import NothingFoundError, UsageError
 from effbench.metrics import format_bytes
-from effbench.report.speedup_table import NO_INTERVAL
+from effbench.report.tables import NO_INTERVAL
 from effbench.store.store import Store
 from effbench.table import Column, Table, as_json, markdown_text
 from effbench.terminal import escape, terminal

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from effbench.analysis.environments import TELLING, labels
-from effbench.analysis.swept import cell_names, row_names
+from effbench.analysis.row_labels import cell_names, row_names
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.errors import NothingFoundError, UsageError

@@ -8,17 +8,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO
 
 from effbench import outputs
-from effbench.analysis.environments import labelled
 from effbench.config import DEFAULT_DB
 from effbench.printable import printable
+from effbench.report.tables import rows_of as rows_of
 from effbench.store.connect import parse_url
-
-if TYPE_CHECKING:
-    from effbench.store.store import Store
-    from effbench.store.sweeps import SweepInfo
 
 STDOUT = "/dev/stdout"
 #: First lines of files by format, which show that effbench wrote them.
@@ -38,18 +34,6 @@ def add_sweep(parser: argparse.ArgumentParser, default: str | None = "last") -> 
         metavar="ID|NAME|last",
         help=f"which sweep: its id, a unique part of it from the left, its name, or last (default: {default or 'all'})",
     )
-
-
-def rows_of(store: Store, sweep: SweepInfo) -> list[dict[str, Any]]:
-    """The view's rows of a sweep; where it has several interpreters each cell's in the order in which these were given,
-    and labelled by them."""
-    rows = store.results(sweep.id)
-    rank = {one: index for index, one in enumerate(sweep.host.get("environments") or ())}
-    place: dict[str, int] = {}
-    for row in rows:
-        place.setdefault(row["cell_key"], len(place))
-    rows.sort(key=lambda row: (place[row["cell_key"]], rank.get(row["environment_id"], len(rank))))
-    return labelled(rows, store.environments(row["environment_id"] for row in rows))
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import Any
 
 from effbench.commands import options
 from effbench.errors import StoreError, UsageError
@@ -13,7 +12,7 @@ from effbench.outputs import require_folder
 from effbench.report.site.writer import is_site
 from effbench.store.store import Store
 
-FORMATS = ("png", "svg")
+IMAGES = ("png", "svg")
 HELP = "Write the site of a database: plain files that open from disk or from any web server."
 
 
@@ -32,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=["html", "markdown"], default="html", help="(default: %(default)s)")
     parser.add_argument(
         "--static-images",
-        choices=FORMATS,
+        choices=IMAGES,
         help="also every figure as a file below DIR/images, which needs kaleido and a Chromium",
     )
 
@@ -40,28 +39,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     began = time.perf_counter()
     references = list(dict.fromkeys(args.sweep or []))
-    if args.format == "markdown":
-        if args.static_images:
-            raise UsageError("--static-images belongs to the site: leave --format markdown out")
-        with Store.open(args.db, mode="read") as store:
-            # pandas and plotly load slowly: `effbench --help` needs neither
-            from effbench.commands.material import for_markdown
-            from effbench.report.markdown import report
-
-            options.write(report(for_markdown(store, args.db, references).subjects), args)
-        return 0
+    as_markdown = args.format == "markdown"
+    if as_markdown and args.static_images:
+        raise UsageError("--static-images belongs to the site: omit --format markdown")
     out = Path(args.out or "dashboards")
-    require_folder(out, is_site, args.force)
-    with Store.open(args.db, mode="read") as store:
-        from effbench.commands.material import gather
-        from effbench.report.site.build import write_site
+    if not as_markdown:
+        require_folder(out, is_site, args.force)
+    # pandas and plotly load slowly: `effbench --help` needs neither
+    from effbench.commands import ledgers
+    from effbench.report import data, markdown
+    from effbench.report.figures.images import write_images
+    from effbench.report.site.build import write_site
 
-        material = gather(store, args.db, references, later=True)
-        try:
-            images = write_images(material.subjects, out, args.static_images) if args.static_images else []
-            written = write_site(material, out, images)
-        except OSError as error:
-            raise StoreError(f"cannot write the site to {out}: {error.strerror or error}") from error
+    with Store.open(args.db, mode="read") as store:
+        found = data.read(store, args.db, references, whole=not as_markdown)
+        if as_markdown:
+            options.write(markdown.report(found.device_sweeps), args)
+            return 0
+        found.claims = ledgers.ledger(store)
+    try:
+        images = write_images(found.device_sweeps, out, args.static_images) if args.static_images else []
+        written = write_site(found, out, images)
+    except OSError as error:
+        raise StoreError(f"cannot write the site to {out}: {error.strerror or error}") from error
     size = written.size() / 2**20
     print(
         f"{out / 'index.html'} ({len(written.written)} files, {size:.1f} MiB, "
@@ -70,9 +70,3 @@ def run(args: argparse.Namespace) -> int:
     if images:
         print(f"{len(images)} images below {out / 'images'}")
     return 0
-
-
-def write_images(subjects: Any, out: Path, form: str) -> list[Path]:
-    from effbench.report.site.images import write_images
-
-    return write_images(subjects, out, form)

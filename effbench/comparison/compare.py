@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from effbench.analysis.limits import Limits
-from effbench.analysis.swept import flatten, mode_order, row_names
+from effbench.analysis.row_labels import flatten, mode_order, row_names
 from effbench.comparison.sides import (
     ABOUT,
     BY_ENVIRONMENT,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from effbench.analysis.environments import FLAGS, OWN, Difference, diff_environments, names_by
-from effbench.analysis.swept import flatten
+from effbench.analysis.row_labels import flatten
 from effbench.cell import digest
 from effbench.comparison.verdicts import Pair
 from effbench.errors import NothingFoundError, UsageError

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import effbench
-from effbench.analysis.swept import cell_names
+from effbench.analysis.row_labels import cell_names
 from effbench.cell import Cell, Environment, Status
 from effbench.doctor.finding import Finding, Machine, good, note, problem, warning
 from effbench.errors import StoreError, WorkerError

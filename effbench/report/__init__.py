@@ -1,4 +1,4 @@
-"""Figures, tables and pages drawn from the view `results`; import what you need from its modules.
+"""Tables, figures, Markdown and the site, drawn from the view `results`; import what you need from its modules.
 
-`speedup_table` needs the standard library alone; `page` and `figures` need pandas and Plotly. Nothing here needs torch.
+`tables` loads quickly; `data`, `figures` and `site` need pandas and Plotly. Nothing here needs torch.
 """

@@ -79,3 +79,9 @@ def style_of(mode: str) -> ModeStyle:
     symbol, glyph = _SYMBOLS[seed[2] % len(_SYMBOLS)]
     color = f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
     return ModeStyle(color, symbol, _DASHES[seed[3] % len(_DASHES)], glyph)
+
+
+def glyph_of(mode: str) -> tuple[str, str]:
+    """The colour and the character of a mode."""
+    style = style_of(mode)
+    return style.color, style.glyph

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from effbench.analysis.scores import UNCLEAR
+from effbench.analysis.mode_scores import UNCLEAR
 from effbench.comparison.compare import Compared, ModeChange
 from effbench.comparison.gate import counted
 from effbench.comparison.sides import Side

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from effbench.analysis.limits import ExceptionRule
-from effbench.analysis.swept import row_names
+from effbench.analysis.row_labels import row_names
 from effbench.comparison.events import Event, History, SeriesId
 from effbench.comparison.history import columns_of, history
 from effbench.comparison.verdicts import STATUS

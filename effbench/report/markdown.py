@@ -2,99 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
-from effbench.metrics import METRICS
 from effbench.report import summary
-from effbench.report.site.changed import changed
-from effbench.report.site.material import Subject
-from effbench.report.site.pages.index import environment_line, not_ok
-from effbench.report.speedup_table import speedup_table
+from effbench.report.data import Changes, DeviceSweep
+from effbench.report.tables import NO_REASON, speedup_table
 from effbench.table import markdown_text as escape
 
 HEADLINES = (
     "In brackets 95 % intervals: of the speedup over these very results, of the others over cells like these; "
     "where that cannot be known, what there is instead."
 )
+MOST_FAILURES = 20
+LONGEST_REASON = 300
 
 
-def report(subjects: Iterable[Subject]) -> str:
-    """A section for each sweep and hardware."""
-    sections = [section(subject) for subject in subjects]
-    return "\n".join(sections) if sections else "There is no result yet.\n"
+def report(device_sweeps: Iterable[DeviceSweep]) -> str:
+    """Return a section for each sweep and hardware."""
+    return "\n".join(map(section, device_sweeps)) or "There is no result yet.\n"
 
 
-def section(subject: Subject) -> str:
-    tidy = subject.tidy
-    best = summary.fastest(tidy, subject.baseline_mode)
-    modes = summary.by_mode(tidy)
-    counted = summary.counts(tidy)
-    lead = summary.lead(best, modes)
-    bad = ", ".join(f"{number} {status}" for status, number in counted.by_status.items() if status != "ok")
-    lines = [f"## {escape(subject.name)} on {escape(subject.hardware)}", ""]
-    if lead and counted.ok:
+def section(device_sweep: DeviceSweep) -> str:
+    rows, baseline = device_sweep.labelled, device_sweep.baseline_mode
+    modes = summary.by_mode(rows)
+    counts = summary.count_statuses(rows)
+    lead = summary.lead(summary.fastest(rows, baseline), modes)
+    lines = [f"## {escape(device_sweep.name)} on {escape(device_sweep.hardware)}", ""]
+    if lead and counts.get("ok"):
         lines += [(f"**{escape(lead.series)}** " if lead.wins else "") + lead.sentence, ""]
-    lines += [f"{counted.ok} of {counted.total} results ok{f'; {escape(bad)}' if bad else ''}.", ""]
-    state = subject.sweep.get("state") or "completed"
-    waiting = len(subject.unmeasured)
-    if state != "completed" or waiting:
-        said = "is still running" if state == "running" else f"is {state}"
-        lines += [f"**This sweep {escape(said)}: {waiting} planned cells have no result.**", ""]
-    lines += table(
-        ["mode", "speedup (×)", "pass rate", "memory ratio (×)", "compile, cold"],
-        [mode_line(row) for row in modes.to_dict("records")],
-        numeric=4,
-    )
-    lines += ["", HEADLINES]
-    speedups = speedup_table(subject.rows, "speedup", subject.baseline_mode)
+    bad = ", ".join(f"{number} {status}" for status, number in counts.items() if status != "ok")
+    lines += [f"{counts.get('ok', 0)} of {len(rows)} results ok{f'; {escape(bad)}' if bad else ''}.", ""]
+    state = device_sweep.sweep.get("state") or "completed"
+    if state != "completed" or device_sweep.unmeasured:
+        is_now = "is still running" if state == "running" else f"is {state}"
+        lines += [f"**This sweep {escape(is_now)}: {len(device_sweep.unmeasured)} planned cells have no result.**", ""]
+    lines += [summary.modes_table(modes).render("markdown"), HEADLINES]
+    speedups = speedup_table(rows, "speedup", baseline)
     lines += ["", speedups.render("markdown")]
-    legend = "; ".join(speedups.legend("bold:"))
-    lines += [f"× against {escape(subject.baseline_mode)}, whose column shows its latency; {legend}."]
-    failures = not_ok(tidy, most=20)
-    if failures["rows"]:
+    lines += [f"× against {escape(baseline)}, whose column shows its latency; {'; '.join(speedups.legend('bold:'))}."]
+    failures = summary.worst_first(rows)
+    if failures:
         lines += ["", "### Not ok", ""]
         lines += [
-            f"- {escape(row['status'])}: {escape(row['case'])} bs {row['bs']} {escape(row['series'])}: "
-            f"{escape((row['reason'] or 'no reason recorded')[:300])}"
-            for row in failures["rows"]
+            f"- {escape(row.source['status'])}: {escape(row.case)} bs {row.labels['bs']} {escape(row.mode)}: "
+            f"{escape((row.source['reason'] or NO_REASON)[:LONGEST_REASON])}"
+            for row in failures[:MOST_FAILURES]
         ]
-        lines += [f"- and {failures['more']} more"] if failures["more"] else []
-    lines += since(subject)
-    return "\n".join([*lines, "", f"<sub>{escape(environment_line(subject))}</sub>", ""])
+        more = len(failures) - MOST_FAILURES
+        lines += [f"- and {more} more"] if more > 0 else []
+    lines += since(device_sweep.changes)
+    return "\n".join([*lines, "", f"<sub>{escape(summary.environment_line(device_sweep))}</sub>", ""])
 
 
-def since(subject: Subject) -> list[str]:
-    """What changed since the sweep before; nothing where there is none."""
-    found = changed(subject.changes)
-    if found["previous"] is None:
+def since(changes: Changes) -> list[str]:
+    """What changed since the sweep before; nothing if there is none."""
+    previous = changes.previous
+    if previous is None:
         return []
-    previous = found["previous"]
     name = previous["name"] or previous["label"] or previous["id"]
     lines = ["", f"### Since sweep {escape(str(name))}", ""]
-    if found["why"]:
-        return [*lines, f"The two cannot be compared: {escape(found['why'])}"]
-    lines += [", ".join(f"{number} {verdict}" for verdict, number in found["counts"].items()) + "."]
-    if found["rows"]:
-        headings = ["verdict", "cell", "metric", "before", "after", "after ÷ before"]
-        names = ("word", "cell", "metric", "before", "after", "ratio")
-        lines += ["", *table(headings, [[row[name] or "—" for name in names] for row in found["rows"]], numeric=3)]
-    if found["more"]:
-        lines += ["", f"{found['more']} more: `{found['command']}`"]
+    if changes.compared is None:
+        return [*lines, f"The two cannot be compared: {escape(changes.why)}"]
+    lines += [", ".join(f"{number} {verdict}" for verdict, number in changes.compared.counts.items()) + "."]
+    sure = summary.sure_changes(changes)
+    if sure:
+        lines += ["", summary.changes_table(sure[: summary.MOST_CHANGES]).render("markdown").rstrip("\n")]
+    if len(sure) > summary.MOST_CHANGES:
+        lines += ["", f"{len(sure) - summary.MOST_CHANGES} more: `{changes.command}`"]
     return lines
-
-
-def mode_line(row: dict[str, Any]) -> list[str]:
-    notes = summary.notes(row)
-    name = f"{row['series']} {row['phase']}".strip()
-    texts = {key: METRICS[key].format(row[key]) for key in ("speedup", "memory_ratio", "compile_cold_s")}
-    texts["speedup"] = row["speedup_text"]
-    texts["pass_rate"] = f"{row['ok']} of {row['results']}"
-    shown = ("speedup", "pass_rate", "memory_ratio", "compile_cold_s")
-    return [name, *(f"{texts[key]} ({notes[key]})" if notes[key] else texts[key] for key in shown)]
-
-
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numeric: int) -> list[str]:
-    """Lines of a table whose last `numeric` columns are aligned as numbers."""
-    rule = ["---"] * (len(headings) - numeric) + ["---:"] * numeric
-    return [f"| {' | '.join(line)} |" for line in (headings, rule, *(list(map(escape, row)) for row in rows))]

@@ -2,31 +2,58 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
-import pandas as pd
-
-from effbench.analysis import headline as headlines
-from effbench.analysis.headline import Headline
-from effbench.analysis.scores import UNCLEAR, interval_text, least, score
-from effbench.analysis.swept import ABSENT
+from effbench.analysis.mode_scores import (
+    UNCLEAR,
+    CellFigure,
+    interval_text,
+    least,
+    mean_ratio,
+    median,
+    score,
+    share,
+)
+from effbench.analysis.row_labels import ABSENT, LabelledRow, mode_order
 from effbench.cell import SEVERITY, Status
-from effbench.metrics import METRICS
-from effbench.report.speedup_table import NO_INTERVAL, speedup_text
+from effbench.comparison.verdicts import Verdict
+from effbench.metrics import METRICS, ratio_text
+from effbench.report import comparison
+from effbench.report.colors import glyph_of
+from effbench.report.data import Changes, DeviceSweep
+from effbench.report.tables import NO_INTERVAL, speedup_text
+from effbench.stats.intervals import ModeScore
+from effbench.table import Column, Shown, Table
+
+#: Changes that a reader takes in at a glance.
+MOST_CHANGES = 10
+TONES = {Verdict.BROKEN: "status", Verdict.SLOWER: "status", Verdict.MISSING: "status", Verdict.AMBIGUOUS: "unsure"}
+_SEVERITY = {str(status): place for place, status in enumerate(SEVERITY)}
 
 
-@dataclass(frozen=True)
-class Counts:
-    """Results by outcome; `by_status` worst first. `other` are answers that are no failures: oom, unsupported, …"""
+def severity(status: Any) -> int:
+    """The place of a status among all, the worst first; an unknown one comes before all."""
+    return _SEVERITY.get(str(status), -1)
 
-    total: int
-    ok: int
-    failed: int
-    other: int
-    by_status: dict[str, int]
+
+def count_statuses(rows: Iterable[LabelledRow]) -> dict[str, int]:
+    """Return status -> results, the worst first."""
+    found = Counter(str(row.source["status"]) for row in rows)
+    known = [status for status in _SEVERITY if status in found]
+    return {name: found[name] for name in [*known, *(name for name, _ in found.most_common() if name not in known)]}
+
+
+def worst_first(rows: Iterable[LabelledRow]) -> list[LabelledRow]:
+    """Return the results that are not ok."""
+    bad = (row for row in rows if row.source["status"] != Status.OK)
+    return sorted(bad, key=lambda row: severity(row.source["status"]))
+
+
+# --- the fastest mode of each point ---
 
 
 @dataclass(frozen=True)
@@ -51,9 +78,131 @@ class Fastest:
         return bool(self.others) and not self.tied
 
 
+def fastest(rows: Sequence[LabelledRow], baseline_mode: str = "eager") -> dict[str, dict[int, Fastest | None]]:
+    """Return case → bs → the fastest ok mode, None if none is ok; both in the order of the rows."""
+    points: dict[tuple[str, int], list[LabelledRow]] = {(row.case, row.labels["bs"]): [] for row in rows}
+    for row in _by_mode(rows):
+        if row.source["status"] == Status.OK and (row.source["latency_ms"] or 0) > 0:
+            points[row.case, row.labels["bs"]].append(row)
+    found: dict[str, dict[int, Fastest | None]] = {}
+    for (case, bs), ok in points.items():
+        found.setdefault(case, {})[bs] = _fastest(case, bs, ok, baseline_mode) if ok else None
+    return found
+
+
+def _fastest(case: str, bs: int, ok: list[LabelledRow], baseline_mode: str) -> Fastest:
+    place, ties = least([row.source for row in ok])
+    best, source = ok[place], ok[place].source
+    text = speedup_text(source["speedup"], source["speedup_ci_low"], source["speedup_ci_high"])
+    tied = tuple(ok[other].mode for other in ties)
+    is_baseline = best.base_mode == baseline_mode
+    return Fastest(case, bs, best.mode, source["speedup"], text, source["latency_ms"], tied, len(ok) - 1, is_baseline)
+
+
+def _by_mode(rows: Sequence[LabelledRow]) -> list[LabelledRow]:
+    rank = {name: place for place, name in enumerate(mode_order((row.mode, row.base_mode) for row in rows))}
+    return sorted(rows, key=lambda row: rank[row.mode])
+
+
+# --- each mode over all points ---
+
+
+@dataclass(frozen=True)
+class ModeSummary:
+    """A mode over all its results (model × bs and whatever else was swept), in one phase and environment: a training
+    step is not averaged with a call. `phase` names them if there are several."""
+
+    series: str
+    phase: str
+    score: ModeScore
+    passed: CellFigure
+    memory: CellFigure
+    compiled: CellFigure
+    not_ok: str
+
+    @property
+    def speedup_text(self) -> str:
+        return METRICS["speedup"].format(self.score.value) if self.score.clear else UNCLEAR
+
+    @cached_property
+    def notes(self) -> dict[str, str]:
+        """What stands next to each figure: its interval, or what is known instead."""
+        found = self.score
+        words = []
+        if found.low is not None:
+            words = [interval_text(found.low, found.high)] if found.low < found.high else []
+            words = words or (["by definition"] if found.low == found.high == 1 else [])
+        elif found.averaged:
+            words = [NO_INTERVAL]
+        words += [f"of {found.averaged}"] if found.averaged < found.passed else []
+        return {
+            "speedup": ", ".join(words),
+            "pass_rate": percents(self.passed),
+            "memory_ratio": self.memory.note("{:.2f}".format),
+            "compile_cold_s": self.compiled.note(METRICS["compile_cold_s"].format).replace(" s–", "–"),
+        }
+
+
+def by_mode(rows: Sequence[LabelledRow]) -> list[ModeSummary]:
+    """Return a summary for each mode, in canonical order, phase and environment."""
+    several = len({row.source["phase"] for row in rows}) > 1
+    groups: dict[tuple[str, str], list[LabelledRow]] = {}
+    for row in _by_mode(rows):
+        phase = f"{row.source['phase'] if several else ''} {row.where}".strip()
+        groups.setdefault((row.mode, phase), []).append(row)
+    found = []
+    for (series, phase), own in groups.items():
+        ok = [row.source for row in own if row.source["status"] == Status.OK]
+        bad = count_statuses(worst_first(own))
+        found.append(
+            ModeSummary(
+                series,
+                phase,
+                score(row.source for row in own),
+                share(len(ok), len(own)),
+                mean_ratio(source["memory_ratio"] for source in ok),
+                median(source["compile_cold_s"] for source in ok),
+                ", ".join(f"{number} {status}" for status, number in bad.items()) or ABSENT,
+            )
+        )
+    return found
+
+
+def modes_table(modes: Sequence[ModeSummary]) -> Table:
+    """Each mode with its figures over all cells, and below each figure its interval or what is known instead."""
+    columns = [
+        Column("mode"), Column("speedup", "geometric-mean speedup (×)", numeric=True),
+        Column("pass_rate", "pass rate", numeric=True), Column("not_ok", "not ok"),
+        Column("memory_ratio", "memory ratio (×)", numeric=True),
+        Column("compile_cold_s", "compile, cold (s, median)", numeric=True),
+    ]  # fmt: skip
+    rows = []
+    for one in modes:
+        passed, total = one.score.passed, one.score.total
+        unclear = f"measured {METRICS['speedup'].format(one.score.value)}"
+        row = {
+            "mode": Shown(one.series, one.series, "mode", one.phase, glyph=glyph_of(one.series)),
+            "speedup": Shown(one.score.value, one.speedup_text, "strong", hint="" if one.score.clear else unclear),
+            "pass_rate": Shown(passed / total, f"{100 * passed / total:.0f} %", sub=f"{passed} of {total} · "),
+            "not_ok": Shown(total - passed, one.not_ok, "absent" if passed == total else "status"),
+            "memory_ratio": Shown(one.memory.value, METRICS["memory_ratio"].format(one.memory.value)),
+            "compile_cold_s": Shown(one.compiled.value, METRICS["compile_cold_s"].format(one.compiled.value)),
+        }
+        rows.append(row | {name: row[name]._replace(sub=row[name].sub + note) for name, note in one.notes.items()})
+    return Table(columns, rows, caption="Each mode over all models and batch sizes")
+
+
+def percents(found: CellFigure) -> str:
+    """Return the interval of a share in per cent: `92–98 %`, of thousands `99.6–99.8 %`."""
+    if found.low is None:
+        return ""
+    digits = 0 if found.high - found.low > 0.02 else 1
+    return f"{100 * found.low:.{digits}f}–{100 * found.high:.{digits}f} %"
+
+
 class Lead(NamedTuple):
-    """The mode that wins most points (model × batch size), among the points where at least two modes are ok. `ties`:
-    points without a significant winner; `series` is empty if no point has one."""
+    """The mode that wins most points (model × batch size), among the points with at least two ok modes. `ties`: points
+    without a significant winner; `series` is empty if no point has one."""
 
     series: str
     wins: int
@@ -72,134 +221,73 @@ class Lead(NamedTuple):
         return f"is the fastest mode in {self.wins} of {points}{ties}."
 
 
-def counts(frame: pd.DataFrame) -> Counts:
-    found = frame["status"].value_counts().to_dict()
-    by_status = {str(status): int(found.pop(str(status))) for status in SEVERITY if str(status) in found}
-    by_status |= {str(status): int(number) for status, number in found.items()}
-    failed = sum(number for name, number in by_status.items() if name in list(Status) and Status(name).is_failure)
-    ok = by_status.get(Status.OK, 0)
-    return Counts(len(frame), ok, failed, len(frame) - ok - failed, by_status)
-
-
-def fastest(frame: pd.DataFrame, baseline_mode: str = "eager") -> dict[str, dict[int, Fastest | None]]:
-    """case → bs → the fastest ok mode, None where none is ok; both in the frame's order."""
-    names = ("case", "bs", "status", "mode", "series", "latency_ms", "latency_ci_low_ms", "latency_ci_high_ms",
-             "speedup", "speedup_ci_low", "speedup_ci_high", "trials")  # fmt: skip
-    points: dict[tuple[str, int], list[_Row]] = {}
-    for values in zip(*(frame[name].tolist() for name in names), strict=True):
-        row = _Row(*values)
-        ok = points.setdefault((str(row.case), int(row.bs)), [])
-        if row.status == Status.OK and row.latency_ms > 0:
-            ok.append(row)
-    out: dict[str, dict[int, Fastest | None]] = {}
-    for (case, bs), rows in points.items():
-        out.setdefault(case, {})[bs] = _fastest(case, bs, rows, baseline_mode) if rows else None
-    return out
-
-
-class _Row(NamedTuple):
-    """What of a result decides; figures are NaN where there are none."""
-
-    case: str
-    bs: int
-    status: str
-    mode: str
-    series: str
-    latency_ms: float
-    latency_ci_low_ms: float
-    latency_ci_high_ms: float
-    speedup: float
-    speedup_ci_low: float
-    speedup_ci_high: float
-    trials: float
-
-
-def _fastest(case: str, bs: int, ok: list[_Row], baseline_mode: str) -> Fastest:
-    place, ties = least([row._asdict() for row in ok])
-    best, tied = ok[place], tuple(str(ok[other].series) for other in ties)
-    speedup = None if math.isnan(best.speedup) else best.speedup
-    text = speedup_text(speedup, best.speedup_ci_low, best.speedup_ci_high)
-    baseline = best.mode == baseline_mode
-    return Fastest(case, bs, str(best.series), speedup, text, best.latency_ms, tied, len(ok) - 1, baseline)
-
-
-def by_mode(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row a mode, in canonical order, over all its results (model × bs and whatever else was swept); one for each
-    phase and environment where there are several: a training step is not averaged with a call.
-
-    Columns: series, phase (with the environment; empty where there is only one), results, ok, pass_rate (ok ÷ results),
-    speedup (geometric mean over the `speedup_results` ok ones that have one) with speedup_low and speedup_high (95 %,
-    None where not known; `speedup_text` shows it, or `unclear`), memory_ratio (geometric mean), compile_cold_s
-    (median), both NaN over none; `passed`, `memory` and `compiled` are the last three with their intervals
-    (analysis.headline), not_ok (text: what the others are).
-    """
-    rows = []
-    several = frame["phase"].nunique() > 1
-    phase = (frame["phase"] if several else "") + (" " + frame["where"]).str.rstrip()
-    ordered = frame.assign(phase=phase.str.strip()).sort_values("series_rank", kind="stable")
-    for (phase, series), group in ordered.groupby(["phase", "series"], sort=False):
-        ok = group[group["status"] == Status.OK]
-        found = score(group.to_dict("records"))
-        bad = counts(group[group["status"] != Status.OK]).by_status
-        memory, compiled = headlines.mean_ratio(ok["memory_ratio"]), headlines.median(ok["compile_cold_s"])
-        rows.append(
-            {
-                "series": str(series),
-                "phase": str(phase),
-                "results": len(group),
-                "ok": len(ok),
-                "pass_rate": len(ok) / len(group),
-                "speedup": math.nan if found.value is None else found.value,
-                "speedup_low": found.low,
-                "speedup_high": found.high,
-                "speedup_text": METRICS["speedup"].format(found.value) if found.clear else UNCLEAR,
-                "speedup_results": found.averaged,
-                "memory_ratio": math.nan if memory.value is None else memory.value,
-                "compile_cold_s": math.nan if compiled.value is None else compiled.value,
-                "passed": headlines.share(len(ok), len(group)),
-                "memory": memory,
-                "compiled": compiled,
-                "not_ok": ", ".join(f"{number} {status}" for status, number in bad.items()) or ABSENT,
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def notes(row: Mapping[str, Any]) -> dict[str, str]:
-    """What stands beside each figure of a row of `by_mode`, by its name: its interval, or what is known instead."""
-    low, high = row["speedup_low"], row["speedup_high"]
-    known = low is not None and not math.isnan(low) and low < high
-    words = [interval_text(low, high)] if known else ["by definition"] if low == high == 1 else []
-    words += [NO_INTERVAL] if low is None and row["speedup_results"] else []
-    words += [f"of {row['speedup_results']}"] if row["speedup_results"] < row["ok"] else []
-    return {
-        "speedup": ", ".join(words),
-        "pass_rate": percents(row["passed"]),
-        "memory_ratio": row["memory"].note("{:.2f}".format),
-        "compile_cold_s": row["compiled"].note(METRICS["compile_cold_s"].format).replace(" s–", "–"),
-    }
-
-
-def percents(found: Headline) -> str:
-    """The interval of a share in per cent: `92–98 %`, of thousands `99.6–99.8 %`."""
-    if found.low is None:
-        return ""
-    digits = 0 if found.high - found.low > 0.02 else 1
-    return f"{100 * found.low:.{digits}f}–{100 * found.high:.{digits}f} %"
-
-
-def lead(best: dict[str, dict[int, Fastest | None]], modes: pd.DataFrame) -> Lead | None:
+def lead(best: dict[str, dict[int, Fastest | None]], modes: Sequence[ModeSummary]) -> Lead | None:
     """Return the mode that wins most points; None if only one mode was run."""
-    if modes["series"].nunique() < 2:
+    if len({mode.series for mode in modes}) < 2:
         return None
     points = [item for row in best.values() for item in row.values() if item is not None and item.others]
-    wins: dict[str, int] = {}
-    for item in points:
-        if item.wins:
-            wins[item.series] = wins.get(item.series, 0) + 1
-    ties = len(points) - sum(wins.values())
+    wins = Counter(item.series for item in points if item.wins)
+    ties = len(points) - wins.total()
     if not wins:
         return Lead("", 0, len(points), ties)
-    speedup = dict(zip(modes["series"], modes["speedup"].fillna(0), strict=True))
+    speedup = {mode.series: mode.score.value or 0 for mode in modes}
     name = max(wins, key=lambda series: (wins[series], speedup[series]))
     return Lead(name, wins[name], len(points), ties)
+
+
+def environment_line(device_sweep: DeviceSweep) -> str:
+    """Return machine and software on one line."""
+    names = {"driver_version": "driver", "cuda_version": "CUDA", "torch_version": "torch", "triton_version": "triton",
+             "python": "Python"}  # fmt: skip
+    parts = [device_sweep.hardware]
+    for key, title in names.items():
+        if found := {str(environment[key]) for environment in device_sweep.environments if environment.get(key)}:
+            parts.append(f"{title} {' and '.join(sorted(found))}")
+    return " · ".join(parts)
+
+
+# --- what changed since the sweep before ---
+
+
+def sure_changes(changes: Changes) -> list[Any]:
+    """What surely differs from the sweep before; an open question is only counted."""
+    return [one for one in changes.compared.changes if one.verdict not in (Verdict.SAME, Verdict.AMBIGUOUS)]
+
+
+def changes_table(changes: Sequence[Any], cell_page: str = "") -> Table:
+    """Changes since the sweep before. `cell_page`: where links to cells lead."""
+    columns = [
+        Column("verdict"), Column("cell"), Column("metric"), Column("before", numeric=True),
+        Column("after", numeric=True), Column("ratio", "after ÷ before (95 %)", numeric=True),
+        Column("reason", "why", optional=True, wide=True),
+    ]  # fmt: skip
+    rows = []
+    for one in changes:
+        metric = METRICS.get(one.metric)
+        link = "" if one.verdict is Verdict.MISSING else f"{cell_page}#cell={one.key}"
+        rows.append({
+            "verdict": Shown(str(one.verdict), comparison.word_of(one), f"nowrap {TONES.get(one.verdict, '')}".strip()),
+            "cell": Shown(one.name, one.name, "name linked" if link else "name", link=link),
+            "metric": Shown(one.metric, metric.title if metric else one.metric, "nowrap"),
+            "before": comparison.figure(one.metric, one.before) or ABSENT,
+            "after": comparison.figure(one.metric, one.after) or ABSENT,
+            "ratio": ratio_text(one.ratio, one.low, one.high) or ABSENT,
+            "reason": one.reason or "",
+        })  # fmt: skip
+    return Table(columns, rows, caption="What changed most")
+
+
+def changed_modes(lines: Sequence[Any]) -> Table:
+    """Each phase and mode against the sweep before: geometric means of after ÷ before with their bounds if known."""
+    several = len({line.phase for line in lines}) > 1
+    metrics = list(dict.fromkeys(line.metric for line in lines))
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for line in lines:
+        mode = Shown(line.mode, line.mode, "mode", line.phase if several else "", glyph=glyph_of(line.mode))
+        row = rows.setdefault((line.phase, line.mode), {"mode": mode, "cells": 0})
+        text, _, interval = comparison.mean_text(line.ratio, line.low, line.high).partition(" (")
+        row[line.metric] = Shown(line.ratio, ABSENT if text == "–" else text, sub=interval[:-1])
+        row["cells"] = max(row["cells"], line.cells)
+    columns = [Column(name, METRICS[name].title, numeric=True, format=lambda _: ABSENT) for name in metrics]
+    columns = [Column("mode"), *columns, Column("cells", numeric=True)]
+    return Table(columns, list(rows.values()), caption="Each mode against the sweep before")

@@ -14,7 +14,7 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from effbench.analysis.environments import OWN, short_names
-from effbench.analysis.swept import cell_names
+from effbench.analysis.row_labels import cell_names
 from effbench.cell import Status, Trial
 from effbench.metrics import METRICS, significant
 from effbench.printable import one_line

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from effbench.analysis.environments import labelled, labels, names_by, short_names
-from effbench.analysis.swept import swept_rows
+from effbench.analysis.row_labels import label_rows
 
 
 def environment(id, interpreter=None, folder=None, torch="2.13.0", python="3.12.1"):
@@ -65,9 +65,9 @@ def test_what_varies_and_tells_is_a_label():
 
 def test_tables_keep_halves_apart_by_these_names():
     both = [environment("e1", "/x/venv-a/bin/python"), environment("e2", "/x/venv-b/bin/python")]
-    found = swept_rows(labelled([row(one) for one in both], both))
+    found = label_rows(labelled([row(one) for one in both], both))
     assert [one.labels for one in found] == [
         {"model": "m", "interpreter": "venv-a", "bs": 1}, {"model": "m", "interpreter": "venv-b", "bs": 1},
     ]  # fmt: skip
     assert [one.where for one in found] == ["interpreter=venv-a", "interpreter=venv-b"]
-    assert swept_rows(labelled([row(both[0])], both[:1]))[0].where == ""
+    assert label_rows(labelled([row(both[0])], both[:1]))[0].where == ""

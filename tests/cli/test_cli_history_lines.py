@@ -7,7 +7,7 @@ import json
 import pytest
 from made_sweeps import a_cell, environment, spread
 
-from effbench.commands.material import gather
+from effbench.report.data import read as read_report
 from effbench.store import Store
 
 CELL = a_cell()
@@ -118,15 +118,15 @@ def test_the_site_leaves_re_runs_out_of_history_alone(made, sweep):
     other = environment(torch_version="2.11.0")
     again = sweep(1.3, f"confirm:{sweeps[-1]}", env=other)
     with Store.open(made.path) as store:
-        past = gather(store, "made").history
-        shown = gather(store, "made", [again])
+        past = read_report(store, "made").history
+        shown = read_report(store, "made", [again])
     (track,) = past.tracks
     assert [row[0] for row in track.rows] == sweeps
     assert past.table.found.sweeps == sweeps
     # an environment still names every sweep that it was used in
     assert past.sweeps_of_environment == {environment().id: sweeps, other.id: [again]}
     # and of a re-run that is looked at it is still known which sweep came before
-    assert shown.subjects[0].changes.previous["id"] == sweeps[-1]
+    assert shown.device_sweeps[0].changes.previous["id"] == sweeps[-1]
 
 
 def test_nothing_got_worse_is_said_of_judged_series_alone(sweep, history, effbench):

@@ -229,7 +229,7 @@ def test_a_folder_of_others_is_not_written(two, effbench, monkeypatch):
 
 def test_a_process_that_is_stopped_removes_its_file(tmp_path):
     from effbench.outputs import replacing
-    from effbench.report.site.parts import started
+    from effbench.report.site.parallel import started
 
     ready, writing = os.pipe()
 

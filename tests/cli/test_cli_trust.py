@@ -14,10 +14,10 @@ import pytest
 from made_sweeps import Made, environment, steps
 
 from effbench.cell import Cell
-from effbench.commands.material import gather
 from effbench.commands.show import end_of_sweep
 from effbench.comparison import confirm as rerun
 from effbench.launcher import overrides
+from effbench.report.data import read as read_report
 from effbench.report.site.pages import failures
 from effbench.store import Store
 from effbench.sweep.interpreters import Interpreter
@@ -111,7 +111,7 @@ def test_a_sweep_of_the_future_is_not_last(made, stranger, effbench):
     own = made.sweep({OWN: FAST})
     with Store.open(made.path) as store:
         assert store.find_sweep("last").id == own
-        assert [subject.sweep["id"] for subject in gather(store, str(made.path), later=True).subjects] == [own]
+        assert [subject.sweep["id"] for subject in read_report(store, str(made.path)).device_sweeps] == [own]
     assert effbench("baseline", "set", "main").code == 0
     assert own in effbench("baseline", "ls").out
 
@@ -228,7 +228,7 @@ def test_no_command_is_shown_that_runs_an_imported_sweep(made, stranger, effbenc
     sweep_id = stranger.sweep({OWN: FAST, EVIL: None}, state="interrupted", host=facts())
     taken(stranger, effbench)
     with Store.open(made.path) as store:
-        (subject,) = gather(store, str(made.path), later=True).subjects
+        (subject,) = read_report(store, str(made.path)).device_sweeps
         command, why = subject.command(OWN.params(), environment().id)
     assert command is None
     assert "imported" in why

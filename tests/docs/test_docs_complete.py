@@ -12,7 +12,7 @@ import pytest
 
 import effbench
 from effbench import cli, errors
-from effbench.cell import Status
+from effbench.cell import SEVERITY, Status
 from effbench.metrics import METRICS
 from effbench.models.spec import KEYS
 from effbench.store import schema
@@ -21,36 +21,21 @@ from effbench.sweep import client
 GENERATE = pages.generator()
 
 
-@pytest.mark.parametrize("page", pages.pages())
-def test_generated_tables_are_up_to_date(page):
-    text = pages.pages()[page]
-    assert GENERATE.updated(text) == text, "run: python docs/generate.py"
-
-
-def test_every_table_of_the_generator_is_on_a_page():
-    used = [name for text in pages.pages().values() for name, _ in GENERATE.TABLE.findall(text)]
-    assert sorted(used) == sorted(GENERATE.TABLES)
-
-
-def hand_written():
+def test_generated_tables_are_up_to_date_and_complete():
+    used = []
     for page, text in pages.pages().items():
+        assert GENERATE.updated(text) == text, f"{page}: run python docs/generate.py"
         for name, body in GENERATE.TABLE.findall(text):
-            if name in ("models", "modes"):  # what they need may be nothing
-                continue
-            for line in body.splitlines()[2:]:
-                yield pytest.param(line, id=f"{page}-{name}-{GENERATE.cells_of(line)[0]}")
-
-
-@pytest.mark.parametrize("line", list(hand_written()))
-def test_every_row_says_what_it_means(line):
-    assert GENERATE.cells_of(line)[-1], "write its meaning into the page"
+            used.append(name)
+            for line in body.splitlines()[2:] if name not in ("models", "modes") else ():  # these may need nothing
+                assert GENERATE.cells_of(line)[-1], f"{page}: write the meaning of {GENERATE.cells_of(line)[0]}"
+    assert sorted(used) == sorted(GENERATE.TABLES)
 
 
 def test_hand_written_cells_survive_and_new_rows_appear():
     before = "| table | x |\n| --- | --- |\n| `position` | | | place |\n| `gone` | | | away |\n"
     after = GENERATE.rendered("sweep_cell", before)
-    assert "| `position` | integer |  | place |" in after
-    assert "| `cell_key` | text |  |  |" in after
+    assert "| `position` | integer |  | place |" in after and "| `cell_key` | text |  |  |" in after
     assert "gone" not in after
 
 
@@ -82,9 +67,7 @@ def exceptions():
 
 def test_public_names():
     text = pages.pages()["commands.md"]
-    for name in effbench.__all__:
-        if name != "__version__":
-            assert re.search(rf"`(effbench\.)?{name}\b", text), name
+    assert [name for name in effbench.__all__ if not re.search(rf"`(effbench\.)?{name}\b", text)] == ["__version__"]
     assert {kind.__name__ for kind in exceptions()} <= set(effbench.__all__) | {"MessageError"}
 
 
@@ -101,23 +84,17 @@ def test_groups_and_their_options():
             assert f"`{path.stem}`" in listed
 
 
-@pytest.mark.parametrize("group, page", [("model", "models.md"), ("mode", "modes.md"), ("protocol", "measuring.md")])
-def test_models_modes_and_protocols(group, page):
-    for path in (cli.config_folder() / group).glob("*.yaml"):
-        assert f"`{path.stem}`" in pages.pages()[page], path.stem
-        if group == "mode":
-            headings = " ".join(re.findall(r"^## (.*)$", pages.pages()[page], re.M))
-            assert path.stem in re.split(r"[, ]+", headings), f"no section for {path.stem}"
+def test_models_modes_and_protocols():
+    for group, page in [("model", "models.md"), ("mode", "modes.md"), ("protocol", "measuring.md")]:
+        text = pages.pages()[page]
+        headings = re.split(r"[, ]+", " ".join(re.findall(r"^## (.*)$", text, re.M)))
+        for path in (cli.config_folder() / group).glob("*.yaml"):
+            assert f"`{path.stem}`" in text and (group != "mode" or path.stem in headings), path.stem
 
 
-def test_statuses():
-    rows = pages.rows("measuring.md")
-    for status in Status:
-        assert status.value in rows, status
-    order = [name for name in rows if name in set(Status)]
-    from effbench.cell import SEVERITY
-
-    assert order == list(SEVERITY), "the table is in the order of severity"
+def test_statuses_in_the_order_of_severity():
+    order = [name for name in pages.rows("measuring.md") if name in set(Status)]
+    assert order == list(SEVERITY) and set(order) == set(Status)
 
 
 def test_phases_of_a_trial():
@@ -152,13 +129,6 @@ def test_environment_variables():
             assert name == "HYDRA_FULL_ERROR" or name in text, f"{name} is set in {path.name}"
     for name in client.SERVER_ENVIRONMENT:
         assert name in text, name
-
-
-def test_recorded_flags():
-    source = (pages.ROOT / "effbench" / "worker" / "probe.py").read_text(encoding="utf-8")
-    prefixes = re.search(r"FLAG_PREFIXES = \((.*?)\)", source, re.S)[1]
-    for prefix in re.findall(r'"(\w+)"', prefixes):
-        assert f"`{prefix}`" in pages.pages()["settings.md"], prefix
 
 
 def test_tolerances():

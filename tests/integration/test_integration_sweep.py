@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import pytest
 
-from effbench.commands.material import command_of
+from effbench.report.data import device_sweeps_of
 from effbench.store import Store
 from effbench.store.values import SAMPLE_LIMIT
 
@@ -97,11 +97,12 @@ def test_the_cache_is_cold_then_warm(trials):
 def test_each_cell_has_the_command_that_runs_it_again(measured):
     with Store.open(measured.db) as store:
         sweep = store.find_sweep("first")
-        overrides = store.cell_overrides(sweep.id)
         (eager,) = (cell for cell in store.planned(sweep.id) if cell.mode_name == "eager")
         (place,) = store.environments()
-        command, _ = command_of(sweep, overrides, eager.params(), place["id"])
-        assert command_of(sweep, {}, eager.params(), place["id"])[0] is None
+        (swept,) = device_sweeps_of(store, sweep, measured.db)
+        command, _ = swept.command(eager.params(), place["id"])
+        swept.overrides = {}
+        assert swept.command(eager.params(), place["id"])[0] is None
     words = shlex.split(command)[1:]
     assert {"model=tiny", "bs=2", "mode=eager"} <= set(words)
     assert measured.run(*words, "db=again.db").code == 0

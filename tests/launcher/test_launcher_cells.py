@@ -8,7 +8,7 @@ import shlex
 import pytest
 import whole_sweeps as whole
 
-from effbench.analysis.swept import cell_names
+from effbench.analysis.row_labels import cell_names
 from effbench.cell import Cell
 from effbench.cli import COMMANDS
 from effbench.errors import ConfigError, UsageError

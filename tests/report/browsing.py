@@ -14,8 +14,8 @@ from typing import Any
 
 import synthetic as make
 
+from effbench.report.data import DeviceSweep, ReportData
 from effbench.report.site.build import write_site
-from effbench.report.site.material import Material, Subject
 
 EVIL = (
     "<img src=x onerror=alert(1)>",
@@ -35,19 +35,22 @@ def chromium_path() -> str:
     return path
 
 
-def subject(rows: list[dict[str, Any]], sweep: dict[str, Any] | None = None, **more: Any) -> Subject:
+def device_sweep(rows: list[dict[str, Any]], sweep: dict[str, Any] | None = None, **more: Any) -> DeviceSweep:
     known = {"sweep": make.SWEEP | (sweep or {}), "hardware": "NVIDIA H200", "environments": [make.ENVIRONMENT]}
-    return Subject(**{**known, "rows": rows, **more})
+    return DeviceSweep(**{**known, "rows": rows, **more})
 
 
-def site(out: Path, *subjects: Subject, database: str = "sqlite:///results/effbench.db", **more: Any) -> Path:
+def site(out: Path, *device_sweeps: DeviceSweep, database: str = "sqlite:///results/effbench.db", **more: Any) -> Path:
     """Writes a site; returns its folder."""
-    known = {"sweeps": [one.sweep for one in subjects], "environments": [make.ENVIRONMENT] if subjects else []}
-    write_site(Material(database=database, subjects=subjects, **{**known, **more}), out)
+    known = {
+        "sweeps": [one.sweep for one in device_sweeps],
+        "environments": [make.ENVIRONMENT] if device_sweeps else [],
+    }
+    write_site(ReportData(database=database, device_sweeps=device_sweeps, **{**known, **more}), out)
     return out
 
 
-def page_of(folder: Path, one: Subject, name: str) -> Path:
+def page_of(folder: Path, one: DeviceSweep, name: str) -> Path:
     return folder / one.slug / f"{name}.html"
 
 
@@ -129,3 +132,13 @@ def visits(browser: Any, ready: str) -> Iterator[Callable[..., Visit]]:
     yield open
     for one in opened:
         one.page.close()
+
+
+def assert_accessible(one: Visit) -> None:
+    """axe-core finds no serious violation, with everything opened."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    one.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    found = Axe().run(one.page).response["violations"]
+    bad = [(item["id"], item["nodes"][0]["html"][:200]) for item in found if item["impact"] in ("serious", "critical")]
+    assert bad == []

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-import pandas as pd
-
-from effbench.analysis.swept import MODES
+from effbench.analysis.row_labels import MODES
 
 #: Speedup of a mode over eager at bs 1; it halves towards 1 with every eightfold batch size.
 GAIN = dict(zip(MODES, (1.0, 1.3, 2.4, 1.35, 1.6, 2.5, 2.8), strict=True))
@@ -58,7 +55,8 @@ def row(model: str = "mlp", bs: int = 1, mode: str = "eager", **more: Any) -> di
         "energy_mj": 30.0, "rel_error": 1e-3, "graph_breaks": 0, "recompiles": 0, "cudagraph_skips": 0,
         "flops": 1e9, "min_bytes": 1e6, "roofline_fraction": 0.4,
         "gpu_name": "NVIDIA H200", "torch_version": "2.13.0", "python": "3.12.4",
-        "environment_id": "0123456789abcdef", "cell_key": f"{model}-{bs}-{mode}-{dtype}", "params": json.dumps(params),
+        "environment_id": "0123456789abcdef", "cell_key": f"{model}-{bs}-{mode}-{dtype}", "params": params,
+        "unsteady_trials": 0,
     }  # fmt: skip
     return values | more
 
@@ -76,8 +74,8 @@ def rows(models=("mlp", "resnet50", "transformer"), sizes=(1, 8, 64), modes=MODE
     return [row(model, bs, mode) for model in models for bs in sizes for mode in modes]
 
 
-def sample(**more: Any) -> pd.DataFrame:
-    """The frame of a plausible sweep in which a few results are not ok and one is slower than eager."""
+def sample(**more: Any) -> list[dict[str, Any]]:
+    """The rows of a plausible sweep in which a few results are not ok and one is slower than eager."""
     bad = {
         ("transformer", 64, "max-autotune"): ("oom", "CUDA out of memory: tried to allocate 12.5 GiB"),
         ("transformer", 64, "eager"): ("timeout", "no answer within 600 s in phase timing"),
@@ -96,10 +94,10 @@ def sample(**more: Any) -> pd.DataFrame:
             item |= {"speedup": 0.71, "speedup_ci_low": 0.52, "speedup_ci_high": 0.97, "latency_ms": 12.4}
             item |= {"latency_ci_low_ms": 9.1, "latency_ci_high_ms": 16.9}
         out.append(item)
-    return pd.DataFrame(out)
+    return out
 
 
-def cpu_quick() -> pd.DataFrame:
+def cpu_quick() -> list[dict[str, Any]]:
     """One trial each on a CPU: no interval, no period, no device memory."""
     absent = {
         "latency_ci_low_ms", "latency_ci_high_ms", "speedup_ci_low", "speedup_ci_high", "period_ms", "gpu_busy_ms",
@@ -109,7 +107,7 @@ def cpu_quick() -> pd.DataFrame:
     }  # fmt: skip
     out = [row("mlp", 1, mode, device="cpu", dtype="float32", trials=1) for mode in ("eager", "default")]
     out += [failed("mlp", 1, "cuda-graph", "unsupported", "needs CUDA", device="cpu", dtype="float32", gpu_name=None)]
-    return pd.DataFrame([item | dict.fromkeys(absent) for item in out])
+    return [item | dict.fromkeys(absent) for item in out]
 
 
 SWEEP: dict[str, Any] = {

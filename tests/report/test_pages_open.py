@@ -6,7 +6,8 @@ import ledger_sweeps
 import pytest
 from browsing import EVIL, Visit, until
 
-from effbench.commands.material import gather
+from effbench.commands.ledgers import ledger
+from effbench.report.data import read
 from effbench.report.site.build import write_site
 from effbench.report.site.pages import all_pages
 from effbench.store import Store
@@ -23,15 +24,16 @@ def site(tmp_path_factory):
     database, _ = ledger_sweeps.fill(tmp_path_factory.mktemp("database"))
     folder = tmp_path_factory.mktemp("site")
     with Store.open(database.path) as store:
-        material = gather(store, str(database.path))
-        write_site(material, folder)
-    return folder, folder / material.subjects[0].slug
+        data = read(store, str(database.path))
+        data.claims = ledger(store)
+    write_site(data, folder)
+    return folder, folder / data.device_sweeps[0].slug
 
 
 @pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.name)
 def test_page_opens(chromium, site, page):
-    folder, of_subject = site
-    where = (of_subject if page.of_subject else folder) / f"{page.name}.html"
+    folder, of_sweep = site
+    where = (of_sweep if page.of_device_sweep else folder) / f"{page.name}.html"
     with Visit(chromium, where, width=390) as one:
         one.home = folder.resolve().as_uri()
         until(one.page, READY.get(page.name, "true"))

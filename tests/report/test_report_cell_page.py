@@ -6,18 +6,19 @@ import dataclasses
 
 import numpy as np
 import pytest
-from browsing import EVIL, Visit, page_of, site, subject, until
+from browsing import EVIL, Visit, assert_accessible, page_of, site, until
 from made_sweeps import a_cell
-from test_report_cells import GPU, content, record, trial
+from test_report_cells import GPU, LATER, content, record, report_of, trial
 
 from effbench.cell import Status, Trial
-from effbench.commands.material import gather
 from effbench.metrics import METRICS
+from effbench.report.site.build import write_site
+from effbench.report.site.pages import cell as cell_page
 from effbench.store import Store
 
-LATER = dataclasses.replace(GPU, torch_version="2.14.0")
 MODEL = {"name": EVIL[0], "module": {"_target_": "nets.Net", "text": EVIL[1]}, "inputs": [], "tolerance": None,
          "allow_nonfinite": False}  # fmt: skip
+DETAILS = "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
 
 
 @pytest.fixture(scope="module")
@@ -38,21 +39,22 @@ def made(tmp_path_factory):
         graph: [failed],
         many: [trial(many, number, count=30, started_at=None) for number in range(14)],
         evil: [hostile],
-    }, [GPU, LATER], name=EVIL[0])  # fmt: skip
+    }, GPU, LATER, name=EVIL[0])  # fmt: skip
+    (one,) = report_of(folder / "r.db").device_sweeps
     with Store.open(folder / "r.db") as store:
-        material = gather(store, EVIL[6])
-        out = site(folder / "site", *material.subjects)
         rows = store.results()
-    (one,) = material.subjects
-    return page_of(out, one, "cell"), {"eager": eager, "graph": graph, "many": many, "evil": evil}, rows, one
+    keys = {"eager": eager.key, "graph": graph.key, "many": many.key, "evil": evil.key}
+    return page_of(site(folder / "site", one), one, "cell"), keys, rows
 
 
 @pytest.fixture
 def visit(chromium, made):
     opened = []
 
-    def open(after="", **more):
-        opened.append(Visit(chromium, made[0], after=after, **more))
+    def open(name="", after="", **more):
+        """`name`: of a cell, or an address that begins with #."""
+        key = name if name.startswith("#") else f"#cell={made[1][name]}" if name else ""
+        opened.append(Visit(chromium, made[0], after=key + after, **more))
         one = opened[-1]
         until(one.page, "document.querySelector('#cell').childElementCount || document.querySelector('#list table')")
         until(one.page, "[...document.querySelectorAll('#samples .chart')].every((chart) => chart.dataset.drawn)")
@@ -64,31 +66,26 @@ def visit(chromium, made):
 
 
 def test_a_deep_link_opens_its_cell(visit, made):
-    _, cells, rows, _ = made
-    key = cells["eager"].key
-    one = visit(f"#cell={key}&env={GPU.id}")
+    key = made[1]["eager"]
+    one = visit("eager", f"&env={GPU.id}")
     assert one.page.locator("#cell").get_attribute("data-cell") == key
     assert one.page.locator("h1").inner_text() == "mlp torch_version=2.13.0 bs=8 eager bfloat16"
-    row = next(row for row in rows if row["cell_key"] == key and row["environment_id"] == GPU.id)
-    told = dict(
-        zip(one.texts("#metrics tbody td:nth-child(1)"), one.texts("#metrics tbody td:nth-child(2)"), strict=True)
-    )
-    assert told == {METRICS[name].title: METRICS[name].format(row[name]) for name in METRICS if row[name] is not None}
+    row = next(row for row in made[2] if row["cell_key"] == key and row["environment_id"] == GPU.id)
+    cells = [one.texts(f"#metrics tbody td:nth-child({place})") for place in (1, 2)]
+    known = {METRICS[name].title: METRICS[name].format(row[name]) for name in METRICS if row[name] is not None}
+    assert dict(zip(*cells, strict=True)) == known
     assert one.page.locator("#samples .chart .main-svg").count() >= 3
     assert one.texts("#trials > div thead th")[-3:] == ["round 1", "round 2", "round 3"]
     assert one.texts("#kernels tbody tr:first-child td:first-child") == ["gemm<bf16>"]
+    drawn = one.page.evaluate("document.querySelector('#samples .chart').data[0].y")
+    given = np.asarray(trial(a_cell(), 0).samples["latency_ms"], dtype="<f4")
+    assert drawn == given[np.arange(200) * 299 // 199].tolist(), "the points are the samples"
+    assert one.page.locator("#cell a", has_text="its history").get_attribute("href") == f"../history.html#cell={key}"
     one.assert_quiet()
 
 
-def test_it_leads_to_its_history(visit, made):
-    one = visit(f"#cell={made[1]['eager'].key[:16]}")
-    link = one.page.locator("#cell a", has_text="its history").get_attribute("href")
-    assert link == f"../history.html#cell={made[1]['eager'].key}"
-
-
 def test_a_short_key_and_an_environment(visit, made):
-    key = made[1]["eager"].key
-    one = visit(f"#cell={key[:12]}&env={LATER.id}")
+    one = visit(f"#cell={made[1]['eager'][:12]}&env={LATER.id}")
     assert one.page.locator("#environment").input_value() == LATER.id
     one.page.locator("#environment").select_option(GPU.id)
     until(one.page, f"location.hash.includes('{GPU.id}')")
@@ -96,24 +93,35 @@ def test_a_short_key_and_an_environment(visit, made):
     one.assert_quiet()
 
 
+def test_the_history_leads_to_the_environment_of_its_point(tmp_path, chromium):
+    cell = a_cell()
+    record(tmp_path / "r.db", {cell: [trial(cell)]}, GPU)
+    record(tmp_path / "r.db", {cell: [trial(cell)]}, GPU, LATER)
+    write_site(report_of(tmp_path / "r.db"), tmp_path / "site")
+    with Visit(chromium, tmp_path / "site" / "history.html", after=f"#cell={cell.key}") as one:
+        until(one.page, "document.querySelector('#series')?.dataset.series")
+        (link,) = one.page.locator("#series-cells a").all()
+        environment = link.get_attribute("href").partition("&env=")[2]
+        assert environment in (GPU.id, LATER.id)
+        link.click()
+        one.page.wait_for_url("**/cell.html*")
+        until(one.page, f"document.querySelector('#environment')?.value === '{environment}'")
+
+
 def test_the_speedup_table_leads_here(made, chromium):
-    path, cells, *_ = made
+    path, keys, _ = made
     with Visit(chromium, path.parent / "speedups.html") as one:
-        one.page.locator(f"#grid a[href='cell.html#cell={cells['eager'].key[:16]}&env={LATER.id}']").first.click()
-        until(
-            one.page, f"(document.querySelector('#cell') || {{dataset: {{}}}}).dataset.cell === '{cells['eager'].key}'"
-        )
+        one.page.locator(f"#grid a[href='cell.html#cell={keys['eager'][:16]}&env={LATER.id}']").first.click()
+        until(one.page, f"document.querySelector('#cell')?.dataset.cell === '{keys['eager']}'")
         assert one.page.locator("#environment").input_value() == LATER.id
 
 
-def test_timers_are_switched_and_the_numbers_follow(visit, made):
-    one = visit(f"#cell={made[1]['eager'].key}")
+def test_timers_are_switched_and_the_numbers_follow(visit):
+    one = visit("eager")
     place = one.page.locator("#samples > div")
-    assert place.get_attribute("data-timer") == "latency_ms"
     assert one.texts("#samples .switch button") == ["latency", "period", "warm-up calls"]
     one.page.locator("#samples .switch button", has_text="warm-up").click()
-    assert place.get_attribute("data-timer") == "warmup_ms"
-    assert "36 samples of 3 trials" in place.inner_text()
+    assert place.get_attribute("data-timer") == "warmup_ms" and "36 samples of 3 trials" in place.inner_text()
     one.page.locator("#samples summary").click()
     until(one.page, "document.querySelector('#samples details table tbody tr')")
     counts = one.page.evaluate(
@@ -123,25 +131,15 @@ def test_timers_are_switched_and_the_numbers_follow(visit, made):
     one.assert_quiet()
 
 
-def test_the_points_in_the_browser_are_the_samples(visit, made):
-    _, cells, *_ = made
-    one = visit(f"#cell={cells['eager'].key}")
-    drawn = one.page.evaluate("document.querySelector('#samples .chart').data[0].y")
-    given = np.asarray(trial(cells["eager"], 0).samples["latency_ms"], dtype="<f4")
-    places = np.arange(200) * 299 // 199
-    assert drawn == given[places].tolist()
-
-
-def test_a_failure_says_what_and_what_else_there_is(visit, made):
-    _, cells, *_ = made
-    one = visit(f"#cell={cells['graph'].key}")
+def test_a_failure_and_what_is_next_to_it(visit, made):
+    _, keys, _ = made
+    one = visit("graph")
     assert "in prepare: boom" in one.page.locator("#errors").inner_text()
-    assert one.texts("#errors pre") == ["Trace\nboom"]
-    assert one.page.locator("#samples").count() == 0
+    assert one.texts("#errors pre") == ["Trace\nboom"] and one.page.locator("#samples").count() == 0
     one.page.locator("#neighbours a", has_text="eager").click()
-    until(one.page, f"document.querySelector('#cell').dataset.cell === '{cells['eager'].key}'")
+    until(one.page, f"document.querySelector('#cell').dataset.cell === '{keys['eager']}'")
     one.page.go_back()
-    until(one.page, f"document.querySelector('#cell').dataset.cell === '{cells['graph'].key}'")
+    until(one.page, f"document.querySelector('#cell').dataset.cell === '{keys['graph']}'")
     one.assert_quiet()
 
 
@@ -151,26 +149,22 @@ def test_without_a_cell_the_list(visit, made):
     one.page.locator("#list select[data-column=mode]").select_option("cuda-graph")
     assert len(one.texts("#list tbody tr")) == 2
     one.page.locator("#list tbody a").first.click()
-    until(one.page, f"document.querySelector('#cell').dataset.cell === '{made[1]['graph'].key}'")
+    until(one.page, f"document.querySelector('#cell').dataset.cell === '{made[1]['graph']}'")
     assert one.page.locator("#all").is_hidden()
-    one.assert_quiet()
+    for address in (f"#cell={'0' * 64}", "#cell=zzz", "#cell=__proto__", "#cell=%3Cimg%20src=x%20onerror=alert(1)%3E"):
+        gone = visit(address)
+        assert "No cell of this sweep has the key" in gone.page.locator("#cell").inner_text()
+        assert gone.page.locator("img").count() == 0
+        gone.assert_quiet()
 
 
-def test_a_cell_that_is_not_here(visit):
-    for after in (f"#cell={'0' * 64}", "#cell=zzz", "#cell=__proto__", "#cell=%3Cimg%20src=x%20onerror=alert(1)%3E"):
-        one = visit(after)
-        assert "No cell of this sweep has the key" in one.page.locator("#cell").inner_text()
-        assert one.page.locator("img").count() == 0
-        one.assert_quiet()
-
-
-def test_names_of_users_are_text_and_nothing_else(visit, made):
-    one = visit(f"#cell={made[1]['evil'].key}")
-    one.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+def test_names_of_users_are_text_and_nothing_else(visit):
+    one = visit("evil")
+    one.page.evaluate(DETAILS)
     assert one.page.locator("img, main svg[onload], a[href^='javascript'], td b, th b").count() == 0
     text = one.page.locator("main").inner_text()
-    for name in (EVIL[0], EVIL[1], EVIL[6]):
-        assert name in text
+    assert all(name in text for name in (EVIL[0], EVIL[1], EVIL[6]))
+    assert "No command says this cell" in one.page.locator("#again").inner_text()
     one.page.locator("#samples .switch button", has_text="<img").click()
     until(one.page, "document.querySelector('#samples > div').dataset.timer.includes('<img')")
     one.page.locator("#samples .chart").first.hover(position={"x": 200, "y": 120})
@@ -179,43 +173,21 @@ def test_names_of_users_are_text_and_nothing_else(visit, made):
 
 
 @pytest.mark.parametrize("name", ["eager", "graph", "many", "evil", ""])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_no_wider_than_a_phone(visit, made, name, theme):
-    one = visit(f"#cell={made[1][name].key}" if name else "", width=390, theme=theme)
-    one.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+def test_no_wider_than_a_phone(visit, name):
+    one = visit(name, width=390, theme="dark")
+    one.page.evaluate(DETAILS)
     assert one.page.evaluate("document.documentElement.scrollWidth") <= 390
+    if name == "many":
+        assert one.texts("#trials > div tbody td:first-child") == [f"round {number}" for number in range(1, 15)]
     one.assert_quiet()
-
-
-def test_many_trials_are_rows(visit, made):
-    one = visit(f"#cell={made[1]['many'].key}")
-    assert one.texts("#trials > div tbody td:first-child") == [f"round {number}" for number in range(1, 15)]
-
-
-def test_figures_follow_the_theme(visit, made):
-    one = visit(f"#cell={made[1]['eager'].key}", theme="light")
-    ink = "getComputedStyle(document.querySelector('#samples .chart .xtick text')).fill"
-    before = one.page.evaluate(ink)
-    one.page.emulate_media(color_scheme="dark")
-    until(one.page, f"{ink} !== '{before}'")
-    one.assert_quiet()
-
-
-def test_the_command_is_on_the_page(visit, made):
-    one = visit(f"#cell={made[1]['evil'].key}")
-    assert "No command says this cell" in one.page.locator("#again").inner_text()
 
 
 def test_every_key_is_in_the_file_that_the_page_looks_in(tmp_path, monkeypatch, chromium):
-    from effbench.report.site.pages import cell as cell_page
-
     monkeypatch.setattr(cell_page, "CHUNK", 3000)
     cells = [a_cell(bs=size) for size in range(1, 13)]
     record(tmp_path / "r.db", {one: [trial(one, count=20)] for one in cells})
-    with Store.open(tmp_path / "r.db") as store:
-        material = gather(store, "r.db")
-        out = site(tmp_path / "site", *material.subjects)
-    page = page_of(out, material.subjects[0], "cell")
+    (own,) = report_of(tmp_path / "r.db").device_sweeps
+    page = page_of(site(tmp_path / "site", own), own, "cell")
     assert len(content(page.parent / "data" / "cell-index.js")["chunks"]) > 3
     with Visit(chromium, page) as one:
         for cell in cells:
@@ -224,22 +196,7 @@ def test_every_key_is_in_the_file_that_the_page_looks_in(tmp_path, monkeypatch, 
         one.assert_quiet()
 
 
-def test_a_subject_of_which_nobody_gave_the_trials(tmp_path):
-    import synthetic as make
-
-    one = subject(make.sample().to_dict("records"))
-    page = page_of(site(tmp_path, one), one, "cell")
-    assert content(page.parent / "data" / "cell-index.js")["chunks"] == []
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["eager", "graph", None])
-def test_accessible(visit, made, name, theme):
-    """axe-core finds no serious violation, with everything opened."""
-    from axe_playwright_python.sync_playwright import Axe
-
-    one = visit(f"#cell={made[1][name].key}" if name else "", theme=theme)
-    one.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-    found = Axe().run(one.page).response["violations"]
-    bad = [(item["id"], item["nodes"][0]["html"]) for item in found if item["impact"] in ("serious", "critical")]
-    assert bad == []
+@pytest.mark.parametrize("name", ["eager", "graph", ""])
+def test_accessible(visit, name, theme):
+    assert_accessible(visit(name, theme=theme))

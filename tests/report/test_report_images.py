@@ -7,15 +7,15 @@ import sys
 
 import pytest
 import synthetic as make
-from browsing import chromium_path, subject
+from browsing import chromium_path, device_sweep
 
 from effbench.errors import UsageError
-from effbench.report.site import images
+from effbench.report.figures import images
 
 
 @pytest.fixture
 def one():
-    return subject([make.row("<b>mlp</b>", bs, mode) for bs in (1, 8) for mode in ("eager", "default")])
+    return device_sweep([make.row("<b>mlp</b>", bs, mode) for bs in (1, 8) for mode in ("eager", "default")])
 
 
 @pytest.mark.slow
@@ -32,18 +32,12 @@ def test_every_figure_is_a_file_with_title_and_legend(one, tmp_path, monkeypatch
 
 
 def test_nothing_to_draw_writes_nothing(tmp_path):
-    failed = subject([make.failed("mlp", 1, "eager", "error", "boom")])
+    failed = device_sweep([make.failed("mlp", 1, "eager", "error", "boom")])
     assert images.write_images([failed], tmp_path, "png") == []
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_kaleido_it_says_what_to_install(one, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "kaleido", None)
-    with pytest.raises(UsageError, match=r"pip install 'effbench\[export\]'"):
-        images.write_images([one], tmp_path, "png")
-
-
-def test_without_a_browser_it_says_what_to_install(one, tmp_path, monkeypatch):
+def test_what_is_missing_is_named(one, tmp_path, monkeypatch):
     import plotly.io
 
     def write(*args, **kwargs):
@@ -51,4 +45,7 @@ def test_without_a_browser_it_says_what_to_install(one, tmp_path, monkeypatch):
 
     monkeypatch.setattr(plotly.io, "write_images", write)
     with pytest.raises(UsageError, match="Chrome or Chromium"):
+        images.write_images([one], tmp_path, "png")
+    monkeypatch.setitem(sys.modules, "kaleido", None)
+    with pytest.raises(UsageError, match=r"pip install 'effbench\[export\]'"):
         images.write_images([one], tmp_path, "png")

@@ -7,18 +7,19 @@ from urllib.parse import quote, unquote, urlparse
 
 import pytest
 import synthetic as make
-from browsing import EVIL, Visit, page_of, site, subject, until
+from browsing import EVIL, Visit, assert_accessible, device_sweep, page_of, site, until
 
-from effbench.report.site.pages.base import MODELS_A_PAGE
+from effbench.report.site.page import MODELS_A_PAGE
 
 SHARED = "plotly.min.js"
 MOST = 5 * 10**6
 NAMES = [f"model-{number}" for number in range(MODELS_A_PAGE * 2)] + [EVIL[0], "model=1&page=3"]
+FIRST, SECOND, THIRD = NAMES[:MODELS_A_PAGE], NAMES[MODELS_A_PAGE : 2 * MODELS_A_PAGE], NAMES[2 * MODELS_A_PAGE :]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    one = subject(make.rows(models=NAMES, sizes=(1, 8), modes=("eager", "default")))
+    one = device_sweep(make.rows(models=NAMES, sizes=(1, 8), modes=("eager", "default")))
     return site(tmp_path_factory.mktemp("models"), one), one
 
 
@@ -41,101 +42,79 @@ def shown(one, section="latency"):
 
 def test_a_page_of_models_at_a_time(visit):
     one = visit()
-    assert shown(one) == NAMES[:MODELS_A_PAGE] == shown(one, "throughput")
+    assert shown(one) == FIRST == shown(one, "throughput")
     back, on = one.page.locator("button[data-step]").all()
     assert back.is_disabled() and not on.is_disabled()
     on.focus()
     one.page.keyboard.press("Enter")
-    assert shown(one) == NAMES[MODELS_A_PAGE : 2 * MODELS_A_PAGE]
+    assert shown(one) == SECOND
     one.page.keyboard.press("Enter")
-    assert shown(one) == NAMES[2 * MODELS_A_PAGE :] and "page=3" in one.page.url
+    assert shown(one) == THIRD and "page=3" in one.page.url
     assert on.is_disabled() and one.page.evaluate("document.activeElement.dataset.step") == "-1"
     one.draw()
     assert one.page.locator("#latency figure:not([hidden]) .main-svg").count() > 0
+    one.page.emulate_media(media="print")
+    assert one.page.locator("#models-page").is_visible(), "which models are printed"
     one.page.locator("#models-page").select_option(index=0)
-    assert shown(one) == NAMES[:MODELS_A_PAGE] and "page" not in one.page.url
+    assert shown(one) == FIRST and "page" not in one.page.url
     one.assert_quiet()
 
 
-def test_only_what_is_shown_is_loaded(visit):
+def test_only_what_is_shown_is_loaded_with_its_numbers(visit):
     one = visit("#page=2")
     loaded = {unquote(urlparse(url).path).rpartition("/")[2] for url in one.requests}
     assert f"scaling-latency-{MODELS_A_PAGE}.js" in loaded and "scaling-latency-0.js" not in loaded
     assert not any("numbers" in name for name in loaded)
-
-
-def test_the_numbers_are_of_the_models_shown(visit):
     one = visit("#page=3")
     one.page.locator("#latency summary").click()
     rows = "#latency tbody tr"
     until(one.page, f"document.querySelectorAll('{rows}').length === 8")
-    assert {row.split("\t")[0] for row in one.texts(rows)} == set(NAMES[2 * MODELS_A_PAGE :])
+    assert {row.split("\t")[0] for row in one.texts(rows)} == set(THIRD)
     one.page.locator("#model").select_option(label="model-30")
     until(one.page, f"document.querySelectorAll('{rows}').length === 4")
-    assert {row.split("\t")[0] for row in one.texts(rows)} == {"model-30"}
-    assert shown(one) == ["model-30"]
+    assert {row.split("\t")[0] for row in one.texts(rows)} == {"model-30"} == set(shown(one))
     one.page.locator("button[data-step='1']").click()  # on from where this model is
-    assert shown(one) == NAMES[2 * MODELS_A_PAGE :]
+    assert shown(one) == THIRD
 
 
-@pytest.mark.parametrize("name", ["model-30", EVIL[0], "model=1&page=3"])
-def test_a_link_opens_its_model(visit, name):
-    one = visit(f"#model={quote(name, safe='')}")
-    assert shown(one) == [name] == shown(one, "throughput")
-    one.page.locator("#model").select_option("")
-    assert name in shown(one), "all: the page where it is"
-    one.assert_quiet()
-
-
-def test_an_address_that_names_nothing(visit):
+def test_addresses(visit):
+    for name in ("model-30", EVIL[0], "model=1&page=3"):
+        one = visit(f"#model={quote(name, safe='')}")
+        assert shown(one) == [name] == shown(one, "throughput")
+        one.page.locator("#model").select_option("")
+        assert name in shown(one), "all: the page where it is"
+        one.assert_quiet()
     one = visit("#page=99")
-    assert shown(one) == NAMES[:MODELS_A_PAGE]
+    assert shown(one) == FIRST
     for after in ("page=0", "page=-1", "page=1e0", "page=x", f"model={quote(EVIL[1])}"):
         one.page.evaluate("location.hash = '#page=2'")
         until(one.page, "document.querySelector('figure[data-at]').hidden")
-        assert shown(one) == NAMES[MODELS_A_PAGE : 2 * MODELS_A_PAGE]
+        assert shown(one) == SECOND
         one.page.evaluate("hash => { location.hash = hash }", after)
         until(one.page, "!document.querySelector('figure[data-at]').hidden")
-        assert shown(one) == NAMES[:MODELS_A_PAGE]
+        assert shown(one) == FIRST
     one.assert_quiet()
-
-
-def test_the_page_that_is_shown_is_printed(visit):
-    one = visit("#page=2", page="cost")
-    one.page.emulate_media(media="print")
-    figures = one.page.locator("#memory figure:visible")
-    assert figures.count() == MODELS_A_PAGE
-    drawn = (
-        "[...document.querySelectorAll('#memory figure:not([hidden])')].every((one) => one.querySelector('.main-svg'))"
-    )
-    assert one.page.evaluate(drawn)
-    assert one.page.locator("#models-page").is_visible(), "which models these are"
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_pager_is_accessible_and_fits_a_phone(visit, theme):
-    from axe_playwright_python.sync_playwright import Axe
-
     one = visit(width=390, theme=theme)
     assert one.page.evaluate("document.documentElement.scrollWidth") <= 390
-    found = Axe().run(one.page).response["violations"]
-    assert [item["id"] for item in found if item["impact"] in ("serious", "critical")] == []
+    assert_accessible(one)
 
 
 def test_few_models_are_all_there(chromium, tmp_path):
-    one = subject(make.rows(models=NAMES[:5], sizes=(1, 8), modes=("eager", "default")))
+    one = device_sweep(make.rows(models=NAMES[:5], sizes=(1, 8), modes=("eager", "default")))
     with Visit(chromium, page_of(site(tmp_path, one), one, "scaling")) as page:
         assert shown(page) == NAMES[:5] and page.page.locator(".pager").count() == 0
         page.page.locator("#model").select_option(label="model-3")
         assert shown(page) == ["model-3"] and "model=model-3" in page.page.url
-        page.page.locator("#latency summary").click()
-        until(page.page, "document.querySelectorAll('#latency tbody tr').length === 20")
 
 
 def test_no_page_loads_more_than_it_may(chromium, tmp_path):
     """10,000 cells, everything on the page drawn and every table opened."""
     models = [f"llama-decode-{64 * number}" for number in range(159)]
-    one = subject(make.rows(models=models, sizes=tuple(2**power for power in range(9))))
+    one = device_sweep(make.rows(models=models, sizes=tuple(2**power for power in range(9))))
     folder = site(tmp_path, one)
     for name in ("scaling", "cost", "speedups", "failures"):
         with Visit(chromium, page_of(folder, one, name)) as page:

@@ -8,57 +8,46 @@ from typing import Any
 import pandas as pd
 
 from effbench.metrics import METRICS
-from effbench.report.figures.base import Figure, hover, layout, log_axis, safe
-from effbench.report.figures.curves import add_marks
-from effbench.report.figures.drawing import Drawing
+from effbench.report.figures.base import KEYS, Drawing, Figure, hover, log_axis, of_baseline, scatter_marks
 
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
-    """Columns: case, bs, series, series_rank, launch_ratio, speedup, speedup_ci_low, speedup_ci_high, gpu_busy_ms,
-    enqueue_ms (the last two of the baseline).
+    """Columns: KEYS, launch_ratio, speedup with its bounds; gpu_busy_ms and enqueue_ms of the baseline.
 
     `launch_ratio`: the baseline's enqueue time ÷ its GPU busy time; above 1 the host is slower than the GPU. A row for
     each `ok` result of another mode whose baseline was profiled.
     """
     ok = frame[frame["status"] == "ok"]
-    base = ok[ok["is_baseline"] & (ok["gpu_busy_ms"] > 0) & (ok["enqueue_ms"] > 0)]
-    base = base.drop_duplicates(["case", "bs"]).set_index(["case", "bs"])[["gpu_busy_ms", "enqueue_ms"]]
-    others = ok.loc[~ok["is_baseline"] & (ok["speedup"] > 0), COLUMNS]
-    out = others.merge(base, how="inner", left_on=["case", "bs"], right_index=True)
-    out["launch_ratio"] = out["enqueue_ms"] / out["gpu_busy_ms"]
-    return out.reset_index(drop=True)
+    base = of_baseline(ok[(ok["gpu_busy_ms"] > 0) & (ok["enqueue_ms"] > 0)], ["gpu_busy_ms", "enqueue_ms"])
+    others = ok.loc[~ok["is_baseline"] & (ok["speedup"] > 0), [*KEYS, "speedup", "speedup_ci_low", "speedup_ci_high"]]
+    table = others.merge(base, how="inner", left_on=["case", "bs"], right_index=True)
+    table["launch_ratio"] = table["enqueue_ms"] / table["gpu_busy_ms"]
+    return table.reset_index(drop=True)
 
 
 def draw(table: pd.DataFrame) -> Drawing:
-    """Speedup over the launch ratio, both logarithmic, a mark for each result."""
+    """Draw speedup over the launch ratio, both logarithmic, a mark for each result."""
     figure = Drawing(
-        layout=layout(
-            400,
-            xaxis=log_axis("the baseline's enqueue time ÷ GPU busy time (×)", table["launch_ratio"]),
-            yaxis=log_axis("speedup (×)", pd.concat([table["speedup"], pd.Series([1.0])])),
-        )
+        400,
+        xaxis=log_axis("the baseline's enqueue time ÷ GPU busy time (×)", table["launch_ratio"]),
+        yaxis=log_axis("speedup (×)", pd.concat([table["speedup"], pd.Series([1.0])])),
     )
-    figure.add_hline(y=1, line={"width": 1, "color": "#8a929c"})
+    figure.add_line("y", 1)
     if table["launch_ratio"].min() < 1 < table["launch_ratio"].max():
-        figure.add_vline(x=1, line={"width": 1, "dash": "dot", "color": "#8a929c"})
-    add_marks(figure, table, "launch_ratio", "speedup", _hover)
+        figure.add_line("x", 1, dash="dot")
+    scatter_marks(figure, table, "launch_ratio", "speedup", text)
     return figure
 
 
-def _hover(item: Any) -> str:
+def text(row: Any) -> str:
     interval = ""
-    if not math.isnan(item.speedup_ci_low):
-        interval = f"95 % interval {item.speedup_ci_low:.2f}–{item.speedup_ci_high:.2f}"
-    enqueue, busy = METRICS["enqueue_ms"].format(item.enqueue_ms), METRICS["gpu_busy_ms"].format(item.gpu_busy_ms)
-    return hover(
-        f"<b>{METRICS['speedup'].format(item.speedup)}</b> · {safe(item.series)}",
-        f"{safe(item.case)} · bs {item.bs}",
-        interval,
-        f"the baseline enqueues for {enqueue}, its kernels run {busy}",
-    )
+    if not math.isnan(row.speedup_ci_low):
+        interval = f"95 % interval {row.speedup_ci_low:.2f}–{row.speedup_ci_high:.2f}"
+    enqueue, busy = METRICS["enqueue_ms"].format(row.enqueue_ms), METRICS["gpu_busy_ms"].format(row.gpu_busy_ms)
+    launching = f"the baseline enqueues for {enqueue}, its kernels run {busy}"
+    return hover(row, METRICS["speedup"].format(row.speedup), interval, launching)
 
 
-COLUMNS = ["case", "bs", "series", "series_rank", "speedup", "speedup_ci_low", "speedup_ci_high"]
 FIGURE = Figure(
     name="launch-bound",
     title="Why graphs help",
@@ -69,8 +58,8 @@ FIGURE = Figure(
     absent="It needs a profiled baseline (CUDA, protocol.profile=true) and an ok result of another mode.",
     data=data,
     draw=draw,
-    numbers={"case": "model", "bs": "bs (samples)", "series": "mode", "launch_ratio": "launch ratio (×)",
-             "speedup": "speedup (×)", "speedup_ci_low": "95 % low (×)", "speedup_ci_high": "95 % high (×)",
-             "enqueue_ms": "baseline's enqueue (ms)", "gpu_busy_ms": "baseline's GPU busy (ms)"},
+    numbers={"launch_ratio": "launch ratio (×)", "speedup": "speedup (×)", "speedup_ci_low": "95 % low (×)",
+             "speedup_ci_high": "95 % high (×)", "enqueue_ms": "baseline's enqueue (ms)",
+             "gpu_busy_ms": "baseline's GPU busy (ms)"},
     modes=True,
 )  # fmt: skip

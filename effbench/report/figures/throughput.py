@@ -8,60 +8,41 @@ from typing import Any
 import pandas as pd
 
 from effbench.metrics import METRICS
-from effbench.report.figures import curves
-from effbench.report.figures.base import Figure, hover, safe
-from effbench.report.figures.drawing import Drawing
-from effbench.report.speedup_table import UNKNOWN
+from effbench.report.figures.base import KEYS, Figure, hover
+from effbench.report.figures.curves import Curve
 
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
-    """Columns: case, bs, series, series_rank, throughput_per_s, throughput_low, throughput_high, period_ms, trials.
-
-    The bounds are those of what the throughput was made of: the period, without one the latency.
-    """
-    out = frame[["case", "bs", "series", "series_rank", "throughput_per_s", "period_ms", "trials"]].copy()
+    """Columns: KEYS, trials, throughput_per_s, throughput_low, throughput_high, period_ms. The bounds are those of the
+    time that the throughput was made of: the period, or the latency without one."""
+    table = frame[[*KEYS, "throughput_per_s", "period_ms", "trials"]].copy()
     has_period = frame["period_ms"].notna()
-    of_period = {name: frame.get(f"period_ci_{name}_ms", math.nan) for name in ("low", "high")}
+    middle = frame["latency_ms"].where(~has_period, frame["period_ms"])
     for name, other in (("low", "high"), ("high", "low")):  # the longer the period, the less throughput
-        bound = frame[f"latency_ci_{other}_ms"].where(~has_period, of_period[other])
-        middle = frame["latency_ms"].where(~has_period, frame["period_ms"])
-        out[f"throughput_{name}"] = frame["throughput_per_s"] * middle / bound
-    shown = (frame["status"] == "ok") & (out["throughput_per_s"] > 0)
-    figures = ["throughput_per_s", "throughput_low", "throughput_high", "period_ms"]
-    out[figures] = out[figures].where(shown)
-    bounds = ["throughput_low", "throughput_high"]
-    out[bounds] = out[bounds].mask(out["throughput_high"] > UNKNOWN * out["throughput_low"])
-    return out if shown.any() else out.iloc[:0]
+        bound = frame[f"latency_ci_{other}_ms"].where(~has_period, frame[f"period_ci_{other}_ms"])
+        table[f"throughput_{name}"] = frame["throughput_per_s"] * middle / bound
+    shown = (frame["status"] == "ok") & (table["throughput_per_s"] > 0)
+    return CURVE.data(table, shown, ["throughput_per_s", "throughput_low", "throughput_high", "period_ms"])
 
 
-def draw(table: pd.DataFrame) -> Drawing:
-    """Log-log lines over batch size; with a single batch size, one row of dots a mode."""
-    return curves.draw(table, CURVE)
+def text(row: Any) -> str:
+    interval = ""
+    if not math.isnan(row.throughput_low):
+        interval = f"95 % interval {row.throughput_low:.4g}–{row.throughput_high:.4g} samples/s"
+    return hover(row, METRICS["throughput_per_s"].format(row.throughput_per_s), interval)
 
 
-def _hover(item: Any) -> str:
-    metric = METRICS["throughput_per_s"]
-    lines = [
-        f"<b>{metric.format(item.throughput_per_s)}</b> · {safe(item.series)}",
-        f"{safe(item.case)} · bs {item.bs}",
-    ]
-    if not math.isnan(item.throughput_low):
-        lines.append(f"95 % interval {item.throughput_low:.4g}–{item.throughput_high:.4g} samples/s")
-    return hover(*lines)
-
-
-CURVE = curves.Curve("throughput_per_s", "throughput_low", "throughput_high", "throughput (samples/s)", _hover)
+CURVE = Curve("throughput_per_s", "throughput_low", "throughput_high", "throughput (samples/s)", text)
 FIGURE = Figure(
     name="throughput",
     title="Throughput against batch size",
     order=32,
-    caption="Samples a second of a saturated stream (without a GPU: of one call after the other), on logarithmic axes; "
-    "bands are 95 % intervals. Where a line bends down from the straight, the GPU is full.",
+    caption="Samples per second with back-to-back calls (without a GPU: with one call after the other), on logarithmic "
+    "axes; bands are 95 % intervals. Where a line bends down from the straight, the GPU is full.",
     absent="No result of this sweep has an ok throughput.",
     data=data,
-    draw=draw,
-    numbers={"case": "model", "bs": "bs (samples)", "series": "mode", "throughput_per_s": "throughput (samples/s)",
-             "throughput_low": "95 % low (samples/s)", "throughput_high": "95 % high (samples/s)",
-             "period_ms": "period (ms)", "trials": "trials"},
+    draw=CURVE.draw,
+    numbers={"throughput_per_s": "throughput (samples/s)", "throughput_low": "95 % low (samples/s)",
+             "throughput_high": "95 % high (samples/s)", "period_ms": "period (ms)", "trials": "trials"},
     small_multiples=True,
 )  # fmt: skip

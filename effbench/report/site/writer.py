@@ -62,7 +62,7 @@ class Writer:
 
 
 def claim(out: Path) -> None:
-    """Make a site's folder with an empty list: if writing fails, the next site may still replace what is there."""
+    """Make the folder of a site, with an empty list of files: if writing fails, the next site may still replace it."""
     out.mkdir(parents=True, exist_ok=True)
     if not is_site(out):
         _write_list(out, [])

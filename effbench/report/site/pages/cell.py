@@ -1,121 +1,158 @@
 """One cell: its figures, raw samples, trials, kernels and errors, and the command that runs it again.
 
-One page for all cells of a subject: which it shows stands behind `#cell=` in its address, and its data lies in one of
-the chunk files that the page finds by the key.
+One page for all cells of a device sweep: its address names the cell behind `#cell=`, and the cell's data is in one of
+the chunk files, which the page finds by the key.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import groupby
 from typing import Any
+from urllib.parse import quote
 
-from effbench.analysis.swept import SweptRow, plain
+from effbench.analysis.row_labels import LabelledRow
 from effbench.metrics import METRICS
-from effbench.report.colors import style_of
-from effbench.report.site import cells
-from effbench.report.site.files import Files
-from effbench.report.site.grid import Column, Grid, cell
-from effbench.report.site.material import Subject, TrialFacts
-from effbench.report.site.pages.base import Page, PageFolder
-from effbench.report.site.parts import processes, started
+from effbench.report.colors import glyph_of
+from effbench.report.data import DeviceSweep, Trial
+from effbench.report.figures.base import finite
+from effbench.report.site import cell_data
+from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
+from effbench.report.site.parallel import processes, started
+from effbench.report.site.writer import Writer
+from effbench.table import Column, Shown, Table
 
 #: Characters of a chunk file; a cell alone may have more.
 CHUNK = 800_000
-#: Trials of all subjects from which on several processes write.
+#: Trials of all device sweeps from which on several processes write.
 MANY_TRIALS = 2_000
+#: Characters of a key in links: enough to find it.
+SHORT_KEY = 16
+
+Chunks = list[list[str]]
+
+
+def short_key(key: str) -> str:
+    """Return the start of a hash; another key as it is."""
+    is_hash = len(key) == 64 and all(character in "0123456789abcdef" for character in key)
+    return key[:SHORT_KEY] if is_hash else key
+
+
+def address(device_sweep: DeviceSweep, row: Mapping[str, Any]) -> str:
+    """Return what follows the page's name in the address of a result's cell."""
+    where = f"&env={quote(row['environment_id'], safe='')}" if len(device_sweep.environments) > 1 else ""
+    return f"#cell={quote(short_key(row['cell_key']), safe='')}{where}"
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
-    subject = folder.subject
+    own = folder.device_sweep
     index = {
-        "chunks": folder.begun() if folder.begun else list(chunks_of(folder, Entries(subject, folder))),
-        "facts": [fact.plain() for fact in cells.FACTS],
+        "chunks": folder.chunks(own),
+        "facts": [list(fact) for _, *fact in cell_data.FACTS],
         "metrics": {name: [metric.title, metric.help] for name, metric in METRICS.items()},
         "environments": {
             one["id"]: [f"{one['gpu_name'] or one['cpu_name']} · torch {one['torch_version']} · Python {one['python']}",
                         (one.get("flags") or {}).get("interpreter"), (one.get("flags") or {}).get("folder")]
-            for one in subject.environments
+            for one in own.environments
         },
-        "baseline": subject.baseline_mode,
+        "baseline": own.baseline_mode,
     }  # fmt: skip
-    return {
-        "index": folder.data("index", index),
-        "list": folder.grid("list", list_of(subject)),
-        "cells": len(subject.rows),
-    }
+    return {"index": folder.data("index", index), "list": folder.grid("list", list_of(own)), "cells": len(own.rows)}
 
 
-def chunks_of(folder: PageFolder, entries: Entries) -> Iterator[list[str]]:
-    """Keep all cells; gives each file's first key and its path."""
-    yield from write_chunks(folder, entries.of_trials(folder.subject.trials()))
+def list_of(own: DeviceSweep) -> Table:
+    """Every cell with a link to it."""
+    names = [name for name in own.labelled[0].labels if name != "bs"] if own.labelled else ["model"]
+    columns = [
+        *(Column(name, filter=True) for name in names), Column("bs", numeric=True, filter=True),
+        Column("the mode", "mode", filter=True), Column("the status", "status", filter=True),
+        *(Column(f"the {name}", name, numeric=True) for name in ("latency", "speedup", "trials")),
+    ]  # fmt: skip
+    rows = []
+    for row in own.labelled:
+        source = row.source
+        ok = source["status"] == "ok"
+        figures = [source[name] if ok else None for name in ("latency_ms", "speedup")]
+        rows.append([
+            *(str(row.labels[name]) for name in names), row.labels["bs"],
+            Shown(row.mode, row.mode, link=address(own, source), glyph=glyph_of(row.base_mode)),
+            "ok" if ok else Shown(None, str(source["status"]), "status"),
+            *(Shown(value, METRICS[name].format(value))
+              for name, value in zip(("latency_ms", "speedup"), figures, strict=True)),
+            source["trials"],
+        ])  # fmt: skip
+    return Table.of(columns, rows, "Cells of this sweep")
+
+
+# --- chunk files ---
 
 
 @contextmanager
-def ahead(folders: Sequence[PageFolder]) -> Iterator[None]:
-    """Large subjects' cells are written by several processes, each a part of every subject, while this one writes the
-    other pages."""
-    parts = processes()
-    large = [folder for folder in folders if folder.subject.trials_in_parts]
-    trials = sum(row.source["trials"] or 0 for folder in large for row in folder.subject.labelled)
-    if parts == 1 or trials < MANY_TRIALS:
-        yield
-        return
-    entries = [Entries(folder.subject, folder) for folder in large]
+def cells_of_all(device_sweeps: Sequence[DeviceSweep], writer: Writer) -> Iterator[Callable[[DeviceSweep], Chunks]]:
+    """Yield a function that returns the chunk files of a device sweep, as [first key, path] each.
 
-    def write(part: int) -> tuple[list[list[list[str]]], dict[str, int]]:
-        before = set(large[0].writer.written)
-        found = [
-            list(write_chunks(folder, own.of_trials(folder.subject.trials_in_parts(part, parts)), part))
-            for folder, own in zip(large, entries, strict=True)
-        ]
-        return found, {path: size for path, size in large[0].writer.written.items() if path not in before}
+    Of many trials several processes write them, each a part of every device sweep, while this one goes on.
+    """
+    parts = processes()
+    trials = sum(row["trials"] or 0 for one in device_sweeps for row in one.rows)
+    if parts == 1 or trials < MANY_TRIALS:
+        yield lambda own: list(write_cells(own, writer))
+        return
+    entries = [CellEntries(own, writer) for own in device_sweeps]
+
+    def write(part: int) -> tuple[list[Chunks], dict[str, int]]:
+        before = set(writer.written)
+        chunks = [list(write_cells(own.device_sweep, writer, own, part, parts)) for own in entries]
+        return chunks, {path: size for path, size in writer.written.items() if path not in before}
 
     with started(parts, write) as wait:
 
-        def chunks(number: int) -> list[list[str]]:
-            done = wait()
-            for _, written in done:
-                large[number].writer.written |= written
-            return [chunk for found, _ in done for chunk in found[number]]
+        def chunks_of(own: DeviceSweep) -> Chunks:
+            number = next(place for place, one in enumerate(device_sweeps) if one is own)
+            for _, written in wait():
+                writer.written |= written
+            return [chunk for chunks, _ in wait() for chunk in chunks[number]]
 
-        for number, folder in enumerate(large):
-            folder.begun = partial(chunks, number)
-        yield
+        yield chunks_of
+
+
+def write_cells(
+    own: DeviceSweep, writer: Writer, entries: CellEntries | None = None, part: int = 0, parts: int = 1
+) -> Iterator[list[str]]:
+    cells = (entries or CellEntries(own, writer)).of_trials(own.trials(part, parts))
+    yield from write_chunks(writer, f"{own.slug}/", cells, part)
 
 
 def write_chunks(
-    folder: PageFolder, found: Iterable[tuple[str, list[dict[str, Any]]]], part: int = 0
+    writer: Writer, folder: str, cells: Iterable[tuple[str, list[dict[str, Any]]]], part: int = 0
 ) -> Iterator[list[str]]:
-    """Keep cells in files of about CHUNK characters; gives for each its first key and its path.
+    """Write cells in files of about CHUNK characters; yield for each its first key and its path in `folder`.
 
-    Keys come in ascending order, so that a page finds the file of a key by these alone. Raises ValueError otherwise.
+    Keys come in ascending order, so that a page finds the file of a key by the first ones. Raises ValueError otherwise.
     """
-    parts: list[str] = []
+    texts: list[str] = []
     first, last, size, number = "", "", 0, 0
 
     def flush() -> list[str]:
         path = f"data/cells-{part}-{number}.js"
-        folder.writer.json(folder.folder + path, "{" + ",\n".join(parts) + "}")
+        writer.json(folder + path, "{" + ",\n".join(texts) + "}")
         return [first, path]
 
-    for key, entries in found:
+    for key, entries in cells:
         if key <= last:
             raise ValueError(f"cells come in the order of their keys, each once: {key!r} after {last!r}")
         last = key
         text = f"{json.dumps(key)}:{_json(entries)}"
-        if parts and size + len(text) > CHUNK:
+        if texts and size + len(text) > CHUNK:
             yield flush()
-            parts, size, number = [], 0, number + 1
-        if not parts:
-            first = key
-        parts.append(text)
+            texts, size, number = [], 0, number + 1
+        first = first if texts else key
+        texts.append(text)
         size += len(text)
-    if parts:
+    if texts:
         yield flush()
 
 
@@ -123,128 +160,77 @@ def _json(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError:  # a database that others wrote may hold NaN
-        return json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(finite(value), ensure_ascii=False, separators=(",", ":"))
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return plain(value)
+class CellEntries:
+    """What the page shows of each result of a device sweep."""
 
-
-class Entries:
-    """What is said of each result of a subject."""
-
-    def __init__(self, subject: Subject, folder: PageFolder) -> None:
-        self.subject = subject
-        self.files = Files(folder.writer, folder.folder, subject.artifacts)
-        self.rows: dict[tuple[str, str], SweptRow] = {}
-        self.points: dict[tuple, list[SweptRow]] = defaultdict(list)
-        self.curves: dict[tuple, list[SweptRow]] = defaultdict(list)
-        for row in subject.labelled:
+    def __init__(self, own: DeviceSweep, writer: Writer) -> None:
+        self.device_sweep = own
+        self.files = cell_data.ArtifactFiles(writer, f"{own.slug}/", own.artifacts)
+        self.rows: dict[tuple[str, str], LabelledRow] = {}
+        self.points: dict[tuple, list[LabelledRow]] = defaultdict(list)
+        self.curves: dict[tuple, list[LabelledRow]] = defaultdict(list)
+        for row in own.labelled:
             self.rows[row.source["cell_key"], row.source["environment_id"]] = row
             self.points[_point(row)].append(row)
             self.curves[_curve(row)].append(row)
-        self.said = {id(row): neighbour(row) for row in subject.labelled}
+        self.links = {id(row): neighbour(row) for row in own.labelled}  # of each about a dozen cells say the same
 
-    def of_trials(self, trials: Iterable[TrialFacts]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-        """Each cell's key with an entry for each of its environments. Trials of a cell that has no result (a sweep that
-        runs had none when its results were read) are left out."""
-        for key, of_cell in groupby(trials, key=lambda trial: trial.row["cell_key"]):
+    def of_trials(self, trials: Iterable[Trial]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+        """Yield each cell's key with an entry for each of its environments. Trials of a cell without a result (the
+        sweep runs, and had none when its results were read) are skipped."""
+        for key, of_cell in groupby(trials, key=lambda trial: trial[0]["cell_key"]):
             entries = [
                 self.entry(self.rows[key, environment], list(own))
-                for environment, own in groupby(of_cell, key=lambda trial: trial.row["environment_id"])
+                for environment, own in groupby(of_cell, key=lambda trial: trial[0]["environment_id"])
                 if (key, environment) in self.rows
             ]
             if entries:
                 yield key, entries
 
-    def entry(self, row: SweptRow, trials: list[TrialFacts]) -> dict[str, Any]:
+    def entry(self, row: LabelledRow, trials: list[Trial]) -> dict[str, Any]:
         source = row.source
-        short, long = cells.more(trials)
         params = json.loads(source["params"]) if isinstance(source["params"], str) else source["params"]
-        command, why_not = self.subject.command(params, source["environment_id"])
+        command, why_not = self.device_sweep.command(params, source["environment_id"])
         return {
             "env": source["environment_id"],
             "name": row.name,
             "mode": row.mode,
-            "glyph": _glyph(row.base_mode),
+            "glyph": glyph_of(row.base_mode),
             "facts": [[name, source[name]] for name in ("model", "bs", "dtype", "phase", "device")],
             "status": source["status"],
             "reason": source["reason"],
             "bound": source.get("bound"),
             "count": source["trials"],
-            "results": cells.results(source),
-            "trials": [cells.trial_values(trial.row) for trial in trials],
-            "short": short,
-            "long": long,
-            "samples": cells.samples(trials),
-            "kernels": cells.kernels(trials),
-            "errors": cells.errors(trials),
-            "artifacts": self.artifacts(trials),
+            "results": cell_data.results(source),
+            "artifacts": self.files.links(trials),
             "params": params,
             "command": command,
             "why_not": why_not,
-            "modes": [self.said[id(other)] for other in self.points[_point(row)] if other is not row],
-            "sizes": [self.said[id(other)] for other in self.curves[_curve(row)] if other is not row],
-        }
-
-    def artifacts(self, trials: Iterable[TrialFacts]) -> list[list[str | None]]:
-        """As `Files.links` gives them."""
-        names = (str(name) for trial in trials for name in trial.row["extra"].get("artifacts") or ())
-        return self.files.links(dict.fromkeys(names))
+            "modes": [self.links[id(other)] for other in self.points[_point(row)] if other is not row],
+            "sizes": [self.links[id(other)] for other in self.curves[_curve(row)] if other is not row],
+        } | cell_data.of_trials(trials)
 
 
-def _point(row: SweptRow) -> tuple:
+def _point(row: LabelledRow) -> tuple:
     return tuple(row.labels.values())
 
 
-def _curve(row: SweptRow) -> tuple:
+def _curve(row: LabelledRow) -> tuple:
     return (*(value for name, value in row.labels.items() if name != "bs"), row.mode)
 
 
-def _glyph(mode: str) -> list[str]:
-    style = style_of(mode)
-    return [style.color, style.glyph]
-
-
-def neighbour(row: SweptRow) -> list[Any]:
-    """What a link to a cell says: mode, its look, bs, key, environment, status, latency, speedup."""
+def neighbour(row: LabelledRow) -> list[Any]:
+    """Return what a link to a cell shows: mode, its look, bs, key, environment, status, latency, speedup."""
     source = row.source
-    ok = source["status"] == "ok"
-    return [
-        row.mode, _glyph(row.base_mode), row.labels["bs"], cells.short_key(source["cell_key"]),
-        source["environment_id"], source["status"], METRICS["latency_ms"].format(source["latency_ms"]) if ok else None,
-        METRICS["speedup"].format(source["speedup"]) if ok and source["speedup"] is not None else None,
-    ]  # fmt: skip
+    figures = [source[name] if source["status"] == "ok" else None for name in ("latency_ms", "speedup")]
+    texts = [None if value is None else METRICS[name].format(value)
+             for name, value in zip(("latency_ms", "speedup"), figures, strict=True)]  # fmt: skip
+    return [row.mode, glyph_of(row.base_mode), row.labels["bs"], short_key(source["cell_key"]),
+            source["environment_id"], source["status"], *texts]  # fmt: skip
 
 
-def list_of(subject: Subject) -> Grid:
-    """Every cell with a link to it."""
-    several = len(subject.environments) > 1
-    names = [name for name in subject.labelled[0].labels if name != "bs"] if subject.labelled else ["model"]
-    columns = [
-        *(Column(name, filter=True) for name in names), Column("bs", numeric=True, filter=True),
-        Column("mode", filter=True), Column("status", filter=True), Column("latency", numeric=True),
-        Column("speedup", numeric=True), Column("trials", numeric=True),
-    ]  # fmt: skip
-    rows = []
-    for row in subject.labelled:
-        source = row.source
-        ok = source["status"] == "ok"
-        latency, speedup = (source["latency_ms"], source["speedup"]) if ok else (None, None)
-        rows.append([
-            *(str(row.labels[name]) for name in names), row.labels["bs"],
-            cell(row.mode, link=cells.address(source, several), glyph=tuple(_glyph(row.base_mode))),
-            "ok" if ok else cell(str(source["status"]), tone="status"),
-            cell("—") if latency is None else cell(METRICS["latency_ms"].format(latency), latency),
-            cell("—") if speedup is None else cell(METRICS["speedup"].format(speedup), speedup),
-            source["trials"],
-        ])  # fmt: skip
-    return Grid("Cells of this sweep", columns, rows)
-
-
-SCRIPTS = ("datatables.js", "grid.js", "plotly.min.js", "charts.js", "cell_samples.js", "cell.js")
-PAGE = Page("cell", "Cells", 50, context, scripts=SCRIPTS, ahead=ahead)
+SCRIPTS = (*GRIDS, *CHARTS, "cell_samples.js", "cell.js")
+PAGE = Page("cell", "Cells", 50, context, scripts=SCRIPTS)

@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from effbench.analysis.swept import plain_rows, swept_rows
-from effbench.cell import SEVERITY, Status
-from effbench.report.colors import style_of
-from effbench.report.site.cells import address
-from effbench.report.site.grid import Column, Grid, cell
-from effbench.report.site.material import Subject
-from effbench.report.site.pages.base import Page, PageFolder
+from effbench.analysis.row_labels import LabelledRow, label_rows
+from effbench.cell import Status
+from effbench.report.colors import glyph_of
+from effbench.report.data import DeviceSweep
+from effbench.report.site.page import GRIDS, Page, PageFolder
+from effbench.report.site.pages.cell import address
+from effbench.report.summary import count_statuses, severity, worst_first
+from effbench.report.tables import NO_REASON
+from effbench.table import Column, Shown, Table
 
 #: Groups, and cells of one, that are listed above the table, which holds all.
 MOST_GROUPS = 25
 MOST_CELLS = 24
-NO_REASON = "no reason recorded"
 #: Columns of counts that are no failure but worth a look -> what to call one of them.
 ODD = {
     "unsteady_trials": "unsteady trials",
@@ -25,48 +26,36 @@ ODD = {
     "recompiles": "recompiles",
     "cudagraph_skips": "CUDA graph skips",
 }
-_RANK = {str(status): place for place, status in enumerate(SEVERITY)}
 
 
 @dataclass
 class Group:
-    """Cells that failed for the same reason: `cells` as (key, name)."""
+    """Cells that failed for the same reason: `cells` as (link, name)."""
 
     status: str
     reason: str
     cells: list[tuple[str, str]] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Named:
-    """A row with what it is called among all of the sweep."""
-
-    row: Mapping[str, Any]
-    name: str
-    case: str
-    mode: str
-    link: str = ""
-
-
 def context(folder: PageFolder) -> Mapping[str, Any]:
-    subject = folder.subject
-    measured, waiting = named(subject)
+    own = folder.device_sweep
+    measured, waiting = named(own)
     bad = worst_first(measured)
-    groups = groups_of(bad)
+    groups = groups_of(own, bad)
     odd = odd_rows(measured)
     return {
         "results": len(measured),
         "bad": len(bad),
-        "statuses": counts(bad),
+        "statuses": count_statuses(bad),
         "groups": groups[:MOST_GROUPS],
         "more_groups": len(groups) - MOST_GROUPS,
         "most_cells": MOST_CELLS,
-        "grid": folder.grid("not-ok", bad_grid(bad)) if bad else None,
-        "resume": resume_command(subject.sweep, folder.material.db_override),
+        "grid": folder.grid("not-ok", bad_table(own, bad)) if bad else None,
+        "resume": resume_command(own.sweep, folder.report.db_override),
         "waiting": len(waiting),
-        "waiting_grid": folder.grid("waiting", waiting_grid(waiting)) if waiting else None,
+        "waiting_grid": folder.grid("waiting", waiting_table(waiting)) if waiting else None,
         "odd": len({id(row) for row, *_ in odd}),
-        "odd_grid": folder.grid("odd", odd_grid(odd)) if odd else None,
+        "odd_grid": folder.grid("odd", odd_table(own, odd)) if odd else None,
     }
 
 
@@ -77,92 +66,70 @@ def resume_command(sweep: Mapping[str, Any], db_override: str) -> str | None:
     return f"effbench -m resume={sweep['id']}{db_override}"
 
 
-def named(subject: Subject) -> tuple[list[Named], list[Named]]:
-    """The results and the cells without one; each with a name that tells it from all others of both."""
-    waiting = plain_rows(subject.unmeasured)
-    # what only a cell without a result has is a name of its own
-    swept = swept_rows([*(row.source for row in subject.labelled), *waiting]) if waiting else subject.labelled
-    several = len(subject.environments) > 1
-    found = {
-        id(row.source): Named(row.source, row.name, row.case, row.mode, f"cell.html{address(row.source, several)}")
-        for row in swept
-    }
-    return [found[id(row.source)] for row in subject.labelled], [found[id(row)] for row in waiting]
+def named(own: DeviceSweep) -> tuple[list[LabelledRow], list[LabelledRow]]:
+    """Return the results and the planned cells without one, labelled so that names differ among all of both."""
+    if not own.unmeasured:
+        return own.labelled, []
+    rows = label_rows([*(row.source for row in own.labelled), *own.unmeasured])
+    return [row for row in rows if "status" in row.source], [row for row in rows if "status" not in row.source]
 
 
-def worst_first(rows: Sequence[Named]) -> list[Named]:
-    bad = [one for one in rows if one.row["status"] != Status.OK]
-    return sorted(bad, key=lambda one: _RANK.get(str(one.row["status"]), -1))
-
-
-def counts(rows: Sequence[Named]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for one in rows:
-        status = str(one.row["status"])
-        found[status] = found.get(status, 0) + 1
-    return found
-
-
-def groups_of(rows: Sequence[Named]) -> list[Group]:
-    """By status and equal reason: the worst status first, of one the most frequent reason."""
+def groups_of(own: DeviceSweep, rows: Sequence[LabelledRow]) -> list[Group]:
+    """Group by status and equal reason: the worst status first, within one the most frequent reason."""
     found: dict[tuple[str, str], Group] = {}
-    for one in rows:
-        status, reason = str(one.row["status"]), one.row.get("reason") or NO_REASON
+    for row in rows:
+        status, reason = str(row.source["status"]), row.source.get("reason") or NO_REASON
         group = found.setdefault((status, reason), Group(status, reason))
-        group.cells.append((one.link, one.name))
-    return sorted(found.values(), key=lambda group: (_RANK.get(group.status, -1), -len(group.cells)))
+        group.cells.append((f"cell.html{address(own, row.source)}", row.name))
+    return sorted(found.values(), key=lambda group: (severity(group.status), -len(group.cells)))
 
 
-def mode_cell(one: Named) -> dict[str, Any]:
-    look = style_of(str(one.row["mode"]))
-    return cell(one.mode, glyph=(look.color, look.glyph))
+#: Columns of all three tables that name a cell.
+CELL = [Column("cell"), Column("model", filter=True), Column("mode", filter=True)]
+BS = Column("bs", numeric=True, filter=True)
+TRIALS = Column("trials", numeric=True)
 
 
-def bad_grid(rows: Sequence[Named]) -> Grid:
-    columns = [
-        Column("status", filter=True), Column("cell"), Column("model", filter=True),
-        Column("bs", numeric=True, filter=True), Column("mode", filter=True), Column("trials", numeric=True),
-        Column("reason", wide=True),
-    ]  # fmt: skip
-    found = [
-        [cell(str(one.row["status"]), _RANK.get(str(one.row["status"]), -1), tone="status"),
-         cell(one.name, link=one.link, tone="name"), one.case, one.row["bs"], mode_cell(one),
-         one.row["trials"],
-         one.row.get("reason") or NO_REASON]
-        for one in rows
-    ]  # fmt: skip
-    return Grid("Results that are not ok", columns, found)
+def cell_of(row: LabelledRow, own: DeviceSweep | None = None) -> dict[str, Any]:
+    """Values of CELL, bs and trials; the name is a link if the cell has a result (`own`: in which device sweep)."""
+    link = f"cell.html{address(own, row.source)}" if own else ""
+    return {
+        "cell": Shown(row.name, row.name, "name" if own else "", link=link),
+        "model": row.case,
+        "bs": row.labels["bs"],
+        "mode": Shown(row.mode, row.mode, glyph=glyph_of(row.base_mode)),
+        "trials": row.source.get("trials"),
+    }
 
 
-def waiting_grid(rows: Sequence[Named]) -> Grid:
-    columns = [Column("cell"), Column("model", filter=True), Column("bs", numeric=True, filter=True),
-               Column("mode", filter=True)]  # fmt: skip
-    return Grid(
-        "Planned cells without a trial", columns,
-        [[one.name, one.case, one.row["bs"], mode_cell(one)] for one in rows],
-    )  # fmt: skip
-
-
-def odd_rows(rows: Sequence[Named]) -> list[tuple[Named, str, int]]:
-    """What is ok, and has a count that asks for a look: the row, which count, and how many."""
+def bad_table(own: DeviceSweep, rows: Sequence[LabelledRow]) -> Table:
+    cell, model, mode = CELL
+    columns = [Column("status", filter=True), cell, model, BS, mode, TRIALS, Column("reason", wide=True)]
     found = []
-    for column, title in ODD.items():
-        for one in rows:
-            number = one.row.get(column)
-            if one.row["status"] == Status.OK and number:
-                found.append((one, title, int(number)))
-    return found
+    for row in rows:
+        status = str(row.source["status"])
+        reason = row.source.get("reason") or NO_REASON
+        found.append(cell_of(row, own) | {"status": Shown(severity(status), status, "status"), "reason": reason})
+    return Table(columns, found, caption="Results that are not ok")
 
 
-def odd_grid(rows: Sequence[tuple[Named, str, int]]) -> Grid:
-    columns = [Column("what", filter=True), Column("count", numeric=True), Column("cell"), Column("model", filter=True),
-               Column("mode", filter=True), Column("trials", numeric=True)]  # fmt: skip
-    return Grid(
-        "Results that are ok but worth a look", columns,
-        [[title, number, cell(one.name, link=one.link, tone="name"), one.case, mode_cell(one),
-          one.row["trials"]]
-         for one, title, number in rows],
-    )  # fmt: skip
+def waiting_table(rows: Sequence[LabelledRow]) -> Table:
+    cell, model, mode = CELL
+    return Table([cell, model, BS, mode], [cell_of(row) for row in rows], caption="Planned cells without a trial")
 
 
-PAGE = Page("failures", "Failures", 80, context, scripts=("datatables.js", "grid.js", "linked.js"))
+def odd_rows(rows: Sequence[LabelledRow]) -> list[tuple[LabelledRow, str, int]]:
+    """Return results that are ok and have a count worth a look: the row, which count, and how many."""
+    ok = [row for row in rows if row.source["status"] == Status.OK]
+    return [
+        (row, title, int(row.source[column])) for column, title in ODD.items() for row in ok if row.source.get(column)
+    ]
+
+
+def odd_table(own: DeviceSweep, rows: Sequence[tuple[LabelledRow, str, int]]) -> Table:
+    columns = [Column("what", filter=True), Column("count", numeric=True), *CELL, TRIALS]
+    found = [cell_of(row, own) | {"what": title, "count": number} for row, title, number in rows]
+    return Table(columns, found, caption="Results that are ok but worth a look")
+
+
+PAGE = Page("failures", "Failures", 80, context, scripts=(*GRIDS, "linked.js"))

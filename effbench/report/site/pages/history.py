@@ -5,24 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from effbench.analysis.row_labels import ABSENT
 from effbench.cell import Status
 from effbench.comparison.events import Event, SeriesId
 from effbench.comparison.verdicts import STATUS
 from effbench.metrics import METRICS
-from effbench.report.colors import style_of
+from effbench.report.colors import glyph_of
+from effbench.report.history_data import (
+    HistoryData,
+    Lines,
+    files_of,
+    line_id,
+    number,
+    places_of,
+    state_of,
+)
 from effbench.report.history_table import HistoryTable, word
-from effbench.report.site.grid import Column, Grid, cell
-from effbench.report.site.pages.base import Page, PageFolder
-from effbench.report.site.past import Lines, Past, files_of, line_id, metric_facts, places_of, state_of, sweep_facts
-from effbench.report.site.past import number as as_number
+from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
 from effbench.stats.segmentation import SHORTEST
+from effbench.table import Column, Shown, Table
 
 #: Changes in the table; more than anybody reads, and what a browser takes in at once.
 MOST_CHANGES = 3000
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
-    past = folder.material.history
+    past = folder.report.history
     if past is None or not past.tracks:
         return {"places": [], "past": None, "least": SHORTEST, "baselines": None}
     places = places_of(past)
@@ -33,7 +41,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
         "several": any(place["sweeps"] > 1 for place in places),
         "summary": past.table.summary(),
         "verdict": past.table.verdict(),
-        "baselines": folder.grid("baselines", baselines_grid(past)) if past.baselines else None,
+        "baselines": folder.grid("baselines", baselines_table(past)) if past.baselines else None,
         "metrics": [METRICS[name] for name in past.metrics],
         "changes": None,
         "others": None,
@@ -45,9 +53,11 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     events = past.table.found.events
     found["more"] = max(0, len(events) - MOST_CHANGES)
     if events:
-        found["changes"] = folder.grid("changes", changes_grid(past, events[:MOST_CHANGES]))
+        found["changes"] = folder.grid("changes", changes_table(past, events[:MOST_CHANGES]))
     if others := other_rows(past):
-        found["others"] = folder.grid("others", Grid("Cells that are new, gone, flapping or drifting", OTHERS, others))
+        found["others"] = folder.grid(
+            "others", Table.of(OTHERS, others, "Cells that are new, gone, flapping or drifting")
+        )
     found["index"] = write_lines(folder, past)
     return found
 
@@ -55,7 +65,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
 # --- changes ---
 
 
-def changes_grid(past: Past, events: Sequence[Event]) -> Grid:
+def changes_table(past: HistoryData, events: Sequence[Event]) -> Table:
     """A row for each change; its cell leads to the figure of its series."""
     table = past.table
     columns = [
@@ -71,32 +81,35 @@ def changes_grid(past: Past, events: Sequence[Event]) -> Grid:
         Column("id", help="what effbench history ack calls it"),
     ]
     rows = [change_row(past, event) for event in events]
-    return Grid("Changes over all sweeps", columns, rows)
+    return Table.of(columns, rows, "Changes over all sweeps")
 
 
-def change_row(past: Past, event: Event) -> list[Any]:
+def change_row(past: HistoryData, event: Event) -> list[Any]:
     table, series = past.table, event.series
     sign = "▲" if event.worse else "▼" if event.worse is False else "●"
-    said = word(event)
     before = table.sweeps[event.before]["label"] or event.before
     state = state_of(event)
     details = {"undone": event.undone and f"in {table.sweep(event.undone)}", "acknowledged": event.acknowledged}
-    interval = None if event.low is None or event.high is None else f"{event.low:.3f} to {event.high:.3f}"
+    interval = "" if event.low is None or event.high is None else f"{event.low:.3f} to {event.high:.3f}"
     notes = [*([f"takes back {table.short.get(event.undoes, event.undoes[:6])}"] if event.undoes else []),
              *([f"coincides with {', '.join(event.with_)}"] if event.with_ else []),
              *([event.reason] if event.reason else [])]  # fmt: skip
     return [
-        cell(f"{sign} {said}", tone="status nowrap" if event.alarms else "nowrap"),
-        cell(table.names[series.cell_key], link=address(series), title="its series as a figure", tone="name"),
+        Shown(None, f"{sign} {word(event)}", "status nowrap" if event.alarms else "nowrap"),
+        Shown(None, table.names[series.cell_key], "name", link=address(series), hint="its series as a figure"),
         *([series.place] if table.several_places else []),
-        cell(series.metric if series.metric == STATUS else METRICS[series.metric].title, tone="nowrap"),
-        cell("—") if event.ratio is None else cell(f"{event.ratio:.3f}×", event.ratio, sub=interval),
-        cell(f"{table.level(series, event.old)} → {table.level(series, event.new)}", tone="nowrap"),
-        cell(short_sweep(table, event.after), event.position, sub=f"after {before}", tone="nowrap"),
-        cell(state, sub=details.get(state)),
+        Shown(None, title_of(series), "nowrap"),
+        Shown(None, ABSENT) if event.ratio is None else Shown(event.ratio, f"{event.ratio:.3f}×", sub=interval),
+        Shown(None, f"{table.level(series, event.old)} → {table.level(series, event.new)}", "nowrap"),
+        Shown(event.position, short_sweep(table, event.after), "nowrap", f"after {before}"),
+        Shown(None, state, sub=details.get(state) or ""),
         "; ".join(notes),
         table.short[event.id],
     ]
+
+
+def title_of(series: SeriesId) -> str:
+    return METRICS[series.metric].title if series.metric in METRICS else series.metric
 
 
 def short_sweep(table: HistoryTable, sweep_id: str) -> str:
@@ -115,19 +128,13 @@ OTHERS = (
 )  # fmt: skip
 
 
-def other_rows(past: Past) -> list[list[Any]]:
+def other_rows(past: HistoryData) -> list[list[Any]]:
     """What is no change of level: new, dead, flapping and drifting ones."""
     table, found = past.table, past.table.found
 
     def row(what: str, series: SeriesId, details: str) -> list[Any]:
-        metric = METRICS[series.metric].title if series.metric in METRICS else series.metric
-        return [
-            what,
-            cell(table.names[series.cell_key], link=address(series), tone="name"),
-            series.place,
-            metric,
-            details,
-        ]
+        cell = Shown(None, table.names[series.cell_key], "name", link=address(series))
+        return [what, cell, series.place, title_of(series), details]
 
     rows = []
     for event in found.others:
@@ -139,14 +146,14 @@ def other_rows(past: Past) -> list[list[Any]]:
 # --- series ---
 
 
-def write_lines(folder: PageFolder, past: Past) -> str:
+def write_lines(folder: PageFolder, past: HistoryData) -> str:
     """Every line in its file, then the index of all: what the figure and the list that a reader searches need."""
-    subjects = folder.material.subjects
-    lines = Lines(past, {str(one.sweep["id"]) for one in subjects if len(one.environments) > 1})
+    device_sweeps = folder.report.device_sweeps
+    lines = Lines(past, {str(one.sweep["id"]) for one in device_sweeps if len(one.environments) > 1})
     files: dict[tuple[str, str], int] = {}
-    for number, part in enumerate(files_of(past)):
-        folder.data(f"lines-{number}", {line_id(one.cell_key, one.place): lines.line(one) for one in part})
-        files |= dict.fromkeys(((one.cell_key, one.place) for one in part), number)
+    for place, part in enumerate(files_of(past)):
+        folder.data(f"lines-{place}", {line_id(one.cell_key, one.place): lines.line(one) for one in part})
+        files |= dict.fromkeys(((one.cell_key, one.place) for one in part), place)
     series, table = past.series, past.table
     hardware = {key: row["gpu_name"] or row["cpu_name"] for key, row in series.environments.items()}
     places, models, modes, statuses = ({} for _ in range(4))  # what many lines share, by its number
@@ -160,27 +167,33 @@ def write_lines(folder: PageFolder, past: Past) -> str:
             places.setdefault((track.place, hardware[last[2]]), len(places)),
             models.setdefault(about["model"], len(models)), modes.setdefault(about["mode"], len(modes)),
             key[:16], len(track.rows), track.positions[-1], statuses.setdefault(last[3], len(statuses)),
-            None if latency is None else as_number(last[latency]),
+            None if latency is None else number(last[latency]),
             sum(event.kind != "recent" for event in events), sum(event.alarms for event in events),
         ]  # fmt: skip
+    metrics = {
+        metric.name: {"title": metric.title, "unit": metric.unit, "exact": metric.compare == "exact"}
+        for metric in (METRICS[name] for name in past.metrics)
+    }
     index = {
-        "sweeps": sweep_facts(series.sweeps),
+        "sweeps": [
+            [one["id"], one["name"], one["label"], f"{one['started_at']:%Y-%m-%d %H:%M}"] for one in series.sweeps
+        ],
         "texts": lines.texts,
-        "metrics": metric_facts(past.metrics),
+        "metrics": metrics | {STATUS: {"title": STATUS, "unit": "", "exact": True}},
         "baselines": [[one.name, one.hardware, one.sweep_id] for one in past.baselines],
         "places": list(places),
         "models": list(models),
-        "modes": [[mode, style_of(mode).color, style_of(mode).glyph] for mode in modes],
+        "modes": [[mode, *glyph_of(mode)] for mode in modes],
         "statuses": list(statuses),
         "lines": rows,
         "first": first_series(past),
         # sweep and hardware of each sweep that the site has cells of, and where these are
-        "held": [[one.sweep["id"], one.hardware, one.slug] for one in subjects],
+        "held": [[one.sweep["id"], one.hardware, one.slug] for one in device_sweeps],
     }
     return folder.data("index", index)
 
 
-def first_series(past: Past) -> str:
+def first_series(past: HistoryData) -> str:
     """What is shown before anything is chosen: the newest and worst change, else the longest line's first metric."""
     events = [event for event in past.table.found.events if event.series.metric != STATUS]
     for event in [*(event for event in events if event.alarms), *events][:1]:
@@ -193,19 +206,19 @@ def first_series(past: Past) -> str:
 # --- baselines ---
 
 
-def baselines_grid(past: Past) -> Grid:
+def baselines_table(past: HistoryData) -> Table:
     columns = [Column("name"), Column("hardware", filter=True), Column("sweep"), Column("label"),
                Column("sweep began (UTC)"), Column("set (UTC)"), Column("note", wide=True)]  # fmt: skip
     rows = [
-        [one.name, one.hardware, cell(one.sweep_id, sub=one.sweep_name), one.label or "—", *(
+        [one.name, one.hardware, Shown(None, one.sweep_id, sub=one.sweep_name or ""), one.label or ABSENT, *(
             "gone" if time is None else f"{time:%Y-%m-%d %H:%M}" for time in (one.started_at, one.set_at)
         ), one.note or ""]
         for one in past.baselines
     ]  # fmt: skip
-    return Grid("Baselines", columns, rows)
+    return Table.of(columns, rows, "Baselines")
 
 
 PAGE = Page(
-    "history", "History", 60, context, of_subject=False,
-    scripts=("datatables.js", "grid.js", "linked.js", "plotly.min.js", "charts.js", "history.js"),
+    "history", "History", 60, context, of_device_sweep=False,
+    scripts=(*GRIDS, "linked.js", *CHARTS, "history.js"),
 )  # fmt: skip

@@ -1,79 +1,75 @@
-"""The overview: of each machine's newest sweep the answer first, then what failed and what changed."""
+"""The overview: for each machine's newest sweep the answer first, then what failed and what changed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-import pandas as pd
-
-from effbench.analysis.scores import UNCLEAR
+from effbench.analysis.mode_scores import UNCLEAR
+from effbench.metrics import METRICS
 from effbench.report import summary
-from effbench.report.site.cells import address
-from effbench.report.site.changed import changed
-from effbench.report.site.material import Subject
-from effbench.report.site.pages.base import Page, PageFolder
+from effbench.report.data import Changes, DeviceSweep
+from effbench.report.site.page import Page, PageFolder
+from effbench.report.site.pages.cell import address
 from effbench.stats.intervals import CLEAR
 
 #: Rows of the table of the fastest modes that a reader takes in; the rest is on the speedups page.
 MOST_CASES = 40
+MOST_FAILURES = 8
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
-    return {"answers": [answer(subject) for subject in folder.material], "most_cases": MOST_CASES, "clear": CLEAR}
+    answers = [answer(device_sweep) for device_sweep in folder.report.device_sweeps]
+    return {"answers": answers, "most_cases": MOST_CASES, "clear": CLEAR, "unclear": UNCLEAR}
 
 
-def answer(subject: Subject) -> dict[str, Any]:
-    """What the overview says of one subject."""
-    tidy = subject.tidy
-    best = summary.fastest(tidy, subject.baseline_mode) if len(tidy) else {}
-    modes = summary.by_mode(tidy) if len(tidy) else pd.DataFrame()
-    lead = summary.lead(best, modes) if len(tidy) else None
-    means = {row["series"]: row for row in modes.to_dict("records") if row["speedup_results"] and not row["phase"]}
-    mean = means.get(lead.series) if lead else None
+def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
+    """What the overview shows of one device sweep."""
+    rows = device_sweep.labelled
+    best = summary.fastest(rows, device_sweep.baseline_mode)
+    modes = summary.by_mode(rows)
+    lead = summary.lead(best, modes)
+    means = {mode.series: mode.speedup_text for mode in modes if mode.score.averaged and not mode.phase}
+    failures = summary.worst_first(rows)
     return {
-        "subject": subject,
-        "counts": summary.counts(tidy),
+        "device_sweep": device_sweep,
+        "counts": summary.count_statuses(rows),
+        "results": len(rows),
         "fastest": dict(list(best.items())[:MOST_CASES]),
         "cases": len(best),
         "sizes": sorted({bs for row in best.values() for bs in row}),
         "lead": lead,
-        "mean": mean["speedup_text"] if mean and mean["speedup_text"] != UNCLEAR else None,
-        "waiting": len(subject.unmeasured),
-        "modes": [
-            row | {"notes": summary.notes(row), "unclear": row["speedup_text"] == UNCLEAR}
-            for row in modes.to_dict("records")
-        ],
-        "not_ok": not_ok(tidy, several=len(subject.environments) > 1),
-        "environment": environment_line(subject),
-        "changed": changed(subject.changes),
+        "mean": means.get(lead.series) if lead else None,
+        "waiting": len(device_sweep.unmeasured),
+        "series": modes[0].series if modes else "",
+        "modes": summary.modes_table(modes),
+        "failures": [(row, address(device_sweep, row.source)) for row in failures[:MOST_FAILURES]],
+        "more_failures": len(failures) - MOST_FAILURES,
+        "environment": summary.environment_line(device_sweep),
+        "changes": changed(device_sweep.changes, f"{device_sweep.slug}/cell.html"),
     }
 
 
-def not_ok(tidy: pd.DataFrame, most: int = 8, several: bool = False) -> dict[str, Any]:
-    """The worst of what is not ok, and how many more there are; `link`: what follows the address of the cell page."""
-    from effbench.analysis.swept import plain_rows
-    from effbench.cell import SEVERITY
+def changed(changes: Changes, cell_page: str) -> dict[str, Any]:
+    """Values of templates/changed.html.j2: what changed since the sweep before.
 
-    rank = {str(status): index for index, status in enumerate(SEVERITY)}
-    bad = tidy[tidy["status"] != "ok"]
-    rows = plain_rows(bad[["status", "case", "bs", "series", "reason", "cell_key", "environment_id"]])
-    rows.sort(key=lambda row: rank.get(str(row["status"]), -1))
-    for row in rows[:most]:
-        row["link"] = address(row, several)
-    return {"rows": rows[:most], "more": max(0, len(rows) - most)}
-
-
-def environment_line(subject: Subject) -> str:
-    """Machine and software on one line; where there are several environments what they share."""
-    names = {"driver_version": "driver", "cuda_version": "CUDA", "torch_version": "torch", "triton_version": "triton",
-             "python": "Python"}  # fmt: skip
-    parts = [subject.hardware]
-    for key, title in names.items():
-        found = {str(environment[key]) for environment in subject.environments if environment.get(key)}
-        if found:
-            parts.append(f"{title} {' and '.join(sorted(found))}")
-    return " · ".join(parts)
+    `quiet`: nothing surely changed; `judged`: whether the trials could show a verdict on a time at all.
+    """
+    found: dict[str, Any] = {"previous": changes.previous, "why": changes.why, "command": changes.command}
+    compared = changes.compared
+    if compared is None:
+        return found | {"differences": []}
+    sure = summary.sure_changes(changes)
+    return found | {
+        "counts": {str(verdict): number for verdict, number in compared.counts.items()},
+        "rows": summary.changes_table(sure[: summary.MOST_CHANGES], cell_page) if sure else None,
+        "more": len(sure) - summary.MOST_CHANGES,
+        "modes": summary.changed_modes(compared.modes) if compared.modes else None,
+        "differences": list(compared.differences),
+        "judged": any(change.smallest_slowdown is not None for change in compared.changes),
+        "quiet": not sure,
+        "only": [METRICS[name].title for name in changes.only],
+    }
 
 
-PAGE = Page("index", "Overview", 10, context, of_subject=False)
+PAGE = Page("index", "Overview", 10, context, of_device_sweep=False, scripts=())

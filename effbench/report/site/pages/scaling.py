@@ -1,4 +1,4 @@
-"""Scaling: latency and throughput against batch size by mode, why graphs help, and what bounds each cell."""
+"""The pages of small multiples: scaling (against batch size, and bottlenecks) and cost (memory, compiling)."""
 
 from __future__ import annotations
 
@@ -6,31 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from effbench.report.figures import all_figures
-from effbench.report.site.grid import Column, Grid
-from effbench.report.site.material import Subject
-from effbench.report.site.pages.base import CHARTS, GRIDS, MODELS, MODELS_A_PAGE, Page, PageFolder, models
-from effbench.report.why_table import table_of
+from effbench.report.site.page import CHARTS, GRIDS, MODELS_A_PAGE, Page, PageFolder, models
+from effbench.report.tables import bottleneck_table
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
-    tidy = folder.subject.tidy
-    return {
-        "sections": [folder.section(figure, tidy) for figure in all_figures("scaling")],
-        "models": models(tidy),
+    found = {
+        "sections": [folder.section(figure) for figure in all_figures(folder.page)],
+        "models": models(folder.device_sweep),
         "models_a_page": MODELS_A_PAGE,
-        "why": folder.grid("why", bounds(folder.subject)),
     }
+    if folder.page == "scaling":
+        found["why"] = folder.grid("why", bottleneck_table(folder.device_sweep.labelled))
+    return found
 
 
-def bounds(subject: Subject) -> Grid:
-    """What bounds each cell, with the figures that say so."""
-    table = table_of(subject.labelled)
-    filters = {"model", "mode", "bound"}
-    columns = [
-        Column(heading, numeric=numeric, filter=heading in filters, wide=heading == "why")
-        for heading, numeric in zip(table.headings, table.numeric, strict=True)
-    ]
-    return Grid("What bounds each cell", columns, table.rows)
-
-
-PAGE = Page("scaling", "Scaling", 30, context, scripts=GRIDS + CHARTS + MODELS)
+SCRIPTS = (*GRIDS, *CHARTS, "models.js")
+PAGES = [Page("scaling", "Scaling", 30, context, scripts=SCRIPTS), Page("cost", "Cost", 40, context, scripts=SCRIPTS)]

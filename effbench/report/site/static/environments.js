@@ -43,11 +43,10 @@ document.addEventListener("DOMContentLoaded", async () => {
       return [differs ? { t: "≠", d: "differs", v: "differs" } : { t: "=", d: "the same", v: "same" }, part, name, cell(a), cell(b)];
     });
     const names = [first, second].map((select) => select.selectedOptions[0].textContent.trim());
-    const columns = [{ title: "" }, { title: "part", filter: true }, { title: "fact" }, { title: `first: ${names[0]}`, wide: true }, { title: `second: ${names[1]}`, wide: true }];
+    const columns = [{ title: "differs" }, { title: "part", filter: true }, { title: "fact" }, { title: `first: ${names[0]}`, wide: true }, { title: `second: ${names[1]}`, wide: true }];
     const count = rows.filter(([state]) => state.v === "differs").length;
     document.getElementById("differing").textContent = `${count} of ${rows.length} facts differ.`;
-    const made = grid(box, { caption: `${names[0]} and ${names[1]}, fact by fact`, columns, rows }, { keep: (row) => !only.checked || row[0].v === "differs", page: 400 });
-    made.table.draw(); // not until now does it know what to keep
+    grid(box, { caption: `${names[0]} and ${names[1]}, fact by fact`, columns, rows }, { keep: (row) => !only.checked || row[0].v === "differs", page: 400 });
     box.dataset.shown = `${first.selectedOptions[0].dataset.id} ${second.selectedOptions[0].dataset.id}`;
   }
 

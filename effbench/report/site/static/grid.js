@@ -1,5 +1,5 @@
 "use strict";
-// Tables: sorted, filtered and paged by DataTables; cells are built here, as texts and never as HTML.
+// Tables that a reader sorts, filters, pages and copies; cells are built as texts, never as HTML.
 (() => {
   const { load, element, complain } = window.effbench;
   const text = (cell) => (cell === null || cell === undefined ? "" : typeof cell === "object" ? cell.t : String(cell));
@@ -7,7 +7,7 @@
 
   const digits = (value, many) => (Number.isInteger(value) && Math.abs(value) < 1e9 ? String(value) : String(Number(value.toPrecision(many))));
 
-  /** The rows of `grid` as cells: texts by their numbers (`of`), figures with so many digits (`digits`), see grid.py. */
+  /** The rows of `grid` as cells: texts by their numbers (`of`), figures with so many digits (`digits`), see page.py. */
   function decoded(grid) {
     const cell = grid.columns.map((column) => {
       if (column.of) return (item) => column.of[item];
@@ -30,14 +30,16 @@
     if (cell.c) td.classList.add(...cell.c.split(" "));
   }
 
-  const escaped = (item) => item.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
-
-  /** What can be sorted: numbers as numbers, nothing last. */
+  /** What a column is sorted by; nothing comes last in both directions. */
   const sortable = (cell, numeric) => {
     const found = value(cell);
-    if (!numeric) return String(found === null || found === undefined ? "" : found);
-    return typeof found === "number" ? found : null;
+    if (numeric) return typeof found === "number" ? found : null;
+    return found === null || found === undefined || found === "" ? null : String(found).toLowerCase();
   };
+  function compare(a, b) {
+    if (a === null || b === null) return 0;
+    return a < b ? -1 : a > b ? 1 : 0;
+  }
 
   function csv(columns, rows) {
     const quote = (item) => (/[",\n\r]/.test(item) ? `"${item.replace(/"/g, '""')}"` : item);
@@ -71,50 +73,99 @@
   }
 
   /**
-   * Show `grid` (see grid.py) in `place`. Returns { table, columns, rows() } where rows() are those that are shown.
+   * Show `source` (see grid_data in page.py) in `place`. Returns { grid, draw(), rows(), visible(column, shown), markdown(), csv() };
+   * rows() are those that are shown, on all pages.
    * options.keep: a function of a row that says whether it is shown; options.state: { filters: Map of a column's number
    * to its value, search, order } to begin with, what does not fit is left out; options.changed: given the same whenever
-   * the reader has changed it.
+   * the reader has changed it; options.page: rows of a page; options.class: of the table.
    */
   function show(place, source, options = {}) {
     const grid = { ...source, rows: decoded(source) };
     const given = options.state || {};
-    const table = element("table", { class: `grid ${options.class || ""}` });
-    table.append(element("caption", { class: "off", text: grid.caption }));
-    const body = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": grid.caption }, table);
+    const size = options.page || 100;
+    const long = grid.rows.length > 25;
+    const chosen = new Map(); // column -> value
+    const hidden = new Set(); // columns
+    let order = given.order && given.order.length ? given.order : grid.order || [];
+    let words = [];
+    let search = "";
+    let page = 0;
+    let shown = grid.rows;
+
+    const body = element("tbody");
+    const heads = grid.columns.map((column, index) => element("th", { scope: "col", title: column.help, class: column.numeric ? "num" : null, onclick: (event) => sortBy(index, event.shiftKey) },
+      element("button", { type: "button", class: "sort", text: column.title })));
+    const table = element("table", { class: `grid ${options.class || ""}` }, element("caption", { class: "off", text: grid.caption }), element("thead", {}, element("tr", {}, ...heads)), body);
     const filters = element("div", { class: "filters" });
     const tools = element("div", { class: "tools" });
-    place.replaceChildren(element("div", { class: "bar-of-table" }, filters, tools), body);
+    const info = element("span", { role: "status" });
+    const pager = element("span", { class: "pages" });
+    place.replaceChildren(element("div", { class: "bar-of-table" }, filters, tools),
+      element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": grid.caption }, table),
+      ...(long ? [element("div", { class: "below-table" }, info, pager)] : []));
 
-    const columns = grid.columns.map((column, index) => ({
-      className: [column.numeric ? "num" : "", column.wide ? "reason" : ""].join(" ").trim(),
-      data: null, type: column.numeric ? "num" : "string",
-      // DataTables reads texts as HTML: it is given none to display (createdCell fills the cell), and escaped ones to search
-      render: (row, type) => {
-        if (type === "sort" || type === "type") return sortable(row[index], column.numeric);
-        return type === "filter" ? escaped(text(row[index])) : "";
-      },
-      createdCell: (td, _, row) => fill(td, row[index]),
-    }));
-    const head = element("tr");
-    for (const column of grid.columns) head.append(element("th", { scope: "col", title: column.help, class: column.numeric ? "num" : null, text: column.title }));
-    table.append(element("thead", {}, head));
-    const long = grid.rows.length > 25;
-    const paged = grid.rows.length > (options.page || 100);
-    const made = new DataTable(table, {
-      data: grid.rows, columns, order: given.order && given.order.length ? given.order : grid.order || [], orderMulti: true, autoWidth: false, deferRender: true,
-      paging: paged, pageLength: options.page || 100, lengthChange: false, info: long, searching: true,
-      layout: { topStart: null, topEnd: null, bottomStart: long ? "info" : null, bottomEnd: paged ? "paging" : null },
-      language: { emptyTable: "Nothing here.", zeroRecords: "No row fits the filters." },
-    });
-
-    const chosen = new Map(); // column -> value
-    made.search.fixed("chosen", (_, row) => {
-      for (const [index, wanted] of chosen) if (text(row[index]) !== wanted) return false;
-      return options.keep ? options.keep(row) : true;
-    });
-    const state = () => ({ filters: chosen, search: made.search(), order: made.order().map(([index, direction]) => [index, direction]) });
+    const state = () => ({ filters: chosen, search, order });
     const tell = () => { if (options.changed) options.changed(state()); };
+    const fits = (row) => {
+      for (const [index, wanted] of chosen) if (text(row[index]) !== wanted) return false;
+      if (options.keep && !options.keep(row)) return false;
+      if (!words.length) return true;
+      const whole = row.map(text).join("\n").toLowerCase();
+      return words.every((word) => whole.includes(word));
+    };
+
+    /** A click sorts upwards, then downwards, then not; with Shift next to the columns that are sorted by already. */
+    function sortBy(index, more) {
+      const current = order.find(([column]) => column === index);
+      const next = !current ? [[index, "asc"]] : current[1] === "asc" ? [[index, "desc"]] : [];
+      order = more && current ? order.flatMap((one) => (one === current ? next : [one])) : more ? [...order, ...next] : next;
+      draw();
+      tell();
+    }
+
+    /** Choose and sort the rows anew, from the first page on. */
+    function draw() {
+      shown = grid.rows.filter(fits);
+      const keys = order.filter(([index]) => grid.columns[index]).map(([index, direction]) => [new Map(shown.map((row) => [row, sortable(row[index], grid.columns[index].numeric)])), direction === "desc" ? -1 : 1]);
+      if (keys.length) {
+        shown.sort((one, other) => {
+          for (const [key, sign] of keys) {
+            const [a, b] = [key.get(one), key.get(other)];
+            const found = (a === null) - (b === null) || sign * compare(a, b);
+            if (found) return found;
+          }
+          return 0;
+        });
+      }
+      heads.forEach((head, index) => {
+        const own = order.find(([column]) => column === index);
+        head.dataset.order = own ? own[1] : "";
+        if (own && own === order[0]) head.setAttribute("aria-sort", own[1] === "desc" ? "descending" : "ascending"); else head.removeAttribute("aria-sort");
+      });
+      turn(0);
+    }
+
+    /** Show a page of the rows. */
+    function turn(number) {
+      page = number;
+      const rows = shown.slice(page * size, (page + 1) * size).map((row) => element("tr", {}, ...row.map((cell, index) => {
+        const column = grid.columns[index];
+        const td = element("td", { class: [column.numeric ? "num" : "", column.wide ? "reason" : ""].join(" ").trim() || null, hidden: hidden.has(index) });
+        fill(td, cell);
+        return td;
+      })));
+      if (!rows.length) rows.push(element("tr", {}, element("td", { colspan: grid.columns.length, text: grid.rows.length ? "No row fits the filters." : "Nothing here." })));
+      body.replaceChildren(...rows);
+      heads.forEach((head, index) => { head.hidden = hidden.has(index); });
+      if (!long) return;
+      const count = (many) => many.toLocaleString("en");
+      info.textContent = `${shown.length ? `${count(page * size + 1)} to ${count(Math.min((page + 1) * size, shown.length))}` : "0"} of ${count(shown.length)} rows${shown.length < grid.rows.length ? ` (${count(grid.rows.length)} in all)` : ""}`;
+      const last = Math.ceil(shown.length / size) - 1;
+      const step = (to, name, label) => element("button", { type: "button", "aria-label": label, "aria-current": to === page && name !== "‹" && name !== "›" ? "page" : null, disabled: to < 0 || to > last, text: name, onclick: () => { turn(to); } });
+      const near = [...new Set([0, page - 1, page, page + 1, last])].filter((one) => one >= 0 && one <= last);
+      pager.replaceChildren(...(last < 1 ? [] : [step(page - 1, "‹", "previous page"), ...near.map((one) => step(one, String(one + 1), `page ${one + 1}`)), step(page + 1, "›", "next page")]));
+    }
+
     grid.columns.forEach((column, index) => {
       if (!column.filter) return;
       const values = [...new Set(grid.rows.map((row) => text(row[index])))];
@@ -124,28 +175,30 @@
       if (wanted && values.includes(wanted)) { select.value = wanted; chosen.set(index, wanted); }
       select.addEventListener("change", () => {
         if (select.value === "") chosen.delete(index); else chosen.set(index, select.value);
-        made.draw();
+        draw();
         tell();
       });
       filters.append(element("label", {}, `${column.title} `, select));
     });
     if (long) {
-      const search = element("input", { type: "search", placeholder: "any text" });
-      if (given.search) { search.value = given.search; made.search(given.search); }
-      search.addEventListener("input", () => { made.search(search.value).draw(); tell(); });
-      filters.append(element("label", {}, "search ", search));
+      const input = element("input", { type: "search", placeholder: "any text" });
+      const look = (wanted) => { search = wanted; words = wanted.toLowerCase().split(/\s+/).filter(Boolean); };
+      if (given.search) { input.value = given.search; look(given.search); }
+      input.addEventListener("input", () => { look(input.value); draw(); tell(); });
+      filters.append(element("label", {}, "search ", input));
     }
-    if (options.keep || chosen.size || given.search) made.draw(); // the rows stood before they could be chosen
-    made.on("order", tell);
-    const rows = () => made.rows({ search: "applied", order: "applied" }).data().toArray();
-    const visible = () => grid.columns.map((_, index) => index).filter((index) => made.column(index).visible());
-    const picked = (write) => { const shown = visible(); return write(shown.map((index) => grid.columns[index]), rows().map((row) => shown.map((index) => row[index]))); };
+    const picked = (write) => {
+      const columns = grid.columns.map((_, index) => index).filter((index) => !hidden.has(index));
+      return write(columns.map((index) => grid.columns[index]), shown.map((row) => columns.map((index) => row[index])));
+    };
     for (const [name, write] of [["Markdown", markdown], ["CSV", csv]]) {
       const button = element("button", { type: "button", class: "quiet", "data-copy": name, text: `copy ${name}` });
       button.addEventListener("click", () => copy(picked(write), button));
       tools.append(button);
     }
-    return { table: made, grid, rows, markdown: () => picked(markdown), csv: () => picked(csv) };
+    draw();
+    const visible = (index, on) => { if (on) hidden.delete(index); else hidden.add(index); };
+    return { grid, draw, visible, rows: () => shown, markdown: () => picked(markdown), csv: () => picked(csv) };
   }
 
   async function open(place) {

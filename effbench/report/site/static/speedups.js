@@ -21,9 +21,9 @@ document.addEventListener("DOMContentLoaded", () => {
 
   function columns() {
     shown.grid.columns.forEach((column, index) => {
-      if (column.mode) shown.table.column(index).visible(!hidden.has(column.mode), false);
+      if (column.mode) shown.visible(index, !hidden.has(column.mode));
     });
-    shown.table.columns.adjust();
+    shown.draw();
   }
 
   /** The controls as the address has them. */
@@ -85,7 +85,7 @@ document.addEventListener("DOMContentLoaded", () => {
     });
   }
   metric.addEventListener("change", () => { place.write({ metric: metric.value }); open(); });
-  if (status) status.addEventListener("change", () => { place.write({ status: status.value }); if (shown) shown.table.draw(); });
+  if (status) status.addEventListener("change", () => { place.write({ status: status.value }); if (shown) shown.draw(); });
   window.addEventListener("hashchange", () => {
     if (location.hash && !location.hash.includes("=")) return; // a place in this page
     controls();

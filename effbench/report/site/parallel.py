@@ -16,29 +16,15 @@ MOST = 4
 
 
 def processes() -> int:
-    """How many are worth it here: one where a process cannot share what is in memory."""
+    """Return how many are useful here: one on platforms where a process cannot share what is in memory."""
     return min(MOST, len(os.sched_getaffinity(0))) if sys.platform == "linux" else 1
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """No search for garbage in cycles meanwhile: with some million values in memory each search takes long and finds
-    next to nothing, an eighth of the time of a large site."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
-
-
-@contextmanager
 def started(parts: int, work: Callable[[int], Any]) -> Iterator[Callable[[], list[Any]]]:
-    """Begins `work(part)` for each part, each in a process of its own, and gives what waits for them: it returns what
-    `work` gave, in the order of the parts.
+    """Begin `work(part)` for each part in a process of its own; yield a function that waits for the results, in order.
 
-    What it gives is pickled. The waiting raises the first exception; RuntimeError for a process that was killed. What
+    Results are pickled. The function raises the first exception, and RuntimeError for a process that was killed. What
     still runs at the end is stopped.
     """
     context = multiprocessing.get_context("fork")
@@ -48,7 +34,15 @@ def started(parts: int, work: Callable[[int], Any]) -> Iterator[Callable[[], lis
 
     def wait() -> list[Any]:
         for process, pipe in running[len(answers) :]:
-            answers.append(_answer(process, pipe))
+            try:
+                error, value = pipe.recv()
+            except EOFError:
+                process.join()
+                reason = f"a process that wrote part of the site ended with code {process.exitcode}"
+                raise RuntimeError(reason) from None
+            if error is not None:
+                raise error
+            answers.append(value)
         return answers
 
     try:
@@ -68,28 +62,11 @@ def started(parts: int, work: Callable[[int], Any]) -> Iterator[Callable[[], lis
         gc.unfreeze()
 
 
-def in_parts(parts: int, work: Callable[[int], Any]) -> list[Any]:
-    """What `work(part)` gives for each part, in their order, each in a process of its own; raises as `started`."""
-    with started(parts, work) as wait:
-        return wait()
-
-
 def _run(work: Callable[[int], Any], part: int, pipe: Connection) -> None:
     # a process that is stopped ends as from an exception, which removes the file it was writing
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
-        answer = (True, work(part))
+        answer = (None, work(part))
     except Exception as error:  # raised again by the one who waits
-        answer = (False, error)
+        answer = (error, None)
     pipe.send(answer)
-
-
-def _answer(process: Any, pipe: Connection) -> Any:
-    try:
-        done, value = pipe.recv()
-    except EOFError:
-        process.join()
-        raise RuntimeError(f"a process that wrote part of the site ended with code {process.exitcode}") from None
-    if not done:
-        raise value
-    return value

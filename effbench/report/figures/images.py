@@ -10,13 +10,11 @@ import plotly.graph_objects as go
 
 from effbench.errors import UsageError
 from effbench.report.colors import THEMES
+from effbench.report.data import DeviceSweep
 from effbench.report.figures import all_figures
 from effbench.report.figures.base import safe
-from effbench.report.figures.drawing import Drawing
-from effbench.report.site.material import Subject
 from effbench.report.site.writer import claim
 
-FORMATS = ("png", "svg")
 WIDTH = 900  # pixels; a PNG has twice as many
 NO_KALEIDO = "static images need kaleido: pip install 'effbench[export]'"
 NO_BROWSER = (
@@ -25,54 +23,48 @@ NO_BROWSER = (
 )
 
 
-def write_images(subjects: Sequence[Subject], out: Path, form: str) -> list[Path]:
-    """Every figure of every subject as `out/images/SLUG/FIGURE[-N].FORM`; returns the paths.
+def write_images(device_sweeps: Sequence[DeviceSweep], out: Path, form: str) -> list[Path]:
+    """Write every figure as `out/images/SLUG/FIGURE[-N].FORM` and return the paths.
 
-    Raises UsageError where kaleido or its browser is missing, with what to do.
+    Raises UsageError if kaleido or its browser is missing, with what to do.
     """
     try:
         import kaleido  # noqa: F401 - plotly's own message for its absence is a traceback's length
         import plotly.io
     except ImportError as error:
         raise UsageError(NO_KALEIDO) from error
-    figures: list[go.Figure] = []
-    paths: list[Path] = []
-    for subject in subjects:
-        folder = out / "images" / subject.slug
+    images: dict[Path, go.Figure] = {}
+    for device_sweep in device_sweeps:
+        folder = out / "images" / device_sweep.slug
         for figure in all_figures():
-            data = figure.data(subject.tidy)
-            if data.empty:
-                continue
+            data = figure.data(device_sweep.frame)
             parts = [("", data)]
             if figure.small_multiples:
                 parts = [(str(case), part) for case, part in data.groupby("case", sort=False)]
-            for number, (case, part) in enumerate(parts):
-                figures.append(alone(validated(figure.draw(part)), f"{figure.title}{f' · {case}' if case else ''}"))
-                paths.append(folder / f"{figure.name}{f'-{number}' if len(parts) > 1 else ''}.{form}")
-    if not figures:
+            for number, (case, part) in enumerate(parts if len(data) else []):
+                path = folder / f"{figure.name}{f'-{number}' if len(parts) > 1 else ''}.{form}"
+                images[path] = alone(figure.draw(part).validated(), f"{figure.title}{f' · {case}' if case else ''}")
+    if not images:
         return []
     claim(out)
-    for folder in {path.parent for path in paths}:
-        folder.mkdir(parents=True, exist_ok=True)
+    for path in images:
+        path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        plotly.io.write_images(figures, paths, format=form, width=WIDTH, scale=2 if form == "png" else 1)
+        scale = 2 if form == "png" else 1
+        plotly.io.write_images(list(images.values()), list(images), format=form, width=WIDTH, scale=scale)
     except Exception as error:  # kaleido's own types differ between its versions
         if re.search(r"chrome|browser", f"{type(error).__name__} {error}", re.IGNORECASE):
             raise UsageError(NO_BROWSER) from error
         raise
-    return paths
-
-
-def validated(figure: Drawing | go.Figure) -> go.Figure:
-    return figure.validated() if isinstance(figure, Drawing) else figure
+    return list(images)
 
 
 def alone(figure: go.Figure, title: str) -> go.Figure:
-    """The figure with what the page around it says otherwise: title, legend, colours of the light theme."""
+    """Return the figure with what the page around it shows otherwise: title, legend, colours of the light theme."""
     colors = THEMES["light"]
     named: set[str] = set()
     for trace in figure.data:
-        mode = (trace.meta or {}).get("mode") if isinstance(trace.meta, dict) else None
+        mode = (trace.meta or {}).get("mode")
         # a band and a line of one mode are one entry of the legend
         first = mode is not None and getattr(trace, "fill", None) is None and mode not in named
         if trace.type != "heatmap":

@@ -1,7 +1,7 @@
-"""What distinguishes the rows of a frame: which columns and parameters were swept beside model, bs and mode.
+"""Labels that tell the rows of a sweep apart: model, bs and mode, and whatever else was swept.
 
 Standard library and the core types only. A figure or table of model × bs × mode would merge rows that differ in more
-(dtype, an input shape, the interpreter); here each row gets labels that keep it apart.
+(dtype, an input shape, the interpreter); the labels keep those apart.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MODES = (
 )
 #: Columns of the view, and of `environments.labelled`, that become a label when they vary, in this order.
 COLUMNS = ("dtype", "phase", "device", "gpu_name", "torch_version", "python", "interpreter", "folder")
-#: Columns of the environment among the labels.
+#: Labels that belong to the environment.
 PLACES = ("gpu_name", "torch_version", "python", "interpreter", "folder", "environment_id")
-#: Parameters that have a column of their own.
 _STREAM = "stream.name"
+#: Parameters that have a column of their own.
 _COVERED = frozenset(
     {"bs", "dtype", "phase", "device", "model.name", "mode.name", _STREAM, "stream.samples_per_call", "stream.sizes"}
 )
@@ -39,10 +39,10 @@ ABSENT = "—"
 
 
 @dataclass
-class SweptRow:
-    """One row of the view: `labels` (model, further swept parameters, bs, in reading order), `mode`, `source`.
+class LabelledRow:
+    """A row of the view (`source`) with its `labels`: model, further swept parameters, bs, in reading order.
 
-    `mode` is the mode's name, followed by its own swept settings where there are any; `base_mode` is the bare name.
+    `mode` is the mode's name with its swept settings; `base_mode` is the bare name.
     """
 
     labels: dict[str, Any]
@@ -52,69 +52,70 @@ class SweptRow:
 
     @property
     def case(self) -> str:
-        """All labels but bs, as one line: what a curve over bs belongs to."""
+        """All labels except bs on one line: what a curve over bs belongs to."""
         extra = [f"{name}={value}" for name, value in self.labels.items() if name not in ("model", "bs")]
         return " · ".join([str(self.labels["model"]), *extra])
 
     @property
     def where(self) -> str:
-        """Of the labels those that say where it was measured, `torch_version=2.13.0`; empty where that is one place."""
+        """The labels of the environment, `torch_version=2.13.0`; empty if there is only one."""
         return " ".join(f"{name}={value}" for name, value in self.labels.items() if name in PLACES)
 
     @property
     def name(self) -> str:
-        """All of it on one line, as progress and reasons say it: `Net how=fast bs=2 default (fullgraph=True) float32`;
-        without what the row does not say."""
-        extra = [f"{name.removeprefix('model.').removeprefix('module.')}={value}"
-                 for name, value in self.labels.items() if name not in ("model", "bs", "dtype")]  # fmt: skip
-        own = self.source
-        words = [
-            None if own.get("model") is None else str(self.labels["model"]), *extra,
-            None if own.get("bs") is None else f"bs={self.labels['bs']}",
-            None if own.get("mode") is None else self.mode, None if own.get("dtype") is None else str(own["dtype"]),
-        ]  # fmt: skip
+        """Everything known on one line: `Net how=fast bs=2 default (fullgraph=True) float32`."""
+        extra = [
+            f"{name.removeprefix('model.').removeprefix('module.')}={value}"
+            for name, value in self.labels.items()
+            if name not in ("model", "bs", "dtype")
+        ]
+        shown = {"model": self.labels["model"], "bs": f"bs={self.labels['bs']}", "mode": self.mode}
+        shown["dtype"] = self.source.get("dtype")
+        known = {name: str(text) for name, text in shown.items() if self.source.get(name) is not None}
+        words = [known.get("model"), *extra, known.get("bs"), known.get("mode"), known.get("dtype")]
         return " ".join(word for word in words if word)
 
 
-def row_names(rows: list[dict[str, Any]]) -> list[str]:
-    """A name for each row (built-in values) that tells it from all others."""
-    names = {id(swept.source): swept.name for swept in swept_rows(rows)}
-    return [names[id(row)] for row in rows]
+def label_rows(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
+    """Label rows of the view so that no two share labels and mode; sorted by model, labels and bs.
+
+    Models come in order of first appearance, and so do values of further labels; bs numerically.
+    """
+    labelled = _labelled(rows)
+    first: dict[tuple[str, Any], int] = {}
+    for index, row in enumerate(labelled):
+        for item in row.labels.items():
+            first.setdefault(item, index)
+
+    def place(row: LabelledRow) -> tuple:
+        others = tuple(first[item] for item in row.labels.items() if item[0] != "bs")
+        return (*others, row.labels["bs"] if row.labels["bs"] is not None else -1)
+
+    return sorted(labelled, key=place)
+
+
+def row_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return for each row a name that tells it from all others."""
+    return [row.name for row in _labelled(rows)]
 
 
 def cell_names(cells: Iterable[Cell]) -> dict[str, str]:
-    """The same for cells, by their keys."""
-    found = {cell.key: cell for cell in cells}
+    """Return cell key -> a name that tells the cell from all others."""
+    distinct = {cell.key: cell for cell in cells}
     rows = [
         {"model": cell.model_name, "bs": cell.bs, "mode": cell.mode_name, "dtype": cell.dtype, "phase": cell.phase,
          "device": cell.device, "params": cell.params()}
-        for cell in found.values()
+        for cell in distinct.values()
     ]  # fmt: skip
-    return dict(zip(found, row_names(rows), strict=True))
+    return dict(zip(distinct, row_names(rows), strict=True))
 
 
-def plain(value: Any) -> Any:
-    """`value` as a built-in type; NaN, infinities, NaT and NA become None."""
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return None
-    if hasattr(value, "item") and not isinstance(value, (list, dict, str)):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def plain_rows(frame_or_rows: Any) -> list[dict[str, Any]]:
-    """A DataFrame or an iterable of mappings as a list of dicts of built-in values."""
-    rows: Iterable[Mapping[str, Any]] = frame_or_rows
-    if hasattr(frame_or_rows, "to_dict"):
-        rows = frame_or_rows.to_dict("records")
-    return [{str(name): plain(value) for name, value in row.items()} for row in rows]
-
-
-def swept_rows(rows: list[dict[str, Any]]) -> list[SweptRow]:
-    """Label `rows` (built-in values) so that no two share labels and mode; sorted by model, labels and bs.
-
-    Models come in order of first appearance, so do values of further labels; bs numerically.
-    """
+def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
+    """The rows in their order, with labels; numbers that are not finite become None."""
+    rows = [
+        {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+        for row in rows
+    ]
     params = [flatten(_parse(row.get("params"))) for row in rows]
     columns = [name for name in COLUMNS if _varies(row.get(name) for row in rows)]
     groups: dict[tuple, list[int]] = defaultdict(list)
@@ -128,9 +129,9 @@ def swept_rows(rows: list[dict[str, Any]]) -> list[SweptRow]:
                 (of_mode[mode] if path.startswith("mode.") else of_row).add(path)
 
     paths_of_row = _undetermined(of_row, rows, columns, params)
-    # also where all have the same: bs is the largest size of a stream and would pass for the only one
+    # also if all rows have the same stream: bs is its largest size and would pass for the only one
     has_streams = any(_STREAM in values for values in params)
-    result = []
+    labelled = []
     for row, values in zip(rows, params, strict=True):
         labels: dict[str, Any] = {"model": _text(row.get("model"))}
         labels |= {name: _text(row.get(name)) for name in columns}
@@ -140,20 +141,20 @@ def swept_rows(rows: list[dict[str, Any]]) -> list[SweptRow]:
         base = _text(row.get("mode"))
         paths = sorted(of_mode[row.get("mode")] & values.keys())
         settings = ", ".join(f"{path.removeprefix('mode.')}={_text(values[path])}" for path in paths)
-        result.append(SweptRow(labels, f"{base} ({settings})" if settings else base, base, row))
-    _keep_apart(result)
-    return _sorted(result)
+        labelled.append(LabelledRow(labels, f"{base} ({settings})" if settings else base, base, row))
+    _keep_apart(labelled)
+    return labelled
 
 
 def mode_order(modes: Iterable[tuple[str, str]]) -> list[str]:
-    """Distinct modes, given as (name, bare name), in canonical order, others alphabetically."""
+    """Return distinct modes, given as (name, bare name), in canonical order, others alphabetically."""
     rank = {name: index for index, name in enumerate(MODES)}
     return [name for name, _ in sorted(set(modes), key=lambda pair: (rank.get(pair[1], len(MODES)), pair[1], pair[0]))]
 
 
 def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Hashable]:
-    """Nested mappings as dotted paths, lists of named things (a model's inputs) by their names; other lists become
-    their JSON text."""
+    """Return nested mappings by dotted paths, lists of named things (a model's inputs) by their names, other lists as
+    JSON text."""
     flat: dict[str, Hashable] = {}
     for key, item in value.items():
         path = f"{prefix}{key}"
@@ -172,8 +173,8 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Hashable]:
 def _undetermined(
     paths: set[str], rows: list[dict[str, Any]], columns: list[str], params: list[dict[str, Hashable]]
 ) -> list[str]:
-    """The paths that tell more than the labels before them: not a cache size that follows bs, not an input's shape that
-    follows a width. Arguments of the module come first, as inputs refer to them."""
+    """The paths that add information to the labels before them: not a cache size that follows bs, not an input's shape
+    that follows a width. Arguments of the module come first, because inputs refer to them."""
     known = [tuple(_text(row.get(name)) for name in ("model", "bs", *columns)) for row in rows]
     kept = []
     for path in sorted(paths, key=lambda path: (not path.startswith("model.module."), path)):
@@ -198,7 +199,7 @@ def _text(value: Any) -> str:
     return ABSENT if value is None else str(value)
 
 
-def _keep_apart(rows: list[SweptRow]) -> None:
+def _keep_apart(rows: list[LabelledRow]) -> None:
     """Add a label until no two rows share labels and mode."""
 
     def clash() -> bool:
@@ -216,20 +217,6 @@ def _keep_apart(rows: list[SweptRow]) -> None:
         seen: dict[tuple, int] = defaultdict(int)
         numbers = []
         for row in rows:
-            key = (*row.labels.values(), row.mode)
-            seen[key] += 1
-            numbers.append(str(seen[key]))
+            seen[(*row.labels.values(), row.mode)] += 1
+            numbers.append(str(seen[(*row.labels.values(), row.mode)]))
         add("#", numbers)
-
-
-def _sorted(rows: list[SweptRow]) -> list[SweptRow]:
-    first: dict[tuple[str, Any], int] = {}
-    for index, row in enumerate(rows):
-        for item in row.labels.items():
-            first.setdefault(item, index)
-
-    def key(row: SweptRow) -> tuple:
-        others = tuple(first[item] for item in row.labels.items() if item[0] != "bs")
-        return (*others, row.labels["bs"] if row.labels["bs"] is not None else -1)
-
-    return sorted(rows, key=key)

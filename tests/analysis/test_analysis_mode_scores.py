@@ -1,4 +1,4 @@
-"""Headline figures: values of tables and textbooks, and intervals that were computed in another way."""
+"""Scores of a mode over all cells: values of textbooks, and intervals that were computed in another way."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from effbench.analysis.headline import Spread, mean_ratio, median, share
+from effbench.analysis.mode_scores import Spread, describe, mean_ratio, median, score, share
 
 Z = 1.959963984540054
 
@@ -36,21 +36,38 @@ def covered(t: float, df: int, steps: int = 4000) -> float:
     return 2 * width / 3 * (density(0, df) + inner + density(t, df))
 
 
-@pytest.mark.parametrize(
-    ("passed", "total", "low", "high"),
-    [(8, 10, 0.4901625, 0.9433178), (0, 10, 0.0, 0.2775328), (10, 10, 0.7224672, 1.0), (81, 263, 0.25526, 0.36618)],
-)
-def test_shares_of_the_literature(passed, total, low, high):
-    found = share(passed, total)
-    assert (found.low, found.high) == (pytest.approx(low, abs=6e-5), pytest.approx(high, abs=6e-5))
-    assert (found.value, found.n, found.spread) == (passed / total, total, Spread.INTERVAL)
+def row(speedup, low=None, high=None, status="ok", trials=5):
+    return {"status": status, "speedup": speedup, "speedup_ci_low": low, "speedup_ci_high": high, "trials": trials}
 
 
-@pytest.mark.parametrize(("passed", "total"), [(1, 2), (1, 7), (58, 63), (62, 63), (3, 10_000)])
-def test_the_ends_of_a_share_solve_their_equation(passed, total):
-    found, seen = share(passed, total), passed / total
-    assert found.low == pytest.approx(by_bisection(passed, total, 1e-12, seen), abs=1e-9)
-    assert found.high == pytest.approx(by_bisection(passed, total, 1 - 1e-12, seen), abs=1e-9)
+def test_scores_of_a_mode():
+    found = score([row(2.0, 1.9, 2.1), row(0.5, 0.45, 0.55), row(None, status="oom")])
+    assert found.value == pytest.approx(1.0) and 0.9 < found.low < 1.0 < found.high < 1.1
+    assert (found.passed, found.total, found.averaged) == (2, 3, 2)
+    for rows, text in [
+        ([row(2.0, 1.9, 2.1), row(0.5, 0.45, 0.55), row(None, status="oom")],
+         f"1.00× ({found.low:.2f}–{found.high:.2f}), 2 of 3 ok"),
+        ([row(2.0), row(8.0)], "4.00×, 2 of 2 ok"), ([row(math.nan, math.nan, math.nan)], "1 of 1 ok"),
+        ([row(None, status="error")], "0 of 1 ok"), ([row(1.0, 1.0, 1.0)] * 2, "1.00×, 2 of 2 ok"),
+    ]:  # fmt: skip
+        assert describe(score(rows)) == text
+
+
+def test_shares():
+    for passed, total, low, high in [
+        (8, 10, 0.4901625, 0.9433178), (0, 10, 0.0, 0.2775328), (10, 10, 0.7224672, 1.0), (81, 263, 0.25526, 0.36618),
+    ]:  # fmt: skip
+        found = share(passed, total)
+        assert (found.low, found.high) == (pytest.approx(low, abs=6e-5), pytest.approx(high, abs=6e-5))
+        assert (found.value, found.n, found.spread) == (passed / total, total, Spread.INTERVAL)
+    for passed, total in [(1, 2), (1, 7), (58, 63), (62, 63), (3, 10_000)]:
+        found, seen = share(passed, total), passed / total
+        assert found.low == pytest.approx(by_bisection(passed, total, 1e-12, seen), abs=1e-9)
+        assert found.high == pytest.approx(by_bisection(passed, total, 1 - 1e-12, seen), abs=1e-9)
+    assert share(0, 0).spread is Spread.NONE and share(0, 0).value is None
+    for passed in (-1, 4):
+        with pytest.raises(ValueError, match="cannot have passed"):
+            share(passed, 3)
 
 
 def test_a_share_covers_what_it_says():
@@ -62,16 +79,6 @@ def test_a_share_covers_what_it_says():
         found.append(sum(math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)
                          if bounds[k][0] <= p <= bounds[k][1]))  # fmt: skip
     assert 0.945 <= sum(found) / len(found) <= 0.965 and min(found) > 0.83
-
-
-@pytest.mark.parametrize(("passed", "total"), [(-1, 3), (4, 3)])
-def test_impossible_counts(passed, total):
-    with pytest.raises(ValueError, match="cannot have passed"):
-        share(passed, total)
-
-
-def test_a_share_of_nothing():
-    assert share(0, 0).spread is Spread.NONE and share(0, 0).value is None
 
 
 @pytest.mark.parametrize("n", [3, 9, 40])

@@ -1,0 +1,309 @@
+"""What the report is made of, read from a database: sweeps by hardware, changes, history, calibrations."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from effbench.analysis.environments import COLUMNS, TELLING
+from effbench.analysis.row_labels import LabelledRow, label_rows, mode_order
+from effbench.cell import digest
+from effbench.comparison.compare import compare_sweeps
+from effbench.comparison.history import DEFAULT_METRICS, columns_of, history
+from effbench.comparison.settings import read as read_limits
+from effbench.config import DEFAULT_DB
+from effbench.errors import EffbenchError
+from effbench.launcher.overrides import quoted
+from effbench.metrics import INTERVALS, METRICS
+from effbench.report.claims import Entry
+from effbench.report.history_data import HistoryData
+from effbench.report.history_table import table_of
+from effbench.report.tables import rows_of
+from effbench.store import artifacts
+from effbench.store.secrets import masked_url
+from effbench.store.series import Series
+from effbench.store.store import Store
+from effbench.store.sweeps import CONFIRMING, SweepInfo
+
+#: Of more cells the report compares these metrics alone with the sweep before: all metrics of 10,000 cells take 5.5 s.
+MOST_CELLS = 2000
+TIMES = ("latency_ms", "period_ms")
+NUMBERS = (*METRICS, *(bound for bounds in INTERVALS.values() for bound in bounds), "trials")
+TEXTS = ("model", "mode", "dtype", "phase", "device", "status", "reason", "environment_id", "cell_key")
+
+
+#: A row of the table `trial`, and timer -> how many samples were taken, and the stored ones in order (float32 array).
+Trial = tuple[Mapping[str, Any], Mapping[str, tuple[int, Any]]]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """A sweep against the one before it.
+
+    `previous`: that sweep (None: there is none). `compared`: the result of `regression.compare`; None if nothing could
+    be compared, for the reason `why`. `only`: the metrics that were compared if these are not all. `command`: what a
+    user types to compare the two.
+    """
+
+    previous: Mapping[str, Any] | None = None
+    compared: Any | None = None
+    why: str = "There is no earlier sweep to compare with."
+    only: Sequence[str] = ()
+    command: str = ""
+
+
+@dataclass
+class DeviceSweep:
+    """One sweep on one hardware: what most pages are about.
+
+    `rows`: the view `results`; `unmeasured`: planned cells without a result, as far as a row of the view is known;
+    `database`: where its trials are read from (None: it has none).
+    """
+
+    sweep: Mapping[str, Any]
+    hardware: str
+    rows: Sequence[Mapping[str, Any]]
+    environments: Sequence[Mapping[str, Any]]
+    unmeasured: Sequence[Mapping[str, Any]] = ()
+    changes: Changes = field(default_factory=Changes)
+    database: str | None = None
+    overrides: Mapping[str, list[str] | None] = field(default_factory=dict)  # by cell key: they plan the cell again
+
+    @cached_property
+    def labelled(self) -> list[LabelledRow]:
+        """The rows with what tells them apart, in reading order."""
+        return label_rows(self.rows)
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        return frame_of(self.labelled, self.baseline_mode)
+
+    @property
+    def artifacts(self) -> Path | None:
+        """The folder that names of artifacts are relative to."""
+        return artifacts.home(self.database) if self.database else None
+
+    @property
+    def baseline_mode(self) -> str:
+        return str(self.sweep.get("baseline_mode") or "eager")
+
+    @property
+    def name(self) -> str:
+        return str(self.sweep.get("name") or self.sweep.get("label") or self.sweep["id"])
+
+    @cached_property
+    def slug(self) -> str:
+        """The name of its folder: no name of a user can lead out of the site or to another device sweep."""
+        readable = re.sub(r"[^a-z0-9]+", "-", f"{self.hardware} {self.sweep['id']}".lower()).strip("-")[:60]
+        mark = hashlib.sha256(f"{self.hardware}\0{self.sweep['id']}".encode("utf-8", "replace")).hexdigest()[:6]
+        return f"{readable}-{mark}".lstrip("-")
+
+    def trials(self, part: int = 0, parts: int = 1) -> Iterator[Trial]:
+        """Read its trials, or a part of them: by cell key, those of a cell by environment. Another process may."""
+        if self.database is not None:
+            environments = [one["id"] for one in self.environments]
+            with Store.open(self.database, mode="read") as store:
+                yield from store.trials_with_samples(self.sweep["id"], environments, part, parts)
+
+    def command(self, params: Mapping[str, Any], environment_id: str) -> tuple[str | None, str | None]:
+        """Return the command that runs a cell again under its interpreter; or None and the reason. An imported sweep
+        has none: a reader who pastes it would run what someone else chose."""
+        if self.sweep.get("imported_at") is not None:
+            return None, "its sweep was imported, so review the parameters below before you run it"
+        words = self.overrides.get(digest(dict(params)))
+        if words is None:
+            return None, "its sweep did not record the overrides of its cells"
+        facts = (self.sweep["host"].get("environments") or {}).get(environment_id) or {}
+        interpreter = [f"{name}={quoted(facts[name])}" for name in facts.get("given", ())]
+        return shlex.join(["effbench", *words, *interpreter]), None
+
+
+@dataclass
+class ReportData:
+    """`device_sweeps`: the first is what a reader sees first; `sweeps`: all, newest first; `calibrations`: environment
+    id -> `ceilings`, `noise` and `measured_at`; `db_override`: what a sweep's command needs to find the database
+    (` db=…`, without its password)."""
+
+    database: str
+    device_sweeps: Sequence[DeviceSweep]
+    sweeps: Sequence[Mapping[str, Any]] = ()
+    environments: Sequence[Mapping[str, Any]] = ()
+    claims: Sequence[Entry] = ()
+    history: HistoryData | None = None
+    calibrations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    db_override: str = ""
+
+
+def frame_of(labelled: Sequence[LabelledRow], baseline_mode: str) -> pd.DataFrame:
+    """Return the one frame that figures are drawn from: the view's columns in reading order, and further ones.
+
+    `case` is the model with whatever else was swept, `series` the mode with its swept settings, `series_rank` its place
+    in canonical order, `is_baseline` whether its mode is the baseline's. Columns that are unknown are missing values.
+    """
+    order = {name: rank for rank, name in enumerate(mode_order((row.mode, row.base_mode) for row in labelled))}
+    records = [
+        row.source
+        | {"case": row.case, "series": row.mode, "series_rank": order[row.mode], "bs": row.labels["bs"]}
+        | {"is_baseline": row.base_mode == baseline_mode}
+        for row in labelled
+    ]
+    columns = (*(labelled[0].source if labelled else ()), *TEXTS, "bs", *NUMBERS)
+    columns = list(dict.fromkeys([*columns, "case", "series", "series_rank", "is_baseline"]))
+    frame = pd.DataFrame.from_records(records, columns=columns)
+    for name in columns:
+        if name in NUMBERS:
+            frame[name] = pd.to_numeric(frame[name], errors="coerce").astype("float64")
+        elif isinstance(frame[name].dtype, pd.StringDtype):
+            frame[name] = frame[name].astype(object)  # hundreds of small figures take values out of it one by one
+    frame["case_rank"] = pd.factorize(frame["case"])[0]
+    return frame.sort_values(["case_rank", "bs", "series_rank"], kind="stable", ignore_index=True)
+
+
+# --- reading ---
+
+
+def read(store: Store, database: str, references: Sequence[str] = (), *, whole: bool = True) -> ReportData:
+    """Read what the report shows. `references`: which sweeps it is about, by default the newest of each hardware.
+
+    Without `whole` history, calibrations and environments are left out: Markdown shows only what changed since the
+    sweep before.
+    """
+    infos = store.sweeps()
+    found = ReportData(database, chosen(store, infos, database, references))
+    if whole:
+        found.history = read_history(store)
+        found.sweeps = [dataclasses.asdict(info) for info in infos]
+        found.environments = store.environments()
+        known = {row["id"]: store.calibration(row["id"]) for row in found.environments}
+        found.calibrations = {key: value for key, value in known.items() if value is not None}
+        found.db_override = "" if database == DEFAULT_DB else f" {shlex.quote(f'db={masked_url(database)}')}"
+    cells = cells_of_sweeps(found.history.whole if found.history else store.series(()))
+    for device_sweep in found.device_sweeps:
+        device_sweep.changes = read_changes(store, device_sweep, cells, infos)
+    return found
+
+
+def chosen(store: Store, infos: Sequence[SweepInfo], database: str, references: Sequence[str]) -> list[DeviceSweep]:
+    """Those of the referenced sweeps, by default of the newest ones."""
+    wanted = {store.find_sweep(reference).id: None for reference in references} or newest(store, infos)
+    by_id = {info.id: info for info in infos}
+    return [
+        device_sweep
+        for sweep_id, hardware in wanted.items()
+        for device_sweep in device_sweeps_of(store, by_id[sweep_id], database)
+        if hardware is None or device_sweep.hardware in hardware
+    ]
+
+
+def newest(store: Store, infos: Sequence[SweepInfo]) -> dict[str, set[str]]:
+    """Return sweep id -> the hardware of which it is the newest sweep with a trial; newest first. Sweeps that only
+    confirm another are skipped."""
+    seen: set[str] = set()
+    found = {}
+    for info in infos:
+        if not info.trials or (info.name or "").startswith(CONFIRMING):
+            continue
+        if new := set(store.hardware(info.id)) - seen:
+            found[info.id] = new
+            seen |= new
+    return found
+
+
+def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[DeviceSweep]:
+    """One for each hardware of the sweep."""
+    rows = rows_of(store, info)
+    environments = {one["id"]: one for one in store.environments(row["environment_id"] for row in rows)}
+    by_hardware: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_hardware.setdefault(hardware_of(environments[row["environment_id"]]), []).append(row)
+    overrides = store.cell_overrides(info.id)
+    return [
+        DeviceSweep(
+            sweep=dataclasses.asdict(info),
+            hardware=hardware,
+            rows=own,
+            environments=[environments[key] for key in dict.fromkeys(row["environment_id"] for row in own)],
+            unmeasured=unmeasured(store, info, own, environments),
+            database=database,
+            overrides=overrides,
+        )
+        for hardware, own in by_hardware.items()
+    ]
+
+
+def hardware_of(environment: Mapping[str, Any]) -> str:
+    return environment["gpu_name"] or environment["cpu_name"]
+
+
+def unmeasured(
+    store: Store, info: SweepInfo, rows: Sequence[Mapping[str, Any]], environments: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The planned cells that have no result in an environment of these rows, as rows of the view."""
+    places = {
+        row["environment_id"]: {
+            **{name: environments[row["environment_id"]][name] for name in TELLING},
+            **{name: row[name] for name in COLUMNS if name in row},
+            "environment_id": row["environment_id"],
+        }
+        for row in rows
+    }
+    measured = {(row["cell_key"], row["environment_id"]) for row in rows}
+    cells = [cell._asdict() for cell in store.planned_cells(info.id)]
+    return [
+        {**cell, **place, "cell_key": cell["key"]}
+        for cell in cells
+        for key, place in places.items()
+        if (cell["key"], key) not in measured
+    ]
+
+
+def read_history(store: Store, metrics: Sequence[str] = DEFAULT_METRICS) -> HistoryData:
+    """Return all series, judged as `effbench history --all` does."""
+    whole = store.series(columns_of(metrics))
+    series = whole.without_reruns()
+    found = history(series, metrics, store.acknowledgements(), read_limits().exceptions)
+    return HistoryData(table_of(found, series), series, metrics, store.baselines(), whole)
+
+
+def cells_of_sweeps(series: Series) -> dict[str, set[tuple[str, str]]]:
+    """Return sweep id -> (cell key, hardware) of each of its results."""
+    hardware = {key: hardware_of(row) for key, row in series.environments.items()}
+    found: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for row in series.rows:
+        found[row[0]].add((row[1], hardware[row[2]]))
+    return found
+
+
+def read_changes(
+    store: Store, after: DeviceSweep, cells: Mapping[str, set[tuple[str, str]]], infos: Sequence[SweepInfo]
+) -> Changes:
+    """Compare with the newest sweep before it that measured one of its cells on the same hardware. `cells`: as
+    `cells_of_sweeps` returns it. What cannot be compared has a reason; nothing is raised."""
+    own = {cell for cell in cells.get(after.sweep["id"], ()) if cell[1] == after.hardware}
+    info = next(info for info in infos if info.id == after.sweep["id"])
+    earlier = (one for one in infos if (one.started_at, one.id) < (info.started_at, info.id))
+    measured_too = (one for one in earlier if not own.isdisjoint(cells.get(one.id, ())))
+    before = next((one for one in measured_too if not (one.name or "").startswith(CONFIRMING)), None)
+    if before is None:
+        return Changes(why=f"No earlier sweep measured any of these cells on {after.hardware}.")
+    previous = dataclasses.asdict(before)
+    words = ["effbench", "compare", before.id, info.id, "--on", after.hardware]
+    words += ["--db", masked_url(after.database)] if after.database != DEFAULT_DB else []
+    limits = read_limits()
+    only = TIMES if len(own) > MOST_CELLS else ()
+    limits.metrics = only or limits.metrics
+    try:
+        compared = compare_sweeps(store, before, info, limits, on=after.hardware)
+    except EffbenchError as error:
+        return Changes(previous, None, str(error))
+    return Changes(previous, compared, "", only, shlex.join(words))

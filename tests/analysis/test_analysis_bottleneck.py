@@ -1,0 +1,57 @@
+"""What bounds a call, how near it is to the machine's best, and the sentence with the reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from effbench.analysis.bottleneck import Floors, bound, idle_fraction, percent, roofline_fraction, why
+
+LAUNCH = {
+    "gpu_busy_ms": 0.068, "period_ms": 0.143, "gpu_idle_fraction": 0.5245, "kernels": 15, "bound": "launch",
+    "enqueue_ms": 0.137, "roofline_fraction": 0.0275, "flops": 16777216.0, "min_bytes": 16797696.0,
+}  # fmt: skip
+
+
+def test_idle_and_fraction_of_the_roofline():
+    for busy, period, idle in [(0.2, 1, 0.8), (1, 1, 0), (1.01, 1, 0), (None, 1, None), (1, None, None), (0, 1, None)]:
+        assert idle_fraction(busy, period) == (idle if idle is None else pytest.approx(idle))
+    assert roofline_fraction(2.0, Floors(0.5, 1.0)) == 0.5
+    assert roofline_fraction(2.0, Floors(None, 4.0)) == 2.0, "out of a cache"
+    assert roofline_fraction(None, Floors(1.0, 1.0)) is None
+    assert roofline_fraction(2.0, Floors(None, None)) is None
+
+
+def test_bound():
+    for busy, compute, memory, label in [
+        (0.2, 1.0, 0.1, "launch"), (0.79, None, None, "launch"), (0.9, 0.8, 0.1, "compute"), (0.9, 0.1, 0.8, "memory"),
+        (0.9, None, 0.8, "memory"), (0.9, 0.8, None, "compute"), (0.9, 0.1, 0.2, "latency"), (0.9, 0, None, "latency"),
+        (0.9, None, None, None), (None, 1.0, 0.1, None),
+    ]:  # fmt: skip
+        assert bound(busy, 1.0, Floors(compute, memory)) == label
+
+
+def test_sentences():
+    idle = "the GPU is idle 52 % of the time"
+    for changed, sentence in [
+        ({}, f"{idle}: 15 kernels take 0.0680 of 0.143 ms; the host needs 0.137 ms to enqueue them"),
+        ({"enqueue_ms": 0.01, "kernels": 1},
+         f"{idle}: 1 kernel takes 0.0680 of 0.143 ms; the rest is gaps between kernels"),
+        ({"bound": "memory", "gpu_idle_fraction": 0.04, "roofline_fraction": 0.81, "kernels": 3},
+         "81 % of the copy bandwidth (16.0 MiB at least) in 0.143 ms; 3 kernels, the GPU is idle 4.0 %"),
+        ({"bound": "compute", "gpu_idle_fraction": 0.04, "roofline_fraction": 0.613, "flops": 3.43597e11},
+         "61 % of the matrix rate (344 GFLOP) in 0.143 ms; 15 kernels, the GPU is idle 4.0 %"),
+        ({"bound": "latency", "gpu_idle_fraction": 0.1, "gpu_busy_ms": 0.13, "roofline_fraction": 0.052},
+         "the GPU is busy 90 % of the time, but at 5.2 % of its nearest ceiling: 15 kernels of 8.7 µs on average"),
+        ({"bound": None, "gpu_idle_fraction": 0.1, "gpu_busy_ms": 0.129},
+         "the GPU is idle 10 % of the time: 15 kernels take 0.129 of 0.143 ms"),
+    ]:  # fmt: skip
+        assert why(LAUNCH | changed) == sentence
+
+
+def test_what_is_unknown():
+    for name in ("gpu_busy_ms", "period_ms"):
+        assert why(LAUNCH | {name: None, "gpu_idle_fraction": None, "bound": None}) is None
+    for label in ("memory", "compute", "latency", "launch"):
+        lacking = {"bound": label, "roofline_fraction": None, "flops": None, "min_bytes": None}
+        assert "15 kernels" in why(LAUNCH | lacking)
+    assert [percent(value) for value in (0.0, 0.0523, 0.0996, 0.5, 1.0)] == ["0.0 %", "5.2 %", "10 %", "50 %", "100 %"]

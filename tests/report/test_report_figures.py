@@ -1,0 +1,269 @@
+"""Numbers behind figures and summary, without a browser; and colours that remain the same."""
+
+import itertools
+import math
+
+import pandas as pd
+import pytest
+import synthetic as make
+
+from effbench.analysis.mode_scores import describe, score
+from effbench.analysis.row_labels import MODES, label_rows
+from effbench.report import summary
+from effbench.report.colors import STYLES, THEMES, style_of
+from effbench.report.data import frame_of
+from effbench.report.figures import (
+    all_figures,
+    base,
+    break_even,
+    compile_seconds,
+    latency,
+    launch_bound,
+    memory,
+    pareto,
+    speedup_heatmap,
+    throughput,
+)
+from effbench.report.tables import speedup_table
+from effbench.stats.intervals import mode_score
+
+
+def frame(rows):
+    return frame_of(label_rows(rows), "eager")
+
+
+@pytest.fixture(scope="module")
+def labelled():
+    return label_rows(make.sample())
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return frame(make.sample())
+
+
+def test_the_frame_is_in_reading_order_and_has_every_column():
+    found = frame([make.row("b", 8, "default"), make.row("b", 8), make.row("b", 1), make.row("a", 2)])
+    assert list(zip(found["case"], found["bs"], found["series"], strict=True)) == [
+        ("b", 1, "eager"), ("b", 8, "eager"), ("b", 8, "default"), ("a", 2, "eager"),
+    ]  # fmt: skip
+    few = frame([{"model": "m", "bs": 1, "mode": "eager", "status": "ok", "latency_ms": 1.0}])
+    assert math.isnan(few["peak_reserved_bytes"].iloc[0])
+
+
+# --- figures ---
+
+
+@pytest.mark.parametrize("figure", all_figures(), ids=lambda figure: figure.name)
+def test_every_figure_has_its_numbers_and_units(figure, sample):
+    data = figure.data(sample)
+    assert {*base.KEY_HEADINGS, *figure.numbers} <= set(data.columns)
+    drawn = figure.draw(data[data["case"] == "mlp"]).validated()
+    titles = [axis.title.text for axis in (drawn.layout.xaxis, drawn.layout.yaxis) if axis.title.text]
+    assert len(drawn.data) > 0 and all("(" in title for title in titles)
+    assert figure.caption and figure.absent and figure.data(sample.iloc[:0]).empty
+
+
+def test_heatmap_has_a_logarithm_only_for_ok_results(sample):
+    table = speedup_heatmap.data(sample)
+    graph = table.query("case == 'mlp' and bs == 1 and series == 'cuda-graph'").iloc[0]
+    assert len(table) == 63 and graph["log2"] == pytest.approx(math.log2(2.5))
+    assert table.query("status != 'ok'")["log2"].isna().all()
+    figure = speedup_heatmap.draw(table).validated()
+    assert figure.data[0].zmin == -figure.data[0].zmax
+    assert sorted(figure.data[2].text)[0] == "<b>degraded</b>" and len(figure.data[2].text) == 3 + 7
+    assert speedup_heatmap.data(frame([make.row(speedup=None)])).empty
+
+
+def test_latency_lines_break_at_results_that_are_not_ok(sample):
+    table = latency.data(sample)
+    figure = latency.FIGURE.draw(table[table["case"] == "transformer"]).validated()
+    band, eager = (trace for trace in figure.data if trace.meta["mode"] == "eager")
+    assert eager.x == (1, 8, 64) and eager.y[2] is None and eager.y[0] == pytest.approx(2.5)
+    assert band.x == (1, 8, 8, 1, 1) and band.y == pytest.approx((2.6, 3.328, 3.072, 2.4, 2.6))
+    # a point alone has a band as wide as a whisker
+    part = table[(table["case"] == "resnet50") & (table["series"] == "max-autotune-no-cudagraphs")]
+    first, last, line = latency.FIGURE.draw(part).validated().data
+    assert line.y[1] is None and first.x == pytest.approx((0.97, 1.03, 1.03, 0.97, 0.97))
+    assert last.x == pytest.approx((62.08, 65.92, 65.92, 62.08, 62.08))
+
+
+def test_latency_of_one_batch_size_is_a_row_of_dots():
+    figure = latency.FIGURE.draw(latency.data(frame(make.cpu_quick()))).validated()
+    assert [trace.mode for trace in figure.data] == ["markers"] * 3
+    assert figure.layout.xaxis.title.text == "latency (ms), batch size 1" and not figure.data[0].error_x.visible
+
+
+def test_throughput_has_the_bounds_of_the_period_or_of_the_latency(sample):
+    row = throughput.data(sample).iloc[0]
+    assert (row["case"], row["bs"], row["series"]) == ("mlp", 1, "eager")
+    bounds = (row["throughput_per_s"] / 1.02, row["throughput_per_s"] / 0.98)
+    assert (row["throughput_low"], row["throughput_high"]) == pytest.approx(bounds)
+    cpu = [one | {f"latency_ci_{end}_ms": factor * (one["latency_ms"] or math.nan)
+                  for end, factor in (("low", 0.5), ("high", 2))} for one in make.cpu_quick()]  # fmt: skip
+    row = throughput.data(frame(cpu)).iloc[0]
+    bounds = (row["throughput_per_s"] / 2, row["throughput_per_s"] * 2)
+    assert (row["throughput_low"], row["throughput_high"]) == pytest.approx(bounds)
+
+
+def test_the_launch_ratio_is_the_baselines(sample):
+    table = launch_bound.data(sample)
+    assert "eager" not in set(table["series"])
+    ratios = table[(table["case"] == "mlp") & (table["bs"] == 1)]["launch_ratio"]
+    assert ratios.tolist() == pytest.approx([0.9 / 0.5] * 6)
+    assert table[(table["case"] == "transformer") & (table["bs"] == 64)].empty, "its baseline timed out"
+
+
+def test_break_even(sample):
+    table = break_even.data(sample).set_index(["case", "bs", "series"])
+    assert table.loc[("resnet50", 1, "default"), "saved_ms"] == pytest.approx(2.5 - 2.5 / 1.3)
+    assert table.loc[("resnet50", 64, "default"), "saved_ms"] < 0
+    assert ("mlp", 1, "cuda-graph") not in table.index, "nothing is compiled"
+    drawn = break_even.draw(break_even.data(sample)).validated()
+    marks = [trace for trace in drawn.data if trace.mode == "markers"]
+    assert sum(len(trace.x) for trace in marks) == int((table["saved_ms"] > 0).sum())
+    lines = [trace for trace in drawn.data if trace.mode == "lines"]
+    for line, note in zip(lines, drawn.layout.annotations, strict=True):
+        calls = float(note.text.replace(",", "").replace("10<sup>", "1e").split("<")[0].split()[0])
+        assert 1e3 * line.x[0] / line.y[0] == pytest.approx(calls)
+    slow = sample.assign(latency_ms=sample["latency_ms"].where(sample["is_baseline"], 100.0))
+    assert "none pays back" in break_even.draw(break_even.data(slow)).validated().layout.annotations[0].text
+
+
+def test_pareto_front():
+    for pairs, front in [
+        ([(1, 3), (2, 2), (3, 1)], [True, True, True]), ([(1, 1), (2, 2)], [True, False]),
+        ([(1, 1), (1, 1)], [True, True]), ([(1, 1), (1, 2)], [True, False]), ([], []),
+    ]:  # fmt: skip
+        assert pareto.on_front(pairs) == front
+
+
+def test_memory_in_binary_units_with_the_pool_inside(sample):
+    table = memory.data(sample)
+    figure = memory.draw(table[table["case"] == "mlp"]).validated()
+    bars = {(trace.meta["mode"], trace.marker.pattern.shape): trace.y for trace in figure.data}
+    assert bars["eager", None][0] == pytest.approx(42.5) and bars["cuda-graph", None][0] == pytest.approx(51.0)
+    assert bars["cuda-graph", "/"][0] == pytest.approx(42.5 * 0.3) and ("eager", "/") not in bars
+    assert figure.layout.yaxis.title.text == "device memory (MiB)"
+    assert memory.unit_of(3 * 2**30) == ("GiB", 2**30) and memory.unit_of(10) == ("B", 1)
+    assert memory.data(frame(make.cpu_quick())).empty
+
+
+def test_compile_seconds_cold_and_warm(sample):
+    table = compile_seconds.data(sample)
+    assert set(table["series"]) == set(MODES) - {"eager", "cuda-graph"}
+    figure = compile_seconds.draw(table[table["case"] == "mlp"]).validated()
+    cold, warm = (trace for trace in figure.data if trace.meta["mode"] == "max-autotune")
+    assert cold.x == (48.0,) * 3 and warm.x == pytest.approx((14.4,) * 3)
+    assert warm.marker.symbol.endswith("-open") and not cold.marker.symbol.endswith("-open")
+
+
+def test_axes_and_text():
+    for value, text in [(0.05, "0.05"), (500, "500"), (2e4, "20k"), (3e6, "3M"), (5e9, "5G"), (1e-6, "1e-06")]:
+        assert base.tick_text(value) == text
+    for low, high in ((1, 1), (0.03, 0.05), (0.1, 80), (1e-3, 1e4)):
+        axis = base.log_axis("t (s)", pd.Series([low, high]))
+        assert axis["range"][0] < math.log10(low) and axis["range"][1] > math.log10(high)
+        assert "tickvals" not in axis or len(axis["tickvals"]) >= 2
+    assert base.short("max-autotune-no-cudagraphs", 18) == "max-autotun…graphs"
+    assert base.wrapped("max-autotune-no-cudagraphs") == "max-autotune-<br>no-cudagraphs"
+    assert base.safe("<b>&amp;\n%{x}") == "&lt;b&gt;&amp;amp; %{x}"
+
+
+# --- summary ---
+
+
+def test_counts_are_worst_first(labelled):
+    found = summary.count_statuses(labelled)
+    assert list(found) == ["incorrect", "timeout", "oom", "unsupported", "degraded", "ok"] and found["ok"] == 58
+
+
+def test_the_fastest_mode_and_what_it_ties_with(labelled):
+    best = summary.fastest(labelled)
+    first, tied = best["mlp"][1], best["mlp"][64]
+    assert (first.series, first.speedup, first.speedup_text, first.tied) == ("compile+graph", 2.8, "2.80×", ())
+    assert tied.tied == ("reduce-overhead", "cuda-graph")
+    assert summary.fastest(label_rows([make.failed("mlp", 1, "eager", "oom", "full")])) == {"mlp": {1: None}}
+    rows = [make.row(speedup_ci_low=1.0, speedup_ci_high=1.0), make.row(mode="default", latency_ms=9.0)]
+    item = summary.fastest(label_rows(rows))["mlp"][1]
+    assert (item.series, item.baseline, item.speedup_text) == ("eager", True, "1.00×")
+
+
+def test_the_lead_counts_significant_winners_alone(labelled):
+    best = summary.fastest(labelled)
+    lead = summary.lead(best, summary.by_mode(labelled))
+    assert lead == ("compile+graph", 6, 9, 3)
+    assert "6 of 9" in lead.sentence and "no significant winner in 3" in lead.sentence
+    # the table agrees on who wins
+    for row in speedup_table(labelled).rows:
+        point = best[row.labels["model"]][row.labels["bs"]]
+        starred = [mode for mode, entry in row.cells.items() if entry.best]
+        assert starred == ([point.series] if point.wins else [])
+
+
+def test_a_geometric_mean_has_its_pass_rate():
+    rows = [make.row(), make.row(bs=8), make.row(mode="default", speedup=2.0), make.row("b", 1, "default", speedup=8.0)]
+    rows.append(make.failed("c", 1, "default", "oom", "full"))
+    default = {mode.series: mode for mode in summary.by_mode(label_rows(rows))}["default"]
+    assert (default.score.value, default.score.pass_rate) == pytest.approx((4.0, 2 / 3))
+    assert (default.score.averaged, default.score.total, default.not_ok) == (2, 3, "1 oom")
+
+
+def test_each_figure_over_all_cells_has_an_interval_or_the_reason_why_not(labelled):
+    modes = {mode.series: mode for mode in summary.by_mode(labelled)}
+    # 8 of 9 ok, memory 1 ÷ 1.2 in all, 48 s in all
+    assert modes["max-autotune"].notes["pass_rate"] == "57–98 %"
+    assert modes["max-autotune"].notes["memory_ratio"] == "the same in all 8"
+    assert modes["eager"].notes["compile_cold_s"] == "" and modes["eager"].compiled.value is None
+    rows = [make.row("mlp", bs, "default", memory_ratio=ratio, compile_cold_s=seconds)
+            for bs, ratio, seconds in ((1, 0.8, 2.0), (2, 1.0, 3.0), (4, 1.25, 9.0))]  # fmt: skip
+    (mode,) = summary.by_mode(label_rows(rows))
+    # logs ±0.2231 and 0: standard error 0.2231 ÷ √3, t(2) = 4.3027
+    figures = (mode.memory.value, mode.memory.low, mode.memory.high)
+    assert figures == pytest.approx((1.0, 0.57446, 1.74076), abs=1e-5)
+    assert mode.notes["memory_ratio"] == "0.57–1.74" and mode.notes["pass_rate"] == "44–100 %"
+    assert mode.notes["compile_cold_s"] == "2.00 s to 9.00 s, least and largest"
+    (mode,) = summary.by_mode(label_rows([make.row(speedup_ci_low=1.0, speedup_ci_high=1.0)]))
+    assert mode.notes["speedup"] == "by definition"
+
+
+def test_a_speedup_reads_the_same_in_the_overview_and_the_heatmap():
+    for low, high, text in [
+        (1.9, 2.1, "2.00×"),
+        (0.9, 4.4, "2.00× n.s."),
+        (0.01, 400, "unclear"),
+        (None, None, "2.00×"),
+    ]:
+        more = {"latency_ms": 0.06, "speedup": 2.0, "speedup_ci_low": low, "speedup_ci_high": high}
+        rows = [make.row(), make.row(mode="default", **more)]
+        drawn = speedup_heatmap.draw(speedup_heatmap.data(frame(rows))).validated().data[0]
+        assert drawn.text[0][1] == summary.fastest(label_rows(rows))["mlp"][1].speedup_text == text
+        assert (drawn.z[0][1] == 0) is (text == "unclear"), "no colour of a gain"
+
+
+def test_a_mean_with_a_wide_interval_is_unclear():
+    wide = {"speedup": 136.0, "speedup_ci_low": 0.6, "speedup_ci_high": 29_540.0, "trials": 2}
+    (_, mode) = summary.by_mode(label_rows([make.row(), make.row(mode="default", **wide)]))
+    assert mode.speedup_text == "unclear" and mode.notes["speedup"] == "0.61–30,176"
+    assert "unclear" in describe(score([make.row(**wide)])) and "136" not in describe(score([make.row(**wide)]))
+    assert not mode_score([("ok", 2.0, 0.9, 3.7, 5)]).clear and mode_score([("ok", 2.0, 1.1, 4.3, 5)]).clear
+
+
+# --- colours ---
+
+
+def luminance(color):
+    parts = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_every_mode_has_its_own_look_with_contrast_in_both_themes():
+    assert tuple(STYLES) == MODES
+    for a, b in itertools.combinations(STYLES.values(), 2):
+        assert a.color != b.color and a.symbol != b.symbol and a.glyph != b.glyph
+    for style, theme in itertools.product(STYLES.values(), THEMES.values()):
+        light, dark = sorted((luminance(style.color), luminance(theme["paper"])), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) > 2.75
+    assert style_of("torchscript") == style_of("torchscript") != style_of("onnx")
+    assert style_of("torchscript").color not in {style.color for style in STYLES.values()}

@@ -1,0 +1,202 @@
+"""The tables of `show`: exact texts, what is best, rows that never merge, and why a cell takes its time."""
+
+import csv
+import io
+import json
+
+import pytest
+import synthetic as make
+
+from effbench.analysis.row_labels import MODES, label_rows
+from effbench.errors import UsageError
+from effbench.report import tables
+from effbench.report.tables import NOT_PROFILED, bottleneck_table
+
+
+def speedup_table(rows, *settings, **more):
+    return tables.speedup_table(label_rows(rows), *settings, **more)
+
+
+def with_interval(low, high, **more):
+    return make.row(mode="default", speedup_ci_low=low, speedup_ci_high=high, **{"speedup": 1.1, **more})
+
+
+PAIR = [
+    make.row(latency_ms=0.123456),
+    make.row(mode="cuda-graph", speedup=2.31, speedup_ci_low=2.25, speedup_ci_high=2.38),
+    with_interval(0.97, 1.08, speedup=1.02),
+    make.failed("mlp", 1, "max-autotune", "oom", "out of memory"),
+]
+
+
+def test_texts_order_and_best():
+    table = speedup_table(PAIR)
+    assert table.modes == ["eager", "default", "max-autotune", "cuda-graph"]
+    assert [row.labels for row in table.rows] == [{"model": "mlp", "bs": 1}]
+    cells = table.rows[0].cells
+    texts = ["0.123 ms", "1.02× (0.97–1.08) n.s.", "oom", "2.31× (2.25–2.38)"]
+    assert [entry.text for entry in cells.values()] == texts
+    assert [mode for mode, entry in cells.items() if entry.best] == ["cuda-graph"]
+    assert cells["max-autotune"].reason == "out of memory" and cells["max-autotune"].value is None
+    assert [entry.tone for entry in cells.values()] == ["", "unsure", "status", "best"]
+    assert cells["cuda-graph"].trials == 5 and cells["eager"].value == 1
+
+
+def test_a_failure_is_never_best_and_the_baseline_can_be():
+    broken = make.row(mode="cuda-graph", speedup=9.0, status="degraded", reason="fell back")
+    cells = speedup_table([make.row(), with_interval(0.7, 0.9, latency_ms=0.16, speedup=0.8), broken]).rows[0].cells
+    assert cells["eager"].best and not cells["default"].best and not cells["cuda-graph"].best
+    assert cells["cuda-graph"].text == "degraded"
+
+
+def test_significance_and_the_legend():
+    for low, high, significant, mark in [
+        (1.0, 1.2, False, "includes 1"), (0.9, 1.0, False, "includes 1"), (1.01, 1.2, True, "(low–high)"),
+        (None, None, None, "no interval"), (0.01, 90.0, False, "unclear"),
+    ]:  # fmt: skip
+        table = speedup_table([make.row(), with_interval(low, high)])
+        entry = table.rows[0].cells["default"]
+        legend = " · ".join(table.legend("★"))
+        assert entry.significant is significant and mark in legend
+        assert entry.text.endswith("n.s.") is (mark == "includes 1")
+        assert not any(other in legend for other in {"includes 1", "no interval", "unclear"} - {mark})
+
+
+def test_one_trial_has_a_value_no_interval_and_no_winner():
+    table = speedup_table(make.cpu_quick())
+    entry = table.rows[0].cells["default"]
+    assert (entry.text, entry.low, entry.significant, entry.trials) == ("1.30×", None, None, 1)
+    assert table.rows[0].no_winner and not any(entry.best for entry in table.entries)
+
+
+def test_no_baseline_and_not_run():
+    rows = [make.failed("mlp", 1, "eager", "timeout", "late"), make.row(mode="default", speedup=None), make.row(bs=8)]
+    first, second = speedup_table(rows).rows
+    assert first.cells["default"].text == "no baseline" and "eager has no ok result" in first.cells["default"].reason
+    assert second.cells["default"].text == "not run" and second.cells["default"].status is None
+
+
+def test_another_baseline_shows_its_latency():
+    rows = [make.row(speedup=0.5), make.row(mode="default", latency_ms=2.0, speedup=1.0)]
+    cells = speedup_table(rows, baseline_mode="default").rows[0].cells
+    assert (cells["default"].text, cells["default"].baseline, cells["eager"].baseline) == ("2.00 ms", True, False)
+
+
+def test_other_metrics():
+    for metric, text, best in [
+        ("latency_ms", "0.500 ms (0.480–0.520)", "default"), ("peak_reserved_bytes", "42.5 MiB", None),
+        ("throughput_per_s", "2500 samples/s", "default"), ("flops", "1e+09", None), ("graph_breaks", "0", None),
+    ]:  # fmt: skip
+        rows = [make.row(latency_ms=1.0), make.row(mode="default", latency_ms=0.5)]
+        cells = speedup_table(rows, metric).rows[0].cells
+        assert cells["default"].text == text
+        assert next((mode for mode, entry in cells.items() if entry.best), None) == best
+    with pytest.raises(UsageError, match="latency_ms"):
+        speedup_table([], "speed")
+
+
+def test_only_a_mode_that_is_significantly_faster_than_every_other_is_the_best():
+    unsure = with_interval(
+        0.2, 900.0, latency_ms=0.0075, latency_ci_low_ms=0.0001, latency_ci_high_ms=0.5, speedup=16.7
+    )
+    sure = make.row(mode="cuda-graph")
+    table = speedup_table([make.row(), unsure, sure])
+    assert not any(entry.best for entry in table.entries)
+    assert (table.rows[0].cells["default"].text, table.rows[0].cells["default"].value) == ("unclear", 16.7)
+    assert any("no significant winner in 1 of 1" in text for text in table.legend("★"))
+    assert speedup_table([make.row(), sure]).rows[0].cells["cuda-graph"].best
+
+
+# --- labels ---
+
+
+def with_params(change, **more):
+    item = make.row(**more)
+    for path, value in change.items():
+        *parents, name = path.split(".")
+        place = item["params"]
+        for parent in parents:
+            place = place[parent]
+        place[name] = value
+    return item
+
+
+def test_order_of_rows_and_modes():
+    rows = [make.row("zebra", 64), make.row("zebra", 8), make.row("ant", 1), make.row("zebra", 128)]
+    labels = [tuple(row.labels.values()) for row in speedup_table(rows).rows]
+    assert labels == [("zebra", 8), ("zebra", 64), ("zebra", 128), ("ant", 1)]
+    rows = [make.row(mode=mode) for mode in ("compile+graph", "zz", "aa", *MODES[:-1])]
+    assert speedup_table(rows).modes == [*MODES, "aa", "zz"]
+
+
+def test_a_swept_column_becomes_a_label():
+    for column in ("dtype", "phase", "torch_version", "python", "environment_id", "sweep_id"):
+        rows = [make.row(mode=mode) | {column: value} for value in ("a", "b") for mode in ("eager", "default")]
+        table = speedup_table(rows)
+        assert [row.labels for row in table.rows] == [{"model": "mlp", column: value, "bs": 1} for value in ("a", "b")]
+        assert all(entry.status == "ok" for entry in table.entries)
+
+
+def test_swept_parameters():
+    rows = [with_params({"model.module.width": width}, mode=mode) for width in (256, 512)
+            for mode in ("eager", "default")]  # fmt: skip
+    table = speedup_table([*rows, make.row("resnet50")])
+    assert [row.labels["model.module.width"] for row in table.rows] == ["256", "512", "512"]
+    assert [row.cells["default"].status for row in table.rows] == ["ok", "ok", None]
+    other = with_params({"env.FLAG": "1"}, mode="default")
+    assert len(speedup_table([make.row(), other]).rows) == 1, "a parameter that follows the mode splits no row"
+    table = speedup_table([make.row(), *(with_params({"mode.full": full}, mode="default") for full in (False, True))])
+    assert (table.modes, len(table.rows)) == (["eager", "default (full=False)", "default (full=True)"], 1)
+    assert [row.labels["#"] for row in speedup_table([make.row(), make.row()]).rows] == ["1", "2"]
+
+
+# --- formats ---
+
+
+def test_formats():
+    heads, rule, first, second = speedup_table([*PAIR, make.row("a|b<i>", 2)]).render("markdown").splitlines()
+    assert heads == "| model | bs | eager | default | max-autotune | cuda-graph |"
+    assert rule == "| --- | ---: | ---: | ---: | ---: | ---: |"
+    assert first == "| mlp | 1 | 0.123 ms | 1.02× (0.97–1.08) n.s. | oom | **2.31× (2.25–2.38)** |"
+    assert "<i>" not in second and second.count("|") == 7 and "**" not in second, "one alone is the best of nothing"
+    lines = list(csv.DictReader(io.StringIO(speedup_table(PAIR).render("csv"))))
+    by_mode = {line["mode"]: line for line in lines}
+    assert len(lines) == 4 and by_mode["max-autotune"]["reason"] == "out of memory"
+    figures = [by_mode["cuda-graph"][name] for name in ("value", "low", "high", "best")]
+    assert figures == ["2.31", "2.25", "2.38", "true"]
+    read = json.loads(speedup_table(make.sample()).render("json"))
+    assert read["metric"] == "speedup" and read["modes"] == list(MODES)
+    assert read["rows"][0]["labels"] == {"model": "mlp", "bs": 1}
+    assert read["rows"][0]["cells"]["cuda-graph"]["value"] == pytest.approx(2.5)
+    assert speedup_table([]).render("markdown") == "| model | bs |\n| --- | ---: |\n"
+    with pytest.raises(UsageError, match="markdown"):
+        speedup_table([]).render("yaml")
+
+
+def test_the_terminal_has_a_wide_a_stacked_and_a_long_layout():
+    table = speedup_table(PAIR)
+    wide = table.wide(marked=True).render("terminal")
+    assert "2.31× ★ (2.25–2.38)" in wide and "1.02× n.s. (0.97–1.08)" in wide
+    long = table.long().render("terminal").splitlines()
+    assert len(long) == 5 and "cuda-graph" in long[-1]
+
+
+# --- bottlenecks ---
+
+
+def test_every_cell_has_a_bottleneck_or_a_reason_why_it_is_unknown():
+    profiled = {"latency_ms": 0.15, "period_ms": 0.143, "gpu_busy_ms": 0.068, "gpu_idle_fraction": 0.524, "kernels": 15}
+    known = make.row(bs=8, enqueue_ms=0.137, bound="launch", **profiled)
+    unknown = make.row(bs=8, mode="cuda-graph", gpu_busy_ms=None, gpu_idle_fraction=None, period_ms=None)
+    rows = [known, make.failed("mlp", 8, "default", "error", "it broke"), unknown]
+    table = bottleneck_table(label_rows(rows))
+    assert [column.heading for column in table.columns] == ["model", "bs", "mode", "latency", "period", "bound", "why"]
+    assert [row["bound"] for row in table.rows] == ["launch", "—", "—"]
+    assert table.rows[0]["why"].startswith("the GPU is idle 52 % of the time: 15 kernels")
+    assert [row["why"] for row in table.rows[1:]] == ["error: it broke", NOT_PROFILED]
+    assert (table.rows[1]["latency_ms"], table.rows[1]["period_ms"]) == ("—", "—"), "no figure of what failed"
+    data = json.loads(table.render("json"))
+    assert (data[0]["gpu_busy_ms"], data[0]["kernels"], data[0]["bound"]) == (0.068, 15, "launch")
+    assert data[1]["status"] == "error"
+    lines = list(csv.DictReader(io.StringIO(table.render("csv"))))
+    assert [line["mode"] for line in lines] == ["eager", "default", "cuda-graph"]
