@@ -68,7 +68,7 @@ def branch(device: torch.device, width: int = 4) -> Facts:
 
 
 def breaks(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Facts:
-    """Of a call with each input (B, D). Dynamo's counters are shown beside the breaks that torch._dynamo.explain finds:
+    """Of a call with each input (B, D). Dynamo's counters are shown next to the breaks that torch._dynamo.explain finds:
     a branch on data in the outermost function is not among the former."""
     torch._dynamo.reset()
     explained = torch._dynamo.explain(module)(inputs[0])
