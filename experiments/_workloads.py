@@ -58,7 +58,7 @@ def compile_kernel(source: str, name: str, device: torch.device, who: str) -> Ca
         ) from error
     home = cpp_extension.CUDA_HOME
     try:
-        # PyTorch asks for the headers of a CUDA toolkit; where there is none, these kernels do without
+        # PyTorch asks for the headers of a CUDA toolkit; without one, these kernels need none
         cpp_extension.CUDA_HOME = home or str(Path(torch.__file__).parent)
         with torch.cuda.device(device):
             return compiler(source, name)

@@ -68,8 +68,8 @@ def branch(device: torch.device, width: int = 4) -> Facts:
 
 
 def breaks(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Facts:
-    """Of a call with each input (B, D). Dynamo's counters are shown beside the breaks that torch._dynamo.explain finds:
-    a branch on data in the outermost function is not among the former."""
+    """Return breaks of calls with inputs (B, D), as torch._dynamo.explain finds them and as Dynamo counts them: its
+    counters miss a branch on data in the outermost function."""
     torch._dynamo.reset()
     explained = torch._dynamo.explain(module)(inputs[0])
     torch._dynamo.reset()

@@ -207,7 +207,7 @@ class MixesRows(nn.Module):
 
 @check(needs=(CUDA,))
 def padding(device: torch.device, captured: Sequence[int] = (1, 2, 4, 8, 16), width: int = 32) -> Facts:
-    """Every batch size through the smallest graph that holds it, its tail full of an earlier, larger batch; beside
+    """Every batch size through the smallest graph that holds it, its tail full of an earlier, larger batch; next to
     eager at that size. Also for a module that mixes rows, for which no padding can be right."""
     rows_apart = nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width), nn.GELU(), nn.Linear(width, width))
     rows_apart = rows_apart.to(device).requires_grad_(False)

@@ -21,7 +21,7 @@ Capture = Callable[[nn.Module, torch.Tensor], Callable[[], torch.Tensor]]
 
 @check(needs=(CUDA,))
 def weights(device: torch.device, width: int = 4, batch: int = 2) -> Facts:
-    """Replays after the weight was updated in place, bound to a new tensor, or given another dtype, beside eager.
+    """Replays after the weight was updated in place, bound to a new tensor, or given another dtype, next to eager.
 
     A freed weight's address is shown as well: the replay reads whatever lies there by then.
     """
@@ -74,7 +74,7 @@ def observe(module: nn.Linear, x: torch.Tensor, capture: Capture) -> Facts:
 
 
 def outputs(replayed: torch.Tensor, now: torch.Tensor, before: torch.Tensor) -> Facts:
-    """The first rows, to be looked at."""
+    """The first rows, for readers."""
     return {"replay": listed(replayed), "eager_now": listed(now), "eager_before": listed(before)}
 
 

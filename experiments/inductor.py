@@ -112,7 +112,7 @@ def peak_of_call(function: Any, x: torch.Tensor) -> int:
 
 @check(needs=(CPP_COMPILER,))
 def triton(device: torch.device, width: int = 16) -> Facts:
-    """Inductor in interpreters that find no Triton: through its C++ backend on the CPU, and, on a GPU, for CUDA beside
+    """Inductor in interpreters that find no Triton: through its C++ backend on the CPU, and, on a GPU, for CUDA next to
     one that finds it."""
     runs: dict[str, tuple[str, tuple[str, ...]]] = {"cpu": ("cpu", ("triton",))}
     if device.type == "cuda":

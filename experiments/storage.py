@@ -54,7 +54,7 @@ ASSIGNED: dict[str, Assign] = {
 
 @check()
 def storage(device: torch.device) -> Facts:
-    """Storage and addresses of views, of basic and advanced indexing and of contiguous(), beside their source; and
+    """Storage and addresses of views, of basic and advanced indexing and of contiguous(), next to their source; and
     whether an assignment through each reaches it."""
     return {
         "derived": {name: relation(derive, device) for name, derive in DERIVED.items()},
@@ -112,7 +112,7 @@ CASES: dict[str, tuple[Loss, Loss]] = {
 @check()
 def backward(device: torch.device) -> Facts:
     """In-place operations before backward: the error of those that overwrite what was saved, the gradient of those
-    that do not, beside the one out of place."""
+    that do not, next to the one out of place."""
     return {name: gradients(inside, outside, device) for name, (inside, outside) in CASES.items()}
 
 

@@ -115,25 +115,23 @@ class Figure:
         low, high = sorted((abs(self.low), abs(self.high)))
         return Figure(abs(self.value), 0.0 if self.low < 0 < self.high else low, high)
 
-    def __lt__(self, other: Any) -> Truth:
-        return compare(self, other, lambda a, b: a.high < b.low, lambda a, b: a.low >= b.high)
+    def __pow__(self, exponent: Any) -> Any:
+        return exp(log(self) * exponent)
 
-    def __le__(self, other: Any) -> Truth:
-        return compare(self, other, lambda a, b: a.high <= b.low, lambda a, b: a.low > b.high)
+    def __lt__(self, other: Any) -> Truth:
+        return less(self, other)
 
     def __gt__(self, other: Any) -> Truth:
-        return compare(self, other, lambda a, b: a.low > b.high, lambda a, b: a.high <= b.low)
+        return less(other, self)
+
+    def __le__(self, other: Any) -> Truth:
+        return ~less(other, self)
 
     def __ge__(self, other: Any) -> Truth:
-        return compare(self, other, lambda a, b: a.low >= b.high, lambda a, b: a.high < b.low)
+        return ~less(self, other)
 
     def __eq__(self, other: Any) -> Any:
-        return compare(
-            self,
-            other,
-            lambda a, b: a.is_exact and b.is_exact and a.value == b.value,
-            lambda a, b: a.high < b.low or a.low > b.high,
-        )
+        return ~(less(self, other) | less(other, self))
 
     __hash__ = object.__hash__
 
@@ -183,15 +181,16 @@ def as_figure(value: Any) -> Figure:
     raise ClaimError(f"expected a number, got {value!r}")
 
 
-def compare(a: Any, b: Any, is_true: Callable[..., bool], is_false: Callable[..., bool]) -> Truth:
+def less(a: Any, b: Any) -> Truth:
+    """Whether a < b, as far as the intervals decide it."""
     for value in (a, b):
         if isinstance(value, Missing):
             return truth(value)
     a, b = as_figure(a), as_figure(b)
     if math.isnan(a.value) or math.isnan(b.value):
         return Truth(None, UNDEFINED)
-    if is_true(a, b) or is_false(a, b):
-        return Truth(is_true(a, b))
+    if a.high < b.low or a.low >= b.high:
+        return Truth(a.high < b.low)
     bounded = all(math.isfinite(bound) for bound in (a.low, a.high, b.low, b.high))
     return Truth(None, OPEN if bounded else NO_INTERVAL)
 
@@ -241,7 +240,7 @@ def log(value: Any) -> Figure:
 
 
 def exp(value: Any) -> Figure:
-    return _rising(value, lambda x: math.exp(x) if x < 700 else math.inf)
+    return _rising(value, lambda x: math.inf if x > 700 else math.exp(x))
 
 
 def sqrt(value: Any) -> Figure:

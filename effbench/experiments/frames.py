@@ -105,18 +105,21 @@ def relative(rows: pd.DataFrame, column: str, name: str, reference: Any) -> pd.S
     if column not in whole.frame:
         raise ClaimError(f"relative(): no column {column!r}; nearest: {nearest(column, whole.frame.columns) or 'none'}")
     references: dict[str, dict[str, Any]] = {}
+    failed: dict[str, Any] = {}  # identity -> label of a reference without the figure
     for _, row in whole.frame.iterrows():
         if parameter(row["params"], path) == reference:
             by_sweep = references.setdefault(identity(row, path), {})
             if is_absent(row[column]):
-                note_without_figure(row.name)
+                failed[identity(row, path)] = row.name
                 continue
             if row["sweep_id"] in by_sweep:
                 raise ClaimError(f"relative(): several rows have {name} = {reference}, and differ in that alone")
             by_sweep[row["sweep_id"]] = row[column]
 
     def ratio(row: Any) -> Any:
-        others = references.get(identity(row, path))
+        others = references.get(same := identity(row, path))
+        if not others and same in failed:
+            note_without_figure(failed[same])
         if not others or is_absent(row[column]):
             return math.nan
         other = others.get(row["sweep_id"], next(reversed(others.values())))
