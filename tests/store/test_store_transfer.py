@@ -295,6 +295,8 @@ FORGED = [
     ("UPDATE trial SET round = -1 WHERE id = 1", "trial.round is -1, not 0 or more"),
     ("UPDATE trial SET round = 4294967296 WHERE id = 1", "not an integer of 32 bits"),
     ("UPDATE trial SET status = 'fine'", "trial.status is 'fine', not one of"),
+    ("UPDATE trial SET recorded_at = 'soon'", "trial.recorded_at is soon, not a time"),
+    ("UPDATE environment SET cpu_name = x'ff'", "environment.cpu_name"),
     ("UPDATE trial SET started_at = '0001-01-01 00:00:00'", "not a time in 1970"),
     ("UPDATE sweep SET started_at = '9999-12-31 23:59:59.999999'", "not a time in 1970"),
     ("UPDATE sweep SET started_at = 'soon'", "not a time"),
