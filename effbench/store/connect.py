@@ -228,8 +228,7 @@ def _sqlite_engine(url: sa.URL, write: bool, create: bool, untrusted: bool) -> s
     _check_path(path, write=write, create=create)
     # absolute: a later change of the working directory must not lead to another file
     file = path.absolute()
-    # a reader of a log needs to write its index
-    flags = "mode=rwc" if create else "mode=ro" if untrusted else "mode=rw"
+    flags = "mode=rwc" if create else "mode=ro" if untrusted and not _has_log(file) else "mode=rw"
     try:
         with closing(_dbapi_connect(file, flags, write)):
             pass
@@ -325,6 +324,15 @@ def _cannot_open(error: sqlite3.Error) -> bool:
     """
     message = str(error).lower()
     return any(part in message for part in ("unable to open", "readonly", "read-only", "disk i/o", "disk is full"))
+
+
+def _has_log(file: Path) -> bool:
+    """Whether a SQLite file has write-ahead logging on: only a connection that may write removes the log's files."""
+    try:
+        with file.open("rb") as stream:
+            return stream.read(20)[18:] == b"\2\2"
+    except OSError:
+        return False
 
 
 def _unfinished(file: Path) -> bool:

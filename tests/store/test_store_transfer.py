@@ -33,9 +33,13 @@ def sql(path, *statements, rows=None):
 
 
 def test_everything_arrives_once_by_file_and_by_database(odd, tmp_path, target):
-    before = whole.contents(odd)
-    out = export(odd, tmp_path / "x.db")
+    before, folder = whole.contents(odd), tmp_path / "sources"
+    folder.mkdir()
+    out, odd = export(odd, folder / "x.db"), shutil.copy(odd, folder / "odd.db")
     assert whole.contents(out) == before
+    with closing(sqlite3.connect(out)) as raw:
+        assert raw.execute("PRAGMA application_id").fetchone() == (EXPORT_ID,)
+        assert raw.execute("PRAGMA journal_mode").fetchone() == ("delete",)
     for source in (out, odd):
         other = shutil.copy(target, tmp_path / "other.db")
         assert outcomes(source, other, baselines=True) == ["imported"] * 3
@@ -45,14 +49,7 @@ def test_everything_arrives_once_by_file_and_by_database(odd, tmp_path, target):
         with Store.open(other) as store:
             assert all(sweep.imported_at for sweep in store.sweeps())
             assert store.cell_overrides(ids_of(store)[0])[whole.cells()[0].key][0] == "bs=1"
-
-
-def test_the_file_is_one_file_and_known_as_an_export(odd, tmp_path):
-    out = export(odd, tmp_path / "x.db")
-    assert [path.name for path in tmp_path.iterdir()] == ["x.db"]
-    with closing(sqlite3.connect(out)) as raw:
-        assert raw.execute("PRAGMA application_id").fetchone() == (EXPORT_ID,)
-        assert raw.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    assert sorted(path.name for path in folder.iterdir()) == ["odd.db", "x.db"], "reading leaves nothing behind"
 
 
 def test_baselines_and_acknowledgements_only_on_request(odd, target):
@@ -298,6 +295,8 @@ FORGED = [
     ("UPDATE trial SET round = -1 WHERE id = 1", "trial.round is -1, not 0 or more"),
     ("UPDATE trial SET round = 4294967296 WHERE id = 1", "not an integer of 32 bits"),
     ("UPDATE trial SET status = 'fine'", "trial.status is 'fine', not one of"),
+    ("UPDATE trial SET recorded_at = 'soon'", "trial.recorded_at is soon, not a time"),
+    ("UPDATE environment SET cpu_name = x'ff'", "environment.cpu_name"),
     ("UPDATE trial SET started_at = '0001-01-01 00:00:00'", "not a time in 1970"),
     ("UPDATE sweep SET started_at = '9999-12-31 23:59:59.999999'", "not a time in 1970"),
     ("UPDATE sweep SET started_at = 'soon'", "not a time"),
