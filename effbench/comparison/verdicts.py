@@ -145,7 +145,9 @@ def judge(
             change, is_tested = change_of(pair, metric, limit, interleaved, threshold(pair.key, metric))
             if change is not None:
                 tests += [len(found)] if is_tested else []
-                found.append(change.because(exception_text(limit), ignored=limit.ignore))
+                if limit.reason is not None or limit.ignore:
+                    change = change.because(exception_text(limit), ignored=limit.ignore)
+                found.append(change)
     bounds = {pair.key: (pair.before.bound, pair.after.bound) for pair in pairs if pair.before and pair.after}
     # what is ignored must not change what is not: two families of tests
     for ignored in (False, True):

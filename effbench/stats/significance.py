@@ -96,15 +96,13 @@ def significant(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]
     None (no test was possible) is never significant and does not count as a test. Raises ValueError for a p-value or
     `q` outside 0 to 1.
     """
-    tested = [p for p in p_values if p is not None]
+    tested = sorted(p for p in p_values if p is not None)
     if not all(0 <= value <= 1 for value in [q, *tested]):
         raise ValueError("p-values and q lie between 0 and 1")
-    if not tested:
-        return [False] * len(p_values)
-    from scipy.stats import false_discovery_control
-
-    adjusted = iter(false_discovery_control(tested) <= q)
-    return [p is not None and bool(next(adjusted)) for p in p_values]
+    # not scipy.stats.false_discovery_control, which gives the same: to load it takes longer than a whole comparison
+    passing = (p for rank, p in enumerate(tested, 1) if p <= q * rank / len(tested))
+    limit = max(passing, default=-1.0)
+    return [p is not None and p <= limit for p in p_values]
 
 
 def smallest_slowdown(sd_log: float, trials: int, floor: float = FLOOR) -> float:

@@ -95,6 +95,10 @@ def test_false_discovery_control():
     assert significant([0.04, None, 0.2]) == [False, False, False]
     assert significant([None, 0.04]) == [False, True]
     assert significant([]) == [] and significant([None]) == [False]
+    rng = np.random.default_rng(2)
+    for size in (1, 5, 40):
+        p_values = (rng.random(size) ** 3).tolist()
+        assert significant(p_values) == (stats.false_discovery_control(p_values) <= 0.05).tolist()
     for bad in ([-0.1], [1.1], [math.nan]):
         with pytest.raises(ValueError, match="between 0 and 1"):
             significant(bad)
