@@ -111,7 +111,7 @@ def test_a_calibration_is_told(here, answer, capsys, monkeypatch):
         assert again
         store.add_calibration(environment_id, gpus[0]["uuid"], ceilings=measured)
 
-    monkeypatch.setattr(calibrate.ceilings, "measure_missing", measure_missing)
+    monkeypatch.setattr(calibrate.pool, "measure_ceilings", measure_missing)
     monkeypatch.setattr(noise, "measure", lambda *args: (found, []))
     assert command_line.run(["doctor", "--calibrate"]) == 0
     said = capsys.readouterr().out
@@ -127,7 +127,7 @@ def test_a_calibration_is_told(here, answer, capsys, monkeypatch):
 
 def test_ceilings_that_fail_are_exit_code_1(here, answer, capsys, monkeypatch):
     here.answer = answer
-    monkeypatch.setattr(calibrate.ceilings, "measure_missing", lambda *args, **options: "too little free device memory")
+    monkeypatch.setattr(calibrate.pool, "measure_ceilings", lambda *args, **options: "too little free device memory")
     cells = {"launch_bound": {"sd": 0.1, "smallest_slowdown": 0.2, "cells": [CELL]}, "gpu_bound": None}
     monkeypatch.setattr(noise, "measure", lambda *args: ({"protocol": "standard", "device": "cuda", **cells}, []))
     assert command_line.run(["doctor", "--calibrate"]) == 1
@@ -140,7 +140,7 @@ def test_interrupted_sweeps(here, answer, capsys, monkeypatch):
     def interrupted(*args):
         raise noise.Interrupted("20261121-1")
 
-    monkeypatch.setattr(calibrate.ceilings, "measure_missing", lambda *args, **options: None)
+    monkeypatch.setattr(calibrate.pool, "measure_ceilings", lambda *args, **options: None)
     monkeypatch.setattr(noise, "measure", interrupted)
     assert command_line.run(["doctor", "--calibrate"]) == 130
     assert "no noise was stored (trials so far: sweep 20261121-1)" in capsys.readouterr().err

@@ -98,6 +98,6 @@ def test_what_a_database_forbids(store, cell, begin, path):
         raw.execute("PRAGMA foreign_keys = ON")
         assert raw.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         with pytest.raises(sqlite3.IntegrityError):
-            raw.execute("INSERT INTO sweep_cell VALUES ('nowhere', 'nothing', 0)")
+            raw.execute("INSERT INTO sweep_cell VALUES ('nowhere', 'nothing', 0, NULL)")
     finally:
         raw.close()
