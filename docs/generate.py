@@ -106,7 +106,9 @@ def setting_type(hint: Any) -> str:
         return "mapping"
     if typing.get_args(hint):
         return " or ".join("null" if kind is type(None) else setting_type(kind) for kind in typing.get_args(hint))
-    return {bool: "true or false", int: "integer", float: "number", str: "text"}[hint]
+    if issubclass(hint, str):
+        return "text"
+    return {bool: "true or false", int: "integer", float: "number"}[hint]
 
 
 def shown(value: Any) -> str:

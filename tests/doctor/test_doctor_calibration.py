@@ -176,7 +176,7 @@ def test_ceilings_of_each_gpu(monkeypatch, tmp_path, answer, outcome):
             raise WorkerError("died")
         return outcome
 
-    monkeypatch.setattr(calibration.ceilings, "measure_missing", measure_missing)
+    monkeypatch.setattr(calibration.pool, "measure_ceilings", measure_missing)
     found = list(calibration.measure_ceilings(None, str(tmp_path / "a.db"), answer))
     assert asked == [(answer["gpus"], True)]
     assert [finding.level for finding in found] == (["problem"] if outcome else [])

@@ -113,7 +113,7 @@ def test_a_calibration_is_told(here, answer, capsys, monkeypatch):
             store.add_calibration(Environment(**answer["environment"]).id, None, noise=found)
         return found, []
 
-    monkeypatch.setattr(calibration.ceilings, "measure_missing", measure_missing)
+    monkeypatch.setattr(calibration.pool, "measure_ceilings", measure_missing)
     monkeypatch.setattr(calibration, "measure_noise", measure_noise)
     assert command_line.run(["doctor", "--calibrate"]) == 0
     said = capsys.readouterr().out
@@ -130,7 +130,7 @@ def test_a_calibration_is_told(here, answer, capsys, monkeypatch):
 def test_ceilings_that_fail_are_exit_code_1(here, answer, capsys, monkeypatch):
     here.answer = answer
     monkeypatch.setattr(
-        calibration.ceilings, "measure_missing", lambda *args, **options: "too little free device memory"
+        calibration.pool, "measure_ceilings", lambda *args, **options: "too little free device memory"
     )
     cells = {"launch_bound": {"sd": 0.1, "smallest_slowdown": 0.2, "cells": [CELL]}, "gpu_bound": None}
     monkeypatch.setattr(
@@ -146,7 +146,7 @@ def test_interrupted_sweeps(here, answer, capsys, monkeypatch):
     def interrupted(*args, **options):
         raise calibration.Interrupted("20261121-1")
 
-    monkeypatch.setattr(calibration.ceilings, "measure_missing", lambda *args, **options: None)
+    monkeypatch.setattr(calibration.pool, "measure_ceilings", lambda *args, **options: None)
     monkeypatch.setattr(calibration, "measure_noise", interrupted)
     assert command_line.run(["doctor", "--calibrate"]) == 130
     assert "no noise was stored (trials so far: sweep 20261121-1)" in capsys.readouterr().err
