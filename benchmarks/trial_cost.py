@@ -31,7 +31,7 @@ from scipy.stats import f_oneway
 import effbench
 from effbench.message import TrialRequest
 from effbench.store import Store
-from effbench.sweep.client import ForkServer
+from effbench.sweeping.client import ForkServer
 
 SECOND = ["protocol.budget_s=1", "protocol.min_time_s=1"]
 METRICS = ("latency_ms", "period_ms", "enqueue_ms")

@@ -16,7 +16,7 @@ from typing import NoReturn
 from effbench import __version__
 from effbench.errors import EffbenchError, UsageError, nearest
 from effbench.printable import printable
-from effbench.sweep.interrupts import remembered
+from effbench.sweeping.interrupts import remembered
 
 #: Subcommand -> module under effbench.commands; each has `HELP`, `add_arguments(parser)` and `run(args) -> exit code`.
 COMMANDS = {

@@ -21,7 +21,7 @@ from typing import ClassVar
 
 import pytest
 
-from effbench.sweep.client import ForkServer
+from effbench.sweeping.client import ForkServer
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Tests run side by side: threads that wait for each other on a shared core make times meaningless.
@@ -39,7 +39,7 @@ NOT_OURS = ("EFFBENCH_", "CUDA_VISIBLE_DEVICES", "COLUMNS", "NO_COLOR", "FORCE_C
 
 
 #: Folders of tests by the seconds that a file of them may take, the longest first.
-LONGEST = ("integration", "experiments", "report", "modes", "cli", "worker", "sweep", "docs")
+LONGEST = ("integration", "experiments", "report", "modes", "cli", "worker", "sweeping", "docs")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -135,7 +135,7 @@ def lasting_servers(folder: Path) -> Iterator[None]:
     """Commands that need a fork server get the lasting one of the folder."""
     from effbench.commands import doctor
     from effbench.launcher import launch
-    from effbench.sweep import client
+    from effbench.sweeping import client
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (doctor, launch, client):

@@ -25,7 +25,7 @@ LAYERS = (
     ("measure",),
     ("modes",),
     ("worker", "store"),
-    ("sweep",),
+    ("sweeping",),
     ("launcher",),
     ("comparison", "experiments", "doctor"),
     ("report",),
@@ -192,3 +192,9 @@ def test_exceptions_have_exit_codes():
             assert issubclass(error, effbench.EffbenchError)
             assert error.exit_code == (3 if name == "NothingFoundError" else 2)
             assert error.__doc__
+
+
+def test_no_module_hides_a_public_function():
+    """A submodule that is imported becomes an attribute of the package, and would replace the function."""
+    names = {unit_of(name_of(path)) for path in FILES}
+    assert names & set(effbench.__all__) == set()

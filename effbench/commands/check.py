@@ -23,7 +23,7 @@ from effbench.report import comparison
 from effbench.stats.significance import LEAST_PAIRS
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
-from effbench.sweep import trust
+from effbench.sweeping import trust
 from effbench.terminal import escape, terminal
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from effbench.doctor.checks import PROBE_TIMEOUT_S, examine
 from effbench.doctor.finding import Finding, Machine, counted
 from effbench.errors import UsageError
 from effbench.printable import one_line
-from effbench.sweep.client import ForkServer
+from effbench.sweeping.client import ForkServer
 from effbench.terminal import Console, escape, terminal
 
 HELP = (

@@ -69,8 +69,8 @@ def measure(
     console: Console, chosen: Sequence[Experiment], db: str, overrides: list[str], args: argparse.Namespace
 ) -> int:
     from effbench.experiments.run import Machine, replaced_with_group, reproduce
-    from effbench.sweep.client import ForkServer
-    from effbench.sweep.evidence import EvidenceOutcome
+    from effbench.sweeping.client import ForkServer
+    from effbench.sweeping.evidence import EvidenceOutcome
 
     def report(outcome: EvidenceOutcome) -> None:
         if not args.quiet and outcome.status is not Status.OK:
@@ -113,7 +113,7 @@ def judge_again(console: Console, chosen: Sequence[Experiment], db: str, overrid
     """Judge each experiment on each machine that measured all of it."""
     from effbench.experiments.run import judge_stored
     from effbench.store.store import Store
-    from effbench.sweep.client import ForkServer
+    from effbench.sweeping.client import ForkServer
 
     with Store.open(db, mode="read") as store:
         environments = store.environments()

@@ -20,7 +20,7 @@ from effbench.errors import NothingFoundError, nearest
 from effbench.metrics import METRICS, Better
 from effbench.report.tables import FORMATS, NO_REASON, SpeedupTable, bottleneck_table, rows_of, speedup_table
 from effbench.store.store import Store
-from effbench.sweep.trust import resume_command
+from effbench.sweeping.trust import resume_command
 from effbench.terminal import PLAIN_WIDTH, Console, escape, terminal
 
 HELP = "The speedup table of a sweep: rows model × bs, columns modes."

@@ -18,11 +18,11 @@ from effbench.stats.significance import LEAST_PAIRS, confirms
 from effbench.store.sides import CellResult
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
-from effbench.sweep import trust
-from effbench.sweep.interpreters import Interpreter
-from effbench.sweep.plan import CellRun, Settings
-from effbench.sweep.progress import Progress
-from effbench.sweep.run import Command, Outcome, run_cells
+from effbench.sweeping import trust
+from effbench.sweeping.interpreters import Interpreter
+from effbench.sweeping.plan import CellRun, Settings
+from effbench.sweeping.progress import Progress
+from effbench.sweeping.run import Command, Outcome, run_cells
 
 FACTS = {"python", "folder", "given", "git_revision", "git_description"}
 UNSETTLED = "neither confirmed nor refuted"

@@ -14,7 +14,7 @@ from typing import Any
 
 from effbench.cell import Cell, targets_in
 from effbench.errors import UsageError
-from effbench.sweep.interpreters import Interpreter, cache_home, git_changes, git_description
+from effbench.sweeping.interpreters import Interpreter, cache_home, git_changes, git_description
 
 TIMEOUT_S = 120.0
 #: Targets that come with effbench: they do not depend on the working directory.

@@ -19,8 +19,8 @@ from effbench.metrics import significant
 from effbench.stats.intervals import geometric_mean, speedup
 from effbench.stats.significance import smallest_slowdown
 from effbench.store.store import Store
-from effbench.sweep import pool
-from effbench.sweep.client import ForkServer
+from effbench.sweeping import pool
+from effbench.sweeping.client import ForkServer
 from effbench.table import Column, Table
 
 ROUNDS = 10

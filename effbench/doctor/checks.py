@@ -10,7 +10,7 @@ from effbench.doctor import calibration, gpu, host
 from effbench.doctor.finding import Finding, Machine, good, note, problem, warning
 from effbench.errors import WorkerError
 from effbench.message import ProbeRequest
-from effbench.sweep.client import ForkServer
+from effbench.sweeping.client import ForkServer
 
 PROBE_TIMEOUT_S = 120.0
 UNCOMPILED = "torch.compile modes are unsupported"

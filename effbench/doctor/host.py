@@ -15,8 +15,8 @@ from effbench.errors import SchemaError, StoreError
 from effbench.metrics import format_bytes
 from effbench.store.connect import parse_url
 from effbench.store.store import Store
-from effbench.sweep.devices import parse_cores
-from effbench.sweep.run import cache_folder
+from effbench.sweeping.devices import parse_cores
+from effbench.sweeping.run import cache_folder
 
 MOST_LOAD = 0.5  # share of the usable cores that other work may take
 MOST_STOLEN = 0.005  # share of the CPU time since boot that a hypervisor may have given to others

@@ -11,7 +11,7 @@ from typing import Any
 
 from effbench.cell import Cell, Status, digest
 from effbench.store.store import Store
-from effbench.sweep.plan import Settings
+from effbench.sweeping.plan import Settings
 
 
 def stored_rows(store: Store, cells: Sequence[Cell], environment_id: str, settings: Settings) -> list[dict[str, Any]]:

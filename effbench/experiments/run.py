@@ -27,12 +27,12 @@ from effbench.launcher.overrides import key_of
 from effbench.message import EvidenceRequest, ProbeRequest
 from effbench.store.store import Store
 from effbench.store.verdicts import ClaimVerdict
-from effbench.sweep.client import ForkServer
-from effbench.sweep.evidence import EvidenceOutcome, gather
-from effbench.sweep.plan import Settings
-from effbench.sweep.pool import PROBE_TIMEOUT_S, fit_modes, probe
-from effbench.sweep.progress import Progress
-from effbench.sweep.run import Command, Outcome
+from effbench.sweeping.client import ForkServer
+from effbench.sweeping.evidence import EvidenceOutcome, gather
+from effbench.sweeping.plan import Settings
+from effbench.sweeping.pool import PROBE_TIMEOUT_S, fit_modes, probe
+from effbench.sweeping.progress import Progress
+from effbench.sweeping.run import Command, Outcome
 
 NO_CUDA = "needs a CUDA GPU, and there is none here"
 #: Groups whose choice brings its own settings. Those of a model or mode stay: they are what the claims compare.

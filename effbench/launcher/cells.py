@@ -17,13 +17,13 @@ from effbench.launcher.overrides import overrides_of_cell
 from effbench.models.spec import parse_inputs
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING
-from effbench.sweep import interpreters
-from effbench.sweep.client import ForkServer
-from effbench.sweep.interpreters import Interpreter
-from effbench.sweep.plan import CellRun, Settings
-from effbench.sweep.pool import open_pools
-from effbench.sweep.progress import Progress
-from effbench.sweep.run import Command, Outcome, check_baseline, run_sweep
+from effbench.sweeping import interpreters
+from effbench.sweeping.client import ForkServer
+from effbench.sweeping.interpreters import Interpreter
+from effbench.sweeping.plan import CellRun, Settings
+from effbench.sweeping.pool import open_pools
+from effbench.sweeping.progress import Progress
+from effbench.sweeping.run import Command, Outcome, check_baseline, run_sweep
 
 #: Top-level keys that define a cell.
 CELL_KEYS = ("model", "bs", "stream", "mode", "dtype", "phase", "training", "device", "numerics", "env")

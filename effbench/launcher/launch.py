@@ -36,10 +36,10 @@ from effbench import config, streams
 from effbench.errors import EffbenchError, UsageError
 from effbench.launcher import errors, overrides
 from effbench.launcher.cells import INTERPRETER_KEYS, Job, conduct
-from effbench.sweep import trust
-from effbench.sweep.client import ForkServer
-from effbench.sweep.progress import Progress
-from effbench.sweep.run import Command, Outcome
+from effbench.sweeping import trust
+from effbench.sweeping.client import ForkServer
+from effbench.sweeping.progress import Progress
+from effbench.sweeping.run import Command, Outcome
 
 MODULE = "hydra_plugins.effbench"
 MOST_CELLS = 100_000  # their configurations alone take gigabytes

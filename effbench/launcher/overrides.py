@@ -11,7 +11,7 @@ from typing import NoReturn
 from effbench.config import DEFAULT_DB, shipped
 from effbench.errors import ConfigError, UsageError, nearest
 from effbench.store.store import Store
-from effbench.sweep import trust
+from effbench.sweeping import trust
 
 #: Options that decide what the overrides mean: they are stored and replayed with them.
 CONFIG_OPTIONS = ("--config-dir", "--config-path", "--config-name")

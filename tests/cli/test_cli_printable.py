@@ -14,9 +14,9 @@ from effbench.cell import Status, Trial
 from effbench.commands import options
 from effbench.printable import one_line, printable
 from effbench.store import Store
-from effbench.sweep.devices import Slot
-from effbench.sweep.plan import CellRun, PlannedTrial
-from effbench.sweep.progress import Progress
+from effbench.sweeping.devices import Slot
+from effbench.sweeping.plan import CellRun, PlannedTrial
+from effbench.sweeping.progress import Progress
 from effbench.terminal import Console, escape
 
 EVIL = "x\x1b]0;owned\x07\x1b[31mred\x9b2J\u202egnp\u2066\r\nFAKE\tLINE"

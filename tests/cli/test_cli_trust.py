@@ -20,8 +20,8 @@ from effbench.launcher import overrides
 from effbench.report.data import read as read_report
 from effbench.report.site.pages import failures
 from effbench.store import Store
-from effbench.sweep.interpreters import Interpreter
-from effbench.sweep.run import Outcome
+from effbench.sweeping.interpreters import Interpreter
+from effbench.sweeping.run import Outcome
 
 MARKER = Path("marker")
 FORGED = ["model=custom", "model.module._target_=subprocess.getoutput", f"+model.module.cmd=touch {MARKER}", "bs=1"]

@@ -13,7 +13,7 @@ from effbench.cell import Cell
 from effbench.comparison import origin as origins
 from effbench.comparison.origin import sources, targets
 from effbench.errors import UsageError
-from effbench.sweep.interpreters import HERE, Interpreter
+from effbench.sweeping.interpreters import HERE, Interpreter
 
 
 def git(folder, *args):

@@ -9,7 +9,7 @@ from effbench.comparison.confirm import judged_again
 from effbench.comparison.origin import Origin
 from effbench.comparison.sides import load
 from effbench.store import Store
-from effbench.sweep.interpreters import Interpreter
+from effbench.sweeping.interpreters import Interpreter
 
 CELL, OTHER = a_cell(), a_cell("default")
 FAST, SLOW = {"latency_ms": steps(1.0, 0.001)}, {"latency_ms": steps(1.1, 0.001)}

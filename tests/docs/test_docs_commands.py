@@ -12,7 +12,7 @@ import pytest
 from effbench import cli
 from effbench.launcher import cells, launch, overrides
 from effbench.launcher.launch import hydra_sweep
-from effbench.sweep import run
+from effbench.sweeping import run
 
 
 class NoServer:

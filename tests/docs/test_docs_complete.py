@@ -16,7 +16,7 @@ from effbench.cell import SEVERITY, Status
 from effbench.metrics import METRICS
 from effbench.models.spec import KEYS
 from effbench.store import schema
-from effbench.sweep import client
+from effbench.sweeping import client
 
 GENERATE = pages.generator()
 

@@ -15,7 +15,7 @@ from effbench import cli
 from effbench.launcher import launch
 from effbench.report import figures
 from effbench.store import Store
-from effbench.sweep.client import ForkServer
+from effbench.sweeping.client import ForkServer
 
 FAST = ["protocol.budget_s=0.05", "protocol.min_time_s=0", "protocol.warmup_s=0.01", "protocol.rounds=1", "device=cpu"]
 

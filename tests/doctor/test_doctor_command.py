@@ -129,9 +129,7 @@ def test_a_calibration_is_told(here, answer, capsys, monkeypatch):
 
 def test_ceilings_that_fail_are_exit_code_1(here, answer, capsys, monkeypatch):
     here.answer = answer
-    monkeypatch.setattr(
-        calibration.pool, "measure_ceilings", lambda *args, **options: "too little free device memory"
-    )
+    monkeypatch.setattr(calibration.pool, "measure_ceilings", lambda *args, **options: "too little free device memory")
     cells = {"launch_bound": {"sd": 0.1, "smallest_slowdown": 0.2, "cells": [CELL]}, "gpu_bound": None}
     monkeypatch.setattr(
         calibration, "measure_noise", lambda *args, **options: ({"protocol": "standard", "device": "cuda", **cells}, [])

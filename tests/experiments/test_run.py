@@ -18,7 +18,7 @@ from effbench.launcher import cells as plan
 from effbench.launcher.launch import hydra_sweep
 from effbench.store import Store
 from effbench.store.verdicts import ClaimVerdict as Verdict
-from effbench.sweep.client import ForkServer
+from effbench.sweeping.client import ForkServer
 
 OWN = """
 from effbench.modes.base import Prepared

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 from effbench.commands import show
-from effbench.sweep.run import Outcome
+from effbench.sweeping.run import Outcome
 
 URL = "postgresql+psycopg://me:secret@host/bench?sslmode=require"
 

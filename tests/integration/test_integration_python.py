@@ -11,9 +11,9 @@ import pytest
 
 from effbench.analysis.environments import names_by
 from effbench.store import Store
-from effbench.sweep.interpreters import resolve
-from effbench.sweep.plan import CellRun, Settings, cells_of
-from effbench.sweep.run import Command, run_cells
+from effbench.sweeping.interpreters import resolve
+from effbench.sweeping.plan import CellRun, Settings, cells_of
+from effbench.sweeping.run import Command, run_cells
 
 NET = """
 import time

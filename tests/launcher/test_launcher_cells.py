@@ -15,7 +15,7 @@ from effbench.errors import ConfigError, UsageError
 from effbench.launcher import cells, launch, overrides
 from effbench.launcher.cells import resolve
 from effbench.store import Store
-from effbench.sweep.plan import Settings
+from effbench.sweeping.plan import Settings
 
 PART = {
     "model": {"name": None, "description": "words", "module": {"_target_": "a.b.Net"}, "inputs": {"x": {"shape": [4]}},

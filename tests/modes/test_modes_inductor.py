@@ -16,7 +16,7 @@ from effbench.modes.eager import Eager
 from effbench.modes.exported import AotInductor
 from effbench.modes.graphs import CudaGraph
 from effbench.modes.scripted import JitTrace
-from effbench.sweep.client import ForkServer
+from effbench.sweeping.client import ForkServer
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 COMPILES_ONE = """

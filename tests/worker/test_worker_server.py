@@ -14,7 +14,7 @@ import pytest
 
 from effbench.errors import WorkerError
 from effbench.message import TRIAL_VARIABLE
-from effbench.sweep.client import ForkServer
+from effbench.sweeping.client import ForkServer
 
 #: A task is a module below effbench.worker with `run`; the tests make one of their own in the search path.
 TASK = """

@@ -13,7 +13,7 @@ from effbench.measure import timing
 from effbench.measure.telemetry import Telemetry
 from effbench.message import DEVICE_PHASE, TrialRequest
 from effbench.modes.base import Mode
-from effbench.sweep import pool
+from effbench.sweeping import pool
 from effbench.worker import probe, trial
 
 RULES = timing.Rules(

@@ -7,8 +7,8 @@ import io
 from schedule_parts import gpus, trials
 
 from effbench.cell import Status, Trial
-from effbench.sweep.plan import Settings
-from effbench.sweep.progress import Progress
+from effbench.sweeping.plan import Settings
+from effbench.sweeping.progress import Progress
 from effbench.terminal import Console
 
 

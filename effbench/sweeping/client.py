@@ -19,7 +19,7 @@ from effbench.cell import Status
 from effbench.errors import ConfigError, WorkerError
 from effbench.message import MOST_BYTES, PROBE_PHASE, TRIAL_VARIABLE, MessageError, decode, encode
 from effbench.printable import one_line
-from effbench.sweep.interpreters import BOOTSTRAP, NEEDED, lone_package, why_unfit
+from effbench.sweeping.interpreters import BOOTSTRAP, NEEDED, lone_package, why_unfit
 from effbench.worker import processes
 
 #: Without these two a forked child hangs: a pool of compile workers, and a CUDA check that starts CUDA.

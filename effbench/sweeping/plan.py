@@ -15,7 +15,7 @@ from typing import Any
 
 from effbench.cell import Cell, Status, Trial
 from effbench.config import Config
-from effbench.sweep.interpreters import HERE, Interpreter
+from effbench.sweeping.interpreters import HERE, Interpreter
 
 
 @dataclass(frozen=True)

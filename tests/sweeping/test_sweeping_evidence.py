@@ -13,9 +13,9 @@ import pytest
 from effbench.cell import Status
 from effbench.errors import WorkerError
 from effbench.message import EvidenceRequest
-from effbench.sweep import evidence
-from effbench.sweep.client import ForkServer
-from effbench.sweep.devices import Slot
+from effbench.sweeping import evidence
+from effbench.sweeping.client import ForkServer
+from effbench.sweeping.devices import Slot
 
 pytestmark = pytest.mark.slow
 
@@ -159,7 +159,7 @@ def test_a_shipped_piece_that_needs_cuda_is_unsupported_here(server, monkeypatch
 
 
 def test_the_device_is_locked_while_a_piece_runs(server, monkeypatch):
-    monkeypatch.setattr("effbench.sweep.devices.POLL_S", 0.02)
+    monkeypatch.setattr("effbench.sweeping.devices.POLL_S", 0.02)
     lock = filelock.FileLock(Slot("CPU", "cpu").lock_path, mode=0o666)
     lock.acquire()
     with pytest.raises(WorkerError, match="in use by another effbench"):

@@ -15,9 +15,9 @@ import pytest
 import effbench
 from effbench.cell import Environment
 from effbench.errors import ConfigError
-from effbench.sweep import interpreters
-from effbench.sweep.client import ForkServer
-from effbench.sweep.interpreters import HERE, Interpreter, named_twice, resolve
+from effbench.sweeping import interpreters
+from effbench.sweeping.client import ForkServer
+from effbench.sweeping.interpreters import HERE, Interpreter, named_twice, resolve
 
 A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
 #: What a probe finds.

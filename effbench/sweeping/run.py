@@ -18,15 +18,15 @@ from effbench.config import Config
 from effbench.errors import ConfigError, ResumeError, StoreError
 from effbench.store import artifacts, connect, liveness, secrets
 from effbench.store.store import Store
-from effbench.sweep.client import ForkServer
-from effbench.sweep.devices import lock_folder, slots_of
-from effbench.sweep.interpreters import Interpreter, cache_home, git_description, git_revision
-from effbench.sweep.interrupts import stop_on_ctrl_c
-from effbench.sweep.plan import CellRun, PlannedTrial, Settings, cells_of, interpreters_of, trials_left
-from effbench.sweep.pool import Pools, ServerPool, measure_ceilings, open_pools
-from effbench.sweep.progress import Progress
-from effbench.sweep.schedule import Schedule
-from effbench.sweep.trust import resume_command
+from effbench.sweeping.client import ForkServer
+from effbench.sweeping.devices import lock_folder, slots_of
+from effbench.sweeping.interpreters import Interpreter, cache_home, git_description, git_revision
+from effbench.sweeping.interrupts import stop_on_ctrl_c
+from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, interpreters_of, trials_left
+from effbench.sweeping.pool import Pools, ServerPool, measure_ceilings, open_pools
+from effbench.sweeping.progress import Progress
+from effbench.sweeping.schedule import Schedule
+from effbench.sweeping.trust import resume_command
 
 HOW_TO_RESUME = "resume without overrides, or start a new sweep without resume="
 

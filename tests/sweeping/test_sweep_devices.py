@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from effbench.errors import ConfigError, WorkerError
-from effbench.sweep import devices
-from effbench.sweep.devices import parse_cores, share_cores, wanted_cores
+from effbench.sweeping import devices
+from effbench.sweeping.devices import parse_cores, share_cores, wanted_cores
 
 ALL = range(16)
 #: A machine that does not say which threads share a core.

@@ -14,11 +14,11 @@ from effbench.cell import Status, Trial
 from effbench.errors import WorkerError
 from effbench.message import BEFORE_USER_CODE, TrialRequest
 from effbench.stats.intervals import enough
-from effbench.sweep.client import POLL_S, RETRY_PAUSES_S, ForkServer, Request
-from effbench.sweep.devices import Slot
-from effbench.sweep.plan import CellRun, PlannedTrial, Queue, Settings
-from effbench.sweep.pool import Pools
-from effbench.sweep.progress import Progress
+from effbench.sweeping.client import POLL_S, RETRY_PAUSES_S, ForkServer, Request
+from effbench.sweeping.devices import Slot
+from effbench.sweeping.plan import CellRun, PlannedTrial, Queue, Settings
+from effbench.sweeping.pool import Pools
+from effbench.sweeping.progress import Progress
 
 #: Phases of a trial's wall time that are not overhead.
 PHASES = ("build", "prepare", "check", "warmup", "timing", "profile", "artifacts")

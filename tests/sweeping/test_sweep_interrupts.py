@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from effbench.sweep import interrupts
-from effbench.sweep.interrupts import remembered, stop_on_ctrl_c
+from effbench.sweeping import interrupts
+from effbench.sweeping.interrupts import remembered, stop_on_ctrl_c
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,10 @@ import pytest
 from schedule_parts import PROTOCOL, Server, cell_runs, cells, gpus, ok, pool_of, trials
 
 from effbench.cell import Cell, Status, Trial
-from effbench.sweep import schedule
-from effbench.sweep.interpreters import HERE, Interpreter
-from effbench.sweep.plan import CellRun, PlannedTrial
-from effbench.sweep.progress import run_names
+from effbench.sweeping import schedule
+from effbench.sweeping.interpreters import HERE, Interpreter
+from effbench.sweeping.plan import CellRun, PlannedTrial
+from effbench.sweeping.progress import run_names
 
 A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
 BOTH = (A, B)

@@ -18,8 +18,8 @@ from effbench.analysis.row_labels import cell_names
 from effbench.cell import Status, Trial
 from effbench.metrics import METRICS, significant
 from effbench.printable import one_line
-from effbench.sweep.devices import Slot
-from effbench.sweep.plan import CellRun, PlannedTrial, cells_of, interpreters_of
+from effbench.sweeping.devices import Slot
+from effbench.sweeping.plan import CellRun, PlannedTrial, cells_of, interpreters_of
 from effbench.terminal import Console
 
 STYLES = {Status.OK: "green", Status.DEGRADED: "yellow", Status.NOISY: "yellow", Status.UNSUPPORTED: "dim"}

@@ -18,9 +18,9 @@ from effbench.config import LOSSES
 from effbench.errors import ConfigError, WorkerError
 from effbench.message import ProbeRequest
 from effbench.store.store import Store
-from effbench.sweep.client import ForkServer
-from effbench.sweep.devices import Slot
-from effbench.sweep.interpreters import HERE, Interpreter
+from effbench.sweeping.client import ForkServer
+from effbench.sweeping.devices import Slot
+from effbench.sweeping.interpreters import HERE, Interpreter
 
 PROBE_TIMEOUT_S = 300.0
 CEILINGS_TIMEOUT_S = 120.0

@@ -6,11 +6,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from effbench.cell import Cell, Status, Trial
-from effbench.sweep.client import ForkServer, Request
-from effbench.sweep.devices import Slot
-from effbench.sweep.interpreters import HERE
-from effbench.sweep.plan import CellRun, PlannedTrial, trials_left
-from effbench.sweep.pool import ServerPool
+from effbench.sweeping.client import ForkServer, Request
+from effbench.sweeping.devices import Slot
+from effbench.sweeping.interpreters import HERE
+from effbench.sweeping.plan import CellRun, PlannedTrial, trials_left
+from effbench.sweeping.pool import ServerPool
 
 
 def cells(count, device="cuda", env=None):

@@ -15,10 +15,10 @@ from schedule_parts import Server, cell_runs, cells, ok
 
 from effbench.errors import ConfigError, ResumeError, StoreError
 from effbench.store import Store, liveness
-from effbench.sweep import pool, run
-from effbench.sweep.interpreters import HERE, Interpreter
-from effbench.sweep.plan import Settings
-from effbench.sweep.run import Command, run_cells
+from effbench.sweeping import pool, run
+from effbench.sweeping.interpreters import HERE, Interpreter
+from effbench.sweeping.plan import Settings
+from effbench.sweeping.run import Command, run_cells
 
 A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
 DB = "db=postgresql://me:s3cret@host/x"
@@ -33,8 +33,8 @@ def db(made, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(pool.ServerPool, "probe", probe)
     monkeypatch.setattr(pool, "preload", lambda server, cells: None)
-    monkeypatch.setattr("effbench.sweep.schedule.POLL_S", 0.01)
-    monkeypatch.setattr("effbench.sweep.interpreters._git", lambda *_: None)
+    monkeypatch.setattr("effbench.sweeping.schedule.POLL_S", 0.01)
+    monkeypatch.setattr("effbench.sweeping.interpreters._git", lambda *_: None)
     return made.path
 
 
@@ -86,7 +86,7 @@ def test_nothing_is_lost_when_the_database_is(db, how, empty_db, tmp_path):
 
 
 def test_a_database_deleted_after_the_last_trial(db, monkeypatch):
-    monkeypatch.setattr("effbench.sweep.progress.Progress.ended", lambda *_: db.unlink(missing_ok=True))
+    monkeypatch.setattr("effbench.sweeping.progress.Progress.ended", lambda *_: db.unlink(missing_ok=True))
     with pytest.raises(StoreError) as caught:
         sweep(db, count=1)
     with Store.open(rescued(caught.value)) as store:

@@ -9,9 +9,9 @@ import pytest
 
 from effbench.cell import Environment
 from effbench.errors import ConfigError, WorkerError
-from effbench.sweep import pool
-from effbench.sweep.interpreters import HERE, Interpreter
-from effbench.sweep.pool import ServerPool, adapt_modes, open_pools
+from effbench.sweeping import pool
+from effbench.sweeping.interpreters import HERE, Interpreter
+from effbench.sweeping.pool import ServerPool, adapt_modes, open_pools
 
 A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
 #: What a probe finds.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from schedule_parts import PROTOCOL, Server, Watcher, gpus, pool_of
 
-from effbench.sweep import client, devices, schedule
-from effbench.sweep.interpreters import HERE
-from effbench.sweep.plan import Settings
+from effbench.sweeping import client, devices, schedule
+from effbench.sweeping.interpreters import HERE
+from effbench.sweeping.plan import Settings
 
 
 @pytest.fixture

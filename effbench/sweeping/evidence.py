@@ -12,10 +12,10 @@ from typing import Any
 
 from effbench.cell import Status
 from effbench.message import EvidenceRequest
-from effbench.sweep.client import ForkServer
-from effbench.sweep.devices import Slot
-from effbench.sweep.interpreters import HERE
-from effbench.sweep.pool import ServerPool
+from effbench.sweeping.client import ForkServer
+from effbench.sweeping.devices import Slot
+from effbench.sweeping.interpreters import HERE
+from effbench.sweeping.pool import ServerPool
 
 TIMEOUT_S = 300.0
 

@@ -11,10 +11,10 @@ from schedule_parts import PROTOCOL, Server, cell_runs, cells, gpus, ok, trials
 
 from effbench.cell import Cell, Status, Trial
 from effbench.errors import StoreError, WorkerError
-from effbench.sweep import pool, schedule
-from effbench.sweep.devices import Slot
-from effbench.sweep.interpreters import HERE
-from effbench.sweep.plan import CellRun, PlannedTrial
+from effbench.sweeping import pool, schedule
+from effbench.sweeping.devices import Slot
+from effbench.sweeping.interpreters import HERE
+from effbench.sweeping.plan import CellRun, PlannedTrial
 
 CPU = Slot("CPU", "cpu")
 
