@@ -21,17 +21,17 @@ from effbench.cell import digest
 from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.history import DEFAULT_METRICS, columns_of, history
 from effbench.comparison.settings import read as read_limits
+from effbench.comparison.sides import hardware_of
 from effbench.config import DEFAULT_DB
 from effbench.errors import EffbenchError
 from effbench.launcher.overrides import quoted
 from effbench.metrics import INTERVALS, METRICS
 from effbench.report.claims import Entry
-from effbench.report.history_data import HistoryData
-from effbench.report.history_table import table_of
+from effbench.report.history_table import HistoryData, table_of
 from effbench.report.tables import rows_of
-from effbench.store import artifacts
+from effbench.store.connect import artifact_home
 from effbench.store.secrets import masked_url
-from effbench.store.series import Series
+from effbench.store.sides import Series
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
 
@@ -91,7 +91,7 @@ class DeviceSweep:
     @property
     def artifacts(self) -> Path | None:
         """The folder that names of artifacts are relative to."""
-        return artifacts.home(self.database) if self.database else None
+        return artifact_home(self.database) if self.database else None
 
     @property
     def baseline_mode(self) -> str:
@@ -239,10 +239,6 @@ def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[Devic
         )
         for hardware, own in by_hardware.items()
     ]
-
-
-def hardware_of(environment: Mapping[str, Any]) -> str:
-    return environment["gpu_name"] or environment["cpu_name"]
 
 
 def unmeasured(

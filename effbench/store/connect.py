@@ -74,6 +74,14 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
     )
 
 
+def artifact_home(url: str | os.PathLike[str]) -> Path:
+    """The folder that the names in `trial.extra["artifacts"]` are relative to: a SQLite file's own, else `results`."""
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "sqlite" and parsed.database:
+        return Path(parsed.database).parent
+    return Path("results")
+
+
 def describe(url: sa.URL) -> str:
     """The database for a person: the path, or the URL without its password."""
     if url.get_backend_name() == "sqlite":

@@ -19,7 +19,8 @@ from sqlalchemy import exc
 from effbench.cell import Cell, Environment, Status
 from effbench.errors import StoreError
 from effbench.printable import one_line
-from effbench.store import artifacts, connect, schema
+from effbench.store import connect, schema
+from effbench.store.decisions import ClaimVerdict
 from effbench.store.schema import (
     HEAD_REVISION,
     RESULT,
@@ -31,14 +32,13 @@ from effbench.store.schema import (
     UtcDateTime,
 )
 from effbench.store.trials import derive, rebuild_results
-from effbench.store.values import cell_row, decode_samples, plain, scalar
+from effbench.store.values import artifact_folder, cell_row, decode_samples, plain, scalar
 
-VERDICTS = ("confirmed", "refuted", "depends", "undecided", "not measurable here", "not measured yet")
 ALLOWED = {
     "sweep.state": STATES,
     "trial.status": tuple(Status),
     "result.status": tuple(Status),
-    "claim_verdict.verdict": VERDICTS,
+    "claim_verdict.verdict": tuple(ClaimVerdict),
 }
 #: columns that count
 COUNTS = {"bs", "rounds", "position", "round", "attempt", "trials", "count", "stored"}
@@ -277,7 +277,7 @@ def _environment_faults(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _trial_faults(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     extra = row["extra"]
-    folder = artifacts.name_of(row["sweep_id"])
+    folder = artifact_folder(row["sweep_id"])
     names = extra.get("artifacts", [])
     if not _is_texts(names) or not all(_is_below(name, folder) for name in names):
         yield "extra", f"names artifacts that are not files below {folder}"

@@ -269,7 +269,6 @@ _SHOWN = {
 #: the view `results`, declared for reading; its own metadata keeps it out of the tables
 RESULTS = sa.Table("results", sa.MetaData(), *(sa.Column(name, column.type) for name, column in _SHOWN.items()))
 RESULT_COLUMNS = tuple(_SHOWN)
-TEXT_COLUMNS = frozenset(column.name for column in RESULTS.columns if isinstance(column.type, sa.String))
 VIEW_QUERY = (
     sa.select(*(column.label(name) for name, column in _SHOWN.items()))
     .select_from(RESULT)

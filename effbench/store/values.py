@@ -80,6 +80,11 @@ def instant(value: str | None) -> dt.datetime | None:
     return parsed.replace(tzinfo=dt.UTC) if parsed.tzinfo is None else parsed.astimezone(dt.UTC)
 
 
+def artifact_folder(sweep_id: str, cell_key: str = "") -> str:
+    """The folder of a sweep's or a cell's artifacts, below `connect.artifact_home`."""
+    return f"artifacts/{sweep_id}/{cell_key[:12]}"
+
+
 def cell_row(cell: Cell) -> dict[str, Any]:
     """The row of `cell`. Cells with the same `comparison_key`, a hash of all but the mode, are compared."""
     params = cell.params()

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from effbench.analysis.row_labels import LabelledRow
+from effbench.comparison.sides import hardware_of
 from effbench.metrics import METRICS
 from effbench.report.colors import glyph_of
 from effbench.report.data import DeviceSweep, Trial
@@ -54,7 +55,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
         "facts": [list(fact) for _, *fact in cell_data.FACTS],
         "metrics": {name: [metric.title, metric.help] for name, metric in METRICS.items()},
         "environments": {
-            one["id"]: [f"{one['gpu_name'] or one['cpu_name']} · torch {one['torch_version']} · Python {one['python']}",
+            one["id"]: [f"{hardware_of(one)} · torch {one['torch_version']} · Python {one['python']}",
                         (one.get("flags") or {}).get("interpreter"), (one.get("flags") or {}).get("folder")]
             for one in own.environments
         },
