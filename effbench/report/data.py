@@ -263,12 +263,12 @@ def unmeasured(
     ]
 
 
-def read_history(store: Store, metrics: Sequence[str] = DEFAULT_METRICS) -> HistoryData:
+def read_history(store: Store) -> HistoryData:
     """Return all series, judged as `effbench history --all` does."""
-    whole = store.series(columns_of(metrics))
+    whole = store.series(columns_of(DEFAULT_METRICS))
     series = whole.without_reruns()
-    found = history(series, metrics, store.acknowledgements(), read_limits().exceptions)
-    return HistoryData(table_of(found, series), series, metrics, store.baselines(), whole)
+    found = history(series, DEFAULT_METRICS, store.acknowledgements(), read_limits().exceptions)
+    return HistoryData(table_of(found, series), series, DEFAULT_METRICS, store.baselines(), whole)
 
 
 def cells_of_sweeps(series: Series) -> dict[str, set[tuple[str, str]]]:

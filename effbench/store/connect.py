@@ -204,8 +204,10 @@ def identity(file: Path) -> tuple[int, int] | None:
 
 def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
     name = describe(url)
+    waits = url.get_driver_name() == "psycopg" and "connect_timeout" not in url.query
+    connect_args = {"connect_timeout": 10} if waits else {}
     try:
-        engine = sa.create_engine(url, json_serializer=dump_json, pool_pre_ping=True, connect_args=_connect_args(url))
+        engine = sa.create_engine(url, json_serializer=dump_json, pool_pre_ping=True, connect_args=connect_args)
     except (exc.NoSuchModuleError, ImportError) as error:
         raise StoreError(
             f"{name} needs a PostgreSQL driver that is not installed; pip install 'effbench[postgres]'"
@@ -223,12 +225,6 @@ def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
         engine.dispose()
         raise explain(error, name) from error
     return engine
-
-
-def _connect_args(url: sa.URL) -> dict[str, object]:
-    if url.get_driver_name() != "psycopg" or "connect_timeout" in url.query:
-        return {}
-    return {"connect_timeout": 10}
 
 
 def _sqlite_engine(url: sa.URL, write: bool, create: bool, untrusted: bool) -> sa.Engine:

@@ -53,14 +53,14 @@ def draw(table: pd.DataFrame) -> Drawing:
             part = [row for row in rows if getattr(row, shown) > 0]
             if not part:
                 continue
-            texts = [hover(row, METRICS[shown].format(getattr(row, shown)), cache, _status(row.status)) for row in part]
+            texts = [
+                hover(row, METRICS[shown].format(getattr(row, shown)), cache,
+                      "" if row.status == "ok" else f"status {safe(row.status)}")
+                for row in part
+            ]  # fmt: skip
             marker = {"symbol": f"{style.symbol}{suffix}", "line": {"width": 1.6, "color": style.color}}
             figure.add_marks(name, column(part, shown), [rank + offset] * len(part), texts, marker=marker)
     return figure
-
-
-def _status(status: str) -> str:
-    return "" if status == "ok" else f"status {safe(status)}"
 
 
 def break_even_data(frame: pd.DataFrame) -> pd.DataFrame:

@@ -20,6 +20,7 @@ from effbench.report.figures.base import (
     by_series,
     column,
     hover,
+    interval_text,
     log_axis,
     mode_axis,
     safe,
@@ -124,12 +125,10 @@ def latency_data(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def latency_text(row: Any) -> str:
-    lines = []
-    if not math.isnan(row.latency_ci_low_ms):
-        lines.append(f"95 % interval {row.latency_ci_low_ms:.4g}–{row.latency_ci_high_ms:.4g} ms")
-    if not math.isnan(row.throughput_per_s):
-        lines.append(METRICS["throughput_per_s"].format(row.throughput_per_s))
-    return hover(row, METRICS["latency_ms"].format(row.latency_ms), *lines)
+    interval = interval_text(row.latency_ci_low_ms, row.latency_ci_high_ms, ".4g", " ms")
+    throughput = row.throughput_per_s
+    rate = "" if math.isnan(throughput) else METRICS["throughput_per_s"].format(throughput)
+    return hover(row, METRICS["latency_ms"].format(row.latency_ms), interval, rate)
 
 
 LATENCY_CURVE = Curve("latency_ms", "latency_ci_low_ms", "latency_ci_high_ms", "latency (ms)", latency_text)
@@ -149,9 +148,7 @@ def throughput_data(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def throughput_text(row: Any) -> str:
-    interval = ""
-    if not math.isnan(row.throughput_low):
-        interval = f"95 % interval {row.throughput_low:.4g}–{row.throughput_high:.4g} samples/s"
+    interval = interval_text(row.throughput_low, row.throughput_high, ".4g", " samples/s")
     return hover(row, METRICS["throughput_per_s"].format(row.throughput_per_s), interval)
 
 

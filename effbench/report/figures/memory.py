@@ -24,6 +24,8 @@ from effbench.report.figures.base import (
     safe,
 )
 
+#: Labels that are nearer than this share of the (logarithmic) axis share one.
+NEAR = 0.12
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
@@ -127,19 +129,17 @@ def pareto_draw(table: pd.DataFrame) -> Drawing:
     return figure
 
 
-def labels(
-    ends: list[tuple[int, float, float]], xs: pd.Series, ys: pd.Series, near: float = 0.12
-) -> list[tuple[list[int], float, float]]:
+def labels(ends: list[tuple[int, float, float]], xs: pd.Series, ys: pd.Series) -> list[tuple[list[int], float, float]]:
     """Return labels as (batch sizes, x, y); those that would overlap share one.
 
-    `ends`: (bs, x, y); `xs`, `ys`: everything that is drawn; `near`: share of the (logarithmic) axis.
+    `ends`: (bs, x, y); `xs`, `ys`: everything that is drawn.
     """
     reach = [max(math.log(values.max() / values.min()), 0.1) for values in (xs, ys)]
     found: list[tuple[list[int], float, float]] = []
     for bs, x, y in ends:
         for sizes, other_x, other_y in found:
             apart = (abs(math.log(x / other_x)) / reach[0], abs(math.log(y / other_y)) / reach[1])
-            if apart[0] < 2 * near and apart[1] < near:
+            if apart[0] < 2 * NEAR and apart[1] < NEAR:
                 sizes.append(bs)
                 break
         else:

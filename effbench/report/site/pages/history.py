@@ -37,10 +37,9 @@ DIGITS = 7
 def context(folder: PageFolder) -> Mapping[str, Any]:
     past = folder.report.history
     if past is None or not past.tracks:
-        return {"places": [], "past": None, "least": SHORTEST, "baselines": None}
+        return {"places": [], "least": SHORTEST, "baselines": None}
     places = places_of(past)
     found: dict[str, Any] = {
-        "past": past,
         "places": places,
         "least": SHORTEST,
         "several": any(place["sweeps"] > 1 for place in places),
