@@ -31,7 +31,7 @@ from effbench.stats.intervals import (
     stored_log_mean,
 )
 
-#: Shown instead of a mean whose interval is too wide to quote it (statistics.CLEAR).
+#: Shown instead of a mean whose interval is too wide to quote it (`stats.intervals.CLEAR`).
 UNCLEAR = "unclear"
 #: Values that differ by less than this share are equal: rounded bytes, not scatter.
 ALIKE = 1e-6

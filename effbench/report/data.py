@@ -50,7 +50,7 @@ Trial = tuple[Mapping[str, Any], Mapping[str, tuple[int, Any]]]
 class Changes:
     """A sweep against the one before it.
 
-    `previous`: that sweep (None: there is none). `compared`: the result of `regression.compare`; None if nothing could
+    `previous`: that sweep (None: there is none). `compared`: what `compare_sweeps` returns; None if nothing could
     be compared, for the reason `why`. `only`: the metrics that were compared if these are not all. `command`: what a
     user types to compare the two.
     """

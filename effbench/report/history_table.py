@@ -333,7 +333,7 @@ class HistoryTable:
 
 @dataclass
 class HistoryData:
-    """What was read and judged. `series`: input of `analysis.history.history`, which `table` was made of; `metrics`:
+    """What was read and judged. `series`: input of `comparison.history.history`, which `table` was made of; `metrics`:
     those that were judged; `baselines`: from `decisions.baselines`; `whole`: the series with re-runs."""
 
     table: HistoryTable

@@ -17,8 +17,6 @@ from effbench.store.connect import insert, name_of
 from effbench.store.schema import CALIBRATION, CELL, ENVIRONMENT, PLANNED, RESULT, STATES, SWEEP, TRIAL
 from effbench.store.values import cell_row, now, scalar
 
-#: rows in one statement: below SQLite's limit of bound values
-_CHUNK = 500
 #: How the names of sweeps begin that only run some cells of another one again: `last` is none of them.
 CONFIRMING = "confirm:"
 #: A clock may be ahead of ours by this much.
@@ -69,7 +67,7 @@ def sweeps(connection: sa.Connection, sweep_id: str | None = None) -> list[Sweep
     def counts(*columns: sa.Column) -> sa.CursorResult:
         return connection.execute(sa.select(*columns, sa.func.count()).where(asked(columns[0])).group_by(*columns))
 
-    planned, recorded = (dict(counts(table.c.sweep_id).tuples().all()) for table in (PLANNED, TRIAL))
+    planned, recorded = (dict(counts(table.c.sweep_id).all()) for table in (PLANNED, TRIAL))
     by_status: dict[str, dict[str, int]] = {}
     for found, status, count in counts(RESULT.c.sweep_id, RESULT.c.status):
         by_status.setdefault(found, {})[status] = count
@@ -224,9 +222,9 @@ def _plan(
          "overrides": (overrides or {}).get(row["key"])}
         for index, row in enumerate(rows)
     ]  # fmt: skip
-    for start in range(0, len(rows), _CHUNK):
-        connection.execute(insert(connection, CELL).on_conflict_do_nothing(), rows[start : start + _CHUNK])
-        connection.execute(sa.insert(PLANNED), planned[start : start + _CHUNK])
+    if rows:
+        connection.execute(insert(connection, CELL).on_conflict_do_nothing(), rows)
+        connection.execute(sa.insert(PLANNED), planned)
 
 
 def planned(connection: sa.Connection, sweep_id: str) -> list[Cell]:
