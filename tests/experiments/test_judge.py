@@ -10,7 +10,7 @@ from made_rows import eager, frame, row
 from effbench.experiments import Claim, Found, fact, figures, geomean, highest, mean, only, relative, where
 from effbench.experiments.figures import NO_INTERVAL, ClaimError, Facts, Missing
 from effbench.experiments.judge import judge
-from effbench.store.verdicts import ClaimVerdict as Verdict
+from effbench.store.decisions import ClaimVerdict as Verdict
 
 
 def faster(rows):

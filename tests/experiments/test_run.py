@@ -17,7 +17,7 @@ from effbench.experiments.run import Machine, judge_stored, reproduce
 from effbench.launcher import cells as plan
 from effbench.launcher.launch import hydra_sweep
 from effbench.store import Store
-from effbench.store.verdicts import ClaimVerdict as Verdict
+from effbench.store.decisions import ClaimVerdict as Verdict
 from effbench.sweeping.client import ForkServer
 
 OWN = """

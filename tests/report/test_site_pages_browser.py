@@ -8,8 +8,8 @@ from browsing import EVIL, Visit, assert_accessible, until, visits
 
 from effbench.commands.ledgers import ledger
 from effbench.report.data import read
-from effbench.report.history_data import line_id
 from effbench.report.site.build import write_site
+from effbench.report.site.pages.history import line_id
 from effbench.store import Store
 
 PAGES = ("history", "claims", "environments", "failures")
