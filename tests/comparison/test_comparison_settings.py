@@ -63,13 +63,6 @@ def test_the_users_own_default_is_found_by_itself(folder):
     assert limits.source == "conf/check/ours.yaml over effbench's defaults, on_missing=ignore"
 
 
-def test_in_a_checkout_of_effbench_its_defaults_are_its_defaults(monkeypatch):
-    from effbench.config import shipped
-
-    monkeypatch.chdir(shipped("conf").parent)
-    assert read().source == "effbench's defaults"
-
-
 def test_settings_go_on_top(folder):
     path = written(folder, "floor: 0.05\nlimits: {latency_ms: {floor: 0.1}}")
     limits = read(path, ["floor=1e-05", "limits.latency_ms.least=0.5", "on_missing=ignore", "metrics=[latency_ms]"])
@@ -78,10 +71,6 @@ def test_settings_go_on_top(folder):
     assert (limits.on_missing, limits.metrics) == ("ignore", ("latency_ms",))
     rule = "exceptions=[{mode: eager, floor: 0.4, reason: noise}]"
     assert read(None, [rule]).of(CELL, "latency_ms").floor == 0.4
-
-
-def test_an_empty_file_changes_nothing(folder):
-    assert read(written(folder, "# nothing\n")) == read()
 
 
 def test_what_cannot_be_used(folder):

@@ -15,7 +15,6 @@ from effbench.stats.intervals import (
     Outcome,
     enough,
     geometric_mean,
-    median_interval,
     mode_score,
     speedup,
     t_quantile,
@@ -87,34 +86,6 @@ def test_speedup_covers_with_unequally_many_trials(sizes):
         assert NOMINAL[0] <= speedup_coverage(sum(sizes), a, sizes[0], b, sizes[1]) <= NOMINAL[1], (a, b)
 
 
-def test_documented_cases_of_low_coverage():
-    for few, expected in ((3, 0.927), (2, 0.883)):
-        assert speedup_coverage(few, 0.05, 10, 0.1, few, 2 * RUNS) == pytest.approx(expected, abs=0.006)
-    for trials, expected in ((3, 0.48), (5, 0.67), (10, 0.89)):
-        # one process in five is 30 % slower
-        rng = np.random.default_rng(trials)
-        slow = rng.random((RUNS, trials)) < 0.2
-        logs = log_medians(rng, 0.005, slow.shape) + math.log(1.3) * (slow - 0.2)
-        assert covered(map(geometric_mean, np.exp(logs).tolist())) == pytest.approx(expected, abs=0.02)
-
-
-@pytest.mark.parametrize(("spread", "at_most"), [(0.005, 0.75), (0.05, 0.25), (0.2, 0.15)])
-def test_pooled_calls_cover_far_too_little(spread, at_most):
-    """The tempting way, which these simulations must be able to catch: one interval over the calls of all trials."""
-    rng, runs, trials = np.random.default_rng(6), 2000, 5
-    logs = rng.normal(0.0, CALL_SD, (runs, trials, CALLS))
-    logs += (rng.random(logs.shape) < SPIKES) * rng.uniform(SPIKE_LOW, SPIKE_HIGH, logs.shape)
-    calls = np.exp(logs + rng.normal(0.0, spread, (runs, trials, 1)) - MEDIAN_SHIFT)
-    assert covered(map(median_interval, calls.reshape(runs, -1).tolist())) < at_most
-    assert NOMINAL[0] <= covered(map(geometric_mean, np.median(calls, axis=2).tolist())) <= NOMINAL[1]
-
-
-def test_median_interval_covers_the_median_of_a_skewed_distribution():
-    draws = np.random.default_rng(21).lognormal(0.0, 1.0, (1500, 40))
-    hits = sum(found.low <= 1.0 <= found.high for found in map(median_interval, draws))
-    assert 0.94 <= hits / len(draws) <= 0.985  # discrete: at least the nominal, up to sampling error
-
-
 KINDS = {
     "alike": lambda m: (np.full(m, 0.05), np.full(m, 0.05)),
     "noisy baseline": lambda m: (np.full(m, 0.2), np.full(m, 0.005)),
@@ -136,15 +107,6 @@ def test_mode_score_covers(kind, trials):
         share = covered(mode_score(Outcome("ok", *model, trials) for model in sweep) for sweep in sweeps)
         # with three trials a stored interval says least of its degrees of freedom: cautious rather than narrow
         assert 0.925 <= share <= (0.985 if trials == 3 else 0.975), models
-
-
-def test_a_bias_that_all_trials_of_a_sweep_share_is_not_covered_and_one_of_each_round_is():
-    """Why each round has a fork server of its own: with the spreads seen on a GPU server."""
-    rng = np.random.default_rng(7)
-    shared, of_rounds = rng.normal(0.0, 0.0052, (RUNS, 1)), rng.normal(0.0, 0.0052, (RUNS, 5))
-    own = rng.normal(0.0, 0.0078, (RUNS, 5))
-    assert covered(map(geometric_mean, np.exp(shared + own).tolist())) < 0.85
-    assert NOMINAL[0] <= covered(map(geometric_mean, np.exp(of_rounds + own).tolist())) <= NOMINAL[1]
 
 
 # --- the stopping rule ---
