@@ -73,14 +73,6 @@ def test_a_pipe_between_two_effbenches(odd, tmp_path, monkeypatch, capfdbinary):
         assert "standard input" in err and said in err and len(err.splitlines()) <= 2, err
 
 
-def test_several_sweeps_by_name(odd, run):
-    name = whole.ODD_TEXT[0]
-    words = ("export", "--db", odd, "--whole", "--sweep", "last", "--sweep", name, "--sweep", "nothing yet")
-    assert "2 whole sweeps" in run(*words, "--out", "x.db")[1]
-    assert run("import", odd, "--sweep", "nothing yet", "--sweep", "last")[1].count("imported, 2 cells, 0 trials") == 1
-    assert "1 imported, 1 already there" in run("import", "x.db")[1]
-
-
 def test_straight_into_another_database(odd, run):
     code, said, _ = run("export", "--db", odd, "--to", "history.db")
     assert (code, said.splitlines()[-1]) == (0, "3 sweeps: 3 imported · database history.db")
@@ -111,13 +103,6 @@ def test_a_refused_sweep_is_an_error_and_the_rest_is_taken(odd, run, tmp_path):
     assert said.count("refused, nothing of it was written") == 1
     assert said.count("imported, ") == 2
     refused((code, said, err), "contradicts x.db: sweep has seed 7 there, 1099511627776 in what is imported")
-
-
-def test_a_baseline_that_stays_is_said(odd, run):
-    with Store.open("x.db", mode="write") as store:
-        whole.decide(store, whole.sweep(store))
-    _, said, _ = run("import", odd, "--db", "x.db", "--baselines")
-    assert said.count("stays on sweep") == 2
 
 
 REFUSALS = [

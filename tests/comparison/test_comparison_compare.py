@@ -100,15 +100,6 @@ def test_of_one_host_the_fence_is_its_own(made, compared):
         made.delete_sweep(after)
 
 
-def test_differences_stand_on_top_and_only_those_of_what_is_compared(made, compared):
-    before = made.sweep([EAGER])
-    after = made.sweep([EAGER], env=environment(torch_version="2.14.0"), protocol={"name": "x", "rounds": 10})
-    made.sweep([EAGER], env=A100, into=after)
-    found = compared(before, after)
-    assert found.differences == ["torch_version 2.13.0 → 2.14.0", "protocol.rounds 5 → 10"]
-    assert found.hardware == H200
-
-
 def test_of_two_gpus_one_is_chosen(made, compared):
     sweeps = []
     for figures in (FAST, SLOW):
@@ -132,16 +123,6 @@ def test_different_cells_and_half_finished_sweeps(made, compared):
     running = made.sweep({EAGER: {}, DEFAULT: None}, state="running")
     found = [one for one in compared(before, running).changes if one.metric == "status"]
     assert [one.reason for one in found] == ["planned, not measured: the sweep is running"]
-
-
-def test_only_some_cells(made, compared):
-    sweeps = [made.sweep([EAGER, DEFAULT]), made.sweep([EAGER, DEFAULT])]
-    rule = {"exceptions": [{"mode": "eager", "floor": 0.1, "reason": "noise"}]}
-    found = compared(*sweeps, rule, only=lambda pair: pair.about["mode"] == "default")
-    assert set(verdicts(found)) == {"default"}
-    assert found.notes == []  # that an exception fits none of few cells says nothing
-    with pytest.raises(NothingFoundError, match="among those asked for"):
-        compared(*sweeps, only=lambda pair: False)
 
 
 @pytest.mark.parametrize("state", ["running", "interrupted", "failed"])
@@ -171,27 +152,6 @@ def test_two_interpreters_in_turns(made, halves):
     assert verdicts(halves(sweep, "torch_version", values=["2.13.0", "2.11.0"])) == {"eager": "faster"}
     with pytest.raises(UsageError, match="means 0 of the values"):
         halves(sweep, "python", values=["old", "newer"])
-
-
-def test_what_was_not_named_is_called_own(made, halves, compared):
-    envs = [environment(), environment(flags={"interpreter": "/venvs/new/bin/python"})]
-    sweeps = []
-    for factor in (1.0, 1.1):
-        sweeps.append(made.sweep({EAGER: FAST}, env=envs[0]))
-        made.sweep(
-            {EAGER: {"latency_ms": [value * factor for value in FAST["latency_ms"]]}}, env=envs[1], into=sweeps[-1]
-        )
-    found = halves(sweeps[1], "python", values=["own", "new"])
-    assert (found.before.title, found.after.title) == ("python=own", "python=new")
-    assert verdicts(found) == {"eager": "slower"}
-    with pytest.raises(
-        UsageError, match=f"interpreters: {H200} own, {H200} /venvs/new/bin/python; choose one with --on"
-    ):
-        compared(*sweeps)
-    assert verdicts(compared(*sweeps, on="own")) == {"eager": "same"}
-    assert verdicts(compared(*sweeps, on="/venvs/new/bin/python")) == {"eager": "slower"}
-    with pytest.raises(NothingFoundError, match=f"there is {H200} own, {H200} /venvs/new/bin/python$"):
-        compared(*sweeps, on="newest")
 
 
 def test_by_a_parameter(made, halves):

@@ -10,7 +10,7 @@ from made_history import GPU, Made, latencies, noisy
 from effbench.analysis.environments import changes_between
 from effbench.analysis.limits import limits_of
 from effbench.comparison.events import SeriesId, event_id
-from effbench.comparison.history import DEFAULT_METRICS, judgeable, place_of
+from effbench.comparison.history import place_of
 from effbench.comparison.verdicts import STATUS
 
 STEP = noisy(15) + noisy(15, 1.1, seed=1)
@@ -180,15 +180,6 @@ def test_new_and_dead():
     assert [(one.series.cell_key, one.after) for one in found.of("new")] == [("new", "s008"), ("new model", "s008")]
     # `other`: its model was not measured since, so nothing says that it is gone
     assert [(one.series.cell_key, one.before) for one in found.of("dead")] == [("dead", "s005")]
-
-
-def test_little_data():
-    found = Made().judge()
-    assert (found.events, found.states, found.others, found.sweeps) == ([], {}, [], [])
-    found = latencies([1.0]).judge()
-    assert found.events == found.others == [] and set(found.states.values()) == {"short"}
-    assert set(DEFAULT_METRICS) <= set(judgeable())
-    assert "flops" not in judgeable() and "throughput_per_s" not in judgeable()
 
 
 # --- acknowledgements and exceptions ---

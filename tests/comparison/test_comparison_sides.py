@@ -32,17 +32,6 @@ def pairs(old, new, across=()):
     return pairs_of(old, new, {key: key[:6] for side in (old, new) for key in side.cells}, across)
 
 
-def test_cells_are_matched_by_their_keys():
-    old, new = a_side([EAGER, DEFAULT]), a_side([DEFAULT, GRAPH], title="after")
-    found = {pair.key: pair for pair in pairs(old, new)}
-    assert [found[cell.key].why for cell in (EAGER, DEFAULT, GRAPH)] == ["not in the plan", None, None]
-    assert found[EAGER.key].after is found[GRAPH.key].before is None
-    assert found[DEFAULT.key].about == {
-        "model": "mlp", "bs": 8, "mode": "default", "dtype": "bfloat16", "phase": "inference", "device": "cuda",
-        "hardware": H200,
-    }  # fmt: skip
-
-
 def test_planned_cells_that_were_not_measured_say_so():
     both = [EAGER, DEFAULT, GRAPH]
     old = a_side(both, measured=[EAGER, DEFAULT])

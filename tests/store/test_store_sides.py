@@ -50,15 +50,6 @@ def test_which_trials_count(made, opened):
     assert [cell.key for cell in opened.planned_cells(sweep)] == [EAGER.key]
 
 
-def test_planned_cells_are_in_the_order_of_the_plan(made, opened):
-    sweep = made.sweep([DEFAULT, EAGER])
-    cells = opened.planned_cells(sweep)
-    assert [(cell.mode, cell.bs, cell.params["model"]) for cell in cells] == [
-        ("default", 8, {"name": "mlp"}),
-        ("eager", 8, {"name": "mlp"}),
-    ]
-
-
 def test_levels_are_those_of_earlier_sweeps_in_the_same_environment(made, opened):
     for level in (1.0, 2.0, 3.0):
         made.sweep({EAGER: {"latency_ms": level}, DEFAULT: {"status": "error"}})
@@ -78,16 +69,6 @@ def latencies(opened, sweep, *hosts):
     info = opened.find_sweep(sweep)
     found = opened.levels(sweep, [environment().id], info.started_at, ["latency_ms"], *hosts)
     return found.get((EAGER.key, "latency_ms"), {}).get(environment().id, [])
-
-
-def test_levels_of_several_environments_stay_apart(made, opened):
-    old, new = environment(), environment(torch_version="2.14.0")
-    for level in (1.0, 2.0):
-        made.sweep({EAGER: {"latency_ms": level}}, env=old)
-        made.sweep({EAGER: {"latency_ms": 10 * level}}, env=new)
-    last = made.sweep([EAGER])
-    found = opened.levels(last, [old.id, new.id], opened.find_sweep(last).started_at, ["latency_ms"])
-    assert found == {(EAGER.key, "latency_ms"): {old.id: pytest.approx([1.0, 2.0]), new.id: pytest.approx([10, 20])}}
 
 
 def test_levels_are_those_of_the_sweeps_with_the_same_name(made, opened):
