@@ -111,16 +111,3 @@ def test_a_floor_for_all_goes_before_those_of_metrics_and_exceptions():
     assert limits.of(CELL, "kernels").ignore
     assert limits.of(CELL, "compile_cold_s") == Limit(0.3, factor=2.0, reason="slow disk")
     assert limits.unused == []
-
-
-def test_an_exception_that_changes_nothing_for_a_metric_gives_it_no_reason():
-    limits = exceptions({"model": "*", "floor": 0.99, "reason": "known"})
-    assert limits.of(CELL, "latency_ms") == Limit(0.99, reason="known")
-    for metric in ("kernels", "first_call_s", "status"):
-        assert limits.of(CELL, metric).reason is None
-    assert limits.unused == []  # it fits the cell
-    assert exceptions({"floor": 0.02, "reason": "as it is"}).of(CELL, "latency_ms").reason is None
-    assert exceptions({"metric": "*", "ignore": True, "reason": "r"}).of(CELL, "status") == Limit(
-        ignore=True, reason="r"
-    )
-    assert exceptions({"metric": "kernels", "least": 1, "reason": "r"}).of(CELL, "kernels").reason == "r"

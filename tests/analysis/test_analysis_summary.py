@@ -95,12 +95,6 @@ def test_figures():
     assert (found.speedup, found.memory_ratio, found.break_even_calls) == (None, None, None)
 
 
-def test_what_does_not_apply_is_none():
-    found = summarise([trial(latency_ms=4.0)], bs=2)
-    assert found.throughput_per_s == pytest.approx(500.0), "without a period it is that of the latency"
-    assert figures(found) == {}
-
-
 def test_speedup_with_an_interval():
     baseline = [trial(r, latency_ms=value) for r, value in enumerate((4.0, 4.2, 3.8))]
     own = [trial(r, latency_ms=value) for r, value in enumerate((2.0, 2.1, 1.9))]

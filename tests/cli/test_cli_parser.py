@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-import pytest
-
-from effbench.cli import COMMANDS, run
+from effbench.cli import COMMANDS
 from effbench.commands.parser import Parser
 
 
@@ -29,17 +27,3 @@ def test_options_between_words():
         assert (found[name], found["db"]) == (value, "o.db")
     assert parsed("baseline", "set", "main")["sweep"] == "last"
     assert parsed("reproduce")["words"] == []
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("reproduce O10 --dbb o.db protocol=quick", "unrecognized arguments: --dbb"),
-        ("compare --db o.db", "the following arguments are required: SWEEP"),
-        ("advise buckets --db o.db", "one of the arguments --trace --stream is required"),
-        ("advise mode --db o.db bs=1", "unrecognized arguments: bs=1"),
-    ],
-)
-def test_mistakes(words, said, capsys):
-    assert run(words.split()) == 2
-    assert said in capsys.readouterr().err

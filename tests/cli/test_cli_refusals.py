@@ -88,6 +88,8 @@ REFUSED = (
     (["-m", "modle=eager,tiny"], ["did you mean mode?"]),
     (["-m", "protocl=quick"], ["did you mean protocol?"]),
     (["bs=1", "rport"], ["'rport' is no override", "effbench report"]),
+    (["check=default", "model=tiny"], ["check is no part of a sweep"]),
+    (["+check=default", "model=tiny"], ["check is no part of a sweep"]),
     (["model=tiny", "db=."], ["is a folder"]),
     (["model=tiny", "db=oracle://there/x"], ["unknown database 'oracle'"]),
     (["-m", "bs=1", "word"], ["'word' is no override", "key=value"]),
@@ -174,13 +176,6 @@ def test_a_yaml_of_the_user_that_hydra_would_not_read(cli):
     own.write_text(ships.read_text().replace("depth: 2", "depth: 3"))
     done = cli.sweep("--config-dir", "conf", "model=tiny", *cli.tiny)
     refused(done, "conf/model/tiny.yaml would not be read", "model=tiny itself", "rename it")
-
-
-def test_debugging_shows_the_traceback(cli):
-    done = cli.run_fresh("bs=0", env={"EFFBENCH_DEBUG": "1"})
-    assert done.code != 0
-    assert "Traceback" in done.err
-    assert "ConfigError: bs must be at least 1" in done.err
 
 
 def test_text_that_the_terminal_cannot_show_does_not_end_a_command(monkeypatch):

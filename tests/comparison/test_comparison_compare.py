@@ -113,18 +113,6 @@ def test_of_two_gpus_one_is_chosen(made, compared):
         compared(*sweeps, on="B200")
 
 
-def test_different_cells_and_half_finished_sweeps(made, compared):
-    before = made.sweep([EAGER, DEFAULT])
-    after = made.sweep({EAGER: {}, DEFAULT: None, GRAPH: {}}, state="interrupted")
-    found = {(one.about["mode"], one.metric): one for one in compared(before, after).changes}
-    assert found["default", "status"].verdict == "missing"
-    assert found["default", "status"].reason == "planned, not measured: the sweep is interrupted"
-    assert found["cuda-graph", "status"].verdict == "new"
-    running = made.sweep({EAGER: {}, DEFAULT: None}, state="running")
-    found = [one for one in compared(before, running).changes if one.metric == "status"]
-    assert [one.reason for one in found] == ["planned, not measured: the sweep is running"]
-
-
 @pytest.mark.parametrize("state", ["running", "interrupted", "failed"])
 def test_a_sweep_that_did_not_end_is_noted_although_every_cell_has_trials(made, compared, halves, state):
     whole, part = made.sweep([EAGER, a_cell(dtype="float16")]), made.sweep([EAGER], state=state, rounds=2)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import shutil
 import warnings
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -233,15 +233,6 @@ def test_seconds_of_recompiling():
 
 
 @pytest.mark.slow
-def test_where_needs_no_break():
-    facts = control_flow.branch(CPU)
-    branch, where = facts["if"], facts["where"]
-    assert (branch["graphs_for_one_input"], branch["graph_breaks"], branch["fullgraph_succeeded"]) == (2, 1, False)
-    assert (where["graphs_for_one_input"], where["graph_breaks"], where["fullgraph_succeeded"]) == (1, 0, True)
-    assert branch["outputs_equal_eager"] and where["outputs_equal_eager"]
-
-
-@pytest.mark.slow
 def test_capture_methods():
     methods = control_flow.methods(CPU)
     assert {name for name, one in methods["jit_trace"].items() if one["baked_in"]} == set(control_flow.MODULES)
@@ -255,55 +246,49 @@ def test_capture_methods():
     assert methods["dynamo"]["branch"]["graph_breaks"] == 1 and methods["dynamo"]["loop"]["graph_breaks"] == 0
 
 
-@pytest.mark.slow
-def test_recompilations():
-    facts = shapes.sizes(CPU)
-    found = {name: one["compilations"] for name, one in facts["dynamic"].items()}
-    assert found == {"none": 2, "true": 1, "false": 6, "marked": 1}
-    assert facts["dynamic"]["false"]["compilations_after_each_size"] == [1, 2, 3, 4, 5, 6]
-    assert facts["mark_dynamic_takes_index"] and not facts["mark_dynamic_takes_dim"]
-    assert shapes.compilations(CPU, (3, 3, 3), 4, dynamic=False)["compilations"] == 1
+CUSTOM, NATIVE = ({"activation": path, "experts": path} for path in ("custom", "native"))
+#: Of each check, facts by their dotted names.
+OBSERVED = {
+    "branch": (control_flow.branch, {
+        "if.graphs_for_one_input": 2, "if.graph_breaks": 1, "if.fullgraph_succeeded": False,
+        "where.graphs_for_one_input": 1, "where.graph_breaks": 0, "where.fullgraph_succeeded": True,
+        "if.outputs_equal_eager": True, "where.outputs_equal_eager": True,
+    }),
+    "sizes": (shapes.sizes, {
+        "dynamic.none.compilations": 2, "dynamic.true.compilations": 1, "dynamic.marked.compilations": 1,
+        "dynamic.false.compilations_after_each_size": [1, 2, 3, 4, 5, 6],
+        "mark_dynamic_takes_index": True, "mark_dynamic_takes_dim": False,
+    }),
+    "limit": (shapes.limit, {
+        "compiled_sizes": [2, 3, 4], "eager_sizes": [5, 6, 7], "limit_sends_later_shapes_to_eager": True,
+        "nothing_is_evicted": True,
+    }),
+    "no limit": (lambda device: shapes.limit(device, limit=8), {
+        "eager_sizes": [], "limit_sends_later_shapes_to_eager": False,
+    }),
+    "reset": (dynamo.reset, {"reset_clears_the_counters": False, "clear_clears_the_counters": True}),
+    "no reset": (lambda device: dynamo.observe_reset(device, lambda: None), {"compiled_again_after_reset": False}),
+    "log level": (dynamo.level, {"log_level_exists": False, "log_level_can_be_set": False}),
+    "inductor": (inductor.triton, {
+        "cuda.unsupported": "Inductor for a GPU needs CUDA, and this runs on cpu", "cpu.compiles": True,
+        "cpu.output_equals_eager": True, "cpu.kernels_in_cpp": True, "cpu.kernels_in_triton": False,
+    }),
+    "swap": (sglang.swap, {
+        "eager_before": CUSTOM, "compiled_without_a_swap": CUSTOM, "eager_after_failure": CUSTOM,
+        "compiled_for_one_token": NATIVE, "compiled_for_two_tokens": {"activation": "native", "experts": "custom"},
+        "output_for_one_token_equals_eager": True, "output_for_two_tokens_equals_eager": True,
+        "compiling_failed": True, "restored_after_failure": True, "restored_after_compiling": True,
+    }),
+}  # fmt: skip
 
 
 @pytest.mark.slow
-def test_the_limit_sends_later_shapes_to_eager():
-    facts = shapes.limit(CPU)
-    assert (facts["compiled_sizes"], facts["eager_sizes"]) == ([2, 3, 4], [5, 6, 7])
-    assert facts["limit_sends_later_shapes_to_eager"] and facts["nothing_is_evicted"]
-    facts = shapes.limit(CPU, limit=8)
-    assert facts["eager_sizes"] == [] and not facts["limit_sends_later_shapes_to_eager"]
-
-
-@pytest.mark.slow
-def test_dynamos_counters_and_log_level():
-    facts = dynamo.reset(CPU)
-    assert facts["reset_clears_the_counters"] is False and facts["clear_clears_the_counters"]
-    assert facts["counters_before"] == facts["counters_after_reset"]
-    assert dynamo.observe_reset(CPU, lambda: None)["compiled_again_after_reset"] is False
-    facts = dynamo.level(CPU)
-    assert facts["log_level_exists"] is False and facts["log_level_can_be_set"] is False
-    facts = dynamo.observe_log_level(SimpleNamespace(log_level=20, log_file=None, other=1))
-    assert facts["log_level_exists"] and facts["log_level_can_be_set"]
-
-
-@pytest.mark.slow
-def test_inductor_compiles_for_the_cpu_without_triton():
-    facts = inductor.triton(CPU)
-    assert facts["cuda"] == {"unsupported": "Inductor for a GPU needs CUDA, and this runs on cpu"}
-    found = facts["cpu"]
-    assert found["succeeded"] and found["compiles"] and found["output_equals_eager"]
-    assert (found["triton_is_found"], found["kernels_in_cpp"], found["kernels_in_triton"]) == (False, True, False)
-
-
-@pytest.mark.slow
-def test_native_code_stands_in_while_compiling():
-    custom, native = ({"activation": path, "experts": path} for path in ("custom", "native"))
-    facts = sglang.swap(CPU)
-    assert facts["eager_before"] == facts["compiled_without_a_swap"] == facts["eager_after_failure"] == custom
-    assert facts["compiled_for_one_token"] == native
-    assert facts["compiled_for_two_tokens"] == {"activation": "native", "experts": "custom"}
-    assert facts["output_for_one_token_equals_eager"] and facts["output_for_two_tokens_equals_eager"]
-    assert facts["compiling_failed"] and facts["restored_after_failure"] and facts["restored_after_compiling"]
+@pytest.mark.parametrize("name", OBSERVED)
+def test_what_checks_observe(name):
+    check, expected = OBSERVED[name]
+    facts = check(CPU)
+    for path, value in expected.items():
+        assert functools.reduce(dict.__getitem__, path.split("."), facts) == value, path
 
 
 # a process of its own
