@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from whole_sweeps import begun
 
 from effbench import cli
 from effbench.analysis.advice import MIB
@@ -40,10 +41,7 @@ def fill(path, cells, trials):
     with Store.open(path, mode="write") as store:
         environment = Environment(None, None, None, None, "2.13", None, "3.11", "cpu", "Linux")
         store.add_environment(environment, {})
-        sweep = store.begin_sweep(
-            name="s", label=None, command=[], overrides=[], protocol={}, baseline_mode="eager", seed=0,
-            git_revision=None, host={}, plan=cells, rounds=3,
-        )  # fmt: skip
+        sweep = begun(store, cells, rounds=3)
         for one in trials:
             store.record(sweep, environment.id, one)
     return str(path)

@@ -96,13 +96,12 @@ def test_the_jobs_summary_is_appended(checked, tmp_path, monkeypatch):
     text = path.read_text()
     assert text.startswith("# of another step\n## ❌ effbench: check failed: 1 slower against main\n")
     assert "<img" not in text.partition("```sh")[0] + text.rpartition("```")[2]
-    row = next(line for line in text.splitlines() if line.startswith("| ▲ slower"))
-    assert "&lt;img" in row
-    assert row.count("|") == next(line for line in text.splitlines() if line.startswith("| verdict")).count("|")
+    head, row = (
+        next(line for line in text.splitlines() if line.startswith(f"| {one}")) for one in ("verd", "▲ slower")
+    )
+    assert "&lt;img" in row and row.count("|") == head.count("|")
     block = text.partition("```sh\n")[2].partition("\n```")[0].splitlines()
-    assert block[0].startswith("# <img src=x onerror=alert(1)> a|b bs=8 eager bfloat16: latency_ms slower")
-    assert block[1].startswith("effbench compare ")
-    assert len(block) == 2
+    assert [line[:8] for line in block] == ["# <img s", "effbench"]
 
 
 def test_markdown_is_a_section_for_a_pull_request(checked, tmp_path, monkeypatch):
@@ -203,31 +202,23 @@ def test_nothing_comparable(checked):
 
 
 def test_baselines_that_cannot_be_used(made, effbench):
-    def check(name="main"):
+    def refused(code, said, name="main"):
         done = effbench("check", "--baseline", name)
-        assert done.out == ""
-        assert done.err.count("\n") == 1
-        return done
+        assert (done.code, done.out, done.err.count("\n")) == (code, "", 1), done
+        assert said in done.err
 
-    empty = check()
-    assert empty.code == 3
-    assert "holds no sweep yet" in empty.err
+    refused(3, "holds no sweep yet")
     sweep = made.sweep({EAGER: FAST})
-    assert "no baseline 'main'" in check().err
-    assert check().code == 3
+    refused(3, "no baseline 'main'")
     effbench("baseline", "set", "main", sweep)
-    assert "nearest: main" in check("mian").err
-    itself = check()
-    assert itself.code == 2
-    assert "is the baseline 'main' itself" in itself.err
+    refused(3, "nearest: main", "mian")
+    refused(2, "is the baseline 'main' itself")
     unmeasured = made.sweep({EAGER: None}, state="running")
-    assert "has no trial yet" in check().err
+    refused(3, "has no trial yet")
     made.delete_sweep(unmeasured)
     made.sweep({EAGER: FAST})
     made.delete_sweep(sweep)
-    gone = check()
-    assert gone.code == 3
-    assert "gone from this database" in gone.err
+    refused(3, "gone from this database")
 
 
 # --- what a check says of what it did not judge, and where ---

@@ -59,28 +59,21 @@ def test_cells_that_are_asked_for_have_the_verdicts_of_the_whole(made, effbench)
 
 
 def test_what_by_compares_is_no_part_of_a_cells_name(made, effbench):
-    cells = [a_cell(mode, dtype=dtype) for mode in ("eager", "default") for dtype in ("bfloat16", "float16")]
-    sweep = made.sweep(cells, name="dtypes")
-
-    def names(by, sweep="dtypes", *more):
+    def names(by, sweep, *more):
         done = effbench("compare", sweep, "--by", by, "--format", "json", *more)
         assert done.code == 0, done.err
         whole = strict(done.out)
         return {one["cell"] for one in whole["changes"]}, whole["notes"]
 
-    assert names("dtype") == ({"mlp bs=8 eager", "mlp bs=8 default"}, [])
-    assert names("mode", sweep)[0] == names("mode.name", sweep)[0] == {"mlp bs=8 bfloat16", "mlp bs=8 float16"}
-    assert "eager → default: latency 1.000" in effbench("compare", sweep, "--by", "mode").out
-    made.sweep([a_cell(bs=size) for size in (1, 8)], name="sizes")
-    assert names("bs", "sizes")[0] == {"mlp eager bfloat16"}
-    made.sweep([a_cell(model="a"), a_cell(model="b")], name="models")
-    assert names("model", "models")[0] == {"bs=8 eager bfloat16"}
+    made.sweep([a_cell(mode, dtype=dtype) for mode in ("eager", "default") for dtype in ("bfloat16", "float16")],
+               name="dtypes")  # fmt: skip
+    assert names("dtype", "dtypes") == ({"mlp bs=8 eager", "mlp bs=8 default"}, [])
+    assert names("mode", "dtypes")[0] == names("mode.name", "dtypes")[0] == {"mlp bs=8 bfloat16", "mlp bs=8 float16"}
     settings = [a_cell("default", bs=size, settings={"fullgraph": v}) for v in (False, True) for size in (1, 8)]
-    made.sweep([*settings, EAGER, a_cell(bs=1)], name="settings")
-    assert names("mode.fullgraph", "settings") == (
-        {"mlp bs=1 default bfloat16", "mlp bs=8 default bfloat16"},
-        ["2 cells have no mode.fullgraph and are omitted: mlp bs=8 eager bfloat16, mlp bs=1 eager bfloat16"],
-    )
+    made.sweep([*settings, EAGER], name="settings")
+    found, (note,) = names("mode.fullgraph", "settings")
+    assert found == {"mlp bs=1 default bfloat16", "mlp bs=8 default bfloat16"}
+    assert note == "1 cell has no mode.fullgraph and is omitted: mlp bs=8 eager bfloat16"
     told = names("mode", "settings", "--values", "default {'fullgraph': True}", "eager")
     assert told[1] == ["not compared here: mode=default {'fullgraph': False}"]
 

@@ -14,6 +14,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 import sqlalchemy as sa
+from whole_sweeps import begun
 
 from effbench import cli
 from effbench.cell import Cell, Environment, Status, Trial
@@ -33,12 +34,9 @@ def cell(mode, model="net"):
 SLOWER, STEADY, BREAKS = cell("default"), cell("eager"), cell("fancy", model="other")
 
 
-def add_sweep(store, number, trials, environment, cells=(SLOWER, STEADY, BREAKS), protocol=None, host="node"):
+def add_sweep(store, number, trials, environment, cells=(SLOWER, STEADY, BREAKS), host="node"):
     """One sweep a day, labelled by its number; `trials` makes those of a cell."""
-    sweep = store.begin_sweep(
-        name=None, label=f"v{number}", command=[], overrides=[], protocol=protocol or {"name": "quick"},
-        baseline_mode="eager", seed=0, git_revision=None, host={"hostname": host}, plan=cells, rounds=3,
-    )  # fmt: skip
+    sweep = begun(store, cells, name=None, label=f"v{number}", host={"hostname": host}, rounds=3)
     store.add_environment(environment, {})
     for one in cells:
         for trial in trials(one):

@@ -156,19 +156,6 @@ def test_by_a_parameter(made, halves):
     assert "faster" in {one.verdict for one in swapped.changes}
 
 
-def test_by_a_mode_and_its_settings(made, halves):
-    sweep = made.sweep({EAGER: SLOW, DEFAULT: FAST})
-    found = halves(sweep, "mode")
-    assert (found.before.title, found.after.title) == ("mode=eager", "mode=default")
-    assert verdicts(found) == {"eager": "faster"}
-    variants = [a_cell("default", settings={"fullgraph": value}) for value in (False, True)]
-    sweep = made.sweep({variants[0]: SLOW, variants[1]: FAST})
-    found = halves(sweep, "mode.fullgraph")
-    assert (found.before.title, found.after.title) == ("mode.fullgraph=False", "mode.fullgraph=True")
-    assert set(verdicts(found).values()) == {"faster"}
-    assert halves(sweep, "mode").before.title == "mode=default {'fullgraph': False}"
-
-
 def test_an_exception_holds_where_either_half_fits_it(made):
     sweep = made.sweep({EAGER: FAST, a_cell(dtype="float16"): SLOW})
     for dtype, ignored in (("float16", True), ("bfloat16", True), ("float32", False)):

@@ -57,17 +57,12 @@ def test_another_revision_is_a_worktree_that_goes_again(repository):
         assert folder.name == "app", "the same place within the repository"
         assert found.why is None
     assert not folder.exists()
-    listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True).stdout
-    assert len(listed.splitlines()) == 1
-    assert (repository / "net.py").read_text() == "WIDTH = 2\n"
-
-
-def test_the_worktree_goes_where_the_run_fails(repository):
-    old = HERE.facts()
-    commit(repository, "two")
     with pytest.raises(RuntimeError), origins.origin(old, HERE.facts(), HERE, [cell()]) as found:
         raise RuntimeError
     assert not Path(found.interpreter.folder).exists()
+    listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True).stdout
+    assert len(listed.splitlines()) == 1
+    assert (repository / "net.py").read_text() == "WIDTH = 2\n"
 
 
 def test_what_the_user_wrote():

@@ -38,7 +38,7 @@ def test_mode_score_covers(kind, trials):
         scores = (mode_score(Outcome("ok", *model, trials) for model in sweep) for sweep in sweeps)
         share = np.mean([found.low <= 1.0 <= found.high for found in scores])
         # with three trials a stored interval says least of its degrees of freedom: cautious rather than narrow
-        assert 0.925 <= share <= (0.985 if trials == 3 else 0.975), models
+        assert 0.925 <= share <= (0.99 if trials == 3 else 0.975), models
 
 
 # --- the stopping rule ---

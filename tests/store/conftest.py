@@ -24,12 +24,8 @@ def environment():
 
 @pytest.fixture
 def begin():
-    def make(store, plan, **changed):
-        facts = dict.fromkeys(("name", "label", "git_revision"))
-        facts |= {"command": ["effbench"], "overrides": [], "protocol": {"name": "quick"}, "baseline_mode": "eager"}
-        return store.begin_sweep(**{**facts, "seed": 0, "host": {"name": "host"}, "plan": plan, "rounds": 3, **changed})
-
-    return make
+    own = {"name": None, "rounds": 3}
+    return lambda store, plan, **changed: whole_sweeps.begun(store, plan, **{**own, **changed})
 
 
 @pytest.fixture

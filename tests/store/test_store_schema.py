@@ -1,12 +1,10 @@
 """The schema: tables, the view, and how both follow from the table of metrics."""
 
 import os
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import sqlalchemy as sa
 from alembic.script import ScriptDirectory
 from sqlalchemy.dialects import postgresql
@@ -71,15 +69,3 @@ def test_a_metric_is_one_row(tmp_path):
     shown, table = done.stdout.split("sweep_id", 1)
     assert "L2 hits" in shown and "42" in shown
     assert ",l2_hits," in table.splitlines()[0] and ",42," in table
-
-
-def test_what_a_database_forbids(store, cell, begin, path):
-    begin(store, [cell()])
-    raw = sqlite3.connect(path)
-    try:
-        raw.execute("PRAGMA foreign_keys = ON")
-        assert raw.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        with pytest.raises(sqlite3.IntegrityError):
-            raw.execute("INSERT INTO sweep_cell VALUES ('nowhere', 'nothing', 0, NULL)")
-    finally:
-        raw.close()

@@ -126,10 +126,7 @@ def grown(path, folder):
     """A running sweep, exported; then it goes on and ends. Gives the export and the id."""
     with Store.open(path, mode="write") as store:
         plan = whole.cells()
-        sweep_id = store.begin_sweep(
-            name="grown", label=None, command=["-m"], overrides=[], protocol={"name": "quick"}, baseline_mode="eager",
-            seed=1, git_revision=None, host={}, plan=plan[:4], rounds=2,
-        )  # fmt: skip
+        sweep_id = whole.begun(store, plan[:4], name="grown", rounds=2)
         environment_id = store.add_environment(whole.environment(), {})
         for number, cell in enumerate(plan[:4]):
             store.record(sweep_id, environment_id, timed(cell, 0, 1.0 + number))
