@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A working directory with modules.py in it."""
     folder = tmp_path_factory.mktemp("gpu")
     (folder / "modules.py").write_text((HERE / "modules.py").read_text())
-    before = Path.cwd()
-    os.chdir(folder)
-    yield folder
-    os.chdir(before)
+    with contextlib.chdir(folder):
+        yield folder
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +41,8 @@ def swept(folder: Path) -> Any:
         sweep = effbench.sweep([*overrides, "protocol=quick"])
         with Store.open(sweep.db) as store:
             cells = {cell.key: cell for cell in store.planned(sweep.id)}
-            trials = store.trials(sweep.id)
-        return [{**trial, "cell": cells[trial["cell_key"]], "mode": cells[trial["cell_key"]].mode_name}
-                for trial in trials]  # fmt: skip
+            trials = [{**trial, "cell": cells[trial["cell_key"]]} for trial in store.trials(sweep.id)]
+        return [{**trial, "mode": trial["cell"].mode_name} for trial in trials]
 
     return run
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -46,6 +46,7 @@ def usable() -> list[str]:
 def results(tmp_path_factory):
     """All that can be built here at bs 2, in a folder of its own."""
     folder = tmp_path_factory.mktemp("models")
+    (folder / "conf" / "model").mkdir(parents=True)
     for name in usable():
         source, settings = SMALL[name]
         node = yaml.safe_load((CONF / f"{source}.yaml").read_text())
@@ -53,18 +54,12 @@ def results(tmp_path_factory):
         node["module"].update(settings)
         if name in VISION:
             node["inputs"]["x"]["shape"] = [3, 64, 64]
-        path = folder / "conf" / "model" / f"small-{name}.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(yaml.safe_dump(node, sort_keys=False))
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        models = ",".join(f"small-{name}" for name in usable())
-        yield effbench.sweep(
+        (folder / "conf" / "model" / f"small-{name}.yaml").write_text(yaml.safe_dump(node, sort_keys=False))
+    models = ",".join(f"small-{name}" for name in usable())
+    with contextlib.chdir(folder):
+        return effbench.sweep(
             ["--config-dir=conf", f"model={models}", "bs=2", "mode=eager,cuda-graph", *QUICK]
         ).results()
-    finally:
-        os.chdir(before)
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -20,29 +20,28 @@ MIB = 2**20
 class Gpu(Telemetry):
     """Each query gives the next of its answers, the last one for ever."""
 
-    def __init__(self, events=((),), pids=(None,), used=(None,), busy=(0,), working=(None,)):
+    def __init__(self, **answers):
         super().__init__()
-        given = {"events": events, "pids": pids, "used": used, "busy": busy, "working": working}
-        self.answers = {
-            name: itertools.chain(values[:-1], itertools.repeat(values[-1])) for name, values in given.items()
-        }
+        given = {"events": [()], "pids": [None], "used": [None], "busy": [0], "working": [None], **answers}
+        self.answers = {name: itertools.chain(some[:-1], itertools.repeat(some[-1])) for name, some in given.items()}
+
+    def next(self, name):
+        return next(self.answers[name])
 
     def read(self):
-        return Reading(clocks_event_reasons=tuple(next(self.answers["events"])))
+        return Reading(clocks_event_reasons=tuple(self.next("events")))
 
     def foreign_pids(self):
-        found = next(self.answers["pids"])
-        return None if found is None else set(found)
+        return self.next("pids")
 
     def used_bytes(self):
-        return next(self.answers["used"])
+        return self.next("used")
 
     def utilization(self):
-        return next(self.answers["busy"])
+        return self.next("busy")
 
     def working_pids(self, since):
-        found = next(self.answers["working"])
-        return None if found is None else set(found)
+        return self.next("working")
 
 
 @pytest.fixture(autouse=True)
@@ -81,14 +80,10 @@ def test_disturbances(answers, disturbed, reason):
     assert (made.discarded, made.noisy) == ([reason] if reason else [], None)
 
 
-def test_own_memory_does_not_disturb(reserved):
+def test_own_memory_does_not_disturb_and_readings_between_looks_count(reserved):
     made = watching(used=[600 * MIB, 2600 * MIB])
     reserved[0] = 2000
     assert not made.disturbed()
-
-
-def test_readings_between_looks_count():
-    made = watching()
     made.gpu.readings.append(Reading(clocks_event_reasons=("hw_slowdown",)))
     assert (made.disturbed(), made.disturbed()) == (True, False)
 

@@ -6,20 +6,13 @@ from effbench.errors import ConfigError
 from effbench.models.spec import InputSpec, parse_inputs
 
 
-def test_defaults():
+def test_keys_and_defaults():
     assert parse_inputs({"x": {"shape": [3, 4]}}) == {"x": InputSpec(shape=(3, 4), dtype="auto", batch_dim=0)}
-
-
-def test_every_key():
     node = {"shape": [5], "dtype": "int32", "low": -1, "high": 2, "batch_dim": 1, "keyword": True}
     spec = InputSpec(shape=(5,), dtype="int32", low=-1, high=2, batch_dim=1, keyword=True)
     assert parse_inputs({"x": node}) == {"x": spec}
-    assert spec.full_shape(7) == (5, 7)
-
-
-@pytest.mark.parametrize(("batch_dim", "shape"), [(0, (9, 2, 3)), (1, (2, 9, 3)), (2, (2, 3, 9)), (None, (2, 3))])
-def test_batch_dim(batch_dim, shape):
-    assert InputSpec((2, 3), batch_dim=batch_dim).full_shape(9) == shape
+    for batch_dim, shape in ((0, (9, 2, 3)), (1, (2, 9, 3)), (2, (2, 3, 9)), (None, (2, 3))):
+        assert InputSpec((2, 3), batch_dim=batch_dim).full_shape(9) == shape
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,7 @@ from effbench.worker import failures
 
 def raised(error, cause=None):
     try:
-        try:
-            raise cause or error
-        except BaseException as inner:
-            if cause is None:
-                raise
-            raise error from inner
+        raise error from cause
     except BaseException as caught:
         return caught
 
@@ -49,30 +44,21 @@ class MuteError(Exception):
 )
 def test_status_and_reason(error, status, reason):
     found, said = failures.classify(raised(error), "check")
-    assert (found, said[: len(reason)] if status != "unsupported" else reason in said) == (
-        status,
-        reason if status != "unsupported" else True,
-    )
+    assert found == status
+    assert reason in said if status == "unsupported" else said.startswith(reason)
     assert "\n" not in said
 
 
-def test_inductors_missing_compiler():
+def test_the_cause_of_an_error_counts():
     from torch._inductor.exc import InvalidCxxCompiler
 
     error = raised(RuntimeError("backend='inductor' raised"), cause=InvalidCxxCompiler())
-    assert failures.classify(error, "prepare") == (
-        "unsupported", "Inductor found no working C++ compiler: install g++ (Debian: apt-get install g++)",
-    )  # fmt: skip
-
-
-def test_the_cause_of_a_cause_counts():
+    status, reason = failures.classify(error, "prepare")
+    assert status == "unsupported" and "install g++" in reason
     assert failures.classify(raised(RuntimeError("wrapped"), cause=MemoryError()), None)[0] == "oom"
-
-
-def test_a_chain_that_bites_its_tail_ends():
     first, second = ValueError("a"), ValueError("b")
     first.__cause__, second.__cause__ = second, first
-    assert failures.classify(first, None) == ("error", "ValueError: a")
+    assert failures.classify(first, None) == ("error", "ValueError: a"), "a chain that bites its tail ends"
 
 
 @pytest.fixture
