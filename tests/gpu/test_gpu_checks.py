@@ -127,14 +127,8 @@ def test_without_triton(facts):
 
 
 def test_what_does_not_depend_on_the_device(facts):
-    assert facts["branch"]["where"]["fullgraph_succeeded"]
+    """The rest of them: tests/experiments."""
     assert facts["branch"]["if"]["graph_breaks"] == 1
-    assert facts["methods"]["jit_trace"]["branch"]["baked_in"]
     assert facts["sizes"]["dynamic"]["true"]["compilations"] == 1
-    assert facts["limit"]["compiled_sizes"] == [2, 3, 4]
-    assert facts["reset"]["reset_clears_the_counters"] is False
-    assert facts["level"]["log_level_exists"] is False
-    assert facts["saved"]["traced"]["outputs_equal_bit_for_bit"] in (True, False)
     assert facts["swap"]["restored_after_failure"]
-    assert facts["storage"]["derived"]["slice"]["shares_storage"]
     assert not facts["backward"]["multiply_what_sigmoid_saved"]["backward_works"]

@@ -17,16 +17,8 @@ import effbench
 from effbench.cli import config_folder
 from effbench.experiments import memory_levels
 
-QUICK = [
-    "protocol=quick",
-    "protocol.budget_s=0.2",
-    "protocol.min_time_s=0.03",
-    "protocol.warmup_s=0.02",
-    "protocol.load_s=0.05",
-    "sweep.seed=1",
-    "dtype=float32",
-    "bs=2",
-]
+QUICK = ["protocol=quick", "protocol.budget_s=0.2", "protocol.min_time_s=0.03", "protocol.warmup_s=0.02",
+         "protocol.load_s=0.05", "sweep.seed=1", "dtype=float32", "bs=2"]  # fmt: skip
 MIB = 2**20
 HOPS = 16384
 #: By model: its settings by name in this sweep (none is a shipped one).

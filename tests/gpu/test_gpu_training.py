@@ -9,13 +9,8 @@ from effbench.measure.training import MeanSquare, Training
 from effbench.models.mlp import MLP
 from effbench.modes.graphs import CudaGraph
 
-QUICK = [
-    "protocol.budget_s=0.2",
-    "protocol.min_time_s=0.05",
-    "protocol.warmup_s=0.05",
-    "protocol.load_s=0",
-    "phase=training",
-]
+QUICK = ["protocol.budget_s=0.2", "protocol.min_time_s=0.05",
+         "protocol.warmup_s=0.05", "protocol.load_s=0", "phase=training"]  # fmt: skip
 GRAPHS = ("cuda-graph", "compile+graph")
 
 

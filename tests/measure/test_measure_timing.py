@@ -153,18 +153,14 @@ def test_every_call_is_counted_for_the_energy(monkeypatch):
             return (other.at - self.at) * 1e3
 
     class Polled(timing.Watch):
-        counted = 0
-
         def poll(self, calls):
             assert calls <= len(made)
             self.counted = calls
 
-    made = []
+    made, watch, choose_block = [], Polled(), timing.choose_block
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *device: None)
-    watch = Polled()
-    before = timing.choose_block
-    monkeypatch.setattr(timing, "choose_block", lambda *args: (before(*args), made.clear())[0])
+    monkeypatch.setattr(timing, "choose_block", lambda *args: (choose_block(*args), made.clear())[0])
     short = rules(min_time_s=0.05, load_s=0.0)
     timing.time_period(lambda *args, **kwargs: (made.append(1), time.sleep(0.002)), INPUTS, short, 0.3, watch)
     assert watch.counted == len(made) > 0
@@ -196,17 +192,13 @@ def test_telemetry_without_nvml_knows_nothing():
         assert (gpu.used_bytes(), gpu.utilization(), gpu.working_pids(0.0)) == (None, None, None)
 
 
-def test_energy_is_taken_between_changes_of_the_counter():
+def test_energy_and_readings_of_a_busy_gpu():
     gpu, mark = telemetry.Telemetry(), telemetry.EnergyMark
     # the first mark is where polling began: the counter had changed some time before
     gpu.marks = [mark(90, 0, 0.0), mark(100, 10, 0.05), mark(200, 60, 0.2), mark(300, 110, 0.5)]
     assert gpu.energy_per_call_mj() == 2
     gpu.marks.pop()
     assert gpu.energy_per_call_mj() is None, "too short"
-
-
-def test_busy_takes_medians_and_all_reasons():
-    gpu = telemetry.Telemetry()
     gpu.readings = [
         telemetry.Reading(1000, 2000, 50, 100.0, ("gpu_idle",)),
         telemetry.Reading(1900, 2000, 60, None, ("sw_power_cap",)),

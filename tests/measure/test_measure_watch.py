@@ -92,7 +92,7 @@ def test_after_three_retries_it_is_kept_and_noisy():
     made = watching(events=[("hw_slowdown",)])
     assert [made.disturbed() for _ in range(6)] == [True] * 3 + [False] * 3
     assert len(made.discarded) == 3
-    assert made.noisy == "while timing, on every try: clocks lowered (hw_slowdown)"
+    assert "clocks lowered (hw_slowdown)" in made.noisy
     made.begin()
     assert [made.disturbed() for _ in range(4)] == [True] * 3 + [False], "each timer has its retries"
 
