@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 import effbench
+from effbench.cli import config_folder
 from effbench.store import Store
 
 HERE = Path(__file__).parent
@@ -57,5 +59,29 @@ def custom(folder: Path) -> Any:
         sweep = effbench.sweep([*model, "protocol=quick", *overrides])
         with Store.open(sweep.db) as store:
             return store.results(sweep.id)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def sweep_of_variants(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Run a sweep over shipped models with other settings, each by a name of its own; return the view's rows.
+
+    variants: by name, the shipped model, its module's settings and the shape of its input x, if another one.
+    """
+    folder = tmp_path_factory.mktemp("variants")
+    (folder / "conf" / "model").mkdir(parents=True)
+
+    def run(variants: dict[str, tuple], *overrides: str) -> list[dict[str, Any]]:
+        for name, (model, settings, *shape) in variants.items():
+            node = OmegaConf.load(config_folder() / "model" / f"{model}.yaml")
+            node.name = name
+            node.module.update(settings)
+            if shape:
+                node.inputs.x.shape = shape[0]
+            OmegaConf.save(node, folder / "conf" / "model" / f"{name}.yaml")
+        with contextlib.chdir(folder):
+            sweep = effbench.sweep(["--config-dir=conf", f"model={','.join(variants)}", "protocol=quick", *overrides])
+            return sweep.results().to_dict("records")
 
     return run

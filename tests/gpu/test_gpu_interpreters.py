@@ -19,8 +19,8 @@ def swept(cli_in, tmp_path_factory, another_python):
     cli.python = another_python(cli.folder / "other")
     cli.done = cli.run("-m", *TINY, "model=tiny", "device=cuda", "mode=eager,cuda-graph", f"python=null,{cli.python}")
     with Store.open(cli.db) as store:
-        (cli.sweep,) = store.sweeps()
-        cli.trials, cli.rows = store.trials(cli.sweep.id), store.results(cli.sweep.id)
+        (sweep,) = store.sweeps()
+        cli.trials, cli.rows = store.trials(sweep.id), store.results(sweep.id)
         cli.environments = store.environments(row["environment_id"] for row in cli.rows)
         cli.calibrations = [store.calibration(row["id"]) for row in cli.environments]
     cli.half_of = names_by(cli.environments, "python")

@@ -12,28 +12,24 @@ def size(*tensors):
     return sum(tensor.nbytes for tensor in tensors)
 
 
-def test_linear_layers():
+class Half(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Linear(16, 16), nn.Linear(1000, 1000)
+
+    def forward(self, x, *, scale):
+        return self.used(x) * scale
+
+
+def test_linear_layers_and_weights_that_are_not_used():
     module = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32))
     x = torch.randn(8, 64)
     found = work.count(module, (x,), {})
     assert found.flops == 2 * 8 * 64 * 128 + 2 * 8 * 128 * 32
     assert found.min_bytes == size(*module.parameters(), x) + 8 * 32 * 4
-
-
-def test_weights_that_are_not_used_do_not_count():
-    class Half(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.used, self.unused = nn.Linear(16, 16), nn.Linear(1000, 1000)
-
-        def forward(self, x, *, scale):
-            return self.used(x) * scale
-
-    x, scale = torch.randn(2, 16), torch.randn(2, 1)
-    module = Half()
-    assert work.count(module, (x,), {"scale": scale}).min_bytes == (
-        size(*module.used.parameters(), x, scale) + 2 * 16 * 4
-    )
+    x, scale, module = torch.randn(2, 16), torch.randn(2, 1), Half()
+    found = work.count(module, (x,), {"scale": scale})
+    assert found.min_bytes == size(*module.used.parameters(), x, scale) + 2 * 16 * 4
 
 
 class Cache(nn.Module):

@@ -92,15 +92,6 @@ def test_decoding_token_by_token_equals_prefilling(kv_heads):
         torch.testing.assert_close(logits, whole(rows[:, : position + 1]), rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("make", [decoder, prefill])
-def test_tied_and_untied_heads(make):
-    tied, untied = make(tied=True), make(tied=False)
-    assert tied.head.weight is tied.tokens.weight
-    assert untied.head.weight is not untied.tokens.weight
-    assert sum(p.numel() for p in untied.parameters()) - sum(p.numel() for p in tied.parameters()) == V * D
-    assert not torch.allclose(untied.head.weight, untied.tokens.weight)
-
-
 @pytest.mark.parametrize("name, count", [("llama-1b", 1_235_814_400), ("llama-7b", 6_738_415_616)])
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 def test_yamls_have_the_published_numbers_of_parameters(monkeypatch, name, count, phase):

@@ -80,7 +80,7 @@ def users_module(tmp_path, monkeypatch):
     return call
 
 
-def test_an_error_says_where_in_the_users_code_it_was_raised(users_module):
+def test_an_error_says_where_in_the_users_code_it_was_raised(users_module, monkeypatch):
     error = users_module("import torch\n\ndef forward():\n    torch.zeros(2) @ torch.zeros(3)\n")
     assert failures.classify(error, "check")[1].endswith(" (nets/mine.py:4 in forward)")
     error = users_module("import json\n\ndef forward():\n    json.loads('x')\n")
@@ -88,14 +88,11 @@ def test_an_error_says_where_in_the_users_code_it_was_raised(users_module):
     wrapped = RuntimeError("backend failed")
     wrapped.__cause__ = error
     assert failures.location(wrapped) == "nets/mine.py:4 in forward"
-
-
-def test_where_an_error_was_raised_without_users_code(users_module, monkeypatch):
+    assert failures.location(ValueError("never raised")) == ""
+    assert failures.location(users_module("def forward(:\n")) == "", "the text of a SyntaxError names the file"
     error = users_module("def forward():\n    raise ValueError('x')\n")
     monkeypatch.setattr(failures, "_is_users", lambda path: False)
     assert failures.location(error) == "nets/mine.py:2 in forward", "the innermost frame outside effbench"
-    assert failures.location(ValueError("never raised")) == ""
-    assert failures.location(users_module("def forward(:\n")) == "", "the text of a SyntaxError names the file"
 
 
 def test_long_texts_are_cut():
