@@ -52,10 +52,11 @@ odd = Factory()
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """An empty working directory; import paths and modules are put back afterwards."""
+    """A working directory with my_net.py; import paths and modules are put back afterwards."""
     before = set(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != ""])
+    (tmp_path / "my_net.py").write_text(NET)
     yield tmp_path
     for name in set(sys.modules) - before:
         if name.startswith("effbench_file_") or name.startswith("my_"):
@@ -71,7 +72,6 @@ def test_import_paths_and_files(here):
     (here / "my_pkg" / "__init__.py").write_text("")
     (here / "my_pkg" / "net.py").write_text("from my_beside import width\n" + NET)
     (here / "my_pkg" / "my_beside.py").write_text("width = 5")
-    (here / "my_net.py").write_text(NET)
     assert resolve_target("torch.nn.Linear") is nn.Linear
     assert resolve_target("torch.nn.Module.half") is nn.Module.half
     net = resolve_target("my_pkg/net.py:Net")
@@ -83,18 +83,11 @@ def test_import_paths_and_files(here):
     assert build("my_net.make", width=3).layer.in_features == 3
 
 
-def test_nested_targets_are_built():
-    layers = [{"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 3}, {"_target_": "torch.nn.ReLU"}]
-    module = build("torch.nn.ModuleList", modules=layers)
-    assert [type(layer) for layer in module] == [nn.Linear, nn.ReLU]
-
-
 def test_seed_dtype_and_mode(here):
-    (here / "net.py").write_text(NET)
-    a, b, c = build("net.py:Net", seed=1), build("net.py:Net", seed=1), build("net.py:Net", seed=2)
+    a, b, c = build("my_net.py:Net", seed=1), build("my_net.py:Net", seed=1), build("my_net.py:Net", seed=2)
     assert torch.equal(a.layer.weight, b.layer.weight)
     assert not torch.equal(a.layer.weight, c.layer.weight)
-    half = build("net.py:Net", dtype=torch.bfloat16, seed=1)
+    half = build("my_net.py:Net", dtype=torch.bfloat16, seed=1)
     assert half.layer.weight.dtype == torch.bfloat16
     assert torch.equal(half.layer.weight, a.layer.weight.bfloat16())
     assert half.steps.dtype == torch.int64
@@ -132,7 +125,6 @@ def test_seed_dtype_and_mode(here):
     ],
 )
 def test_bad_target(here, target, words):
-    (here / "my_net.py").write_text(NET)
     (here / "my_broken.py").write_text("raise ValueError('at import\\nsecond line')")
     (here / "my_needs.py").write_text("import my_absent")
     (here / "my_lazy.py").write_text("def __getattr__(name):\n    raise RuntimeError('too lazy')")
@@ -151,25 +143,23 @@ def test_missing_target():
 
 
 def test_what_may_make_a_model(here):
-    (here / "my_net.py").write_text(NET)
     for target in ("my_net.Net", "my_net.make", "my_net.cached", "my_net.Factory.build"):
         assert callable(resolve_model(target))
     with pytest.raises(ConfigError, match=r"my_net\.nothing returned a int"):
         build("my_net.nothing")
 
 
-@pytest.mark.parametrize("target", ["my_net.Factory", "my_net.odd", "my_net.mine", "torch.device", "torch.zeros"])
-def test_what_is_refused_before_it_is_called(here, target):
-    (here / "my_net.py").write_text(NET)
-    assert callable(resolve_target(target)), "fine as an argument of a model"
-    with pytest.raises(ConfigError, match=r"allowed: a torch\.nn\.Module class, or a function"):
-        build(target)
+def test_what_is_refused_before_it_is_called(here):
+    for target in ("my_net.Factory", "my_net.odd", "my_net.mine", "torch.device", "torch.zeros"):
+        assert callable(resolve_target(target)), "fine as an argument of a model"
+        with pytest.raises(ConfigError, match=r"allowed: a torch\.nn\.Module class, or a function"):
+            build(target)
 
 
 def test_arguments_of_a_model(here):
-    (here / "my_net.py").write_text(NET)
-    config = {"_target_": "types.SimpleNamespace", "width": 3}
-    assert build("my_net.Net", act=config).act.width == 3
+    layers = [{"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 3}, {"_target_": "torch.nn.ReLU"}]
+    assert [type(layer) for layer in build("torch.nn.ModuleList", modules=layers)] == [nn.Linear, nn.ReLU]
+    assert build("my_net.Net", act={"_target_": "types.SimpleNamespace", "width": 3}).act.width == 3
     with pytest.raises(ConfigError, match=r"os\.system comes with Python"):
         build("my_net.Net", act={"deep": [{"_target_": "os.system", "command": "touch marker"}]})
     assert not (here / "marker").exists()

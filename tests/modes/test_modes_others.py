@@ -82,12 +82,9 @@ class Replay:
         for mine, value in zip(self.static, given, strict=True):
             mine.copy_(value)
         self.calls += 1
-        replaced = vars(self.inner).pop("forward", None)  # a graph knows nothing of it
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delitem(vars(self.inner), "forward", raising=False)  # a graph knows nothing of it
             return self.forward(*self.static)
-        finally:
-            if replaced is not None:
-                self.inner.forward = replaced
 
 
 @pytest.fixture
