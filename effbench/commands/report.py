@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if not as_markdown:
         require_folder(out, is_site, args.force)
     # pandas and plotly load slowly: `effbench --help` needs neither
-    from effbench.commands import ledgers
+    from effbench.commands.claims import every_entry
     from effbench.report import data, markdown
     from effbench.report.figures.images import write_images
     from effbench.report.site.build import write_site
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         if as_markdown:
             options.write(markdown.report(found.device_sweeps), args)
             return 0
-        found.claims = ledgers.ledger(store)
+        found.claims = every_entry(store)
     try:
         images = write_images(found.device_sweeps, out, args.static_images) if args.static_images else []
         written = write_site(found, out, images)

@@ -70,9 +70,9 @@ def measure(
 ) -> int:
     from effbench.experiments.run import Machine, replaced_with_group, reproduce
     from effbench.sweeping.client import ForkServer
-    from effbench.sweeping.evidence import EvidenceOutcome
+    from effbench.sweeping.evidence import CheckOutcome
 
-    def report(outcome: EvidenceOutcome) -> None:
+    def report(outcome: CheckOutcome) -> None:
         if not args.quiet and outcome.status is not Status.OK:
             name = outcome.request.target.rpartition(":")[2]
             text = f"[yellow]{outcome.status}[/] {escape(name)}: {escape(str(outcome.reason))}"

@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from effbench.cli import COMMANDS, run
-from effbench.commands.parser import Parser
+from effbench.commands.options import Parser
 
 
 def parsed(*words):

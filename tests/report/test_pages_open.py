@@ -6,7 +6,7 @@ import ledger_sweeps
 import pytest
 from browsing import EVIL, Visit, until
 
-from effbench.commands.ledgers import ledger
+from effbench.commands.claims import every_entry
 from effbench.report.data import read
 from effbench.report.site.build import write_site
 from effbench.report.site.pages import all_pages
@@ -25,7 +25,7 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     with Store.open(database.path) as store:
         data = read(store, str(database.path))
-        data.claims = ledger(store)
+        data.claims = every_entry(store)
     write_site(data, folder)
     return folder, folder / data.device_sweeps[0].slug
 

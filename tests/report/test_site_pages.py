@@ -10,7 +10,7 @@ import pytest
 from browsing import EVIL
 from made_sweeps import a_cell, copied, environment, template
 
-from effbench.commands.ledgers import ledger
+from effbench.commands.claims import every_entry
 from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.settings import read as read_limits
 from effbench.comparison.verdicts import Verdict
@@ -34,7 +34,7 @@ def made(tmp_path_factory):
 def report(made):
     with Store.open(made[0].path) as store:
         found = read(store, str(made[0].path))
-        found.claims = ledger(store)
+        found.claims = every_entry(store)
     return found
 
 

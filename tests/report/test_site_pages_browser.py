@@ -6,7 +6,7 @@ import ledger_sweeps as sweeps
 import pytest
 from browsing import EVIL, Visit, assert_accessible, until, visits
 
-from effbench.commands.ledgers import ledger
+from effbench.commands.claims import every_entry
 from effbench.report.data import read
 from effbench.report.history_data import line_id
 from effbench.report.site.build import write_site
@@ -34,7 +34,7 @@ def made(tmp_path_factory):
     database, ids = sweeps.fill(tmp_path_factory.mktemp("browsed"))
     with Store.open(database.path) as store:
         report = read(store, str(database.path), [ids[-1], ids[4]])
-        report.claims = ledger(store)
+        report.claims = every_entry(store)
         results = store.results()
     folder = tmp_path_factory.mktemp("site")
     write_site(report, folder)
