@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -59,6 +60,15 @@ def hint(name: str, known: set[str]) -> str:
     last = {option.rpartition(".")[2]: option for option in sorted(known, reverse=True)}
     near = nearest(name, sorted(known)) or last.get(nearest(name.rpartition(".")[2], list(last)) or "")
     return f"did you mean {near}?" if near else "effbench doctor --compile-options lists them"
+
+
+def use_caches_in(folder: str | None) -> str | None:
+    """Have Inductor and Triton keep what they compile in `folder`, if there is one; return Inductor's folder so far."""
+    before = os.environ.get(CACHE_FOLDER)
+    if folder:
+        os.environ[CACHE_FOLDER] = str(Path(folder) / "inductor")
+        os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / "triton")
+    return before
 
 
 def learn_vector_instructions(folder: str | None = None) -> None:

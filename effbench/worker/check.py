@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,10 +25,7 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
     "traceback" where it is an error."""
     request = CheckRequest(**payload)
     answer: dict[str, Any] = {"status": Status.OK.value, "reason": None, "facts": None}
-    user_cache = os.environ.get(inductor.CACHE_FOLDER)
-    if request.cache_dir:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(request.cache_dir) / "inductor")
-        os.environ["TRITON_CACHE_DIR"] = str(Path(request.cache_dir) / "triton")
+    user_cache = inductor.use_caches_in(request.cache_dir)
     start = time.perf_counter()
     try:
         say_phase("importing")
