@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ledger_sweeps
+import claim_sweeps
 import pytest
 from browsing import EVIL, Visit, until
 
@@ -21,7 +21,7 @@ READY = {
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The folder of a site with names that try to do harm, and the folder of its newest sweep."""
-    database, _ = ledger_sweeps.fill(tmp_path_factory.mktemp("database"))
+    database, _ = claim_sweeps.fill(tmp_path_factory.mktemp("database"))
     folder = tmp_path_factory.mktemp("site")
     with Store.open(database.path) as store:
         data = read(store, str(database.path))

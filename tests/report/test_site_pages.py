@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-import ledger_sweeps as sweeps
+import claim_sweeps as sweeps
 import pytest
 from browsing import EVIL
 from made_sweeps import a_cell, copied, environment, template
@@ -27,7 +27,7 @@ from effbench.table import exact
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    return sweeps.fill(tmp_path_factory.mktemp("ledgers"))
+    return sweeps.fill(tmp_path_factory.mktemp("claims"))
 
 
 @pytest.fixture(scope="module")

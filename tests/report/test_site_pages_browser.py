@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ledger_sweeps as sweeps
+import claim_sweeps as sweeps
 import pytest
 from browsing import EVIL, Visit, assert_accessible, until, visits
 
