@@ -104,9 +104,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         console = terminal()
         console.print(answer.table.rich(lines=True))
-        console.print(f"[bold]{escape(first)}[/]", highlight=False, soft_wrap=True)
+        console.line(f"[bold]{escape(first)}[/]")
         for line in rest:
-            console.print(escape(line), style="dim", highlight=False, soft_wrap=True)
+            console.line(escape(line), "dim")
     return 0
 
 

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
             console = terminal()
             show(console, findings)
             first = f"the ceilings of {counted(len(gpus), 'GPU')}, then " if gpus else ""
-            console.print(f"calibrating: {first}each cell against itself", highlight=False, soft_wrap=True)
+            console.line(f"calibrating: {first}each cell against itself")
         found = list(calibration.measure_ceilings(server, args.db, machine.answer))
     try:
         noise, failures = calibration.measure_noise(args.db, machine.answer, args.quick, quiet=args.format == "json")
@@ -112,7 +112,7 @@ def tell(args: argparse.Namespace, findings: Sequence[Finding], calibrated: dict
         show(console, findings)
         problems, warnings = (counted(levels.count(level), level) for level in ("problem", "warning"))
         total = counted(len(levels), "finding")
-        console.print(f"{problems}, {warnings} in {total}", highlight=False, soft_wrap=True)
+        console.line(f"{problems}, {warnings} in {total}")
     return 1 if "problem" in levels else 0
 
 
@@ -122,7 +122,7 @@ def show(console: Console, findings: Sequence[Finding]) -> None:
         if finding.area != area:
             area = finding.area
             console.print(f"[bold]{escape(area)}[/]")
-        console.print(f"{MARKS[finding.level]} {escape(finding.what)}", highlight=False, soft_wrap=True)
+        console.line(f"{MARKS[finding.level]} {escape(finding.what)}")
         for word, text in (("effect", finding.effect), ("fix", finding.fix)):
             if text:
-                console.print(f"    [dim]{word}:[/] {escape(text)}", highlight=False, soft_wrap=True)
+                console.line(f"    [dim]{word}:[/] {escape(text)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import shlex
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +20,7 @@ from effbench.printable import one_line
 from effbench.report.history_table import FORMATS, HistoryTable, read
 from effbench.store.store import Store
 from effbench.table import Column, Table
-from effbench.terminal import PLAIN_WIDTH, Console, escape, terminal
+from effbench.terminal import Console, escape, terminal
 
 HELP = "Change points of every cell over all sweeps: what changed, when, by how much, with what."
 ACK_HELP = "Accept changes, so that they are omitted from now on."
@@ -105,39 +104,30 @@ def run(args: argparse.Namespace) -> int:
         )  # fmt: skip
     if args.format != "table":
         options.write(table.render(args.format), args)
-    elif args.out:
-        text = io.StringIO()
-        show(Console(file=text, width=PLAIN_WIDTH), table)
-        options.write(text.getvalue(), args)
     else:
-        show(terminal(), table)
+        with options.console(args) as console:
+            show(console, table)
     return 0
 
 
 def show(console: Console, table: HistoryTable) -> None:
-    def line(text: str, style: str = "") -> None:
-        console.print(escape(text), style=style, highlight=False, soft_wrap=True)
-
     for title, changes in table.tables():
-        line(title, "bold")
+        console.line(escape(title), "bold")
         console.print(changes.rich())
     for title, lines in table.sections():
-        line(title, "bold")
+        console.line(escape(title), "bold")
         for text in lines:
-            line(text)
-    line(table.summary())
+            console.line(escape(text))
+    console.line(escape(table.summary()))
     if table.found.sweeps:
-        line(table.verdict())
+        console.line(escape(table.verdict()))
     alarms = [event for event in table.confirmed if event.alarms]
     if alarms:
         cells = [(event.series.cell_key, event.series.place) for event in alarms]
         named = "" if table.name is None else f" --name {shlex.quote(table.name)}"
         together = " --together" if cells[0] in cells[1:] else ""
-        line(
-            f"! is worse, still so, and not acknowledged; accept it: "
-            f'effbench history ack {table.short[alarms[0].id]}{named}{together} --reason "why"',
-            "dim",
-        )
+        accept = f'effbench history ack {table.short[alarms[0].id]}{named}{together} --reason "why"'
+        console.line(escape(f"! is worse, still so, and not acknowledged; accept it: {accept}"), "dim")
 
 
 # --- ack and acks ---

@@ -16,6 +16,7 @@ from effbench.errors import UsageError
 from effbench.printable import printable
 from effbench.report.tables import rows_of as rows_of
 from effbench.store.connect import parse_url
+from effbench.terminal import PLAIN_WIDTH, Console, terminal
 
 STDOUT = "/dev/stdout"
 #: First lines of files by format, which show that effbench wrote them.
@@ -100,6 +101,17 @@ def output(args: argparse.Namespace, names: set[str], option: str = "out") -> It
         return
     with outputs.output(Path(out), names, database=database_file(args.db), force=args.force) as stream:
         yield stream
+
+
+@contextmanager
+def console(args: argparse.Namespace) -> Iterator[Console]:
+    """Yield the terminal, or a console whose text is written to the file that `--out` names at the end."""
+    if not args.out:
+        yield terminal()
+        return
+    text = io.StringIO()
+    yield Console(file=text, width=PLAIN_WIDTH)
+    write(text.getvalue(), args)
 
 
 def database_file(url: str) -> str | None:
