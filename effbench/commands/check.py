@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 HELP = "Compare a sweep with a baseline: exit 1 if a cell is slower or broken, or was not measured."
 SUMMARY = "GITHUB_STEP_SUMMARY"
-INTERRUPTED = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     if confirmation and confirmation.interrupted:
         sweep = f" (sweep {confirmation.sweep_id})" if confirmation.sweep_id else ""
         print(f"effbench: interrupted while confirming{sweep}", file=sys.stderr)
-        return INTERRUPTED
+        return options.INTERRUPTED
     return 1 if failing(compared) else 0
 
 

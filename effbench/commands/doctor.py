@@ -25,7 +25,6 @@ HELP = (
     "With --calibrate: measures what the machine can do and how its figures spread, and stores it."
 )
 MARKS = {"good": "[green]✓[/]", "note": "[blue]·[/]", "warning": "[yellow]![/]", "problem": "[red]✗[/]"}
-INTERRUPTED = 130
 LONGEST_DEFAULT = 100
 
 
@@ -75,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         noise, failures = calibration.measure_noise(args.db, machine.answer, args.quick, quiet=args.format == "json")
     except calibration.Interrupted as error:
         print(f"effbench: interrupted: no noise was stored (trials so far: sweep {error})", file=sys.stderr)
-        return INTERRUPTED
+        return options.INTERRUPTED
     if args.format == "text":
         terminal().print(calibration.table(noise).rich())
     found += [*failures, *calibration.stored(machine)]

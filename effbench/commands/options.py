@@ -19,6 +19,8 @@ from effbench.store.connect import parse_url
 from effbench.terminal import PLAIN_WIDTH, Console, terminal
 
 STDOUT = "/dev/stdout"
+#: Exit code after Ctrl-C.
+INTERRUPTED = 130
 #: First lines of files by format, which show that effbench wrote them.
 MARKS = {"markdown": "<!-- written by effbench -->\n\n", "table": "written by effbench\n\n"}
 
@@ -54,12 +56,23 @@ def add_db(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_sweep(parser: argparse.ArgumentParser, default: str | None = "last") -> None:
+def add_sweep(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sweep",
-        default=default,
+        default="last",
         metavar="ID|NAME|last",
-        help=f"which sweep: its id, a unique part of it from the left, its name, or last (default: {default or 'all'})",
+        help="which sweep: its id, a unique part of it from the left, its name, or last (default: last)",
+    )
+
+
+def add_sweeps(parser: argparse.ArgumentParser, default: str = "all") -> None:
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="ID|NAME|last",
+        help="which sweep: its id, a unique part of it from the left, its name, or last; may be repeated "
+        f"(default: {default})",
     )
 
 

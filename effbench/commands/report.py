@@ -18,12 +18,7 @@ HELP = "Write the site of a database: plain files that open from disk or from an
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
-    parser.add_argument(
-        "--sweep",
-        action="append",
-        metavar="ID|NAME|last",
-        help="which sweep the pages are about; may be repeated (default: the newest of each GPU or CPU)",
-    )
+    options.add_sweeps(parser, default="the newest of each GPU or CPU")
     parser.add_argument(
         "--out", metavar="DIR", help="folder of the site (default: dashboards); of Markdown the file (default: stdout)"
     )
@@ -38,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     began = time.perf_counter()
-    references = list(dict.fromkeys(args.sweep or []))
+    references = list(dict.fromkeys(args.sweep))
     as_markdown = args.format == "markdown"
     if as_markdown and args.static_images:
         raise UsageError("--static-images belongs to the site: omit --format markdown")

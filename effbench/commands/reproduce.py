@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from effbench.experiments.run import Run
 
 HELP = "Run an experiment, or all of them, and judge the claims it decides. What was measured already is not run again."
-INTERRUPTED = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -140,7 +139,7 @@ def judge_again(console: Console, chosen: Sequence[Experiment], db: str, overrid
 
 def interrupted(console: Console, args: argparse.Namespace) -> int:
     console.line(escape(f"interrupted; what was measured is kept, continue with: {again(args)}"))
-    return INTERRUPTED
+    return options.INTERRUPTED
 
 
 def again(args: argparse.Namespace) -> str:

@@ -167,7 +167,7 @@ def end_of_sweep(outcome: Any) -> int:
     if outcome.state == "interrupted":
         again = resume_command(sweep.id, outcome.db, db, is_imported=sweep.imported_at is not None)
         console.line(f"interrupted; go on with: {escape(again)}")
-        return 130
+        return options.INTERRUPTED
     report = shlex.join(["effbench", "report", *option, "--sweep", sweep.id])
     console.line(f"report: {escape(report)}")
     failed = any(Status(status).is_failure for status in counts)

@@ -64,7 +64,6 @@ def hydra_sweep(
     argv: list[str],
     quiet: bool = False,
     commands: Collection[str] = (),
-    progress: Progress | None = None,
     conductor: Callable[..., Outcome | None] | None = None,
     server: ForkServer | None = None,
 ) -> Outcome | None:
@@ -83,8 +82,7 @@ def hydra_sweep(
     overrides.refuse_hidden(words)
     config.register()
     register()
-    progress = progress or Progress(quiet=quiet)
-    session = Session(Command(argv, stored), progress, conductor or conduct, server, threading.Event())
+    session = Session(Command(argv, stored), Progress(quiet=quiet), conductor or conduct, server, threading.Event())
     bypassed = False
 
     def task(_: object) -> None:

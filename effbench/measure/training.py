@@ -237,7 +237,8 @@ class Training:
                 if name in state:  # a frozen parameter is as it was
                     value.copy_(state[name])
         torch.manual_seed(self.seed)
-        args, kwargs = wide(given)
+        args, kwargs = accuracy.clone(given)
+        args, kwargs = tuple(map(accuracy.wide, args)), {name: accuracy.wide(v) for name, v in kwargs.items()}
         loss = self.loss(module(*args, **kwargs), {**dict(zip(self.names, args, strict=False)), **kwargs})
         loss.backward()
         gradients = {name: value.grad for name, value in parameters.items() if value.requires_grad}
@@ -292,13 +293,3 @@ def inputs_of(inputs: Sequence[Inputs], number: int, steps: int) -> Inputs:
     if number == steps - 1:
         return inputs[-1]
     return inputs[number % max(1, len(inputs) - 1)]
-
-
-def wide(given: Inputs) -> Inputs:
-    """Return copies of inputs, floats in float64."""
-
-    def cast(value: Any) -> Any:
-        return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
-
-    args, kwargs = accuracy.clone(given)
-    return tuple(map(cast, args)), {name: cast(value) for name, value in kwargs.items()}
