@@ -18,15 +18,13 @@ from torch import Tensor, nn
 
 from effbench.errors import UnsupportedError
 from effbench.measure import accuracy, work
+from effbench.measure.timing import Inputs
 from effbench.measure.training_accuracy import Exact, Trajectory
+from effbench.models.inputs import HOST_ELEMENTS
 
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-#: Up to this many elements a target is made on the CPU, so that its values are the same on every device.
-HOST_ELEMENTS = 16 * 2**20
 #: Classes outside torch that drop at random while training, and the attribute with the probability.
 RANDOM = {"StochasticDepth": "p", "DropPath": "drop_prob"}
-
-Inputs = tuple[tuple, dict[str, Any]]
 
 
 def make_optimizer(
