@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from made_sweeps import a_cell, environment, steps
 
-from effbench.comparison.gate import command_for
+from effbench.commands.check import command_for
 from effbench.comparison.verdicts import Change, Verdict
 
 EAGER, DEFAULT, GRAPH = (a_cell(mode) for mode in ("eager", "default", "cuda-graph"))

@@ -8,9 +8,9 @@ import pytest
 from made_sweeps import a_cell, environment, steps
 
 from effbench.analysis.limits import limits_of
+from effbench.commands.check import failing
 from effbench.comparison import confirm as rerun
 from effbench.comparison.compare import compare_sweeps
-from effbench.comparison.gate import failing
 from effbench.store.store import Store
 
 EAGER, DEFAULT = (a_cell(mode) for mode in ("eager", "default"))
