@@ -134,7 +134,9 @@ def measure(run: Run) -> None:
     with run.phase("build"):  # outside inference mode: its tensors cannot be parameters like any other
         seed, protocol = cell.numerics.get("seed", 0), run.request.protocol
         module = build_module(cell.model["module"], run.dtype, device, seed)
-        specs = parse_inputs({spec["name"]: without_name(spec) for spec in cell.model["inputs"]})
+        specs = parse_inputs(
+            {spec["name"]: {k: v for k, v in spec.items() if k != "name"} for spec in cell.model["inputs"]}
+        )
         inputs, checked = make_sets(cell, specs, protocol.get("input_sets", 3), run.dtype, device, seed)
         mode.expect(Batch.of(specs, sizes_of(cell)))
         workload = workload_of(cell, mode, module, protocol.get("check_steps", 5), trial)
@@ -203,10 +205,6 @@ def unsupported(cell: Cell, mode: Mode, device: torch.device) -> str | None:
     if cell.phase not in mode.phases:
         return f"the mode {cell.mode_name} has no {cell.phase} step: it is for {', '.join(mode.phases)}"
     return mode.missing(device) or (ONE_SHAPE if cell.stream and mode.static_shape else None)
-
-
-def without_name(spec: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in spec.items() if key != "name"}
 
 
 def batch_dims(specs: dict[str, InputSpec]) -> BatchDims:
