@@ -54,7 +54,7 @@ def latency_and_period() -> str:
 
 
 def claims() -> str:
-    """The ledger as it was exported, with the published figures that stand beside ours."""
+    """The claims as they were exported, with the published figures that stand beside ours."""
     lines = ["| claim | statement | verdict | measured | why | also |", "| --- | --- | --- | --- | --- | --- |"]
     found = json.loads(CLAIMS.read_text(encoding="utf-8"))
     for row in found:
@@ -71,7 +71,7 @@ def claims() -> str:
 
 
 def shown(value: Any) -> str:
-    """A value of the ledger's evidence, for a person."""
+    """A fact of a check, for a person."""
     if isinstance(value, dict):
         return figure_text(value.get("value"), value.get("low"), value.get("high"), "")
     if isinstance(value, list):

@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import NoReturn
 
 from effbench import __version__
 from effbench.errors import EffbenchError, UsageError, nearest
@@ -122,17 +121,12 @@ def run_command(name: str, rest: list[str]) -> int:
         near = nearest(name, COMMANDS)
         hint = f"did you mean `effbench {near}`?" if near else f"commands: {', '.join(COMMANDS)}"
         raise UsageError(f"unknown command {name!r}; {hint}")
-    from effbench.commands.parser import Parser
+    from effbench.commands.options import Parser
 
     module = importlib.import_module(f"effbench.commands.{COMMANDS[name]}")
     parser = Parser(prog=f"effbench {name}", description=module.HELP)
-    parser.error = lambda message: refuse(name, message)  # type: ignore[method-assign] - argparse prints its usage
     module.add_arguments(parser)
     return module.run(parser.parse_args(rest))
-
-
-def refuse(name: str, message: str) -> NoReturn:
-    raise UsageError(f"{name}: {message}; effbench {name} --help")
 
 
 def config_folder() -> Path:

@@ -11,7 +11,7 @@
     └── NothingFoundError        exit code 3: no sweep, no result, nothing comparable
 
 A failure *inside* a cell is never an exception here: it becomes that trial's status with a reason. UnsupportedError is
-how a module, a mode or a piece of evidence says so from inside: its trial is `unsupported`, with the message as reason.
+how a module, a mode or a behaviour check says so from inside: its trial is `unsupported`, with the message as reason.
 Messages are one or two lines: what was wrong, what is allowed, how to mend it.
 """
 

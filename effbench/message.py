@@ -1,7 +1,7 @@
 """What crosses the process border between a sweep and its fork server: versioned, plain JSON lines.
 
 Sweep to server:   {"v", "op": "run", "id", "task", "payload", "env"}   task: probe, preload, ceilings,
-                                                                        evidence, compile_options or trial
+                                                                        check, compile_options or trial
                    {"v", "op": "kill", "id"}
 Server to sweep:   {"v", "event": "ready", "pid", "seconds"}
                    {"v", "event": "started", "id", "pid"}
@@ -90,8 +90,8 @@ class ProbeRequest:
 
 
 @dataclass
-class EvidenceRequest:
-    """One piece of evidence: a function by its target, called with the device and the settings."""
+class CheckRequest:
+    """A behaviour check: a function by its target, called with the device and the settings."""
 
     target: str
     settings: dict[str, Any] = field(default_factory=dict)

@@ -47,7 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     buckets = parts.add_parser("buckets", description="The capture list that makes a trace of batch sizes fastest.")
     mode = parts.add_parser("mode", description="The mode to run a model in at one batch size.")
     for part in (buckets, mode):
-        part.error = lambda message: parser.error(message)  # type: ignore[method-assign] - in effbench's own words
         options.add_db(part)
         options.add_sweep(part)
         part.add_argument("--model", metavar="NAME", help="whose results (default: the only model of the sweep)")
@@ -105,9 +104,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         console = terminal()
         console.print(answer.table.rich(lines=True))
-        console.print(f"[bold]{escape(first)}[/]", highlight=False, soft_wrap=True)
+        console.line(f"[bold]{escape(first)}[/]")
         for line in rest:
-            console.print(escape(line), style="dim", highlight=False, soft_wrap=True)
+            console.line(escape(line), "dim")
     return 0
 
 

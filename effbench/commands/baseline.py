@@ -26,7 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     forget.add_argument("--on", metavar="HARDWARE", help="only on this hardware, by its full name (default: on all)")
     for action in (put, listed, forget):
         options.add_db(action)
-        action.error = parser.error  # one line, as everywhere
 
 
 def run(args: argparse.Namespace) -> int:

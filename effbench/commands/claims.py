@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from effbench.commands import options
-from effbench.experiments.definition import load_all, outline
+from effbench.experiments.definition import Claim, Experiment, load_all, outline
 from effbench.report.claims import ABSENT, Entry, claims_table, entries
 from effbench.store.store import Store
 from effbench.terminal import terminal
@@ -27,8 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    experiments = [*load_all(), *(outline(Path(path)) for path in args.experiment)]
-    claims = [(experiment.name, claim) for experiment in experiments for claim in experiment.claims]
+    own = [outline(Path(path)) for path in args.experiment]
     verdicts = []
     if args.db != options.DEFAULT_DB or Path(args.db).exists():  # claims can be read before anything was measured
         with Store.open(args.db, mode="read") as store:
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     if args.gpu:
         wanted = args.gpu.casefold()
         verdicts = [row for row in verdicts if wanted in (row["gpu_name"] or row["cpu_name"]).casefold()]
-    found = entries(claims, verdicts)
+    found = entries(claims_of([*load_all(), *own]), verdicts)
     if args.format == "json":
         options.write(json.dumps([entry.record() for entry in found], indent=1, ensure_ascii=False), args)
     elif args.format == "markdown" or args.out:
@@ -49,6 +49,21 @@ def run(args: argparse.Namespace) -> int:
         texts = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
         console.print(f"{texts} · on {machines}", highlight=False)
     return 0
+
+
+def claims_of(experiments: Iterable[Experiment]) -> list[tuple[str, Claim]]:
+    """Return every claim with the name of its experiment."""
+    return [(experiment.name, claim) for experiment in experiments for claim in experiment.claims]
+
+
+def every_entry(store: Store) -> list[Entry]:
+    """Return the claims that ship, and those of other experiments that this database holds a verdict of."""
+    claims, verdicts = claims_of(load_all()), store.verdicts()
+    known = {(name, claim.id) for name, claim in claims}
+    others = dict.fromkeys((row["experiment"], row["claim"]) for row in verdicts)
+    text = "(a claim of an experiment of your own: its statement is in that experiment's file)"
+    claims += [(name, Claim(claim, text)) for name, claim in others if (name, claim) not in known]
+    return entries(claims, verdicts)
 
 
 def published(found: list[Entry]) -> str:

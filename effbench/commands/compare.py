@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import io
 from collections.abc import Callable, Sequence
 
 from effbench.analysis.limits import Limits, check_metric, limits_of
@@ -16,7 +15,7 @@ from effbench.comparison.verdicts import STATUS, Change, Pair, Verdict
 from effbench.errors import ConfigError, UsageError
 from effbench.report import comparison
 from effbench.store.store import Store
-from effbench.terminal import PLAIN_WIDTH, Console, escape, terminal
+from effbench.terminal import Console, escape
 
 HELP = "Compare two sweeps cell by cell and metric by metric; with --by two parts of one."
 
@@ -63,10 +62,8 @@ def run(args: argparse.Namespace) -> int:
         compared = compare(store, args)
     rows = chosen(compared.changes, args)
     if args.format == "table":
-        text = io.StringIO()
-        show(Console(file=text, width=PLAIN_WIDTH) if args.out else terminal(), compared, rows, args)
-        if args.out:
-            options.write(text.getvalue(), args)
+        with options.console(args) as console:
+            show(console, compared, rows, args)
     else:
         options.write(render(compared, rows, args), args)
     return 0
@@ -158,22 +155,18 @@ def visible(rows: Sequence[Change], args: argparse.Namespace) -> list[Change]:
 
 def show(console: Console, compared: Compared, rows: Sequence[Change], args: argparse.Namespace) -> None:
     """Print title, differences, rows, a line for each mode, and what these sweeps could have shown."""
-
-    def line(text: str, style: str = "") -> None:
-        console.print(escape(text), style=style, highlight=False, soft_wrap=True)
-
-    line(comparison.heading(compared), "bold")
+    console.line(escape(comparison.heading(compared)), "bold")
     for text in compared.differences:
-        line(f"  {text}", "yellow")
+        console.line(f"  {escape(text)}", "yellow")
     shown = visible(rows, args)
     if shown:
         console.print(comparison.table_of(shown).rich())
     hidden = len(rows) - len(shown)
     more = f" ({hidden} rows that are the same are not shown: --all)" if hidden else ""
-    line(f"{comparison.counts_text(compared)}{more}")
+    console.line(escape(f"{comparison.counts_text(compared)}{more}"))
     for text in comparison.summary_lines(compared):
-        line(text)
+        console.line(escape(text))
     for text in comparison.limits_line(compared):
-        line(text, "dim")
+        console.line(escape(text), "dim")
     for note in compared.notes:
-        line(f"note: {note}", "yellow")
+        console.line(f"note: {escape(note)}", "yellow")

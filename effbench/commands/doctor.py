@@ -25,7 +25,6 @@ HELP = (
     "With --calibrate: measures what the machine can do and how its figures spread, and stores it."
 )
 MARKS = {"good": "[green]✓[/]", "note": "[blue]·[/]", "warning": "[yellow]![/]", "problem": "[red]✗[/]"}
-INTERRUPTED = 130
 LONGEST_DEFAULT = 100
 
 
@@ -69,13 +68,13 @@ def run(args: argparse.Namespace) -> int:
             console = terminal()
             show(console, findings)
             first = f"the ceilings of {counted(len(gpus), 'GPU')}, then " if gpus else ""
-            console.print(f"calibrating: {first}each cell against itself", highlight=False, soft_wrap=True)
+            console.line(f"calibrating: {first}each cell against itself")
         found = list(calibration.measure_ceilings(server, args.db, machine.answer))
     try:
         noise, failures = calibration.measure_noise(args.db, machine.answer, args.quick, quiet=args.format == "json")
     except calibration.Interrupted as error:
         print(f"effbench: interrupted: no noise was stored (trials so far: sweep {error})", file=sys.stderr)
-        return INTERRUPTED
+        return options.INTERRUPTED
     if args.format == "text":
         terminal().print(calibration.table(noise).rich())
     found += [*failures, *calibration.stored(machine)]
@@ -112,7 +111,7 @@ def tell(args: argparse.Namespace, findings: Sequence[Finding], calibrated: dict
         show(console, findings)
         problems, warnings = (counted(levels.count(level), level) for level in ("problem", "warning"))
         total = counted(len(levels), "finding")
-        console.print(f"{problems}, {warnings} in {total}", highlight=False, soft_wrap=True)
+        console.line(f"{problems}, {warnings} in {total}")
     return 1 if "problem" in levels else 0
 
 
@@ -122,7 +121,7 @@ def show(console: Console, findings: Sequence[Finding]) -> None:
         if finding.area != area:
             area = finding.area
             console.print(f"[bold]{escape(area)}[/]")
-        console.print(f"{MARKS[finding.level]} {escape(finding.what)}", highlight=False, soft_wrap=True)
+        console.line(f"{MARKS[finding.level]} {escape(finding.what)}")
         for word, text in (("effect", finding.effect), ("fix", finding.fix)):
             if text:
-                console.print(f"    [dim]{word}:[/] {escape(text)}", highlight=False, soft_wrap=True)
+                console.line(f"    [dim]{word}:[/] {escape(text)}")

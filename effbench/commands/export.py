@@ -26,14 +26,7 @@ DATABASES = (".db", ".sqlite")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
-    parser.add_argument(
-        "--sweep",
-        action="append",
-        default=[],
-        metavar="ID|NAME|last",
-        help="which sweep: its id, a unique part of it from the left, its name, or last; may be given several times "
-        "(default: all)",
-    )
+    options.add_sweeps(parser)
     parser.add_argument(
         "--format",
         choices=FORMATS,

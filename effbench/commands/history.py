@@ -1,21 +1,26 @@
-"""`effbench history`: what changed over all sweeps, and what of it is acknowledged."""
+"""`effbench history`: what changed over all sweeps; `ack` and `acks`: what of it is known and accepted."""
 
 from __future__ import annotations
 
 import argparse
-import io
 import shlex
+from collections.abc import Sequence
+from typing import Any
 
+from effbench.analysis.limits import PATTERNS, ExceptionRule
+from effbench.analysis.row_labels import row_names
 from effbench.commands import options
-from effbench.commands.acknowledge import acknowledge, acknowledgements
 from effbench.commands.show import metric_name
-from effbench.comparison.history import DEFAULT_METRICS, judgeable
+from effbench.comparison.events import Event, History, SeriesId, event_id
+from effbench.comparison.history import DEFAULT_METRICS, judgeable, matches
 from effbench.comparison.settings import read as read_limits
 from effbench.comparison.verdicts import STATUS
-from effbench.errors import NothingFoundError
+from effbench.errors import NothingFoundError, UsageError, nearest
+from effbench.printable import one_line
 from effbench.report.history_table import FORMATS, HistoryTable, read
 from effbench.store.store import Store
-from effbench.terminal import PLAIN_WIDTH, Console, escape, terminal
+from effbench.table import Column, Table
+from effbench.terminal import Console, escape, terminal
 
 HELP = "Change points of every cell over all sweeps: what changed, when, by how much, with what."
 ACK_HELP = "Accept changes, so that they are omitted from now on."
@@ -59,7 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ack.add_argument("--rm", action="append", default=[], metavar="ID", help="take an acknowledgement back")
     acks = parts.add_parser("acks", description="Every acknowledgement.")
     for part in (ack, acks):
-        part.error = lambda message: parser.error(message)  # type: ignore[method-assign] - in effbench's own words
         # also before the subcommand: what was given there must not be undone here
         part.add_argument("--db", default=argparse.SUPPRESS, metavar="URL", help="as above")
         add_name(part, argparse.SUPPRESS)
@@ -100,36 +104,203 @@ def run(args: argparse.Namespace) -> int:
         )  # fmt: skip
     if args.format != "table":
         options.write(table.render(args.format), args)
-    elif args.out:
-        text = io.StringIO()
-        show(Console(file=text, width=PLAIN_WIDTH), table)
-        options.write(text.getvalue(), args)
     else:
-        show(terminal(), table)
+        with options.console(args) as console:
+            show(console, table)
     return 0
 
 
 def show(console: Console, table: HistoryTable) -> None:
-    def line(text: str, style: str = "") -> None:
-        console.print(escape(text), style=style, highlight=False, soft_wrap=True)
-
     for title, changes in table.tables():
-        line(title, "bold")
+        console.line(escape(title), "bold")
         console.print(changes.rich())
     for title, lines in table.sections():
-        line(title, "bold")
+        console.line(escape(title), "bold")
         for text in lines:
-            line(text)
-    line(table.summary())
+            console.line(escape(text))
+    console.line(escape(table.summary()))
     if table.found.sweeps:
-        line(table.verdict())
+        console.line(escape(table.verdict()))
     alarms = [event for event in table.confirmed if event.alarms]
     if alarms:
         cells = [(event.series.cell_key, event.series.place) for event in alarms]
         named = "" if table.name is None else f" --name {shlex.quote(table.name)}"
         together = " --together" if cells[0] in cells[1:] else ""
-        line(
-            f"! is worse, still so, and not acknowledged; accept it: "
-            f'effbench history ack {table.short[alarms[0].id]}{named}{together} --reason "why"',
-            "dim",
+        accept = f'effbench history ack {table.short[alarms[0].id]}{named}{together} --reason "why"'
+        console.line(escape(f"! is worse, still so, and not acknowledged; accept it: {accept}"), "dim")
+
+
+# --- ack and acks ---
+
+
+def acknowledge(args: argparse.Namespace, exceptions: Sequence[ExceptionRule]) -> int:
+    if args.rm:
+        if args.names or args.reason:
+            raise UsageError("history ack --rm takes an acknowledgement back: it needs no change and no reason")
+        return take_back(args)
+    if not args.names and args.sweep is None:
+        raise UsageError(
+            "history ack: name a change by its id (effbench history shows it), a cell by its key or by patterns such "
+            "as model=gpt2, or a sweep by --sweep"
         )
+    if not (args.reason or "").strip():
+        raise UsageError('history ack: say why it is accepted: --reason "…"')
+    with Store.open(args.db, mode="read") as store:
+        table = read(store, judgeable(), everything=True, name=args.name, exceptions=exceptions)
+        cells = store.series(None).cells
+        sweep = None if args.sweep is None else sweep_of(args.sweep, store, table)
+    candidates = [
+        event
+        for event in table.found.events
+        if (not args.metric or event.series.metric in args.metric) and (sweep is None or sweep in may_be(event, table))
+    ]
+    chosen: dict[str, Event] = {}
+    for name in (name for name in args.names if "=" not in name):
+        chosen |= {event.id: event for event in meant(name, table, candidates)}
+    patterns = patterns_of([name for name in args.names if "=" in name])
+    if patterns or not args.names:
+        rule = ExceptionRule(patterns, {"ignore": True}, "")
+        fitting = [
+            event
+            for event in candidates
+            if event.acknowledged is None and matches(rule, event, cells[event.series.cell_key])
+        ]
+        if not fitting:
+            what = f"fits {rule}" if patterns else f"came with {args.sweep}"
+            raise UsageError(f"no change that is not acknowledged {what}; effbench history --all shows all")
+        chosen |= {event.id: event for event in fitting}
+    if args.together:
+        chosen |= {other.id: other for event in list(chosen.values()) for other in together_with(event, table)}
+    with Store.open(args.db, mode="write") as store:
+        store.unacknowledge([event.acknowledgement for event in chosen.values() if event.acknowledgement is not None])
+        store.acknowledge(
+            [
+                {"cell_key": event.series.cell_key, "hardware": event.series.place, "metric": event.series.metric,
+                 "sweep_id": event.after}
+                for event in chosen.values()
+            ],
+            args.reason.strip(),
+        )  # fmt: skip
+    for event in chosen.values():
+        print(f"acknowledged {table.short[event.id]}: {table.change(event)} {table.cell(event.series)} "
+              f"{event.series.metric}, first in {event.after}")  # fmt: skip
+    return 0
+
+
+def patterns_of(words: Sequence[str]) -> dict[str, str]:
+    """Return patterns written as in an exception: `model=gpt2`, `metric=compile_*`. Raises UsageError."""
+    found = dict(word.split("=", 1) for word in words)
+    for name in found:
+        if name not in PATTERNS:
+            near = nearest(name, PATTERNS)
+            raise UsageError(f"{name}= is no pattern; " + (f"did you mean {near}=?" if near else ", ".join(PATTERNS)))
+    return found
+
+
+def meant(name: str, table: HistoryTable, candidates: Sequence[Event]) -> list[Event]:
+    """Return the events that `name` means: the start of one id, or the start of a cell's key. Raises UsageError."""
+    wanted = name.casefold()
+    by_id = [event for event in candidates if event.id.startswith(wanted)] if len(wanted) >= 4 else []
+    if len({event.id for event in by_id}) > 1:
+        raise UsageError(f"{name} is the start of {len(by_id)} ids: {', '.join(table.short[e.id] for e in by_id[:4])}")
+    if by_id:
+        return by_id
+    keys = sorted({key for key in table.names if len(wanted) >= 6 and key.startswith(wanted)})
+    if len(keys) > 1:
+        raise UsageError(f"{name} is the start of {len(keys)} cells' keys; give more of it")
+    of_cell = [event for event in candidates if keys and event.series.cell_key == keys[0]]
+    # what is acknowledged already in a cell stays as it is
+    of_cell = [event for event in of_cell if event.acknowledged is None] or of_cell
+    if of_cell:
+        return of_cell
+    if keys:
+        raise UsageError(f"{table.names[keys[0]]} has no change that fits; effbench history --all shows all")
+    raise UsageError(
+        f"no change has an id that starts with {name!r}, and no cell such a key; effbench history shows them"
+    )
+
+
+def may_be(event: Event, table: HistoryTable) -> list[str]:
+    """Return the sweeps one of which is the first after the change."""
+    ids = list(table.sweeps)
+    return ids[ids.index(event.earliest or event.after) : ids.index(event.latest or event.after) + 1]
+
+
+def together_with(event: Event, table: HistoryTable) -> list[Event]:
+    """Return what is not acknowledged and changed in the same cell, at the same place, at the same time."""
+    own = set(may_be(event, table))
+    return [
+        other
+        for other in table.found.events
+        if (other.series.cell_key, other.series.place) == (event.series.cell_key, event.series.place)
+        and other.acknowledged is None
+        and own.intersection(may_be(other, table))
+    ]
+
+
+def sweep_of(reference: str, store: Store, table: HistoryTable) -> str:
+    """Return the id of a sweep, also by its label. Raises UsageError if several have it, NothingFoundError if none."""
+    labelled = [sweep_id for sweep_id, sweep in table.sweeps.items() if sweep["label"] == reference]
+    if len(labelled) > 1:
+        raise UsageError(f"{len(labelled)} sweeps have the label {reference!r}: {', '.join(labelled[-4:])}; give an id")
+    return labelled[0] if labelled else store.find_sweep(reference).id
+
+
+def take_back(args: argparse.Namespace) -> int:
+    with Store.open(args.db, mode="read") as store:
+        known = described(store)
+    gone = []
+    for wanted in args.rm:
+        fitting = [one for one in known if len(wanted) >= 4 and one["id"].startswith(wanted.casefold())]
+        if len(fitting) != 1:
+            there = ", ".join(one["id"][:6] for one in known[:8]) or "none"
+            what = f"{len(fitting)} acknowledgements start" if fitting else "no acknowledgement starts"
+            raise UsageError(f"{what} with {wanted!r}; there are: {there}")
+        gone.append(fitting[0])
+    with Store.open(args.db, mode="write") as store:
+        store.unacknowledge([one["row"] for one in gone])
+    for one in gone:
+        print(f"taken back {one['id'][:6]}: {one_line(one['cell'])} {one['metric']}")
+    return 0
+
+
+def described(store: Store) -> list[dict[str, Any]]:
+    """Return every acknowledgement with the id of its change, and its cell's name."""
+    rows = store.acknowledgements()
+    cells = store.series(None).cells if rows else {}
+    names = dict(zip(cells, row_names(list(cells.values())), strict=True))
+    return [
+        {
+            **row,
+            "row": row["id"],
+            "id": event_id(SeriesId(row["cell_key"], row["hardware"], row["metric"]), row["sweep_id"]),
+            "cell": names[row["cell_key"]],
+        }
+        for row in rows
+    ]
+
+
+def acknowledgements(args: argparse.Namespace, exceptions: Sequence[ExceptionRule]) -> int:
+    with Store.open(args.db, mode="read") as store:
+        known = described(store)
+        found = read(store, judgeable(), everything=True, name=args.name).found if known else History()
+    rules = [rule for rule in exceptions if rule.changes.get("ignore")]
+    if not known and not rules:
+        print("nothing is acknowledged")
+        return 0
+    holding = {event.acknowledgement for event in found.events}
+    columns = [Column("id"), Column("cell"), Column("hardware"), Column("metric"), Column("sweep", "first sweep after"),
+               Column("when", "acknowledged (UTC)"), Column("holds"), Column("reason")]  # fmt: skip
+    rows = [
+        {**one, "id": one["id"][:6], "sweep": one["sweep_id"], "when": f"{one['acknowledged_at']:%Y-%m-%d %H:%M}",
+         "holds": "yes" if one["row"] in holding else "no"}
+        for one in known
+    ]  # fmt: skip
+    rows += [
+        {"cell": str(rule), "metric": rule.patterns.get("metric", "all"), "when": "exception", "reason": rule.reason}
+        for rule in rules
+    ]
+    terminal().print(Table(columns, rows).rich())
+    if any(one["row"] not in holding for one in known):
+        print("no: there is no such change now, or not in that sweep; effbench history ack --rm ID takes it back")
+    return 0

@@ -32,13 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "these, or - for standard input",
     )
     options.add_db(parser)
-    parser.add_argument(
-        "--sweep",
-        action="append",
-        default=[],
-        metavar="ID|NAME|last",
-        help="which sweep; may be given several times (default: all)",
-    )
+    options.add_sweeps(parser)
     parser.add_argument(
         "--baselines",
         action="store_true",

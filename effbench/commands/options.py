@@ -1,24 +1,53 @@
-"""Arguments that several subcommands share."""
+"""The parser of subcommands, and what several of them share: arguments and output."""
 
 from __future__ import annotations
 
 import argparse
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, NoReturn
 
 from effbench import outputs
 from effbench.config import DEFAULT_DB
+from effbench.errors import UsageError
 from effbench.printable import printable
 from effbench.report.tables import rows_of as rows_of
 from effbench.store.connect import parse_url
+from effbench.terminal import PLAIN_WIDTH, Console, terminal
 
 STDOUT = "/dev/stdout"
+#: Exit code after Ctrl-C.
+INTERRUPTED = 130
 #: First lines of files by format, which show that effbench wrote them.
 MARKS = {"markdown": "<!-- written by effbench -->\n\n", "table": "written by effbench\n\n"}
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's own takes the first row of words for all of them, and refuses the last of `O10 --db o.db bs=1`.
+
+    Its parts (`advise buckets`) are parsers of this kind, too. Errors are effbench's own.
+    """
+
+    _is_intermixed = False
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        # what has parts leaves it to them; the second is argparse's own call from within the first
+        if self._subparsers is not None or self._is_intermixed:
+            return super().parse_known_args(args, namespace)
+        self._is_intermixed = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_intermixed = False
+
+    def error(self, message: str) -> NoReturn:
+        name = self.prog.removeprefix("effbench ").split()[0]  # of `effbench advise buckets`
+        raise UsageError(f"{name}: {message}; effbench {name} --help")
 
 
 def add_db(parser: argparse.ArgumentParser) -> None:
@@ -27,12 +56,23 @@ def add_db(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_sweep(parser: argparse.ArgumentParser, default: str | None = "last") -> None:
+def add_sweep(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sweep",
-        default=default,
+        default="last",
         metavar="ID|NAME|last",
-        help=f"which sweep: its id, a unique part of it from the left, its name, or last (default: {default or 'all'})",
+        help="which sweep: its id, a unique part of it from the left, its name, or last (default: last)",
+    )
+
+
+def add_sweeps(parser: argparse.ArgumentParser, default: str = "all") -> None:
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="ID|NAME|last",
+        help="which sweep: its id, a unique part of it from the left, its name, or last; may be repeated "
+        f"(default: {default})",
     )
 
 
@@ -74,6 +114,17 @@ def output(args: argparse.Namespace, names: set[str], option: str = "out") -> It
         return
     with outputs.output(Path(out), names, database=database_file(args.db), force=args.force) as stream:
         yield stream
+
+
+@contextmanager
+def console(args: argparse.Namespace) -> Iterator[Console]:
+    """Yield the terminal, or a console whose text is written to the file that `--out` names at the end."""
+    if not args.out:
+        yield terminal()
+        return
+    text = io.StringIO()
+    yield Console(file=text, width=PLAIN_WIDTH)
+    write(text.getvalue(), args)
 
 
 def database_file(url: str) -> str | None:

@@ -18,12 +18,7 @@ HELP = "Write the site of a database: plain files that open from disk or from an
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
-    parser.add_argument(
-        "--sweep",
-        action="append",
-        metavar="ID|NAME|last",
-        help="which sweep the pages are about; may be repeated (default: the newest of each GPU or CPU)",
-    )
+    options.add_sweeps(parser, default="the newest of each GPU or CPU")
     parser.add_argument(
         "--out", metavar="DIR", help="folder of the site (default: dashboards); of Markdown the file (default: stdout)"
     )
@@ -38,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     began = time.perf_counter()
-    references = list(dict.fromkeys(args.sweep or []))
+    references = list(dict.fromkeys(args.sweep))
     as_markdown = args.format == "markdown"
     if as_markdown and args.static_images:
         raise UsageError("--static-images belongs to the site: omit --format markdown")
@@ -46,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     if not as_markdown:
         require_folder(out, is_site, args.force)
     # pandas and plotly load slowly: `effbench --help` needs neither
-    from effbench.commands import ledgers
+    from effbench.commands.claims import every_entry
     from effbench.report import data, markdown
     from effbench.report.figures.images import write_images
     from effbench.report.site.build import write_site
@@ -56,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         if as_markdown:
             options.write(markdown.report(found.device_sweeps), args)
             return 0
-        found.claims = ledgers.ledger(store)
+        found.claims = every_entry(store)
     try:
         images = write_images(found.device_sweeps, out, args.static_images) if args.static_images else []
         written = write_site(found, out, images)

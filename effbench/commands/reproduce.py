@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from effbench.experiments.run import Run
 
 HELP = "Run an experiment, or all of them, and judge the claims it decides. What was measured already is not run again."
-INTERRUPTED = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,13 +69,13 @@ def measure(
 ) -> int:
     from effbench.experiments.run import Machine, replaced_with_group, reproduce
     from effbench.sweeping.client import ForkServer
-    from effbench.sweeping.evidence import EvidenceOutcome
+    from effbench.sweeping.evidence import CheckOutcome
 
-    def report(outcome: EvidenceOutcome) -> None:
+    def report(outcome: CheckOutcome) -> None:
         if not args.quiet and outcome.status is not Status.OK:
             name = outcome.request.target.rpartition(":")[2]
             text = f"[yellow]{outcome.status}[/] {escape(name)}: {escape(str(outcome.reason))}"
-            console.print(text, soft_wrap=True)
+            console.line(text)
 
     counts: Counter[str] = Counter()
     mistakes: list[str] = []
@@ -87,7 +86,7 @@ def measure(
             heading(console, experiment)
             omitted = [word for words in experiment.sweeps.values() for word in replaced_with_group(words, overrides)]
             if omitted and not args.quiet:
-                line(console, f"omitted, as you replace its group: {', '.join(dict.fromkeys(omitted))}", "dim")
+                console.line(escape(f"omitted, as you replace its group: {', '.join(dict.fromkeys(omitted))}"), "dim")
             try:
                 done = reproduce(experiment, machine, db, overrides, args.fresh, args.quiet, report)
                 if done.interrupted:
@@ -98,13 +97,13 @@ def measure(
             except UsageError as error:  # the others can still be run
                 if len(chosen) == 1:
                     raise
-                console.print(f"[red]not run[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
+                console.line(f"[red]not run[/]: {escape(str(error))}")
                 mistakes.append(f"{experiment.name}: {error}")
                 continue
             counts.update(str(judgement.verdict) for judgement in done.judgements)
             mistakes += done.mistakes
     if len(chosen) > 1:
-        line(console, ", ".join(f"{number} {text}" for text, number in counts.most_common()))
+        console.line(escape(", ".join(f"{number} {text}" for text, number in counts.most_common())))
     refuse(mistakes)
     return 0
 
@@ -126,9 +125,9 @@ def judge_again(console: Console, chosen: Sequence[Experiment], db: str, overrid
                 machine = f"{environment['gpu_name'] or environment['cpu_name']}, torch {environment['torch_version']}"
                 done = judge_stored(experiment, environment, server, db, overrides)
                 if done.missing:
-                    line(console, f"not judged on {machine}: {done.missing}", "dim")
+                    console.line(escape(f"not judged on {machine}: {done.missing}"), "dim")
                     continue
-                line(console, f"on {machine}")
+                console.line(escape(f"on {machine}"))
                 show(console, done, quiet)
                 mistakes += done.mistakes
                 judged += 1
@@ -139,8 +138,8 @@ def judge_again(console: Console, chosen: Sequence[Experiment], db: str, overrid
 
 
 def interrupted(console: Console, args: argparse.Namespace) -> int:
-    line(console, f"interrupted; what was measured is kept, continue with: {again(args)}")
-    return INTERRUPTED
+    console.line(escape(f"interrupted; what was measured is kept, continue with: {again(args)}"))
+    return options.INTERRUPTED
 
 
 def again(args: argparse.Namespace) -> str:
@@ -156,10 +155,6 @@ def refuse(mistakes: Sequence[str]) -> None:
         raise UsageError("\n".join(mistakes[:2]) + more)
 
 
-def line(console: Console, text: str, style: str = "none") -> None:
-    console.print(f"[{style}]{escape(text)}[/]", highlight=False, soft_wrap=True)
-
-
 def list_experiments(console: Console, experiments: Sequence[Experiment]) -> None:
     columns = [Column("experiment"), Column("question"), Column("claims"), Column("GPU s", numeric=True)]
     rows = [
@@ -173,12 +168,11 @@ def list_experiments(console: Console, experiments: Sequence[Experiment]) -> Non
     ]
     console.print(Table(columns, rows).rich())
     minutes = sum(one.gpu_seconds for one in experiments) / 60
-    line(console, f"effbench reproduce NAME; all of them take about {minutes:.0f} minutes of one GPU")
+    console.line(escape(f"effbench reproduce NAME; all of them take about {minutes:.0f} minutes of one GPU"))
 
 
 def heading(console: Console, experiment: Experiment) -> None:
-    text = f"[bold]{escape(experiment.name)}[/]: {escape(experiment.question)}"
-    console.print(text, highlight=False, soft_wrap=True)
+    console.line(f"[bold]{escape(experiment.name)}[/]: {escape(experiment.question)}")
 
 
 def show(console: Console, done: Run, quiet: bool) -> None:
@@ -202,22 +196,20 @@ def show(console: Console, done: Run, quiet: bool) -> None:
     if results.sweep_ids:
         reused = sum(swept.reused for swept in done.swept.values())
         kept = f"; {reused} rows were measured before (--fresh measures them again)" if reused else ""
-        line(console, f"rows: sweep {', '.join(results.sweep_ids)}{kept}", "dim")
+        console.line(escape(f"rows: sweep {', '.join(results.sweep_ids)}{kept}"), "dim")
 
 
 def show_verdict(console: Console, text: str, judgement: Judgement) -> None:
     """The claim, its verdict, the figure with its interval, why, and the parts."""
     style = STYLES[TONES[judgement.verdict]]
     figure = f" · {value_text(judgement.value, judgement.unit)}" if judgement.value is not None else ""
-    console.print(
+    console.line(
         f"[bold]{escape(judgement.claim)}[/] {escape(text)}: [{style}]{judgement.verdict}[/]{escape(figure)}"
-        f" · {escape(judgement.reason)}",
-        highlight=False,
-        soft_wrap=True,
+        f" · {escape(judgement.reason)}"
     )
     for part in judgement.parts:
         if part.label and part.value is not None:
             holds = {True: "holds", False: "does not hold", None: "open"}[part.holds.holds]
-            line(console, f"    {part.label}: {value_text(part.value, judgement.unit)}, {holds}", "dim")
+            console.line(escape(f"    {part.label}: {value_text(part.value, judgement.unit)}, {holds}"), "dim")
     for name, value in judgement.also.items():
-        line(console, f"    {name}: {value_text(value)}", "dim")
+        console.line(escape(f"    {name}: {value_text(value)}"), "dim")

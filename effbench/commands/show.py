@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from effbench.metrics import METRICS, Better
 from effbench.report.tables import FORMATS, NO_REASON, SpeedupTable, bottleneck_table, rows_of, speedup_table
 from effbench.store.store import Store
 from effbench.sweeping.trust import resume_command
-from effbench.terminal import PLAIN_WIDTH, Console, escape, terminal
+from effbench.terminal import Console, escape, terminal
 
 HELP = "The speedup table of a sweep: rows model × bs, columns modes."
 #: Cells that are named where one line is about several.
@@ -60,14 +59,11 @@ def run(args: argparse.Namespace) -> int:
     if args.format != "table":
         options.write(table.render(args.format), args)
         return 0
-    text = io.StringIO()
-    console = Console(file=text, width=PLAIN_WIDTH) if args.out else terminal()
-    if args.why:
-        console.print(table.rich(lines=True))
-    else:
-        show(console, sweep, rows, table)
-    if args.out:
-        options.write(text.getvalue(), args)
+    with options.console(args) as console:
+        if args.why:
+            console.print(table.rich(lines=True))
+        else:
+            show(console, sweep, rows, table)
     return 0
 
 
@@ -118,7 +114,7 @@ def over_all(console: Console, rows: Sequence[LabelledRow]) -> None:
         if texts and max(found.averaged for found in scores.values()) > 1:
             what = (f" in {phase}" if len(phases) > 1 else "") + (f" ({escape(where)})" if where else "")
             line = f"geometric mean of the speedups{what}: " + " · ".join(texts)
-            console.print(line, highlight=False, soft_wrap=True)
+            console.line(line)
 
 
 def fitting_table(console: Console, table: SpeedupTable) -> RichTable:
@@ -143,11 +139,9 @@ def reasons(console: Console, rows: Sequence[LabelledRow]) -> None:
         elif source["unsteady_trials"]:
             unsteady.append(f"{row.name} ({source['unsteady_trials']} of {source['trials']})")
     for (status, reason), cells in groups.items():
-        line = f"[yellow]{status}[/] {escape(listed(cells))}: {escape(reason)}"
-        console.print(line, highlight=False, soft_wrap=True)
+        console.line(f"[yellow]{status}[/] {escape(listed(cells))}: {escape(reason)}")
     if unsteady:
-        line = f"[dim]not steady after warm-up, trials: {escape(listed(unsteady))}[/]"
-        console.print(line, highlight=False, soft_wrap=True)
+        console.line(f"[dim]not steady after warm-up, trials: {escape(listed(unsteady))}[/]")
 
 
 def listed(names: Sequence[str]) -> str:
@@ -169,12 +163,12 @@ def end_of_sweep(outcome: Any) -> int:
     option = [] if outcome.db == options.DEFAULT_DB else ["--db", db]
     environments = len({row.source["environment_id"] for row in rows})
     where = f" in {environments} environments" if environments > 1 else ""
-    console.print(f"{numbers} of {sweep.cells} cells{where} · database {db}", highlight=False, soft_wrap=True)
+    console.line(f"{numbers} of {sweep.cells} cells{where} · database {db}")
     if outcome.state == "interrupted":
         again = resume_command(sweep.id, outcome.db, db, is_imported=sweep.imported_at is not None)
-        console.print(f"interrupted; go on with: {escape(again)}", highlight=False, soft_wrap=True)
-        return 130
+        console.line(f"interrupted; go on with: {escape(again)}")
+        return options.INTERRUPTED
     report = shlex.join(["effbench", "report", *option, "--sweep", sweep.id])
-    console.print(f"report: {escape(report)}", highlight=False, soft_wrap=True)
+    console.line(f"report: {escape(report)}")
     failed = any(Status(status).is_failure for status in counts)
     return 1 if failed and outcome.on_failure == "fail" else 0

@@ -86,12 +86,12 @@ class History:
         events, others = (list(filter(is_kept, events)) for events in (self.events, self.others))
         return replace(self, events=events, others=others)
 
-    def short_ids(self, shortest: int = 6) -> dict[str, str]:
+    def short_ids(self) -> dict[str, str]:
         """Return id -> its shortest start of 6 digits or more that no other event has."""
         ids = {event.id for event in self.events}
         return {
             one: next(
-                (one[:n] for n in range(shortest, len(one)) if sum(other.startswith(one[:n]) for other in ids) == 1),
+                (one[:n] for n in range(6, len(one)) if sum(other.startswith(one[:n]) for other in ids) == 1),
                 one,
             )
             for one in ids

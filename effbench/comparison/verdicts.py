@@ -11,7 +11,8 @@ and an absolute difference. A metric that only one side has is `ambiguous`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -167,6 +168,11 @@ def ordered(changes: Iterable[Change]) -> list[Change]:
         return abs(math.log(change.ratio)) if change.ratio > 0 else math.inf
 
     return sorted(changes, key=lambda change: (ORDER.index(change.verdict), -size(change)))
+
+
+def counted(changes: Sequence[Change]) -> str:
+    """Return `2 slower, 1 broken`, in the order of the rows."""
+    return ", ".join(f"{number} {verdict}" for verdict, number in Counter(one.verdict for one in changes).items())
 
 
 # --- statuses ---

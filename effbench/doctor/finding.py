@@ -11,13 +11,11 @@ from typing import Any
 
 from effbench.measure.telemetry import Gpu, Nvml
 
-#: Worst last. `warning`: results suffer; `problem`: something cannot be measured at all.
-LEVELS = ("good", "note", "warning", "problem")
-
 
 @dataclass(frozen=True)
 class Finding:
-    """`level` (one of LEVELS), `what` the check found, its `effect` on results, the `fix`, and the `area`."""
+    """`level` (good, note, warning: results suffer, or problem: something cannot be measured at all), `what` the check
+    found, its `effect` on results, the `fix`, and the `area`."""
 
     level: str
     what: str

@@ -22,7 +22,7 @@ import torch
 from effbench.errors import UnsupportedError
 from effbench.measure.timing import synchronizer
 from effbench.modes.base import needs_compiler
-from effbench.worker.evidence import COMPILER, CPP_COMPILER
+from effbench.worker.check import COMPILER, CPP_COMPILER
 from effbench.worker.failures import first_line, text_of
 
 Facts = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from effbench.cell import Status
 from effbench.errors import nearest
-from effbench.experiments.figures import ClaimError, Figure, note_without_figure
+from effbench.experiments.figures import ClaimError, Figure, as_figure, note_without_figure
 from effbench.metrics import INTERVALS
 
 if TYPE_CHECKING:
@@ -124,14 +124,10 @@ def relative(rows: pd.DataFrame, column: str, name: str, reference: Any) -> pd.S
             return math.nan
         other = others.get(row["sweep_id"], next(reversed(others.values())))
         # a row compared with itself gives exactly 1
-        return Figure(1) if parameter(row["params"], path) == reference else as_ratio(other, row[column])
+        return Figure(1) if parameter(row["params"], path) == reference else as_figure(other) / row[column]
 
     ratios = rows.apply(ratio, axis=1).astype(object) if len(rows) else rows[column]
     return ratios.rename(f"{column}, {reference} ÷ its own")
-
-
-def as_ratio(other: Any, own: Any) -> Any:
-    return (other if isinstance(other, Figure) else Figure(other)) / own
 
 
 def is_absent(value: Any) -> bool:

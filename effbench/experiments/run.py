@@ -24,11 +24,11 @@ from effbench.launcher.cells import conduct
 from effbench.launcher.errors import suggest
 from effbench.launcher.launch import hydra_sweep
 from effbench.launcher.overrides import key_of
-from effbench.message import EvidenceRequest, ProbeRequest
+from effbench.message import CheckRequest, ProbeRequest
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.store import Store
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.evidence import EvidenceOutcome, gather
+from effbench.sweeping.evidence import CheckOutcome, gather
 from effbench.sweeping.plan import Settings
 from effbench.sweeping.pool import PROBE_TIMEOUT_S, fit_modes, probe
 from effbench.sweeping.progress import Progress
@@ -102,7 +102,7 @@ class Run:
     on_cpu: bool
     overrides: tuple[str, ...] = ()
     swept: dict[str, Swept] = field(default_factory=dict)
-    checks: dict[str, EvidenceOutcome] = field(default_factory=dict)
+    checks: dict[str, CheckOutcome] = field(default_factory=dict)
     judgements: list[Judgement] = field(default_factory=list)
     interrupted: bool = False
     skipped: str | None = None
@@ -211,7 +211,7 @@ def reproduce(
     overrides: Sequence[str] = (),
     fresh: bool = False,
     quiet: bool = False,
-    on_check: Callable[[EvidenceOutcome], None] = lambda outcome: None,
+    on_check: Callable[[CheckOutcome], None] = lambda outcome: None,
 ) -> Run:
     """Run what is missing, judge the claims, store the verdicts. `overrides` are laid over those of every sweep.
 
@@ -235,7 +235,7 @@ def reproduce(
                 run.interrupted = True
                 return run
         path = experiment.path.resolve()
-        requests = [EvidenceRequest(f"{path}:{name}", {}, "cpu" if on_cpu else "auto") for name in experiment.checks]
+        requests = [CheckRequest(f"{path}:{name}", {}, "cpu" if on_cpu else "auto") for name in experiment.checks]
         outcomes = gather(requests, machine.server, machine.gpus, on_outcome=on_check)
         run.checks = dict(zip(experiment.checks, outcomes, strict=False))
         run.interrupted = len(outcomes) < len(requests)
@@ -282,15 +282,15 @@ def judge_stored(
 
 def stored_checks(
     experiment: Experiment, verdicts: Sequence[Mapping[str, Any]], environment_id: str
-) -> dict[str, EvidenceOutcome]:
+) -> dict[str, CheckOutcome]:
     """The outcomes of checks that the newest verdicts of this environment carry."""
-    found: dict[str, EvidenceOutcome] = {}
+    found: dict[str, CheckOutcome] = {}
     for row in verdicts:  # oldest first
         if (row["experiment"], row["environment_id"]) == (experiment.name, environment_id):
             for name, kept in (row["measured"] or {}).get("evidence", {}).items():
                 if name in experiment.checks:
                     status, reason, facts = Status(kept["status"]), kept["reason"], kept["facts"]
-                    found[name] = EvidenceOutcome(EvidenceRequest(name), status, reason, facts, 0.0)
+                    found[name] = CheckOutcome(CheckRequest(name), status, reason, facts, 0.0)
     return found
 
 

@@ -17,6 +17,7 @@ import types
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice, product
 from typing import Any
 
@@ -64,7 +65,6 @@ def hydra_sweep(
     argv: list[str],
     quiet: bool = False,
     commands: Collection[str] = (),
-    progress: Progress | None = None,
     conductor: Callable[..., Outcome | None] | None = None,
     server: ForkServer | None = None,
 ) -> Outcome | None:
@@ -83,8 +83,7 @@ def hydra_sweep(
     overrides.refuse_hidden(words)
     config.register()
     register()
-    progress = progress or Progress(quiet=quiet)
-    session = Session(Command(argv, stored), progress, conductor or conduct, server, threading.Event())
+    session = Session(Command(argv, stored), Progress(quiet=quiet), conductor or conduct, server, threading.Event())
     bypassed = False
 
     def task(_: object) -> None:
@@ -211,10 +210,9 @@ class Composer:
     def __init__(self, config_loader: ConfigLoader, master: DictConfig) -> None:
         self.loader = config_loader
         self.master = master
-        self.parser = OverridesParser.create(config_loader=config_loader)
+        self.parse = cache(OverridesParser.create(config_loader=config_loader).parse_override)
+        self.options_of = cache(config_loader.get_group_options)
         self.composed: dict[tuple, DictConfig] = {}
-        self.groups: dict[str, bool] = {}
-        self.parsed: dict[str, Override] = {}
 
     def compose(self, words: Sequence[str]) -> dict[str, Any]:
         """Return one job's configuration as plain, resolved values, without Hydra's own part.
@@ -254,21 +252,13 @@ class Composer:
         OmegaConf.set_struct(composed, True)
         return composed
 
-    def parse(self, text: str) -> Override:
-        if text not in self.parsed:
-            self.parsed[text] = self.parser.parse_override(text)
-        return self.parsed[text]
-
     def is_plain_value(self, override: Override) -> bool:
         """Return whether this is `key=value` with a scalar or a list, where key is no group: safe to set on a composed
         configuration."""
-        name = override.key_or_group
-        if name not in self.groups:
-            self.groups[name] = bool(self.loader.get_group_options(name))
         return (
             override.type is OverrideType.CHANGE
             and override.package is None
-            and not self.groups[name]
+            and not self.options_of(override.key_or_group)
             and not isinstance(override.value(), dict)
         )
 

@@ -206,8 +206,9 @@ def compare_with_float64(output: Any, reference: Any, exact: Any, tolerance: flo
 def in_float64(module: torch.nn.Module) -> Callable[..., Any]:
     """Return the module with the same (rounded) weights, computing in float64; float inputs are cast."""
     twin = copy.deepcopy(module).double()
+    return lambda *args, **kwargs: twin(*map(wide, args), **{name: wide(value) for name, value in kwargs.items()})
 
-    def cast(value: Any) -> Any:
-        return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
-    return lambda *args, **kwargs: twin(*map(cast, args), **{name: cast(value) for name, value in kwargs.items()})
+def wide(value: Any) -> Any:
+    """Return a float tensor in float64, anything else as it is."""
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-Inputs = tuple[tuple, dict[str, Any]]
+from effbench.measure.timing import Inputs
+
 CALLS = 12
 TOP = 10
 NAME_LENGTH = 160

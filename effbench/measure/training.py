@@ -18,15 +18,13 @@ from torch import Tensor, nn
 
 from effbench.errors import UnsupportedError
 from effbench.measure import accuracy, work
+from effbench.measure.timing import Inputs
 from effbench.measure.training_accuracy import Exact, Trajectory
+from effbench.models.inputs import HOST_ELEMENTS
 
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-#: Up to this many elements a target is made on the CPU, so that its values are the same on every device.
-HOST_ELEMENTS = 16 * 2**20
 #: Classes outside torch that drop at random while training, and the attribute with the probability.
 RANDOM = {"StochasticDepth": "p", "DropPath": "drop_prob"}
-
-Inputs = tuple[tuple, dict[str, Any]]
 
 
 def make_optimizer(
@@ -237,7 +235,8 @@ class Training:
                 if name in state:  # a frozen parameter is as it was
                     value.copy_(state[name])
         torch.manual_seed(self.seed)
-        args, kwargs = wide(given)
+        args, kwargs = accuracy.clone(given)
+        args, kwargs = tuple(map(accuracy.wide, args)), {name: accuracy.wide(v) for name, v in kwargs.items()}
         loss = self.loss(module(*args, **kwargs), {**dict(zip(self.names, args, strict=False)), **kwargs})
         loss.backward()
         gradients = {name: value.grad for name, value in parameters.items() if value.requires_grad}
@@ -292,13 +291,3 @@ def inputs_of(inputs: Sequence[Inputs], number: int, steps: int) -> Inputs:
     if number == steps - 1:
         return inputs[-1]
     return inputs[number % max(1, len(inputs) - 1)]
-
-
-def wide(given: Inputs) -> Inputs:
-    """Return copies of inputs, floats in float64."""
-
-    def cast(value: Any) -> Any:
-        return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
-
-    args, kwargs = accuracy.clone(given)
-    return tuple(map(cast, args)), {name: cast(value) for name, value in kwargs.items()}

@@ -9,7 +9,8 @@ import importlib.util
 import inspect
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
@@ -118,7 +119,9 @@ def _from_path(target: str) -> Any:
         raise ConfigError(f"{_named(target)} is no import path; allowed: my_pkg.Net or path/to/file.py:Net")
     if not names:
         raise ConfigError(f"{_named(target)} names no module; allowed: my_pkg.Net or path/to/file.py:Net")
-    return _attribute(target, _import(target, first), first, names, submodules=True)
+    with _importing(target, first):
+        module = importlib.import_module(first)
+    return _attribute(target, module, first, names, submodules=True)
 
 
 def _from_file(target: str) -> Any:
@@ -134,11 +137,15 @@ def _from_file(target: str) -> Any:
 def _attribute(target: str, found: Any, where: str, names: Sequence[str], submodules: bool) -> Any:
     """Return the attribute of an attribute …; `submodules`: import those that nobody has imported yet."""
     for name in names:
-        if not _has(target, found, where, name):
+        with _importing(target, where):  # reading an attribute may import (packages that load lazily)
+            exists = hasattr(found, name)
+        if not exists:
             inner = f"{where}.{name}"
-            if not submodules or not isinstance(found, ModuleType) or not _is_submodule(target, found, inner):
+            with _importing(target, inner):
+                is_package = submodules and isinstance(found, ModuleType) and hasattr(found, "__path__")
+                submodule = importlib.import_module(inner) if is_package and importlib.util.find_spec(inner) else None
+            if submodule is None:
                 raise _no_attribute(target, found, where, name)
-            _import(target, inner)
         found, where = getattr(found, name), f"{where}.{name}"
     return found
 
@@ -163,28 +170,13 @@ def _load(target: str, path: Path) -> ModuleType:
     return module
 
 
-def _import(target: str, name: str) -> ModuleType:
+@contextmanager
+def _importing(target: str, name: str) -> Iterator[None]:
+    """Raise ConfigError for whatever an import raises."""
     try:
-        return importlib.import_module(name)
+        yield
     except Exception as error:
         raise _not_imported(target, name, error) from error
-
-
-def _is_submodule(target: str, parent: ModuleType, name: str) -> bool:
-    if not hasattr(parent, "__path__"):
-        return False
-    try:
-        return importlib.util.find_spec(name) is not None
-    except Exception as error:
-        raise _not_imported(target, name, error) from error
-
-
-def _has(target: str, found: Any, where: str, name: str) -> bool:
-    """`hasattr`, where reading an attribute may import (packages that load lazily)."""
-    try:
-        return hasattr(found, name)
-    except Exception as error:
-        raise _not_imported(target, where, error) from error
 
 
 def _not_imported(target: str, name: str, error: Exception) -> ConfigError:

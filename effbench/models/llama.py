@@ -143,6 +143,10 @@ class Transformer(nn.Module):
             self.head.weight = self.tokens.weight
         self.init_weights(tied)
 
+    def keep_rotary_tables(self, length: int, head_width: int, theta: float) -> None:
+        for name, table in zip(("cos", "sin"), rotary_tables(length, head_width, theta), strict=True):
+            self.register_buffer(name, table, persistent=False)
+
     def init_weights(self, tied: bool) -> None:
         """Sizes such that all blocks together add as much to the residual stream as the table of tokens puts into it.
 
@@ -200,9 +204,7 @@ class LlamaDecoder(Transformer):
             vocab,
             tied,
         )
-        cos, sin = rotary_tables(max_seq, width // heads, theta)
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
+        self.keep_rotary_tables(max_seq, width // heads, theta)
         self.register_buffer("slots", torch.arange(max_seq), persistent=False)
 
     def forward(self, token: Tensor, position: Tensor) -> Tensor:
@@ -234,9 +236,7 @@ class LlamaPrefill(Transformer):
         super().__init__(
             lambda: GroupedAttention(width, heads, kv_heads), lambda: SwiGLU(width, ffn), layers, width, vocab, tied
         )
-        cos, sin = rotary_tables(seq, width // heads, theta)
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
+        self.keep_rotary_tables(seq, width // heads, theta)
 
     def forward(self, tokens: Tensor) -> Tensor:
         # tokens [B, T] -> logits of the last position [B, 1, V]

@@ -90,7 +90,7 @@ def _parse_input(name: str, node: Any) -> InputSpec:
         dtype=dtype,
         low=low,
         high=high,
-        value=_value(where, node, dtype),
+        value=None if node.get("value") is None else _number(f"{where}.value", node["value"], dtype),
         batch_dim=_batch_dim(where, node, len(shape)),
         keyword=keyword,
     )
@@ -105,8 +105,19 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: Any) -> bool:
-    return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
+def _number(where: str, value: Any, dtype: str) -> float | bool:
+    """Return a value that an input of this type can hold. Raises ConfigError."""
+    if dtype == "bool":
+        fits, allowed = value in (False, True), "true or false"
+    elif dtype in INTEGERS:
+        smallest, largest = INTEGERS[dtype]
+        fits, allowed = _is_int(value) and smallest <= value <= largest, f"an integer from {smallest} to {largest}"
+    else:
+        fits = _is_int(value) or (isinstance(value, float) and math.isfinite(value))
+        allowed = "a finite number"
+    if not fits:
+        raise ConfigError(f"{where} is {value!r}; allowed for {dtype}: {allowed}")
+    return bool(value) if dtype == "bool" else value
 
 
 def _shape(where: str, node: Mapping[str, Any]) -> tuple[int, ...]:
@@ -142,34 +153,9 @@ def _range(where: str, node: Mapping[str, Any], dtype: str) -> tuple[float | Non
     if low is None or high is None:
         missing = "low" if low is None else "high"
         raise ConfigError(f"{where}.{missing} is missing; low and high come together: values in [low, high)")
-    integer = dtype in INTEGERS
-    for key, bound in (("low", low), ("high", high)):
-        if not (_is_int(bound) if integer else _is_number(bound)):
-            kind = "an integer" if integer else "a finite number"
-            raise ConfigError(f"{where}.{key} is {bound!r}; allowed for {dtype}: {kind}")
+    _number(f"{where}.low", low, dtype)
+    if not (dtype in INTEGERS and _is_int(high) and high == INTEGERS[dtype][1] + 1):  # values are below it
+        _number(f"{where}.high", high, dtype)
     if low >= high:
         raise ConfigError(f"{where}: low is {low} and high is {high}; low must be below high (values in [low, high))")
-    if integer and not (INTEGERS[dtype][0] <= low and high - 1 <= INTEGERS[dtype][1]):
-        smallest, largest = INTEGERS[dtype]
-        raise ConfigError(
-            f"{where}: [{low}, {high}) does not fit {dtype}; allowed: values from {smallest} to {largest}"
-        )
     return low, high
-
-
-def _value(where: str, node: Mapping[str, Any], dtype: str) -> float | bool | None:
-    value = node.get("value")
-    if value is None:
-        return None
-    if dtype == "bool":
-        if value in (False, True):
-            return bool(value)
-        raise ConfigError(f"{where}.value is {value!r}; allowed for bool: true or false")
-    if dtype in INTEGERS:
-        smallest, largest = INTEGERS[dtype]
-        if _is_int(value) and smallest <= value <= largest:
-            return value
-        raise ConfigError(f"{where}.value is {value!r}; allowed for {dtype}: an integer from {smallest} to {largest}")
-    if _is_number(value):
-        return value
-    raise ConfigError(f"{where}.value is {value!r}; allowed for {dtype}: a finite number")

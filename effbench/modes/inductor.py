@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from effbench.errors import ConfigError, nearest
+from effbench.models.build import resolve_target
 from effbench.modes.base import Mode, needs_compiler, uses_dynamo
 
 #: The variable with the folder of Inductor's cache.
@@ -61,6 +63,15 @@ def hint(name: str, known: set[str]) -> str:
     return f"did you mean {near}?" if near else "effbench doctor --compile-options lists them"
 
 
+def use_caches_in(folder: str | None) -> str | None:
+    """Have Inductor and Triton keep what they compile in `folder`, if there is one; return Inductor's folder so far."""
+    before = os.environ.get(CACHE_FOLDER)
+    if folder:
+        os.environ[CACHE_FOLDER] = str(Path(folder) / "inductor")
+        os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / "triton")
+    return before
+
+
 def learn_vector_instructions(folder: str | None = None) -> None:
     """Find out once which vector instructions the C++ that Inductor writes may use on this machine.
 
@@ -78,6 +89,12 @@ def learn_vector_instructions(folder: str | None = None) -> None:
 
         with variable(CACHE_FOLDER, folder):
             valid_vec_isa_list()
+
+
+def learn_for(modes: Iterable[tuple[str, str]]) -> None:
+    """Learn the vector instructions if a mode needs them. `modes`: targets of effbench's own, with their devices."""
+    if any(writes_cpp(resolve_target(target), torch.device(device)) for target, device in modes):
+        learn_vector_instructions(os.environ.get(CACHE_FOLDER))
 
 
 def writes_cpp(mode: Mode | type[Mode], device: torch.device) -> bool:

@@ -9,9 +9,8 @@ from xml.etree import ElementTree
 
 from effbench.analysis.mode_scores import UNCLEAR
 from effbench.comparison.compare import Compared, ModeChange
-from effbench.comparison.gate import counted
 from effbench.comparison.sides import Side
-from effbench.comparison.verdicts import COLUMNS, STATUS, Change, Verdict, record
+from effbench.comparison.verdicts import COLUMNS, STATUS, Change, Verdict, counted, record
 from effbench.metrics import METRICS, percent, ratio_text
 from effbench.printable import one_line
 from effbench.stats.intervals import is_clear

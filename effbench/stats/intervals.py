@@ -73,11 +73,6 @@ class ModeScore:
         """False if the interval is too wide for the value to be quoted."""
         return is_clear(self.low, self.high)
 
-    @property
-    def pass_rate(self) -> float | None:
-        """Share of the models that are `ok` (0 to 1); None over no models."""
-        return self.passed / self.total if self.total else None
-
 
 class Outcome(NamedTuple):
     """One model in a mode: its status, and its speedup with the 95 % bounds of `speedup`.
@@ -199,10 +194,10 @@ def median_interval(samples: Sequence[float]) -> Interval:
 
 
 def mode_score(outcomes: Iterable[Outcome | tuple]) -> ModeScore:
-    """Return the geometric mean over models of one mode's speedups, with its pass rate and 95 % interval.
+    """Return the geometric mean over models of one mode's speedups, with its 95 % interval and how many passed.
 
     `outcomes` holds an `Outcome`, or a tuple of its first fields, for each model. Only `ok` cells are averaged, all of
-    them are counted: a failure lowers the pass rate instead of leaving the average silently.
+    them are counted: a failure is among `total` instead of leaving the average silently.
 
     The interval is that of these models, not of models at large: the squared standard errors of the m log-speedups add
     and are divided by m². It needs bounds and at least two trials of every averaged model. A stored interval does not

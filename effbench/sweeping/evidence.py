@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from effbench.cell import Status
-from effbench.message import EvidenceRequest
+from effbench.message import CheckRequest
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.interpreters import HERE
@@ -21,11 +21,11 @@ TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
-class EvidenceOutcome:
+class CheckOutcome:
     """What became of a request. `facts` are there for `ok` only; `seconds`: in its process; `gpu`: as the probe names
     it; `log`: the end of what it printed, where its process died or was ended; `traceback`: of an error."""
 
-    request: EvidenceRequest
+    request: CheckRequest
     status: Status
     reason: str | None
     facts: dict[str, Any] | None
@@ -36,14 +36,14 @@ class EvidenceOutcome:
 
 
 def gather(
-    requests: Sequence[EvidenceRequest],
+    requests: Sequence[CheckRequest],
     server: ForkServer,
     gpus: Sequence[dict[str, Any]],
     timeout_s: float = TIMEOUT_S,
     lock_timeout_s: float = 3600.0,
     stop: threading.Event | None = None,
-    on_outcome: Callable[[EvidenceOutcome], None] = lambda outcome: None,
-) -> list[EvidenceOutcome]:
+    on_outcome: Callable[[CheckOutcome], None] = lambda outcome: None,
+) -> list[CheckOutcome]:
     """Run the requests one after the other; return their outcomes in the same order, fewer once `stop` is set.
 
     `device=auto` is the first of `gpus` (as `probe` lists them), or the CPU if there is none. `server` stays its
@@ -51,7 +51,7 @@ def gather(
     """
     stop = stop or threading.Event()
     server.wait_ready()
-    outcomes: list[EvidenceOutcome] = []
+    outcomes: list[CheckOutcome] = []
     servers = ServerPool(HERE, server)  # a check that takes the server with it does not take the others too
     try:
         for request in requests:
@@ -78,7 +78,7 @@ def gather(
     return outcomes
 
 
-def slot_of(request: EvidenceRequest, gpus: Sequence[dict[str, Any]]) -> Slot:
+def slot_of(request: CheckRequest, gpus: Sequence[dict[str, Any]]) -> Slot:
     """Return the CPU if a GPU is asked for and there is none: the check says itself what it lacks."""
     if gpus and request.device != "cpu":
         return Slot(f"GPU {gpus[0]['index']}", "cuda", gpus[0])
@@ -86,20 +86,20 @@ def slot_of(request: EvidenceRequest, gpus: Sequence[dict[str, Any]]) -> Slot:
 
 
 def run_one(
-    server: ForkServer, slot: Slot, request: EvidenceRequest, timeout_s: float, stop: threading.Event
-) -> EvidenceOutcome | None:
+    server: ForkServer, slot: Slot, request: CheckRequest, timeout_s: float, stop: threading.Event
+) -> CheckOutcome | None:
     """Return None if it was stopped."""
-    with tempfile.TemporaryDirectory(prefix="effbench-evidence-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="effbench-check-", ignore_cleanup_errors=True) as folder:
         sent = replace(request, cache_dir=request.cache_dir or folder)
         start = time.monotonic()
-        done = server.run("evidence", sent.to_json(), timeout_s, slot.env, stop=stop)
+        done = server.run("check", sent.to_json(), timeout_s, slot.env, stop=stop)
         wall_s = time.monotonic() - start
     if done.stopped:
         return None
     if (answer := done.result) is None:
         status, reason = done.failure()
-        return EvidenceOutcome(request, status, reason, None, wall_s, slot.gpu, done.outcome.get("log") or None)
-    return EvidenceOutcome(
+        return CheckOutcome(request, status, reason, None, wall_s, slot.gpu, done.outcome.get("log") or None)
+    return CheckOutcome(
         request,
         Status(answer["status"]),
         answer["reason"],

@@ -186,7 +186,9 @@ class Server:
             except Exception as error:  # the trial meets the same error and reports it as its status
                 errors[name] = f"{type(error).__name__}: {error}"
         if modes := message["payload"]["modes"]:
-            learn_for(modes)
+            from effbench.modes import inductor
+
+            inductor.learn_for(modes)
         settle()
         self.send({"event": "ended", "id": message["id"], "result": {"errors": errors}, "exit": 0, "signal": None})
 
@@ -367,17 +369,6 @@ class Server:
         }
         for pid in orphans:
             processes.kill_tree(pid)
-
-
-def learn_for(modes: list[tuple[str, str]]) -> None:
-    """`modes`: target and device of effbench's own that will be run."""
-    import torch
-
-    from effbench.models.build import resolve_target
-    from effbench.modes import inductor
-
-    if any(inductor.writes_cpp(resolve_target(target), torch.device(device)) for target, device in modes):
-        inductor.learn_vector_instructions(os.environ.get(inductor.CACHE_FOLDER))
 
 
 def settle() -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,9 +27,9 @@ from effbench.models.spec import InputSpec, parse_inputs
 from effbench.modes import inductor
 from effbench.modes.base import BatchDims, Mode, Prepared, uses_dynamo, with_defaults
 from effbench.stats.intervals import median_interval
-from effbench.worker import artifacts, ceilings, failures, stream
+from effbench.worker import artifacts, ceilings, failures
 from effbench.worker.failures import Ended
-from effbench.worker.workload import Inference, copies, workload_of
+from effbench.worker.workload import Inference, copies, latency_facts, make_sets, sizes_of, workload_of
 
 TRACED_MS = 50.0
 ONE_SHAPE = "this mode has one static shape, and a stream has many batch sizes: use bucketed-graph, or one bs"
@@ -78,12 +77,9 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
     )
     names = {f.name for f in fields(timing.Rules)}
     rules = timing.Rules(**{name: value for name, value in request.protocol.items() if name in names})
-    user_cache = os.environ.get(inductor.CACHE_FOLDER)
-    if request.cache_dir:
-        os.environ[inductor.CACHE_FOLDER] = str(Path(request.cache_dir) / "inductor")
-        os.environ["TRITON_CACHE_DIR"] = str(Path(request.cache_dir) / "triton")
+    user_cache = inductor.use_caches_in(request.cache_dir)
     device, dtype = torch.device(cell.device), getattr(torch, cell.dtype)
-    whole = len(stream.sizes_of(cell))
+    whole = len(sizes_of(cell))
     state = Run(request, cell, device, dtype, rules, trial, say_phase, user_cache, whole)
     try:
         measure(state)
@@ -138,9 +134,11 @@ def measure(run: Run) -> None:
     with run.phase("build"):  # outside inference mode: its tensors cannot be parameters like any other
         seed, protocol = cell.numerics.get("seed", 0), run.request.protocol
         module = build_module(cell.model["module"], run.dtype, device, seed)
-        specs = parse_inputs({spec["name"]: without_name(spec) for spec in cell.model["inputs"]})
-        inputs, checked = stream.make_sets(cell, specs, protocol.get("input_sets", 3), run.dtype, device, seed)
-        mode.expect(Batch.of(specs, stream.sizes_of(cell)))
+        specs = parse_inputs(
+            {spec["name"]: {k: v for k, v in spec.items() if k != "name"} for spec in cell.model["inputs"]}
+        )
+        inputs, checked = make_sets(cell, specs, protocol.get("input_sets", 3), run.dtype, device, seed)
+        mode.expect(Batch.of(specs, sizes_of(cell)))
         workload = workload_of(cell, mode, module, protocol.get("check_steps", 5), trial)
         timing.synchronizer(device)()
         trial.build_peak_allocated_bytes, _ = memory.peaks(device)
@@ -183,7 +181,7 @@ def measure(run: Run) -> None:
                 look_inside(run, workload, step, inputs)
     trial.extra["facts"] = prepared.facts | prepared.late_facts()
     if cell.stream:
-        trial.extra["facts"]["stream"] = stream.latency_facts(trial.samples["latency_ms"], stream.sizes_of(cell))
+        trial.extra["facts"]["stream"] = latency_facts(trial.samples["latency_ms"], sizes_of(cell))
     if run.request.artifacts:
         with run.phase("artifacts"):
             artifacts.collect(run.request, trial, workload, step, inputs)
@@ -207,10 +205,6 @@ def unsupported(cell: Cell, mode: Mode, device: torch.device) -> str | None:
     if cell.phase not in mode.phases:
         return f"the mode {cell.mode_name} has no {cell.phase} step: it is for {', '.join(mode.phases)}"
     return mode.missing(device) or (ONE_SHAPE if cell.stream and mode.static_shape else None)
-
-
-def without_name(spec: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in spec.items() if key != "name"}
 
 
 def batch_dims(specs: dict[str, InputSpec]) -> BatchDims:

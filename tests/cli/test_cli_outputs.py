@@ -39,7 +39,7 @@ def two(made, effbench, monkeypatch):
     made.sweep({EAGER: {}, DEFAULT: {}}, name="before")
     made.sweep({EAGER: {}, DEFAULT: {}})
     assert effbench("baseline", "set", "main", "before").code == 0
-    for slow in ("report.site.build.all_pages", "commands.ledgers.load_all", "commands.claims.load_all"):
+    for slow in ("report.site.build.all_pages", "commands.claims.load_all"):
         monkeypatch.setattr(f"effbench.{slow}", list)
     return made.path.read_bytes()
 

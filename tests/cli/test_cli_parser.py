@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 from effbench.cli import COMMANDS
-from effbench.commands.parser import Parser
+from effbench.commands.options import Parser
 
 
 def parsed(*words):

@@ -41,7 +41,7 @@ def test_the_readme_has_its_two_commands_on_one_line(marker):
     assert "-c constraints.txt" in block
 
 
-def test_what_is_said_of_the_ledger_is_so():
+def test_what_is_said_of_the_claims_is_so():
     reference = pages.script("reference_tables")
     found = json.loads(reference.CLAIMS.read_text(encoding="utf-8"))
     verdicts = Counter(row["verdict"] for row in found)
@@ -49,15 +49,15 @@ def test_what_is_said_of_the_ledger_is_so():
     said = f"{len(found)} claims](docs/claims.md) {verdicts['confirmed']} were confirmed on an H200, "
     assert f"{said}{verdicts['refuted']} refuted, {verdicts['depends']} depend" in readme
     rows = [json.loads(line) for line in reference.CLAIM_ROWS.read_text(encoding="utf-8").splitlines()]
-    ledger = " ".join((pages.ROOT / "docs" / "claims.md").read_text(encoding="utf-8").split())
-    assert f"the {len(rows)} rows that they rest on, all `ok`" in ledger
+    text = " ".join((pages.ROOT / "docs" / "claims.md").read_text(encoding="utf-8").split())
+    assert f"the {len(rows)} rows that they rest on, all `ok`" in text
     assert {row["status"] for row in rows} == {"ok"}
     open_ones = ", ".join(row["claim"] for row in found if row["verdict"] == "undecided")
-    assert f"({open_ones})" in ledger
+    assert f"({open_ones})" in text
     assert {one for row in found for one in row["measured"].get("sweeps", [])} == {row["sweep_id"] for row in rows}
 
 
-def test_the_ledger_has_every_claim_of_the_experiments():
+def test_the_export_has_every_claim_of_the_experiments():
     reference = pages.script("reference_tables")
     exported = json.loads(reference.CLAIMS.read_text(encoding="utf-8"))
     statements = {claim.id: claim.text for experiment in load_all() for claim in experiment.claims}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from effbench.doctor import checks, host
+from effbench.doctor import checks
 from effbench.store.store import Store
 
 CPU = "sys/devices/system/cpu"
@@ -42,26 +42,26 @@ def cpus(monkeypatch):
 @pytest.mark.parametrize(
     ("check", "files", "usable", "warned"),
     [
-        (host.load, {}, 16, None),
-        (host.load, {"proc/loadavg": "9.0 1 1 1/2 3"}, 16, "CPU load 9.0"),
-        (host.load, {"proc/loadavg": "7.9 1 1 1/2 3"}, 16, None),
-        (host.load, {"proc/loadavg": "7.9 1 1 1/2 3"}, 8, "on 8 usable cores"),
-        (host.load, {"proc/loadavg": "3.0 1 1 1/2 3", f"{CG}/cpu.max": "400000 100000"}, 16, "on 4 usable cores"),
-        (host.cores, {}, 16, None),
-        (host.cores, {}, 4, None),
-        (host.cores, {}, 1, "one usable core"),
-        (host.cores, {"proc/self/cgroup": "0::/pods/mine", f"{CG}/pods/cpu.max": "400000 100000",
+        (checks.load, {}, 16, None),
+        (checks.load, {"proc/loadavg": "9.0 1 1 1/2 3"}, 16, "CPU load 9.0"),
+        (checks.load, {"proc/loadavg": "7.9 1 1 1/2 3"}, 16, None),
+        (checks.load, {"proc/loadavg": "7.9 1 1 1/2 3"}, 8, "on 8 usable cores"),
+        (checks.load, {"proc/loadavg": "3.0 1 1 1/2 3", f"{CG}/cpu.max": "400000 100000"}, 16, "on 4 usable cores"),
+        (checks.cores, {}, 16, None),
+        (checks.cores, {}, 4, None),
+        (checks.cores, {}, 1, "one usable core"),
+        (checks.cores, {"proc/self/cgroup": "0::/pods/mine", f"{CG}/pods/cpu.max": "400000 100000",
                       f"{CG}/pods/mine/cpu.max": "max 100000", f"{CG}/pods/mine/cpu.stat": "nr_throttled 3"},
          16, "a quota of 4 cores on 16 (cgroup), exhausted 3 times so far"),
-        (host.governor, {}, 2, None),
-        (host.governor, {f"{CPU}/cpu{n}/cpufreq/scaling_governor": "performance" for n in range(2)}, 2, None),
-        (host.governor, {f"{CPU}/cpu1/cpufreq/scaling_governor": "powersave"}, 2, "governor powersave"),
-        (host.virtual_machine, {}, 16, None),
-        (host.virtual_machine, {"proc/stat": "cpu  1000 0 500 96500 0 0 0 2000 0 0"}, 16, "2.0 % of the CPU time"),
-        (host.virtual_machine, {"proc/cpuinfo": "flags : fpu"}, 16, None),
-        (host.memory, {}, 16, None),
-        (host.memory, {"proc/meminfo": "MemAvailable: 1048576 kB"}, 16, "1.00 GiB of memory available"),
-        (host.memory, {"proc/self/cgroup": "0::/x", f"{CG}/x/memory.max": str(LOW_MEMORY), f"{CG}/memory.max": "max",
+        (checks.governor, {}, 2, None),
+        (checks.governor, {f"{CPU}/cpu{n}/cpufreq/scaling_governor": "performance" for n in range(2)}, 2, None),
+        (checks.governor, {f"{CPU}/cpu1/cpufreq/scaling_governor": "powersave"}, 2, "governor powersave"),
+        (checks.virtual_machine, {}, 16, None),
+        (checks.virtual_machine, {"proc/stat": "cpu  1000 0 500 96500 0 0 0 2000 0 0"}, 16, "2.0 % of the CPU time"),
+        (checks.virtual_machine, {"proc/cpuinfo": "flags : fpu"}, 16, None),
+        (checks.memory, {}, 16, None),
+        (checks.memory, {"proc/meminfo": "MemAvailable: 1048576 kB"}, 16, "1.00 GiB of memory available"),
+        (checks.memory, {"proc/self/cgroup": "0::/x", f"{CG}/x/memory.max": str(LOW_MEMORY), f"{CG}/memory.max": "max",
                        f"{CG}/x/memory.current": str(2**30), f"{CG}/x/memory.stat": f"inactive_file {2**29}"},
          16, "2.50 GiB of memory available (the control group's limit)"),
     ],
@@ -75,7 +75,7 @@ def test_conditions(machine, kernel_files, cpus, check, files, usable, warned):
 
 
 def test_nothing_readable(machine, cpus):
-    for check in (host.load, host.cores, host.governor, host.virtual_machine, host.memory):
+    for check in (checks.load, checks.cores, checks.governor, checks.virtual_machine, checks.memory):
         assert not any(finding.needs_attention for finding in check(machine()))
 
 
@@ -92,7 +92,7 @@ def here(tmp_path, monkeypatch):
 
 
 def attention(machine):
-    found = [finding for check in (host.disk_space, host.database) for finding in check(machine)]
+    found = [finding for check in (checks.disk_space, checks.database) for finding in check(machine)]
     return [(finding.level, finding.what) for finding in found if finding.needs_attention]
 
 
@@ -100,12 +100,12 @@ def test_a_fresh_folder_and_a_database(here, machine):
     assert attention(machine(db="results/effbench.db")) == []
     assert not (here / "results").exists(), "a check makes nothing"
     Store.open(here / "a.db", mode="write").close()
-    (finding,) = host.database(machine(db=f"sqlite:///{here}/a.db"))
+    (finding,) = checks.database(machine(db=f"sqlite:///{here}/a.db"))
     assert finding.level == "good" and "0 sweeps" in finding.what
 
 
 def test_little_room(here, machine, monkeypatch):
-    monkeypatch.setattr(host.shutil, "disk_usage", lambda path: Usage(9, 9, 2**30))
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: Usage(9, 9, 2**30))
     assert [what.split(" (")[0] for _, what in attention(machine())] == [
         "1.00 GiB free for compile caches", "1.00 GiB free for the database",
     ]  # fmt: skip
@@ -125,7 +125,7 @@ def test_databases_that_cannot_be_used(here, machine, monkeypatch):
     with sqlite3.connect("old.db") as connection:
         connection.execute("UPDATE alembic_version SET version_num = '0001'")
     connection.close()
-    (finding,) = host.database(machine(db="old.db"))
+    (finding,) = checks.database(machine(db="old.db"))
     assert finding.level == "problem" and finding.fix
     Store.open("ro.db", mode="write").close()
     real = os.access
@@ -137,13 +137,13 @@ def test_databases_that_cannot_be_used(here, machine, monkeypatch):
 
 def test_compile_caches_that_are_left(here, machine):
     folder = here / "cache" / "effbench" / "compile"
-    assert list(host.compile_caches(machine())) == []
+    assert list(checks.compile_caches(machine())) == []
     for name, size, days in (("s1", 1024, 8), ("s2", 2048, 9), ("s3", 4096, 1)):
         (folder / name / "env").mkdir(parents=True)
         (folder / name / "env" / "kernel").write_bytes(b"x" * size)
         for path in (folder / name / "env" / "kernel", folder / name / "env", folder / name):
             os.utime(path, (time.time() - days * 86400,) * 2)
-    (finding,) = host.compile_caches(machine())
+    (finding,) = checks.compile_caches(machine())
     assert "2 sweeps" in finding.what and "3.00 KiB" in finding.what
     assert finding.fix == f"rm -r {folder}/s1 {folder}/s2"
 

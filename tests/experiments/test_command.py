@@ -10,7 +10,7 @@ import time
 import pytest
 
 from effbench.commands import reproduce
-from effbench.commands.parser import Parser
+from effbench.commands.options import Parser
 from effbench.experiments.definition import load_all
 from effbench.store import Store
 

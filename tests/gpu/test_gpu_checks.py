@@ -9,7 +9,7 @@ import pytest
 from effbench.cell import Status
 from effbench.experiments.definition import load, load_all
 from effbench.experiments.run import Machine
-from effbench.message import EvidenceRequest
+from effbench.message import CheckRequest
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.evidence import gather
 
@@ -26,7 +26,7 @@ SETTINGS = {
 def facts():
     """Facts by the check's name."""
     asked = {
-        name: EvidenceRequest(f"{outline.path}:{name}", SETTINGS.get(name, {}), device="cuda")
+        name: CheckRequest(f"{outline.path}:{name}", SETTINGS.get(name, {}), device="cuda")
         for outline in load_all()
         for name in load(outline.path).checks
     }

@@ -12,7 +12,7 @@ import torch
 from turned_clock import TurnedClock
 
 from effbench.measure import memory, telemetry, timing
-from effbench.worker.stream import latency_facts
+from effbench.worker.workload import latency_facts
 
 CPU = torch.device("cpu")
 RULES = timing.Rules(

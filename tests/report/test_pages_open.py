@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ledger_sweeps
+import claim_sweeps
 import pytest
 from browsing import EVIL, Visit, until
 
-from effbench.commands.ledgers import ledger
+from effbench.commands.claims import every_entry
 from effbench.report.data import read
 from effbench.report.site.build import write_site
 from effbench.report.site.pages import all_pages
@@ -21,11 +21,11 @@ READY = {
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The folder of a site with names that try to do harm, and the folder of its newest sweep."""
-    database, _ = ledger_sweeps.fill(tmp_path_factory.mktemp("database"))
+    database, _ = claim_sweeps.fill(tmp_path_factory.mktemp("database"))
     folder = tmp_path_factory.mktemp("site")
     with Store.open(database.path) as store:
         data = read(store, str(database.path))
-        data.claims = ledger(store)
+        data.claims = every_entry(store)
     write_site(data, folder)
     return folder, folder / data.device_sweeps[0].slug
 

@@ -201,12 +201,13 @@ def test_the_lead_counts_significant_winners_alone(labelled):
         assert starred == ([point.series] if point.wins else [])
 
 
-def test_a_geometric_mean_has_its_pass_rate():
+def test_a_geometric_mean_has_how_many_passed():
     rows = [make.row(), make.row(bs=8), make.row(mode="default", speedup=2.0), make.row("b", 1, "default", speedup=8.0)]
     rows.append(make.failed("c", 1, "default", "oom", "full"))
     default = {mode.series: mode for mode in summary.by_mode(label_rows(rows))}["default"]
-    assert (default.score.value, default.score.pass_rate) == pytest.approx((4.0, 2 / 3))
-    assert (default.score.averaged, default.score.total, default.not_ok) == (2, 3, "1 oom")
+    score = default.score
+    assert (score.value, score.averaged, score.passed, score.total) == (pytest.approx(4.0), 2, 2, 3)
+    assert default.not_ok == "1 oom"
 
 
 def test_each_figure_over_all_cells_has_an_interval_or_the_reason_why_not(labelled):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 
-import ledger_sweeps as sweeps
+import claim_sweeps as sweeps
 import pytest
 from browsing import EVIL
 from made_sweeps import a_cell, copied, environment, template
 
-from effbench.commands.ledgers import ledger
+from effbench.commands.claims import every_entry
 from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.settings import read as read_limits
 from effbench.comparison.verdicts import Verdict
@@ -27,14 +27,14 @@ from effbench.table import exact
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    return sweeps.fill(tmp_path_factory.mktemp("ledgers"))
+    return sweeps.fill(tmp_path_factory.mktemp("claims"))
 
 
 @pytest.fixture(scope="module")
 def report(made):
     with Store.open(made[0].path) as store:
         found = read(store, str(made[0].path))
-        found.claims = ledger(store)
+        found.claims = every_entry(store)
     return found
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ledger_sweeps as sweeps
+import claim_sweeps as sweeps
 import pytest
 from browsing import EVIL, Visit, assert_accessible, until, visits
 
-from effbench.commands.ledgers import ledger
+from effbench.commands.claims import every_entry
 from effbench.report.data import read
 from effbench.report.site.build import write_site
 from effbench.report.site.pages.history import line_id
@@ -34,7 +34,7 @@ def made(tmp_path_factory):
     database, ids = sweeps.fill(tmp_path_factory.mktemp("browsed"))
     with Store.open(database.path) as store:
         report = read(store, str(database.path), [ids[-1], ids[4]])
-        report.claims = ledger(store)
+        report.claims = every_entry(store)
         results = store.results()
     folder = tmp_path_factory.mktemp("site")
     write_site(report, folder)

@@ -12,7 +12,7 @@ import pytest
 
 from effbench.cell import Status
 from effbench.errors import WorkerError
-from effbench.message import EvidenceRequest
+from effbench.message import CheckRequest
 from effbench.sweeping import evidence
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import Slot
@@ -82,7 +82,7 @@ def gather(requests, server, **more):
 
 
 def request(name, **more):
-    return EvidenceRequest(f"my_pieces.{name}", device="cpu", **more)
+    return CheckRequest(f"my_pieces.{name}", device="cpu", **more)
 
 
 def test_each_piece_costs_itself_alone(server):
@@ -130,7 +130,7 @@ def test_a_cache_of_the_callers_stays(server, tmp_path):
         ("wrong", "ValueError: first line"),
         ("not_plain", "TypeError: fact 'tensor' is not plain JSON: "),
         ("not_finite", "TypeError: fact 'ratio' is not plain JSON: "),
-        ("nothing", "TypeError: a piece of evidence returns a dict of facts, not NoneType"),
+        ("nothing", "TypeError: a check returns a dict of facts, not NoneType"),
         ("no_such", "ConfigError: _target_=my_pieces.no_such: my_pieces has no no_such"),
     ],
 )
@@ -143,9 +143,9 @@ def test_an_error_has_its_reason(server, name, reason):
 
 def test_a_shipped_piece_that_needs_cuda_is_unsupported_here(server, monkeypatch):
     asked = [
-        EvidenceRequest("effbench.experiments.graph_weights.weights", device="cpu"),
-        EvidenceRequest("effbench.experiments.graph_weights.weights", device="cuda"),
-        EvidenceRequest("effbench.experiments.storage.storage"),
+        CheckRequest("effbench.experiments.graph_weights.weights", device="cpu"),
+        CheckRequest("effbench.experiments.graph_weights.weights", device="cuda"),
+        CheckRequest("effbench.experiments.storage.storage"),
     ]
     on_cpu, on_cuda, auto = gather(asked, server)
     assert (on_cpu.status, on_cpu.reason) == (

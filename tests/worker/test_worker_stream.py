@@ -12,7 +12,7 @@ from effbench import cli
 from effbench.cell import Cell
 from effbench.models.spec import parse_inputs
 from effbench.store import Store
-from effbench.worker import stream
+from effbench.worker import workload
 
 SPECS = parse_inputs({"x": {"shape": [3]}, "scale": {"shape": [3], "batch_dim": None}})
 CPU = torch.device("cpu")
@@ -46,7 +46,7 @@ def cell(sizes):
 
 
 def sets(one, count=3):
-    return stream.make_sets(one, SPECS, count, torch.float32, CPU, 0)
+    return workload.make_sets(one, SPECS, count, torch.float32, CPU, 0)
 
 
 def test_inputs_are_slices_of_shared_tensors():
@@ -56,8 +56,9 @@ def test_inputs_are_slices_of_shared_tensors():
     assert inputs[0] is inputs[3], "the same set and size is one entry"
     assert all(args[0].is_contiguous() and args[1].shape == (3,) for args, _ in inputs)
     inputs, checked = sets(cell(None))
-    assert len(inputs) == 3 and checked == inputs, "without a stream nothing changes"
-    assert stream.sizes_of(cell(None)) == [4]
+    assert len(inputs) == 3
+    assert checked == inputs
+    assert workload.sizes_of(cell(None)) == [4]
 
 
 def test_every_size_is_checked_once_from_the_largest_down():

@@ -1,19 +1,17 @@
-"""The task `evidence`: one function that shows a behaviour, called in a process of its own."""
+"""The task `check`: one function that shows a behaviour, called in a process of its own."""
 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from effbench.cell import Status
 from effbench.errors import UnsupportedError
-from effbench.message import EvidenceRequest
+from effbench.message import CheckRequest
 from effbench.models.build import resolve_target
 from effbench.modes import inductor
 from effbench.worker import failures
@@ -23,14 +21,11 @@ COMPILER, CPP_COMPILER = "a compiler", "a C++ compiler"
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
-    """An EvidenceRequest as JSON in; out {"status": ok, unsupported, error or oom, "reason", "facts", "seconds"}, with
+    """A CheckRequest as JSON in; out {"status": ok, unsupported, error or oom, "reason", "facts", "seconds"}, with
     "traceback" where it is an error."""
-    request = EvidenceRequest(**payload)
+    request = CheckRequest(**payload)
     answer: dict[str, Any] = {"status": Status.OK.value, "reason": None, "facts": None}
-    user_cache = os.environ.get(inductor.CACHE_FOLDER)
-    if request.cache_dir:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(request.cache_dir) / "inductor")
-        os.environ["TRITON_CACHE_DIR"] = str(Path(request.cache_dir) / "triton")
+    user_cache = inductor.use_caches_in(request.cache_dir)
     start = time.perf_counter()
     try:
         say_phase("importing")
@@ -57,7 +52,7 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
 def plain(facts: Any) -> dict[str, Any]:
     """The facts as JSON gives them back. Raises TypeError for what it cannot carry."""
     if not isinstance(facts, dict):
-        raise TypeError(f"a piece of evidence returns a dict of facts, not {type(facts).__name__}")
+        raise TypeError(f"a check returns a dict of facts, not {type(facts).__name__}")
     for name, value in facts.items():
         try:
             json.dumps(value, allow_nan=False)
