@@ -73,10 +73,3 @@ def test_commands_parse(page, line, planned, capsys):
     else:
         outcome = hydra_sweep(words, quiet=True)
         assert (outcome is None) != bool(planned)
-
-
-def test_a_wrong_command_would_be_seen(planned):
-    from effbench.errors import ConfigError
-
-    with pytest.raises(ConfigError):
-        hydra_sweep(["model=tiny", "protocol.round=3"], quiet=True)

@@ -112,6 +112,11 @@ class Visit:
     def texts(self, selector: str) -> list[str]:
         return self.page.locator(selector).all_inner_texts()
 
+    def open_all(self) -> None:
+        """Open whatever is folded, and draw what was in it."""
+        self.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        self.draw()
+
     def assert_quiet(self) -> None:
         """Nothing was asked of another host or a folder above the site, nothing complained or opened."""
         own = (self.home + "/", "data:", "blob:")
@@ -138,7 +143,7 @@ def assert_accessible(one: Visit) -> None:
     """axe-core finds no serious violation, with everything opened."""
     from axe_playwright_python.sync_playwright import Axe
 
-    one.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    one.open_all()
     found = Axe().run(one.page).response["violations"]
     bad = [(item["id"], item["nodes"][0]["html"][:200]) for item in found if item["impact"] in ("serious", "critical")]
     assert bad == []

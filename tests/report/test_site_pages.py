@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 
 import ledger_sweeps as sweeps
 import pytest
@@ -16,7 +15,7 @@ from effbench.comparison.settings import read as read_limits
 from effbench.comparison.verdicts import Verdict
 from effbench.report import comparison, data, history_data, summary
 from effbench.report.data import read
-from effbench.report.history_data import Lines, files_of, line_id, number, places_of, state_of
+from effbench.report.history_data import Lines, files_of, line_id, places_of, state_of
 from effbench.report.history_table import read as read_history
 from effbench.report.site.build import environment as templates
 from effbench.report.site.build import write_site
@@ -102,11 +101,6 @@ def test_what_is_no_change_of_level_is_listed_too(tmp_path):
         made.sweep({a_cell(): {"kernels": 12 + position % 2}} | ({a_cell("default"): {}} if position > 10 else {}))
     rows = history.other_rows(report_of(made.path).history)
     assert rows[0][0] == "new" and ("flapping", "NVIDIA H200", "kernels") in [(row[0], row[2], row[3]) for row in rows]
-
-
-def test_numbers_of_a_file():
-    for value, expected in [(None, None), (math.nan, None), (math.inf, None), (3, 3), (1.23456789, 1.234568), (0.0, 0)]:
-        assert number(value) == expected
 
 
 def test_pages_without_history(tmp_path):
@@ -227,15 +221,6 @@ def test_what_cannot_be_compared_has_a_reason(tmp_path):
     found = changed(made.path, sweep)
     assert found["previous"] is not None and "2 kinds of hardware or interpreters" in found["why"]
     assert "cannot be compared" in drawn(found)
-
-
-def test_a_mode_without_a_cell_to_compare_has_its_line(tmp_path):
-    made = copied(template(tmp_path), tmp_path / "modes.db")
-    eager, graph = a_cell(), a_cell("cuda-graph")
-    made.sweep([eager, graph])
-    sweep = made.sweep({eager: {}, graph: {"status": "degraded", "reason": "CUDA graphs skipped"}})
-    rows = {exact(row["mode"]): texts(row) for row in changed(made.path, sweep)["modes"].rows}
-    assert (rows["cuda-graph"]["cells"], rows["cuda-graph"]["latency_ms"]) == (0, "—")
 
 
 def test_the_files_are_whole_scripts(tmp_path, report):
