@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from schedule_parts import FACTS, A, B
 
 import effbench
 from effbench.cell import Environment
@@ -18,14 +19,6 @@ from effbench.errors import ConfigError
 from effbench.sweeping import interpreters
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.interpreters import HERE, Interpreter, named_twice, resolve
-
-A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
-#: What a probe finds.
-FACTS = {
-    "gpu_name": None, "gpu_memory_bytes": None, "driver_version": None, "cuda_version": None,
-    "torch_version": "2.13.0", "triton_version": None, "python": "3.12.1", "cpu_name": "c", "platform": "p",
-    "flags": {"OMP_NUM_THREADS": "2"},
-}  # fmt: skip
 
 
 @pytest.fixture

@@ -6,20 +6,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from schedule_parts import PROTOCOL, Server, cell_runs, cells, gpus, ok, pool_of, trials
+from schedule_parts import PROTOCOL, A, B, Server, cell_runs, cells, gpus, key_of, ok, pool_of, trials
 
-from effbench.cell import Cell, Status, Trial
+from effbench.cell import Status, Trial
 from effbench.sweeping import schedule
 from effbench.sweeping.interpreters import HERE, Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial
 from effbench.sweeping.progress import run_names
 
-A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
 BOTH = (A, B)
-
-
-def key_of(request):
-    return Cell.from_params(request["cell"]).key
 
 
 class TestPlanned:
@@ -128,12 +123,6 @@ class TestScheduled:
         assert len(of_round) == (8 if noisy == second else 7)
         assert len(made.done) == 6 + len(of_round)
         assert len(made.progress.added_trials) == len(of_round) - 6
-
-    def test_noise_without_end_is_tried_so_often_and_no_more(self, pairs):
-        made = pairs(lambda interpreter, request: ok(request, "noisy"), protocol={**PROTOCOL, "attempts": 3})
-        made.run(trials(cell_runs(2, interpreters=BOTH), 2))
-        counts = Counter(trial for trial, _ in made.done)
-        assert (set(counts.values()), len(counts)) == ({1}, 2 * 2 * 2 * 3)
 
     def test_one_that_failed_does_not_come_again(self, pairs):
         def answer(interpreter, request):

@@ -51,6 +51,8 @@ def test_lines_of_a_sweep():
     assert "in use by another effbench" in waiting
     assert "tries this trial again: no [red] memory" in retried
     assert ended.startswith("[1/3] m bs=")
+    shown(quiet := io.StringIO(), run_one, quiet=True)
+    assert quiet.getvalue() == ""
     assert ended.endswith("round 1/2 · degraded 0.500 ms, compiled in 3.0 s: two lines (2.0 s)")
 
 
@@ -60,12 +62,6 @@ def test_on_a_terminal_it_is_live_too():
     assert progress.live is None
     assert "1/3" in file.getvalue() and "timing" in file.getvalue()
     assert "degraded" in file.getvalue()
-
-
-def test_quiet_prints_nothing():
-    file = io.StringIO()
-    shown(file, run_one, quiet=True)
-    assert file.getvalue() == ""
 
 
 def test_a_terminal_that_is_closed_does_not_end_the_sweep():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-import time
 
 import filelock
 import pytest
@@ -118,12 +117,6 @@ def test_seeds_settings_and_caches(server):
     assert first.request.cache_dir is None
 
 
-def test_a_cache_of_the_callers_stays(server, tmp_path):
-    (found,) = gather([request("fine", cache_dir=str(tmp_path))], server)
-    assert found.facts["cache"] == str(tmp_path / "inductor")
-    assert tmp_path.is_dir()
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -167,19 +160,6 @@ def test_the_device_is_locked_while_a_piece_runs(server, monkeypatch):
     lock.release()
     (found,) = gather([request("fine")], server, lock_timeout_s=0.1)
     assert found.status is Status.OK
-
-
-def test_a_stopped_gathering_returns_what_it_has(server):
-    stop = threading.Event()
-    began = time.monotonic()
-    outcomes = gather(
-        [request("fine"), request("hangs"), request("fine")],
-        server,
-        stop=stop,
-        on_outcome=lambda outcome: threading.Timer(1.0, stop.set).start(),
-    )
-    assert [outcome.status for outcome in outcomes] == [Status.OK]
-    assert time.monotonic() - began < 60
 
 
 def test_ctrl_c_ends_the_piece(server, tmp_path, wait_gone):
