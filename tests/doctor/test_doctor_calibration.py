@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
+from made_sweeps import Made
 
 import effbench
-from effbench.cell import Cell, Environment, Status, Trial
+from effbench.cell import Cell, Environment
 from effbench.doctor import calibration
 from effbench.errors import WorkerError
 from effbench.stats.significance import smallest_slowdown
@@ -89,27 +90,21 @@ def sweeps(monkeypatch, tmp_path, answer):
     def sweep(overrides, quiet=True):
         settings = dict(word.split("=", 1) for word in overrides)
         ran.append(settings)
-        width = int(settings.get("model.module.width", 64))
+        width, rounds = int(settings.get("model.module.width", 64)), int(settings["protocol.rounds"])
+        turns = [number // 2 % 2 for number in range(rounds)]
+        figures = {
+            "status": state.status,
+            "latency_ms": [1 + 0.1 * turn for turn in turns],
+            "period_ms": [1 + 0.001 * turn for turn in turns],
+        }
         cells = [
             make_cell(name, int(bs), settings["mode"], width)
             for name in settings["model"].split(",")
             for bs in settings["bs"].split(",")
         ]
-        with Store.open(state.db, mode="write") as store:
-            environment = store.add_environment(Environment(**answer["environment"]), {})
-            sweep_id = store.begin_sweep(
-                name=settings["sweep.name"], label=None, command=[], overrides=list(overrides), protocol={},
-                baseline_mode="eager", seed=0, git_revision=None, host={}, plan=cells,
-                rounds=int(settings["protocol.rounds"]),
-            )  # fmt: skip
-            for round in range(int(settings["protocol.rounds"])):
-                for cell in cells:
-                    period = 1 + 0.001 * (round // 2 % 2)
-                    trial = Trial(
-                        cell.key, round, Status(state.status), latency_ms=1 + 0.1 * (round // 2 % 2), period_ms=period
-                    )
-                    store.record(sweep_id, environment, trial)
-            store.finish_sweep(sweep_id, state.end)
+        sweep_id = Made(state.db).sweep(
+            dict.fromkeys(cells, figures), env=Environment(**answer["environment"]), rounds=rounds, state=state.end
+        )
         return effbench.Sweep(sweep_id, state.db, state.end)
 
     monkeypatch.setattr(effbench, "sweep", sweep, raising=False)

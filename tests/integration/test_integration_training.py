@@ -80,6 +80,7 @@ def test_modules_and_modes_that_learn_wrongly(workshop):
     assert normed["trial"]["extra"]["dropout_off"] == 1
 
 
+@pytest.mark.slow
 def test_gradients_that_are_wrong_only_when_compiled(workshop):
     workshop.sweep(*CUSTOM, "model.module._target_=learning.WrongWhenCompiled", "mode=eager,default")
     found = {row["mode"]: (row["status"], row["reason"] or "") for row in rows(workshop)}

@@ -53,23 +53,6 @@ def test_a_page_of_models_at_a_time(visit):
     one.assert_quiet()
 
 
-def test_only_what_is_shown_is_loaded_with_its_numbers(visit):
-    one = visit("#page=2")
-    loaded = {unquote(urlparse(url).path).rpartition("/")[2] for url in one.requests}
-    assert f"scaling-latency-{MODELS_A_PAGE}.js" in loaded and "scaling-latency-0.js" not in loaded
-    assert not any("numbers" in name for name in loaded)
-    one = visit("#page=3")
-    one.page.locator("#latency summary").click()
-    rows = "#latency tbody tr"
-    until(one.page, f"document.querySelectorAll('{rows}').length === 8")
-    assert {row.split("\t")[0] for row in one.texts(rows)} == set(THIRD)
-    one.page.locator("#model").select_option(label="model-30")
-    until(one.page, f"document.querySelectorAll('{rows}').length === 4")
-    assert {row.split("\t")[0] for row in one.texts(rows)} == {"model-30"} == set(shown(one))
-    one.page.locator("button[data-step='1']").click()  # on from where this model is
-    assert shown(one) == THIRD
-
-
 def test_addresses(visit):
     for name in ("model-30", EVIL[0], "model=1&page=3"):
         one = visit(f"#model={quote(name, safe='')}")

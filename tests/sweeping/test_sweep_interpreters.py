@@ -169,7 +169,8 @@ class TestEnvironment:
             "OMP_NUM_THREADS": "2", "interpreter": A.python, "folder": "/x",
         }  # fmt: skip
 
-    def test_facts_lead_back_to_the_interpreter(self, tmp_path):
+    def test_facts_lead_back_to_the_interpreter(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)  # of a repository the facts are read by git, which takes seconds
         for one in (HERE, A, Interpreter(None, str(tmp_path)), Interpreter(A.python, str(tmp_path))):
             facts = json.loads(json.dumps(one.facts()))
             assert Interpreter.from_facts(facts) == one

@@ -134,23 +134,6 @@ def test_an_error_has_its_reason(server, name, reason):
     assert "Traceback" in found.traceback
 
 
-def test_a_shipped_piece_that_needs_cuda_is_unsupported_here(server, monkeypatch):
-    asked = [
-        EvidenceRequest("effbench.experiments.graph_weights.weights", device="cpu"),
-        EvidenceRequest("effbench.experiments.graph_weights.weights", device="cuda"),
-        EvidenceRequest("effbench.experiments.storage.storage"),
-    ]
-    on_cpu, on_cuda, auto = gather(asked, server)
-    assert (on_cpu.status, on_cpu.reason) == (
-        Status.UNSUPPORTED, "weights needs CUDA, and this runs on cpu"
-    )  # fmt: skip
-    assert (on_cuda.status, on_cuda.reason) == (
-        Status.UNSUPPORTED, "device=cuda, and torch sees no CUDA device here"
-    )  # fmt: skip
-    assert auto.status is Status.OK
-    assert auto.request.device == "cpu"
-
-
 def test_the_device_is_locked_while_a_piece_runs(server, monkeypatch):
     monkeypatch.setattr("effbench.sweeping.devices.POLL_S", 0.02)
     lock = filelock.FileLock(Slot("CPU", "cpu").lock_path, mode=0o666)
