@@ -125,6 +125,7 @@ def test_settings_of_a_cell_reach_its_trial(workshop, overrides, expected):
     assert {key: row["status"] for key, row in results(workshop).items()} == expected
 
 
+@pytest.mark.slow
 def test_default_without_a_compiler_is_no_failure_and_says_what_to_install(cli):
     done = cli.sweep("model=tiny", "mode=eager,default", env={"CXX": "/nowhere/c++"})
     assert done.code == 0, done

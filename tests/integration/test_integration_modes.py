@@ -6,8 +6,6 @@ import pytest
 
 from effbench.store import Store
 
-STACK = ("model=custom", "model.module._target_=blocks.Stack", "model.inputs.x.shape=[16]", "bs=2")
-
 
 def trials(cli) -> list[dict]:
     """Those of the newest sweep, in order, each with its cell's mode."""
@@ -19,7 +17,7 @@ def trials(cli) -> list[dict]:
 
 @pytest.mark.slow
 def test_torchscript_and_ahead_of_time(workshop):
-    done = workshop.sweep(*STACK, "mode=eager,jit-trace,jit-script,aot-inductor", "protocol.rounds=2")
+    done = workshop.sweep("model=tiny", "bs=2", "mode=eager,jit-trace,jit-script,aot-inductor", "protocol.rounds=2")
     assert done.code == 0, done.err
     found: dict[str, list[dict]] = {}
     for trial in trials(workshop):
@@ -39,29 +37,6 @@ def test_torchscript_and_ahead_of_time(workshop):
     for name in ("jit-trace", "jit-script"):
         facts = found[name][0]["extra"]["facts"]
         assert any("deprecated" in said for said in facts["deprecations"])
-
-
-def test_what_cannot_be_scripted_is_an_error_with_torchs_first_line(workshop):
-    done = workshop.sweep(
-        "model=custom", "model.module._target_=blocks.Variadic", "model.inputs.x.shape=[4]", "mode=jit-script,jit-trace"
-    )
-    assert done.code == 1
-    found = {trial["mode"]["name"]: trial for trial in trials(workshop)}
-    assert found["jit-trace"]["status"] == "ok"
-    script = found["jit-script"]
-    assert (script["status"], script["phase"]) == ("error", "prepare")
-    assert "variable number of arguments" in script["reason"]
-
-
-@pytest.mark.slow
-def test_regional_and_marked(workshop):
-    done = workshop.sweep(*STACK, "mode=eager,default", "mode.regional=true", "mode.dynamic=marked")
-    assert done.code == 0, done.err
-    compiled = next(trial for trial in trials(workshop) if trial["mode"]["name"] == "default")
-    assert compiled["status"] == "ok", compiled["reason"]
-    assert compiled["extra"]["facts"]["region"] == "Block"
-    assert len(compiled["extra"]["facts"]["compiled_modules"]) == 4
-    assert compiled["extra"]["graphs"] == 1, "four blocks, one compilation"
 
 
 def test_the_doctor_lists_the_options_of_this_torch(workshop):

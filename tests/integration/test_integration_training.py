@@ -24,27 +24,6 @@ def rows(cli) -> list[dict]:
 
 
 @pytest.mark.slow
-def test_every_optimizer_in_every_implementation(workshop):
-    done = workshop.sweep(
-        "model=tiny", "bs=4", "phase=training", "training.optimizer=sgd,adam,adamw",
-        "training.implementation=for-loop,foreach,fused,capturable", "training.set_to_none=false,true",
-    )  # fmt: skip
-    assert done.code == 0, done
-    found = rows(workshop)
-    assert len(found) == 24
-    for row in found:
-        how = row["params"]["training"]
-        if how["implementation"] == "capturable":
-            assert row["status"] == "unsupported", how
-            assert ("needs CUDA" if how["optimizer"] != "sgd" else "needs none") in row["reason"]
-        else:
-            assert (row["status"], row["rel_error"]) == ("ok", 0.0), row["reason"]
-            assert row["latency_ms"] > 0
-            assert len(row["trial"]["extra"]["training"]["losses"]) == 5
-    assert "training.optimizer" in done.out
-
-
-@pytest.mark.slow
 def test_a_training_step_is_compared_with_a_training_step(workshop):
     """Inference is there once, whatever is swept of training."""
     workshop.sweep("model=tiny", "bs=4", "phase=inference,training", "mode=eager,default,cuda-graph",
