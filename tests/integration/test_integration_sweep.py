@@ -159,17 +159,6 @@ class TestWithoutTorch:
         assert "tiny" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
 
 
-def test_a_sweep_process_itself_never_imports_torch(cli):
-    """Planning, scheduling and recording stay light: the fork server has torch, the sweep has not."""
-    code = (
-        "import sys; from effbench.cli import run\n"
-        f"code = run(['-m', *{list(cli.tiny)!r}, 'model=tiny'])\n"
-        "print('torch' in sys.modules, code)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=cli.folder, env=cli.env, capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1] == "False 0", done
-
-
 @pytest.mark.slow
 def test_two_sweeps_at_once_on_one_database(cli, processes):
     matrix = ("model=tiny", "bs=1,2,3,4", "mode=eager", "protocol.rounds=3")

@@ -1,4 +1,4 @@
-"""A browser for tests of pages."""
+"""A browser for tests of pages, and a site to be opened."""
 
 from __future__ import annotations
 
@@ -24,3 +24,23 @@ def chromium():
         browser = playwright.chromium.launch(executable_path=chromium_path(), args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def ledgers(tmp_path_factory: pytest.TempPathFactory):
+    """Made-up sweeps whose names try to do harm: their database and ids, what a site of the newest and of one before it
+    is made of, and the site's folder. Only to be read."""
+    import ledger_sweeps
+
+    from effbench.commands.ledgers import ledger
+    from effbench.report.data import read
+    from effbench.report.site.build import write_site
+    from effbench.store import Store
+
+    database, ids = ledger_sweeps.fill(tmp_path_factory.mktemp("ledgers"))
+    with Store.open(database.path) as store:
+        report = read(store, str(database.path), [ids[-1], ids[4]])
+        report.claims = ledger(store)
+    folder = tmp_path_factory.mktemp("site")
+    write_site(report, folder)
+    return database, ids, report, folder

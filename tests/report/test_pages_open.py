@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import ledger_sweeps
 import pytest
 from browsing import EVIL, Visit, assert_accessible, until
 
-from effbench.commands.ledgers import ledger
-from effbench.report.data import read
-from effbench.report.site.build import write_site
 from effbench.report.site.pages import all_pages
-from effbench.store import Store
 
 READY = {
     "cell": "document.querySelector('#list table')",
@@ -18,20 +13,9 @@ READY = {
 }
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """The folder of a site with names that try to do harm, and the folder of its newest sweep."""
-    database, _ = ledger_sweeps.fill(tmp_path_factory.mktemp("database"))
-    folder = tmp_path_factory.mktemp("site")
-    with Store.open(database.path) as store:
-        data = read(store, str(database.path))
-        data.claims = ledger(store)
-    write_site(data, folder)
-    return folder, folder / data.device_sweeps[0].slug
-
-
-def opened(chromium, site, page, **more):
-    folder, of_sweep = site
+def opened(chromium, ledgers, page, **more):
+    _, _, report, folder = ledgers
+    of_sweep = folder / report.device_sweeps[0].slug
     one = Visit(chromium, (of_sweep if page.of_device_sweep else folder) / f"{page.name}.html", width=390, **more)
     one.home = folder.resolve().as_uri()
     until(one.page, READY.get(page.name, "true"))
@@ -46,8 +30,8 @@ def assert_harmless(one):
 
 
 @pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.name)
-def test_page_opens(chromium, site, page):
-    with opened(chromium, site, page) as one:
+def test_page_opens(chromium, ledgers, page):
+    with opened(chromium, ledgers, page) as one:
         text = one.page.locator("main").inner_text()
         assert any(name in text for name in EVIL)
         assert not {"nan", "undefined"} & set(text.lower().split())
@@ -57,8 +41,8 @@ def test_page_opens(chromium, site, page):
 @pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.name)
-def test_everything_opened_is_accessible_and_harmless(chromium, site, page, theme):
-    with opened(chromium, site, page, theme=theme) as one:
+def test_everything_opened_is_accessible_and_harmless(chromium, ledgers, page, theme):
+    with opened(chromium, ledgers, page, theme=theme) as one:
         one.open_all()
         for button in one.page.locator(".legend button").all()[-2:]:
             button.click()

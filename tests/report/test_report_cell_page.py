@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from browsing import EVIL, Visit, assert_accessible, page_of, site, until, visits
+from browsing import EVIL, Visit, assert_accessible, content, page_of, report_of, site, until, visits
 from made_sweeps import a_cell
-from test_report_cells import GPU, LATER, content, record, report_of, trial
+from test_report_cells import GPU, LATER, record, trial
 
 from effbench.cell import Status, Trial
 from effbench.metrics import METRICS

@@ -7,7 +7,7 @@ import re
 
 import pytest
 import synthetic as make
-from browsing import EVIL, Visit, device_sweep, page_of, site, until, visits
+from browsing import EVIL, Visit, content, device_sweep, page_of, site, until, visits
 
 from effbench.report.data import ReportData
 from effbench.report.figures import speedup_heatmap
@@ -98,8 +98,7 @@ def test_figures_read_back_equal(sites, sweeps):
     """Names that end scripts elsewhere are nothing but text in a file of data."""
     figure = speedup_heatmap.draw(speedup_heatmap.data(sweeps["evil"].frame))
     path = page_of(sites["evil"], sweeps["evil"], "data/speedups-speedup-heatmap-0").with_suffix(".js")
-    found = re.fullmatch(r"effbench\.put\((.*)\);\n", path.read_text(encoding="utf-8"), re.DOTALL)
-    assert json.loads(found[1]) == json.loads(figure.to_json())
+    assert content(path) == json.loads(figure.to_json())
 
 
 @pytest.mark.parametrize("password", ["s3cr:et", "s3cr/et", "s3cr@et"])

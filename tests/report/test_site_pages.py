@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
 import ledger_sweeps as sweeps
 import pytest
-from browsing import EVIL
+from browsing import EVIL, content, report_of
 from made_sweeps import a_cell, copied, environment, template
 
-from effbench.commands.ledgers import ledger
 from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.settings import read as read_limits
 from effbench.comparison.verdicts import Verdict
 from effbench.report import comparison, data, history_data, summary
-from effbench.report.data import read
 from effbench.report.history_data import Lines, files_of, line_id, places_of, state_of
 from effbench.report.history_table import read as read_history
 from effbench.report.site.build import environment as templates
@@ -24,22 +20,14 @@ from effbench.store import Store
 from effbench.table import exact
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return sweeps.fill(tmp_path_factory.mktemp("ledgers"))
+@pytest.fixture
+def made(ledgers):
+    return ledgers[:2]
 
 
-@pytest.fixture(scope="module")
-def report(made):
-    with Store.open(made[0].path) as store:
-        found = read(store, str(made[0].path))
-        found.claims = ledger(store)
-    return found
-
-
-def report_of(path, *references):
-    with Store.open(path) as store:
-        return read(store, str(path), references)
+@pytest.fixture
+def report(ledgers):
+    return ledgers[2]
 
 
 def texts(row):
@@ -146,7 +134,7 @@ def test_failures_are_grouped_by_equal_reason_the_worst_first(made, report):
     assert [row["status"].text for row in rows] == ["error", "error", "oom"]
     assert rows[0]["cell"].link == links[1] and rows[0]["reason"] == sweeps.WHY
     assert [row.source["cell_key"] for row in waiting] == [keys[3]]
-    first = report_of(made[0].path, made[1][0]).device_sweeps[0]
+    first = report_of(made[0].path, [made[1][0]]).device_sweeps[0]
     measured, waiting = failures.named(first)
     assert not waiting and not failures.worst_first(measured)
     odd = [(row.source["cell_key"], what, count) for row, what, count in failures.odd_rows(measured)]
@@ -172,7 +160,7 @@ def test_environments_with_all_that_is_known(report):
 
 
 def changed(path, sweep_id):
-    return index.changed(report_of(path, sweep_id).device_sweeps[0].changes, "x/cell.html")
+    return index.changed(report_of(path, [sweep_id]).device_sweeps[0].changes, "x/cell.html")
 
 
 def drawn(found):
@@ -224,13 +212,10 @@ def test_what_cannot_be_compared_has_a_reason(tmp_path):
 
 
 def test_the_files_are_whole_scripts(tmp_path, report):
-    def script(path):
-        return json.loads(path.read_text(encoding="utf-8").removeprefix("effbench.put(").rstrip().removesuffix(");"))
-
     written = write_site(report, tmp_path)
     track = report.history.tracks[0]
     name = line_id(track.cell_key, track.place)
-    facts = script(tmp_path / "data" / "history-index.js")["lines"][name]
+    facts = content(tmp_path / "data" / "history-index.js")["lines"][name]
     assert facts[1] == report.history.table.names[track.cell_key] and facts[6] == len(track.rows)
-    assert script(tmp_path / "data" / f"history-lines-{facts[0]}.js")[name]["at"] == track.positions
+    assert content(tmp_path / "data" / f"history-lines-{facts[0]}.js")[name]["at"] == track.positions
     assert all(size < 5e6 for name, size in written.written.items() if not name.startswith("assets/"))

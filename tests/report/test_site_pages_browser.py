@@ -6,10 +6,7 @@ import ledger_sweeps as sweeps
 import pytest
 from browsing import EVIL, Visit, until, visits
 
-from effbench.commands.ledgers import ledger
-from effbench.report.data import read
 from effbench.report.history_data import line_id
-from effbench.report.site.build import write_site
 from effbench.store import Store
 
 PLACE = "NVIDIA H200"
@@ -27,17 +24,12 @@ READY = """[...document.querySelectorAll('.linked-grid')].every((one) => one.dat
 && [...document.querySelectorAll('#series .chart:not([hidden])')].every((one) => one.dataset.drawn)"""
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A site of the newest sweep and of one before it: its folder, what it was made of, all results, all sweeps."""
-    database, ids = sweeps.fill(tmp_path_factory.mktemp("browsed"))
+@pytest.fixture
+def made(ledgers):
+    """The site's folder, what it was made of, all results, all sweeps."""
+    database, ids, report, folder = ledgers
     with Store.open(database.path) as store:
-        report = read(store, str(database.path), [ids[-1], ids[4]])
-        report.claims = ledger(store)
-        results = store.results()
-    folder = tmp_path_factory.mktemp("site")
-    write_site(report, folder)
-    return folder, report, results, ids
+        return folder, report, store.results(), ids
 
 
 @pytest.fixture
