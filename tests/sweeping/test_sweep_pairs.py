@@ -32,9 +32,9 @@ class TestPlanned:
         assert [trial.run.cell for trial in alone] == [trial.run.cell for trial in both[::2]]
 
     def test_what_failed_under_one_does_not_concern_the_other(self):
-        under_a, under_b = runs = cell_runs(1, interpreters=BOTH)
-        history = {one: [Trial(one.cell.key, 0, status)] for one, status in zip(runs, ("error", "ok"), strict=True)}
-        history = {run: [Trial(t.cell_key, 0, Status(t.status)) for t in found] for run, found in history.items()}
+        under_a, under_b = cell_runs(1, interpreters=BOTH)
+        key = under_a.cell.key
+        history = {under_a: [Trial(key, 0, Status.ERROR)], under_b: [Trial(key, 0, Status.OK)]}
         assert trials([under_a, under_b], 3, history=history) == [PlannedTrial(under_b, 1), PlannedTrial(under_b, 2)]
 
     @pytest.mark.parametrize(
