@@ -10,7 +10,7 @@ import whole_sweeps as whole
 
 from effbench.cell import Cell
 from effbench.cli import COMMANDS
-from effbench.errors import ConfigError, UsageError
+from effbench.errors import ConfigError
 from effbench.launcher import cells, launch, overrides
 from effbench.launcher.cells import resolve
 from effbench.store import Store
@@ -163,16 +163,6 @@ class TestWords:
         assert arranged == ["--multirun", "--config-dir=conf", "bs=1", "mode=eager", "~env", "+a=b"]
         for shown in (["-m", "--cfg", "job"], ["--cfg=job", "--run"], ["-m", "-i"]):
             assert not {"--multirun", "--run"} & set(overrides.arrange(shown, COMMANDS))
-
-    def test_what_is_no_override(self):
-        for word, error in (
-            ("shwo", "effbench show --help"),
-            ("bs", "key=value"),
-            ("@x", "key=value"),
-            ("--no", "--no"),
-        ):
-            with pytest.raises(UsageError, match=error):
-                overrides.arrange(["bs=1", word], COMMANDS)
 
     def test_the_key_of_a_word(self):
         for word, key in (
