@@ -34,22 +34,21 @@ def settings(name, **changed):
 
 
 @pytest.mark.parametrize("kind", GENERATED)
-class TestGenerated:
-    def test_in_its_range_and_of_its_length(self, kind):
-        sizes = streams.sizes_of(settings(kind, length=500, low=3, high=20))
-        assert len(sizes) == 500
-        assert set(sizes) <= set(range(1 if kind == "decode" else 3, 21))
+def test_generated_sizes(kind):
+    sizes = streams.sizes_of(settings(kind, length=500, low=3, high=20))
+    assert len(sizes) == 500
+    assert set(sizes) <= set(range(1 if kind == "decode" else 3, 21))
+    one, same, other = (streams.sizes_of(settings(kind, seed=seed)) for seed in (1, 1, 2))
+    assert one == same != other
+    assert set(streams.sizes_of(settings(kind, low=4, high=4, length=20))) <= {1, 2, 3, 4}
 
-    def test_the_seed_decides(self, kind):
-        one, same, other = (streams.sizes_of(settings(kind, seed=seed)) for seed in (1, 1, 2))
-        assert one == same != other
 
-    def test_one_size_only(self, kind):
-        assert set(streams.sizes_of(settings(kind, low=4, high=4, length=20))) <= {1, 2, 3, 4}
-
-    def test_the_yaml_has_the_defaults(self, kind):
-        node = yaml.safe_load((config_folder() / "stream" / f"{kind}.yaml").read_text())
-        assert node == settings(kind)
+def test_every_kind_has_its_yaml_with_the_defaults_and_no_setting_but_those_of_the_schema():
+    folder = config_folder() / "stream"
+    assert {path.stem for path in folder.glob("*.yaml")} == set(streams.KINDS)
+    assert {name for own in streams.KINDS.values() for name in own} == set(vars(config.Stream())) - {"name"}
+    for kind in GENERATED:
+        assert yaml.safe_load((folder / f"{kind}.yaml").read_text()) == settings(kind)
 
 
 def test_numbers_of_a_seed_are_for_ever():
@@ -112,49 +111,40 @@ def test_refusals(given, expected):
         streams.check(given)
 
 
-class TestCells:
-    def part(self, stream=None, bs=None):
-        named = {"x": {"shape": [4]}}
-        return {**PLAIN, "model": {**PLAIN["model"], "inputs": named}, "stream": stream, "bs": bs or 8}
-
-    def test_the_key_of_a_cell_without_a_stream_is_what_it_was(self):
-        cell = Cell(**PLAIN)
-        assert "stream" not in cell.params()
-        assert cell.key == PLAIN_KEY
-        assert plan.resolve([self.part()], has_cuda=False)[0].key == PLAIN_KEY
-        assert plan.resolve([self.part(settings("none"))], has_cuda=False)[0].key == PLAIN_KEY
-
-    def test_there_and_back(self):
-        (cell,) = plan.resolve([self.part(settings("uniform", low=8, high=8))], has_cuda=False)
-        assert Cell.from_params(cell.params()) == cell
-        assert cell.key != PLAIN_KEY
-        assert cell.stream == {"name": "uniform low=8 high=8", "samples_per_call": 8.0, "sizes": [8] * 256}
-
-    def test_a_file_counts_by_what_it_says(self, tmp_path):
-        cells = []
-        for name, text in (("a.csv", "2\n8\n"), ("b.csv", "bs\n2\n8\n"), ("c.csv", "8\n2\n")):
-            (tmp_path / name).write_text(text)
-            stream = settings("csv", path=str(tmp_path / name))
-            cells += plan.resolve([self.part(stream)], has_cuda=False)
-        assert cells[0].key == cells[1].key != cells[2].key
-        assert cells[0].stream["samples_per_call"] == 5.0
-        assert not any(str(tmp_path) in str(cell.params()) for cell in cells)
-
-    def test_another_bs_is_an_error(self):
-        with pytest.raises(ConfigError, match="bs=8 and a stream whose largest size is 64"):
-            plan.resolve([self.part(settings("uniform"))], has_cuda=False)
-
-    def test_names_tell_the_stream(self):
-        parts = [self.part(settings("uniform", low=8, high=8)), self.part()]
-        cells = plan.resolve(parts, has_cuda=False)
-        rows = [
-            {"model": c.model_name, "bs": c.bs, "mode": c.mode_name, "dtype": c.dtype, "params": c.params()}
-            for c in cells
-        ]
-        assert row_names(rows)[0] == "m stream=uniform low=8 high=8 bs=8 eager float32"
-        assert [list(row.labels) for row in label_rows(rows[1:])] == [["model", "bs"]]
+def part(stream=None):
+    return {**PLAIN, "model": {**PLAIN["model"], "inputs": {"x": {"shape": [4]}}}, "stream": stream}
 
 
-def test_every_kind_has_its_yaml_and_no_setting_but_those_of_the_schema():
-    assert {path.stem for path in (config_folder() / "stream").glob("*.yaml")} == set(streams.KINDS)
-    assert {name for own in streams.KINDS.values() for name in own} == set(vars(config.Stream())) - {"name"}
+def resolved(*parts):
+    return plan.resolve(parts, has_cuda=False)
+
+
+def test_the_key_of_a_cell_without_a_stream_is_what_it_was():
+    cell = Cell(**PLAIN)
+    assert "stream" not in cell.params()
+    assert {cell.key, resolved(part())[0].key, resolved(part(settings("none")))[0].key} == {PLAIN_KEY}
+
+
+def test_the_stream_of_a_cell():
+    streamed, plain = resolved(part(settings("uniform", low=8, high=8)), part())
+    assert Cell.from_params(streamed.params()) == streamed
+    assert streamed.key != PLAIN_KEY
+    assert streamed.stream == {"name": "uniform low=8 high=8", "samples_per_call": 8.0, "sizes": [8] * 256}
+    rows = [
+        {"model": c.model_name, "bs": c.bs, "mode": c.mode_name, "dtype": c.dtype, "params": c.params()}
+        for c in (streamed, plain)
+    ]
+    assert row_names(rows)[0] == "m stream=uniform low=8 high=8 bs=8 eager float32"
+    assert [list(row.labels) for row in label_rows(rows[1:])] == [["model", "bs"]]
+    with pytest.raises(ConfigError, match="bs=8 and a stream whose largest size is 64"):
+        resolved(part(settings("uniform")))
+
+
+def test_a_file_counts_by_what_it_says(tmp_path):
+    cells = []
+    for name, text in (("a.csv", "2\n8\n"), ("b.csv", "bs\n2\n8\n"), ("c.csv", "8\n2\n")):
+        (tmp_path / name).write_text(text)
+        cells += resolved(part(settings("csv", path=str(tmp_path / name))))
+    assert cells[0].key == cells[1].key != cells[2].key
+    assert cells[0].stream["samples_per_call"] == 5.0
+    assert not any(str(tmp_path) in str(cell.params()) for cell in cells)

@@ -114,12 +114,11 @@ def decide(store: Store, sweep_id: str) -> None:
         connection.execute(sa.insert(AcknowledgementRow).values(reason=ODD_TEXT[1], acknowledged_at=at, **row))
 
 
-def begun(store: Store, plan: list[Cell]) -> str:
+def begun(store: Store, plan: list[Cell], **changed: Any) -> str:
     """A sweep without a trial."""
-    return store.begin_sweep(
-        name="nothing yet", label=None, command=[], overrides=[], protocol={}, baseline_mode="eager", seed=1,
-        git_revision="abc", host={}, plan=plan, rounds=1,
-    )  # fmt: skip
+    facts = {"name": "nothing yet", "label": None, "command": [], "overrides": [], "protocol": {"name": "quick"}}
+    facts |= {"baseline_mode": "eager", "seed": 1, "git_revision": "abc", "host": {}, "plan": plan, "rounds": 1}
+    return store.begin_sweep(**{**facts, **changed})
 
 
 def odd_database(url: Any, sweeps: int = 2) -> list[str]:

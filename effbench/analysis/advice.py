@@ -1,34 +1,32 @@
-"""Advice from measured results: which batch sizes to capture for a trace of batches, and which mode to run.
+"""Advice from measured results: which batch sizes to capture for a trace of batches.
 
-Pure: measured points, a trace and rows in, advice out. A capture list is found exactly, by dynamic programming: a batch
-of r rows takes the smallest graph that holds it, so that the cost of a list is a sum over its gaps.
+Pure: rows or measured points and a trace in, advice out. A capture list is found exactly, by dynamic programming: a
+batch of r rows takes the smallest graph that holds it, so that the cost of a list is a sum over its gaps.
 """
 
 from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from effbench.analysis.summary import break_even_calls
+from effbench.analysis.row_labels import LabelledRow, flatten, label_rows
 from effbench.buckets import bucket_of, usage
-from effbench.errors import NothingFoundError
-from effbench.metrics import INTERVALS
-from effbench.stats.intervals import is_less, stored_log_mean
-
-if TYPE_CHECKING:
-    from effbench.analysis.row_labels import LabelledRow
+from effbench.errors import NothingFoundError, UsageError
 
 MIB = 2**20
 #: What a graph adds to a shared pool: the smallest segment by which torch's allocator lets a pool grow.
 PER_GRAPH_BYTES = 2 * MIB
 MEASURED, BETWEEN, BELOW, ABOVE = "measured", "between", "below", "above"
-TOO_CLOSE = 0.02  # relative difference of figures without intervals; sessions drift by about as much
+#: Columns of a call's cost, by the name that a user types.
+CALL = {"latency": "latency_ms", "period": "period_ms"}
+#: Statuses that show that a graph of this size is impossible (noise only hides its time).
+FAILED = frozenset({"incorrect", "crashed", "timeout", "error", "oom", "unsupported", "degraded"})
 
 
 @dataclass(frozen=True)
@@ -78,6 +76,73 @@ class Costs:
         if bucket is not None:
             return self.graph_ms.at(bucket)
         return self.eager_ms.at(raw) if self.eager_ms else math.inf
+
+
+@dataclass(frozen=True)
+class Points:
+    """`case`: the model with whatever else was swept. `missing`: results that are not ok, each with its reason."""
+
+    case: str
+    mode: str
+    costs: Costs
+    missing: list[str] = field(default_factory=list)
+
+
+def rows_of_case(rows: Iterable[Mapping[str, Any]], model: str | None) -> list[LabelledRow]:
+    """Return the rows of one model with one batch size (no stream), from one sweep or more.
+
+    `model` is its name, or its name with what else was swept, as `mlp · dtype=float32`. Raises NothingFoundError if
+    there is none, UsageError if several fit.
+    """
+    labelled = label_rows(row for row in rows if "stream.name" not in flatten(row.get("params") or {}))
+    cases = list(dict.fromkeys(row.case for row in labelled if model in (None, row.case, row.labels["model"])))
+    if not cases:
+        known = ", ".join(dict.fromkeys(row.case for row in labelled)) or "none with one batch size"
+        what = "no result" if model is None else f"no result of {model}"
+        raise NothingFoundError(f"{what} in this sweep; measured models: {known}")
+    if len(cases) > 1:
+        raise UsageError(f"several fit: {'; '.join(cases)}; choose one of them with --model (in quotes)")
+    return [row for row in labelled if row.case == cases[0]]
+
+
+def points(
+    rows: Iterable[Mapping[str, Any]], model: str | None, mode: str, metric: str, eager: str = "eager"
+) -> Points:
+    """Return the cost of a call and of memory by batch size: `mode` as graphs, `eager` as calls without a graph.
+
+    `metric`: latency or period. Raises NothingFoundError without an ok result of the mode, UsageError if settings of
+    the mode were swept and `mode` names none of them.
+    """
+    own = rows_of_case(rows, model)
+    named = list(dict.fromkeys(row.mode for row in own if mode in (row.mode, row.base_mode)))
+    if len(named) > 1:
+        raise UsageError(f"several fit: {'; '.join(named)}; choose one of them with --mode (in quotes)")
+    graphs = [row for row in own if row.mode in named]
+    times = values(graphs, CALL[metric])
+    if not times:
+        known = ", ".join(dict.fromkeys(row.mode for row in own if values([row], CALL[metric])))
+        raise NothingFoundError(
+            f"no ok result of mode {mode} with a {metric} for {own[0].case}; there are: {known or 'none at all'}"
+        )
+    plain = values([row for row in own if row.base_mode == eager], CALL[metric])
+    pool = values(graphs, "graph_pool_bytes")
+    failed = frozenset(row.labels["bs"] for row in graphs if row.source["status"] in FAILED)
+    costs = Costs(Curve.of(times), Curve.of(plain) if plain else None, Curve.of(pool) if pool else None, failed)
+    missing = [
+        f"{row.mode} bs={row.labels['bs']}: {row.source['status']} ({row.source['reason'] or 'no reason recorded'})"
+        for row in graphs
+        if row.source["status"] != "ok"
+    ]
+    return Points(own[0].case, named[0], costs, missing)
+
+
+def values(rows: Iterable[LabelledRow], column: str) -> dict[int, float]:
+    """Return batch size -> value for ok rows that have one."""
+    return {
+        row.labels["bs"]: row.source[column]
+        for row in rows
+        if row.source["status"] == "ok" and row.source.get(column) is not None
+    }
 
 
 @dataclass(frozen=True)
@@ -236,121 +301,3 @@ def best_lists(
         name = f"advised, within {100 * slack:g} %" if slack else "advised"
         found.append(evaluate(name, chain.sizes() if chain else [], trace, costs, memory))
     return found
-
-
-@dataclass(frozen=True)
-class ModeFigures:
-    """A mode that may be chosen.
-
-    `prepare_s`: time before it is ready, once in a process; `warm`: with a filled compile cache, the cold time is
-    unknown. `break_even`: calls until that is paid back against the baseline; None: never, or it is the baseline.
-    `score_ms`: a call, with its share of the preparation (`share_ms`) if the number of calls is known.
-    """
-
-    mode: str
-    call_ms: float
-    low_ms: float | None
-    high_ms: float | None
-    trials: int | None
-    prepare_s: float
-    warm: bool
-    memory_bytes: float | None
-    speedup: float | None
-    break_even: int | None
-    score_ms: float
-    share_ms: float
-
-
-@dataclass(frozen=True)
-class ModeAdvice:
-    """`ranked`: best first. `close`: modes that differ from the best by no significant amount. `excluded`: mode ->
-    reason."""
-
-    ranked: list[ModeFigures]
-    close: list[str]
-    excluded: dict[str, str]
-    doubts: list[str] = field(default_factory=list)
-
-    @property
-    def best(self) -> ModeFigures:
-        return self.ranked[0]
-
-
-def advise_mode(
-    rows: Sequence[LabelledRow],
-    column: str = "latency_ms",
-    calls: int | None = None,
-    memory_bytes: int | None = None,
-    baseline_mode: str = "eager",
-) -> ModeAdvice:
-    """Rank the modes of one case and batch size by `column`.
-
-    `calls`: how many follow one preparation; None: preparation does not count. `memory_bytes`: most peak reserved
-    memory. Raises NothingFoundError if no mode is left.
-    """
-    excluded: dict[str, str] = {}
-    usable = []
-    for row in rows:
-        source, reserved = row.source, row.source.get("peak_reserved_bytes")
-        if source["status"] != "ok":
-            excluded[row.mode] = f"{source['status']}: {source['reason'] or 'no reason recorded'}"
-        elif source.get(column) is None:
-            excluded[row.mode] = f"no {column.removesuffix('_ms')} was measured"
-        elif memory_bytes is not None and reserved is None:
-            excluded[row.mode] = "its memory was not measured"
-        elif memory_bytes is not None and reserved > memory_bytes:
-            excluded[row.mode] = "needs more memory than allowed"
-        else:
-            usable.append(row)
-    if not usable:
-        reasons = "; ".join(f"{mode} {why}" for mode, why in excluded.items())
-        raise NothingFoundError(f"no mode is left: {reasons or 'nothing was measured here'}")
-    # the baseline's time counts also if its memory excludes it
-    base = next((row.source for row in rows if row.base_mode == baseline_mode and row.source["status"] == "ok"), None)
-    ranked = sorted((mode_figures(row, column, calls, base) for row in usable), key=attrgetter("score_ms"))
-    close = [other.mode for other in ranked[1:] if too_close(ranked[0], other)]
-    doubts = []
-    if any(mode.low_ms is None for mode in ranked):
-        doubts.append(
-            f"some figures have no interval (one trial, or a period): {TOO_CLOSE:.0%} decides what is too close"
-        )
-    if calls is not None and (warm := [mode.mode for mode in ranked if mode.warm]):
-        doubts.append(f"only seen with a filled compile cache, a cold start takes longer: {', '.join(warm)}")
-    return ModeAdvice(ranked, close, excluded, doubts)
-
-
-def mode_figures(row: LabelledRow, column: str, calls: int | None, base: dict[str, Any] | None) -> ModeFigures:
-    source = row.source
-    cold, warm = source.get("compile_cold_s"), source.get("compile_warm_s")
-    # modes that compile nothing still capture or trace: until the first output is there
-    prepare_s = next((value for value in (cold, warm, source.get("first_call_s")) if value is not None), 0.0)
-    low, high = (source.get(name) for name in INTERVALS[column])
-    share = prepare_s * 1000 / calls if calls else 0.0
-    baseline_ms = base and base.get(column)
-    is_base = base is source
-    return ModeFigures(
-        mode=row.mode,
-        call_ms=source[column],
-        low_ms=low,
-        high_ms=high,
-        trials=source.get("trials"),
-        prepare_s=prepare_s,
-        warm=cold is None and warm is not None,
-        memory_bytes=source.get("peak_reserved_bytes"),
-        speedup=baseline_ms / source[column] if baseline_ms else None,
-        break_even=None if is_base or not baseline_ms else break_even_calls(prepare_s, baseline_ms, source[column]),
-        score_ms=source[column] + share,
-        share_ms=share,
-    )
-
-
-def too_close(best: ModeFigures, other: ModeFigures) -> bool:
-    """Return whether `best` is not significantly faster; without intervals, whether they are less than TOO_CLOSE
-    apart."""
-    if None in (best.low_ms, best.high_ms, other.low_ms, other.high_ms):
-        return other.score_ms <= best.score_ms * (1 + TOO_CLOSE)
-    a, b = (
-        stored_log_mean(mode.score_ms, mode.low_ms + mode.share_ms, mode.high_ms + mode.share_ms, mode.trials)
-        for mode in (best, other)
-    )
-    return not is_less(a, b)

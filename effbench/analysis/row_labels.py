@@ -116,7 +116,7 @@ def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
         {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
         for row in rows
     ]
-    params = [flatten(_parse(row.get("params"))) for row in rows]
+    params = [flatten(row.get("params") or {}) for row in rows]
     columns = [name for name in COLUMNS if _varies(row.get(name) for row in rows)]
     groups: dict[tuple, list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
@@ -183,12 +183,6 @@ def _undetermined(
             kept.append(path)
             known = [(*before, value) for before, value in zip(known, values, strict=True)]
     return sorted(kept)
-
-
-def _parse(params: Any) -> dict[str, Any]:
-    if isinstance(params, str):
-        params = json.loads(params)
-    return params if isinstance(params, dict) else {}
 
 
 def _varies(values: Iterable[Any]) -> bool:

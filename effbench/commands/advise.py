@@ -10,9 +10,9 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from effbench import streams
-from effbench.analysis import advice
-from effbench.analysis.advice import ListAdvice, Memory, ModeAdvice, listed
-from effbench.analysis.cost_curve import CALL, Points, points, rows_of_case
+from effbench.analysis import advice, mode_scores
+from effbench.analysis.advice import CALL, ListAdvice, Memory, Points, listed, points, rows_of_case
+from effbench.analysis.mode_scores import ModeAdvice
 from effbench.analysis.summary import break_even_calls
 from effbench.buckets import EXACT, LISTS, capture_sizes
 from effbench.commands import options
@@ -250,7 +250,7 @@ def advise_mode(args: argparse.Namespace, rows: list[dict[str, Any]], baseline_m
     at_size = [row for row in case if row.labels["bs"] == bs]
     if not at_size:
         raise NothingFoundError(f"bs={bs} was not measured; measured: {', '.join(map(str, sizes))}")
-    found = advice.advise_mode(at_size, CALL[args.metric], args.calls, args.memory, baseline_mode)
+    found = mode_scores.advise_mode(at_size, CALL[args.metric], args.calls, args.memory, baseline_mode)
     with_preparation = [Column("score", f"with preparation, {args.calls:,} calls", numeric=True)] if args.calls else []
     columns = [
         Column("mode"),

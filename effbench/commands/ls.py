@@ -13,7 +13,7 @@ from effbench.cell import Status
 from effbench.commands import options
 from effbench.errors import NothingFoundError, UsageError
 from effbench.metrics import METRICS
-from effbench.store.artifacts import home
+from effbench.store.connect import artifact_home
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 from effbench.table import Column, Table
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         elif args.failures:
             print_failures(store, args.sweep, args.traceback)
         elif args.artifacts:
-            print_artifacts(store, args.sweep, home(args.db))
+            print_artifacts(store, args.sweep, artifact_home(args.db))
         else:
             print_sweeps(store)
     return 0

@@ -29,7 +29,7 @@ from effbench.errors import NothingFoundError, UsageError
 from effbench.metrics import METRICS
 from effbench.stats.intervals import LogEstimate, mean_of_estimates
 from effbench.stats.significance import noise_threshold
-from effbench.store.baselines import BaselineInfo
+from effbench.store.decisions import BaselineInfo
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 

@@ -12,7 +12,7 @@ from effbench.comparison.sides import machine_names, machine_of, matching
 from effbench.comparison.verdicts import Change, Verdict
 from effbench.config import DEFAULT_DB
 from effbench.errors import NothingFoundError, UsageError
-from effbench.store.baselines import BaselineInfo
+from effbench.store.decisions import BaselineInfo
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 

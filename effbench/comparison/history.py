@@ -27,7 +27,7 @@ from effbench.stats.changepoints import EXACT_SHORTEST, find_exact, runs
 from effbench.stats.intervals import is_number, stored_log_mean
 from effbench.stats.segmentation import SHORTEST
 from effbench.stats.significance import FLOOR
-from effbench.store.series import Series
+from effbench.store.sides import Series
 
 #: Energy moves with latency and scatters more: on request.
 DEFAULT_METRICS = (

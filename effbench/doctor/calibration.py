@@ -284,7 +284,12 @@ def table(noise: dict[str, Any]) -> Table:
     rows = []
     for kind in METRICS:
         for cell in noise[kind]["cells"] if noise[kind] else ():
-            row = {"cell": cell["cell"], "kind": NAMES[kind], "trials": cell["trials"], "median": "—"}
+            row = {
+                "cell": cell["cell"],
+                "kind": "CPU" if noise["device"] == "cpu" else NAMES[kind],
+                "trials": cell["trials"],
+                "median": "—",
+            }
             if (sd := cell["sd"]) is None:
                 statuses = ", ".join(f"{number} {status}" for status, number in cell["statuses"].items())
                 row |= {"spread between processes": statuses or "not run", "odd ÷ even rounds": "—"}

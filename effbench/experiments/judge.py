@@ -21,7 +21,7 @@ from effbench.experiments.figures import (
     truth,
 )
 from effbench.experiments.frames import is_absent, shown, split
-from effbench.store.verdicts import ClaimVerdict
+from effbench.store.decisions import ClaimVerdict
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from effbench.launcher.errors import suggest
 from effbench.launcher.launch import hydra_sweep
 from effbench.launcher.overrides import key_of
 from effbench.message import EvidenceRequest, ProbeRequest
+from effbench.store.decisions import ClaimVerdict
 from effbench.store.store import Store
-from effbench.store.verdicts import ClaimVerdict
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.evidence import EvidenceOutcome, gather
 from effbench.sweeping.plan import Settings

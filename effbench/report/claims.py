@@ -10,8 +10,8 @@ from typing import Any
 from effbench.experiments.definition import Claim, Pivot
 from effbench.experiments.figures import Figure, Missing, Truth
 from effbench.metrics import significant
+from effbench.store.decisions import ClaimVerdict
 from effbench.store.secrets import masked
-from effbench.store.verdicts import ClaimVerdict
 from effbench.table import Column, Shown, Table
 
 ABSENT = "—"

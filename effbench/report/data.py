@@ -21,17 +21,17 @@ from effbench.cell import digest
 from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.history import DEFAULT_METRICS, columns_of, history
 from effbench.comparison.settings import read as read_limits
+from effbench.comparison.sides import hardware_of
 from effbench.config import DEFAULT_DB
 from effbench.errors import EffbenchError
 from effbench.launcher.overrides import quoted
 from effbench.metrics import INTERVALS, METRICS
 from effbench.report.claims import Entry
-from effbench.report.history_data import HistoryData
-from effbench.report.history_table import table_of
+from effbench.report.history_table import HistoryData, table_of
 from effbench.report.tables import rows_of
-from effbench.store import artifacts
+from effbench.store.connect import artifact_home
 from effbench.store.secrets import masked_url
-from effbench.store.series import Series
+from effbench.store.sides import Series
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
 
@@ -50,7 +50,7 @@ Trial = tuple[Mapping[str, Any], Mapping[str, tuple[int, Any]]]
 class Changes:
     """A sweep against the one before it.
 
-    `previous`: that sweep (None: there is none). `compared`: the result of `regression.compare`; None if nothing could
+    `previous`: that sweep (None: there is none). `compared`: what `compare_sweeps` returns; None if nothing could
     be compared, for the reason `why`. `only`: the metrics that were compared if these are not all. `command`: what a
     user types to compare the two.
     """
@@ -91,7 +91,7 @@ class DeviceSweep:
     @property
     def artifacts(self) -> Path | None:
         """The folder that names of artifacts are relative to."""
-        return artifacts.home(self.database) if self.database else None
+        return artifact_home(self.database) if self.database else None
 
     @property
     def baseline_mode(self) -> str:
@@ -241,10 +241,6 @@ def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[Devic
     ]
 
 
-def hardware_of(environment: Mapping[str, Any]) -> str:
-    return environment["gpu_name"] or environment["cpu_name"]
-
-
 def unmeasured(
     store: Store, info: SweepInfo, rows: Sequence[Mapping[str, Any]], environments: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
@@ -267,12 +263,12 @@ def unmeasured(
     ]
 
 
-def read_history(store: Store, metrics: Sequence[str] = DEFAULT_METRICS) -> HistoryData:
+def read_history(store: Store) -> HistoryData:
     """Return all series, judged as `effbench history --all` does."""
-    whole = store.series(columns_of(metrics))
+    whole = store.series(columns_of(DEFAULT_METRICS))
     series = whole.without_reruns()
-    found = history(series, metrics, store.acknowledgements(), read_limits().exceptions)
-    return HistoryData(table_of(found, series), series, metrics, store.baselines(), whole)
+    found = history(series, DEFAULT_METRICS, store.acknowledgements(), read_limits().exceptions)
+    return HistoryData(table_of(found, series), series, DEFAULT_METRICS, store.baselines(), whole)
 
 
 def cells_of_sweeps(series: Series) -> dict[str, set[tuple[str, str]]]:

@@ -1,8 +1,9 @@
-"""The history of cells as texts: a table for people, Markdown, CSV, JSON."""
+"""The history of cells as texts: a table for people, Markdown, CSV, JSON; and all that the site's page is made of."""
 
 from __future__ import annotations
 
 import datetime as dt
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,14 +12,14 @@ from typing import Any
 from effbench.analysis.limits import ExceptionRule
 from effbench.analysis.row_labels import row_names
 from effbench.comparison.events import Event, History, SeriesId
-from effbench.comparison.history import columns_of, history
+from effbench.comparison.history import Track, columns_of, history, tracks_of
 from effbench.comparison.verdicts import STATUS
 from effbench.errors import UsageError
 from effbench.metrics import METRICS, Better
 from effbench.printable import one_line
 from effbench.stats.changepoints import EXACT_SHORTEST
 from effbench.stats.segmentation import SHORTEST
-from effbench.store.series import Series
+from effbench.store.sides import Series
 from effbench.store.store import Store
 from effbench.store.sweeps import starts_in_future
 from effbench.table import Column, Shown, Table, as_json, markdown_text
@@ -328,6 +329,38 @@ class HistoryTable:
                 values |= {f"{side}_sweep": sweep_id, f"{side}_label": sweep["label"],
                            f"{side}_started_at": sweep["started_at"].isoformat()}  # fmt: skip
         return values
+
+
+@dataclass
+class HistoryData:
+    """What was read and judged. `series`: input of `comparison.history.history`, which `table` was made of; `metrics`:
+    those that were judged; `baselines`: from `decisions.baselines`; `whole`: the series with re-runs."""
+
+    table: HistoryTable
+    series: Series
+    metrics: Sequence[str]
+    baselines: Sequence[Any]
+    whole: Series
+
+    @cached_property
+    def tracks(self) -> list[Track]:
+        return tracks_of(self.series)
+
+    @cached_property
+    def sweeps_of_environment(self) -> dict[str, list[str]]:
+        """Environment id -> ids of the sweeps with a result in it, oldest first."""
+        position = {sweep["id"]: index for index, sweep in enumerate(self.whole.sweeps)}
+        found: dict[str, set[str]] = defaultdict(set)
+        for sweep_id, environment_id, _ in self.whole.measured:
+            found[environment_id].add(sweep_id)
+        return {key: sorted(ids, key=position.__getitem__) for key, ids in found.items()}
+
+    @cached_property
+    def events_of_line(self) -> dict[tuple[str, str], list[Event]]:
+        found: dict[tuple[str, str], list[Event]] = defaultdict(list)
+        for event in self.table.found.events:
+            found[event.series.cell_key, event.series.place].append(event)
+        return found
 
 
 def word(event: Event) -> str:

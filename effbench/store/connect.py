@@ -74,6 +74,14 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
     )
 
 
+def artifact_home(url: str | os.PathLike[str]) -> Path:
+    """The folder that the names in `trial.extra["artifacts"]` are relative to: a SQLite file's own, else `results`."""
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "sqlite" and parsed.database:
+        return Path(parsed.database).parent
+    return Path("results")
+
+
 def describe(url: sa.URL) -> str:
     """The database for a person: the path, or the URL without its password."""
     if url.get_backend_name() == "sqlite":
@@ -196,8 +204,10 @@ def identity(file: Path) -> tuple[int, int] | None:
 
 def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
     name = describe(url)
+    waits = url.get_driver_name() == "psycopg" and "connect_timeout" not in url.query
+    connect_args = {"connect_timeout": 10} if waits else {}
     try:
-        engine = sa.create_engine(url, json_serializer=dump_json, pool_pre_ping=True, connect_args=_connect_args(url))
+        engine = sa.create_engine(url, json_serializer=dump_json, pool_pre_ping=True, connect_args=connect_args)
     except (exc.NoSuchModuleError, ImportError) as error:
         raise StoreError(
             f"{name} needs a PostgreSQL driver that is not installed; pip install 'effbench[postgres]'"
@@ -215,12 +225,6 @@ def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
         engine.dispose()
         raise explain(error, name) from error
     return engine
-
-
-def _connect_args(url: sa.URL) -> dict[str, object]:
-    if url.get_driver_name() != "psycopg" or "connect_timeout" in url.query:
-        return {}
-    return {"connect_timeout": 10}
 
 
 def _sqlite_engine(url: sa.URL, write: bool, create: bool, untrusted: bool) -> sa.Engine:

@@ -19,7 +19,8 @@ from sqlalchemy import exc
 from effbench.cell import Cell, Environment, Status
 from effbench.errors import StoreError
 from effbench.printable import one_line
-from effbench.store import artifacts, connect, schema
+from effbench.store import connect, schema
+from effbench.store.decisions import ClaimVerdict
 from effbench.store.schema import (
     HEAD_REVISION,
     RESULT,
@@ -29,16 +30,16 @@ from effbench.store.schema import (
     TRIAL,
     Base,
     UtcDateTime,
+    utc,
 )
 from effbench.store.trials import derive, rebuild_results
-from effbench.store.values import cell_row, decode_samples, plain, scalar
+from effbench.store.values import artifact_folder, cell_row, decode_samples, plain, scalar
 
-VERDICTS = ("confirmed", "refuted", "depends", "undecided", "not measurable here", "not measured yet")
 ALLOWED = {
     "sweep.state": STATES,
     "trial.status": tuple(Status),
     "result.status": tuple(Status),
-    "claim_verdict.verdict": VERDICTS,
+    "claim_verdict.verdict": tuple(ClaimVerdict),
 }
 #: columns that count
 COUNTS = {"bs", "rounds", "position", "round", "attempt", "trials", "count", "stored"}
@@ -149,9 +150,9 @@ def typed_row(table: sa.Table, values: Mapping[str, Any]) -> tuple[dict[str, Any
             row[name] = typed(table.c[name], value)
         except ValueError as error:
             wrong[name] = f"{table.name}.{name} {error}"
-    if not wrong:
+    if not wrong and table.name in _FAULTS:
         try:
-            wrong = {name: f"{table.name}.{name} {fault}" for name, fault in _FAULTS.get(table.name, _no_faults)(row)}
+            wrong = {name: f"{table.name}.{name} {fault}" for name, fault in _FAULTS[table.name](row)}
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             wrong = {"params": f"{table.name}: its values do not fit together: {type(error).__name__} {error}"}
     return row, wrong
@@ -218,8 +219,7 @@ def _json(value: Any, wanted: type) -> Any:
 
 def _time(value: Any) -> dt.datetime:
     try:
-        parsed = dt.datetime.fromisoformat(value) if isinstance(value, str) else value
-        parsed = parsed.replace(tzinfo=dt.UTC) if parsed.tzinfo is None else parsed.astimezone(dt.UTC)
+        parsed = utc(dt.datetime.fromisoformat(value) if isinstance(value, str) else value)
     except (ValueError, OverflowError, AttributeError, TypeError):
         parsed = None
     _require(parsed is not None and parsed.year in YEARS, value, f"a time in {YEARS[0]}–{YEARS[-1]} (ISO 8601)")
@@ -277,7 +277,7 @@ def _environment_faults(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _trial_faults(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     extra = row["extra"]
-    folder = artifacts.name_of(row["sweep_id"])
+    folder = artifact_folder(row["sweep_id"])
     names = extra.get("artifacts", [])
     if not _is_texts(names) or not all(_is_below(name, folder) for name in names):
         yield "extra", f"names artifacts that are not files below {folder}"
@@ -312,10 +312,6 @@ def _sample_faults(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         decode_samples(row["codec"], row["data"], row["stored"])
     except StoreError as error:
         yield "data", f"({one_line(row['timer'], 40)}): {error}"
-
-
-def _no_faults(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    return iter(())
 
 
 _FAULTS = {

@@ -23,6 +23,11 @@ IMPORTED_REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 STATES = ("running", "completed", "interrupted", "failed")
 
 
+def utc(value: dt.datetime) -> dt.datetime:
+    """A time as aware UTC; one without a zone is UTC."""
+    return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
+
+
 class UtcDateTime(sa.TypeDecorator[dt.datetime]):
     """An aware UTC datetime; SQLite keeps it without its zone."""
 
@@ -32,13 +37,10 @@ class UtcDateTime(sa.TypeDecorator[dt.datetime]):
     def process_bind_param(self, value: dt.datetime | None, dialect: sa.Dialect) -> dt.datetime | None:
         if value is None:
             return None
-        value = value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
-        return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
+        return utc(value).replace(tzinfo=None) if dialect.name == "sqlite" else utc(value)
 
     def process_result_value(self, value: dt.datetime | None, dialect: sa.Dialect) -> dt.datetime | None:
-        if value is None:
-            return None
-        return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
+        return None if value is None else utc(value)
 
 
 class Base(DeclarativeBase):
@@ -269,7 +271,6 @@ _SHOWN = {
 #: the view `results`, declared for reading; its own metadata keeps it out of the tables
 RESULTS = sa.Table("results", sa.MetaData(), *(sa.Column(name, column.type) for name, column in _SHOWN.items()))
 RESULT_COLUMNS = tuple(_SHOWN)
-TEXT_COLUMNS = frozenset(column.name for column in RESULTS.columns if isinstance(column.type, sa.String))
 VIEW_QUERY = (
     sa.select(*(column.label(name) for name, column in _SHOWN.items()))
     .select_from(RESULT)

@@ -1,10 +1,10 @@
-"""What comparisons read of sweeps: few columns of many trials, a pass each."""
+"""What comparisons and history read of sweeps: few columns of many trials or results, a pass each."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -13,12 +13,9 @@ import sqlalchemy as sa
 from effbench.analysis.summary import counted
 from effbench.cell import Status
 from effbench.metrics import METRICS
-from effbench.store.schema import CellRow, EnvironmentRow, ResultRow, SweepCellRow, SweepRow, TrialRow
+from effbench.store.schema import CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, TRIAL
 from effbench.store.sweeps import CONFIRMING
 
-CELL, ENVIRONMENT, PLANNED, SWEEP, TRIAL, RESULT = (
-    row.__table__ for row in (CellRow, EnvironmentRow, SweepCellRow, SweepRow, TrialRow, ResultRow)
-)
 #: Metrics with one figure a trial; the others that are compared have one value a sweep.
 PER_TRIAL = tuple(
     name for name, metric in METRICS.items() if metric.compare in ("ratio", "exact") and name in TRIAL.columns
@@ -144,8 +141,70 @@ def levels(
     return found
 
 
-def environments_of(connection: sa.Connection, sweep_id: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of `environment` in which the sweep has trials."""
+def environments_of(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:
+    """Rows of `environment` in which the sweep has trials, oldest first."""
     used = sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id).distinct()
     query = sa.select(ENVIRONMENT).where(ENVIRONMENT.c.id.in_(used)).order_by(ENVIRONMENT.c.first_seen_at)
-    return (dict(row) for row in connection.execute(query).mappings())
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+# --- history ---
+
+
+@dataclass(frozen=True)
+class Series:
+    """`sweeps` oldest first; `environments` and `cells` by id and key; `rows` are plain tuples in the order of
+    `columns`, unordered. `measured`: every (sweep id, environment id, model) that has a result, also if the rows are
+    limited to some models and modes."""
+
+    sweeps: list[dict[str, Any]]
+    environments: dict[str, dict[str, Any]]
+    cells: dict[str, dict[str, Any]]
+    columns: tuple[str, ...]
+    rows: list[tuple]
+    measured: list[tuple[str, str, str]]
+
+    def of(self, sweep_ids: Collection[str]) -> Series:
+        """Return what these sweeps measured; `sweeps` are still all."""
+        rows = [row for row in self.rows if row[0] in sweep_ids]
+        return replace(self, rows=rows, measured=[one for one in self.measured if one[0] in sweep_ids])
+
+    def without_reruns(self) -> Series:
+        """Return it without the sweeps that only re-ran some cells of another one: they are no points in time."""
+        sweeps = [sweep for sweep in self.sweeps if not (sweep["name"] or "").startswith(CONFIRMING)]
+        if len(sweeps) == len(self.sweeps):
+            return self
+        return replace(self.of({sweep["id"] for sweep in sweeps}), sweeps=sweeps)
+
+
+def series(
+    connection: sa.Connection, columns: Sequence[str] | None, models: Sequence[str] = (), modes: Sequence[str] = ()
+) -> Series:
+    """Read `columns` of all results, after the first five: sweep_id, cell_key, environment_id, status, reason.
+
+    With None there are no rows and nothing `measured`. `models`, `modes`: only cells of these names; empty for all.
+    """
+    names = tuple(dict.fromkeys(("sweep_id", "cell_key", "environment_id", "status", "reason", *(columns or ()))))
+    cells = sa.select(CELL)
+    if models:
+        cells = cells.where(CELL.c.model.in_(list(models)))
+    if modes:
+        cells = cells.where(CELL.c.mode.in_(list(modes)))
+    results = sa.select(*(RESULT.c[name] for name in names))
+    if models or modes:
+        results = results.where(RESULT.c.cell_key.in_(cells.with_only_columns(CELL.c.key)))
+    wanted = ("id", "name", "label", "started_at", "protocol", "host", "state")
+    sweeps = sa.select(*(SWEEP.c[name] for name in wanted)).order_by(SWEEP.c.started_at, SWEEP.c.id)
+    measured = (
+        sa.select(RESULT.c.sweep_id, RESULT.c.environment_id, CELL.c.model)
+        .join(CELL, CELL.c.key == RESULT.c.cell_key)
+        .distinct()
+    )
+    return Series(
+        [dict(row) for row in connection.execute(sweeps).mappings()],
+        {row["id"]: dict(row) for row in connection.execute(sa.select(ENVIRONMENT)).mappings()},
+        {row["key"]: dict(row) for row in connection.execute(cells).mappings()},
+        names,
+        [] if columns is None else [tuple(row) for row in connection.execute(results)],
+        [] if columns is None else [tuple(row) for row in connection.execute(measured)],
+    )

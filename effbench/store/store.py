@@ -6,7 +6,7 @@ import os
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import wraps
 from pathlib import Path
@@ -17,11 +17,8 @@ from sqlalchemy import exc
 
 from effbench.cell import Trial
 from effbench.errors import StoreError
-from effbench.store import baselines, connect, maintenance, series, sides, sweeps, trials, verdicts
+from effbench.store import connect, decisions, maintenance, sides, sweeps, trials
 from effbench.store.schema import make
-from effbench.store.series import Series
-from effbench.store.series import read as read_series
-from effbench.store.sides import environments_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -136,29 +133,21 @@ class Store:
     results_frame = reads(trials.results_frame)
     rebuild_results = writes(trials.rebuild_results)
     trials = reads(trials.trials)
-    set_baseline = writes(baselines.set_baseline)
-    remove_baseline = writes(baselines.remove_baseline)
-    baselines = reads(baselines.baselines)
-    acknowledge = writes(series.acknowledge)
-    unacknowledge = writes(series.unacknowledge)
-    acknowledgements = reads(series.acknowledgements)
-    add_verdicts = writes(verdicts.add)
-    verdicts = reads(verdicts.newest)
+    set_baseline = writes(decisions.set_baseline)
+    remove_baseline = writes(decisions.remove_baseline)
+    baselines = reads(decisions.baselines)
+    acknowledge = writes(decisions.acknowledge)
+    unacknowledge = writes(decisions.unacknowledge)
+    acknowledgements = reads(decisions.acknowledgements)
+    add_verdicts = writes(decisions.add_verdicts)
+    verdicts = reads(decisions.verdicts)
     planned_cells = reads(sides.planned_cells)
+    environments_of = reads(sides.environments_of)
+    series = reads(sides.series)
     levels = reads(sides.levels)
     sides = reads(sides.sides)
     check = staticmethod(maintenance.check)
     upgrade = staticmethod(maintenance.upgrade)
-
-    def series(self, columns: Sequence[str] | None, models: Sequence[str] = (), modes: Sequence[str] = ()) -> Series:
-        """See `series.read`."""
-        with self._reading() as connection:
-            return read_series(connection, columns, models, modes)
-
-    def environments_of(self, sweep_id: str) -> list[dict[str, Any]]:
-        """Rows of `environment` in which the sweep has trials, oldest first."""
-        with self._reading() as connection:
-            return list(environments_of(connection, sweep_id))
 
     def record(self, sweep_id: str, environment_id: str, trial: Trial) -> int:
         """Store a trial (see `trials.record`).

@@ -17,8 +17,6 @@ from effbench.store.connect import insert, name_of
 from effbench.store.schema import CALIBRATION, CELL, ENVIRONMENT, PLANNED, RESULT, STATES, SWEEP, TRIAL
 from effbench.store.values import cell_row, now, scalar
 
-#: rows in one statement: below SQLite's limit of bound values
-_CHUNK = 500
 #: How the names of sweeps begin that only run some cells of another one again: `last` is none of them.
 CONFIRMING = "confirm:"
 #: A clock may be ahead of ours by this much.
@@ -62,22 +60,18 @@ def starts_in_future(started_at: dt.datetime) -> bool:
 
 def sweeps(connection: sa.Connection, sweep_id: str | None = None) -> list[SweepInfo]:
     """Every sweep (or the one with this id), newest first; those that start in the future come last."""
-    query = sa.select(SWEEP).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
-    cells = sa.select(PLANNED.c.sweep_id, sa.func.count()).group_by(PLANNED.c.sweep_id)
-    trials = sa.select(TRIAL.c.sweep_id, sa.func.count()).group_by(TRIAL.c.sweep_id)
-    statuses = sa.select(RESULT.c.sweep_id, RESULT.c.status, sa.func.count()).group_by(
-        RESULT.c.sweep_id, RESULT.c.status
-    )
-    if sweep_id is not None:
-        query = query.where(SWEEP.c.id == sweep_id)
-        cells = cells.where(PLANNED.c.sweep_id == sweep_id)
-        trials = trials.where(TRIAL.c.sweep_id == sweep_id)
-        statuses = statuses.where(RESULT.c.sweep_id == sweep_id)
-    planned = {row[0]: row[1] for row in connection.execute(cells)}
-    recorded = {row[0]: row[1] for row in connection.execute(trials)}
+
+    def asked(column: sa.Column) -> sa.ColumnElement[bool]:
+        return sa.true() if sweep_id is None else column == sweep_id
+
+    def counts(*columns: sa.Column) -> sa.CursorResult:
+        return connection.execute(sa.select(*columns, sa.func.count()).where(asked(columns[0])).group_by(*columns))
+
+    planned, recorded = (dict(counts(table.c.sweep_id).all()) for table in (PLANNED, TRIAL))
     by_status: dict[str, dict[str, int]] = {}
-    for found, status, count in connection.execute(statuses):
+    for found, status, count in counts(RESULT.c.sweep_id, RESULT.c.status):
         by_status.setdefault(found, {})[status] = count
+    query = sa.select(SWEEP).where(asked(SWEEP.c.id)).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
     found = [
         SweepInfo(
             **{**row, "state": _state(row)},
@@ -228,9 +222,9 @@ def _plan(
          "overrides": (overrides or {}).get(row["key"])}
         for index, row in enumerate(rows)
     ]  # fmt: skip
-    for start in range(0, len(rows), _CHUNK):
-        connection.execute(insert(connection, CELL).on_conflict_do_nothing(), rows[start : start + _CHUNK])
-        connection.execute(sa.insert(PLANNED), planned[start : start + _CHUNK])
+    if rows:
+        connection.execute(insert(connection, CELL).on_conflict_do_nothing(), rows)
+        connection.execute(sa.insert(PLANNED), planned)
 
 
 def planned(connection: sa.Connection, sweep_id: str) -> list[Cell]:

@@ -170,8 +170,8 @@ class _Copy:
             if key not in self.positions:
                 new.append(row | {"overrides": row.get("overrides") and masked_db(row["overrides"])})
                 self.positions[key], taken[position] = position, key
-        for start in range(0, len(new), CHUNK):
-            self.connection.execute(sa.insert(PLANNED), new[start : start + CHUNK])
+        if new:
+            self.connection.execute(sa.insert(PLANNED), new)
         self.done.cells = len(new)
 
     def take_trials(self) -> set[tuple[str, str]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from effbench.cell import Cell, Status, Trial, digest, encodable
 from effbench.errors import StoreError
-from effbench.store.schema import TRIAL
+from effbench.store.schema import TRIAL, utc
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,13 +71,15 @@ def scalar(value: Any) -> Any:
 
 def instant(value: str | None) -> dt.datetime | None:
     """ISO 8601 text as an aware datetime (UTC where it names no zone); None for what is no time."""
-    if value is None:
-        return None
     try:
-        parsed = dt.datetime.fromisoformat(value)
+        return None if value is None else utc(dt.datetime.fromisoformat(value))
     except ValueError:
         return None
-    return parsed.replace(tzinfo=dt.UTC) if parsed.tzinfo is None else parsed.astimezone(dt.UTC)
+
+
+def artifact_folder(sweep_id: str, cell_key: str = "") -> str:
+    """The folder of a sweep's or a cell's artifacts, below `connect.artifact_home`."""
+    return f"artifacts/{sweep_id}/{cell_key[:12]}"
 
 
 def cell_row(cell: Cell) -> dict[str, Any]:

@@ -16,8 +16,9 @@ import effbench
 from effbench.cell import Cell, Trial
 from effbench.config import Config
 from effbench.errors import ConfigError, ResumeError, StoreError
-from effbench.store import artifacts, connect, liveness, secrets
+from effbench.store import connect, liveness, secrets
 from effbench.store.store import Store
+from effbench.store.values import artifact_folder
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import lock_folder, slots_of
 from effbench.sweeping.interpreters import Interpreter, cache_home, git_description, git_revision
@@ -187,10 +188,10 @@ def wanted_artifacts(
     """Return which artifacts the trial saves, and where; None after a cell's first round."""
     if not settings.artifacts or trial.round > 0:
         return None
-    name = artifacts.name_of(sweep_id, trial.run.cell.key)
+    name = artifact_folder(sweep_id, trial.run.cell.key)
     if trial.run.interpreter.given:  # next to those of the same cell under another
         name += f"-{environment_id}"
-    folder = (artifacts.home(settings.db) / name).absolute()
+    folder = (connect.artifact_home(settings.db) / name).absolute()
     return {"kinds": settings.artifacts, "folder": str(folder), "name": name}
 
 

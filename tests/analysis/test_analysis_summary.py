@@ -95,12 +95,6 @@ def test_figures():
     assert (found.speedup, found.memory_ratio, found.break_even_calls) == (None, None, None)
 
 
-def test_what_does_not_apply_is_none():
-    found = summarise([trial(latency_ms=4.0)], bs=2)
-    assert found.throughput_per_s == pytest.approx(500.0), "without a period it is that of the latency"
-    assert figures(found) == {}
-
-
 def test_speedup_with_an_interval():
     baseline = [trial(r, latency_ms=value) for r, value in enumerate((4.0, 4.2, 3.8))]
     own = [trial(r, latency_ms=value) for r, value in enumerate((2.0, 2.1, 1.9))]
@@ -151,13 +145,6 @@ def test_break_even():
     assert break_even_calls(1e9, 1.0 + 1e-15, 1.0) is None
 
 
-def test_memory_ratio_needs_both_sides():
-    baseline = [trial(peak_reserved_bytes=12)]
-    assert summarise([trial(peak_reserved_bytes=4)], bs=1, baseline=baseline).memory_ratio == 3.0
-    assert summarise([trial()], bs=1, baseline=baseline).memory_ratio is None
-    assert summarise([trial(peak_reserved_bytes=4)], bs=1, baseline=[trial()]).memory_ratio is None
-
-
 def test_values_that_are_no_numbers_never_crash():
     bad = trial(0, latency_ms=math.nan, latency_min_ms=math.inf, latency_p95_ms=0.0, period_ms=-1.0, rel_error=math.inf,
                 energy_mj=0.0, compile_s=math.nan, compile_cache="cold")  # fmt: skip
@@ -183,16 +170,7 @@ class TestReasons:
         assert found.unsteady_trials == 1
         assert found.bound == "launch"
 
-    @pytest.mark.parametrize(("compute", "memory", "label"), [(0.3, 0.1, "compute"), (0.1, 0.3, "memory")])
-    def test_a_busy_gpu_is_bound_by_the_larger_floor(self, compute, memory, label):
-        trials = self.trials(gpu_busy_ms=0.49, compute_floor_ms=compute, memory_floor_ms=memory)
-        assert summarise(trials, bs=1).bound == label
-
     def test_without_a_profile_nothing_is_claimed(self):
         trials = self.trials(gpu_busy_ms=None, kernels=None, flops=None, min_bytes=None)
         found = summarise(trials, bs=1)
         assert (found.gpu_busy_ms, found.gpu_idle_fraction, found.bound, found.roofline_fraction) == (None,) * 4
-
-    def test_the_period_has_its_interval(self):
-        found = summarise(self.trials(), bs=1)
-        assert found.period_ci_low_ms == found.period_ci_high_ms == pytest.approx(0.5)

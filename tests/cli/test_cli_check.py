@@ -1,16 +1,11 @@
 import json
 import shlex
-import subprocess
-import sys
-from pathlib import Path
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 from made_sweeps import a_cell, environment, steps
 
-from effbench.comparison.gate import command_for
-from effbench.comparison.verdicts import Change, Verdict
+from effbench.comparison import confirm as rerun
 
 EAGER, DEFAULT, GRAPH = (a_cell(mode) for mode in ("eager", "default", "cuda-graph"))
 FAST, SLOW = {"latency_ms": steps(1.0, 0.001)}, {"latency_ms": steps(1.1, 0.001)}
@@ -67,61 +62,17 @@ def test_exit_codes(checked, before, after, options, code, said):
     assert " ".join(said.split()) in " ".join(done.out.replace("│", " ").split())
 
 
-def test_what_is_shown_does_not_decide(checked):
-    done = checked({EAGER: FAST}, {EAGER: SLOW}, "--only", "broken")
-    assert done.code == 1
-    assert "▲ slower" not in done.out
-
-
 def test_each_regression_has_a_command_that_shows_it(checked, effbench):
     rule = "exceptions=[{mode: cuda-graph, floor: 0.5, reason: a b}]"
-    done = checked({EAGER: FAST, GRAPH: FAST}, {EAGER: SLOW, GRAPH: BROKEN}, "--set", rule)
+    half = {EAGER: FAST, GRAPH: FAST}, {a_cell(dtype="float16"): SLOW, a_cell("cuda-graph", dtype="float16"): BROKEN}
+    done = checked(*half, "--set", rule, "--across", "dtype", "--floor", "3%")
     assert done.code == 1
     assert "latency_ms slower: 1.00 ms → 1.10 ms" in done.out
     assert "status broken: degraded: CUDA graphs skipped: mutated inputs (ok before)" in done.out
     commands = [line.strip() for line in done.out.splitlines() if line.strip().startswith("effbench compare")]
-    assert len(commands) == 2
     shown = [effbench(*shlex.split(command)[1:]) for command in commands]
     assert [one.code for one in shown] == [0, 0]
-    assert "✗ broken" in shown[0].out
-    assert "▲ slower" in shown[1].out
-
-
-def test_the_command_accepts_what_the_check_accepted(checked, effbench):
-    done = checked({EAGER: FAST}, {a_cell(dtype="float16"): SLOW}, "--across", "dtype", "--floor", "3%")
-    assert done.code == 1
-    (command,) = [line.strip() for line in done.out.splitlines() if line.strip().startswith("effbench compare")]
-    assert "--across dtype" in command
-    assert "▲ slower" in effbench(*shlex.split(command)[1:]).out
-
-
-def test_the_command_says_what_the_check_said(checked, effbench):
-    """However many rows the check tests, and whatever else is slower: a p of 0.03 passes among many others that are
-    clear, and would not as one of the few rows of its own cell."""
-    faint = {"latency_ms": steps(1.0, 0.03)}, {"latency_ms": steps(1.078, 0.03)}
-    loud = [a_cell(bs=size) for size in (1, 2, 4, 16, 32, 64, 128, 256)]
-    quiet = dict.fromkeys(("period_ms", "gpu_busy_ms", "energy_mj"), 3.0)
-    twice = dict.fromkeys(quiet, 6.0)
-    before = {EAGER: faint[0]} | dict.fromkeys(loud, FAST | quiet)
-    after = {EAGER: faint[1]} | dict.fromkeys(loud, SLOW | twice)
-    done = checked(before, after, "--format", "json")
-    (row,) = [one for one in json.loads(done.out)["failing"] if one["cell_key"] == EAGER.key]
-    shown = json.loads(effbench(*shlex.split(row["command"])[1:], "--format", "json").out)["changes"]
-    assert {one["cell_key"] for one in shown} == {EAGER.key}
-    (latency,) = [one for one in shown if one["metric"] == "latency_ms"]
-    assert latency["verdict"] == "slower"
-    assert latency["p_value"] * len([one for one in shown if one["p_value"] is not None]) > 0.05
-    # of the metrics asked for, the command tests the same
-    done = effbench("check", "--baseline", "main", "--metric", "latency_ms", "--metric", "kernels")
-    (command,) = [line for line in done.out.splitlines() if EAGER.key[:12] in line]
-    assert "--metric latency_ms --metric kernels" in command
-    assert "period_ms" not in effbench(*shlex.split(command)[1:]).out
-
-
-def test_a_cell_that_failed_when_run_again_is_shown_where_it_failed():
-    row, sweep = Change("0123456789abcdef", "mlp", "latency_ms", Verdict.BROKEN), SimpleNamespace(id="after")
-    said = command_for(row, "before", sweep, "x.db", ["--floor", "3%"], {row.key: "again"})
-    assert said == "effbench ls --failures --sweep again --db x.db"
+    assert "✗ broken" in shown[0].out and "▲ slower" in shown[1].out
 
 
 def test_the_floor_of_the_command_line_wins(checked, effbench, tmp_path):
@@ -129,23 +80,11 @@ def test_the_floor_of_the_command_line_wins(checked, effbench, tmp_path):
     folder.mkdir(parents=True)
     (folder / "default.yaml").write_text("limits: {latency_ms: {floor: 20%}}\n")
     done = checked({EAGER: FAST}, {EAGER: SLOW})
-    assert done.code == 0
-    assert "limits: conf/check/default.yaml over effbench's defaults\n" in done.out
+    assert done.code == 0 and "limits: conf/check/default.yaml over effbench's defaults\n" in done.out
     done = effbench("check", "--baseline", "main", "--floor", "5%")
-    assert done.code == 1
-    assert "limits: conf/check/default.yaml over effbench's defaults, --floor 5%\n" in done.out
+    assert done.code == 1 and "defaults, --floor 5%\n" in done.out
     # a setting is the floor of what has none of its own
     assert effbench("check", "--baseline", "main", "--set", "floor=5%").code == 0
-    (command,) = [line for line in done.out.splitlines() if line.strip().startswith("effbench compare")]
-    assert "--floor 5%" in command
-
-
-def test_junit(checked, tmp_path):
-    done = checked({EAGER: FAST, DEFAULT: FAST}, {EAGER: SLOW}, "--junit", "out/junit.xml", "--only", "new")
-    assert done.code == 1
-    root = ElementTree.parse(tmp_path / "out" / "junit.xml").getroot()
-    assert root.get("failures") == "2"  # of all rows, whatever --only shows
-    assert [one.get("type") for one in root.iter("failure")] == ["slower", "missing"]
 
 
 def test_the_jobs_summary_is_appended(checked, tmp_path, monkeypatch):
@@ -157,43 +96,31 @@ def test_the_jobs_summary_is_appended(checked, tmp_path, monkeypatch):
     text = path.read_text()
     assert text.startswith("# of another step\n## ❌ effbench: check failed: 1 slower against main\n")
     assert "<img" not in text.partition("```sh")[0] + text.rpartition("```")[2]
-    row = next(line for line in text.splitlines() if line.startswith("| ▲ slower"))
-    assert "&lt;img" in row
-    assert row.count("|") == next(line for line in text.splitlines() if line.startswith("| verdict")).count("|")
+    head, row = (
+        next(line for line in text.splitlines() if line.startswith(f"| {one}")) for one in ("verd", "▲ slower")
+    )
+    assert "&lt;img" in row and row.count("|") == head.count("|")
     block = text.partition("```sh\n")[2].partition("\n```")[0].splitlines()
-    assert block[0].startswith("# <img src=x onerror=alert(1)> a|b bs=8 eager bfloat16: latency_ms slower")
-    assert block[1].startswith("effbench compare ")
-    assert len(block) == 2
+    assert [line[:8] for line in block] == ["# <img s", "effbench"]
 
 
-def test_markdown_is_a_section_for_a_pull_request(checked, effbench, tmp_path, monkeypatch):
+def test_markdown_is_a_section_for_a_pull_request(checked, tmp_path, monkeypatch):
     """Passed or not, what fails, the commands, what else changed: the same as in the job's summary."""
     summary = tmp_path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    other, third = a_cell(bs=64), a_cell(bs=128)
-    before = {EAGER: FAST, GRAPH: FAST, other: SLOW, third: ERROR}
-    done = checked(before, {EAGER: SLOW, GRAPH: BROKEN, other: FAST, third: OOM}, "--format", "markdown")
-    assert done.code == 1
-    assert done.out.rstrip() == summary.read_text().rstrip()
+    other = a_cell(bs=64)
+    done = checked({EAGER: FAST, GRAPH: FAST, other: SLOW}, {EAGER: SLOW, GRAPH: BROKEN, other: FAST}, "--format",
+                   "markdown")  # fmt: skip
+    assert done.code == 1 and done.out.rstrip() == summary.read_text().rstrip()
     lines = done.out.splitlines()
     assert lines[0] == "## ❌ effbench: check failed: 1 broken, 1 slower against main"
-    table = [line for line in lines if line.startswith("| ")]
-    assert [line.split(" | ")[0].strip("| ") for line in table if "---" not in line] == [
-        "verdict", "✗ broken", "▲ slower", "verdict", "▼ faster", "= same"
-    ]  # fmt: skip
-    assert "<details><summary>How to see each of them</summary>" in lines
-    assert "<details><summary>What fails nothing: 1 faster, 1 same</summary>" in lines
+    rows = [line.split(" | ")[0].strip("| ") for line in lines if line.startswith("| ") and "---" not in line]
+    assert rows == ["verdict", "✗ broken", "▲ slower", "verdict", "▼ faster"]
     assert done.out.count("<details>") == done.out.count("</details>") == 2
-    for line in lines:  # a table or a block inside of HTML needs an empty line around it
-        if line.startswith("<details>"):
-            assert lines[lines.index(line) + 1] == ""
     assert sum(line.startswith("effbench compare") for line in lines) == 2
-    assert any("limits: effbench&" in line or "limits: effbench's defaults" in line for line in lines)
     summary.unlink()
     assert checked({EAGER: FAST}, {EAGER: FAST}).code == 0
-    text = summary.read_text()
-    assert text.startswith("## ✅ effbench: check passed against main\n")
-    assert "<details>" not in text
+    assert summary.read_text().startswith("## ✅ effbench: check passed against main\n")
 
 
 def test_a_job_that_could_not_check_says_why_in_its_summary(made, effbench, tmp_path, monkeypatch):
@@ -208,35 +135,20 @@ def test_a_job_that_could_not_check_says_why_in_its_summary(made, effbench, tmp_
     )  # fmt: skip
 
 
-def test_a_summary_of_very_many_rows_stays_short(checked, monkeypatch, tmp_path):
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
-    cells = [a_cell(bs=size) for size in range(1, 61)]
-    assert checked(dict.fromkeys(cells, FAST), dict.fromkeys(cells, SLOW)).code == 1
-    text = (tmp_path / "summary.md").read_text()
-    assert text.count("| ▲ slower") == 50
-    assert "10 further rows are omitted here." in text
-
-
-def test_a_summary_that_cannot_be_written(checked, monkeypatch):
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "/proc/none/summary")
-    done = checked({EAGER: FAST}, {EAGER: FAST})
-    assert done.code == 2
-    assert "cannot write GITHUB_STEP_SUMMARY" in done.err
-
-
 def test_formats(checked, effbench, tmp_path):
-    assert checked({EAGER: FAST}, {EAGER: SLOW}).code == 1
+    done = checked({EAGER: FAST, DEFAULT: FAST}, {EAGER: SLOW}, "--junit", "out/junit.xml", "--only", "new")
+    assert done.code == 1 and "▲ slower" not in done.out
+    root = ElementTree.parse(tmp_path / "out" / "junit.xml").getroot()
+    assert root.get("failures") == "2", "of all rows, whatever --only shows"
+    assert [one.get("type") for one in root.iter("failure")] == ["slower", "missing"]
     done = effbench("check", "--baseline", "main", "--format", "json")
-    assert done.code == 1
-    (row,) = [one for one in json.loads(done.out)["changes"] if one["gates"]]
-    assert (row["metric"], row["verdict"]) == ("latency_ms", "slower")
+    whole = json.loads(done.out)
+    assert (done.code, whole["passed"], whole["baseline"]) == (1, False, "main")
+    assert [one["metric"] for one in whole["failing"]] == ["latency_ms", "status"]
+    assert [one["verdict"] for one in whole["changes"] if one["gates"]] == ["slower", "missing"]
     done = effbench("check", "--baseline", "main", "--format", "markdown", "--out", "comment.md")
     assert (done.code, done.out) == (1, "")
     assert "| ▲ slower |" in (tmp_path / "comment.md").read_text()
-    whole = json.loads(effbench("check", "--baseline", "main", "--format", "json").out)
-    assert (whole["passed"], whole["baseline"], whole["limits"]) == (False, "main", "effbench's defaults")
-    assert [one["metric"] for one in whole["failing"]] == ["latency_ms"]
-    assert "effbench compare" in effbench("check", "--baseline", "main", "--format", "junit").out
     done = effbench("check", "--baseline", "main", "--out", "x.txt")
     assert (done.code, done.out) == (2, "")
     assert not (tmp_path / "x.txt").exists()
@@ -290,61 +202,86 @@ def test_nothing_comparable(checked):
 
 
 def test_baselines_that_cannot_be_used(made, effbench):
-    def check(name="main"):
+    def refused(code, said, name="main"):
         done = effbench("check", "--baseline", name)
-        assert done.out == ""
-        assert done.err.count("\n") == 1
-        return done
+        assert (done.code, done.out, done.err.count("\n")) == (code, "", 1), done
+        assert said in done.err
 
-    empty = check()
-    assert empty.code == 3
-    assert "holds no sweep yet" in empty.err
+    refused(3, "holds no sweep yet")
     sweep = made.sweep({EAGER: FAST})
-    assert "no baseline 'main'" in check().err
-    assert check().code == 3
+    refused(3, "no baseline 'main'")
     effbench("baseline", "set", "main", sweep)
-    assert "nearest: main" in check("mian").err
-    itself = check()
-    assert itself.code == 2
-    assert "is the baseline 'main' itself" in itself.err
+    refused(3, "nearest: main", "mian")
+    refused(2, "is the baseline 'main' itself")
     unmeasured = made.sweep({EAGER: None}, state="running")
-    assert "has no trial yet" in check().err
+    refused(3, "has no trial yet")
     made.delete_sweep(unmeasured)
     made.sweep({EAGER: FAST})
     made.delete_sweep(sweep)
-    gone = check()
-    assert gone.code == 3
-    assert "gone from this database" in gone.err
+    refused(3, "gone from this database")
 
 
-def test_databases_that_cannot_be_used(made, effbench, tmp_path):
-    (tmp_path / "notes.txt").write_text("no database at all, only text that is longer than a header")
-    (tmp_path / "empty").write_bytes(b"")
-    for url, said in (("none.db", "no database at"), ("notes.txt", "not a database"), ("empty", "is empty"),
-                      (str(tmp_path), "is a folder"), ("mysql://x/y", "unknown database")):  # fmt: skip
-        done = effbench("check", "--baseline", "main", "--db", url)
-        assert (done.code, done.out) == (2, "")
-        assert said in done.err
-        assert not (tmp_path / "none.db").exists()
+# --- what a check says of what it did not judge, and where ---
 
 
-def test_without_a_baseline_to_name(made, effbench):
-    done = effbench("check")
+@pytest.fixture
+def two_gpus(made, effbench):
+    """`main` on an L40S, and a sweep on an L4 that is slow there and on an L40S."""
+    small, large = (environment(gpu_name=f"NVIDIA {name}") for name in ("L4", "L40S"))
+    assert effbench("baseline", "set", "main", made.sweep({EAGER: FAST}, env=large)).code == 0
+    sweep = made.sweep({EAGER: SLOW}, env=small)
+    made.sweep({EAGER: FAST}, env=large, into=sweep)
+
+
+def test_hardware_that_was_not_checked_is_named(two_gpus, effbench):
+    done = {}
+    for format in ("table", "markdown", "json", "csv", "junit"):
+        done[format] = effbench("check", "--baseline", "main", "--format", format)
+        assert done[format].code == 0
+        assert "NVIDIA L4" in (done[format].err if format == "csv" else done[format].out), format
+    assert "check passed against main; NVIDIA L4 not checked\n" in done["table"].out
+    assert json.loads(done["json"].out)["unchecked"] == ["NVIDIA L4"]
+    root = ElementTree.fromstring(done["junit"].out.encode())
+    assert root.find("testsuite[@name='NVIDIA L4']/testcase/skipped") is not None
+    assert int(root.get("skipped")) == len(list(root.iter("skipped")))
+
+
+def test_a_check_that_judged_nothing_says_so(checked):
+    done = checked({EAGER: ERROR, DEFAULT: ERROR}, {EAGER: ERROR, DEFAULT: OOM})
+    assert done.code == 0
+    assert done.out.endswith("check passed against main; 0 of 2 cells have figures to compare\n")
+
+
+@pytest.mark.parametrize("option", ["--junit", "--out"])
+def test_a_file_that_cannot_be_written_does_not_hide_the_verdict(
+    checked, effbench, made, tmp_path, monkeypatch, option
+):
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    format = ("--format", "markdown") if option == "--out" else ()
+    done = checked({EAGER: FAST}, {EAGER: SLOW}, option, "/proc/x/y", *format)
     assert done.code == 2
-    assert "--baseline" in done.err
+    assert "cannot write /proc/x/y" in done.err
+    assert summary.read_text().startswith("## ❌ effbench: check failed: 1 slower against main\n")
+    assert "not checked" not in summary.read_text()
 
 
-def test_as_a_process(made, tmp_path):
-    """The exit code is the process's, and nothing is printed beside what was asked for."""
-    first = made.sweep({EAGER: FAST})
-    made.sweep({EAGER: SLOW})
+def test_a_summary_that_cannot_be_written_costs_nothing_else(checked, tmp_path, monkeypatch):
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "/proc/x/summary.md")
+    done = checked({EAGER: FAST}, {EAGER: SLOW}, "--junit", "junit.xml")
+    assert (done.code, "cannot write GITHUB_STEP_SUMMARY" in done.err) == (2, True)
+    assert "check failed: 1 slower against main" in done.out
+    assert ElementTree.parse(tmp_path / "junit.xml").getroot().get("failures") == "1"
 
-    def run(*words):
-        root = Path(__file__).resolve().parents[2]
-        return subprocess.run([sys.executable, "-m", "effbench", *words], cwd=tmp_path, env={"PYTHONPATH": str(root)},
-                              capture_output=True, text=True)  # fmt: skip
 
-    assert run("baseline", "set", "main", first).returncode == 0
-    done = run("check", "--baseline", "main", "--format", "json")
-    assert (done.returncode, done.stderr) == (1, "")
-    assert json.loads(done.stdout)["counts"]["slower"] == 1
+def test_an_interrupted_confirmation_tells_what_the_sweep_showed(checked, tmp_path, monkeypatch):
+    def ctrl_c(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rerun, "confirm", ctrl_c)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    done = checked({EAGER: FAST}, {EAGER: SLOW}, "--confirm", "--junit", "junit.xml")
+    assert (done.code, done.err) == (130, "effbench: interrupted while confirming\n")
+    assert "note: the re-run was interrupted\n" in done.out
+    for said in (done.out, (tmp_path / "summary.md").read_text(), (tmp_path / "junit.xml").read_text()):
+        assert "neither confirmed nor refuted: the re-run was interrupted" in " ".join(said.split())

@@ -75,13 +75,6 @@ def test_only_an_earlier_output_is_replaced(two, effbench):
     assert (Path("out").read_text(), Path(DB).read_bytes(), leftovers()) == (NOTES, two, [])
 
 
-def test_what_was_swept_may_change_between_two_outputs(made, effbench):
-    for settings in ([{}], [{"x": 1}, {"x": 2}]):
-        made.sweep([EAGER, *(a_cell("default", settings=one) for one in settings)])
-        for form in ("csv", "json", "markdown"):
-            assert effbench("show", "--format", form, "--out", f"out.{form}").code == 0
-
-
 def test_files_of_the_same_format_that_others_wrote(two, effbench):
     for text in ('{"name": "app", "version": 1}', "[1, 2]", "a,b\n1,2\n", "\n\n", "<?xml?>\n<a/>", "{"):
         Path("out").write_text(text)

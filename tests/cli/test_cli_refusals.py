@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import sqlite3
 import sys
 
 import pytest
@@ -85,7 +84,14 @@ REFUSED = (
     (["-m", "protocol=quick,standard"], ["protocol", "holds for a whole sweep"]),
     (["-m", "sweep.name=a,b"], ["sweep", "holds for a whole sweep"]),
     (["rport"], ["unknown command 'rport'", "effbench report"]),
+    (["-m", "modle=tiny"], ["did you mean model?"]),
+    (["-m", "modle=eager,tiny"], ["did you mean mode?"]),
+    (["-m", "protocl=quick"], ["did you mean protocol?"]),
     (["bs=1", "rport"], ["'rport' is no override", "effbench report"]),
+    (["check=default", "model=tiny"], ["check is no part of a sweep"]),
+    (["+check=default", "model=tiny"], ["check is no part of a sweep"]),
+    (["model=tiny", "db=."], ["is a folder"]),
+    (["model=tiny", "db=oracle://there/x"], ["unknown database 'oracle'"]),
     (["-m", "bs=1", "word"], ["'word' is no override", "key=value"]),
     (["bs=="], ["'bs=='", "key=value"]),
     (["bs=["], ["'bs=['", "key=value"]),
@@ -126,20 +132,12 @@ def test_refused_once_the_modules_are_known(workshop):
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"),
-    [("modle=tiny", "model"), ("modle=eager,tiny", "mode"), ("moed=mlp", "model"), ("modle=3", "model"),
-     ("protocl=quick", "protocol"), ("bss=1", "bs")],
-)  # fmt: skip
-def test_the_setting_that_was_meant(word, meant, effbench, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    refused(effbench("-m", word), f"did you mean {meant}?")
-
-
-@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("- a\n- b\n", ["conf/model/mine.yaml must be a mapping", "got a list"]),
-        ("just text\n", ["conf/model/mine.yaml must be a mapping", "got text"]),
+        ("name: [unclosed\nmodule: 3\n", ["mine.yaml, line 2"]),
+        ("name: mine\nallow_nonfinite: perhaps\n", ["perhaps"]),
+        ("", ["model.module._target_"]),
         ("module: {_target_: torch.nn.Identity}\ninput: {x: {shape: [3]}}\n", ["mine.yaml", "did you mean inputs?"]),
         (
             "module: {_target_: torch.nn.Identity}\ninputs: {x: {shape: ['${nowhere}']}}\n",
@@ -169,25 +167,6 @@ def test_a_protocol_of_the_user_has_its_own_name(text, name, tmp_path, monkeypat
     assert [job.config["protocol"]["name"] for job in composed] == ["quick", name]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("name: [unclosed\nmodule: 3\n", ["mine.yaml, line 2"]),
-        ("name: mine\nmodul: {_target_: torch.nn.Identity}\n", ["modul"]),
-        ('name: mine\nmodule: {_target_: torch.nn.Identity}\ninputs: {x: {shape: ["${nowhere}"]}}\n', ["nowhere"]),
-        ("name: mine\nallow_nonfinite: perhaps\n", ["perhaps"]),
-        ("", ["model.module._target_"]),
-        ("- a\n- b\n", ["mine"]),
-    ],
-    ids=["syntax", "key", "interpolation", "type", "empty", "list"],
-)
-def test_a_yaml_of_the_user_that_is_wrong(cli, text, said):
-    folder = cli.folder / "conf" / "model"
-    folder.mkdir(parents=True)
-    (folder / "mine.yaml").write_text(text)
-    refused(cli.sweep("--config-dir", "conf", "model=mine"), *said)
-
-
 def test_a_yaml_of_the_user_that_hydra_would_not_read(cli):
     ships = command_line.config_folder() / "model" / "tiny.yaml"
     (cli.folder / "conf" / "model").mkdir(parents=True)
@@ -197,58 +176,6 @@ def test_a_yaml_of_the_user_that_hydra_would_not_read(cli):
     own.write_text(ships.read_text().replace("depth: 2", "depth: 3"))
     done = cli.sweep("--config-dir", "conf", "model=tiny", *cli.tiny)
     refused(done, "conf/model/tiny.yaml would not be read", "model=tiny itself", "rename it")
-
-
-class TestDatabases:
-    """No database that cannot be written is half used. Root may write anywhere, so read-only files are feigned."""
-
-    def test_a_folder(self, cli):
-        refused(cli.sweep("model=tiny", "db=."), "is a folder")
-
-    def test_below_a_file(self, cli):
-        (cli.folder / "file").write_text("text")
-        refused(cli.sweep("model=tiny", "db=file/x.db"), "file/x.db cannot be used")
-        assert (cli.folder / "file").read_text() == "text"
-
-    def test_not_a_database(self, cli):
-        (cli.folder / "notes.db").write_text("my notes " * 1000)
-        refused(cli.sweep("model=tiny", "db=notes.db"), "notes.db is not a database")
-        assert (cli.folder / "notes.db").read_text() == "my notes " * 1000
-
-    def test_of_another_program(self, cli):
-        with sqlite3.connect(cli.folder / "other.db") as connection:
-            connection.execute("CREATE TABLE songs (title)")
-        connection.close()
-        refused(cli.sweep("model=tiny", "db=other.db"), "another program", "songs")
-
-    def test_an_unknown_kind(self, cli):
-        refused(cli.sweep("model=tiny", "db=oracle://there/x"), "unknown database 'oracle'")
-
-    @pytest.mark.parametrize("what", ["file", "folder"])
-    def test_read_only(self, tmp_path, monkeypatch, capsys, what):
-        monkeypatch.chdir(tmp_path)
-        Store.open("kept/x.db", mode="write").close()
-        before = (tmp_path / "kept" / "x.db").read_bytes()
-        locked = tmp_path / "kept" / "x.db" if what == "file" else tmp_path / "kept"
-        real = os.access
-        monkeypatch.setattr(
-            os, "access", lambda path, mode: not (mode & os.W_OK and os.fspath(path) == os.path.relpath(locked))
-            and real(path, mode),
-        )  # fmt: skip
-        name = "kept/x.db" if what == "file" else "kept/new.db"
-        assert command_line.run(["model=tiny", f"db={name}"]) == 2
-        said = capsys.readouterr().err
-        assert name in said
-        assert "name another (db=URL, or --db URL of a command)" in said
-        assert (tmp_path / "kept" / "x.db").read_bytes() == before
-        assert [path.name for path in (tmp_path / "kept").iterdir()] == ["x.db"]
-
-
-def test_debugging_shows_the_traceback(cli):
-    done = cli.run_fresh("bs=0", env={"EFFBENCH_DEBUG": "1"})
-    assert done.code != 0
-    assert "Traceback" in done.err
-    assert "ConfigError: bs must be at least 1" in done.err
 
 
 def test_text_that_the_terminal_cannot_show_does_not_end_a_command(monkeypatch):

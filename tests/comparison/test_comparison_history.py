@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from made_history import GPU, Made, latencies, noisy
 
 from effbench.analysis.environments import changes_between
 from effbench.analysis.limits import limits_of
 from effbench.comparison.events import SeriesId, event_id
-from effbench.comparison.history import DEFAULT_METRICS, judgeable, place_of
+from effbench.comparison.history import place_of
 from effbench.comparison.verdicts import STATUS
 
 STEP = noisy(15) + noisy(15, 1.1, seed=1)
@@ -61,30 +60,6 @@ def test_recent():
     assert (event.kind, event.after, event.alarms, event.low) == ("recent", "s020", False, None)
 
 
-def test_a_sweep_of_scattered_trials_counts_less():
-    def judged(high):
-        made = Made()
-        for place, value in enumerate(noisy(20)):
-            poor = 10 <= place < 14
-            bound = high if poor else 1.005
-            made.sweep().result(
-                latency_ms=value * (1.05 if poor else 1), latency_ci_low_ms=value / bound,
-                latency_ci_high_ms=value * bound,
-            )  # fmt: skip
-        return made.judge("latency_ms").events
-
-    assert len(judged(1.005)) == 2 and judged(2.0) == []
-
-
-def test_newest_and_worst_first():
-    made = Made()
-    for place in range(40):
-        made.sweep()
-        for cell, at, factor in (("old", 10, 2.0), ("mild", 20, 1.1), ("bad", 20, 1.5), ("good", 20, 0.5)):
-            made.result(cell, latency_ms=noisy(40)[place] * (factor if place >= at else 1))
-    assert [event.series.cell_key for event in made.judge().events] == ["bad", "mild", "good", "old"]
-
-
 def test_another_machine_or_interpreter_is_another_series():
     made = Made()
     made.environment("b", gpu_name="NVIDIA A100")
@@ -127,20 +102,6 @@ def test_what_coincides():
     for place, value in enumerate(STEP):
         made.sweep().result(environment="b" if place >= 16 else "a", latency_ms=value)
     assert made.judge().events[0].with_ == ()
-
-
-def test_what_the_levels_of_a_flapping_series_go_with():
-    for hosts, software in ((False, False), (True, False), (False, True), (True, True)):
-        made = Made()
-        made.environment("b", torch_version="2.13")
-        for number in range(24):
-            odd = number % 2 == 1
-            made.sweep(**({"host": {"hostname": "other"}} if odd and hosts else {}))
-            figures = {"latency_ms": 1.1, "kernels": 3} if odd else {"latency_ms": 1.0, "kernels": 2}
-            made.result(environment="b" if odd and software else "a", **figures)
-        expected = (("host node | other",) * hosts) + (("torch 2.11 | 2.13",) * software)
-        found = {one.series.metric: one.with_ for one in made.judge().of("flapping")}
-        assert found == {"latency_ms": expected, "kernels": expected}
 
 
 def test_exact_metrics():
@@ -221,15 +182,6 @@ def test_new_and_dead():
     assert [(one.series.cell_key, one.before) for one in found.of("dead")] == [("dead", "s005")]
 
 
-def test_little_data():
-    found = Made().judge()
-    assert (found.events, found.states, found.others, found.sweeps) == ([], {}, [], [])
-    found = latencies([1.0]).judge()
-    assert found.events == found.others == [] and set(found.states.values()) == {"short"}
-    assert set(DEFAULT_METRICS) <= set(judgeable())
-    assert "flops" not in judgeable() and "throughput_per_s" not in judgeable()
-
-
 # --- acknowledgements and exceptions ---
 
 
@@ -251,18 +203,6 @@ def test_an_acknowledgement_holds_within_one_sweep():
     # by the sweeps of the series
     values = [*noisy(10), *[None] * 10, *noisy(10, 1.1, 1)]
     assert latencies(values).judge(acknowledged=[ack("s009")]).events[0].acknowledged == "known"
-
-
-def test_it_holds_wherever_noise_lets_the_change_be():
-    """What a few more sweeps would move it to."""
-    random = np.random.default_rng(1)
-    made = latencies(list(np.exp(random.normal(0, 0.03, 40) + np.repeat([0, math.log(1.06)], 20))))
-    (event,) = made.judge().events
-    places = [int(one[1:]) for one in (event.earliest, event.after, event.latest)]
-    assert places[0] <= places[1] <= places[2] and places[2] - places[0] >= 2
-    for at in range(40):
-        (event,) = made.judge(acknowledged=[ack(f"s{at:03}")]).events
-        assert (event.acknowledged is not None) is (places[0] - 1 <= at <= places[2] + 1), at
 
 
 def test_each_holds_for_one_change():

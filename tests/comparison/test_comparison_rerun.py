@@ -88,16 +88,3 @@ def test_another_software_than_the_baselines_is_not_held_against(again):
     judged, (row,) = again(SLOW, FAST, old_env=environment(flags=OLD_FLAGS, torch_version="2.99"))
     assert (row.verdict, "in turns" in row.reason) == ("slower", False)
     assert any("is not what it was (torch_version 2.13.0 → 2.99)" in note for note in judged.notes)
-
-
-def test_degraded_all_along_is_no_failure(again, made):
-    skipped = {"status": "degraded", "reason": "skipped"}
-    first, second = made.sweep({CELL: {**FAST, **skipped}}), made.sweep({CELL: {**SLOW, **skipped}})
-    env = environment(flags={"interpreter": "here"})
-    rerun = made.sweep({CELL: {**SLOW, **skipped}}, env=env)
-    with Store.open(made.path) as store:
-        compared = compare_sweeps(store, *map(store.find_sweep, (first, second)), limits_of({}))
-        flagged = [change for change in compared.changes if change.gates]
-        half = load(store, store.find_sweep(rerun))
-    judged = judged_again(compared, flagged, half, {HERE: env.id}, Origin(None, "why"), HERE)
-    assert [one.verdict for one in judged.changes if one.gates] == ["slower"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from made_sweeps import H200, a_cell, environment
 
-from effbench.comparison.sides import Side, differences, machine_of, on_one_machine, pairs_of, partners_of, without
+from effbench.comparison.sides import Side, differences, machine_of, on_one_machine, pairs_of
 from effbench.errors import NothingFoundError, UsageError
 from effbench.store.sides import CellResult
 from effbench.store.values import cell_row
@@ -30,17 +30,6 @@ def a_side(cells, envs=HERE, title="before", measured=None, **facts):
 def pairs(old, new, across=()):
     old, new = on_one_machine(old, new, across)
     return pairs_of(old, new, {key: key[:6] for side in (old, new) for key in side.cells}, across)
-
-
-def test_cells_are_matched_by_their_keys():
-    old, new = a_side([EAGER, DEFAULT]), a_side([DEFAULT, GRAPH], title="after")
-    found = {pair.key: pair for pair in pairs(old, new)}
-    assert [found[cell.key].why for cell in (EAGER, DEFAULT, GRAPH)] == ["not in the plan", None, None]
-    assert found[EAGER.key].after is found[GRAPH.key].before is None
-    assert found[DEFAULT.key].about == {
-        "model": "mlp", "bs": 8, "mode": "default", "dtype": "bfloat16", "phase": "inference", "device": "cuda",
-        "hardware": H200,
-    }  # fmt: skip
 
 
 def test_planned_cells_that_were_not_measured_say_so():
@@ -81,22 +70,6 @@ def test_what_cannot_be_compared_says_why():
             pairs(old, new)
 
 
-def test_differences_can_be_accepted():
-    old = a_side([EAGER])
-    for across, new in (
-        ("dtype", a_side([a_cell(dtype="float16")])),
-        ("numerics", a_side([a_cell(numerics={"tf32": True})])),
-        ("hardware", a_side([EAGER], [A100])),
-    ):
-        (pair,) = pairs(old, new, (across,))
-        assert (pair.key, pair.after) == (EAGER.key, CellResult("ok"))
-    assert pair.about["hardware"] == "NVIDIA A100"
-    assert differences(old, new, ())[0] == "gpu_name NVIDIA H200 → NVIDIA A100"
-    old, new = a_side([a_cell(dtype="float16"), EAGER]), a_side([a_cell(numerics={"tf32": True}), DEFAULT])
-    assert differences(old, new, ["dtype", "numerics"]) == ["dtype float16 → bfloat16", "numerics.tf32 False → True"]
-    assert differences(old, new, ["hardware"]) == differences(old, old, ["dtype", "numerics"]) == []
-
-
 def test_machines():
     assert machine_of(row(environment(gpu_name=None, cpu_name="EPYC")))[0] == "EPYC"
     # of several GPUs the shared one counts
@@ -124,15 +97,3 @@ def test_differences_list_software_first():
     here, there = (a_side([EAGER], host={**host, **more}) for more in ({}, {"hostname": "b", "effbench": "0.2.0"}))
     assert differences(here, there, ()) == ["host a → b", "effbench 0.1.0 → 0.2.0"]
     assert differences(a_side([EAGER]), there, ()) == []  # a sweep that does not record where it ran
-
-
-def test_cells_without_a_parameter():
-    params = cell_row(EAGER)["params"]
-    assert without(params, ["dtype"]) == without(cell_row(a_cell(dtype="float32"))["params"], ["dtype"])
-    assert without(params, ["numerics"]) == without({**params, "numerics": {"tf32": True}}, ["numerics"])
-    assert without(params, ["numerics.tf32"]) != without(params, ["dtype"])
-    cells = [a_cell(dtype=name) for name in ("float32", "float16")]
-    old, new = {EAGER.key: cell_row(EAGER)}, {cell.key: cell_row(cell) for cell in cells}
-    assert partners_of(old, new, ("dtype",)) == {EAGER.key: cells[0].key}
-    assert partners_of(new, old, ("dtype",)) == {cells[0].key: EAGER.key}
-    assert partners_of(old, new, ()) == {}

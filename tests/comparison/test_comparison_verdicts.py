@@ -2,38 +2,26 @@
 
 import itertools
 import math
-import random
 
 import pytest
 from made_pairs import ABOUT, only, pair, side
 from made_sweeps import MIB, spread, steps
 
 from effbench.analysis.limits import limits_of
-from effbench.cell import FAILURES, SEVERITY, Status
+from effbench.cell import Status
 from effbench.comparison.verdicts import (
-    CLASSES,
     FAILING,
     STATUS,
-    Change,
     Pair,
     Verdict,
     gives_figures,
     judge,
-    ordered,
     record,
-    verdict_of,
     verdict_of_statuses,
 )
 from effbench.store.sides import CellResult
 
 # --- statuses ---
-
-
-def test_every_status_has_a_class():
-    assert set(CLASSES) == set(Status)
-    assert {status for status in Status if CLASSES[status] == max(CLASSES.values())} == FAILURES
-    ranks = [CLASSES[status] for status in reversed(SEVERITY)]
-    assert ranks == sorted(ranks)
 
 
 def test_lost_figures_are_broken_and_new_ones_fixed():
@@ -106,31 +94,6 @@ def test_a_time_against_a_floor_of_two_percent():
     assert (noisy.verdict, noisy.gates) == (Verdict.AMBIGUOUS, False) and noisy.smallest_slowdown > 0.2
 
 
-def test_the_verdict_on_a_ratio():
-    for ratio, low, high, significant, verdict in (
-        (1.05, 1.01, 1.09, True, "slower"), (1.05, 1.01, 1.09, False, "ambiguous"), (0.95, 0.91, 0.99, True, "faster"),
-        (1.0, 0.99, 1.01, False, "same"), (1.0, 0.97, 1.01, False, "ambiguous"), (1.5, None, None, True, "ambiguous"),
-    ):  # fmt: skip
-        assert verdict_of(ratio, low, high, significant) == verdict
-
-
-def test_the_floor_is_the_users():
-    before, after = steps(1.0, 0.001), steps(1.05, 0.001)
-    assert only(before, after, "latency_ms", {"floor": "6%"}).verdict is Verdict.SAME
-    by_metric = {"limits": {"latency_ms": {"floor": 0.06}}}
-    assert only(before, after, "latency_ms", by_metric).verdict is Verdict.SAME
-    assert only(before, after, "period_ms", by_metric).verdict is Verdict.SLOWER
-
-
-def test_a_noise_threshold_raises_the_floor_of_its_own_cell_and_metric():
-    cells = [pair(side(latency_ms=steps(1, 0.001)), side(latency_ms=steps(1.05, 0.001)), key) for key in "ab"]
-    found = judge(cells, limits_of({}), lambda key, metric: 0.1 if (key, metric) == ("a", "latency_ms") else 0.0)
-    assert {one.key: (one.verdict, one.limit, one.floor) for one in found} == {
-        "a": ("ambiguous", 0.1, 0.02),
-        "b": ("slower", 0.02, 0.02),
-    }
-
-
 def test_a_change_beyond_the_floor_but_inside_the_threshold_is_ambiguous():
     for factor, noise, verdict, said in (
         (1.01, 0.001, "same", False),  # within the floor
@@ -163,20 +126,16 @@ def test_no_spread_and_one_trial():
 
 def test_three_hundred_unchanged_cells_and_twenty_slow_ones():
     """0.5 % of noise between processes: no unchanged cell is called changed, all slowdowns of 5 % are found."""
-    draw = random.Random(20261121)
-    cells = [
-        pair(*(side(latency_ms=[1 + draw.gauss(0, 0.005) for _ in range(5)]) for _ in "ab"), str(n)) for n in range(300)
-    ]
-    verdicts = [change.verdict for change in judge(cells, limits_of({}))]
-    assert {*verdicts} <= {Verdict.SAME, Verdict.AMBIGUOUS} and verdicts.count(Verdict.SAME) > 290
-    found = judge(cells, limits_of({"floor": 0}))  # the correction alone
-    assert sum(one.verdict in (Verdict.SLOWER, Verdict.FASTER) for one in found) <= 2
-    slow = [
-        pair(side(latency_ms=spread(1, 0.005, seed=n)), side(latency_ms=spread(1.05, 0.005, seed=n + 999)), f"s{n}")
-        for n in range(20)
-    ]
-    found = {one.key: one.verdict for one in judge([*slow, *cells], limits_of({}))}
-    assert all(found[f"s{n}"] is Verdict.SLOWER for n in range(20))
+
+    def cells(kind, count, factor):
+        return [
+            pair(side(latency_ms=spread(1, 0.005, seed=n)), side(latency_ms=spread(factor, 0.005, seed=n + 999)), kind)
+            for n in range(count)
+        ]
+
+    changes = judge([*cells("same", 300, 1), *cells("slow", 20, 1.05)], limits_of({}))
+    assert {one.verdict for one in changes if one.key == "same"} <= {Verdict.SAME, Verdict.AMBIGUOUS}
+    assert {one.verdict for one in changes if one.key == "slow"} == {Verdict.SLOWER}
 
 
 def test_the_correction_is_over_all_cells_that_are_not_ignored():
@@ -336,18 +295,3 @@ def test_exceptions():
     floor = {"exceptions": [{"model": "m*", "floor": 0.2, "reason": "shared runner"}]}
     change = only(steps(1, 0.001), steps(1.1, 0.001), "latency_ms", floor)
     assert (change.verdict, change.limit, change.reason) == ("same", 0.2, "by exception: shared runner")
-
-
-def test_what_matters_most_comes_first():
-    rows = (("a", "latency_ms", "same", 1.0), ("b", "latency_ms", "slower", 1.1), ("c", "latency_ms", "slower", 1.5),
-            ("d", STATUS, "missing", None), ("e", STATUS, "broken", None), ("f", "latency_ms", "faster", 0.5),
-            ("g", "latency_ms", "ambiguous", None), ("h", STATUS, "new", None),
-            ("i", STATUS, "fixed", None))  # fmt: skip
-    changes = [Change(key, key, metric, Verdict(verdict), ratio=ratio) for key, metric, verdict, ratio in rows]
-    assert [one.key for one in ordered(changes)] == list("ecbdgifha")
-
-
-def test_only_the_metrics_asked_for():
-    cell = pair(side(latency_ms=[1.0] * 5, period_ms=[1.0] * 5), side(latency_ms=[2.0] * 5, period_ms=[2.0] * 5))
-    assert [one.metric for one in judge([cell], limits_of({"metrics": ["period_ms"]}))] == ["period_ms"]
-    assert judge([], limits_of({})) == []

@@ -9,7 +9,7 @@ import pages
 
 import effbench.experiments
 from effbench.experiments.definition import Claim
-from effbench.store.verdicts import ClaimVerdict
+from effbench.store.decisions import ClaimVerdict
 
 PAGE = pages.pages()["experiments.md"]
 

@@ -99,7 +99,10 @@ def snippets():
 def test_python(block, results, capsys):
     names: dict = {}
     exec(compile(block.text, block.page, "exec"), names)
-    assert any(len(value) for name, value in names.items() if name in ("frame", "samples"))
+    assert all(len(value) for name, value in names.items() if name in ("frame", "samples"))
+    if "entropy" in names:  # a check of the doctor
+        (finding,) = names["entropy"](None)
+        assert finding.level in ("good", "warning")
 
 
 @pytest.mark.parametrize("refusal", pages.refusals(), ids=lambda refusal: refusal.command)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import shutil
 import warnings
-from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -92,32 +91,17 @@ def test_facts_are_plain():
 @pytest.mark.filterwarnings("default::DeprecationWarning")
 def test_torchscript():
     facts = torchscript.warnings(CPU)
-    assert facts["script_and_trace_are_deprecated"]
-    assert "torch.compile" in facts["functions"]["script"]["warnings"][0]
+    assert facts["script_and_trace_are_deprecated"] and not torchscript.is_deprecated(["script"])
     assert all(one["error"] is None for one in facts["functions"].values())
-    other = torchscript.warned_by(lambda: warnings.warn("slow\nvery", UserWarning, stacklevel=1))
-    assert (other["is_deprecated"], other["warnings"]) == (False, ["UserWarning: slow"])
-    assert torchscript.warned_by(lambda: warnings.warn("f is deprecated", FutureWarning, stacklevel=1))["is_deprecated"]
-    assert not torchscript.is_deprecated(["script"])
+    for kind, message in ((UserWarning, "slow"), (FutureWarning, "f is deprecated")):
+        found = torchscript.warned_by(lambda kind=kind, message=message: warnings.warn(message, kind, stacklevel=1))
+        assert found["is_deprecated"] is (kind is FutureWarning)
     for facts in torchscript.saved(CPU, width=8).values():
         assert facts["outputs_equal_bit_for_bit"] is True and facts["largest_difference"] == 0
         assert min(facts["before_saving_ms"], facts["after_loading_ms"], facts["file_bytes"]) > 0
-    module = torchscript.Net(8).requires_grad_(False)
-
-    def load(path, map_location):
-        loaded = torch.jit.load(path, map_location=map_location)
-        next(loaded.parameters()).add_(0.5)
-        return loaded
-
-    facts = torchscript.round_trip(torch.jit.script(module), module, torch.randn(2, 8), CPU, load=load)
-    assert facts["outputs_equal_bit_for_bit"] is False and facts["largest_difference"] > 0
 
 
 def test_operators_are_counted():
-    facts = operators.registry(CPU)
-    assert 100 < facts["prims"] <= facts["prims_with_those_of_inductor"] < 300
-    assert facts["core_aten_names"] < facts["aten_public_functional_names"] < facts["aten_names"]
-    assert facts["aten_names"] < facts["aten_overloads"] and facts["jit_prim_names"] != facts["prims"]
     with torch.library._scoped_library("counted_here", "DEF") as library:
         library.define("add(Tensor x) -> Tensor")
         library.define("add.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)")
@@ -146,10 +130,7 @@ def test_in_place_breaks_backward_where_the_value_was_saved():
     assert {name for name, one in facts.items() if not one["backward_works"]} == {
         "multiply_what_sigmoid_saved", "add_to_what_exp_saved", "change_a_leaf"
     }  # fmt: skip
-    saved = facts["multiply_what_sigmoid_saved"]
-    assert saved["error_type"] == "RuntimeError" and "modified by an inplace operation" in saved["error"]
-    for name in ("multiply_a_sum", "relu_of_a_product"):
-        assert facts[name]["gradient_equals_out_of_place"] is True
+    assert facts["relu_of_a_product"]["gradient_equals_out_of_place"] is True
     wrong = storage.gradients(lambda x: (x.detach() * 2 + x).sum(), lambda x: (x * 3).sum(), CPU)
     assert wrong["backward_works"] and not wrong["gradient_equals_out_of_place"]
 
@@ -186,11 +167,7 @@ def test_weights():
         assert tuple(facts[name] for name in (*follows, *stale)) == expected, capture
     facts = observe(by_address)
     assert facts["in_place"]["replay"] == facts["in_place"]["eager_now"] != facts["in_place"]["eager_before"]
-    assert facts["rebinding"]["replay"] == facts["rebinding"]["eager_before"] != facts["rebinding"]["eager_now"]
-    assert facts["address_changed_by_rebinding"] and facts["capturing_again_follows_rebinding"]
-    assert facts["replay_dtype_after_dtype_change"] == "torch.float32"
-    assert facts["eager_dtype_after_dtype_change"] == "torch.bfloat16"
-    assert facts["capturing_again_follows_dtype_change"]
+    assert facts["capturing_again_follows_rebinding"] and facts["capturing_again_follows_dtype_change"]
 
 
 def test_padding():
@@ -256,26 +233,9 @@ def test_seconds_of_recompiling():
 
 
 @pytest.mark.slow
-def test_where_needs_no_break():
-    facts = control_flow.branch(CPU)
-    branch, where = facts["if"], facts["where"]
-    assert (branch["graphs_for_one_input"], branch["graph_breaks"], len(branch["reasons"])) == (2, 1, 1)
-    assert branch["fullgraph_succeeded"] is False
-    assert branch["fullgraph_error_type"] in ("Unsupported", "UserError")
-    assert (where["graphs_for_one_input"], where["graph_breaks"], where["reasons"]) == (1, 0, [])
-    assert where["fullgraph_succeeded"] and branch["outputs_equal_eager"] and where["outputs_equal_eager"]
-    for x in (torch.ones(2, 3), -torch.ones(2, 3)):
-        assert torch.equal(control_flow.Branch()(x), control_flow.Where()(x))
-
-
-@pytest.mark.slow
 def test_capture_methods():
     methods = control_flow.methods(CPU)
-    trace, fx = methods["jit_trace"], methods["fx_symbolic_trace"]
-    assert {name: one["baked_in"] for name, one in trace.items()} == dict.fromkeys(control_flow.MODULES, True)
-    assert trace["branch"]["outputs"] == [[2.0, 2.0], [-2.0, -2.0]]
-    assert trace["branch"]["eager_outputs"] == [[2.0, 2.0], [-4.0, -4.0]]
-    assert "Python boolean" in trace["branch"]["warnings"][0]
+    assert {name for name, one in methods["jit_trace"].items() if one["baked_in"]} == set(control_flow.MODULES)
     for method in ("jit_script", "dynamo", "lazy_tensors"):
         for name in control_flow.MODULES:
             one = methods[method][name]
@@ -283,106 +243,52 @@ def test_capture_methods():
     for method in ("fx_symbolic_trace", "make_fx", "make_fx_symbolic"):
         refused = methods[method]["branch"]
         assert refused["captured"] is False and refused["error_type"] and "follows_its_input" not in refused
-    assert fx["loop"]["captured"] is False
-    assert methods["make_fx"]["loop"]["baked_in"], "a loop over rows is unrolled without a word"
-    branch = methods["dynamo"]["branch"]
-    assert branch["graph_breaks"] == 1 and branch["graphs_of_both"] > branch["graphs_of_the_first"] >= 2
-    assert methods["dynamo"]["loop"]["graph_breaks"] == 0
-    lazy = methods["lazy_tensors"]["branch"]
-    first, second = lazy["traces_compiled_in_each_pass"]
-    assert first > 0 == second and lazy["traces_reused_in_each_pass"][1] > 0
+    assert methods["dynamo"]["branch"]["graph_breaks"] == 1 and methods["dynamo"]["loop"]["graph_breaks"] == 0
 
 
-class OnesRows(nn.Module):
-    """Its result depends on the number of rows: Dynamo has to know it."""
-
-    def forward(self, x):
-        return x * 2 if x.shape[0] == 3 else x + 1
-
-
-@pytest.mark.slow
-def test_recompilations():
-    facts = shapes.sizes(CPU)
-    found = {name: one["compilations"] for name, one in facts["dynamic"].items()}
-    assert found == {"none": 2, "true": 1, "false": 6, "marked": 1}
-    assert facts["dynamic"]["false"]["compilations_after_each_size"] == [1, 2, 3, 4, 5, 6]
-    assert len(facts["dynamic"]["false"]["recompile_reasons"]) == 5
-    assert "size mismatch" in facts["dynamic"]["none"]["recompile_reasons"][0]
-    assert facts["mark_dynamic_takes_index"] and not facts["mark_dynamic_takes_dim"]
-    found = shapes.compilations(CPU, (2, 3, 4, 5), 4, dynamic=True, module=OnesRows())
-    assert found["compilations"] == 2 and found["outputs_equal_eager"], "a module that asks for its size"
-    assert shapes.compilations(CPU, (3, 3, 3), 4, dynamic=False)["compilations"] == 1
-    facts = shapes.compilations(CPU, (3, 4), 4, mark=lambda x: torch._dynamo.mark_dynamic(x, 0), module=OnesRows())
-    assert "ConstraintViolation" in facts["failed_sizes"]["3"]["error_type"], "a mark that does not hold is told"
-
-
-@pytest.mark.slow
-def test_the_limit_sends_later_shapes_to_eager():
-    facts = shapes.limit(CPU)
-    assert (facts["compiled_sizes"], facts["eager_sizes"]) == ([2, 3, 4], [5, 6, 7])
-    assert facts["limit_sends_later_shapes_to_eager"] and facts["nothing_is_evicted"]
-    assert facts["cache_size_limit_is_the_same_setting"] and "recompile_limit" in facts["log"][0]
-    assert facts["fullgraph_error_type"] == "FailOnRecompileLimitHit"
-    facts = shapes.limit(CPU, limit=8)
-    assert facts["eager_sizes"] == [] and not facts["limit_sends_later_shapes_to_eager"]
-    assert facts["fullgraph_succeeded"] and facts["log"] == []
+CUSTOM, NATIVE = ({"activation": path, "experts": path} for path in ("custom", "native"))
+#: Of each check, facts by their dotted names.
+OBSERVED = {
+    "branch": (control_flow.branch, {
+        "if.graphs_for_one_input": 2, "if.graph_breaks": 1, "if.fullgraph_succeeded": False,
+        "where.graphs_for_one_input": 1, "where.graph_breaks": 0, "where.fullgraph_succeeded": True,
+        "if.outputs_equal_eager": True, "where.outputs_equal_eager": True,
+    }),
+    "sizes": (shapes.sizes, {
+        "dynamic.none.compilations": 2, "dynamic.true.compilations": 1, "dynamic.marked.compilations": 1,
+        "dynamic.false.compilations_after_each_size": [1, 2, 3, 4, 5, 6],
+        "mark_dynamic_takes_index": True, "mark_dynamic_takes_dim": False,
+    }),
+    "limit": (shapes.limit, {
+        "compiled_sizes": [2, 3, 4], "eager_sizes": [5, 6, 7], "limit_sends_later_shapes_to_eager": True,
+        "nothing_is_evicted": True,
+    }),
+    "no limit": (lambda device: shapes.limit(device, limit=8), {
+        "eager_sizes": [], "limit_sends_later_shapes_to_eager": False,
+    }),
+    "reset": (dynamo.reset, {"reset_clears_the_counters": False, "clear_clears_the_counters": True}),
+    "no reset": (lambda device: dynamo.observe_reset(device, lambda: None), {"compiled_again_after_reset": False}),
+    "log level": (dynamo.level, {"log_level_exists": False, "log_level_can_be_set": False}),
+    "inductor": (inductor.triton, {
+        "cuda.unsupported": "Inductor for a GPU needs CUDA, and this runs on cpu", "cpu.compiles": True,
+        "cpu.output_equals_eager": True, "cpu.kernels_in_cpp": True, "cpu.kernels_in_triton": False,
+    }),
+    "swap": (sglang.swap, {
+        "eager_before": CUSTOM, "compiled_without_a_swap": CUSTOM, "eager_after_failure": CUSTOM,
+        "compiled_for_one_token": NATIVE, "compiled_for_two_tokens": {"activation": "native", "experts": "custom"},
+        "output_for_one_token_equals_eager": True, "output_for_two_tokens_equals_eager": True,
+        "compiling_failed": True, "restored_after_failure": True, "restored_after_compiling": True,
+    }),
+}  # fmt: skip
 
 
 @pytest.mark.slow
-def test_dynamos_counters_and_log_level():
-    facts = dynamo.reset(CPU)
-    assert facts["reset_clears_the_counters"] is False
-    assert facts["counters_before"] == facts["counters_after_reset"]
-    assert facts["counters_before"]["stats"]["unique_graphs"] == 2
-    assert facts["compiled_again_after_reset"] and facts["clear_clears_the_counters"]
-
-    def thorough():
-        torch._dynamo.reset()
-        counters.clear()
-
-    assert dynamo.observe_reset(CPU, thorough)["reset_clears_the_counters"] is True
-    assert dynamo.observe_reset(CPU, lambda: None)["compiled_again_after_reset"] is False
-    facts = dynamo.level(CPU)
-    assert facts["log_level_exists"] is False and facts["log_level_can_be_set"] is False
-    assert facts["read_error_type"] == "AttributeError" and facts["set_logs_changes_the_level"] is True
-    facts = dynamo.observe_log_level(SimpleNamespace(log_level=20, log_file=None, other=1))
-    assert facts["log_level_exists"] and facts["log_level_can_be_set"]
-    assert facts["settings_about_logging"] == ["log_file", "log_level"]
-
-
-@pytest.mark.slow
-def test_inductor_compiles_for_the_cpu_without_triton():
-    facts = inductor.triton(CPU)
-    assert facts["cuda"] == {"unsupported": "Inductor for a GPU needs CUDA, and this runs on cpu"}
-    found = facts["cpu"]
-    assert found["succeeded"] and found["compiles"] and found["output_equals_eager"]
-    assert (found["triton_is_found"], found["kernels_in_cpp"], found["kernels_in_triton"]) == (False, True, False)
-
-
-@contextmanager
-def careless(module, tokens):
-    """Restores only where all went well."""
-    layers = [layer for layer in module.modules() if isinstance(layer, sglang.TwoPaths)]
-    for layer in layers:
-        layer.native = True
-    yield []
-    for layer in layers:
-        layer.native = False
-
-
-@pytest.mark.slow
-def test_native_code_stands_in_while_compiling():
-    custom, native = ({"activation": path, "experts": path} for path in ("custom", "native"))
-    facts = sglang.swap(CPU)
-    assert facts["eager_before"] == facts["compiled_without_a_swap"] == custom
-    assert facts["compiled_for_one_token"] == native
-    assert facts["compiled_for_two_tokens"] == {"activation": "native", "experts": "custom"}
-    assert facts["eager_after_one_token"] == facts["eager_after_failure"] == custom
-    assert facts["output_for_one_token_equals_eager"] and facts["output_for_two_tokens_equals_eager"]
-    assert facts["compiling_failed"] and facts["restored_after_failure"] and facts["restored_after_compiling"]
-    facts = sglang.observe(CPU, 8, 2, careless)
-    assert facts["compiled_for_two_tokens"] == facts["eager_after_failure"] == native
-    assert facts["restored_after_compiling"] is True and facts["restored_after_failure"] is False
+@pytest.mark.parametrize("name", OBSERVED)
+def test_what_checks_observe(name):
+    check, expected = OBSERVED[name]
+    facts = check(CPU)
+    for path, value in expected.items():
+        assert functools.reduce(dict.__getitem__, path.split("."), facts) == value, path
 
 
 # a process of its own

@@ -66,14 +66,12 @@ def test_what_a_file_says(write):
 MISTAKES = [
     ('"""Is a wider\nlayer slower?\n\nNotes.\n"""', "", "the question is missing"),
     ("GPU_SECONDS = 20\n", "", "GPU_SECONDS: expected a number of seconds, got None"),
-    ("GPU_SECONDS = 20", "GPU_SECONDS = -1", "got -1"),
     ("GPU_SECONDS = 20", "GPU_SECONDS = 4 * 5", "must be a literal"),
     ("GPU_SECONDS = 20", "GPU_SECONDS = 20\nNEEDS = 'rocm'", "NEEDS: expected 'cuda' or nothing, got 'rocm'"),
     ("GPU_SECONDS = 20", "GPU_SECONDS =", "line 12: invalid syntax"),
     ("import torch\n", "import nosuch\n", "running it raised ModuleNotFoundError: No module named 'nosuch'"),
     ("import torch\n", "raise SystemExit(3)\n", "running it raised SystemExit: 3"),
     ('["model=tiny", "model.module.width=16,64"]', '["tiny"]', "sweep main: expected a list of overrides"),
-    ('["model=tiny", "model.module.width=16,64"]', "[]", "sweep main: expected a list of overrides"),
     ('{"main": ["model=tiny", "model.module.width=16,64"]}', "[1]", "SWEEPS: expected name -> overrides"),
     ('{"main"', '{"rows"', "sweep 'rows': choose another name"),
     ('{"main"', '{"a b"', "sweep 'a b': choose another name"),
@@ -86,9 +84,6 @@ MISTAKES = [
     ('"wider", ', 'f"wider", ', "must be a literal"),
     ('"wider", ', '"", ', "id and text must not be empty"),
     ('"about"', '"wider"', "claim wider is there twice"),
-    (', unit="×"', ', needs="gpu"', "claim wider: needs: expected 'cuda' or nothing, got 'gpu'"),
-    ('each="bs"', "each=3", "claim wider: each: expected columns, got 3"),
-    ('{"main": [', '{1: ["bs=1"], "main": [', "sweep 1: choose another name"),
     ('each="bs"', 'each="batch"', "claim wider: each: no column 'batch'; there are model, bs"),
     (', not_measurable="it is about words"', "", "claim about needs either a function"),
     (', unit="×"', ', not_measurable="so"', "claim wider needs either a function"),
@@ -98,15 +93,14 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("before, after, said", MISTAKES, ids=[said for *_, said in MISTAKES])
-def test_every_mistake_is_named_with_its_file(write, before, after, said):
-    assert before in GOOD
-    path = write(GOOD.replace(before, after))
-    with pytest.raises(ConfigError) as caught:
-        load(path)
-    assert said in str(caught.value)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_every_mistake_is_named_with_its_file(write):
+    for before, after, said in MISTAKES:
+        assert before in GOOD
+        path = write(GOOD.replace(before, after))
+        with pytest.raises(ConfigError) as caught:
+            load(path)
+        assert said in str(caught.value) and str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 def test_files_that_cannot_be_read(write, tmp_path):

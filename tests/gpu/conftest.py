@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 import effbench
+from effbench.cli import config_folder
 from effbench.store import Store
 
 HERE = Path(__file__).parent
@@ -29,10 +31,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A working directory with modules.py in it."""
     folder = tmp_path_factory.mktemp("gpu")
     (folder / "modules.py").write_text((HERE / "modules.py").read_text())
-    before = Path.cwd()
-    os.chdir(folder)
-    yield folder
-    os.chdir(before)
+    with contextlib.chdir(folder):
+        yield folder
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +43,8 @@ def swept(folder: Path) -> Any:
         sweep = effbench.sweep([*overrides, "protocol=quick"])
         with Store.open(sweep.db) as store:
             cells = {cell.key: cell for cell in store.planned(sweep.id)}
-            trials = store.trials(sweep.id)
-        return [{**trial, "cell": cells[trial["cell_key"]], "mode": cells[trial["cell_key"]].mode_name}
-                for trial in trials]  # fmt: skip
+            trials = [{**trial, "cell": cells[trial["cell_key"]]} for trial in store.trials(sweep.id)]
+        return [{**trial, "mode": trial["cell"].mode_name} for trial in trials]
 
     return run
 
@@ -60,5 +59,29 @@ def custom(folder: Path) -> Any:
         sweep = effbench.sweep([*model, "protocol=quick", *overrides])
         with Store.open(sweep.db) as store:
             return store.results(sweep.id)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def sweep_of_variants(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Run a sweep over shipped models with other settings, each by a name of its own; return the view's rows.
+
+    variants: by name, the shipped model, its module's settings and the shape of its input x, if another one.
+    """
+    folder = tmp_path_factory.mktemp("variants")
+    (folder / "conf" / "model").mkdir(parents=True)
+
+    def run(variants: dict[str, tuple], *overrides: str) -> list[dict[str, Any]]:
+        for name, (model, settings, *shape) in variants.items():
+            node = OmegaConf.load(config_folder() / "model" / f"{model}.yaml")
+            node.name = name
+            node.module.update(settings)
+            if shape:
+                node.inputs.x.shape = shape[0]
+            OmegaConf.save(node, folder / "conf" / "model" / f"{name}.yaml")
+        with contextlib.chdir(folder):
+            sweep = effbench.sweep(["--config-dir=conf", f"model={','.join(variants)}", "protocol=quick", *overrides])
+            return sweep.results().to_dict("records")
 
     return run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 
 import pytest
@@ -34,12 +33,7 @@ def facts():
     with closing(ForkServer()) as server:
         gpus = Machine.probe(server, "cuda").gpus
         outcomes = dict(zip(asked, gather(list(asked.values()), server, gpus, timeout_s=120), strict=True))
-    for name, outcome in outcomes.items():
-        print(f"{name}: {outcome.status} in {outcome.seconds:.1f} s: {outcome.reason or json.dumps(outcome.facts)}")
-        if outcome.log or outcome.traceback:
-            print(outcome.log or outcome.traceback)
-    wrong = {name: outcome.reason for name, outcome in outcomes.items() if outcome.status is not Status.OK}
-    assert wrong == {}
+    assert {name: one.reason or one.log for name, one in outcomes.items() if one.status is not Status.OK} == {}
     assert all(outcome.gpu["uuid"].startswith("GPU-") for outcome in outcomes.values())
     return {name: outcome.facts for name, outcome in outcomes.items()}
 
@@ -57,14 +51,14 @@ def test_a_replay_follows_values_and_not_addresses(facts):
         assert found["freed_weight"]["replay"] == pytest.approx([28.0] * 4)
 
 
-@pytest.mark.parametrize("what", ["branch_on_data", "output_of_unknown_size", "copy_to_the_host"])
-def test_what_capture_refuses(facts, what):
-    found = facts["limits"][what]
-    assert found["succeeded"], "the process that tried it ended by itself"
-    assert found["capture_succeeded"] is False
-    assert "Error" in found["capture_error_type"]
-    assert "captur" in f"{found['capture_error']} {found['capture_first_error']}".lower()
-    assert isinstance(found["eager_works_afterwards"], bool)
+def test_what_capture_refuses(facts):
+    for what in ("branch_on_data", "output_of_unknown_size", "copy_to_the_host"):
+        found = facts["limits"][what]
+        assert found["succeeded"], "the process that tried it ended by itself"
+        assert found["capture_succeeded"] is False
+        assert "Error" in found["capture_error_type"]
+        assert "captur" in f"{found['capture_error']} {found['capture_first_error']}".lower()
+        assert isinstance(found["eager_works_afterwards"], bool)
 
 
 def test_what_capture_takes(facts):
@@ -81,23 +75,18 @@ def test_what_capture_takes(facts):
     assert allocation["replays_write_to_one_address"]
 
 
-def test_padding(facts):
+def test_padding_and_warmups(facts):
     found = facts["padding"]
     assert found["rows_apart"]["rows_equal_eager"] and found["rows_apart_tail_of_nan"]["rows_equal_eager"]
     assert found["rows_apart"]["sizes_tried"] == 16
     assert found["rows_mixed"]["wrong_sizes"] == [3, 5, 6, 7, *range(9, 16)]
-
-
-def test_warmups_before_capture(facts):
     found = facts["warmups"]
     assert [one["warmups"] for one in found["tries"]] == [0, 2]
-    two = found["tries"][1]
+    none, two = found["tries"]
+    assert none["succeeded"] or none["error"]
     assert two["succeeded"] and two["replay_equals_eager"]
-    assert len(two["warmup_ms"]) == 2
-    assert 0 < two["steady_replay_ms"] < two["warmup_ms"][0]
+    assert len(two["warmup_ms"]) == 2 and 0 < two["steady_replay_ms"] < two["warmup_ms"][0]
     assert found["fewest_warmups_that_work"] in (0, 2)
-    if not found["tries"][0]["succeeded"]:
-        assert found["tries"][0]["error"]
 
 
 def test_memory_options(facts):
@@ -114,22 +103,17 @@ def test_memory_options(facts):
     assert isinstance(found["reorder_for_locality_lowers_the_peak"], bool)
 
 
-def test_first_calls(facts):
+def test_first_calls_and_seconds_of_recompiling(facts):
     found = facts["calls"]["modes"]
     assert list(found) == ["eager", "default", "reduce-overhead", "max-autotune"]
     for name, one in found.items():
-        assert one["ran"], (name, one)
-        assert len(one["calls_ms"]) == 10
+        assert one["ran"] and len(one["calls_ms"]) == 10, (name, one)
         assert one["calls_ms"][0] > one["steady_ms"] > 0, name
-
-
-def test_seconds_of_recompiling(facts):
     found = facts["recompiling"]
     assert (found["batches"], found["layers"]) == ([2, 4, 8], 2)
     for name, later in (("dynamic", 1), ("static", 0)):
         one = found[name]
-        assert one["first_s"] > 0.1 and one["second_s"] > 0.1, name
-        assert len(one["later_s"]) == later, name
+        assert one["first_s"] > 0.1 and one["second_s"] > 0.1 and len(one["later_s"]) == later, name
     assert found["dynamic"]["later_s"][0] < found["dynamic"]["second_s"], "dynamic sizes are compiled once"
 
 
@@ -143,14 +127,8 @@ def test_without_triton(facts):
 
 
 def test_what_does_not_depend_on_the_device(facts):
-    assert facts["branch"]["where"]["fullgraph_succeeded"]
+    """The rest of them: tests/experiments."""
     assert facts["branch"]["if"]["graph_breaks"] == 1
-    assert facts["methods"]["jit_trace"]["branch"]["baked_in"]
     assert facts["sizes"]["dynamic"]["true"]["compilations"] == 1
-    assert facts["limit"]["compiled_sizes"] == [2, 3, 4]
-    assert facts["reset"]["reset_clears_the_counters"] is False
-    assert facts["level"]["log_level_exists"] is False
-    assert facts["saved"]["traced"]["outputs_equal_bit_for_bit"] in (True, False)
     assert facts["swap"]["restored_after_failure"]
-    assert facts["storage"]["derived"]["slice"]["shares_storage"]
     assert not facts["backward"]["multiply_what_sigmoid_saved"]["backward_works"]

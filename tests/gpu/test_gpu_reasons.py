@@ -60,11 +60,10 @@ def test_what_bounds_a_cell(custom):
 
 
 def test_the_small_mlp_waits_for_launches(folder):
-    made = effbench.sweep(
+    sweep = effbench.sweep(
         ["model=mlp", "model.module.width=256", "bs=1", "mode=eager,cuda-graph", "protocol=quick", *QUICK]
     )
-    with Store.open(made.db) as store:
-        rows = {row["mode"]: row for row in store.results(made.id)}
+    rows = {row["mode"]: row for row in sweep.results().to_dict("records")}
     assert rows["eager"]["bound"] == "launch"
     assert rows["eager"]["gpu_idle_fraction"] > rows["cuda-graph"]["gpu_idle_fraction"]
     assert rows["eager"]["period_ms"] == pytest.approx(rows["eager"]["enqueue_ms"], rel=0.5)

@@ -9,13 +9,8 @@ from effbench.measure.training import MeanSquare, Training
 from effbench.models.mlp import MLP
 from effbench.modes.graphs import CudaGraph
 
-QUICK = [
-    "protocol.budget_s=0.2",
-    "protocol.min_time_s=0.05",
-    "protocol.warmup_s=0.05",
-    "protocol.load_s=0",
-    "phase=training",
-]
+QUICK = ["protocol.budget_s=0.2", "protocol.min_time_s=0.05",
+         "protocol.warmup_s=0.05", "protocol.load_s=0", "phase=training"]  # fmt: skip
 GRAPHS = ("cuda-graph", "compile+graph")
 
 
@@ -28,13 +23,17 @@ def trials(swept):
 def mlp(trials) -> list[dict]:
     small = ["model=mlp", "model.module.width=256", "model.module.depth=4", "bs=8"]
     found = trials(*small, "mode=eager,default,reduce-overhead,cuda-graph")
-    return found + trials(*small, "mode=compile+graph", "mode.inner=default")
+    found += trials(*small, "mode=compile+graph", "mode.inner=default")
+    assert {trial["mode"] for trial in found} == {"eager", "default", "reduce-overhead", *GRAPHS}
+    assert all_ok(found)
+    return found
 
 
-def test_an_mlp_is_trained_in_every_mode(mlp):
-    assert {trial["mode"]: (trial["status"], trial["reason"]) for trial in mlp} == dict.fromkeys(
-        ("eager", "default", "reduce-overhead", *GRAPHS), ("ok", None)
-    )
+def all_ok(trials):
+    assert {(trial["status"], trial["reason"]) for trial in trials} == {("ok", None)}, [
+        (trial["mode"], trial["cell"].training, trial["reason"]) for trial in trials
+    ]
+    return True
 
 
 def test_every_training_trial_has_its_figures(mlp):
@@ -56,25 +55,14 @@ def test_a_captured_step_is_launched_as_one(mlp):
         assert by_mode[mode]["input_copy_ms"] > 0
 
 
-def test_max_autotune(trials):
-    (trial,) = trials("model=tiny", "model.module.width=64", "bs=8", "mode=max-autotune")
-    assert (trial["status"], trial["reason"]) == ("ok", None)
-
-
-def test_every_adam_on_an_attention_block(trials):
+def test_every_optimizer_in_eager_and_in_a_graph(trials):
     found = trials("model=attention", "model.module.width=128", "model.module.heads=4", "model.module.seq=32", "bs=4",
-                    "mode=eager,cuda-graph", "training.implementation=foreach,fused,capturable")  # fmt: skip
-    assert len(found) == 6
-    for trial in found:
-        assert (trial["status"], trial["reason"]) == ("ok", None), (trial["mode"], trial["cell"].training)
-
-
-def test_sgd_and_gradients_zeroed_in_place(trials):
+                   "mode=eager,cuda-graph", "training.implementation=foreach,fused,capturable")  # fmt: skip
+    assert len(found) == 6 and all_ok(found)
     found = trials("model=tiny", "bs=8", "mode=cuda-graph", "training.optimizer=sgd,adamw",
-                    "training.implementation=for-loop", "training.set_to_none=false", "training.lr=1e-3")  # fmt: skip
-    assert len(found) == 2
-    for trial in found:
-        assert (trial["status"], trial["reason"]) == ("ok", None), (trial["mode"], trial["cell"].training)
+                   "training.implementation=for-loop", "training.set_to_none=false", "training.lr=1e-3")  # fmt: skip
+    assert len(found) == 2 and all_ok(found)
+    assert all_ok(trials("model=tiny", "model.module.width=64", "bs=8", "mode=max-autotune"))
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])

@@ -13,6 +13,7 @@ from torch import nn
 from effbench.measure import accuracy
 
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+ZERO = torch.zeros(1)
 
 
 def reference(dtype=torch.float32, *shape):
@@ -23,29 +24,23 @@ def reference(dtype=torch.float32, *shape):
 def test_tolerance_by_dtype(dtype):
     ref = reference(torch.float64)
     limit = accuracy.TOLERANCES[dtype]
-    below, above = (ref * (1 + factor * limit) for factor in (0.5, 10))
     # compared in float64, so that the dtype's own rounding does not decide
-    assert accuracy.compare(below, ref, limit).correct
-    verdict = accuracy.compare(above, ref, limit)
-    assert not verdict.correct
-    assert verdict.only_values
+    assert accuracy.compare(ref * (1 + 0.5 * limit), ref, limit).correct
+    verdict = accuracy.compare(ref * (1 + 10 * limit), ref, limit)
+    assert (verdict.correct, verdict.only_values) == (False, True)
     assert verdict.error == pytest.approx(10 * limit, rel=0.01)
     assert f"relative error {10 * limit:.2g}" in verdict.reason
     # and by default with the dtype's own limit
-    assert accuracy.compare(ref.to(dtype), ref.to(dtype)).error == 0
-    assert accuracy.compare((ref * (1 + 0.2 * limit)).to(dtype), ref.to(dtype)).correct
-    assert not accuracy.compare((ref * (1 + 20 * limit)).to(dtype), ref.to(dtype)).correct
+    for factor, correct in ((0, True), (0.2, True), (20, False)):
+        assert accuracy.compare((ref * (1 + factor * limit)).to(dtype), ref.to(dtype)).correct is correct
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool], ids=str)
-def test_integers_must_be_equal(dtype):
-    ref = torch.tensor([0, 1, 1, 0]).to(dtype)
-    assert accuracy.compare(ref.clone(), ref) == accuracy.Verdict(True, None, None, True)
-    out = ref.clone()
-    out[2] = 0
-    verdict = accuracy.compare(out, ref)
-    assert not verdict.correct
-    assert "1 of 4 values" in verdict.reason
+def test_integers_must_be_equal():
+    for dtype in (torch.int64, torch.uint8, torch.bool):
+        ref = torch.tensor([0, 1, 1, 0]).to(dtype)
+        assert accuracy.compare(ref.clone(), ref) == accuracy.Verdict(True, None, None, True)
+        verdict = accuracy.compare(torch.tensor([0, 1, 0, 0]).to(dtype), ref)
+        assert not verdict.correct and "1 of 4 values" in verdict.reason
 
 
 def test_complex_outputs():
@@ -70,10 +65,7 @@ class LikeTransformers:
     """An output class that gives a tuple."""
 
     def __init__(self, *items):
-        self.items = items
-
-    def to_tuple(self):
-        return self.items
+        self.to_tuple = lambda: items
 
 
 @pytest.mark.parametrize(
@@ -102,75 +94,54 @@ def test_every_tensor_of_a_structure_counts(make):
 @pytest.mark.parametrize(
     ("out", "ref", "said"),
     [
-        ({"a": torch.zeros(1)}, {"b": torch.zeros(1)}, "the structure differs from eager's: output a, output b"),
-        ((torch.zeros(1), 3), (torch.zeros(1), 4), "output 1 is 3 where eager's is 4"),
-        ((torch.zeros(1), "x"), (torch.zeros(1), None), "output 1 is 'x' where eager's is None"),
-        ((torch.zeros(1), 3, torch.ones(1)), (torch.zeros(1), torch.ones(1), 3), "output 1 is a int"),
+        ({"a": ZERO}, {"b": ZERO}, "the structure differs from eager's: output a, output b"),
+        ((ZERO, 3), (ZERO, 4), "output 1 is 3 where eager's is 4"),
+        ((ZERO, "x"), (ZERO, None), "output 1 is 'x' where eager's is None"),
+        ((ZERO, 3, ZERO), (ZERO, ZERO, 3), "output 1 is a int"),
+        (torch.zeros(4, 1), torch.zeros(4), "(4, 1) torch.float32 where eager's is (4,) torch.float32"),
+        (ZERO.double(), ZERO, "torch.float64"),
+        ((ZERO, ZERO), ZERO, "2 output tensors where eager has 1"),
+        (None, ZERO, "0 output tensors where eager has 1"),
+        ((ZERO, torch.ones(1, 4)), (ZERO, torch.ones(4)), "(1, 4)"),
     ],
 )
-def test_names_and_plain_values_count_too(out, ref, said):
+def test_another_structure_is_wrong_and_no_case_for_float64(out, ref, said):
     verdict = accuracy.compare(out, ref)
     assert (verdict.correct, verdict.only_values, said in verdict.reason) == (False, False, True), verdict.reason
 
 
 def test_numbers_may_differ_in_their_last_digits():
-    assert accuracy.compare((torch.zeros(1), 1.0, float("nan")), (torch.zeros(1), 1.001, float("nan"))).correct
+    assert accuracy.compare((ZERO, 1.0, float("nan")), (ZERO, 1.001, float("nan"))).correct
 
 
 def test_what_could_hide_tensors_is_refused():
+    class Opaque:
+        pass
+
     with pytest.raises(accuracy.Incomparable, match="holds a Opaque"):
-        accuracy.kept((torch.zeros(1), Opaque()))
+        accuracy.kept((ZERO, Opaque()))
 
 
-class Opaque:
-    pass
+def test_not_finite_names_the_output():
+    bad = {"a": torch.ones(2), "b": (torch.tensor([1.0, torch.inf]),)}
+    assert accuracy.not_finite(bad) == "eager output b.0 not finite"
+    assert accuracy.not_finite(torch.complex(torch.tensor([1.0]), torch.tensor([torch.nan]))) is not None
+    assert accuracy.not_finite({"a": torch.ones(2), "n": torch.arange(3)}) is None
 
 
-@pytest.mark.parametrize(
-    ("out", "said"),
-    [
-        (torch.zeros(4, 1), "(4, 1) torch.float32 where eager's is (4,) torch.float32"),
-        (torch.zeros(4, dtype=torch.float64), "torch.float64"),
-        ((torch.zeros(4), torch.zeros(4)), "2 output tensors where eager has 1"),
-        (None, "0 output tensors where eager has 1"),
-    ],
-    ids=["shape", "dtype", "more", "none"],
-)
-def test_another_structure_is_wrong_and_no_case_for_float64(out, said):
-    verdict = accuracy.compare(out, torch.zeros(4))
-    assert not verdict.correct
-    assert not verdict.only_values
-    assert said in verdict.reason
-
-
-def test_a_wrong_shape_behind_a_right_tensor_is_no_case_for_float64():
-    ref = (reference(), torch.ones(4))
-    verdict = accuracy.compare((reference(), torch.ones(1, 4)), ref)
-    assert (verdict.correct, verdict.only_values) == (False, False)
-
-
-class TestNotFinite:
-    def test_which_output(self):
-        bad = {"a": torch.ones(2), "b": (torch.tensor([1.0, torch.inf]),)}
-        assert accuracy.not_finite(bad) == "eager output b.0 not finite"
-        assert accuracy.not_finite(torch.complex(torch.tensor([1.0]), torch.tensor([torch.nan]))) is not None
-        assert accuracy.not_finite({"a": torch.ones(2), "n": torch.arange(3)}) is None
-
-    def test_where_it_is_allowed_the_places_must_agree(self):
-        ref = torch.tensor([1.0, torch.nan, torch.inf])
-        assert accuracy.compare(ref.clone(), ref).error == 0
-        assert accuracy.compare(ref.clone(), ref).correct
-        assert not accuracy.compare(torch.tensor([1.0, torch.inf, torch.nan]), ref).correct
-        assert not accuracy.compare(torch.tensor([1.0, 2.0, torch.inf]), ref).correct
-        assert accuracy.compare_with_float64(ref.clone(), ref, ref.double()) is None
+def test_where_nan_and_inf_are_allowed_their_places_must_agree():
+    ref = torch.tensor([1.0, torch.nan, torch.inf])
+    same = accuracy.compare(ref.clone(), ref)
+    assert (same.correct, same.error) == (True, 0)
+    assert not accuracy.compare(torch.tensor([1.0, torch.inf, torch.nan]), ref).correct
+    assert not accuracy.compare(torch.tensor([1.0, 2.0, torch.inf]), ref).correct
+    assert accuracy.compare_with_float64(ref.clone(), ref, ref.double()) is None
 
 
 def test_zeros():
-    zero = torch.zeros(4)
-    assert accuracy.relative_error(zero, zero) == 0
-    assert accuracy.relative_error(zero + 1, zero) == float("inf")
-    assert accuracy.compare(zero, zero).correct
-    assert not accuracy.compare(zero + 1e-3, zero).correct
+    assert accuracy.relative_error(ZERO, ZERO) == 0
+    assert accuracy.relative_error(ZERO + 1, ZERO) == float("inf")
+    assert accuracy.compare(ZERO, ZERO).correct and not accuracy.compare(ZERO + 1e-3, ZERO).correct
 
 
 def test_a_clone_survives_the_next_call():

@@ -42,8 +42,6 @@ def test_figures_are_of_one_call():
 
 
 def test_only_the_largest_are_named_and_names_are_cut():
-    activities = [Activity("x" * 1000 + str(i), i * 10, i, 0) for i in range(1, 40)]
-    found = summarise(activities, [], calls=1)
-    assert len(found.top) == 10
-    assert all(len(item["name"]) == 160 for item in found.top)
+    found = summarise([Activity("x" * 1000 + str(i), i * 10, i, 0) for i in range(1, 40)], [], calls=1)
+    assert [len(item["name"]) for item in found.top] == [160] * 10
     assert found.top[0]["ms"] == pytest.approx(39e-6)

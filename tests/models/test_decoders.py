@@ -35,13 +35,14 @@ def make(request):
 
 
 def test_same_call_same_output_and_cache(make):
-    model = make()
+    model = make().double()
     first = model(TOKEN, POSITION).clone()
     cache = [buffer.clone() for buffer in model.buffers()]
     assert first.shape == (B, 1, V)
     assert not torch.equal(model((TOKEN + 1) % V, POSITION), first)
     assert torch.equal(model(TOKEN, POSITION), first)
     assert all(torch.equal(a, b) for a, b in zip(cache, model.buffers(), strict=True))
+    torch.testing.assert_close(model(TOKEN[:2], POSITION), first[:2])  # a smaller batch than the cache
 
 
 def test_what_lies_beyond_the_position_is_not_read(make):
@@ -53,11 +54,6 @@ def test_what_lies_beyond_the_position_is_not_read(make):
     assert torch.equal(model(TOKEN, POSITION), right)
     model.blocks[0].attention.values[:, :, CONTEXT - 1] += 1
     assert not torch.equal(model(TOKEN, POSITION), right)
-
-
-def test_a_smaller_batch_than_the_cache(make):
-    model = make().double()
-    torch.testing.assert_close(model(TOKEN[:2], POSITION), model(TOKEN, POSITION)[:2])
 
 
 def test_the_cache_matters(make):

@@ -1,5 +1,6 @@
 """What the CUDA kernels of the micro-workloads are given, followed on the host; the kernels run in tests/gpu/."""
 
+import contextlib
 import ctypes
 
 import numpy as np
@@ -20,8 +21,7 @@ def test_one_cycle_through_all(length):
         seen.append(int(following[seen[-1]]))
     assert sorted(seen) == list(range(length))
     assert int(following[seen[-1]]) == 0, "it closes"
-    first = int(rank[0])
-    assert [int(rank[at]) for at in seen] == [(first + i) % length for i in range(length)]
+    assert [int(rank[at]) for at in seen] == [(int(rank[0]) + i) % length for i in range(length)]
 
 
 def word(address):
@@ -37,23 +37,15 @@ def chase_on_the_host(place, lines, hops):
     return (word(at + 8) - word(start + 8) + lines) % lines
 
 
-@pytest.mark.parametrize("hops", [1, 16, 62, 64, 1024])
-def test_the_walk_is_known_wherever_it_begins(hops):
+def test_a_walk_has_its_length_and_goes_on_where_the_last_stopped():
     buffer = memory_levels.lines_of(*memory_levels.cycle(63, seed=3), CPU)
     assert buffer.stride(0) * buffer.element_size() == memory_levels.LINE_BYTES
-    place = torch.tensor([buffer.data_ptr()])
-    walked = [chase_on_the_host(place, 63, hops) for _ in range(5)]
-    assert walked == [hops % 63] * 5
-    assert hops % 63 != 0
-
-
-def test_calls_go_on_where_they_stopped():
-    buffer = memory_levels.lines_of(*memory_levels.cycle(63, seed=3), CPU)
     place, places = torch.tensor([buffer.data_ptr()]), set()
     for _ in range(63):
         places.add(int(place))
-        chase_on_the_host(place, 63, 16)
+        assert chase_on_the_host(place, 63, 16) == 16
     assert len(places) == 63, "every line is a beginning before one comes again"
+    assert [chase_on_the_host(place, 63, hops) for hops in (1, 62, 64, 1024)] == [1, 62, 1, 1024 % 63]
 
 
 def test_the_chain_of_multiply_adds():
@@ -65,65 +57,27 @@ def test_the_chain_of_multiply_adds():
     assert memory_levels.register_result(0) == memory_levels.SEED
 
 
-def test_kernels_are_in_the_source_with_the_arguments_they_get():
-    for name in memory_levels.VARIANTS:
-        assert f"void chase_{name}(" in memory_levels.SOURCE
-    for dtype, (name, _, _) in launch_shapes.TYPES.items():
-        text = launch_shapes.source(dtype)
-        assert f"void add(const {name}* a, const {name}* b, {name}* c, int n)" in text
-        assert "_AS" not in text
-        assert "TYPE" not in text
-        assert "#include" not in text
-    assert "#include" not in memory_levels.SOURCE
-
-
-def test_a_torch_without_the_compiler(monkeypatch):
-    monkeypatch.delattr(torch.cuda, "_compile_kernel")
-    with pytest.raises(UnsupportedError, match=r"variant=cuda needs torch\.cuda\._compile_kernel, which PyTorch 2"):
-        _workloads.compile_kernel("", "add", CUDA, "variant=cuda")
-
-
-class NoDevice:
-    """In the place of torch.cuda.device, which needs one."""
-
-    def __init__(self, device):
-        pass
-
-    def __enter__(self):
-        pass
-
-    def __exit__(self, *error):
-        pass
-
-
-def test_no_nvrtc_library(monkeypatch):
-    def compiler(source, name):
-        raise OSError("Could not find any NVRTC library")
-
-    monkeypatch.setattr(torch.cuda, "_compile_kernel", compiler)
-    monkeypatch.setattr(torch.cuda, "device", NoDevice)
-    with pytest.raises(UnsupportedError, match="pointer-chase needs NVRTC: Could not find any NVRTC library"):
-        _workloads.compile_kernel("", "add", CUDA, "pointer-chase")
-
-
-def test_a_machine_without_a_toolkit_compiles_all_the_same(monkeypatch):
+def test_compiling_without_nvrtc_or_a_toolkit(monkeypatch):
     """PyTorch looks for headers below CUDA_HOME and gives up without one; it is put back afterwards."""
     from torch.utils import cpp_extension
+
+    def without_library(source, name):
+        raise OSError("Could not find any NVRTC library")
 
     def compiler(source, name):
         return source, name, cpp_extension.include_paths("cuda")[-1]
 
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(cpp_extension, "CUDA_HOME", None)
     monkeypatch.setattr(torch.cuda, "_compile_kernel", compiler)
-    monkeypatch.setattr(torch.cuda, "device", NoDevice)
     assert _workloads.compile_kernel("text", "add", CUDA, "it")[:2] == ("text", "add")
     assert cpp_extension.CUDA_HOME is None
-
-
-def test_triton_is_missing(monkeypatch):
-    monkeypatch.setattr(launch_shapes, "triton", None)
-    with pytest.raises(UnsupportedError, match="variant=triton needs Triton: pip install triton"):
-        launch_shapes.VectorAdd("triton").triton(FakeCuda())
+    monkeypatch.setattr(torch.cuda, "_compile_kernel", without_library)
+    with pytest.raises(UnsupportedError, match="pointer-chase needs NVRTC: Could not find any NVRTC library"):
+        _workloads.compile_kernel("", "add", CUDA, "pointer-chase")
+    monkeypatch.delattr(torch.cuda, "_compile_kernel")
+    with pytest.raises(UnsupportedError, match=r"variant=cuda needs torch\.cuda\._compile_kernel"):
+        _workloads.compile_kernel("", "add", CUDA, "variant=cuda")
 
 
 class FakeCuda:
@@ -144,19 +98,16 @@ def test_a_triton_launch_covers_the_vectors(monkeypatch):
 
     monkeypatch.setattr(launch_shapes, "triton", object())
     monkeypatch.setattr(launch_shapes, "triton_add", Kernel(), raising=False)
-    launch = launch_shapes.VectorAdd("triton", block=64, num_warps=2).triton(FakeCuda())
-    launch(None, None, None)
+    launch_shapes.VectorAdd("triton", block=64, num_warps=2).triton(FakeCuda())(None, None, None)
     assert launches == [((16,), 1000, {"BLOCK": 64, "num_warps": 2})]
+    monkeypatch.setattr(launch_shapes, "triton", None)
+    with pytest.raises(UnsupportedError, match="variant=triton needs Triton: pip install triton"):
+        launch_shapes.VectorAdd("triton").triton(FakeCuda())
 
 
 @pytest.mark.parametrize(("blocks", "grid"), [(None, 8), (3, 3)])
 def test_a_cuda_launch_covers_the_vectors(monkeypatch, blocks, grid):
     launches = []
-
-    def compile_kernel(source, name, device, who):
-        return lambda *launch: launches.append(launch)
-
-    monkeypatch.setattr(launch_shapes, "compile_kernel", compile_kernel)
-    launch = launch_shapes.VectorAdd("cuda", threads=128, blocks=blocks).cuda(FakeCuda())
-    launch("x", "y", "z")
+    monkeypatch.setattr(launch_shapes, "compile_kernel", lambda *_: lambda *launch: launches.append(launch))
+    launch_shapes.VectorAdd("cuda", threads=128, blocks=blocks).cuda(FakeCuda())("x", "y", "z")
     assert launches == [((grid, 1, 1), (128, 1, 1), ["x", "y", "z", 1000])]

@@ -52,10 +52,11 @@ odd = Factory()
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """An empty working directory; import paths and modules are put back afterwards."""
+    """A working directory with my_net.py; import paths and modules are put back afterwards."""
     before = set(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != ""])
+    (tmp_path / "my_net.py").write_text(NET)
     yield tmp_path
     for name in set(sys.modules) - before:
         if name.startswith("effbench_file_") or name.startswith("my_"):
@@ -66,48 +67,27 @@ def build(target, dtype=torch.float32, seed=0, **kwargs):
     return build_module({"_target_": target, **kwargs}, dtype, "cpu", seed)
 
 
-def test_import_paths():
-    assert resolve_target("torch.nn.Linear") is nn.Linear
-    assert resolve_target("torch.nn.modules.linear.Linear") is nn.Linear
-    assert resolve_target("torch.nn.Module.half") is nn.Module.half
-
-
-def test_submodule_that_nobody_imported_yet(here):
+def test_import_paths_and_files(here):
     (here / "my_pkg").mkdir()
     (here / "my_pkg" / "__init__.py").write_text("")
-    (here / "my_pkg" / "net.py").write_text(NET)
-    assert resolve_target("my_pkg.net.Net").__name__ == "Net"
-    assert resolve_target("my_pkg.net.Net.Inner").__name__ == "Inner"
-
-
-def test_module_of_the_working_directory(here):
-    (here / "my_net.py").write_text(NET)
-    assert isinstance(build("my_net.make", width=3).layer, nn.Linear)
-
-
-def test_file_and_name(here):
-    (here / "sub").mkdir()
-    (here / "sub" / "net.py").write_text("from my_beside import width\n" + NET)
-    (here / "sub" / "my_beside.py").write_text("width = 5")
-    net = resolve_target("sub/net.py:Net")
+    (here / "my_pkg" / "net.py").write_text("from my_beside import width\n" + NET)
+    (here / "my_pkg" / "my_beside.py").write_text("width = 5")
+    assert resolve_target("torch.nn.Linear") is nn.Linear
+    assert resolve_target("torch.nn.Module.half") is nn.Module.half
+    net = resolve_target("my_pkg/net.py:Net")
     assert net.__name__ == "Net"
-    assert resolve_target(f"{here}/sub/net.py:Net") is net
-    assert resolve_target("sub/net.py:Net.Inner").__name__ == "Inner"
-    assert build("sub/net.py:make", width=7).layer.in_features == 7
-
-
-def test_nested_targets_are_built():
-    layers = [{"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 3}, {"_target_": "torch.nn.ReLU"}]
-    module = build("torch.nn.ModuleList", modules=layers)
-    assert [type(layer) for layer in module] == [nn.Linear, nn.ReLU]
+    assert resolve_target(f"{here}/my_pkg/net.py:Net") is net
+    assert resolve_target("my_pkg/net.py:Net.Inner").__name__ == "Inner"
+    assert resolve_target("my_pkg.net.Net.Inner").__name__ == "Inner", "nobody imported it yet"
+    assert build("my_pkg/net.py:make", width=7).layer.in_features == 7
+    assert build("my_net.make", width=3).layer.in_features == 3
 
 
 def test_seed_dtype_and_mode(here):
-    (here / "net.py").write_text(NET)
-    a, b, c = build("net.py:Net", seed=1), build("net.py:Net", seed=1), build("net.py:Net", seed=2)
+    a, b, c = build("my_net.py:Net", seed=1), build("my_net.py:Net", seed=1), build("my_net.py:Net", seed=2)
     assert torch.equal(a.layer.weight, b.layer.weight)
     assert not torch.equal(a.layer.weight, c.layer.weight)
-    half = build("net.py:Net", dtype=torch.bfloat16, seed=1)
+    half = build("my_net.py:Net", dtype=torch.bfloat16, seed=1)
     assert half.layer.weight.dtype == torch.bfloat16
     assert torch.equal(half.layer.weight, a.layer.weight.bfloat16())
     assert half.steps.dtype == torch.int64
@@ -115,17 +95,11 @@ def test_seed_dtype_and_mode(here):
     assert half.layer.weight.requires_grad
 
 
-def test_what_the_constructor_raises_passes_through():
-    with pytest.raises(TypeError, match="bogus"):
-        build("torch.nn.Linear", in_features=1, out_features=1, bogus=2)
-
-
 @pytest.mark.parametrize(
     ("target", "words"),
     [
         ("my_missing.Net", ["_target_=my_missing.Net", "no module named my_missing", "working directory"]),
         ("torch.nn.Linera", ["torch.nn has no Linera", "did you mean Linear"]),
-        ("torch.nn.Linear.zzz", ["torch.nn.Linear has no zzz"]),
         ("my_net.value", ["_target_=my_net.value is a int, not callable", "torch.nn.Module"]),
         ("my_net.Ner", ["my_net has no Ner", "did you mean Net"]),
         ("my_broken.Net", ["importing my_broken raised ValueError: at import"]),
@@ -135,13 +109,10 @@ def test_what_the_constructor_raises_passes_through():
         ("Net", ["_target_=Net names no module", "my_pkg.Net or path/to/file.py:Net"]),
         ("my net.Net", ["is no import path"]),
         ("net.py", ["_target_=net.py is no file and name", "path/to/file.py:Net"]),
-        ("net.txt:Net", ["is no file and name"]),
         ("net.py:", ["is no file and name"]),
         ("absent.py:Net", ["no file absent.py below the working directory"]),
         ("my_net.py:Ner", ["my_net.py has no Ner", "did you mean Net"]),
-        ("my_net.py:value", ["is a int, not callable"]),
         ("subprocess.getoutput", ["comes with Python (subprocess)", "allowed"]),
-        ("subprocess.Popen", ["comes with Python (subprocess)"]),
         ("os.system", ["comes with Python (posix)"]),
         ("builtins.eval", ["comes with Python (builtins)"]),
         ("my_net.os.system", ["comes with Python (posix)"]),
@@ -154,7 +125,6 @@ def test_what_the_constructor_raises_passes_through():
     ],
 )
 def test_bad_target(here, target, words):
-    (here / "my_net.py").write_text(NET)
     (here / "my_broken.py").write_text("raise ValueError('at import\\nsecond line')")
     (here / "my_needs.py").write_text("import my_absent")
     (here / "my_lazy.py").write_text("def __getattr__(name):\n    raise RuntimeError('too lazy')")
@@ -166,36 +136,30 @@ def test_bad_target(here, target, words):
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("module", [{}, {"_target_": None}, {"_target_": "???"}])
-def test_missing_target(module):
-    with pytest.raises(ConfigError, match=r"model\.module\._target_ is missing; give an import path"):
-        build_module(module, torch.float32, "cpu", 0)
+def test_missing_target():
+    for module in ({}, {"_target_": None}, {"_target_": "???"}):
+        with pytest.raises(ConfigError, match=r"model\.module\._target_ is missing; give an import path"):
+            build_module(module, torch.float32, "cpu", 0)
 
 
-def test_a_factory_must_give_a_module(here):
-    (here / "my_net.py").write_text(NET)
+def test_what_may_make_a_model(here):
+    for target in ("my_net.Net", "my_net.make", "my_net.cached", "my_net.Factory.build"):
+        assert callable(resolve_model(target))
     with pytest.raises(ConfigError, match=r"my_net\.nothing returned a int"):
         build("my_net.nothing")
 
 
-@pytest.mark.parametrize("target", ["my_net.Net", "my_net.make", "my_net.cached", "my_net.Factory.build"])
-def test_what_may_make_a_model(here, target):
-    (here / "my_net.py").write_text(NET)
-    assert callable(resolve_model(target))
-
-
-@pytest.mark.parametrize("target", ["my_net.Factory", "my_net.odd", "my_net.mine", "torch.device", "torch.zeros"])
-def test_what_is_refused_before_it_is_called(here, target):
-    (here / "my_net.py").write_text(NET)
-    assert callable(resolve_target(target)), "fine as an argument of a model"
-    with pytest.raises(ConfigError, match=r"allowed: a torch\.nn\.Module class, or a function"):
-        build(target)
+def test_what_is_refused_before_it_is_called(here):
+    for target in ("my_net.Factory", "my_net.odd", "my_net.mine", "torch.device", "torch.zeros"):
+        assert callable(resolve_target(target)), "fine as an argument of a model"
+        with pytest.raises(ConfigError, match=r"allowed: a torch\.nn\.Module class, or a function"):
+            build(target)
 
 
 def test_arguments_of_a_model(here):
-    (here / "my_net.py").write_text(NET)
-    config = {"_target_": "types.SimpleNamespace", "width": 3}
-    assert build("my_net.Net", act=config).act.width == 3
+    layers = [{"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 3}, {"_target_": "torch.nn.ReLU"}]
+    assert [type(layer) for layer in build("torch.nn.ModuleList", modules=layers)] == [nn.Linear, nn.ReLU]
+    assert build("my_net.Net", act={"_target_": "types.SimpleNamespace", "width": 3}).act.width == 3
     with pytest.raises(ConfigError, match=r"os\.system comes with Python"):
         build("my_net.Net", act={"deep": [{"_target_": "os.system", "command": "touch marker"}]})
     assert not (here / "marker").exists()
@@ -207,17 +171,15 @@ def test_arguments_of_a_model(here):
         ("torchvision", "effbench.models.vision.torchvision_model"),
         ("torchvision", "torchvision.models.resnet50"),
         ("transformers", "effbench.models.bert.Bert"),
-        ("transformers", "transformers.BertModel"),
     ],
 )
 def test_missing_extra(monkeypatch, package, target):
+    ours = ("effbench.models.vision", "effbench.models.bert")
     for name in list(sys.modules):
-        if name == package or name.startswith((f"{package}.", "effbench.models.vision", "effbench.models.bert")):
+        if name == package or name.startswith((f"{package}.", *ours)):
             monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr("effbench.models.vision", raising=False)
-    monkeypatch.delattr("effbench.models.bert", raising=False)
+    for name in ours:
+        monkeypatch.delattr(name, raising=False)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=rf"_target_={target} needs {package}.*pip install .effbench\[models\]"):
         resolve_target(target)
-    message = f'_target_={target} needs {package}, not installed; fix: pip install "effbench[models]"'
-    assert str(caught.value) == message

@@ -6,20 +6,13 @@ from effbench.errors import ConfigError
 from effbench.models.spec import InputSpec, parse_inputs
 
 
-def test_defaults():
+def test_keys_and_defaults():
     assert parse_inputs({"x": {"shape": [3, 4]}}) == {"x": InputSpec(shape=(3, 4), dtype="auto", batch_dim=0)}
-
-
-def test_every_key():
     node = {"shape": [5], "dtype": "int32", "low": -1, "high": 2, "batch_dim": 1, "keyword": True}
     spec = InputSpec(shape=(5,), dtype="int32", low=-1, high=2, batch_dim=1, keyword=True)
     assert parse_inputs({"x": node}) == {"x": spec}
-    assert spec.full_shape(7) == (5, 7)
-
-
-@pytest.mark.parametrize(("batch_dim", "shape"), [(0, (9, 2, 3)), (1, (2, 9, 3)), (2, (2, 3, 9)), (None, (2, 3))])
-def test_batch_dim(batch_dim, shape):
-    assert InputSpec((2, 3), batch_dim=batch_dim).full_shape(9) == shape
+    for batch_dim, shape in ((0, (9, 2, 3)), (1, (2, 9, 3)), (2, (2, 3, 9)), (None, (2, 3))):
+        assert InputSpec((2, 3), batch_dim=batch_dim).full_shape(9) == shape
 
 
 @pytest.mark.parametrize(
@@ -28,23 +21,18 @@ def test_batch_dim(batch_dim, shape):
         ({"shpae": [1]}, ["model.inputs.x.shpae", "Did you mean shape?", "batch_dim"]),
         ({"shape": [1], "zzz": 1}, ["model.inputs.x.zzz: no such key. Allowed: shape, dtype, low"]),
         ({}, ["model.inputs.x.shape is missing", "without the batch dimension"]),
-        ({"shape": None}, ["model.inputs.x.shape is missing"]),
         ({"shape": 3}, ["model.inputs.x.shape is 3", "a list of positive integers"]),
         ({"shape": [-1]}, ["model.inputs.x.shape is [-1]", "positive"]),
-        ({"shape": [0]}, ["model.inputs.x.shape is [0]"]),
         ({"shape": [True]}, ["model.inputs.x.shape is [True]"]),
         ({"shape": ["a"]}, ["model.inputs.x.shape is ['a']"]),
         ({"shape": [1], "dtype": "flaot32"}, ["dtype is 'flaot32'", "Did you mean float32?", "int64"]),
-        ({"shape": [1], "dtype": None}, ["dtype is None"]),
         ({"shape": [1], "dtype": ["int64"]}, ["dtype is ['int64']"]),
         ({"shape": [1], "dtype": "int64"}, ["model.inputs.x: int64 needs low and high", "value"]),
         ({"shape": [1], "dtype": "int64", "low": 0}, ["model.inputs.x.high is missing", "[low, high)"]),
         ({"shape": [1], "high": 1.0}, ["model.inputs.x.low is missing"]),
         ({"shape": [1], "dtype": "int64", "low": 0, "high": 1.5}, ["x.high is 1.5", "an integer"]),
         ({"shape": [1], "low": 0, "high": float("inf")}, ["x.high is inf", "a finite number"]),
-        ({"shape": [1], "low": "a", "high": 1}, ["x.low is 'a'"]),
         ({"shape": [1], "dtype": "int64", "low": 5, "high": 5}, ["low is 5 and high is 5", "below"]),
-        ({"shape": [1], "low": 1.0, "high": 0.0}, ["low is 1.0 and high is 0.0"]),
         ({"shape": [1], "dtype": "uint8", "low": 0, "high": 257}, ["[0, 257) does not fit uint8", "0 to 255"]),
         ({"shape": [1], "dtype": "int8", "low": -129, "high": 0}, ["does not fit int8", "-128 to 127"]),
         ({"shape": [1], "dtype": "bool", "low": 0, "high": 1}, ["bool takes no low and high"]),
@@ -52,10 +40,8 @@ def test_batch_dim(batch_dim, shape):
         ({"shape": [1], "dtype": "int64", "value": 1.5}, ["x.value is 1.5", "an integer from"]),
         ({"shape": [1], "dtype": "uint8", "value": -1}, ["x.value is -1", "0 to 255"]),
         ({"shape": [1], "dtype": "bool", "value": 2}, ["x.value is 2", "true or false"]),
-        ({"shape": [1], "value": "one"}, ["x.value is 'one'", "a finite number"]),
         ({"shape": [1], "value": float("nan")}, ["x.value is nan"]),
         ({"shape": [1], "batch_dim": 2}, ["x.batch_dim is 2", "0 to 1", "null"]),
-        ({"shape": [1], "batch_dim": -1}, ["x.batch_dim is -1"]),
         ({"shape": [1], "batch_dim": True}, ["x.batch_dim is True"]),
         ({"shape": [1], "keyword": "yes"}, ["x.keyword is 'yes'", "false (positional)"]),
         ([3], ["model.inputs.x is [3]", "Allowed: shape"]),

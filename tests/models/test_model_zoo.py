@@ -1,16 +1,12 @@
 """Every shipped YAML: it loads, resolves, builds, runs in two dtypes and is traced whole."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from omegaconf import OmegaConf
+from shipped import CONF, compiled_whole, load, make
 
-from effbench.models.build import build_module
-from effbench.models.inputs import make_inputs
 from effbench.models.spec import parse_inputs
 
-CONF = Path(__file__).parents[2] / "conf" / "model"
 BS = 2
 LLAMA = {"layers": 2, "width": 32, "heads": 4, "ffn": 64, "vocab": 97}
 VISION = {"resnet50", "resnet18", "mobilenetv3", "vit-b"}
@@ -36,94 +32,53 @@ SMALL = {
 KEYS = ["name", "description", "module", "inputs", "tolerance", "allow_nonfinite"]
 
 
-def load(name, small=False, **arguments):
-    """The plain node `model` as a sweep composes it. `small`: with small images too, if it has any."""
-    config = OmegaConf.create({"bs": BS, "model": OmegaConf.load(CONF / f"{name}.yaml")})
-    config.model.module.update(arguments)
-    if name in VISION and small:
-        config.model.inputs.x.shape = [3, 32, 32]
-    return OmegaConf.to_container(config, resolve=True)["model"]
+def small(name, dtype):
+    if name in VISION:
+        pytest.importorskip("torchvision")
+    return make(load(name, BS, image=[3, 32, 32] if name in VISION else None, **SMALL[name][0]), BS, dtype)
 
 
 def first(output):
     return output[0] if isinstance(output, tuple) else output
 
 
-def make(name, dtype):
-    if name in VISION:
-        pytest.importorskip("torchvision")
-    node = load(name, small=True, **SMALL[name][0])
-    args, kwargs = make_inputs(parse_inputs(node["inputs"]), BS, dtype, "cpu", seed=1)
-    return build_module(node["module"], dtype, "cpu", seed=0), args, kwargs
-
-
-def test_every_yaml_is_tested():
-    micro = {path.stem for path in CONF.glob("*.yaml") if "effbench.experiments." in path.read_text()}  # test_micro.py
-    assert {path.stem for path in CONF.glob("*.yaml")} == {*SMALL, *micro, "custom"}
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_yaml_as_shipped(name):
-    node = load(name)
-    assert list(node) == KEYS
-    assert node["name"] == name
-    assert node["description"]
-    assert parse_inputs(node["inputs"])
-
-
-def test_custom_is_open():
-    node = OmegaConf.load(CONF / "custom.yaml")
-    assert list(node) == KEYS
-    assert OmegaConf.is_missing(node.module, "_target_")
-    assert node.name is None
-    assert node.inputs == {}
+def test_every_yaml_is_complete_and_tested():
+    for path in CONF.glob("*.yaml"):
+        micro = "effbench.experiments." in path.read_text()  # test_micro.py
+        node = OmegaConf.load(path) if path.stem == "custom" else load(path.stem, BS)
+        assert list(node) == KEYS
+        if path.stem == "custom":
+            assert OmegaConf.is_missing(node.module, "_target_")
+            assert (node.name, node.inputs) == (None, {})
+        else:
+            assert node["name"] == path.stem and node["description"] and parse_inputs(node["inputs"])
+            assert micro or path.stem in SMALL
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_runs_in_both_dtypes(name):
+def test_runs_in_every_dtype_and_is_traced_without_a_break(name):
     outputs = {}
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
-        module, args, kwargs = make(name, dtype)
+        module, args, kwargs = small(name, dtype)
         with torch.inference_mode():
-            outputs[dtype] = first(module(*args, **kwargs))
-        assert outputs[dtype].dtype == dtype
-        assert tuple(outputs[dtype].shape) == SMALL[name][1]
+            outputs[dtype] = first(module(*args, **kwargs)).clone()
+            if dtype == torch.float32:
+                compiled = compiled_whole(module)
+                torch.testing.assert_close(first(compiled(*args, **kwargs)), outputs[dtype])
+        assert (outputs[dtype].dtype, tuple(outputs[dtype].shape)) == (dtype, SMALL[name][1])
         assert outputs[dtype].isfinite().all()
+    torch._dynamo.reset()
     exact = outputs[torch.float64]
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
         assert float((outputs[dtype].double() - exact).norm() / exact.norm()) < tolerance
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_is_traced_without_a_break(name):
-    module, args, kwargs = make(name, torch.float32)
-    with torch.inference_mode():
-        expected = first(module(*args, **kwargs))
-        torch._dynamo.reset()
-        compiled = torch.compile(module, backend="eager", fullgraph=True)
-        torch.testing.assert_close(first(compiled(*args, **kwargs)), expected)
-    torch._dynamo.reset()
-
-
-@pytest.mark.parametrize("name", [name for name in SMALL if name not in {"tiny", "lin3", "bert-base", "resnet50"}])
-def test_output_depends_on_the_input(name):
-    """No signal dies on its way: each row of the batch has an output of its own, well apart."""
-    module, args, kwargs = make(name, torch.float32)
-    with torch.inference_mode():
-        one, two = module(*args, **kwargs)
-    # averages over small images of noise are much alike, yet differ by far more than rounding does
-    assert float((one - two).norm() / one.norm()) > (0.1 if name in VISION else 0.5)
+    if name not in {"tiny", "lin3", "bert-base", "resnet50"}:
+        # no signal dies on its way: each row of the batch has an output of its own, well apart; averages over small
+        # images of noise are much alike, yet differ by far more than rounding does
+        one, two = outputs[torch.float32]
+        assert float((one - two).norm() / one.norm()) > (0.1 if name in VISION else 0.5)
 
 
 def test_attention_is_not_lost_beside_the_residual():
-    node = load("attention", heads=4, width=256)
-    module = build_module(node["module"], torch.float32, "cpu", seed=0)
-    (x,), _ = make_inputs(parse_inputs(node["inputs"]), 1, torch.float32, "cpu", seed=1)
+    module, (x,), _ = make(load("attention", 1, heads=4, width=256), 1, torch.float32)
     with torch.inference_mode():
         assert float((module(x) - x).norm() / x.norm()) > 0.1
-
-
-def test_attention_arguments_must_fit():
-    for name in ("attention", "gpt2"):
-        with pytest.raises(ValueError, match="width 64 is not a multiple of heads 3"):
-            build_module(load(name, width=64, heads=3)["module"], torch.float32, "cpu", 0)

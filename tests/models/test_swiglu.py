@@ -2,8 +2,7 @@
 
 import torch
 
-from effbench.models.swiglu import SwiGLU, SwiGLUStack
-from effbench.models.weights import fill_normal
+from effbench.models.swiglu import SwiGLUStack
 
 
 def normed(x, norm):
@@ -29,11 +28,3 @@ def test_equals_the_reference_and_each_layer_counts():
         mlp.down.weight.zero_()
         assert float((model(x) - right).norm() / right.norm()) > 0.05
         mlp.down.weight.copy_(weight)
-
-
-@torch.inference_mode()
-def test_output_has_the_size_that_was_asked_for():
-    torch.manual_seed(0)
-    mlp = SwiGLU(256, 512)
-    fill_normal(mlp.stds(residual=0.5))
-    assert 0.4 < float(mlp(torch.randn(64, 256)).std()) < 0.6

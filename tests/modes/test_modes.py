@@ -60,14 +60,11 @@ def test_a_users_mode_gets_the_defaults():
 
 
 def test_cudagraph_trees_need_three_calls():
-    for mode, settling in (
-        ("default", 1), ("max-autotune-no-cudagraphs", 1), ("reduce-overhead", 3), ("max-autotune", 3), (None, 1),
-    ):  # fmt: skip
-        assert Compiled(mode).settling_calls == settling
-        assert Compiled(mode).uses_cuda_graphs == (settling == 3)
+    for mode, settling in (("default", 1), ("max-autotune-no-cudagraphs", 1), ("reduce-overhead", 3),
+                           ("max-autotune", 3), (None, 1)):  # fmt: skip
+        assert (Compiled(mode).settling_calls, Compiled(mode).uses_cuda_graphs) == (settling, settling == 3)
     options = Compiled("max-autotune", options={"triton.cudagraphs": False})
-    assert not options.uses_cuda_graphs
-    assert options.options["max_autotune"] is True
+    assert not options.uses_cuda_graphs and options.options["max_autotune"] is True
 
 
 def test_needs(monkeypatch):
@@ -102,9 +99,6 @@ def test_compilers(monkeypatch):
 
 
 def test_copying_inputs_in_place():
-    static = torch.zeros(2)
-    input_copier((static,), {})(torch.ones(2))
-    assert static.tolist() == [1, 1]
     statics, named = (torch.zeros(2), 3, torch.zeros(1)), {"k": torch.zeros(2), "flag": True}
     input_copier(statics, named)(torch.ones(2), 3, torch.full((1,), 2.0), k=torch.full((2,), 5.0), flag=True)
     assert (statics[0].tolist(), statics[2].tolist(), named["k"].tolist()) == ([1, 1], [2], [5, 5])
@@ -116,17 +110,11 @@ def test_copying_inputs_in_place():
 
 
 def test_options_by_dotted_names():
-    triton = {"cudagraphs": True, "unique_kernel_names": False}
-    given = {"epilogue_fusion": False, "triton": triton, "trace.enabled": False}
-    assert checked_options(given) == {
-        "epilogue_fusion": False,
-        "triton.cudagraphs": True,
-        "triton.unique_kernel_names": False,
-        "trace.enabled": False,
-    }
-    assert checked_options(None) == {}
+    given = {"epilogue_fusion": False, "triton": {"cudagraphs": True, "unique_kernel_names": False}}
+    dotted = {"epilogue_fusion": False, "triton.cudagraphs": True, "triton.unique_kernel_names": False}
+    assert checked_options(given) == checked_options(dotted) == dotted
     whole = {"post_grad_fusion_options": {"a": {"b": 1}}}
-    assert checked_options(whole) == whole, "a mapping that is a value"
+    assert (checked_options(None), checked_options(whole)) == ({}, whole), "a mapping that is a value"
     for name in ("epilogue_fusion", "max_autotune", "fallback_random", "shape_padding"):
         assert Compiled(options={name: False}).options[name] is False, "named by the documentation"
 
@@ -139,29 +127,22 @@ def test_options_by_dotted_names():
         (Compiled, {"options": {"triton": {"cudagraph": True}}}, "mode.options.triton.cudagraph: .*triton.cudagraphs"),
         (Compiled, {"options": {"qqqqq": 1}}, "mode.options.qqqqq: .*effbench doctor --compile-options"),
         (Compiled, {"options": {"max_autotune": "yes"}}, "mode.options: .*max_autotune, got str should be bool"),
-        (AotInductor, {"options": {"max_autotun": True}}, "did you mean max_autotune"),
         (AotInductor, {"options": ["max_autotune"]}, "mode.options is .*names and values"),
-        (Compiled, {"options": 5}, "mode.options is .*names and values"),
         (Compiled, {"mode": "fast"}, "no mode 'fast'; it has: default, .*max-autotune"),
         (Compiled, {"dynamic": "mark"}, "mode.dynamic is 'mark'; allowed: null, true, false, marked"),
-        (CudaGraphsBackend, {"dynamic": 1}, "mode.dynamic is 1; allowed"),
         (Compiled, {"dynamic": 0}, "mode.dynamic is 0; allowed"),
         (Compiled, {"fullgraph": "no"}, "mode.fullgraph is 'no'; allowed: true, false"),
-        (CudaGraphsBackend, {"fullgraph": 1}, "mode.fullgraph is 1"),
         (GraphedCallables, {"share_pool": None}, "mode.share_pool is None"),
         (AotInductor, {"strict": "no"}, "mode.strict is 'no'"),
         (JitTrace, {"freeze": 1}, "mode.freeze is 1"),
         (JitScript, {"optimize_for_inference": "no"}, "mode.optimize_for_inference is 'no'"),
         (Compiled, {"only": 5}, "mode.only is 5; allowed: patterns"),
         (GraphedCallables, {"only": ["a", 3]}, "mode.only is .*allowed: patterns"),
-        (Compiled, {"only": ""}, "mode.only is ''; allowed: patterns"),
         (Compiled, {"only": "a", "regional": True}, "choose one of them"),
         (Compiled, {"regional": 3}, "mode.regional is 3"),
         (CudaGraph, {"warmups": -1}, "mode.warmups is -1; allowed: a whole number"),
-        (CompiledCudaGraph, {"warmups": 1.5}, "mode.warmups is 1.5"),
         (GraphedCallables, {"num_warmup_iters": "x"}, "mode.num_warmup_iters is 'x'"),
         (CudaGraph, {"guard": "warn"}, "mode.guard is 'warn'; allowed: null, refuse, recapture"),
-        (CompiledCudaGraph, {"guard": "warn"}, "mode.guard is 'warn'"),
         (BucketedGraph, {"padding": "nan"}, "keep, zero, sentinel"),
         (BucketedGraph, {"guard": "recapture"}, "null, refuse"),
         (BucketedGraph, {"buckets": "x"}, "no preset"),
@@ -180,8 +161,7 @@ def test_the_batch_dimension_of_every_input_is_marked():
     x, y, z, scale = torch.zeros(2, 3), torch.zeros(3, 2), torch.zeros(5), torch.zeros(())
     mark_batch((x, y, 7), {"z": z, "scale": scale}, ([0, 1, 0], {"z": None, "scale": 0}))
     assert (x._dynamo_dynamic_indices, y._dynamo_dynamic_indices) == ({0}, {1})
-    assert not hasattr(z, "_dynamo_dynamic_indices")
-    assert not hasattr(scale, "_dynamo_dynamic_indices")
+    assert not hasattr(z, "_dynamo_dynamic_indices") and not hasattr(scale, "_dynamo_dynamic_indices")
 
 
 @pytest.mark.parametrize(("dynamic", "graphs"), [("marked", 1), (False, 3)])

@@ -63,6 +63,11 @@ def inputs(specs, bs, seed):
     return make_inputs(specs, bs, torch.float32, CPU, seed)
 
 
+def call(runner, raw, seed=None):
+    args, kwargs = inputs(SPECS, raw, raw if seed is None else seed)
+    return runner(*args, **kwargs)
+
+
 def prepared(mode, module, specs, sizes, capture=None):
     batch = Batch.of(specs, sizes)
     mode.expect(batch)
@@ -82,8 +87,8 @@ def test_every_raw_size_is_right_after_a_larger_batch(name, padding, outputs):
     """From the largest captured size down and beyond it, with other values in the rows that are left behind."""
     module, specs = (Net(), SPECS) if name == "net" else (GPT2Decoder(11, 8, 4, 1, 8, 2, 50), GPT2_SPECS)
     module.eval()
-    mode = BucketedGraph(buckets=[1, 2, 4, 9], padding=padding, outputs=outputs)
-    runner = prepared(mode, module, specs, range(1, 12)).step
+    runner = prepared(BucketedGraph([1, 2, 4, 9], padding=padding, outputs=outputs), module, specs, range(1, 12)).step
+    before = {key: value.data_ptr() for key, value in runner.static.buffers.items()}
     for raw in (11, 10, *range(9, 0, -1), 9, 1, 5, 2):
         poison = inputs(specs, 9, 100 + raw)
         runner(*poison[0], **poison[1])
@@ -91,34 +96,23 @@ def test_every_raw_size_is_right_after_a_larger_batch(name, padding, outputs):
         found = runner(*args, **kwargs)
         torch.testing.assert_close(found, module(*args, **kwargs))
     assert runner.calls == {9: 17, **dict.fromkeys((11, 10, 8, 7, 6, 4, 3), 1), 1: 2, 5: 2, 2: 2}
+    assert {key: value.data_ptr() for key, value in runner.static.buffers.items()} == before, "graphs know addresses"
 
 
-@pytest.mark.parametrize("order", ["largest-first", "smallest-first"])
-def test_order_of_capture(order):
-    capture = Again()
-    found = prepared(BucketedGraph([4, 1, 2], order=order), Net(), SPECS, [1, 4], capture)
-    assert capture.sizes == ([4, 2, 1] if order == "largest-first" else [1, 2, 4])
-    assert found.facts["buckets"] == [1, 2, 4]
-    assert list(found.facts["capture_seconds"]) == [str(size) for size in capture.sizes]
-
-
-def test_addresses_stay():
-    runner = prepared(BucketedGraph([2, 4]), Net(), SPECS, [1, 4]).step
-    before = {key: value.data_ptr() for key, value in runner.static.buffers.items()}
-    for raw in (4, 1, 3):
-        args, kwargs = inputs(SPECS, raw, raw)
-        runner(*args, **kwargs)
-    assert {key: value.data_ptr() for key, value in runner.static.buffers.items()} == before
+def test_order_of_capture():
+    for order, sizes in (("largest-first", [4, 2, 1]), ("smallest-first", [1, 2, 4])):
+        capture = Again()
+        facts = prepared(BucketedGraph([4, 1, 2], order=order), Net(), SPECS, [1, 4], capture).facts
+        assert capture.sizes == sizes and facts["buckets"] == [1, 2, 4]
+        assert list(facts["capture_seconds"]) == [str(size) for size in sizes]
 
 
 def test_short_lived_outputs_are_overwritten_and_clones_are_not():
     for outputs, same in (("short-lived", False), ("clone", True)):
         runner = prepared(BucketedGraph([4], outputs=outputs), Net(), SPECS, [4]).step
-        args, kwargs = inputs(SPECS, 3, 1)
-        first = runner(*args, **kwargs)["sum"]
+        first = call(runner, 3, seed=1)["sum"]
         kept = first.clone()
-        args, kwargs = inputs(SPECS, 3, 2)
-        runner(*args, **kwargs)
+        call(runner, 3, seed=2)
         assert torch.equal(first, kept) is same
 
 
@@ -138,62 +132,40 @@ def test_facts_count_padding_and_fallbacks():
     assert found.facts["padding_waste"] == pytest.approx(3 / 10)
     assert (found.facts["fallbacks_per_pass"], found.facts["calls_per_pass"]) == (1, 4)
     for raw in (6, 6, 1):
-        args, kwargs = inputs(SPECS, raw, raw)
-        found.step(*args, **kwargs)
+        call(found.step, raw)
     late = found.late_facts()
     assert (late["calls"], late["fallbacks"], late["rows"], late["padded_rows"]) == (3, 2, 2, 1)
     assert late["calls_by_bucket"] == {"2": 1, "4": 0}
-
-
-def test_no_call_with_a_graph_is_degraded():
     assert "above the largest captured size, 2" in prepared(BucketedGraph([2]), Net(), SPECS, [3]).degraded
     assert prepared(BucketedGraph([2]), Net(), SPECS, [3, 1]).degraded is None
 
 
-class TestGuard:
-    def runner(self, module, guard):
-        return prepared(BucketedGraph([2], guard=guard), module, parse_inputs({"x": {"shape": [4]}}), [2]).step
-
-    @pytest.mark.parametrize(
-        ("change", "said"),
-        [
-            (lambda m: setattr(m.weight, "data", m.weight.data.clone()), "weight weight: another address"),
-            (lambda m: m.double(), "weight weight: dtype torch.float64, captured as torch.float32"),
-            (lambda m: setattr(m, "bias", None), "weight bias: removed"),
-            (lambda m: setattr(m, "weight", torch.nn.Parameter(torch.zeros(5, 4))), r"shape \(5, 4\)"),
-        ],
-    )
-    def test_a_stale_graph_is_refused(self, change, said):
-        with torch.inference_mode(False):
-            module = torch.nn.Linear(4, 4)
-        runner = self.runner(module, "refuse")
+def test_a_stale_graph_is_refused():
+    with torch.inference_mode(False):
+        module = torch.nn.Linear(4, 4)
+    specs = parse_inputs({"x": {"shape": [4]}})
+    runner = prepared(BucketedGraph([2], guard="refuse"), module, specs, [2]).step
+    runner(torch.ones(2, 4))
+    module.weight.data = module.weight.data.clone()
+    with pytest.raises(StaleWeightsError, match="weight weight: another address"):
         runner(torch.ones(2, 4))
-        change(module)
-        with pytest.raises(StaleWeightsError, match=said):
-            runner(torch.ones(2, 4))
 
 
-def test_a_model_without_a_batch():
+def test_models_that_buckets_cannot_serve():
     specs = parse_inputs({"x": {"shape": [4], "batch_dim": None}})
     with pytest.raises(UnsupportedError, match="no input of this model has a batch dimension"):
         prepared(BucketedGraph([2]), torch.nn.Identity(), specs, [2])
+    for one, other in (((4, 4), (3, 3)), ((4,), (2,)), ((4, 1), (3,)), ((16,), (9,))):
+        with pytest.raises(UnsupportedError, match="follows the batch"):
+            batch_dim(one, other, (4, 3))
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "found"),
-    [
+def test_where_an_output_has_its_batch():
+    for one, other, found in (
         ((4, 3), (3, 3), (0, 1)),
         ((7, 12), (7, 9), (1, 3)),
         ((4, 4), (4, 3), (1, 1)),
         ((5,), (5,), None),
         (None, None, None),
-    ],
-)
-def test_where_an_output_has_its_batch(one, other, found):
-    assert batch_dim(one, other, (4, 3)) == found
-
-
-@pytest.mark.parametrize(("one", "other"), [((4, 4), (3, 3)), ((4,), (2,)), ((4, 1), (3,)), ((16,), (9,))])
-def test_outputs_that_cannot_be_cut(one, other):
-    with pytest.raises(UnsupportedError, match="follows the batch"):
-        batch_dim(one, other, (4, 3))
+    ):
+        assert batch_dim(one, other, (4, 3)) == found

@@ -68,16 +68,12 @@ def test_a_broken_compiler_is_left_to_the_cell(tmp_path):
     assert (done.returncode, done.stdout) == (0, "went on\n"), done.stderr
 
 
-@pytest.mark.parametrize(
-    ("mode", "on_cpu", "on_cuda"),
-    [
+def test_which_modes_write_cpp():
+    for mode, on_cpu, on_cuda in (
         (Eager, False, False),
         (Compiled, True, False),
         (AotInductor, True, True),
         (JitTrace, False, False),
         (CudaGraph, False, False),
-    ],
-)
-def test_which_modes_write_cpp(mode, on_cpu, on_cuda):
-    assert inductor.writes_cpp(mode, CPU) is on_cpu
-    assert inductor.writes_cpp(mode, CUDA) is on_cuda
+    ):
+        assert (inductor.writes_cpp(mode, CPU), inductor.writes_cpp(mode, CUDA)) == (on_cpu, on_cuda), mode

@@ -39,15 +39,6 @@ class Branch(nn.Module):
         return x + 1 if bool(x.sum() > 0) else x - 1
 
 
-class NotScriptable(nn.Module):
-    def forward(self, x, **more):
-        return x
-
-
-def example():
-    return (torch.randn(2, 4), 3), {"scale": torch.randn(2, 1)}
-
-
 @pytest.mark.parametrize("settings", [{}, {"freeze": True}, {"optimize_for_inference": True}], ids=str)
 @pytest.mark.parametrize("mode", [JitTrace, JitScript])
 def test_torchscript_follows_its_inputs(mode, settings, recwarn):
@@ -62,33 +53,23 @@ def test_torchscript_follows_its_inputs(mode, settings, recwarn):
     assert not [w for w in recwarn if "torch.jit.trace`" in str(w.message)], "recorded, not shown"
 
 
-def test_a_trace_bakes_a_branch_in_and_says_so():
-    prepared = JitTrace().prepare(Branch(), (torch.ones(3),), {})
-    assert torch.equal(prepared.step(-torch.ones(3)), torch.zeros(3)), "the other branch"
-    assert any("Converting a tensor to a Python boolean" in said for said in prepared.facts["warnings"])
-
-
-def test_a_script_keeps_a_branch_and_refuses_what_it_cannot():
-    prepared = JitScript().prepare(Branch(), (torch.ones(3),), {})
-    assert torch.equal(prepared.step(-torch.ones(3)), -2 * torch.ones(3))
-    with pytest.raises(Exception, match="variable number of arguments"):
-        JitScript().prepare(NotScriptable(), (torch.ones(3),), {})
-
-
-def test_a_part_that_is_called_twice_cannot_be_graphed():
-    shared = nn.Linear(4, 4)
-    module = nn.Sequential(shared, nn.ReLU(), shared)
-    with pytest.raises(ConfigError, match=r"mode.only: 0 is called 2 times in one call of the module"):
-        calls_of(module, {"0": shared}, (torch.randn(2, 4),), {})
+def test_a_trace_bakes_a_branch_in_and_a_script_keeps_it():
+    traced, scripted = (mode().prepare(Branch(), (torch.ones(3),), {}) for mode in (JitTrace, JitScript))
+    assert torch.equal(traced.step(-torch.ones(3)), torch.zeros(3)), "the other branch"
+    assert any("Converting a tensor to a Python boolean" in said for said in traced.facts["warnings"])
+    assert torch.equal(scripted.step(-torch.ones(3)), -2 * torch.ones(3))
 
 
 def test_a_graphed_step_takes_the_modules_own_arguments():
     module = Scaled().eval()
-    args, kwargs = example()
+    args, kwargs = (torch.randn(2, 4), 3), {"scale": torch.randn(2, 1)}
     wrapper = Positional(module, args, kwargs)  # as torch would give it back
     torch.testing.assert_close(wrapper.calling(wrapper)(*args, **kwargs), module(*args, **kwargs))
     plain = Positional(module.layer, args[:1], {})
     assert plain.calling(plain) is plain
+    shared = nn.Linear(4, 4)
+    with pytest.raises(ConfigError, match=r"mode.only: 0 is called 2 times in one call of the module"):
+        calls_of(nn.Sequential(shared, nn.ReLU(), shared), {"0": shared}, (torch.randn(2, 4),), {})
 
 
 class Replay:
@@ -101,12 +82,9 @@ class Replay:
         for mine, value in zip(self.static, given, strict=True):
             mine.copy_(value)
         self.calls += 1
-        replaced = vars(self.inner).pop("forward", None)  # a graph knows nothing of it
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delitem(vars(self.inner), "forward", raising=False)  # a graph knows nothing of it
             return self.forward(*self.static)
-        finally:
-            if replaced is not None:
-                self.inner.forward = replaced
 
 
 @pytest.fixture
@@ -167,6 +145,19 @@ def test_what_the_backend_cudagraphs_skips_is_a_reason():
     assert "cpu" in said
 
 
+@pytest.fixture
+def packaged(monkeypatch, tmp_path):
+    """AOTInductor in an empty folder, with another compiler in the place of torch's."""
+
+    def make(compiler):
+        monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", compiler)
+        mode = AotInductor()
+        mode.cache_dir = str(tmp_path)
+        return mode.prepare(nn.Linear(2, 2).eval(), (torch.randn(1, 2),), {})
+
+    return make
+
+
 def test_aot_inductor_names_what_is_missing(monkeypatch):
     monkeypatch.setattr(exported, "needs_compiler", lambda device: None)
     monkeypatch.setattr(exported, "cuda_home", lambda: None)
@@ -187,49 +178,36 @@ def test_aot_inductor_names_what_is_missing(monkeypatch):
         "host_config.h:1: fatal error: crt/host_defines.h: No such file or directory",
     ],
 )
-def test_a_toolkit_that_is_missing_while_compiling(monkeypatch, tmp_path, said):
+def test_a_toolkit_that_is_missing_while_compiling(packaged, tmp_path, said):
     def compiler(*_: object, **__: object) -> None:
         raise OSError(said)
 
-    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", compiler)
-    mode = AotInductor()
-    mode.cache_dir = str(tmp_path)
     with pytest.raises(UnsupportedError, match="install the CUDA toolkit or set CUDA_HOME"):
-        mode.prepare(nn.Linear(2, 2), (torch.randn(1, 2),), {})
+        packaged(compiler)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.fixture
-def static_compiler(tmp_path):
-    """A compiler that links its standard library into what it makes."""
-    cxx = tmp_path / "g++"
-    cxx.write_text('#!/bin/sh\ncase " $* " in *" -shared "*) set -- -static-libstdc++ "$@";; esac\nexec g++ "$@"\n')
-    cxx.chmod(0o755)
-    with torch._inductor.config.patch({"cpp.cxx": (None, str(cxx))}):
-        yield
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.export's, of its own code
 @pytest.mark.slow
-def test_a_static_standard_library_is_not_linked(static_compiler):
+def test_a_static_standard_library_is_not_linked(tmp_path):
+    """Even with a compiler that links its standard library into what it makes."""
+    cxx = tmp_path / "g++"
+    cxx.write_text('#!/bin/sh\ncase " $* " in *" -shared "*) set -- -static-libstdc++ "$@";; esac\nexec g++ "$@"\n')
+    cxx.chmod(0o755)
     module, x = nn.Linear(2, 2).eval(), torch.randn(1, 2)
-    torch.testing.assert_close(AotInductor().prepare(module, (x,), {}).step(x), module(x))
+    with torch._inductor.config.patch({"cpp.cxx": (None, str(cxx))}):
+        torch.testing.assert_close(AotInductor().prepare(module, (x,), {}).step(x), module(x))
 
 
 @pytest.mark.parametrize(("needs", "own"), [(b"libm.so.6", True), (b"libm.so.6 libstdc++.so.6", False)])
-def test_a_package_with_its_own_standard_library_is_not_loaded(monkeypatch, tmp_path, needs, own):
+def test_a_package_with_its_own_standard_library_is_not_loaded(monkeypatch, packaged, tmp_path, needs, own):
     """torch's loader raises without a reason, or the process dies of it."""
 
     def compiler(*_: object, package_path: str, **__: object) -> None:
         with zipfile.ZipFile(package_path, "w") as archive:
             archive.writestr("data/model.wrapper.so", b"\x7fELF" + needs)
-            archive.writestr("data/model.wrapper.cpp", b"")
 
-    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", compiler)
     monkeypatch.setattr(torch._inductor, "aoti_load_package", lambda path: path)
-    mode = AotInductor()
-    mode.cache_dir = str(tmp_path)
-    refused = pytest.raises(UnsupportedError, match="its own copy of the standard library") if own else nullcontext()
-    with refused:
-        mode.prepare(nn.Linear(2, 2).eval(), (torch.randn(1, 2),), {})
+    with pytest.raises(UnsupportedError, match="own copy of the standard library") if own else nullcontext():
+        packaged(compiler)
     assert len(list(tmp_path.iterdir())) == (not own)

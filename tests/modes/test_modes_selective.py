@@ -58,10 +58,6 @@ def graphs() -> int:
     return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
-def breaks() -> int:
-    return sum(torch._dynamo.utils.counters["graph_break"].values())
-
-
 def run(selection: Selection, module: nn.Module) -> dict:
     """Apply it with Dynamo's backend `eager`, compare with the module, and return the facts."""
     with torch.inference_mode():
@@ -80,53 +76,38 @@ def run(selection: Selection, module: nn.Module) -> dict:
 def test_a_twin_shares_its_tensors_and_nothing_else():
     module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval()
     twin = shared_weight_copy(module)
-    assert all(a is b for a, b in zip(module.state_dict(keep_vars=True).values(),
-                                      twin.state_dict(keep_vars=True).values(), strict=True))  # fmt: skip
-    assert twin[0] is not module[0]
-    assert not twin.training
+    pairs = zip(module.state_dict(keep_vars=True).values(), twin.state_dict(keep_vars=True).values(), strict=True)
+    assert all(a is b for a, b in pairs)
+    assert twin[0] is not module[0] and not twin.training
 
 
-@pytest.mark.parametrize(
-    ("patterns", "names"),
-    [
-        (["layers.*"], ["layers.0", "layers.1", "layers.2", "layers.3"]),
-        (["layers.*.mlp"], ["layers.0.mlp", "layers.1.mlp", "layers.2.mlp", "layers.3.mlp"]),
+def test_the_outermost_matches():
+    layers = ["layers.0", "layers.1", "layers.2", "layers.3"]
+    for patterns, names in (
+        (["layers.*"], layers),
+        (["layers.*.mlp"], [f"{layer}.mlp" for layer in layers]),
         (["layers.[01].mlp", "layers.1", "head"], ["layers.0.mlp", "layers.1", "head"]),
-        (["*"], ["embed", "layers.0", "layers.1", "layers.2", "layers.3", "head"]),
-    ],
-)
-def test_the_outermost_matches(patterns, names):
-    assert list(matching(Stack(), "only", patterns)) == names
-
-
-def test_a_pattern_that_matches_nothing_names_the_nearest():
+        (["*"], ["embed", *layers, "head"]),
+    ):
+        assert list(matching(Stack(), "only", patterns)) == names
     with pytest.raises(ConfigError, match=r"mode.skip: no module inside Stack matches 'haed'; did you mean head"):
         matching(Stack(), "skip", ["layers.*", "haed"])
 
 
-def test_only_compiles_each_match_by_itself():
-    facts = run(Selection(only=["layers.*.mlp", "head"]), Stack(2))
-    assert facts == {"compiled_modules": ["layers.0.mlp", "layers.1.mlp", "head"]}
-    assert graphs() == 3
-
-
-def test_skip_leaves_a_part_to_eager():
-    facts = run(Selection(skip="second"), Three())
-    assert facts == {"eager_modules": ["second"]}
-    assert (graphs(), breaks()) == (2, 1), "before it and after it"
-
-
-def test_equal_blocks_share_one_compilation():
-    facts = run(Selection(regional=True), Stack(12))
-    assert facts == {"region": "Block", "compiled_modules": [f"layers.{i}" for i in range(12)]}
-    assert graphs() == 1
-
-
-def test_the_whole_is_one_graph_without_a_selection():
-    selection = Selection()
-    assert not selection
-    assert run(selection, Stack()) == {}
-    assert graphs() == 1
+@pytest.mark.parametrize(
+    ("selection", "module", "facts", "compiled", "breaks"),
+    [
+        (Selection(), Stack, {}, 1, 0),
+        (Selection(only=["layers.1.mlp", "head"]), Stack, {"compiled_modules": ["layers.1.mlp", "head"]}, 2, 0),
+        (Selection(skip="second"), Three, {"eager_modules": ["second"]}, 2, 1),
+        (Selection(regional=True), lambda: Stack(12),
+         {"region": "Block", "compiled_modules": [f"layers.{i}" for i in range(12)]}, 1, 0),
+    ],
+    ids=["whole", "only", "skip", "equal blocks share one compilation"],
+)  # fmt: skip
+def test_parts_are_compiled_as_selected(selection, module, facts, compiled, breaks):
+    assert run(selection, module()) == facts
+    assert (graphs(), sum(torch._dynamo.utils.counters["graph_break"].values())) == (compiled, breaks)
 
 
 def test_blocks_by_name():
@@ -134,8 +115,5 @@ def test_blocks_by_name():
     assert (name, list(parts)) == ("LayerNorm", ["layers.0.norm", "layers.1.norm"])
     with pytest.raises(ConfigError, match="no module inside Stack is one; it has: Block, LayerNorm, Linear, ReLU"):
         blocks_of(Stack(), "Layer")
-
-
-def test_nothing_is_repeated():
     with pytest.raises(ConfigError, match="no class with weights is repeated side by side in Sequential"):
         blocks_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.ReLU()), True)

@@ -14,14 +14,11 @@ from effbench.report.data import frame_of
 from effbench.report.figures import (
     all_figures,
     base,
-    break_even,
-    compile_seconds,
-    latency,
+    compiling,
+    curves,
     launch_bound,
     memory,
-    pareto,
     speedup_heatmap,
-    throughput,
 )
 from effbench.report.tables import speedup_table
 from effbench.stats.intervals import mode_score
@@ -76,26 +73,26 @@ def test_heatmap_has_a_logarithm_only_for_ok_results(sample):
 
 
 def test_latency_lines_break_at_results_that_are_not_ok(sample):
-    table = latency.data(sample)
-    figure = latency.FIGURE.draw(table[table["case"] == "transformer"]).validated()
+    table = curves.latency_data(sample)
+    figure = curves.LATENCY.draw(table[table["case"] == "transformer"]).validated()
     band, eager = (trace for trace in figure.data if trace.meta["mode"] == "eager")
     assert eager.x == (1, 8, 64) and eager.y[2] is None and eager.y[0] == pytest.approx(2.5)
     assert band.x == (1, 8, 8, 1, 1) and band.y == pytest.approx((2.6, 3.328, 3.072, 2.4, 2.6))
     # a point alone has a band as wide as a whisker
     part = table[(table["case"] == "resnet50") & (table["series"] == "max-autotune-no-cudagraphs")]
-    first, last, line = latency.FIGURE.draw(part).validated().data
+    first, last, line = curves.LATENCY.draw(part).validated().data
     assert line.y[1] is None and first.x == pytest.approx((0.97, 1.03, 1.03, 0.97, 0.97))
     assert last.x == pytest.approx((62.08, 65.92, 65.92, 62.08, 62.08))
 
 
 def test_throughput_has_the_bounds_of_the_period_or_of_the_latency(sample):
-    row = throughput.data(sample).iloc[0]
+    row = curves.throughput_data(sample).iloc[0]
     assert (row["case"], row["bs"], row["series"]) == ("mlp", 1, "eager")
     bounds = (row["throughput_per_s"] / 1.02, row["throughput_per_s"] / 0.98)
     assert (row["throughput_low"], row["throughput_high"]) == pytest.approx(bounds)
     cpu = [one | {f"latency_ci_{end}_ms": factor * (one["latency_ms"] or math.nan)
                   for end, factor in (("low", 0.5), ("high", 2))} for one in make.cpu_quick()]  # fmt: skip
-    row = throughput.data(frame(cpu)).iloc[0]
+    row = curves.throughput_data(frame(cpu)).iloc[0]
     bounds = (row["throughput_per_s"] / 2, row["throughput_per_s"] * 2)
     assert (row["throughput_low"], row["throughput_high"]) == pytest.approx(bounds)
 
@@ -109,11 +106,11 @@ def test_the_launch_ratio_is_the_baselines(sample):
 
 
 def test_break_even(sample):
-    table = break_even.data(sample).set_index(["case", "bs", "series"])
+    table = compiling.break_even_data(sample).set_index(["case", "bs", "series"])
     assert table.loc[("resnet50", 1, "default"), "saved_ms"] == pytest.approx(2.5 - 2.5 / 1.3)
     assert table.loc[("resnet50", 64, "default"), "saved_ms"] < 0
     assert ("mlp", 1, "cuda-graph") not in table.index, "nothing is compiled"
-    drawn = break_even.draw(break_even.data(sample)).validated()
+    drawn = compiling.break_even_draw(compiling.break_even_data(sample)).validated()
     marks = [trace for trace in drawn.data if trace.mode == "markers"]
     assert sum(len(trace.x) for trace in marks) == int((table["saved_ms"] > 0).sum())
     lines = [trace for trace in drawn.data if trace.mode == "lines"]
@@ -121,7 +118,10 @@ def test_break_even(sample):
         calls = float(note.text.replace(",", "").replace("10<sup>", "1e").split("<")[0].split()[0])
         assert 1e3 * line.x[0] / line.y[0] == pytest.approx(calls)
     slow = sample.assign(latency_ms=sample["latency_ms"].where(sample["is_baseline"], 100.0))
-    assert "none pays back" in break_even.draw(break_even.data(slow)).validated().layout.annotations[0].text
+    assert (
+        "none pays back"
+        in compiling.break_even_draw(compiling.break_even_data(slow)).validated().layout.annotations[0].text
+    )
 
 
 def test_pareto_front():
@@ -129,7 +129,7 @@ def test_pareto_front():
         ([(1, 3), (2, 2), (3, 1)], [True, True, True]), ([(1, 1), (2, 2)], [True, False]),
         ([(1, 1), (1, 1)], [True, True]), ([(1, 1), (1, 2)], [True, False]), ([], []),
     ]:  # fmt: skip
-        assert pareto.on_front(pairs) == front
+        assert memory.on_front(pairs) == front
 
 
 def test_memory_in_binary_units_with_the_pool_inside(sample):
@@ -144,9 +144,9 @@ def test_memory_in_binary_units_with_the_pool_inside(sample):
 
 
 def test_compile_seconds_cold_and_warm(sample):
-    table = compile_seconds.data(sample)
+    table = compiling.data(sample)
     assert set(table["series"]) == set(MODES) - {"eager", "cuda-graph"}
-    figure = compile_seconds.draw(table[table["case"] == "mlp"]).validated()
+    figure = compiling.draw(table[table["case"] == "mlp"]).validated()
     cold, warm = (trace for trace in figure.data if trace.meta["mode"] == "max-autotune")
     assert cold.x == (48.0,) * 3 and warm.x == pytest.approx((14.4,) * 3)
     assert warm.marker.symbol.endswith("-open") and not cold.marker.symbol.endswith("-open")

@@ -10,12 +10,12 @@ from made_sweeps import a_cell, copied, environment, template
 from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.settings import read as read_limits
 from effbench.comparison.verdicts import Verdict
-from effbench.report import comparison, data, history_data, summary
-from effbench.report.history_data import Lines, files_of, line_id, places_of, state_of
+from effbench.report import comparison, data, summary
 from effbench.report.history_table import read as read_history
 from effbench.report.site.build import environment as templates
 from effbench.report.site.build import write_site
 from effbench.report.site.pages import claims, environments, failures, history, index
+from effbench.report.site.pages.history import Lines, files_of, line_id, places_of, state_of
 from effbench.store import Store
 from effbench.table import exact
 
@@ -60,7 +60,7 @@ def test_every_figure_of_every_result_is_in_a_line(made, report):
 
 
 def test_files_hold_each_line_once(report, monkeypatch):
-    monkeypatch.setattr(history_data, "POINTS_A_FILE", 2 * sweeps.SWEEPS)
+    monkeypatch.setattr(history, "POINTS_A_FILE", 2 * sweeps.SWEEPS)
     parts = list(files_of(report.history))
     assert [len(part) for part in parts] == [2, 2, 2]
     assert [track for part in parts for track in part] == report.history.tracks

@@ -6,7 +6,7 @@ import ledger_sweeps as sweeps
 import pytest
 from browsing import EVIL, Visit, until, visits
 
-from effbench.report.history_data import line_id
+from effbench.report.site.pages.history import line_id
 from effbench.store import Store
 
 PLACE = "NVIDIA H200"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
 import pytest
 
 from effbench.stats.changepoints import Alternation, Change, find_all, find_exact
-from effbench.stats.segmentation import BOUND, PRICE, fit_all, noise_of
 
 N = 60
 
@@ -37,23 +35,16 @@ def changed(found):
 
 
 class TestUnchanged:
-    @pytest.mark.parametrize("noise", [0.0005, 0.005, 0.03, 0.2])
+    @pytest.mark.parametrize(
+        "noise, sweeps",
+        [(noise, N) for noise in (0.0005, 0.005, 0.03, 0.2)]
+        + [(noise, sweeps) for noise in (0.005, 0.03) for sweeps in (6, 7, 8, 12, 20, 200)],
+    )
     @pytest.mark.slow
-    def test_no_false_alarm(self, noise):
-        for one in find_all(list(unchanged(noise))):
-            assert (one.changes, one.recent, one.alternation, one.drift) == ((), None, None, None)
-
-    @pytest.mark.parametrize("sweeps", [6, 7, 8, 10, 12, 20, 200])
-    @pytest.mark.parametrize("noise", [0.005, 0.03])
-    @pytest.mark.slow
-    def test_of_any_length(self, noise, sweeps):
+    def test_no_false_alarm(self, noise, sweeps):
         for one in find_all(list(unchanged(noise, sweeps=sweeps))):
             assert (one.changes, one.recent, one.alternation) == ((), None, None)
-
-    @pytest.mark.slow
-    def test_heavy_tails(self):
-        values = np.random.default_rng(3).standard_t(3, (300, N)) * 0.005
-        assert changed(find_all(list(values))) == 0
+            assert sweeps != N or one.drift is None
 
     @pytest.mark.parametrize("likeness", [0.3, 0.6])
     @pytest.mark.slow
@@ -74,10 +65,6 @@ class TestSteps:
     def test_its_size_lies_in_its_interval(self):
         found = [one.changes[0].ratio for one in find_all(list(stepped(0.05, 0.005, 30, series=300))) if one.changes]
         assert 0.92 <= sum(ratio.low <= 1.05 <= ratio.high for ratio in found) / len(found) <= 0.98
-
-    def test_beyond_noise(self):
-        found = find_all(list(stepped(0.10, 0.03, 30)))
-        assert share(found, lambda one: any(abs(change.at - 30) <= 1 for change in one.changes)) >= 0.9
 
     def test_below_the_floor_is_none(self):
         assert changed(find_all(list(stepped(0.015, 0.0005, 30)))) == 0
@@ -106,17 +93,14 @@ class TestWhatIsNone:
         found = find_all(list(values))
         assert changed(found) <= 0.01
 
-    @pytest.mark.parametrize("size", [0.1, 1.0, 20.0])
-    def test_two_odd_sweeps_beside_each_other(self, size):
-        values = unchanged(0.005, seed=7)
-        values[:, 20:22] += size
-        assert changed(find_all(list(values))) == 0
-
-    def test_three_that_agree_are_a_change(self):
+    def test_two_odd_sweeps_beside_each_other_and_three_that_agree(self):
+        for size in (0.1, 1.0, 20.0):
+            values = unchanged(0.005, seed=7)
+            values[:, 20:22] += size
+            assert changed(find_all(list(values))) == 0
         values = unchanged(0.005, seed=7)
         values[:, 20:23] += 0.3
-        found = find_all(list(values))
-        assert share(found, lambda one: [change.at for change in one.changes] == [20, 23]) >= 0.9
+        assert share(find_all(list(values)), lambda one: [change.at for change in one.changes] == [20, 23]) >= 0.9
 
     @pytest.mark.parametrize("total", [0.05, 0.1, 0.3])
     @pytest.mark.slow
@@ -141,10 +125,6 @@ class TestWhatIsNone:
             assert one.alternation.switches == (N - 1) // run
             assert one.alternation.high - one.alternation.low == pytest.approx(0.1, abs=0.01)
 
-    def test_processes_of_two_kinds(self):
-        values = unchanged(0.005, seed=8) + 0.2 * (np.random.default_rng(9).random((300, N)) < 0.4)
-        assert share(find_all(list(values)), lambda one: one.alternation is not None) == 1
-
 
 class TestErrors:
     def test_a_sweep_that_is_known_to_be_poor_counts_less(self):
@@ -153,11 +133,6 @@ class TestErrors:
         assert len(find(values, errors).changes) == 2
         errors[10:14] = 0.2
         assert find(values, errors).changes == ()
-
-    def test_what_trials_say_is_a_lower_bound_of_the_noise(self):
-        values = np.array([0.0, 0.03] * 3 + [0.06, 0.09] * 3)[np.argsort(np.arange(12))]
-        assert noise_of(np.zeros(12), np.full(12, 0.01)).tolist() == [0.01] * 12
-        assert noise_of(values, np.full(12, 0.001)).min() > 0.01
 
 
 class TestAnyInput:
@@ -188,39 +163,6 @@ class TestAnyInput:
         series = [random.normal(0, 0.01, n) + 0.1 * (np.arange(n) > n // 2) for n in (6, 9, 31, 60, 200, 12, 60)]
         assert find_all(series) == [find(one) for one in series]
 
-    def test_deterministic_and_without_direction(self):
-        values = stepped(0.05, 0.005, 22)
-        found = find_all(list(values))
-        assert found == find_all(list(values))
-        down, back = find_all(list(-values)), find_all(list(values[:, ::-1]))
-        for one, negative, reversed_ in zip(found, down, back, strict=True):
-            assert [change.at for change in one.changes] == [change.at for change in negative.changes]
-            assert [N - change.at for change in one.changes[::-1]] == [change.at for change in reversed_.changes]
-
-
-def brute_force(values, scale, levels):
-    """Least total of all paths of levels, by trying all."""
-    best = math.inf
-    for path in itertools.product(levels, repeat=len(values)):
-        cost = sum(min(((v - p) / s) ** 2, BOUND) for v, p, s in zip(values, path, scale, strict=True))
-        best = min(best, cost + PRICE * sum(a != b for a, b in itertools.pairwise(path)))
-    return best
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_the_fit_is_the_least(seed):
-    """Against every path over a coarse grid: the fit over its finer grid is no worse."""
-    random = np.random.default_rng(seed)
-    values = np.round(random.normal(0, 0.01, 7) + 0.1 * (np.arange(7) >= 4), 3)
-    scale = np.full(7, 0.01)
-    (splits,) = fit_all([values], [scale])
-    bounds = [0, *splits, 7]
-    grid = np.linspace(values.min(), values.max(), 400)
-    cost = PRICE * len(splits)
-    for a, b in itertools.pairwise(bounds):
-        cost += min(np.minimum(((values[a:b] - level) / 0.01) ** 2, BOUND).sum() for level in grid)
-    assert cost <= brute_force(values, scale, np.quantile(values, [0.1, 0.3, 0.7, 0.9])) + 0.1
-
 
 class TestWhereabouts:
     """The range in which a change is said to lie."""
@@ -232,13 +174,6 @@ class TestWhereabouts:
         assert len(found) > 50
         assert all(one.earliest <= one.at <= one.latest for one in found)
         assert share(found, lambda one: one.earliest <= at <= one.latest) >= 0.95
-
-    def test_it_grows_with_the_noise(self):
-        widths = []
-        for noise in (0.005, 0.02, 0.035):
-            found = [one.changes[0] for one in find_all(list(stepped(0.05, noise, 30))) if len(one.changes) == 1]
-            widths.append(sum(one.latest - one.earliest for one in found) / len(found))
-        assert widths[0] < 0.1 < widths[1] < widths[2]
 
 
 def test_exact_values():

@@ -56,11 +56,6 @@ def test_speedup_agrees_with_welch_of_scipy():
         assert bounds(found) == (stats.gmean(a) / stats.gmean(b), math.exp(reference.low), math.exp(reference.high))
 
 
-def test_t_quantile():
-    for df in (1, 2.5, 4, 30, 1e6):
-        assert t_quantile(df) == pytest.approx(stats.t.ppf(0.975, df))
-
-
 def test_median_rank_is_the_narrowest_that_covers():
     for n in (1, 2, 5, 6, 7, 8, 20, 31, 100, 999, 5000, 40_001):
         found = median_interval(range(1, n + 1))

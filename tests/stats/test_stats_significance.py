@@ -22,8 +22,6 @@ from effbench.stats.significance import (
 )
 
 QUIET = [1.000, 1.001, 0.999, 1.0005, 0.9995]
-NOISY = [1.0, 1.3, 0.8, 1.1, 0.9]
-MIRRORED = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
 
 
 def times(values, factor):
@@ -32,25 +30,6 @@ def times(values, factor):
 
 def verdict(found, floor=0.02):
     return verdict_of(found.ratio, found.low, found.high, found.p_value is not None and found.p_value < ALPHA, floor)
-
-
-def test_verdicts():
-    for before, after, expected in (
-        (QUIET, QUIET, Verdict.SAME),
-        (QUIET, times(QUIET, 1.01), Verdict.SAME),  # significant, and within the floor
-        (QUIET, times(QUIET, 1.03), Verdict.SLOWER),
-        (QUIET, times(QUIET, 0.97), Verdict.FASTER),
-        (QUIET, times(QUIET, 1.0195), Verdict.AMBIGUOUS),  # the interval reaches beyond the floor
-        (NOISY, NOISY, Verdict.AMBIGUOUS),  # no change seen, none excluded
-        (NOISY, times(NOISY, 1.1), Verdict.AMBIGUOUS),
-        (NOISY, times(NOISY, 3.0), Verdict.SLOWER),
-        ([2.0], [5.0], Verdict.AMBIGUOUS),
-        ([2.0], [5.0, 5.1], Verdict.AMBIGUOUS),
-    ):
-        assert verdict(compare(before, after)) is expected
-        assert verdict(compare(after, before)) is MIRRORED.get(expected, expected)
-    moved = compare(QUIET, times(QUIET, 1.03))
-    assert (verdict(moved, 0.05), verdict(moved, 0.0)) == (Verdict.SAME, Verdict.SLOWER)
 
 
 def test_ratio_interval_and_p_value_are_welchs():
@@ -80,11 +59,7 @@ def test_impossible_arguments_are_refused():
     for floor in (-0.01, math.nan):
         with pytest.raises(ValueError, match="floor"):
             compare(QUIET, QUIET, floor=floor)
-    for wrong in (
-        {"sd_log": -0.1},
-        {"sd_log": math.nan},
-        {"trials": 1},
-    ):
+    for wrong in ({"sd_log": -0.1}, {"sd_log": math.nan}, {"trials": 1}):
         with pytest.raises(ValueError, match=r"standard deviation|two trials"):
             smallest_slowdown(**({"sd_log": 0.1, "trials": 5} | wrong))
 
@@ -109,14 +84,6 @@ DRIFT = {number: 1.0 + 0.1 * number for number in range(6)}
 
 def drifting(factor, wobble=0.001):
     return {number: value * factor * (1 + wobble * (-1) ** number) for number, value in DRIFT.items()}
-
-
-def test_pairs_see_what_drift_hides_from_the_two_samples():
-    after = drifting(1.05)
-    assert verdict(compare_pairs(DRIFT, after)) is Verdict.SLOWER
-    assert verdict(compare(list(DRIFT.values()), list(after.values()))) is Verdict.AMBIGUOUS
-    same = compare_pairs(DRIFT, DRIFT)
-    assert (same.ratio, same.low, same.high, same.p_value) == (1.0, 1.0, 1.0, 1.0)
 
 
 def test_the_interval_is_students_over_the_logarithms_of_the_pairs():
@@ -207,19 +174,3 @@ def test_the_smallest_slowdown_behaves():
     error, df = sd * math.sqrt(2 / trials), 2 * (trials - 1)
     found = math.log1p(smallest_slowdown(sd, trials, floor=0.0))
     assert stats.nct.sf(stats.t.ppf(0.975, df), df, found / error) == pytest.approx(0.8, abs=0.001)
-
-
-@pytest.mark.slow
-def test_a_comparison_prints_what_its_own_trials_would_have_found():
-    """Trials whose sample spread is the true one: the slowdown that they print is found in four cases of five."""
-    for sds, sizes in (((0.2, 0.005), (5, 5)), ((0.02, 0.05), (10, 4))):
-        exact = []
-        for sd, n in zip(sds, sizes, strict=True):
-            logs = np.linspace(-1.0, 1.0, n)
-            exact.append(np.exp(logs * sd / logs.std(ddof=1)).tolist())
-        slowdown = compare(*exact).smallest_slowdown
-        rng, runs = np.random.default_rng(9), 3000
-        before = rng.lognormal(0.0, sds[0], (runs, sizes[0])).tolist()
-        after = rng.lognormal(math.log1p(slowdown), sds[1], (runs, sizes[1])).tolist()
-        found = [verdict(compare(a, b)) is Verdict.SLOWER for a, b in zip(before, after, strict=True)]
-        assert np.mean(found) == pytest.approx(0.8, abs=0.02)

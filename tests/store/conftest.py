@@ -17,42 +17,15 @@ def cell():
 
 @pytest.fixture
 def environment():
-    def make(**changed):
-        facts = {
-            "gpu_name": None,
-            "gpu_memory_bytes": None,
-            "driver_version": None,
-            "cuda_version": None,
-            "torch_version": "2.13.0",
-            "triton_version": None,
-            "python": "3.11.9",
-            "cpu_name": "cpu",
-            "platform": "linux",
-        }
-        return Environment(**{**facts, **changed})
-
-    return make
+    nothing = dict.fromkeys(("gpu_name", "gpu_memory_bytes", "driver_version", "cuda_version", "triton_version"))
+    facts = {**nothing, "torch_version": "2.13.0", "python": "3.11.9", "cpu_name": "cpu", "platform": "linux"}
+    return lambda **changed: Environment(**{**facts, **changed})
 
 
 @pytest.fixture
 def begin():
-    def make(store, plan, **changed):
-        facts = {
-            "name": None,
-            "label": None,
-            "command": ["effbench"],
-            "overrides": [],
-            "protocol": {"name": "quick"},
-            "baseline_mode": "eager",
-            "seed": 0,
-            "git_revision": None,
-            "host": {"name": "host"},
-            "plan": plan,
-            "rounds": 3,
-        }
-        return store.begin_sweep(**{**facts, **changed})
-
-    return make
+    own = {"name": None, "rounds": 3}
+    return lambda store, plan, **changed: whole_sweeps.begun(store, plan, **{**own, **changed})
 
 
 @pytest.fixture
@@ -80,14 +53,7 @@ def source(odd, tmp_path):
     return shutil.copy(odd, tmp_path / "source.db")
 
 
-@pytest.fixture(scope="session")
-def blank(tmp_path_factory):
-    path = tmp_path_factory.mktemp("blank") / "blank.db"
-    Store.open(path, mode="write").close()
-    return path
-
-
 @pytest.fixture
-def target(blank, tmp_path):
+def target(empty_db, tmp_path):
     """An empty database."""
-    return shutil.copy(blank, tmp_path / "target.db")
+    return shutil.copy(empty_db, tmp_path / "target.db")

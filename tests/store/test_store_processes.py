@@ -28,12 +28,8 @@ MAKER = "import sys; from effbench.store import Store; Store.open(sys.argv[1], m
 
 
 def start(program, *arguments):
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_two_processes_write_to_one_database(path, store, cell, environment, begin):

@@ -50,15 +50,6 @@ def test_which_trials_count(made, opened):
     assert [cell.key for cell in opened.planned_cells(sweep)] == [EAGER.key]
 
 
-def test_planned_cells_are_in_the_order_of_the_plan(made, opened):
-    sweep = made.sweep([DEFAULT, EAGER])
-    cells = opened.planned_cells(sweep)
-    assert [(cell.mode, cell.bs, cell.params["model"]) for cell in cells] == [
-        ("default", 8, {"name": "mlp"}),
-        ("eager", 8, {"name": "mlp"}),
-    ]
-
-
 def test_levels_are_those_of_earlier_sweeps_in_the_same_environment(made, opened):
     for level in (1.0, 2.0, 3.0):
         made.sweep({EAGER: {"latency_ms": level}, DEFAULT: {"status": "error"}})
@@ -73,21 +64,11 @@ def test_levels_are_those_of_earlier_sweeps_in_the_same_environment(made, opened
     assert opened.levels(last, [], info.started_at, ["latency_ms"]) == {}
 
 
-def latencies(opened, sweep, *hosts):
+def latencies(opened, sweep):
     """Of the one environment that there is."""
     info = opened.find_sweep(sweep)
-    found = opened.levels(sweep, [environment().id], info.started_at, ["latency_ms"], *hosts)
+    found = opened.levels(sweep, [environment().id], info.started_at, ["latency_ms"])
     return found.get((EAGER.key, "latency_ms"), {}).get(environment().id, [])
-
-
-def test_levels_of_several_environments_stay_apart(made, opened):
-    old, new = environment(), environment(torch_version="2.14.0")
-    for level in (1.0, 2.0):
-        made.sweep({EAGER: {"latency_ms": level}}, env=old)
-        made.sweep({EAGER: {"latency_ms": 10 * level}}, env=new)
-    last = made.sweep([EAGER])
-    found = opened.levels(last, [old.id, new.id], opened.find_sweep(last).started_at, ["latency_ms"])
-    assert found == {(EAGER.key, "latency_ms"): {old.id: pytest.approx([1.0, 2.0]), new.id: pytest.approx([10, 20])}}
 
 
 def test_levels_are_those_of_the_sweeps_with_the_same_name(made, opened):
@@ -97,15 +78,6 @@ def test_levels_are_those_of_the_sweeps_with_the_same_name(made, opened):
     for name, expected in (("main", [1.0, 4.0]), (None, [2.0, 5.0]), ("pr-7", [3.0])):
         assert latencies(opened, made.sweep([EAGER], name=name)) == pytest.approx(expected)
     assert latencies(opened, made.sweep([EAGER], name="confirm:x")) == [], "a re-run has none"
-
-
-def test_levels_of_one_host(made, opened):
-    for level, host in enumerate("abab", 1):
-        made.sweep({EAGER: {"latency_ms": float(level)}}, host={"hostname": host})
-    made.sweep({EAGER: {"latency_ms": 9.0}})  # a sweep that does not record its host is on none
-    last = made.sweep([EAGER])
-    for hosts, expected in ((("a",), [1.0, 3.0]), (("c",), []), ((), [1.0, 2.0, 3.0, 4.0, 9.0])):
-        assert latencies(opened, last, *hosts) == pytest.approx(expected)
 
 
 def test_sweeps_of_other_cells_do_not_push_out_the_levels(made, opened):

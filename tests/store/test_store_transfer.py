@@ -10,7 +10,6 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-import sqlalchemy as sa
 import whole_sweeps as whole
 from whole_sweeps import export, ids_of, outcomes, take
 
@@ -18,7 +17,6 @@ from effbench.cell import Status, Trial
 from effbench.errors import SchemaError, StoreError
 from effbench.outputs import EXPORT_ID
 from effbench.store import Store
-from effbench.store.schema import AcknowledgementRow, SweepRow
 from effbench.store.source import RefusedError
 
 
@@ -128,10 +126,7 @@ def grown(path, folder):
     """A running sweep, exported; then it goes on and ends. Gives the export and the id."""
     with Store.open(path, mode="write") as store:
         plan = whole.cells()
-        sweep_id = store.begin_sweep(
-            name="grown", label=None, command=["-m"], overrides=[], protocol={"name": "quick"}, baseline_mode="eager",
-            seed=1, git_revision=None, host={}, plan=plan[:4], rounds=2,
-        )  # fmt: skip
+        sweep_id = whole.begun(store, plan[:4], name="grown", rounds=2)
         environment_id = store.add_environment(whole.environment(), {})
         for number, cell in enumerate(plan[:4]):
             store.record(sweep_id, environment_id, timed(cell, 0, 1.0 + number))
@@ -169,17 +164,6 @@ def test_two_parts_make_one(source, tmp_path, target):
     arrival = take(source, target)[-1]
     assert (arrival.outcome, arrival.trials, arrival.total, arrival.state) == ("completed", 6, 11, None)
     assert Store.check(target) == []
-
-
-def test_the_end_alone_is_news_and_marks_an_own_sweep(source, target):
-    take(source, target)
-    sql(target, "UPDATE sweep SET imported_at = NULL")
-    with Store.open(source, mode="write") as store:
-        store.finish_sweep(store.find_sweep("last").id, "interrupted")
-    arrival = take(source, target)[-1]
-    assert (arrival.outcome, arrival.trials, arrival.state) == ("completed", 0, ("running", "interrupted"))
-    assert "now counts as imported" in arrival.notes[0]
-    assert whole.contents(target)["sweep"] == whole.contents(source)["sweep"]
 
 
 ONE = "WHERE id = (SELECT min(id) FROM trial)"
@@ -223,17 +207,6 @@ def test_another_cell_at_the_same_place(source, target):
     assert arrival.outcome == "refused" and "plan at position 2" in arrival.reason
 
 
-def test_a_change_of_a_cell_that_the_sweep_did_not_plan(source, tmp_path):
-    """It was measured before, and is accepted from this sweep on."""
-    with Store.open(source, mode="write") as store, store._writing() as connection:
-        sweep_id = connection.scalar(sa.select(SweepRow.id).where(SweepRow.name == "nothing yet"))
-        own = {"cell_key": whole.cells()[4].key, "hardware": "CPU", "metric": "latency_ms", "sweep_id": sweep_id}
-        at = whole.dt.datetime.now(whole.dt.UTC)
-        connection.execute(sa.insert(AcknowledgementRow).values(reason="known", acknowledged_at=at, **own))
-    found = whole.contents(export(source, tmp_path / "one.db", sweeps=["last"]))
-    assert [len(found[name]) for name in ("cell", "sweep_cell", "acknowledgement")] == [3, 2, 1]
-
-
 OLDER = {
     "0005": [],
     "0002": ["ALTER TABLE sweep DROP COLUMN imported_at", "DROP TABLE acknowledgement", "DROP TABLE claim_verdict",
@@ -258,19 +231,6 @@ def test_a_database_of_an_older_effbench(revision, source, target):
         first = ids_of(store)[0]
         assert set(store.cell_overrides(first).values()) == {None}
         assert store.results(first)
-
-
-def test_what_is_no_database_of_whole_sweeps(source, tmp_path, target):
-    (tmp_path / "x.jsonl").write_text('{"format":"effbench-sweeps","version":1}\n' * 99)
-    with pytest.raises(StoreError, match=r"not a database of whole sweeps.*export --whole"):
-        take(tmp_path / "x.jsonl", target)
-    sql(source, "UPDATE alembic_version SET version_num = '9999'")
-    with pytest.raises(SchemaError, match="newer effbench"):
-        take(source, target)
-    cut = tmp_path / "cut.db"
-    cut.write_bytes(export(target, tmp_path / "whole.db").read_bytes()[:20000])
-    with pytest.raises(StoreError, match="damaged"):
-        take(cut, target)
 
 
 # --- a stranger's file ---
@@ -351,14 +311,6 @@ def test_what_is_forged_is_refused_and_db_check_finds_it(loose, tmp_path, target
             assert any(said in line for line in Store.check(path)), (statement, Store.check(path))
 
 
-def test_plain_artifacts_arrive(source, target):
-    with Store.open(source) as store:
-        first = ids_of(store)[0]
-    names = [f"artifacts/{first}/0123456789ab/trace.json.gz", f"artifacts/{first}/a-b c/x.txt"]
-    sql(source, EXTRA % json.dumps({"artifacts": names}), rows=1)
-    assert outcomes(source, target) == ["imported"] * 3
-
-
 @pytest.mark.parametrize("name", ["../../x", "..", "", " ", "x\x1b[2J", "two\nlines", "-x", "x" * 65])
 def test_an_id_that_is_none(name, source, target):
     """Folders of caches and artifacts are named by it."""
@@ -409,13 +361,16 @@ def test_rows_that_stand_twice(loose, target):
     assert outcomes(loose, target)[1:] == ["present", "present"]
 
 
-def test_other_tables_and_columns_are_not_copied(source, target):
+def test_other_tables_and_columns_are_not_copied_and_plain_artifacts_are(source, target):
+    with Store.open(source) as store:
+        first = ids_of(store)[0]
+    names = [f"artifacts/{first}/0123456789ab/trace.json.gz", f"artifacts/{first}/a-b c/x.txt"]
+    sql(source, EXTRA % json.dumps({"artifacts": names}), rows=1)
     sql(source, "CREATE TABLE secret (x)", "ALTER TABLE sweep ADD COLUMN payload TEXT DEFAULT 'x'",
         "CREATE TRIGGER evil AFTER INSERT ON trial BEGIN DELETE FROM trial; END")  # fmt: skip
     assert outcomes(source, target) == ["imported"] * 3
     with closing(sqlite3.connect(target)) as raw:
-        names = {name for (name,) in raw.execute("SELECT name FROM sqlite_master")}
-        assert not names & {"secret", "evil"}
+        assert not {name for (name,) in raw.execute("SELECT name FROM sqlite_master")} & {"secret", "evil"}
 
 
 def test_a_damaged_sweep_is_not_exported(source, tmp_path):

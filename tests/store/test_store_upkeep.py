@@ -86,17 +86,13 @@ def test_check_and_upgrade_of_what_is_missing(path):
     assert not path.exists()
 
 
-def test_check_of_an_empty_file(tmp_path):
-    (tmp_path / "x.db").write_bytes(b"")
-    assert Store.check(tmp_path / "x.db") == [f"{tmp_path / 'x.db'} is empty"]
-
-
 def test_upgrade_fills_an_empty_database_and_leaves_a_current_one(tmp_path, filled):
-    (tmp_path / "x.db").write_bytes(b"")
-    assert Store.upgrade(tmp_path / "x.db") == (None, HEAD_REVISION)
-    assert Store.check(tmp_path / "x.db") == []
-    assert Store.upgrade(filled) == (HEAD_REVISION, HEAD_REVISION)
-    assert Store.check(filled) == []
+    empty = tmp_path / "x.db"
+    empty.touch()
+    assert Store.check(empty) == [f"{empty} is empty"]
+    for path, before in ((empty, None), (filled, HEAD_REVISION)):
+        assert Store.upgrade(path) == (before, HEAD_REVISION)
+        assert Store.check(path) == []
 
 
 NEXT = """

@@ -41,11 +41,6 @@ def test_the_newest_on_each_machine(store, environment):
     assert rows[0]["judged_at"].tzinfo is not None
 
 
-def test_nothing_to_keep(store, environment):
-    store.add_verdicts(store.add_environment(environment(), {}), [])
-    assert store.verdicts() == []
-
-
 def test_all_or_none(store, environment, begin, cell):
     here = store.add_environment(environment(), {})
     sweep = begin(store, [cell()])

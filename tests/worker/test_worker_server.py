@@ -67,6 +67,10 @@ def submit(server, python, **options):
     return server.submit("runs", {"python": python}, **options)
 
 
+def lives(server):
+    return server.call("runs", {"a": 1}, 30) == {"a": 1}
+
+
 def begun_task(server, python):
     """A task that has said its own phase."""
     begun = threading.Event()
@@ -84,18 +88,14 @@ def result(server, python, **options):
     return outcome(submit(server, python, **options))["result"]
 
 
-def test_a_payload_comes_back_whole(server):
+def test_a_payload_and_the_phases(server):
     payload = {"text": "Zeile\n\u2028\x00 ümlaut", "deep": [{"a": [1, 2.5, None, True]}], "nan": [float("inf")],
                "large": "x" * 3_000_000}  # fmt: skip
     assert server.call("runs", payload, 30) == payload
-
-
-def test_phases_are_told_as_they_come(server):
     seen = []
     task = submit(server, "say_phase('one'); say_phase('two')", on_phase=seen.append)
     assert outcome(task)["exit"] == 0
-    assert seen == ["begun", "one", "two"]
-    assert task.phase == "two"
+    assert seen == ["begun", "one", "two"] and task.phase == "two"
 
 
 def test_the_process_of_a_task(server, tmp_path):
@@ -106,12 +106,9 @@ def test_the_process_of_a_task(server, tmp_path):
         pid, session, parent, mark = outcome(request)["result"]
         assert (pid, parent, mark) == (session, server.process.pid, request.id)
     assert requests[0].pid != requests[1].pid
-
-
-def test_variables_of_one_task_stay_with_it(server):
     code = "import os; result = [os.environ.get('FOO'), os.environ.get('CUDA_VISIBLE_DEVICES')]"
     assert result(server, code, env={"FOO": "1", "CUDA_VISIBLE_DEVICES": "GPU-7"}) == ["1", "GPU-7"]
-    assert result(server, code)[0] is None
+    assert result(server, code)[0] is None, "variables of one task stay with it"
 
 
 def test_how_a_task_ends(server):
@@ -144,7 +141,7 @@ def test_both_ends_of_the_output_are_kept_and_no_more(server):
 
 def test_a_task_that_prints_without_end_does_not_keep_others_waiting(server):
     loud = submit(server, "while True: print('x' * 1000)")
-    assert server.call("runs", {"a": 1}, 30) == {"a": 1}
+    assert lives(server)
     server.kill(loud)
     assert loud.outcome["signal"] == signal.SIGKILL
 
@@ -170,25 +167,19 @@ def test_what_is_no_message_ends_its_own_task_alone(server):
         ended = outcome(submit(server, f"{FIND_PIPE}\nos.write(pipe, {rubbish})\n__import__('time').sleep(1000)"))
         assert f"wrote {size} bytes that are no message" in ended["reason"]
         assert (ended["result"], ended["signal"]) == (None, signal.SIGKILL)
-    Path("go").touch()
-    assert outcome(other)["result"] == {}
     ended = outcome(submit(server, f"{FIND_PIPE}\nos.write(pipe, b'hello\\n'); os._exit(0)"))
     assert "wrote 5 bytes" in ended["reason"]
-
-
-def test_a_line_without_end_is_bounded(server, monkeypatch):
-    code = f"{FIND_PIPE}\nwhile True: os.write(pipe, b'x' * 65536)"
-    ended = outcome(submit(server, code))
-    assert "bytes that are no message" in ended["reason"]
-    assert server.call("runs", {"a": 1}, 30) == {"a": 1}
+    ended = outcome(submit(server, f"{FIND_PIPE}\nwhile True: os.write(pipe, b'x' * 65536)"))
+    assert "bytes that are no message" in ended["reason"], "a line without end is bounded"
+    Path("go").touch()
+    assert outcome(other)["result"] == {}
 
 
 def test_a_server_that_cannot_fork_says_so_and_lives(server):
     resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (3, 4096))
-    ended = outcome(submit(server, ""))
-    assert "could not start a process" in ended["failed"]
+    assert "could not start a process" in outcome(submit(server, ""))["failed"]
     resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (4096, 4096))
-    assert server.call("runs", {"a": 1}, 30) == {"a": 1}
+    assert lives(server)
 
 
 @pytest.mark.parametrize("line", [b"hello\n", b'{"v":1,"event":"ended"}\n', b'{"v":1,"event":"phase","id":[]}\n'])
@@ -291,24 +282,19 @@ def test_a_task_that_takes_too_long_says_where(server):
         server.call("runs", {"python": "say_phase('sleeping'); __import__('time').sleep(1000)"}, 0.3)
 
 
-def test_two_servers_at_once(make):
+def test_many_tasks_of_two_servers_at_once(make):
     servers = [make(), make()]
-    tasks = [submit(server, "import os; result = os.getppid()") for server in servers for _ in range(4)]
+    tasks = [submit(server, "import os; result = os.getppid()") for server in servers for _ in range(20)]
     parents = [outcome(task)["result"] for task in tasks]
-    assert parents == [server.process.pid for server in servers for _ in range(4)]
+    assert parents == [server.process.pid for server in servers for _ in range(20)]
     servers[0].close()
-    assert servers[1].call("runs", {"a": 1}, 30) == {"a": 1}
-
-
-def test_many_tasks_at_once(server):
-    tasks = [submit(server, f"result = {i}") for i in range(40)]
-    assert [outcome(task)["result"] for task in tasks] == list(range(40))
-    assert server.requests == {}
-    assert len(os.listdir(f"/proc/{server.process.pid}/fd")) < 20, "pipes and logs are closed"  # noqa: PTH208
+    assert lives(servers[1])
+    assert servers[1].requests == {}
+    assert len(os.listdir(f"/proc/{servers[1].process.pid}/fd")) < 20, "pipes and logs are closed"  # noqa: PTH208
 
 
 def test_nonsense_is_refused_and_said(server):
     server.process.stdin.write(b"not a message\n" + b'{"v": 99, "op": "run"}\n' + b'{"v": 1, "op": "dance"}\n')
     server.process.stdin.flush()
-    assert server.call("runs", {"a": 1}, 30) == {"a": 1}
+    assert lives(server)
     assert [line.partition(":")[0] for line in server.stderr] == ["refused"] * 3

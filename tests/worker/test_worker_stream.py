@@ -55,24 +55,17 @@ def test_inputs_are_slices_of_shared_tensors():
     assert len({args[0].untyped_storage().data_ptr() for args, _ in inputs}) == 3
     assert inputs[0] is inputs[3], "the same set and size is one entry"
     assert all(args[0].is_contiguous() and args[1].shape == (3,) for args, _ in inputs)
-
-
-def test_without_a_stream_nothing_changes():
     inputs, checked = sets(cell(None))
-    assert len(inputs) == 3
-    assert checked == inputs
+    assert len(inputs) == 3 and checked == inputs, "without a stream nothing changes"
     assert stream.sizes_of(cell(None)) == [4]
 
 
 def test_every_size_is_checked_once_from_the_largest_down():
     _, checked = sets(cell([2, 5, 1, 2, 5, 4, 4]))
     assert [args[0].shape[0] for args, _ in checked] == [5, 4, 2, 1]
-
-
-def test_neighbours_in_the_check_have_other_values():
     _, checked = sets(cell([4, 3, 2, 1] * 6), 2)
     for (larger, _), (smaller, _) in itertools.pairwise(checked):
-        assert not torch.equal(larger[0][: len(smaller[0])], smaller[0])
+        assert not torch.equal(larger[0][: len(smaller[0])], smaller[0]), "neighbours have other values"
 
 
 class TestSweeps:
@@ -119,8 +112,9 @@ class TestSweeps:
         with Store.open(str(cli.db)) as store:
             sweep = store.sweeps()[0].id
             (trial,) = [row for row in store.trials(sweep) if "buckets" in row["extra"]["facts"]]
-            sizes = store.planned(sweep)[0].stream["sizes"]
-        facts = trial["extra"]["facts"]
+            cell = store.planned(sweep)[0]
+        sizes, facts = cell.stream["sizes"], trial["extra"]["facts"]
+        assert cell.model["module"]["max_batch"] == cell.bs == max(sizes), "what follows bs follows the stream"
         held = [size for size in sizes if size <= 6]
         rows = sum(1 if size == 1 else 4 if size <= 4 else 6 for size in held)
         assert trial["status"] == "ok", trial["reason"]
@@ -128,15 +122,6 @@ class TestSweeps:
         assert facts["fallbacks_per_pass"] == len(sizes) - len(held) > 0
         assert facts["calls"] > 30 and facts["fallbacks"] > facts["fallbacks_per_pass"]
         assert set(facts["capture_seconds"]) == {"1", "4", "6"}
-
-    def test_what_follows_bs_follows_the_stream(self, cli):
-        done = cli.sweep("model=gpt2", "model.module.layers=1", "model.module.width=8", "model.module.heads=1",
-                         "model.module.vocab=20", "model.module.max_seq=8", "model.module.context=4", "mode=eager",
-                         "stream=uniform", "stream.low=2", "stream.high=5", "stream.length=10")  # fmt: skip
-        assert done.code == 0, done.out + done.err
-        with Store.open(str(cli.db)) as store:
-            (one,) = store.planned(store.sweeps()[0].id)
-        assert one.model["module"]["max_batch"] == one.bs == max(one.stream["sizes"])
 
 
 def test_refusals(capsys, tmp_path, monkeypatch):

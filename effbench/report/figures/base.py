@@ -100,16 +100,19 @@ class Drawing:
         self.layout.setdefault("shapes", []).append(shape | place | whole)
 
     def to_json(self) -> str:
-        """Return it as JSON in which NaN is null."""
-        whole = {"data": self.data, "layout": self.layout}
-        try:
-            return json.dumps(whole, **_COMPACT, default=_listed)
-        except ValueError:
-            return json.dumps(finite(whole), **_COMPACT)
+        return compact_json({"data": self.data, "layout": self.layout})
 
     def validated(self) -> go.Figure:
         """Return the same as Plotly's own class. Raises ValueError for what Plotly does not know."""
         return go.Figure(json.loads(self.to_json()))
+
+
+def compact_json(value: Any) -> str:
+    """Return JSON in which what is not finite is null; a database that others wrote may hold it as well."""
+    try:
+        return json.dumps(value, **_COMPACT, default=_listed)
+    except ValueError:
+        return json.dumps(finite(value), **_COMPACT)
 
 
 def finite(value: Any) -> Any:
@@ -174,9 +177,9 @@ def short(text: str, limit: int) -> str:
     return f"{text[:head]}…{text[-(limit - 1 - head) :]}"
 
 
-def wrapped(text: str, width: int = 14) -> str:
+def wrapped(text: str) -> str:
     """Return `text`, escaped, on up to three lines, broken at spaces and after hyphens."""
-    lines = textwrap.wrap(text, width, break_long_words=True, break_on_hyphens=True) or [""]
+    lines = textwrap.wrap(text, 14, break_long_words=True, break_on_hyphens=True) or [""]
     return "<br>".join(safe(line) for line in (lines if len(lines) <= 3 else [*lines[:2], "…"]))
 
 
@@ -184,6 +187,11 @@ def hover(row: Any, headline: str, *lines: str) -> str:
     """Return the hover text of a row: a bold headline with the mode, model and bs, and further lines (not escaped)."""
     first = (f"<b>{headline}</b> · {safe(row.series)}", f"{safe(row.case)} · bs {row.bs}")
     return "<br>".join(line for line in (*first, *lines) if line)
+
+
+def interval_text(low: float, high: float, form: str, unit: str = "") -> str:
+    """Return `95 % interval 1.20–1.40`, empty if a bound is unknown."""
+    return "" if math.isnan(low) or math.isnan(high) else f"95 % interval {low:{form}}–{high:{form}}{unit}"
 
 
 # --- axes ---

@@ -1,4 +1,5 @@
-"""Curves over batch size, a line a mode, with the bands of their intervals; dots if there is one batch size."""
+"""Latency and throughput against batch size: a line a mode with the band of its 95 % intervals, one small figure a
+model; dots if there is one batch size."""
 
 from __future__ import annotations
 
@@ -9,8 +10,21 @@ from typing import Any
 
 import pandas as pd
 
+from effbench.metrics import METRICS
 from effbench.report.colors import style_of
-from effbench.report.figures.base import Drawing, bs_axis, by_series, column, log_axis, mode_axis, safe
+from effbench.report.figures.base import (
+    KEYS,
+    Drawing,
+    Figure,
+    bs_axis,
+    by_series,
+    column,
+    hover,
+    interval_text,
+    log_axis,
+    mode_axis,
+    safe,
+)
 from effbench.report.tables import UNKNOWN
 
 
@@ -100,3 +114,73 @@ class Curve:
         arrays = {"array": lengths(self.high, self.value), "arrayminus": lengths(self.value, self.low)}
         visible = not all(math.isnan(getattr(row, self.high) - getattr(row, self.value)) for row in part)
         return {"type": "data", "symmetric": False, "thickness": 1.2, "width": 4, "visible": visible} | arrays
+
+
+def latency_data(frame: pd.DataFrame) -> pd.DataFrame:
+    """Columns: KEYS, status, trials, latency_ms with its bounds, period_ms, throughput_per_s. A row for each result;
+    figures only if it is `ok`."""
+    figures = ["latency_ms", "latency_ci_low_ms", "latency_ci_high_ms", "period_ms", "throughput_per_s"]
+    table = frame[[*KEYS, "status", *figures, "trials"]].copy()
+    return LATENCY_CURVE.data(table, (table["status"] == "ok") & (table["latency_ms"] > 0), figures)
+
+
+def latency_text(row: Any) -> str:
+    interval = interval_text(row.latency_ci_low_ms, row.latency_ci_high_ms, ".4g", " ms")
+    throughput = row.throughput_per_s
+    rate = "" if math.isnan(throughput) else METRICS["throughput_per_s"].format(throughput)
+    return hover(row, METRICS["latency_ms"].format(row.latency_ms), interval, rate)
+
+
+LATENCY_CURVE = Curve("latency_ms", "latency_ci_low_ms", "latency_ci_high_ms", "latency (ms)", latency_text)
+
+
+def throughput_data(frame: pd.DataFrame) -> pd.DataFrame:
+    """Columns: KEYS, trials, throughput_per_s, throughput_low, throughput_high, period_ms. The bounds are those of the
+    time that the throughput was made of: the period, or the latency without one."""
+    table = frame[[*KEYS, "throughput_per_s", "period_ms", "trials"]].copy()
+    has_period = frame["period_ms"].notna()
+    middle = frame["latency_ms"].where(~has_period, frame["period_ms"])
+    for name, other in (("low", "high"), ("high", "low")):  # the longer the period, the less throughput
+        bound = frame[f"latency_ci_{other}_ms"].where(~has_period, frame[f"period_ci_{other}_ms"])
+        table[f"throughput_{name}"] = frame["throughput_per_s"] * middle / bound
+    shown = (frame["status"] == "ok") & (table["throughput_per_s"] > 0)
+    return THROUGHPUT_CURVE.data(table, shown, ["throughput_per_s", "throughput_low", "throughput_high", "period_ms"])
+
+
+def throughput_text(row: Any) -> str:
+    interval = interval_text(row.throughput_low, row.throughput_high, ".4g", " samples/s")
+    return hover(row, METRICS["throughput_per_s"].format(row.throughput_per_s), interval)
+
+
+THROUGHPUT_CURVE = Curve(
+    "throughput_per_s", "throughput_low", "throughput_high", "throughput (samples/s)", throughput_text
+)
+
+
+LATENCY = Figure(
+    name="latency",
+    title="Latency against batch size",
+    order=30,
+    caption="What one request sees, in milliseconds, on logarithmic axes; bands are 95 % intervals across trials. "
+    "A line breaks where the result is not ok: see the failures.",
+    absent="No result of this sweep has an ok latency.",
+    data=latency_data,
+    draw=LATENCY_CURVE.draw,
+    numbers={"latency_ms": "latency (ms)", "latency_ci_low_ms": "95 % low (ms)", "latency_ci_high_ms": "95 % high (ms)",
+             "period_ms": "period (ms)", "throughput_per_s": "throughput (samples/s)", "trials": "trials"},
+    small_multiples=True,
+)  # fmt: skip
+THROUGHPUT = Figure(
+    name="throughput",
+    title="Throughput against batch size",
+    order=32,
+    caption="Samples per second with back-to-back calls (without a GPU: with one call after the other), on logarithmic "
+    "axes; bands are 95 % intervals. Where a line bends down from the straight, the GPU is full.",
+    absent="No result of this sweep has an ok throughput.",
+    data=throughput_data,
+    draw=THROUGHPUT_CURVE.draw,
+    numbers={"throughput_per_s": "throughput (samples/s)", "throughput_low": "95 % low (samples/s)",
+             "throughput_high": "95 % high (samples/s)", "period_ms": "period (ms)", "trials": "trials"},
+    small_multiples=True,
+)  # fmt: skip
+FIGURES = [LATENCY, THROUGHPUT]

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pandas as pd
 
 from effbench.metrics import METRICS
-from effbench.report.figures.base import KEYS, Drawing, Figure, hover, log_axis, of_baseline, scatter_marks
+from effbench.report.figures.base import (
+    KEYS,
+    Drawing,
+    Figure,
+    hover,
+    interval_text,
+    log_axis,
+    of_baseline,
+    scatter_marks,
+)
 
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
@@ -40,9 +48,7 @@ def draw(table: pd.DataFrame) -> Drawing:
 
 
 def text(row: Any) -> str:
-    interval = ""
-    if not math.isnan(row.speedup_ci_low):
-        interval = f"95 % interval {row.speedup_ci_low:.2f}–{row.speedup_ci_high:.2f}"
+    interval = interval_text(row.speedup_ci_low, row.speedup_ci_high, ".2f")
     enqueue, busy = METRICS["enqueue_ms"].format(row.enqueue_ms), METRICS["gpu_busy_ms"].format(row.gpu_busy_ms)
     launching = f"the baseline enqueues for {enqueue}, its kernels run {busy}"
     return hover(row, METRICS["speedup"].format(row.speedup), interval, launching)

@@ -10,7 +10,7 @@ import pandas as pd
 from effbench.analysis.mode_scores import UNCLEAR
 from effbench.metrics import METRICS
 from effbench.report.colors import DIVERGING
-from effbench.report.figures.base import KEYS, Drawing, Figure, axis, hover, safe, short, wrapped
+from effbench.report.figures.base import KEYS, Drawing, Figure, axis, hover, interval_text, safe, short, wrapped
 from effbench.report.tables import NO_BASELINE, NO_REASON, speedup_text
 
 ROW_PX = 30
@@ -82,9 +82,7 @@ def draw(table: pd.DataFrame) -> Drawing:
 def hover_text(row: Any) -> str:
     if row.status != "ok":
         return hover(row, safe(row.status), safe(short(str(row.reason or NO_REASON), LONGEST_REASON)))
-    interval = ""
-    if not math.isnan(row.speedup_ci_low) and not math.isnan(row.speedup_ci_high):
-        interval = f"95 % interval {row.speedup_ci_low:.2f}–{row.speedup_ci_high:.2f}"
+    interval = interval_text(row.speedup_ci_low, row.speedup_ci_high, ".2f")
     latency = METRICS["latency_ms"].format(row.latency_ms)
     trials = "" if math.isnan(row.trials) else f"{row.trials:.0f} trial{'s' if row.trials != 1 else ''}"
     return hover(row, METRICS["speedup"].format(row.speedup), interval, latency, trials)

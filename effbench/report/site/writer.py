@@ -48,8 +48,7 @@ class Writer:
 
     def close(self) -> None:
         """Remove what an earlier site left, then write the list."""
-        manifest = self.out / MANIFEST
-        for path in _listed(manifest) - self.written.keys():
+        for path in set(_listed(self.out) or ()) - self.written.keys():
             old = self.out / path
             if old.is_file() and old.resolve().is_relative_to(self.out.resolve()):
                 old.unlink()
@@ -70,11 +69,7 @@ def claim(out: Path) -> None:
 
 def is_site(folder: Path) -> bool:
     """Return whether the folder is a site of effbench, by its list of files."""
-    try:
-        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(found, dict) and isinstance(found.get("files"), list)
+    return _listed(folder) is not None
 
 
 def _write_list(out: Path, files: list[str]) -> None:
@@ -82,12 +77,14 @@ def _write_list(out: Path, files: list[str]) -> None:
         file.write(json.dumps({"files": files}, indent=0).encode())
 
 
-def _listed(manifest: Path) -> set[str]:
+def _listed(folder: Path) -> list[str] | None:
+    """Return the list of files; None if there is none, or it is not ours: nothing is removed then."""
     try:
-        found = json.loads(manifest.read_text(encoding="utf-8"))
-        return {str(path) for path in found["files"]}
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()  # none yet, or not ours: nothing is removed
+        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    files = found.get("files") if isinstance(found, dict) else None
+    return list(map(str, files)) if isinstance(files, list) else None
 
 
 def _remove_empty(folder: Path, root: Path) -> None:

@@ -15,10 +15,11 @@ from typing import Any
 from urllib.parse import quote
 
 from effbench.analysis.row_labels import LabelledRow
+from effbench.comparison.sides import hardware_of
 from effbench.metrics import METRICS
 from effbench.report.colors import glyph_of
 from effbench.report.data import DeviceSweep, Trial
-from effbench.report.figures.base import finite
+from effbench.report.figures.base import compact_json
 from effbench.report.site import cell_data
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
 from effbench.report.site.parallel import processes, started
@@ -54,7 +55,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
         "facts": [list(fact) for _, *fact in cell_data.FACTS],
         "metrics": {name: [metric.title, metric.help] for name, metric in METRICS.items()},
         "environments": {
-            one["id"]: [f"{one['gpu_name'] or one['cpu_name']} · torch {one['torch_version']} · Python {one['python']}",
+            one["id"]: [f"{hardware_of(one)} · torch {one['torch_version']} · Python {one['python']}",
                         (one.get("flags") or {}).get("interpreter"), (one.get("flags") or {}).get("folder")]
             for one in own.environments
         },
@@ -145,7 +146,7 @@ def write_chunks(
         if key <= last:
             raise ValueError(f"cells come in the order of their keys, each once: {key!r} after {last!r}")
         last = key
-        text = f"{json.dumps(key)}:{_json(entries)}"
+        text = f"{json.dumps(key)}:{compact_json(entries)}"
         if texts and size + len(text) > CHUNK:
             yield flush()
             texts, size, number = [], 0, number + 1
@@ -154,13 +155,6 @@ def write_chunks(
         size += len(text)
     if texts:
         yield flush()
-
-
-def _json(value: Any) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    except ValueError:  # a database that others wrote may hold NaN
-        return json.dumps(finite(value), ensure_ascii=False, separators=(",", ":"))
 
 
 class CellEntries:
@@ -192,8 +186,7 @@ class CellEntries:
 
     def entry(self, row: LabelledRow, trials: list[Trial]) -> dict[str, Any]:
         source = row.source
-        params = json.loads(source["params"]) if isinstance(source["params"], str) else source["params"]
-        command, why_not = self.device_sweep.command(params, source["environment_id"])
+        command, why_not = self.device_sweep.command(source["params"], source["environment_id"])
         return {
             "env": source["environment_id"],
             "name": row.name,
@@ -206,7 +199,7 @@ class CellEntries:
             "count": source["trials"],
             "results": cell_data.results(source),
             "artifacts": self.files.links(trials),
-            "params": params,
+            "params": source["params"],
             "command": command,
             "why_not": why_not,
             "modes": [self.links[id(other)] for other in self.points[_point(row)] if other is not row],

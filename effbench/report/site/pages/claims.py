@@ -10,7 +10,7 @@ from typing import Any
 from effbench.report.claims import ABSENT, Entry
 from effbench.report.data import DeviceSweep
 from effbench.report.site.page import GRIDS, Page, PageFolder
-from effbench.store.verdicts import ClaimVerdict
+from effbench.store.decisions import ClaimVerdict
 from effbench.table import Column, Shown, Table
 
 #: Verdict -> a sign beside the word (not by colour alone) and a class of the style sheet.

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from effbench.analysis.row_labels import ABSENT, flatten
+from effbench.comparison.sides import hardware_of
 from effbench.metrics import format_bytes, significant
-from effbench.report.data import ReportData, hardware_of
+from effbench.report.data import ReportData
 from effbench.report.site.page import GRIDS, Page, PageFolder
 from effbench.table import Column, Shown, Table
 
@@ -58,7 +59,7 @@ def seen_environments(report: ReportData) -> list[SeenEnvironment]:
 
 def titles(environments: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return hardware and torch of each; if that is the same for two the start of the id as well."""
-    plain = {row["id"]: f"{row['gpu_name'] or row['cpu_name']} · torch {row['torch_version']}" for row in environments}
+    plain = {row["id"]: f"{hardware_of(row)} · torch {row['torch_version']}" for row in environments}
     names = list(plain.values())
     return {key: f"{name} · {key[:8]}" if names.count(name) > 1 else name for key, name in plain.items()}
 

@@ -1,4 +1,5 @@
-"""When a mode pays back: seconds of compiling against milliseconds saved a call."""
+"""What a mode costs before its first useful call, compile seconds with a cold and with a warm cache; and when it pays
+that back, seconds of compiling against milliseconds saved a call."""
 
 from __future__ import annotations
 
@@ -8,10 +9,61 @@ from typing import Any
 import pandas as pd
 
 from effbench.metrics import METRICS
-from effbench.report.figures.base import KEYS, Drawing, Figure, hover, log_axis, of_baseline, scatter_marks
+from effbench.report.colors import style_of
+from effbench.report.figures.base import (
+    KEYS,
+    Drawing,
+    Figure,
+    by_series,
+    column,
+    hover,
+    log_axis,
+    mode_axis,
+    of_baseline,
+    safe,
+    scatter_marks,
+)
+
+#: Column, name of the cache, suffix of the symbol, offset from the row.
+_CACHES = (("compile_cold_s", "cold cache", "", -0.14), ("compile_warm_s", "warm cache", "-open", 0.14))
 
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
+    """Columns: KEYS, status, compile_cold_s, compile_warm_s, first_call_s, break_even_calls.
+
+    Every result that compiled, degraded and failed ones too: their seconds were spent all the same.
+    """
+    columns = ["compile_cold_s", "compile_warm_s", "first_call_s", "break_even_calls"]
+    table = frame[[*KEYS, "status", *columns]]
+    return table.dropna(subset=["compile_cold_s", "compile_warm_s"], how="all").reset_index(drop=True)
+
+
+def draw(table: pd.DataFrame) -> Drawing:
+    """Draw one row a mode, one dot a batch size: filled with a cold cache, open with a warm one."""
+    parts = by_series(table)
+    seconds = pd.concat([table["compile_cold_s"], table["compile_warm_s"]]).dropna()
+    figure = Drawing(90 + 30 * len(parts))
+    if not (seconds > 0).any():
+        return figure
+    figure.layout["xaxis"] = log_axis("compile time (s)", seconds)
+    figure.layout["yaxis"] = mode_axis([name for name, _ in parts])
+    for rank, (name, rows) in enumerate(parts):
+        style = style_of(name)
+        for shown, cache, suffix, offset in _CACHES:
+            part = [row for row in rows if getattr(row, shown) > 0]
+            if not part:
+                continue
+            texts = [
+                hover(row, METRICS[shown].format(getattr(row, shown)), cache,
+                      "" if row.status == "ok" else f"status {safe(row.status)}")
+                for row in part
+            ]  # fmt: skip
+            marker = {"symbol": f"{style.symbol}{suffix}", "line": {"width": 1.6, "color": style.color}}
+            figure.add_marks(name, column(part, shown), [rank + offset] * len(part), texts, marker=marker)
+    return figure
+
+
+def break_even_data(frame: pd.DataFrame) -> pd.DataFrame:
     """Columns: KEYS, compile_cold_s, saved_ms, break_even_calls, latency_ms.
 
     `saved_ms`: the baseline's latency - this one, a call. A row for each `ok` result that compiled and has a baseline,
@@ -26,7 +78,7 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index(drop=True)
 
 
-def draw(table: pd.DataFrame) -> Drawing:
+def break_even_draw(table: pd.DataFrame) -> Drawing:
     """Draw marks on logarithmic axes, and lines of equal break-even. Results that save nothing are only in the table of
     numbers."""
     saving = table[table["saved_ms"] > 0]
@@ -39,7 +91,7 @@ def draw(table: pd.DataFrame) -> Drawing:
     y_axis = log_axis("saved a call (ms)", saving["saved_ms"])
     figure.layout |= {"xaxis": x_axis, "yaxis": y_axis}
     _equal_lines(figure, x_axis["range"], y_axis["range"])
-    scatter_marks(figure, saving, "compile_cold_s", "saved_ms", text)
+    scatter_marks(figure, saving, "compile_cold_s", "saved_ms", break_even_text)
     return figure
 
 
@@ -59,14 +111,28 @@ def _equal_lines(figure: Drawing, x_range: list[float], y_range: list[float]) ->
         figure.annotate(calls, x=high, y=high + shift, font={"size": 10}, **place)
 
 
-def text(row: Any) -> str:
+def break_even_text(row: Any) -> str:
     calls = METRICS["break_even_calls"].format(row.break_even_calls)
     paid = "whether it pays back is not sure" if math.isnan(row.break_even_calls) else f"pays back after {calls}"
     cost = f"compiles {METRICS['compile_cold_s'].format(row.compile_cold_s)}, saves {row.saved_ms:.3g} ms a call"
     return hover(row, paid, cost)
 
 
-FIGURE = Figure(
+COMPILE = Figure(
+    name="compile",
+    title="Compile time",
+    order=50,
+    caption="Seconds from handing the module over to the last preparing call, imports excluded; a dot a batch size, "
+    "filled with an empty compile cache, open with the cell's own cache filled.",
+    absent="Nothing in this sweep was compiled, or no compile time was recorded.",
+    data=data,
+    draw=draw,
+    page="cost",
+    numbers={"status": "status", "compile_cold_s": "cold (s)", "compile_warm_s": "warm (s)",
+             "first_call_s": "first output (s)", "break_even_calls": "break-even (calls)"},
+    small_multiples=True,
+)  # fmt: skip
+BREAK_EVEN = Figure(
     name="break-even",
     title="When a mode pays back",
     order=45,
@@ -75,9 +141,10 @@ FIGURE = Figure(
     "baseline. On a dotted line both weigh the same after so many calls; up and left pays back sooner. Results that "
     "save nothing never pay back: they are in the numbers.",
     absent="Nothing was compiled, or there is no baseline to save against.",
-    data=data,
-    draw=draw,
+    data=break_even_data,
+    draw=break_even_draw,
     numbers={"compile_cold_s": "compile, cold (s)", "saved_ms": "saved a call (ms)",
              "break_even_calls": "break-even (calls)", "latency_ms": "latency (ms)"},
     modes=True,
 )  # fmt: skip
+FIGURES = [COMPILE, BREAK_EVEN]

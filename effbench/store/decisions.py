@@ -1,23 +1,44 @@
-"""Names for sweeps that later ones are compared with: a name holds once for each hardware."""
+"""What people and experiments decided about measured sweeps: baselines, acknowledged changes, verdicts on claims.
+
+Every function takes a connection.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
 import sqlalchemy as sa
 
 from effbench.errors import NothingFoundError, UsageError, nearest
 from effbench.store.connect import name_of
-from effbench.store.schema import BASELINE, SWEEP
+from effbench.store.schema import ACKNOWLEDGEMENT, BASELINE, ENVIRONMENT, SWEEP, VERDICT
 from effbench.store.sweeps import hardware
-from effbench.store.values import now
+from effbench.store.values import now, text
+
+#: What a change is acknowledged by.
+KEYS = ("cell_key", "hardware", "metric", "sweep_id")
+
+
+class ClaimVerdict(StrEnum):
+    """What measuring says of a claim."""
+
+    CONFIRMED = "confirmed"
+    REFUTED = "refuted"
+    DEPENDS = "depends"  # true in a stated part of the matrix
+    UNDECIDED = "undecided"  # the intervals leave it open
+    NOT_MEASURABLE = "not measurable here"
+    NOT_MEASURED = "not measured yet"
 
 
 @dataclass(frozen=True)
 class BaselineInfo:
-    """A baseline, with the label and the beginning of its sweep (None where that is gone); times are aware UTC."""
+    """A name for a sweep that later ones are compared with; it holds once for each hardware. Label and beginning are
+    its sweep's (None where that is gone); times are aware UTC."""
 
     name: str
     hardware: str
@@ -84,3 +105,45 @@ def remove_baseline(connection: sa.Connection, name: str, hardware: str | None =
     for baseline in found:
         connection.execute(sa.delete(BASELINE).where(BASELINE.c.name == name, BASELINE.c.hardware == baseline.hardware))
     return found
+
+
+def acknowledge(connection: sa.Connection, changes: Iterable[dict[str, str]], reason: str) -> None:
+    """Store `changes`, which hold the four `KEYS`; one that is acknowledged already gets the new reason."""
+    for change in changes:
+        values = {key: change[key] for key in KEYS}
+        connection.execute(sa.delete(ACKNOWLEDGEMENT).where(*(ACKNOWLEDGEMENT.c[key] == values[key] for key in KEYS)))
+        connection.execute(sa.insert(ACKNOWLEDGEMENT).values(**values, reason=text(reason), acknowledged_at=now()))
+
+
+def unacknowledge(connection: sa.Connection, ids: Iterable[int]) -> None:
+    connection.execute(sa.delete(ACKNOWLEDGEMENT).where(ACKNOWLEDGEMENT.c.id.in_(list(ids))))
+
+
+def acknowledgements(connection: sa.Connection) -> list[dict[str, Any]]:
+    """Return every row of `acknowledgement`, oldest first."""
+    query = sa.select(ACKNOWLEDGEMENT).order_by(ACKNOWLEDGEMENT.c.acknowledged_at, ACKNOWLEDGEMENT.c.id)
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def add_verdicts(connection: sa.Connection, environment_id: str, judged: Iterable[dict[str, Any]]) -> None:
+    """Rows of `claim_verdict` less their environment and time."""
+    at = now()
+    rows = [{**row, "environment_id": environment_id, "judged_at": at} for row in judged]
+    if rows:
+        connection.execute(sa.insert(VERDICT), rows)
+
+
+def verdicts(connection: sa.Connection) -> list[dict[str, Any]]:
+    """The newest judgement of each claim by each experiment on each GPU (or CPU), oldest first, with `gpu_name`,
+    `cpu_name` and `torch_version` of its environment."""
+    query = (
+        sa.select(VERDICT, ENVIRONMENT.c.gpu_name, ENVIRONMENT.c.cpu_name, ENVIRONMENT.c.torch_version)
+        .join(ENVIRONMENT, ENVIRONMENT.c.id == VERDICT.c.environment_id)
+        .order_by(VERDICT.c.judged_at, VERDICT.c.id)  # an older one may have been imported since
+    )
+    found: dict[tuple, dict[str, Any]] = {}
+    for row in connection.execute(query).mappings():
+        key = (row["claim"], row["experiment"], row["gpu_name"] or row["cpu_name"])
+        found.pop(key, None)
+        found[key] = dict(row)
+    return list(found.values())
