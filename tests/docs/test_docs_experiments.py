@@ -8,7 +8,7 @@ import re
 import pages
 
 import effbench.experiments
-from effbench.experiments.definition import Claim, load
+from effbench.experiments.definition import Claim
 from effbench.store.decisions import ClaimVerdict
 
 PAGE = pages.pages()["experiments.md"]
@@ -28,11 +28,11 @@ def test_tables_are_complete():
     assert re.findall(r"^\| `([^`]+)` \|", verdicts, re.M) == [str(verdict) for verdict in ClaimVerdict]
 
 
-def test_the_example_is_short_and_runs(cli):
-    text = pages.files()["widths.py"]
-    (cli.folder / "widths.py").write_text(text, encoding="utf-8")
-    assert len(load(cli.folder / "widths.py").claims) == 1
-    assert len(text.splitlines()) <= 15
+def test_the_examples_run(cli):
+    """Both in one folder: they share a fork server."""
+    for name in ("widths.py", "addresses.py"):
+        (cli.folder / name).write_text(pages.files()[name], encoding="utf-8")
+    assert len(pages.files()["widths.py"].splitlines()) <= 15
     (command, _, _) = re.findall(r"^effbench (.*widths\.py.*)$", PAGE, re.M)
     done = cli.run(*command.split(), *(word for word in cli.tiny if word != "protocol=quick"))
     assert done.code == 0, done
@@ -40,10 +40,6 @@ def test_the_example_is_short_and_runs(cli):
     assert found[1] in ("confirmed", "refuted", "depends", "undecided")
     assert "bs=1" in found[2] and "bs=64" in found[2]
     assert re.findall(r"^ +bs=(\d+): [\d.]+×", done.out, re.M) == ["1", "64"], "each part has a figure of its own"
-
-
-def test_the_example_of_a_check_runs(cli):
-    (cli.folder / "addresses.py").write_text(pages.files()["addresses.py"], encoding="utf-8")
     done = cli.run("reproduce", "addresses.py", "device=cpu")
     assert (done.code, done.err) == (0, ""), done
     assert "An optimizer's step changes parameters in place.: confirmed · holds" in done.out

@@ -52,7 +52,13 @@ def fast(line):
     return [word for word in pages.arguments(line) if not word.startswith("protocol")] + FAST
 
 
-@pytest.mark.parametrize("line", [*sweeps("models.md"), *sweeps("modes.md"), *sweeps("extending.md")])
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(line, marks=pytest.mark.slow if "mode=default" in line else ())  # that compiles
+        for line in (*sweeps("models.md"), *sweeps("modes.md"), *sweeps("extending.md"))
+    ],
+)
 def test_own_models_and_modes_run(line, here):
     found = effbench.sweep(fast(line)).results()
     assert len(found) >= 2
@@ -116,21 +122,13 @@ def make_package_file(name, folder, monkeypatch, package):
     return module
 
 
-def test_the_figure_is_on_the_page(results, tmp_path, monkeypatch, capsys):
-    make_package_file("effbench/report/figures/first_call.py", tmp_path, monkeypatch, figures)
-    assert cli.run(["report", "--out", str(tmp_path / "site")]) == 0
-    page = next((tmp_path / "site").glob("*/scaling.html"))
-    assert "Preparation and first call together." in page.read_text(encoding="utf-8")
-    drawn = next(page.parent.glob("data/scaling-first-call-0.js")).read_text(encoding="utf-8")
-    assert "seconds to the first output" in drawn
-
-
-def test_the_page_is_on_the_site(results, tmp_path, monkeypatch, capsys):
+def test_the_figure_and_the_page_are_on_the_site(results, tmp_path, monkeypatch, capsys):
     import jinja2
 
     from effbench.report.site import build
     from effbench.report.site import pages as site_pages
 
+    make_package_file("effbench/report/figures/first_call.py", tmp_path, monkeypatch, figures)
     make_package_file("effbench/report/site/pages/errors.py", tmp_path, monkeypatch, site_pages)
     template = (
         '{% extends "base.html.j2" %}{% block main %}<div class="grid-place" data-src="{{ grid }}"></div>{% endblock %}'
@@ -139,9 +137,14 @@ def test_the_page_is_on_the_site(results, tmp_path, monkeypatch, capsys):
     env.loader = jinja2.ChoiceLoader([jinja2.DictLoader({"errors.html.j2": template}), env.loader])
     monkeypatch.setattr(build, "environment", lambda: env)
     assert cli.run(["report", "--out", str(tmp_path / "site")]) == 0
-    page = next((tmp_path / "site").glob("*/errors.html"))
-    assert 'data-src="data/errors-errors.js"' in page.read_text(encoding="utf-8")
-    assert "Relative errors" in (page.parent / "data" / "errors-errors.js").read_text(encoding="utf-8")
+    (folder,) = (path.parent for path in (tmp_path / "site").glob("*/scaling.html"))
+    for name, text in (
+        ("scaling.html", "Preparation and first call together."),
+        ("data/scaling-first-call-0.js", "seconds to the first output"),
+        ("errors.html", 'data-src="data/errors-errors.js"'),
+        ("data/errors-errors.js", "Relative errors"),
+    ):
+        assert text in (folder / name).read_text(encoding="utf-8")
 
 
 def test_the_subcommand_runs(results, tmp_path, monkeypatch, capsys):

@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
+from made_sweeps import Made
 
 import effbench
-from effbench.cell import Cell, Environment, Status, Trial
+from effbench.cell import Cell, Environment
 from effbench.doctor import calibration
 from effbench.errors import WorkerError
 from effbench.stats.significance import smallest_slowdown
@@ -59,6 +60,9 @@ def test_the_last_attempt_counts_and_only_ok():
     assert found.statuses == {"ok": 5, "noisy": 1}
     assert found.reason == "throttled"
     assert found.median_ms == pytest.approx(1.5 ** (1 / 5))
+    (finding,) = calibration.failed(found)
+    assert (finding.level, "1 noisy (throttled)" in finding.what) == ("warning", True)
+    assert list(calibration.failed(judged([1.0, 1.1] * 3))) == []
 
 
 def test_too_few_trials():
@@ -86,27 +90,21 @@ def sweeps(monkeypatch, tmp_path, answer):
     def sweep(overrides, quiet=True):
         settings = dict(word.split("=", 1) for word in overrides)
         ran.append(settings)
-        width = int(settings.get("model.module.width", 64))
+        width, rounds = int(settings.get("model.module.width", 64)), int(settings["protocol.rounds"])
+        turns = [number // 2 % 2 for number in range(rounds)]
+        figures = {
+            "status": state.status,
+            "latency_ms": [1 + 0.1 * turn for turn in turns],
+            "period_ms": [1 + 0.001 * turn for turn in turns],
+        }
         cells = [
             make_cell(name, int(bs), settings["mode"], width)
             for name in settings["model"].split(",")
             for bs in settings["bs"].split(",")
         ]
-        with Store.open(state.db, mode="write") as store:
-            environment = store.add_environment(Environment(**answer["environment"]), {})
-            sweep_id = store.begin_sweep(
-                name=settings["sweep.name"], label=None, command=[], overrides=list(overrides), protocol={},
-                baseline_mode="eager", seed=0, git_revision=None, host={}, plan=cells,
-                rounds=int(settings["protocol.rounds"]),
-            )  # fmt: skip
-            for round in range(int(settings["protocol.rounds"])):
-                for cell in cells:
-                    period = 1 + 0.001 * (round // 2 % 2)
-                    trial = Trial(
-                        cell.key, round, Status(state.status), latency_ms=1 + 0.1 * (round // 2 % 2), period_ms=period
-                    )
-                    store.record(sweep_id, environment, trial)
-            store.finish_sweep(sweep_id, state.end)
+        sweep_id = Made(state.db).sweep(
+            dict.fromkeys(cells, figures), env=Environment(**answer["environment"]), rounds=rounds, state=state.end
+        )
         return effbench.Sweep(sweep_id, state.db, state.end)
 
     monkeypatch.setattr(effbench, "sweep", sweep, raising=False)
@@ -129,15 +127,11 @@ def test_on_a_gpu(sweeps, answer):
         stored = store.calibration(Environment(**answer["environment"]).id)
     assert stored["noise"] == found
     assert stored["gpu_uuid"] == answer["gpus"][0]["uuid"]
-
-
-def test_what_is_not_stored(sweeps, answer):
     answer["gpus"].append({**answer["gpus"][0], "index": 1, "uuid": "GPU-other"})
     calibration.measure_noise(sweeps.db, answer, quick=True, quiet=True)
     with Store.open(sweeps.db) as store:
         stored = store.calibration(Environment(**answer["environment"]).id)
-    assert stored["gpu_uuid"] is None, "several GPUs are no single one"
-    assert (stored["noise"]["protocol"], stored["noise"]["rounds"]) == ("quick", 4)
+    assert (stored["gpu_uuid"], stored["noise"]["rounds"]) == (None, 4), "several GPUs are no single one"
 
 
 @pytest.mark.parametrize(("end", "status"), [("interrupted", "ok"), ("completed", "error")])
@@ -153,16 +147,6 @@ def test_a_failed_calibration_stores_nothing(sweeps, answer, end, status):
         assert "10 error" in failures[0].what
     with Store.open(sweeps.db) as store:
         assert store.calibration(Environment(**answer["environment"]).id) is None
-
-
-def test_some_failed_trials_are_a_warning():
-    cell = make_cell()
-    trials = rows(cell, [1.0, 1.1] * 3)
-    trials[5]["status"], trials[5]["reason"] = "noisy", "thermal slowdown"
-    (finding,) = calibration.failed(judged(None, cell, trials=trials))
-    assert finding.level == "warning"
-    assert "1 noisy (thermal slowdown)" in finding.what
-    assert list(calibration.failed(judged([1.0, 1.1] * 3))) == []
 
 
 @pytest.mark.parametrize("outcome", [None, "too little free device memory", "died"])
@@ -244,19 +228,3 @@ def test_calibrated(reported, cpu_answer):
 def test_what_is_missing_or_rough(reported, settings, words):
     (finding,) = [finding for finding in reported(**settings) if finding.fix]
     assert words in finding.what
-
-
-def test_the_table():
-    noise = copy.deepcopy(NOISE)
-    noise["gpu_bound"]["cells"] += [
-        stored_cell("wild", "period_ms", 1.2, 1e-7, 2e8),
-        {**stored_cell("gone", "period_ms", None, None, None), "statuses": {"oom": 1}, "trials": 0},
-    ]
-    lines = [" ".join(line.split()) for line in calibration.table(noise).render("terminal").splitlines()]
-    assert lines == [
-        "cell kind trials median spread between processes odd ÷ even rounds",
-        "mlp bs=1 eager launch-bound 10 latency 0.250 ms 19 % 1.004 [0.950, 1.060]",
-        "lin3 bs=512 GPU-bound 10 period 0.250 ms 0.20 % 1.004 [0.950, 1.060]",
-        "wild GPU-bound 10 period 0.250 ms × or ÷ 3.3 1.004 [1e-07, 2e+08]",
-        "gone GPU-bound 0 — 1 oom —",
-    ]

@@ -7,18 +7,18 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from fake_nvml import FakeNvml, NVMLError
+from fake_nvml import FakeNvml
 
 from effbench import cli as command_line
-from effbench.cell import Environment
 from effbench.commands import doctor
 from effbench.doctor import calibration
 from effbench.doctor.finding import Machine
 from effbench.errors import WorkerError
-from effbench.store.store import Store
 
 CELL = {"cell": "mlp bs=1 eager", "metric": "latency_ms", "sweep_id": "s", "statuses": {"ok": 10}, "trials": 10,
         "median_ms": 0.2, "sd": 0.1, "ratio": 1.0, "ratio_low": 0.9, "ratio_high": 1.1, "reason": None}  # fmt: skip
+NOISE = {"protocol": "standard", "device": "cuda", "gpu_bound": None,
+         "launch_bound": {"sd": 0.1, "smallest_slowdown": 0.2, "cells": [CELL]}}  # fmt: skip
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def here(tmp_path, monkeypatch):
 
     class Server:
         def call(self, task, payload, timeout_s, env=None):
-            if isinstance(state.answer, Exception):
+            if isinstance(state.answer, BaseException):
                 raise state.answer
             return state.answer
 
@@ -53,15 +53,9 @@ def test_an_h200(here, answer, capsys):
     assert "✓ GPU 0: NVIDIA H200, 140 GiB" in said
     assert said[-1].startswith("0 problems, 0 warnings in ")
     assert here.closed == 1
-
-
-def test_without_a_gpu(here, cpu_answer, capsys, monkeypatch):
-    here.answer = cpu_answer
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(nvmlInit=NVMLError("NVML Shared Library Not Found")))
     assert command_line.run(["doctor", "--format", "json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert {finding["level"] for finding in said["findings"]} <= {"good", "note", "warning", "problem"}
-    assert said["calibration"] is None
+    levels = {finding["level"] for finding in json.loads(capsys.readouterr().out)["findings"]}
+    assert levels <= {"good", "note", "warning", "problem"}
 
 
 def test_a_problem_is_exit_code_1_and_stops_the_calibration(here, answer, capsys, monkeypatch):
@@ -89,80 +83,33 @@ def test_quick_alone_is_a_mistake(here, capsys):
     assert "--quick goes with --calibrate" in capsys.readouterr().err
 
 
-def test_a_calibration_is_told(here, answer, capsys, monkeypatch):
+def interrupted(*args, **options):
+    raise calibration.Interrupted("20261121-1")
+
+
+@pytest.mark.parametrize(
+    ("ceilings", "noise", "code", "said"),
+    [
+        (None, lambda *args, **options: (NOISE, []), 0, "0 problems, 0 warnings in 1 finding"),
+        ("too little free device memory", lambda *args, **options: (NOISE, []), 1,
+         "✗ GPU 0: its ceilings could not be measured: too little free device memory"),
+        (None, interrupted, 130, "no noise was stored (trials so far: sweep 20261121-1)"),
+    ],
+    ids=["well", "no ceilings", "interrupted"],
+)  # fmt: skip
+def test_how_a_calibration_ends(here, answer, capsys, monkeypatch, ceilings, noise, code, said):
     here.answer = answer
-    noisy = {**CELL, "cell": "lin3 bs=512 cuda-graph", "metric": "period_ms", "sd": 0.002}
-    found = {
-        **{"protocol": "standard", "trials": 5, "rounds": 10, "device": "cuda", "sweep_id": "s", "sweep_ids": ["s"]},
-        "launch_bound": {"sd": 0.1, "smallest_slowdown": 0.23, "cells": [CELL]},
-        "gpu_bound": {"sd": 0.002, "smallest_slowdown": 0.02, "cells": [noisy]},
-    }
-    measured = {
-        "copy_bytes_per_s": 4e12,
-        "flops_per_s": {"bfloat16": 7e14},
-        "launch_ms": 0.004,
-        "graph_replay_ms": 0.006,
-    }
-
-    def measure_missing(server, store, environment_id, gpus, again=False):
-        assert again
-        store.add_calibration(environment_id, gpus[0]["uuid"], ceilings=measured)
-
-    def measure_noise(db, answer, quick, quiet):
-        with Store.open(db, mode="write") as store:
-            store.add_calibration(Environment(**answer["environment"]).id, None, noise=found)
-        return found, []
-
-    monkeypatch.setattr(calibration.pool, "measure_ceilings", measure_missing)
-    monkeypatch.setattr(calibration, "measure_noise", measure_noise)
-    assert command_line.run(["doctor", "--calibrate"]) == 0
-    said = capsys.readouterr().out
-    assert "calibrating: the ceilings of 1 GPU, then each cell against itself" in said
-    assert "lin3 bs=512 cuda-graph" in said
-    assert "of launch-bound cells from 23 % on, of GPU-bound cells from 2.0 % on" in said
-    assert "ceilings: copies 4.00 TB/s, bfloat16 700 TFLOP/s" in said
-    assert said.splitlines()[-1] == "0 problems, 0 warnings in 2 findings"
-    assert command_line.run(["doctor", "--format", "json"]) == 0
-    stored = json.loads(capsys.readouterr().out)["calibration"]
-    assert (stored["noise"], stored["ceilings"]) == (found, measured)
-
-
-def test_ceilings_that_fail_are_exit_code_1(here, answer, capsys, monkeypatch):
-    here.answer = answer
-    monkeypatch.setattr(calibration.pool, "measure_ceilings", lambda *args, **options: "too little free device memory")
-    cells = {"launch_bound": {"sd": 0.1, "smallest_slowdown": 0.2, "cells": [CELL]}, "gpu_bound": None}
-    monkeypatch.setattr(
-        calibration, "measure_noise", lambda *args, **options: ({"protocol": "standard", "device": "cuda", **cells}, [])
-    )
-    assert command_line.run(["doctor", "--calibrate"]) == 1
-    assert "✗ GPU 0: its ceilings could not be measured: too little free device memory" in capsys.readouterr().out
-
-
-def test_interrupted_sweeps(here, answer, capsys, monkeypatch):
-    here.answer = answer
-
-    def interrupted(*args, **options):
-        raise calibration.Interrupted("20261121-1")
-
-    monkeypatch.setattr(calibration.pool, "measure_ceilings", lambda *args, **options: None)
-    monkeypatch.setattr(calibration, "measure_noise", interrupted)
-    assert command_line.run(["doctor", "--calibrate"]) == 130
-    assert "no noise was stored (trials so far: sweep 20261121-1)" in capsys.readouterr().err
+    monkeypatch.setattr(calibration.pool, "measure_ceilings", lambda *args, **options: ceilings)
+    monkeypatch.setattr(calibration, "measure_noise", noise)
+    assert command_line.run(["doctor", "--calibrate"]) == code
+    done = capsys.readouterr()
+    assert said in done.out + done.err
     assert here.closed == 1
 
 
 def test_interrupted_while_looking(here, capsys):
-    here.answer = None
-
-    class Server(doctor.ForkServer):
-        def call(self, *args):
-            raise KeyboardInterrupt
-
-    doctor.ForkServer, before = Server, doctor.ForkServer
-    try:
-        assert command_line.run(["doctor"]) == 130
-    finally:
-        doctor.ForkServer = before
+    here.answer = KeyboardInterrupt()
+    assert command_line.run(["doctor"]) == 130
     assert capsys.readouterr().err == "effbench: interrupted\n"
     assert here.closed == 1
 

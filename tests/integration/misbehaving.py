@@ -213,21 +213,11 @@ class OwnMode:
             raise RuntimeError("cannot be prepared")
         if self.kind == "degraded":
             return Prepared(module, degraded="it was not in the mood")
-        return Prepared({"right": module, "wrong": self.wrong(module), "shape": self.shape(module),
-                         "type": self.type(module), "more": self.more(module)}[self.kind])  # fmt: skip
-
-    @staticmethod
-    def wrong(module):
-        return lambda x: module(x) * 1.01
-
-    @staticmethod
-    def shape(module):
-        return lambda x: module(x)[:, :1]
-
-    @staticmethod
-    def type(module):
-        return lambda x: module(x).double()
-
-    @staticmethod
-    def more(module):
-        return lambda x: (module(x), x)
+        outputs = {
+            "right": module,
+            "wrong": lambda x: module(x) * 1.01,
+            "shape": lambda x: module(x)[:, :1],
+            "type": lambda x: module(x).double(),
+            "more": lambda x: (module(x), x),
+        }
+        return Prepared(outputs[self.kind])

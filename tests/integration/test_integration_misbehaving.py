@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from effbench.store import Store
@@ -103,73 +101,34 @@ def test_modes_of_ones_own(own):
         assert (row["speedup"] is not None) == (status == "ok")
 
 
+CUSTOM = ("model=custom", "model.inputs.x.shape=[4]")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ((*CUSTOM, "model.module._target_=mischief.NotANumber", "model.allow_nonfinite=true"),
+         {("NotANumber", "eager"): "ok"}),
+        # it asserts that it has its variables and a fresh interpreter
+        ((*CUSTOM, "model.module._target_=mischief.SeesItsEnvironment", "env.FOO=1", "env.BAR=true"),
+         {("SeesItsEnvironment", "eager"): "ok"}),
+        pytest.param(("--config-dir", "conf", "model=several", "bs=2", "mode=eager,default"),
+                     {("several", "eager"): "ok", ("several", "default"): "ok"}, marks=pytest.mark.slow),
+        pytest.param((*CUSTOM, "model.module._target_=mischief.ComesFromFresh,mischief.Segfaults", "isolation=spawn"),
+                     {("ComesFromFresh", "eager"): "ok", ("Segfaults", "eager"): "crashed"}, marks=pytest.mark.slow),
+    ],
+    ids=["not finite is allowed", "variables", "inputs of several kinds", "spawn"],
+)  # fmt: skip
+def test_settings_of_a_cell_reach_its_trial(workshop, overrides, expected):
+    done = workshop.sweep(*overrides)
+    assert done.code == int(set(expected.values()) != {"ok"}), done
+    assert {key: row["status"] for key, row in results(workshop).items()} == expected
+
+
 @pytest.mark.slow
-def test_several_inputs_of_several_kinds(workshop):
-    done = workshop.sweep("--config-dir", "conf", "model=several", "bs=2", "mode=eager,default")
+def test_default_without_a_compiler_is_no_failure_and_says_what_to_install(cli):
+    done = cli.sweep("model=tiny", "mode=eager,default", env={"CXX": "/nowhere/c++"})
     assert done.code == 0, done
-    assert {key: row["status"] for key, row in results(workshop).items()} == {
-        ("several", "eager"): "ok", ("several", "default"): "ok",
-    }  # fmt: skip
-
-
-def test_outputs_that_are_not_finite_can_be_allowed(workshop):
-    done = workshop.sweep("model=custom", "model.module._target_=mischief.NotANumber", "model.inputs.x.shape=[4]",
-                        "model.allow_nonfinite=true")  # fmt: skip
-    assert done.code == 0, done
-    assert results(workshop)["NotANumber", "eager"]["status"] == "ok"
-
-
-def test_variables_reach_the_cell_and_force_a_fresh_interpreter(workshop):
-    done = workshop.sweep("model=custom", "model.module._target_=mischief.SeesItsEnvironment", "env.FOO=1",
-                        "model.inputs.x.shape=[4]", "env.BAR=true")  # fmt: skip
-    assert done.code == 0, done
-    row = results(workshop)["SeesItsEnvironment", "eager"]
-    params = row["params"] if isinstance(row["params"], dict) else json.loads(row["params"])
-    assert params["env"] == {"FOO": "1", "BAR": "true"}
-
-
-@pytest.mark.slow
-def test_a_fresh_interpreter_each(workshop):
-    done = workshop.sweep("model=custom", "model.module._target_=mischief.ComesFromFresh,mischief.Segfaults",
-                        "model.inputs.x.shape=[4]", "isolation=spawn")  # fmt: skip
-    assert done.code == 1, done
-    found = {model: row["status"] for (model, _), row in results(workshop).items()}
-    assert found == {"ComesFromFresh": "ok", "Segfaults": "crashed"}
-
-
-def test_a_shape_that_does_not_fit(workshop):
-    done = workshop.sweep("model=tiny", "model.inputs.x.shape=[5]")
-    assert (done.code, done.err) == (1, "")
-    row = results(workshop)["tiny", "eager"]
-    assert row["status"] == "error"
-    assert "(1x5 and 32x32)" in row["reason"]
-
-
-class TestWithoutCompiler:
-    """`default` without a C++ compiler is no failure: it says what to install."""
-
-    @pytest.mark.parametrize(
-        ("variables", "said"),
-        [
-            pytest.param({"PATH": "empty"}, "g++", marks=pytest.mark.slow, id="none"),
-            pytest.param({"CXX": "/nowhere/c++"}, "/nowhere/c++", id="CXX"),
-            pytest.param({"PATH": "broken"}, "g++", marks=pytest.mark.slow, id="broken"),
-        ],
-    )
-    def test_default_is_unsupported(self, cli, variables, said):
-        for name in ("empty", "broken"):
-            (cli.folder / name).mkdir()
-        fake = cli.folder / "broken" / "g++"
-        fake.write_text("#!/bin/sh\nexit 1\n")
-        fake.chmod(0o755)
-        env = {name: value if value.startswith("/") else str(cli.folder / value) for name, value in variables.items()}
-        if "PATH" in env:
-            env["PATH"] += ":/nonexistent"
-        (cli.folder / "broken" / "sh").symlink_to("/bin/sh")
-        done = cli.sweep("model=tiny", "mode=eager,default", env=env)
-        assert done.code == 0, done
-        rows = results(cli)
-        assert rows["tiny", "eager"]["status"] == "ok"
-        assert rows["tiny", "default"]["status"] == "unsupported", rows["tiny", "default"]["reason"]
-        assert said in rows["tiny", "default"]["reason"]
-        assert "install g++" in rows["tiny", "default"]["reason"]
+    eager, default = (results(cli)["tiny", mode] for mode in ("eager", "default"))
+    assert (eager["status"], default["status"]) == ("ok", "unsupported"), default["reason"]
+    assert "/nowhere/c++" in default["reason"] and "install g++" in default["reason"]

@@ -6,8 +6,6 @@ import pytest
 
 from effbench.store import Store
 
-STACK = ("model=custom", "model.module._target_=blocks.Stack", "model.inputs.x.shape=[16]", "bs=2")
-
 
 def trials(cli) -> list[dict]:
     """Those of the newest sweep, in order, each with its cell's mode."""
@@ -19,7 +17,7 @@ def trials(cli) -> list[dict]:
 
 @pytest.mark.slow
 def test_torchscript_and_ahead_of_time(workshop):
-    done = workshop.sweep(*STACK, "mode=eager,jit-trace,jit-script,aot-inductor", "protocol.rounds=2")
+    done = workshop.sweep("model=tiny", "bs=2", "mode=eager,jit-trace,jit-script,aot-inductor", "protocol.rounds=2")
     assert done.code == 0, done.err
     found: dict[str, list[dict]] = {}
     for trial in trials(workshop):
@@ -39,53 +37,6 @@ def test_torchscript_and_ahead_of_time(workshop):
     for name in ("jit-trace", "jit-script"):
         facts = found[name][0]["extra"]["facts"]
         assert any("deprecated" in said for said in facts["deprecations"])
-
-
-def test_what_cannot_be_scripted_is_an_error_with_torchs_first_line(workshop):
-    done = workshop.sweep(
-        "model=custom", "model.module._target_=blocks.Variadic", "model.inputs.x.shape=[4]", "mode=jit-script,jit-trace"
-    )
-    assert done.code == 1
-    found = {trial["mode"]["name"]: trial for trial in trials(workshop)}
-    assert found["jit-trace"]["status"] == "ok"
-    script = found["jit-script"]
-    assert (script["status"], script["phase"]) == ("error", "prepare")
-    assert "variable number of arguments" in script["reason"]
-
-
-@pytest.mark.slow
-def test_regional_and_marked(workshop):
-    done = workshop.sweep(*STACK, "mode=eager,default", "mode.regional=true", "mode.dynamic=marked")
-    assert done.code == 0, done.err
-    compiled = next(trial for trial in trials(workshop) if trial["mode"]["name"] == "default")
-    assert compiled["status"] == "ok", compiled["reason"]
-    assert compiled["extra"]["facts"]["region"] == "Block"
-    assert len(compiled["extra"]["facts"]["compiled_modules"]) == 4
-    assert compiled["extra"]["graphs"] == 1, "four blocks, one compilation"
-
-
-@pytest.mark.slow
-def test_only_and_what_matches_nothing(workshop):
-    done = workshop.sweep(*STACK, "mode=default", "mode.only=[layers.1.mlp],[layer.*]", "sweep.name=only")
-    assert done.code == 1
-    good, bad = sorted(trials(workshop), key=lambda trial: trial["status"], reverse=True)
-    assert (good["status"], good["mode"]["only"]) == ("ok", ["layers.1.mlp"]), good["reason"]
-    assert good["extra"]["facts"]["compiled_modules"] == ["layers.1.mlp"]
-    assert good["extra"]["graphs"] == 1
-    assert bad["status"] == "error"
-    assert "mode.only: no module inside Stack matches 'layer.*'; did you mean layers." in bad["reason"]
-
-
-def test_a_wrong_value_is_refused_before_anything_runs(workshop):
-    for mode, override, error in (
-        ("default", "mode.options.epilog_fusion=true", "did you mean epilogue_fusion"),
-        ("default", "mode.dynamic=maybe", "allowed: null, true, false, marked"),
-        ("default", "mode.options.max_autotune=3", "Unexpected type of attr max_autotune, got int should be bool"),
-        ("cuda-graph", "mode.guard=warn", "mode.guard is 'warn'; allowed: null, refuse, recapture"),
-    ):
-        done = workshop.sweep("model=tiny", f"mode={mode}", override)
-        assert (done.code, len(done.err.strip().splitlines())) == (2, 1), done
-        assert error in done.err
 
 
 def test_the_doctor_lists_the_options_of_this_torch(workshop):

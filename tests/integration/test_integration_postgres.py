@@ -144,18 +144,6 @@ def test_recorded_there_as_in_sqlite(postgres, tmp_path):
                 store.record(sweep_id, whole.environment().id, Trial(cell, 0, Status.OK))
 
 
-def test_an_id_that_is_taken_is_not_taken_again(postgres, monkeypatch):
-    """Two machines that begin in the same second, and by chance draw the same."""
-    drawn = iter(["aaaa", "aaaa", "bbbb"])
-    now = whole.dt.datetime.now(whole.dt.UTC)
-    monkeypatch.setattr("effbench.store.sweeps.secrets.token_hex", lambda count: next(drawn))
-    monkeypatch.setattr("effbench.store.sweeps.now", lambda: now)
-    with Store.open(postgres, mode="write") as store:
-        first, second = whole.begun(store, whole.cells(2)), whole.begun(store, whole.cells(4))
-        assert (first[-4:], second[-4:]) == ("aaaa", "bbbb")
-        assert (store.find_sweep(first).cells, store.find_sweep(second).cells) == (2, 4)
-
-
 def test_whole_sweeps_there_and_back(odd, postgres, tmp_path):
     assert outcomes(odd, postgres, baselines=True) == ["imported"] * 3
     assert whole.contents(postgres) == whole.contents(odd)

@@ -1,19 +1,13 @@
-"""Two interpreters in one sweep, with real fork servers: two checkouts of a module, and a virtual environment."""
+"""Two checkouts of a module in one sweep, with real fork servers."""
 
 from __future__ import annotations
 
 import signal
-import sys
-import venv
-from pathlib import Path
 
 import pytest
 
 from effbench.analysis.environments import names_by
 from effbench.store import Store
-from effbench.sweeping.interpreters import resolve
-from effbench.sweeping.plan import CellRun, Settings, cells_of
-from effbench.sweeping.run import Command, run_cells
 
 NET = """
 import time
@@ -29,6 +23,9 @@ class Net(torch.nn.Module):
 """
 MODEL = ("model=custom", "model.module._target_=net.Net", "model.inputs.x.shape=[4]")
 ROUNDS = 3
+
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +59,6 @@ def swept(cli_in, tmp_path_factory):
     return cli
 
 
-@pytest.mark.slow
 def test_two_checkouts_in_one_sweep(swept):
     assert sorted(swept.half_of.values()) == ["new", "old"]
     facts = swept.sweep.host["environments"]
@@ -85,7 +81,6 @@ def test_two_checkouts_in_one_sweep(swept):
     assert swept.done.code == 1
 
 
-@pytest.mark.slow
 def test_they_take_turns_also_across_an_interruption(swept):
     order = sorted(swept.trials, key=lambda trial: (trial["round"], trial["started_at"]))
     small = [trial for trial in order if swept.size_of[trial["cell_key"]] == 1]
@@ -99,7 +94,6 @@ def test_they_take_turns_also_across_an_interruption(swept):
     assert swept.sweep.state == "completed"
 
 
-@pytest.mark.slow
 def test_tables_name_the_interpreters(swept):
     assert "2 cells × 2 interpreters × 3 rounds" in swept.done.out
     assert "Net bs=1 eager float32 · new · round 3/3 · ok" in swept.done.out
@@ -107,44 +101,3 @@ def test_tables_name_the_interpreters(swept):
     table = swept.run("show", "--format", "markdown", "--metric", "latency_ms").out.splitlines()
     assert table[0] == "| model | folder | bs | eager |"
     assert [line.split("|")[2].strip() for line in table[2:]] == ["old", "old", "new", "new"], "in the order given"
-
-
-@pytest.mark.slow
-def test_given_cells_run_under_given_interpreters(swept, another_python):
-    """What confirms a suspicion: cells out of the database, again, without a command line."""
-    old = resolve(another_python(swept.folder / "venv"), str(swept.folder / "old"))
-    new = resolve(folder=str(swept.folder / "new"))
-    (small,) = (cell for cell in swept.cells if cell.bs == 1)
-    quick = {"budget_s": 0.2, "min_time_s": 0.02, "warmup_s": 0.02, "rounds": 2}
-    settings = Settings.with_defaults(
-        db=str(swept.db), protocol=quick, sweep={"name": "again"}, executor={"cache_dir": str(swept.cache)}
-    )
-    runs = [CellRun(small, old), CellRun(small, new)]
-    outcome = run_cells(settings, runs, Command(["check"], []))
-    fast, slow = outcome.latencies
-    assert slow > 4 > fast > 0
-    with Store.open(swept.db) as store:
-        sweep = store.find_sweep("again")
-        trials = store.trials(sweep.id)
-        facts = sweep.host["environments"]
-        assert store.planned(sweep.id) == cells_of(runs)
-    assert (outcome.state, sweep.state, sweep.command) == ("completed", "completed", ["check"])
-    ids = [outcome.environments[old], outcome.environments[new]]
-    assert [trial["environment_id"] for trial in trials] == [*ids, *ids[::-1]], "A-B, B-A"
-    assert facts[ids[0]]["python"] == old.python
-    assert (facts[ids[1]]["python"], facts[ids[1]]["given"]) == (sys.executable, ["folder"])
-    assert ids[1] in swept.half_of, "the same interpreter is the same environment"
-
-
-def test_a_python_that_will_not_do_is_refused_at_once(cli, tmp_path):
-    bare = tmp_path / "bare"
-    venv.create(bare, symlinks=True)
-    done = cli.sweep("model=tiny", f"python={bare / 'bin' / 'python'}")
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"effbench: python={bare / 'bin' / 'python'} lacks torch, numpy, nvidia-ml-py\nfix: ")
-    done = cli.sweep("model=tiny", "python=nowhere/python")
-    assert done.code == 2
-    assert done.err == (
-        f"effbench: python=nowhere/python: there is no {Path(cli.folder) / 'nowhere' / 'python'}; "
-        "give the path of an interpreter\n"
-    )

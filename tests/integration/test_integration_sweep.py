@@ -159,17 +159,6 @@ class TestWithoutTorch:
         assert "tiny" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
 
 
-def test_a_sweep_process_itself_never_imports_torch(cli):
-    """Planning, scheduling and recording stay light: the fork server has torch, the sweep has not."""
-    code = (
-        "import sys; from effbench.cli import run\n"
-        f"code = run(['-m', *{list(cli.tiny)!r}, 'model=tiny'])\n"
-        "print('torch' in sys.modules, code)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=cli.folder, env=cli.env, capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1] == "False 0", done
-
-
 @pytest.mark.slow
 def test_two_sweeps_at_once_on_one_database(cli, processes):
     matrix = ("model=tiny", "bs=1,2,3,4", "mode=eager", "protocol.rounds=3")
@@ -194,6 +183,7 @@ def test_two_sweeps_at_once_on_one_database(cli, processes):
 
 
 API = """
+import sys
 import threading
 import effbench
 
@@ -201,29 +191,20 @@ tiny = {tiny!r}
 first = effbench.sweep([*tiny, "model=tiny", "bs=1,2", "sweep.name=api"])
 frame = first.results()
 assert first.state == "completed" and list(frame["bs"]) == [1, 2], frame
-assert list(frame["status"]) == ["ok", "ok"]
 assert len(effbench.results(sweep="api")) == 2
-
-for wrong, error in [
-    (["bs=0"], effbench.ConfigError), (["modle=tiny"], effbench.ConfigError), (["word"], effbench.UsageError),
-    (["--cfg", "job"], effbench.UsageError), ("model=tiny", effbench.UsageError), (["db=."], effbench.StoreError),
-]:
+for wrong, error in [("model=tiny", effbench.UsageError), (["bs=0"], effbench.ConfigError), (["db=."], effbench.StoreError)]:
     try:
         effbench.sweep(wrong)
     except error:
-        pass
-    else:
-        raise AssertionError(wrong)
-
+        continue
+    raise AssertionError(wrong)
 # in a thread, and again in the same process
-found = []
-thread = threading.Thread(target=lambda: found.append(effbench.sweep([*tiny, "model=tiny", "bs=3"])))
+thread = threading.Thread(target=effbench.sweep, args=[[*tiny, "model=tiny", "bs=3"]])
 thread.start()
 thread.join()
-assert len(effbench.results(sweep=None)) == 3, found
-import sys
+assert len(effbench.results(sweep=None)) == 3
 print("torch" in sys.modules)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow

@@ -24,56 +24,19 @@ def rows(cli) -> list[dict]:
 
 
 @pytest.mark.slow
-def test_every_optimizer_in_every_implementation(workshop):
-    done = workshop.sweep(
-        "model=tiny", "bs=4", "phase=training", "training.optimizer=sgd,adam,adamw",
-        "training.implementation=for-loop,foreach,fused,capturable", "training.set_to_none=false,true",
-    )  # fmt: skip
-    assert done.code == 0, done
-    found = rows(workshop)
-    assert len(found) == 24
-    for row in found:
-        how = row["params"]["training"]
-        if how["implementation"] == "capturable":
-            assert row["status"] == "unsupported", how
-            assert ("needs CUDA" if how["optimizer"] != "sgd" else "needs none") in row["reason"]
-        else:
-            assert (row["status"], row["rel_error"]) == ("ok", 0.0), row["reason"]
-            assert row["latency_ms"] > 0
-            assert len(row["trial"]["extra"]["training"]["losses"]) == 5
-    assert "training.optimizer" in done.out
-
-
-@pytest.fixture(scope="module")
-def both(workshop):
-    """`tiny` called and trained, in eager, compiled and captured; rows by (phase, mode)."""
+def test_a_training_step_is_compared_with_a_training_step(workshop):
+    """Inference is there once, whatever is swept of training."""
     workshop.sweep("model=tiny", "bs=4", "phase=inference,training", "mode=eager,default,cuda-graph",
-                               "training.lr=1e-4,1e-5")  # fmt: skip
-    return rows(workshop)
-
-
-@pytest.mark.slow
-def test_inference_is_there_once_whatever_is_swept_of_training(both):
-    assert len(both) == 3 + 6
-    for row in both:
-        assert ("training" in row["params"]) == (row["phase"] == "training")
-
-
-@pytest.mark.slow
-def test_a_training_step_is_compared_with_a_training_step(both):
-    latencies = {
-        (row["phase"], row["params"].get("training", {}).get("lr")): row["latency_ms"]
-        for row in both
-        if row["mode"] == "eager"
-    }
-    for row in both:
-        if row["mode"] == "default":
-            assert row["status"] == "ok", row["reason"]
-            own = latencies[row["phase"], row["params"].get("training", {}).get("lr")]
-            assert row["speedup"] == pytest.approx(own / row["latency_ms"])
+                   "training.lr=1e-4,1e-5")  # fmt: skip
+    found = {(row["phase"], row["params"].get("training", {}).get("lr"), row["mode"]): row for row in rows(workshop)}
+    assert len(found) == 3 + 6
+    for (phase, lr, mode), row in found.items():
+        assert ("training" in row["params"]) == (phase == "training")
+        if mode == "default":
+            assert (row["status"], row["graph_breaks"]) == ("ok", 0), row["reason"]
+            assert row["speedup"] == pytest.approx(found[phase, lr, "eager"]["latency_ms"] / row["latency_ms"])
             assert row["compile_cold_s"] > 0
-            assert row["graph_breaks"] == 0
-        elif row["mode"] == "cuda-graph":
+        elif mode == "cuda-graph":
             assert (row["status"], row["latency_ms"]) == ("unsupported", None)
 
 
@@ -82,28 +45,21 @@ def test_modules_and_modes_that_learn_wrongly(workshop):
     workshop.sweep(*CUSTOM, f"model.module._target_={','.join(f'learning.{name}' for name in targets)}",
                  "--config-dir=conf", "mode=eager,PerturbsGradients,Itself,OnlyInference")  # fmt: skip
     found = {(row["model"], row["mode"]): (row["status"], row["reason"] or "") for row in rows(workshop)}
-    assert found["Normed", "eager"] == found["Normed", "Itself"] == ("ok", "")
-    status, reason = found["Normed", "PerturbsGradients"]
-    assert status == "incorrect"
-    assert "wrong gradient in the first step: layers." in reason
-    status, reason = found["Normed", "OnlyInference"]
-    assert (status, reason) == (
-        "unsupported",
-        "the mode OnlyInference has no training step: it is for inference",
-    )
-    status, reason = found["RootOfZero", "eager"]
-    assert status == "incorrect"
-    assert "eager's gradient of" in reason and "not finite" in reason
-    assert found["NotANumber", "eager"][0] == "incorrect"
-    assert "eager's loss is" in found["NotANumber", "eager"][1]
-    assert found["NoParameters", "eager"] == (
-        "unsupported",
-        "nothing to train: no parameter of the module requires a gradient",
-    )
+    for cell, status, *parts in (
+        (("Normed", "eager"), "ok"),
+        (("Normed", "Itself"), "ok"),
+        (("Normed", "PerturbsGradients"), "incorrect", "wrong gradient in the first step: layers."),
+        (("Normed", "OnlyInference"), "unsupported", "no training step"),
+        (("RootOfZero", "eager"), "incorrect", "eager's gradient of", "not finite"),
+        (("NotANumber", "eager"), "incorrect", "eager's loss is"),
+        (("NoParameters", "eager"), "unsupported", "nothing to train"),
+    ):
+        assert found[cell][0] == status and all(part in found[cell][1] for part in parts), (cell, found[cell])
     (normed,) = [row for row in rows(workshop) if (row["model"], row["mode"]) == ("Normed", "eager")]
     assert normed["trial"]["extra"]["dropout_off"] == 1
 
 
+@pytest.mark.slow
 def test_gradients_that_are_wrong_only_when_compiled(workshop):
     workshop.sweep(*CUSTOM, "model.module._target_=learning.WrongWhenCompiled", "mode=eager,default")
     found = {row["mode"]: (row["status"], row["reason"] or "") for row in rows(workshop)}

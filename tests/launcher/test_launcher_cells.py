@@ -8,10 +8,9 @@ import shlex
 import pytest
 import whole_sweeps as whole
 
-from effbench.analysis.row_labels import cell_names
 from effbench.cell import Cell
 from effbench.cli import COMMANDS
-from effbench.errors import ConfigError, UsageError
+from effbench.errors import ConfigError
 from effbench.launcher import cells, launch, overrides
 from effbench.launcher.cells import resolve
 from effbench.store import Store
@@ -72,18 +71,6 @@ def test_names_of_models():
         resolve([part(), other], has_cuda=False)
     other["model"]["name"] = "Net2"
     assert len(keys(part(), other)) == 2
-
-
-def test_names_tell_swept_cells_apart():
-    def cell(how, mode):
-        net = {"name": "Net", "module": {"_target_": "a.Net", "how": how}, "inputs": []}
-        return Cell(net, 2, mode, "float32", "inference", "cpu")
-
-    eager = {"name": "eager", "_target_": "e"}
-    named = cell_names([cell("fast", eager), cell("slow", eager), cell("slow", {"name": "default", "_target_": "d"})])
-    assert list(named.values()) == [
-        "Net how=fast bs=2 eager float32", "Net how=slow bs=2 eager float32", "Net how=slow bs=2 default float32",
-    ]  # fmt: skip
 
 
 def test_training_belongs_to_a_cell_only_in_its_phase():
@@ -176,16 +163,6 @@ class TestWords:
         assert arranged == ["--multirun", "--config-dir=conf", "bs=1", "mode=eager", "~env", "+a=b"]
         for shown in (["-m", "--cfg", "job"], ["--cfg=job", "--run"], ["-m", "-i"]):
             assert not {"--multirun", "--run"} & set(overrides.arrange(shown, COMMANDS))
-
-    def test_what_is_no_override(self):
-        for word, error in (
-            ("shwo", "effbench show --help"),
-            ("bs", "key=value"),
-            ("@x", "key=value"),
-            ("--no", "--no"),
-        ):
-            with pytest.raises(UsageError, match=error):
-                overrides.arrange(["bs=1", word], COMMANDS)
 
     def test_the_key_of_a_word(self):
         for word, key in (

@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import http.server
+import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import synthetic as make
 
-from effbench.report.data import DeviceSweep, ReportData
+from effbench.report.data import DeviceSweep, ReportData, read
 from effbench.report.site.build import write_site
+from effbench.store import Store
 
 EVIL = (
     "<img src=x onerror=alert(1)>",
@@ -48,6 +50,17 @@ def site(out: Path, *device_sweeps: DeviceSweep, database: str = "sqlite:///resu
     }
     write_site(ReportData(database=database, device_sweeps=device_sweeps, **{**known, **more}), out)
     return out
+
+
+def report_of(path: Path, references: Sequence[str] = ()) -> ReportData:
+    """What a report of the database is made of."""
+    with Store.open(path) as store:
+        return read(store, str(path), references)
+
+
+def content(path: Path) -> Any:
+    """What a file of data holds."""
+    return json.loads(path.read_text(encoding="utf-8").removeprefix("effbench.put(").removesuffix(");\n"))
 
 
 def page_of(folder: Path, one: DeviceSweep, name: str) -> Path:
@@ -112,6 +125,11 @@ class Visit:
     def texts(self, selector: str) -> list[str]:
         return self.page.locator(selector).all_inner_texts()
 
+    def open_all(self) -> None:
+        """Open whatever is folded, and draw what was in it."""
+        self.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        self.draw()
+
     def assert_quiet(self) -> None:
         """Nothing was asked of another host or a folder above the site, nothing complained or opened."""
         own = (self.home + "/", "data:", "blob:")
@@ -138,7 +156,7 @@ def assert_accessible(one: Visit) -> None:
     """axe-core finds no serious violation, with everything opened."""
     from axe_playwright_python.sync_playwright import Axe
 
-    one.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    one.open_all()
     found = Axe().run(one.page).response["violations"]
     bad = [(item["id"], item["nodes"][0]["html"][:200]) for item in found if item["impact"] in ("serious", "critical")]
     assert bad == []

@@ -1,4 +1,4 @@
-"""A browser for tests of pages."""
+"""A browser for tests of pages, and a site to be opened."""
 
 from __future__ import annotations
 
@@ -24,3 +24,23 @@ def chromium():
         browser = playwright.chromium.launch(executable_path=chromium_path(), args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def claims_site(tmp_path_factory: pytest.TempPathFactory):
+    """Made-up sweeps whose names try to do harm: their database and ids, what a site of the newest and of one before it
+    is made of, and the site's folder. Only to be read."""
+    import claim_sweeps
+
+    from effbench.commands.claims import every_entry
+    from effbench.report.data import read
+    from effbench.report.site.build import write_site
+    from effbench.store import Store
+
+    database, ids = claim_sweeps.fill(tmp_path_factory.mktemp("claims_site"))
+    with Store.open(database.path) as store:
+        report = read(store, str(database.path), [ids[-1], ids[4]])
+        report.claims = every_entry(store)
+    folder = tmp_path_factory.mktemp("site")
+    write_site(report, folder)
+    return database, ids, report, folder

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import claim_sweeps
 import pytest
-from browsing import EVIL, Visit, until
+from browsing import EVIL, Visit, assert_accessible, until
 
-from effbench.commands.claims import every_entry
-from effbench.report.data import read
-from effbench.report.site.build import write_site
 from effbench.report.site.pages import all_pages
-from effbench.store import Store
 
 READY = {
     "cell": "document.querySelector('#list table')",
@@ -18,28 +13,38 @@ READY = {
 }
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """The folder of a site with names that try to do harm, and the folder of its newest sweep."""
-    database, _ = claim_sweeps.fill(tmp_path_factory.mktemp("database"))
-    folder = tmp_path_factory.mktemp("site")
-    with Store.open(database.path) as store:
-        data = read(store, str(database.path))
-        data.claims = every_entry(store)
-    write_site(data, folder)
-    return folder, folder / data.device_sweeps[0].slug
+def opened(chromium, claims_site, page, **more):
+    _, _, report, folder = claims_site
+    of_sweep = folder / report.device_sweeps[0].slug
+    one = Visit(chromium, (of_sweep if page.of_device_sweep else folder) / f"{page.name}.html", width=390, **more)
+    one.home = folder.resolve().as_uri()
+    until(one.page, READY.get(page.name, "true"))
+    return one
+
+
+def assert_harmless(one):
+    """No name is more than text, nothing is wider than the screen, and nothing else was asked for."""
+    assert one.page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert one.page.locator("img, main svg[onload], a[href^='javascript'], svg a, td b, th b").count() == 0
+    one.assert_quiet()
 
 
 @pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.name)
-def test_page_opens(chromium, site, page):
-    folder, of_sweep = site
-    where = (of_sweep if page.of_device_sweep else folder) / f"{page.name}.html"
-    with Visit(chromium, where, width=390) as one:
-        one.home = folder.resolve().as_uri()
-        until(one.page, READY.get(page.name, "true"))
-        main = one.page.locator("main")
-        assert one.page.evaluate("document.documentElement.scrollWidth") <= 390
-        assert any(name in main.inner_text() for name in EVIL)
-        assert not {"nan", "undefined"} & set(main.inner_text().lower().split())
-        assert one.page.locator("img, main svg[onload], a[href^='javascript'], svg a").count() == 0
-        one.assert_quiet()
+def test_page_opens(chromium, claims_site, page):
+    with opened(chromium, claims_site, page) as one:
+        text = one.page.locator("main").inner_text()
+        assert any(name in text for name in EVIL)
+        assert not {"nan", "undefined"} & set(text.lower().split())
+        assert_harmless(one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.name)
+def test_everything_opened_is_accessible_and_harmless(chromium, claims_site, page, theme):
+    with opened(chromium, claims_site, page, theme=theme) as one:
+        one.open_all()
+        for button in one.page.locator(".legend button").all()[-2:]:
+            button.click()
+        assert_harmless(one)
+        assert_accessible(one)

@@ -96,21 +96,6 @@ def test_everything_that_is_set_is_in_the_link(visit):
     again.assert_quiet()
 
 
-def test_several_modes_hidden_and_a_changed_address(visit):
-    one = visit("many", "#hide=default&hide=cuda-graph&sort=asc:bs&sort=desc:eager")
-    found = state(one)
-    assert [head.removesuffix("ascending") for head in found["heads"]] == ["model", "dtype", "bs", "eager (ms)"]
-    sizes = [int(row.split("\t")[2]) for row in found["rows"]]
-    assert sizes == sorted(sizes)
-    one.page.evaluate("location.hash = '#hide=default&model=resnet50'")
-    until(one.page, "document.querySelectorAll('#grid tbody tr').length === 6")
-    assert state(one)["pressed"] == ["true", "false", "true"]
-    one.page.go_back()
-    until(one.page, "document.querySelectorAll('#grid tbody tr').length > 6")
-    assert state(one)["pressed"] == ["true", "false", "false"]
-    one.assert_quiet()
-
-
 @pytest.mark.parametrize("visit", ["disk"], indirect=True)
 def test_an_address_is_input(visit):
     """What the page does not know is left out; what it searches for is text."""

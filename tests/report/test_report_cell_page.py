@@ -6,19 +6,19 @@ import dataclasses
 
 import numpy as np
 import pytest
-from browsing import EVIL, Visit, assert_accessible, page_of, site, until
+from browsing import EVIL, Visit, assert_accessible, content, page_of, report_of, site, until, visits
 from made_sweeps import a_cell
-from test_report_cells import GPU, LATER, content, record, report_of, trial
+from test_report_cells import GPU, LATER, record, trial
 
 from effbench.cell import Status, Trial
 from effbench.metrics import METRICS
-from effbench.report.site.build import write_site
 from effbench.report.site.pages import cell as cell_page
 from effbench.store import Store
 
 MODEL = {"name": EVIL[0], "module": {"_target_": "nets.Net", "text": EVIL[1]}, "inputs": [], "tolerance": None,
          "allow_nonfinite": False}  # fmt: skip
-DETAILS = "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
+READY = """(document.querySelector('#cell').childElementCount || document.querySelector('#list table'))
+&& [...document.querySelectorAll('#samples .chart')].every((chart) => chart.dataset.drawn)"""
 
 
 @pytest.fixture(scope="module")
@@ -49,20 +49,14 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def visit(chromium, made):
-    opened = []
+    """`name`: of a cell, or an address that begins with #."""
+    with visits(chromium, READY) as opened:
 
-    def open(name="", after="", **more):
-        """`name`: of a cell, or an address that begins with #."""
-        key = name if name.startswith("#") else f"#cell={made[1][name]}" if name else ""
-        opened.append(Visit(chromium, made[0], after=key + after, **more))
-        one = opened[-1]
-        until(one.page, "document.querySelector('#cell').childElementCount || document.querySelector('#list table')")
-        until(one.page, "[...document.querySelectorAll('#samples .chart')].every((chart) => chart.dataset.drawn)")
-        return one
+        def open(name="", after="", **more):
+            key = name if name.startswith("#") else f"#cell={made[1][name]}" if name else ""
+            return opened(made[0], after=key + after, **more)
 
-    yield open
-    for one in opened:
-        one.page.close()
+        yield open
 
 
 def test_a_deep_link_opens_its_cell(visit, made):
@@ -93,42 +87,12 @@ def test_a_short_key_and_an_environment(visit, made):
     one.assert_quiet()
 
 
-def test_the_history_leads_to_the_environment_of_its_point(tmp_path, chromium):
-    cell = a_cell()
-    record(tmp_path / "r.db", {cell: [trial(cell)]}, GPU)
-    record(tmp_path / "r.db", {cell: [trial(cell)]}, GPU, LATER)
-    write_site(report_of(tmp_path / "r.db"), tmp_path / "site")
-    with Visit(chromium, tmp_path / "site" / "history.html", after=f"#cell={cell.key}") as one:
-        until(one.page, "document.querySelector('#series')?.dataset.series")
-        (link,) = one.page.locator("#series-cells a").all()
-        environment = link.get_attribute("href").partition("&env=")[2]
-        assert environment in (GPU.id, LATER.id)
-        link.click()
-        one.page.wait_for_url("**/cell.html*")
-        until(one.page, f"document.querySelector('#environment')?.value === '{environment}'")
-
-
 def test_the_speedup_table_leads_here(made, chromium):
     path, keys, _ = made
     with Visit(chromium, path.parent / "speedups.html") as one:
         one.page.locator(f"#grid a[href='cell.html#cell={keys['eager'][:16]}&env={LATER.id}']").first.click()
         until(one.page, f"document.querySelector('#cell')?.dataset.cell === '{keys['eager']}'")
         assert one.page.locator("#environment").input_value() == LATER.id
-
-
-def test_timers_are_switched_and_the_numbers_follow(visit):
-    one = visit("eager")
-    place = one.page.locator("#samples > div")
-    assert one.texts("#samples .switch button") == ["latency", "period", "warm-up calls"]
-    one.page.locator("#samples .switch button", has_text="warm-up").click()
-    assert place.get_attribute("data-timer") == "warmup_ms" and "36 samples of 3 trials" in place.inner_text()
-    one.page.locator("#samples summary").click()
-    until(one.page, "document.querySelector('#samples details table tbody tr')")
-    counts = one.page.evaluate(
-        "[...document.querySelectorAll('#samples details tbody tr')].map((row) => Number(row.cells[2].textContent))"
-    )
-    assert sum(counts) == 12
-    one.assert_quiet()
 
 
 def test_a_failure_and_what_is_next_to_it(visit, made):
@@ -160,7 +124,7 @@ def test_without_a_cell_the_list(visit, made):
 
 def test_names_of_users_are_text_and_nothing_else(visit):
     one = visit("evil")
-    one.page.evaluate(DETAILS)
+    one.open_all()
     assert one.page.locator("img, main svg[onload], a[href^='javascript'], td b, th b").count() == 0
     text = one.page.locator("main").inner_text()
     assert all(name in text for name in (EVIL[0], EVIL[1], EVIL[6]))
@@ -169,16 +133,6 @@ def test_names_of_users_are_text_and_nothing_else(visit):
     until(one.page, "document.querySelector('#samples > div').dataset.timer.includes('<img')")
     one.page.locator("#samples .chart").first.hover(position={"x": 200, "y": 120})
     assert one.page.locator("img").count() == 0
-    one.assert_quiet()
-
-
-@pytest.mark.parametrize("name", ["eager", "graph", "many", "evil", ""])
-def test_no_wider_than_a_phone(visit, name):
-    one = visit(name, width=390, theme="dark")
-    one.page.evaluate(DETAILS)
-    assert one.page.evaluate("document.documentElement.scrollWidth") <= 390
-    if name == "many":
-        assert one.texts("#trials > div tbody td:first-child") == [f"round {number}" for number in range(1, 15)]
     one.assert_quiet()
 
 
@@ -197,6 +151,12 @@ def test_every_key_is_in_the_file_that_the_page_looks_in(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["eager", "graph", ""])
-def test_accessible(visit, name, theme):
-    assert_accessible(visit(name, theme=theme))
+@pytest.mark.parametrize("name", ["eager", "graph", "many", "evil"])
+def test_opened_it_is_accessible_and_no_wider_than_a_phone(visit, name, theme):
+    one = visit(name, width=390, theme=theme)
+    one.open_all()
+    assert one.page.evaluate("document.documentElement.scrollWidth") <= 390
+    if name == "many":
+        assert one.texts("#trials > div tbody td:first-child") == [f"round {number}" for number in range(1, 15)]
+    one.assert_quiet()
+    assert_accessible(one)

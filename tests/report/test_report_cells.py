@@ -10,12 +10,11 @@ import re
 
 import numpy as np
 import pytest
-from browsing import site
+from browsing import content, report_of, site
 from made_sweeps import a_cell
 
 from effbench.cell import Environment, Status, Trial
 from effbench.metrics import METRICS
-from effbench.report.data import read as read_report
 from effbench.report.site import cell_data
 from effbench.report.site.cell_data import BINS, FACTS, POINTS, evenly, packed
 from effbench.report.site.pages import cell as cell_page
@@ -63,11 +62,6 @@ def record(path, cells_trials, *environments, **facts):
     return sweep_id
 
 
-def report_of(path, references=()):
-    with Store.open(path) as store:
-        return read_report(store, str(path), references)
-
-
 def written(path, out):
     """Write the site of a database; returns key -> entries, and the index."""
     site(out, *report_of(path).device_sweeps)
@@ -78,10 +72,6 @@ def written(path, out):
         assert next(iter(chunk)) == first
         found |= chunk
     return found, about
-
-
-def content(path):
-    return json.loads(re.fullmatch(r"effbench\.put\((.*)\);\n", path.read_text(encoding="utf-8"), re.DOTALL)[1])
 
 
 @pytest.fixture(scope="module")

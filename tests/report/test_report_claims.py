@@ -81,13 +81,6 @@ def test_a_line_for_each_claim_and_machine(found):
     assert json.loads(claims_table(found).render("json"))[2]["judged_at"] is None
 
 
-def test_markdown(found):
-    lines = claims_table(found).render("markdown").splitlines()
-    assert lines[0] == "| claim | statement | verdict | measured | why | on |"
-    assert "| P2 | a &#124; b | confirmed | 1.43× " in lines[2] and "first second" in lines[2]
-    assert len(lines) == 2 + len(found) and {line.count("|") for line in lines} == {7}
-
-
 def row(mode, bs, kernels, status="ok", width=16):
     params = {"model": {"module": {"width": width}}, "mode": {"name": mode}, "bs": bs}
     return {"sweep_id": "s", "cell_key": f"{mode}{bs}{width}", "model": "mlp", "mode": mode, "bs": bs,

@@ -3,7 +3,6 @@
 import itertools
 import math
 
-import pandas as pd
 import pytest
 import synthetic as make
 
@@ -58,6 +57,7 @@ def test_every_figure_has_its_numbers_and_units(figure, sample):
     drawn = figure.draw(data[data["case"] == "mlp"]).validated()
     titles = [axis.title.text for axis in (drawn.layout.xaxis, drawn.layout.yaxis) if axis.title.text]
     assert len(drawn.data) > 0 and all("(" in title for title in titles)
+    assert base.safe("<b>&amp;\n%{x}") == "&lt;b&gt;&amp;amp; %{x}"
     assert figure.caption and figure.absent and figure.data(sample.iloc[:0]).empty
 
 
@@ -83,12 +83,6 @@ def test_latency_lines_break_at_results_that_are_not_ok(sample):
     first, last, line = curves.LATENCY.draw(part).validated().data
     assert line.y[1] is None and first.x == pytest.approx((0.97, 1.03, 1.03, 0.97, 0.97))
     assert last.x == pytest.approx((62.08, 65.92, 65.92, 62.08, 62.08))
-
-
-def test_latency_of_one_batch_size_is_a_row_of_dots():
-    figure = curves.LATENCY.draw(curves.latency_data(frame(make.cpu_quick()))).validated()
-    assert [trace.mode for trace in figure.data] == ["markers"] * 3
-    assert figure.layout.xaxis.title.text == "latency (ms), batch size 1" and not figure.data[0].error_x.visible
 
 
 def test_throughput_has_the_bounds_of_the_period_or_of_the_latency(sample):
@@ -158,24 +152,7 @@ def test_compile_seconds_cold_and_warm(sample):
     assert warm.marker.symbol.endswith("-open") and not cold.marker.symbol.endswith("-open")
 
 
-def test_axes_and_text():
-    for value, text in [(0.05, "0.05"), (500, "500"), (2e4, "20k"), (3e6, "3M"), (5e9, "5G"), (1e-6, "1e-06")]:
-        assert base.tick_text(value) == text
-    for low, high in ((1, 1), (0.03, 0.05), (0.1, 80), (1e-3, 1e4)):
-        axis = base.log_axis("t (s)", pd.Series([low, high]))
-        assert axis["range"][0] < math.log10(low) and axis["range"][1] > math.log10(high)
-        assert "tickvals" not in axis or len(axis["tickvals"]) >= 2
-    assert base.short("max-autotune-no-cudagraphs", 18) == "max-autotun…graphs"
-    assert base.wrapped("max-autotune-no-cudagraphs") == "max-autotune-<br>no-cudagraphs"
-    assert base.safe("<b>&amp;\n%{x}") == "&lt;b&gt;&amp;amp; %{x}"
-
-
 # --- summary ---
-
-
-def test_counts_are_worst_first(labelled):
-    found = summary.count_statuses(labelled)
-    assert list(found) == ["incorrect", "timeout", "oom", "unsupported", "degraded", "ok"] and found["ok"] == 58
 
 
 def test_the_fastest_mode_and_what_it_ties_with(labelled):

@@ -7,7 +7,7 @@ from urllib.parse import quote, unquote, urlparse
 
 import pytest
 import synthetic as make
-from browsing import EVIL, Visit, assert_accessible, device_sweep, page_of, site, until
+from browsing import EVIL, Visit, device_sweep, page_of, site, until, visits
 
 from effbench.report.site.page import MODELS_A_PAGE
 
@@ -25,15 +25,8 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def visit(chromium, made):
-    opened = []
-
-    def open(after="", page="scaling", **more):
-        opened.append(Visit(chromium, page_of(*made, page), after=after, **more))
-        return opened[-1]
-
-    yield open
-    for one in opened:
-        one.page.close()
+    with visits(chromium, "true") as opened:
+        yield lambda after="": opened(page_of(*made, "scaling"), after=after)
 
 
 def shown(one, section="latency"):
@@ -60,23 +53,6 @@ def test_a_page_of_models_at_a_time(visit):
     one.assert_quiet()
 
 
-def test_only_what_is_shown_is_loaded_with_its_numbers(visit):
-    one = visit("#page=2")
-    loaded = {unquote(urlparse(url).path).rpartition("/")[2] for url in one.requests}
-    assert f"scaling-latency-{MODELS_A_PAGE}.js" in loaded and "scaling-latency-0.js" not in loaded
-    assert not any("numbers" in name for name in loaded)
-    one = visit("#page=3")
-    one.page.locator("#latency summary").click()
-    rows = "#latency tbody tr"
-    until(one.page, f"document.querySelectorAll('{rows}').length === 8")
-    assert {row.split("\t")[0] for row in one.texts(rows)} == set(THIRD)
-    one.page.locator("#model").select_option(label="model-30")
-    until(one.page, f"document.querySelectorAll('{rows}').length === 4")
-    assert {row.split("\t")[0] for row in one.texts(rows)} == {"model-30"} == set(shown(one))
-    one.page.locator("button[data-step='1']").click()  # on from where this model is
-    assert shown(one) == THIRD
-
-
 def test_addresses(visit):
     for name in ("model-30", EVIL[0], "model=1&page=3"):
         one = visit(f"#model={quote(name, safe='')}")
@@ -96,21 +72,6 @@ def test_addresses(visit):
     one.assert_quiet()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_pager_is_accessible_and_fits_a_phone(visit, theme):
-    one = visit(width=390, theme=theme)
-    assert one.page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert_accessible(one)
-
-
-def test_few_models_are_all_there(chromium, tmp_path):
-    one = device_sweep(make.rows(models=NAMES[:5], sizes=(1, 8), modes=("eager", "default")))
-    with Visit(chromium, page_of(site(tmp_path, one), one, "scaling")) as page:
-        assert shown(page) == NAMES[:5] and page.page.locator(".pager").count() == 0
-        page.page.locator("#model").select_option(label="model-3")
-        assert shown(page) == ["model-3"] and "model=model-3" in page.page.url
-
-
 def test_no_page_loads_more_than_it_may(chromium, tmp_path):
     """10,000 cells, everything on the page drawn and every table opened."""
     models = [f"llama-decode-{64 * number}" for number in range(159)]
@@ -118,8 +79,7 @@ def test_no_page_loads_more_than_it_may(chromium, tmp_path):
     folder = site(tmp_path, one)
     for name in ("scaling", "cost", "speedups", "failures"):
         with Visit(chromium, page_of(folder, one, name)) as page:
-            page.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-            page.draw()
+            page.open_all()
             paths = {Path(unquote(urlparse(url).path)) for url in page.requests if url.startswith("file:")}
             assert sum(path.stat().st_size for path in paths if path.name != SHARED) < MOST, name
             page.assert_quiet()

@@ -173,14 +173,6 @@ def test_formats():
         speedup_table([]).render("yaml")
 
 
-def test_the_terminal_has_a_wide_a_stacked_and_a_long_layout():
-    table = speedup_table(PAIR)
-    wide = table.wide(marked=True).render("terminal")
-    assert "2.31× ★ (2.25–2.38)" in wide and "1.02× n.s. (0.97–1.08)" in wide
-    long = table.long().render("terminal").splitlines()
-    assert len(long) == 5 and "cuda-graph" in long[-1]
-
-
 # --- bottlenecks ---
 
 

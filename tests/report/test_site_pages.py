@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-import json
-import math
-
 import claim_sweeps as sweeps
 import pytest
-from browsing import EVIL
+from browsing import EVIL, content, report_of
 from made_sweeps import a_cell, copied, environment, template
 
-from effbench.commands.claims import every_entry
 from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.settings import read as read_limits
 from effbench.comparison.verdicts import Verdict
 from effbench.report import comparison, data, summary
-from effbench.report.data import read
 from effbench.report.history_table import read as read_history
 from effbench.report.site.build import environment as templates
 from effbench.report.site.build import write_site
 from effbench.report.site.pages import claims, environments, failures, history, index
-from effbench.report.site.pages.history import Lines, files_of, line_id, number, places_of, state_of
+from effbench.report.site.pages.history import Lines, files_of, line_id, places_of, state_of
 from effbench.store import Store
 from effbench.table import exact
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return sweeps.fill(tmp_path_factory.mktemp("claims"))
+@pytest.fixture
+def made(claims_site):
+    return claims_site[:2]
 
 
-@pytest.fixture(scope="module")
-def report(made):
-    with Store.open(made[0].path) as store:
-        found = read(store, str(made[0].path))
-        found.claims = every_entry(store)
-    return found
-
-
-def report_of(path, *references):
-    with Store.open(path) as store:
-        return read(store, str(path), references)
+@pytest.fixture
+def report(claims_site):
+    return claims_site[2]
 
 
 def texts(row):
@@ -104,11 +91,6 @@ def test_what_is_no_change_of_level_is_listed_too(tmp_path):
     assert rows[0][0] == "new" and ("flapping", "NVIDIA H200", "kernels") in [(row[0], row[2], row[3]) for row in rows]
 
 
-def test_numbers_of_a_file():
-    for value, expected in [(None, None), (math.nan, None), (math.inf, None), (3, 3), (1.23456789, 1.234568), (0.0, 0)]:
-        assert number(value) == expected
-
-
 def test_pages_without_history(tmp_path):
     path = template(tmp_path)
     write_site(report_of(path), tmp_path / "empty")
@@ -152,7 +134,7 @@ def test_failures_are_grouped_by_equal_reason_the_worst_first(made, report):
     assert [row["status"].text for row in rows] == ["error", "error", "oom"]
     assert rows[0]["cell"].link == links[1] and rows[0]["reason"] == sweeps.WHY
     assert [row.source["cell_key"] for row in waiting] == [keys[3]]
-    first = report_of(made[0].path, made[1][0]).device_sweeps[0]
+    first = report_of(made[0].path, [made[1][0]]).device_sweeps[0]
     measured, waiting = failures.named(first)
     assert not waiting and not failures.worst_first(measured)
     odd = [(row.source["cell_key"], what, count) for row, what, count in failures.odd_rows(measured)]
@@ -178,7 +160,7 @@ def test_environments_with_all_that_is_known(report):
 
 
 def changed(path, sweep_id):
-    return index.changed(report_of(path, sweep_id).device_sweeps[0].changes, "x/cell.html")
+    return index.changed(report_of(path, [sweep_id]).device_sweeps[0].changes, "x/cell.html")
 
 
 def drawn(found):
@@ -229,23 +211,11 @@ def test_what_cannot_be_compared_has_a_reason(tmp_path):
     assert "cannot be compared" in drawn(found)
 
 
-def test_a_mode_without_a_cell_to_compare_has_its_line(tmp_path):
-    made = copied(template(tmp_path), tmp_path / "modes.db")
-    eager, graph = a_cell(), a_cell("cuda-graph")
-    made.sweep([eager, graph])
-    sweep = made.sweep({eager: {}, graph: {"status": "degraded", "reason": "CUDA graphs skipped"}})
-    rows = {exact(row["mode"]): texts(row) for row in changed(made.path, sweep)["modes"].rows}
-    assert (rows["cuda-graph"]["cells"], rows["cuda-graph"]["latency_ms"]) == (0, "—")
-
-
 def test_the_files_are_whole_scripts(tmp_path, report):
-    def script(path):
-        return json.loads(path.read_text(encoding="utf-8").removeprefix("effbench.put(").rstrip().removesuffix(");"))
-
     written = write_site(report, tmp_path)
     track = report.history.tracks[0]
     name = line_id(track.cell_key, track.place)
-    facts = script(tmp_path / "data" / "history-index.js")["lines"][name]
+    facts = content(tmp_path / "data" / "history-index.js")["lines"][name]
     assert facts[1] == report.history.table.names[track.cell_key] and facts[6] == len(track.rows)
-    assert script(tmp_path / "data" / f"history-lines-{facts[0]}.js")[name]["at"] == track.positions
+    assert content(tmp_path / "data" / f"history-lines-{facts[0]}.js")[name]["at"] == track.positions
     assert all(size < 5e6 for name, size in written.written.items() if not name.startswith("assets/"))

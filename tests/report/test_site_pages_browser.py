@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import claim_sweeps as sweeps
 import pytest
-from browsing import EVIL, Visit, assert_accessible, until, visits
+from browsing import EVIL, Visit, until, visits
 
-from effbench.commands.claims import every_entry
-from effbench.report.data import read
-from effbench.report.site.build import write_site
 from effbench.report.site.pages.history import line_id
 from effbench.store import Store
 
-PAGES = ("history", "claims", "environments", "failures")
 PLACE = "NVIDIA H200"
 #: The middle of the point of a sweep as it is on the screen now; the star of the baseline is on top of a point.
 POINT = """(number) => {
@@ -28,17 +24,12 @@ READY = """[...document.querySelectorAll('.linked-grid')].every((one) => one.dat
 && [...document.querySelectorAll('#series .chart:not([hidden])')].every((one) => one.dataset.drawn)"""
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A site of the newest sweep and of one before it: its folder, what it was made of, all results, all sweeps."""
-    database, ids = sweeps.fill(tmp_path_factory.mktemp("browsed"))
+@pytest.fixture
+def made(claims_site):
+    """The site's folder, what it was made of, all results, all sweeps."""
+    database, ids, report, folder = claims_site
     with Store.open(database.path) as store:
-        report = read(store, str(database.path), [ids[-1], ids[4]])
-        report.claims = every_entry(store)
-        results = store.results()
-    folder = tmp_path_factory.mktemp("site")
-    write_site(report, folder)
-    return folder, report, results, ids
+        return folder, report, store.results(), ids
 
 
 @pytest.fixture
@@ -65,17 +56,6 @@ def rows(one, place, column=None):
     return [(row[heads.index(column)].splitlines() or [""])[0] for row in texts]
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_quiet_and_harmless_with_everything_opened(visit, page):
-    """What opens without a click is tested with the page (test_pages_open.py)."""
-    one = visit(page, width=390, theme="dark")
-    one.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-    until(one.page, "[...document.querySelectorAll('details > div')].every((one) => one.childElementCount)")
-    assert one.page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert one.page.locator("img, main svg[onload], a[href^='javascript'], svg a, td b, th b").count() == 0
-    one.assert_quiet()
-
-
 def test_failures_are_filtered_and_linked(visit):
     one = visit("failures")
     assert rows(one, "#table", "status") == ["error", "error", "oom"]
@@ -91,18 +71,6 @@ def test_failures_are_filtered_and_linked(visit):
     keys = [link.get_attribute("href") for link in one.page.locator("#reasons article").first.locator("a").all()]
     assert keys == [f"cell.html#cell={sweeps.cells()[number].key[:16]}" for number in (1, 4)]
     assert len(rows(one, "#waiting")) == 1
-
-
-def test_claims_are_filtered_by_verdict_and_machine(visit):
-    one = visit("claims")
-    total = len(rows(one, ".linked-grid"))
-    one.page.locator("button[data-value=confirmed]").click()
-    assert [row[0] for row in rows(one, ".linked-grid")] == ["P1"] and one.page.url.endswith("#verdict=confirmed")
-    one.page.locator("button[data-value=confirmed]").click()
-    assert len(rows(one, ".linked-grid")) == total > 20
-    one.page.locator("select[data-column=machine]").select_option("NVIDIA H200, torch 2.13.0")
-    assert {row[0] for row in rows(one, ".linked-grid")} == {"P1", EVIL[0]}
-    assert [row[0] for row in rows(visit("claims", after="#verdict=refuted"), ".linked-grid")] == [EVIL[0]]
 
 
 def test_a_link_opens_its_series_and_its_numbers_are_those_of_the_database(visit, made):
@@ -205,9 +173,3 @@ def test_two_environments_side_by_side(visit, made):
     assert one.page.locator("#differing").inner_text().startswith("0 of ")
     again = visit("environments", after="#environment-1")
     assert again.page.locator("#environment-1").get_attribute("open") is not None
-
-
-@pytest.mark.parametrize("page", PAGES)
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_accessible(visit, page, theme):
-    assert_accessible(visit(page, theme=theme))

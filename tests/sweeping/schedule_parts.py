@@ -8,9 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from effbench.cell import Cell, Status, Trial
 from effbench.sweeping.client import ForkServer, Request
 from effbench.sweeping.devices import Slot
-from effbench.sweeping.interpreters import HERE
+from effbench.sweeping.interpreters import HERE, Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial, trials_left
 from effbench.sweeping.pool import ServerPool
+
+A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
+#: What a probe finds.
+FACTS = {
+    "gpu_name": None, "gpu_memory_bytes": None, "driver_version": None, "cuda_version": None,
+    "torch_version": "2.13.0", "triton_version": None, "python": "3.12.1", "cpu_name": "c", "platform": "p",
+    "flags": {"OMP_NUM_THREADS": "2"},
+}  # fmt: skip
 
 
 def cells(count, device="cuda", env=None):
@@ -76,6 +84,10 @@ class Server(ForkServer):
     def kill(self, request):
         self.killed.append(request.id)
         request.end({"result": None, "exit": None, "signal": 9, "oom_killed": False, "log": "", "pid": 7})
+
+
+def key_of(request):
+    return Cell.from_params(request["cell"]).key
 
 
 def ok(request, status="ok", **values):

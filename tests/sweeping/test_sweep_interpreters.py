@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from schedule_parts import FACTS, A, B
 
 import effbench
 from effbench.cell import Environment
@@ -18,14 +19,6 @@ from effbench.errors import ConfigError
 from effbench.sweeping import interpreters
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.interpreters import HERE, Interpreter, named_twice, resolve
-
-A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
-#: What a probe finds.
-FACTS = {
-    "gpu_name": None, "gpu_memory_bytes": None, "driver_version": None, "cuda_version": None,
-    "torch_version": "2.13.0", "triton_version": None, "python": "3.12.1", "cpu_name": "c", "platform": "p",
-    "flags": {"OMP_NUM_THREADS": "2"},
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -176,7 +169,8 @@ class TestEnvironment:
             "OMP_NUM_THREADS": "2", "interpreter": A.python, "folder": "/x",
         }  # fmt: skip
 
-    def test_facts_lead_back_to_the_interpreter(self, tmp_path):
+    def test_facts_lead_back_to_the_interpreter(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)  # of a repository the facts are read by git, which takes seconds
         for one in (HERE, A, Interpreter(None, str(tmp_path)), Interpreter(A.python, str(tmp_path))):
             facts = json.loads(json.dumps(one.facts()))
             assert Interpreter.from_facts(facts) == one

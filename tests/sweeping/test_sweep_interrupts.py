@@ -72,25 +72,22 @@ def test_another_handler_is_kept_and_other_errors_are_printed(monkeypatch):
     signal.signal(signal.SIGINT, handler)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_that_ask_the_sweep_to_stop(number):
+@pytest.mark.parametrize(
+    ("number", "set_before", "stops"),
+    [
+        (signal.SIGINT, signal.SIG_DFL, True),
+        (signal.SIGTERM, signal.SIG_DFL, True),
+        (signal.SIGHUP, signal.SIG_DFL, True),
+        (signal.SIGHUP, signal.SIG_IGN, False),  # nohup keeps the sweep running
+    ],
+)
+def test_signals_that_ask_the_sweep_to_stop(number, set_before, stops):
     stop = threading.Event()
-    before = signal.signal(number, signal.SIG_DFL)
+    before = signal.signal(number, set_before)
     try:
         with stop_on_ctrl_c(stop):
             os.kill(os.getpid(), number)
-            assert stop.wait(5)
-        assert signal.getsignal(number) is signal.SIG_DFL
+            assert stop.wait(5 if stops else 0) == stops
+        assert signal.getsignal(number) is set_before
     finally:
         signal.signal(number, before)
-
-
-def test_nohup_keeps_the_sweep_running():
-    stop = threading.Event()
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with stop_on_ctrl_c(stop):
-            os.kill(os.getpid(), signal.SIGHUP)
-        assert not stop.is_set()
-    finally:
-        signal.signal(signal.SIGHUP, before)

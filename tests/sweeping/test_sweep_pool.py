@@ -6,6 +6,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from schedule_parts import FACTS, A, B
 
 from effbench.cell import Environment
 from effbench.errors import ConfigError, WorkerError
@@ -13,13 +14,6 @@ from effbench.sweeping import pool
 from effbench.sweeping.interpreters import HERE, Interpreter
 from effbench.sweeping.pool import ServerPool, adapt_modes, open_pools
 
-A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
-#: What a probe finds.
-FACTS = {
-    "gpu_name": None, "gpu_memory_bytes": None, "driver_version": None, "cuda_version": None,
-    "torch_version": "2.13.0", "triton_version": None, "python": "3.12.1", "cpu_name": "c", "platform": "p",
-    "flags": {"OMP_NUM_THREADS": "2"},
-}  # fmt: skip
 PART = {
     "model": {"module": {"_target_": "net.Net"}}, "phase": "inference", "device": "cpu",
     "mode": {"name": "eager", "_target_": "effbench.modes.eager.Eager"},
@@ -88,11 +82,6 @@ def prepared(last_round, renews=True):
 
 
 class TestRounds:
-    def test_one_server_serves_all_rounds_unless_asked_otherwise(self, started):
-        kept = prepared(4, renews=False)
-        assert {id(kept.take(round)) for round in range(5)} == {id(kept.borrowed)}
-        assert started == []
-
     def test_each_round_has_its_own_and_the_next_one_starts_early(self, started):
         renewed = prepared(2)
         first = renewed.take(0)
@@ -148,12 +137,6 @@ class TestRounds:
         started[0].dead = "ended"
         assert kept.take(0) is started[1]
         assert not started[1].closed
-
-    def test_closing_ends_the_one_that_was_coming(self, started):
-        renewed = prepared(1)
-        renewed.take(0)
-        renewed.close()
-        assert started[0].closed
 
 
 class TestOpened:

@@ -52,20 +52,8 @@ def test_lines_of_a_sweep():
     assert "tries this trial again: no [red] memory" in retried
     assert ended.startswith("[1/3] m bs=")
     assert ended.endswith("round 1/2 · degraded 0.500 ms, compiled in 3.0 s: two lines (2.0 s)")
-
-
-def test_on_a_terminal_it_is_live_too():
-    file = io.StringIO()
-    progress = shown(file, run_one, force_terminal=True, width=120)
-    assert progress.live is None
-    assert "1/3" in file.getvalue() and "timing" in file.getvalue()
-    assert "degraded" in file.getvalue()
-
-
-def test_quiet_prints_nothing():
-    file = io.StringIO()
-    shown(file, run_one, quiet=True)
-    assert file.getvalue() == ""
+    shown(quiet := io.StringIO(), run_one, quiet=True)
+    assert quiet.getvalue() == ""
 
 
 def test_a_terminal_that_is_closed_does_not_end_the_sweep():

@@ -11,16 +11,15 @@ from types import SimpleNamespace
 
 import pytest
 from made_sweeps import a_cell, environment
-from schedule_parts import Server, cell_runs, cells, ok
+from schedule_parts import A, B, Server, cell_runs, cells, ok
 
 from effbench.errors import ConfigError, ResumeError, StoreError
 from effbench.store import Store, liveness
 from effbench.sweeping import pool, run
-from effbench.sweeping.interpreters import HERE, Interpreter
+from effbench.sweeping.interpreters import HERE
 from effbench.sweeping.plan import Settings
 from effbench.sweeping.run import Command, run_cells
 
-A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
 DB = "db=postgresql://me:s3cret@host/x"
 TRIALS = 4
 

@@ -7,20 +7,15 @@ from collections import Counter
 
 import filelock
 import pytest
-from schedule_parts import PROTOCOL, Server, cell_runs, cells, gpus, ok, trials
+from schedule_parts import PROTOCOL, Server, cell_runs, cells, gpus, key_of, ok, trials
 
-from effbench.cell import Cell, Status, Trial
+from effbench.cell import Status, Trial
 from effbench.errors import StoreError, WorkerError
 from effbench.sweeping import pool, schedule
 from effbench.sweeping.devices import Slot
-from effbench.sweeping.interpreters import HERE
-from effbench.sweeping.plan import CellRun, PlannedTrial
+from effbench.sweeping.plan import PlannedTrial
 
 CPU = Slot("CPU", "cpu")
-
-
-def key_of(request):
-    return Cell.from_params(request["cell"]).key
 
 
 def test_rounds_are_in_order_and_each_has_a_seeded_order_of_its_own():
@@ -228,17 +223,15 @@ class TestFailuresOfTheHarness:
         assert (len(server.envs), one.status, len(one.extra["harness_retries"])) == (4, "error", 3)
         assert "initialization failed; tried 3 more times" in one.reason
 
-    @pytest.mark.parametrize("status", ["error", "crashed", "oom"])
-    def test_what_fails_in_code_of_the_user_is_not_retried(self, make, status):
-        for phase in ("setup", "build", "check"):
-            made = make(server := Server(lambda request, env, phase=phase: {**ok(request, status), "phase": phase}))
+    def test_what_fails_in_code_of_the_user_or_cannot_run_here_is_not_retried(self, make):
+        in_code = [(status, phase) for status in ("error", "crashed", "oom") for phase in ("setup", "build", "check")]
+        for status, phase in (*in_code, ("unsupported", "device")):
+            answer = {"phase": phase}
+            made = make(
+                server := Server(lambda request, env, status=status, more=answer: {**ok(request, status), **more})
+            )
             made.run(trials(1))
             assert (len(server.envs), made.progress.retries) == (1, [])
-
-    def test_what_cannot_run_here_is_not_retried(self, make):
-        made = make(server := Server(lambda request, env: {**ok(request, "unsupported"), "phase": "device"}))
-        made.run(trials(1))
-        assert len(server.envs) == 1
 
     def test_a_stop_ends_the_retries(self, make):
         stop = threading.Event()
@@ -246,23 +239,19 @@ class TestFailuresOfTheHarness:
         made.run(trials(1))
         assert (len(server.envs), made.recorded) == (1, [])
 
-    def test_a_trial_whose_server_dies_is_run_once_more_from_a_separate_one(self, make, monkeypatch):
-        alone = Server()
-        monkeypatch.setattr(pool, "ForkServer", lambda: alone)
-        made = make(Server(lambda request, env: {"died": "the fork server ended (code -9)"}))
-        made.run(trials(1))
-        (one,) = made.recorded
-        assert (one.status, len(alone.envs), alone.closed) == ("ok", 1, True)
-        assert one.extra["harness_retries"] == ["the fork server ended (code -9) (in check)"]
-
-    def test_a_trial_that_ends_every_server_is_crashed(self, make, monkeypatch):
+    @pytest.mark.parametrize("again", [False, True])
+    def test_a_trial_whose_server_dies_is_run_once_more_from_a_separate_one(self, make, monkeypatch, again):
         died = Server(lambda request, env: {"died": "the fork server ended (code -9)"})
-        monkeypatch.setattr(pool, "ForkServer", lambda: died)
+        alone = died if again else Server()
+        monkeypatch.setattr(pool, "ForkServer", lambda: alone)
         made = make(died)
         made.run(trials(1))
         (one,) = made.recorded
-        assert (one.status, one.phase, len(died.envs)) == ("crashed", "check", 2)
-        assert one.reason == "the fork server ended (code -9) (in check); tried 1 more time"
+        assert (one.status, len(alone.envs)) == (("crashed", 2) if again else ("ok", 1))
+        if again:
+            assert one.reason == "the fork server ended (code -9) (in check); tried 1 more time"
+        else:
+            assert alone.closed and one.extra["harness_retries"] == ["the fork server ended (code -9) (in check)"]
 
     def test_a_server_that_does_not_start_is_tried_again(self, make, monkeypatch):
         def fail():
@@ -427,8 +416,3 @@ class TestLock:
         assert seen == ["held", "held"]
         with filelock.FileLock(made.slots[0].lock_path).acquire(timeout=0):
             pass
-
-
-def test_a_cell_run_is_its_key_and_interpreter():
-    (cell,), (same,) = cells(1), cells(1)
-    assert CellRun(cell, HERE) == CellRun(same) and len({CellRun(cell), CellRun(same)}) == 1

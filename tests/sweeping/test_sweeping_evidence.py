@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-import time
 
 import filelock
 import pytest
@@ -118,19 +117,13 @@ def test_seeds_settings_and_caches(server):
     assert first.request.cache_dir is None
 
 
-def test_a_cache_of_the_callers_stays(server, tmp_path):
-    (found,) = gather([request("fine", cache_dir=str(tmp_path))], server)
-    assert found.facts["cache"] == str(tmp_path / "inductor")
-    assert tmp_path.is_dir()
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
         ("wrong", "ValueError: first line"),
         ("not_plain", "TypeError: fact 'tensor' is not plain JSON: "),
         ("not_finite", "TypeError: fact 'ratio' is not plain JSON: "),
-        ("nothing", "TypeError: a check returns a dict of facts, not NoneType"),
+        ("nothing", "TypeError: a piece of evidence returns a dict of facts, not NoneType"),
         ("no_such", "ConfigError: _target_=my_pieces.no_such: my_pieces has no no_such"),
     ],
 )
@@ -139,23 +132,6 @@ def test_an_error_has_its_reason(server, name, reason):
     assert found.status is Status.ERROR
     assert found.reason.startswith(reason)
     assert "Traceback" in found.traceback
-
-
-def test_a_shipped_piece_that_needs_cuda_is_unsupported_here(server, monkeypatch):
-    asked = [
-        CheckRequest("effbench.experiments.graph_weights.weights", device="cpu"),
-        CheckRequest("effbench.experiments.graph_weights.weights", device="cuda"),
-        CheckRequest("effbench.experiments.storage.storage"),
-    ]
-    on_cpu, on_cuda, auto = gather(asked, server)
-    assert (on_cpu.status, on_cpu.reason) == (
-        Status.UNSUPPORTED, "weights needs CUDA, and this runs on cpu"
-    )  # fmt: skip
-    assert (on_cuda.status, on_cuda.reason) == (
-        Status.UNSUPPORTED, "device=cuda, and torch sees no CUDA device here"
-    )  # fmt: skip
-    assert auto.status is Status.OK
-    assert auto.request.device == "cpu"
 
 
 def test_the_device_is_locked_while_a_piece_runs(server, monkeypatch):
@@ -167,19 +143,6 @@ def test_the_device_is_locked_while_a_piece_runs(server, monkeypatch):
     lock.release()
     (found,) = gather([request("fine")], server, lock_timeout_s=0.1)
     assert found.status is Status.OK
-
-
-def test_a_stopped_gathering_returns_what_it_has(server):
-    stop = threading.Event()
-    began = time.monotonic()
-    outcomes = gather(
-        [request("fine"), request("hangs"), request("fine")],
-        server,
-        stop=stop,
-        on_outcome=lambda outcome: threading.Timer(1.0, stop.set).start(),
-    )
-    assert [outcome.status for outcome in outcomes] == [Status.OK]
-    assert time.monotonic() - began < 60
 
 
 def test_ctrl_c_ends_the_piece(server, tmp_path, wait_gone):
