@@ -128,7 +128,11 @@ def test_ctrl_c_on_a_terminal(cli, waiting, wait_gone):
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGHUP])
 def test_sigterm_and_sighup_end_like_ctrl_c(cli, waiting, wait_gone, number):
-    process, pids = waiting()
+    ours = signal.signal(number, signal.SIG_DFL)  # under nohup SIGHUP is ignored, and a child would ignore it, too
+    try:
+        process, pids = waiting()
+    finally:
+        signal.signal(number, ours)
     process.send_signal(number)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
