@@ -31,7 +31,7 @@ class Console(rich.console.Console):
                 kept = "".join(c for c in text if c.isprintable() or c == "\n")
                 yield Segment(kept, segment.style)
 
-    def line(self, text: str, style: str = "") -> None:
+    def print_line(self, text: str, style: str = "") -> None:
         """Print a line of markup that is neither wrapped nor highlighted."""
         self.print(text, style=style, highlight=False, soft_wrap=True)
 

@@ -165,3 +165,13 @@ def test_no_module_hides_a_public_function():
     """A submodule that is imported becomes an attribute of the package, and would replace the function."""
     names = {unit_of(name_of(path)) for path in FILES}
     assert names & set(effbench.__all__) == set()
+
+
+def test_our_console_keeps_what_rich_calls():
+    """rich's live display calls methods of the console: one of ours with the same name would break it."""
+    from rich.console import Console as RichConsole
+
+    from effbench.terminal import Console
+
+    own = {name for name in vars(Console) if not name.startswith("__")} - {"render"}
+    assert own & set(dir(RichConsole)) == set()

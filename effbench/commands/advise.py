@@ -104,9 +104,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         console = terminal()
         console.print(answer.table.rich(lines=True))
-        console.line(f"[bold]{escape(first)}[/]")
+        console.print_line(f"[bold]{escape(first)}[/]")
         for line in rest:
-            console.line(escape(line), "dim")
+            console.print_line(escape(line), "dim")
     return 0
 
 

@@ -148,7 +148,7 @@ def report(compared: Compared, shows: comparison.Shows, args: argparse.Namespace
         console = terminal()
         show(console, compared, rows, args)
         for text in comparison.check_lines(line, failed, shows):
-            console.line(escape(text))
+            console.print_line(escape(text))
     else:
         if args.format == "markdown":
             text = comparison.check_markdown(compared, rows, failed, line, shows, everything=args.all)

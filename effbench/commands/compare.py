@@ -155,18 +155,18 @@ def visible(rows: Sequence[Change], args: argparse.Namespace) -> list[Change]:
 
 def show(console: Console, compared: Compared, rows: Sequence[Change], args: argparse.Namespace) -> None:
     """Print title, differences, rows, a line for each mode, and what these sweeps could have shown."""
-    console.line(escape(comparison.heading(compared)), "bold")
+    console.print_line(escape(comparison.heading(compared)), "bold")
     for text in compared.differences:
-        console.line(f"  {escape(text)}", "yellow")
+        console.print_line(f"  {escape(text)}", "yellow")
     shown = visible(rows, args)
     if shown:
         console.print(comparison.table_of(shown).rich())
     hidden = len(rows) - len(shown)
     more = f" ({hidden} rows that are the same are not shown: --all)" if hidden else ""
-    console.line(escape(f"{comparison.counts_text(compared)}{more}"))
+    console.print_line(escape(f"{comparison.counts_text(compared)}{more}"))
     for text in comparison.summary_lines(compared):
-        console.line(escape(text))
+        console.print_line(escape(text))
     for text in comparison.limits_line(compared):
-        console.line(escape(text), "dim")
+        console.print_line(escape(text), "dim")
     for note in compared.notes:
-        console.line(f"note: {escape(note)}", "yellow")
+        console.print_line(f"note: {escape(note)}", "yellow")

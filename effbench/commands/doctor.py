@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
             console = terminal()
             show(console, findings)
             first = f"the ceilings of {counted(len(gpus), 'GPU')}, then " if gpus else ""
-            console.line(f"calibrating: {first}each cell against itself")
+            console.print_line(f"calibrating: {first}each cell against itself")
         found = list(calibration.measure_ceilings(server, args.db, machine.answer))
     try:
         noise, failures = calibration.measure_noise(args.db, machine.answer, args.quick, quiet=args.format == "json")
@@ -111,7 +111,7 @@ def tell(args: argparse.Namespace, findings: Sequence[Finding], calibrated: dict
         show(console, findings)
         problems, warnings = (counted(levels.count(level), level) for level in ("problem", "warning"))
         total = counted(len(levels), "finding")
-        console.line(f"{problems}, {warnings} in {total}")
+        console.print_line(f"{problems}, {warnings} in {total}")
     return 1 if "problem" in levels else 0
 
 
@@ -121,7 +121,7 @@ def show(console: Console, findings: Sequence[Finding]) -> None:
         if finding.area != area:
             area = finding.area
             console.print(f"[bold]{escape(area)}[/]")
-        console.line(f"{MARKS[finding.level]} {escape(finding.what)}")
+        console.print_line(f"{MARKS[finding.level]} {escape(finding.what)}")
         for word, text in (("effect", finding.effect), ("fix", finding.fix)):
             if text:
-                console.line(f"    [dim]{word}:[/] {escape(text)}")
+                console.print_line(f"    [dim]{word}:[/] {escape(text)}")

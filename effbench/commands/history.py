@@ -112,22 +112,22 @@ def run(args: argparse.Namespace) -> int:
 
 def show(console: Console, table: HistoryTable) -> None:
     for title, changes in table.tables():
-        console.line(escape(title), "bold")
+        console.print_line(escape(title), "bold")
         console.print(changes.rich())
     for title, lines in table.sections():
-        console.line(escape(title), "bold")
+        console.print_line(escape(title), "bold")
         for text in lines:
-            console.line(escape(text))
-    console.line(escape(table.summary()))
+            console.print_line(escape(text))
+    console.print_line(escape(table.summary()))
     if table.found.sweeps:
-        console.line(escape(table.verdict()))
+        console.print_line(escape(table.verdict()))
     alarms = [event for event in table.confirmed if event.alarms]
     if alarms:
         cells = [(event.series.cell_key, event.series.place) for event in alarms]
         named = "" if table.name is None else f" --name {shlex.quote(table.name)}"
         together = " --together" if cells[0] in cells[1:] else ""
         accept = f'effbench history ack {table.short[alarms[0].id]}{named}{together} --reason "why"'
-        console.line(escape(f"! is worse, still so, and not acknowledged; accept it: {accept}"), "dim")
+        console.print_line(escape(f"! is worse, still so, and not acknowledged; accept it: {accept}"), "dim")
 
 
 # --- ack and acks ---

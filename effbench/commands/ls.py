@@ -162,6 +162,6 @@ def print_failures(store: Store, reference: str, traceback: bool) -> None:
         trial = last[unit_of(row)]
         text = trial["extra"].get("traceback") or trial["extra"].get("log") or "no traceback and no output recorded"
         head = f"[yellow]{trial['status']}[/] [bold]{escape(name)}[/] round {trial['round'] + 1}"
-        console.line(f"{head}: {escape(trial['reason'] or '')}")
+        console.print_line(f"{head}: {escape(trial['reason'] or '')}")
         for line in str(text).splitlines():
-            console.line(f"    {escape(line)}")
+            console.print_line(f"    {escape(line)}")

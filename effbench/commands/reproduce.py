@@ -75,7 +75,7 @@ def measure(
         if not args.quiet and outcome.status is not Status.OK:
             name = outcome.request.target.rpartition(":")[2]
             text = f"[yellow]{outcome.status}[/] {escape(name)}: {escape(str(outcome.reason))}"
-            console.line(text)
+            console.print_line(text)
 
     counts: Counter[str] = Counter()
     mistakes: list[str] = []
@@ -86,7 +86,9 @@ def measure(
             heading(console, experiment)
             omitted = [word for words in experiment.sweeps.values() for word in replaced_with_group(words, overrides)]
             if omitted and not args.quiet:
-                console.line(escape(f"omitted, as you replace its group: {', '.join(dict.fromkeys(omitted))}"), "dim")
+                console.print_line(
+                    escape(f"omitted, as you replace its group: {', '.join(dict.fromkeys(omitted))}"), "dim"
+                )
             try:
                 done = reproduce(experiment, machine, db, overrides, args.fresh, args.quiet, report)
                 if done.interrupted:
@@ -97,13 +99,13 @@ def measure(
             except UsageError as error:  # the others can still be run
                 if len(chosen) == 1:
                     raise
-                console.line(f"[red]not run[/]: {escape(str(error))}")
+                console.print_line(f"[red]not run[/]: {escape(str(error))}")
                 mistakes.append(f"{experiment.name}: {error}")
                 continue
             counts.update(str(judgement.verdict) for judgement in done.judgements)
             mistakes += done.mistakes
     if len(chosen) > 1:
-        console.line(escape(", ".join(f"{number} {text}" for text, number in counts.most_common())))
+        console.print_line(escape(", ".join(f"{number} {text}" for text, number in counts.most_common())))
     refuse(mistakes)
     return 0
 
@@ -125,9 +127,9 @@ def judge_again(console: Console, chosen: Sequence[Experiment], db: str, overrid
                 machine = f"{environment['gpu_name'] or environment['cpu_name']}, torch {environment['torch_version']}"
                 done = judge_stored(experiment, environment, server, db, overrides)
                 if done.missing:
-                    console.line(escape(f"not judged on {machine}: {done.missing}"), "dim")
+                    console.print_line(escape(f"not judged on {machine}: {done.missing}"), "dim")
                     continue
-                console.line(escape(f"on {machine}"))
+                console.print_line(escape(f"on {machine}"))
                 show(console, done, quiet)
                 mistakes += done.mistakes
                 judged += 1
@@ -138,7 +140,7 @@ def judge_again(console: Console, chosen: Sequence[Experiment], db: str, overrid
 
 
 def interrupted(console: Console, args: argparse.Namespace) -> int:
-    console.line(escape(f"interrupted; what was measured is kept, continue with: {again(args)}"))
+    console.print_line(escape(f"interrupted; what was measured is kept, continue with: {again(args)}"))
     return options.INTERRUPTED
 
 
@@ -168,11 +170,11 @@ def list_experiments(console: Console, experiments: Sequence[Experiment]) -> Non
     ]
     console.print(Table(columns, rows).rich())
     minutes = sum(one.gpu_seconds for one in experiments) / 60
-    console.line(escape(f"effbench reproduce NAME; all of them take about {minutes:.0f} minutes of one GPU"))
+    console.print_line(escape(f"effbench reproduce NAME; all of them take about {minutes:.0f} minutes of one GPU"))
 
 
 def heading(console: Console, experiment: Experiment) -> None:
-    console.line(f"[bold]{escape(experiment.name)}[/]: {escape(experiment.question)}")
+    console.print_line(f"[bold]{escape(experiment.name)}[/]: {escape(experiment.question)}")
 
 
 def show(console: Console, done: Run, quiet: bool) -> None:
@@ -196,20 +198,20 @@ def show(console: Console, done: Run, quiet: bool) -> None:
     if results.sweep_ids:
         reused = sum(swept.reused for swept in done.swept.values())
         kept = f"; {reused} rows were measured before (--fresh measures them again)" if reused else ""
-        console.line(escape(f"rows: sweep {', '.join(results.sweep_ids)}{kept}"), "dim")
+        console.print_line(escape(f"rows: sweep {', '.join(results.sweep_ids)}{kept}"), "dim")
 
 
 def show_verdict(console: Console, text: str, judgement: Judgement) -> None:
     """The claim, its verdict, the figure with its interval, why, and the parts."""
     style = STYLES[TONES[judgement.verdict]]
     figure = f" · {value_text(judgement.value, judgement.unit)}" if judgement.value is not None else ""
-    console.line(
+    console.print_line(
         f"[bold]{escape(judgement.claim)}[/] {escape(text)}: [{style}]{judgement.verdict}[/]{escape(figure)}"
         f" · {escape(judgement.reason)}"
     )
     for part in judgement.parts:
         if part.label and part.value is not None:
             holds = {True: "holds", False: "does not hold", None: "open"}[part.holds.holds]
-            console.line(escape(f"    {part.label}: {value_text(part.value, judgement.unit)}, {holds}"), "dim")
+            console.print_line(escape(f"    {part.label}: {value_text(part.value, judgement.unit)}, {holds}"), "dim")
     for name, value in judgement.also.items():
-        console.line(escape(f"    {name}: {value_text(value)}"), "dim")
+        console.print_line(escape(f"    {name}: {value_text(value)}"), "dim")

@@ -114,7 +114,7 @@ def over_all(console: Console, rows: Sequence[LabelledRow]) -> None:
         if texts and max(found.averaged for found in scores.values()) > 1:
             what = (f" in {phase}" if len(phases) > 1 else "") + (f" ({escape(where)})" if where else "")
             line = f"geometric mean of the speedups{what}: " + " · ".join(texts)
-            console.line(line)
+            console.print_line(line)
 
 
 def fitting_table(console: Console, table: SpeedupTable) -> RichTable:
@@ -139,9 +139,9 @@ def reasons(console: Console, rows: Sequence[LabelledRow]) -> None:
         elif source["unsteady_trials"]:
             unsteady.append(f"{row.name} ({source['unsteady_trials']} of {source['trials']})")
     for (status, reason), cells in groups.items():
-        console.line(f"[yellow]{status}[/] {escape(listed(cells))}: {escape(reason)}")
+        console.print_line(f"[yellow]{status}[/] {escape(listed(cells))}: {escape(reason)}")
     if unsteady:
-        console.line(f"[dim]not steady after warm-up, trials: {escape(listed(unsteady))}[/]")
+        console.print_line(f"[dim]not steady after warm-up, trials: {escape(listed(unsteady))}[/]")
 
 
 def listed(names: Sequence[str]) -> str:
@@ -163,12 +163,12 @@ def end_of_sweep(outcome: Any) -> int:
     option = [] if outcome.db == options.DEFAULT_DB else ["--db", db]
     environments = len({row.source["environment_id"] for row in rows})
     where = f" in {environments} environments" if environments > 1 else ""
-    console.line(f"{numbers} of {sweep.cells} cells{where} · database {db}")
+    console.print_line(f"{numbers} of {sweep.cells} cells{where} · database {db}")
     if outcome.state == "interrupted":
         again = resume_command(sweep.id, outcome.db, db, is_imported=sweep.imported_at is not None)
-        console.line(f"interrupted; go on with: {escape(again)}")
+        console.print_line(f"interrupted; go on with: {escape(again)}")
         return options.INTERRUPTED
     report = shlex.join(["effbench", "report", *option, "--sweep", sweep.id])
-    console.line(f"report: {escape(report)}")
+    console.print_line(f"report: {escape(report)}")
     failed = any(Status(status).is_failure for status in counts)
     return 1 if failed and outcome.on_failure == "fail" else 0

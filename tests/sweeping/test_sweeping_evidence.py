@@ -123,7 +123,7 @@ def test_seeds_settings_and_caches(server):
         ("wrong", "ValueError: first line"),
         ("not_plain", "TypeError: fact 'tensor' is not plain JSON: "),
         ("not_finite", "TypeError: fact 'ratio' is not plain JSON: "),
-        ("nothing", "TypeError: a piece of evidence returns a dict of facts, not NoneType"),
+        ("nothing", "TypeError: a check returns a dict of facts, not NoneType"),
         ("no_such", "ConfigError: _target_=my_pieces.no_such: my_pieces has no no_such"),
     ],
 )
