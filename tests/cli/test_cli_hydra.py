@@ -81,7 +81,6 @@ def test_a_reader_that_leaves_does_not_end_a_sweep(cli, leaving):
         assert leaving(*command) == (0, "")
 
 
-@pytest.mark.slow
 def test_on_a_terminal_it_is_live_and_coloured(cli, processes):
     terminal, end = pty.openpty()
     process = cli.start("-m", *cli.tiny, "model=tiny", env={"TERM": "xterm"}, stdout=end, stderr=end)
@@ -99,5 +98,5 @@ def test_on_a_terminal_it_is_live_and_coloured(cli, processes):
     os.close(terminal)
     assert process.wait() == 0
     assert b"\x1b[" in shown
-    assert "trials done" in shown.decode()
+    assert "trials" in shown.decode()
     assert "tiny" in shown.decode()
