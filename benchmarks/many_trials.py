@@ -19,9 +19,9 @@ import numpy as np
 import sqlalchemy as sa
 from omegaconf import OmegaConf
 
-from effbench.analysis.row_labels import MODES
 from effbench.cell import Cell, Environment
 from effbench.config import shipped
+from effbench.labels import MODES
 from effbench.store import Store, schema
 from effbench.store.trials import rebuild_results
 from effbench.store.values import CODEC, SAMPLE_LIMIT, cell_row

@@ -16,7 +16,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from effbench.analysis.row_labels import label_rows  # noqa: E402
+from effbench.labels import label_rows  # noqa: E402
 from effbench.metrics import METRICS  # noqa: E402
 from effbench.report.claims import figure_text  # noqa: E402
 from effbench.report.tables import SpeedupTable, speedup_table  # noqa: E402

@@ -72,8 +72,8 @@ def compare(
     """
     import pandas as pd
 
-    from effbench.analysis.limits import check_metric
     from effbench.comparison.compare import compare_parts, compare_sweeps, find
+    from effbench.comparison.limits import check_metric
     from effbench.comparison.settings import read
     from effbench.comparison.verdicts import COLUMNS, record
     from effbench.errors import UsageError

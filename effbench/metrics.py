@@ -24,7 +24,7 @@ class Metric:
 
     `interval`: columns of the lower and upper bound of its 95 % confidence interval. `of_trial`: each trial records it
     under the same name. `combine`: how a result follows from its trials, `mean` (geometric), `max` or `min`; None if
-    `analysis.summary` has code for it. `explains`: failed cells keep it.
+    `store.summary` has code for it. `explains`: failed cells keep it.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Cells of two sides, as the verdicts take them."""
 
-from effbench.analysis.limits import limits_of
+from effbench.comparison.limits import limits_of
 from effbench.comparison.verdicts import Pair, judge
 from effbench.store.sides import CellResult
 

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from effbench import config, streams
-from effbench.analysis.row_labels import label_rows, row_names
 from effbench.cell import Cell
 from effbench.cli import config_folder
 from effbench.errors import ConfigError
+from effbench.labels import label_rows, row_names
 from effbench.launcher import cells as plan
 
 GENERATED = [kind for kind, own in streams.KINDS.items() if "seed" in own]

@@ -10,16 +10,16 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from effbench import streams
-from effbench.analysis import advice, mode_scores
-from effbench.analysis.advice import CALL, ListAdvice, Memory, Points, listed, points, rows_of_case
-from effbench.analysis.mode_scores import ModeAdvice
-from effbench.analysis.summary import break_even_calls
 from effbench.buckets import EXACT, LISTS, capture_sizes
 from effbench.commands import options
 from effbench.errors import NothingFoundError, UsageError
 from effbench.metrics import format_bytes
+from effbench.report import advice, mode_scores
+from effbench.report.advice import CALL, ListAdvice, Memory, Points, listed, points, rows_of_case
+from effbench.report.mode_scores import ModeAdvice
 from effbench.report.tables import NO_INTERVAL
 from effbench.store.store import Store
+from effbench.store.summary import break_even_calls
 from effbench.table import Column, Table, as_json, markdown_text
 from effbench.terminal import escape, terminal
 

@@ -6,9 +6,9 @@ import argparse
 import fnmatch
 from collections.abc import Callable, Sequence
 
-from effbench.analysis.limits import Limits, check_metric, limits_of
 from effbench.commands import options
 from effbench.comparison.compare import Compared, compare_parts, compare_sweeps, find
+from effbench.comparison.limits import Limits, check_metric, limits_of
 from effbench.comparison.settings import read
 from effbench.comparison.sides import ACROSS, BY_ENVIRONMENT
 from effbench.comparison.verdicts import STATUS, Change, Pair, Verdict

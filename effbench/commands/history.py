@@ -7,15 +7,15 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from effbench.analysis.limits import PATTERNS, ExceptionRule
-from effbench.analysis.row_labels import row_names
 from effbench.commands import options
 from effbench.commands.show import metric_name
 from effbench.comparison.events import Event, History, SeriesId, event_id
 from effbench.comparison.history import DEFAULT_METRICS, judgeable, matches
+from effbench.comparison.limits import PATTERNS, ExceptionRule
 from effbench.comparison.settings import read as read_limits
 from effbench.comparison.verdicts import STATUS
 from effbench.errors import NothingFoundError, UsageError, nearest
+from effbench.labels import row_names
 from effbench.printable import one_line
 from effbench.report.history_table import FORMATS, HistoryTable, read
 from effbench.store.store import Store

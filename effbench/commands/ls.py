@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from effbench.analysis.environments import TELLING, labels
-from effbench.analysis.row_labels import cell_names, row_names
 from effbench.cell import Status
 from effbench.commands import options
+from effbench.environments import TELLING, labels
 from effbench.errors import NothingFoundError, UsageError
+from effbench.labels import cell_names, row_names
 from effbench.metrics import METRICS
 from effbench.store.connect import artifact_home
 from effbench.store.store import Store

@@ -11,12 +11,12 @@ from typing import Any
 from rich.measure import Measurement
 from rich.table import Table as RichTable
 
-from effbench.analysis.mode_scores import describe, score
-from effbench.analysis.row_labels import LabelledRow, label_rows
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.errors import NothingFoundError, nearest
+from effbench.labels import LabelledRow, label_rows
 from effbench.metrics import METRICS, Better
+from effbench.report.mode_scores import describe, score
 from effbench.report.tables import FORMATS, NO_REASON, SpeedupTable, bottleneck_table, rows_of, speedup_table
 from effbench.store.store import Store
 from effbench.sweeping.trust import resume_command

@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from effbench.analysis.limits import Limits
-from effbench.analysis.row_labels import flatten, mode_order, row_names
+from effbench.comparison.limits import Limits
 from effbench.comparison.sides import (
     ABOUT,
     BY_ENVIRONMENT,
@@ -26,6 +25,7 @@ from effbench.comparison.sides import (
 )
 from effbench.comparison.verdicts import IN_NOISE, NOT_BEFORE, NOT_NOW, ORDER, Change, Pair, Verdict, judge
 from effbench.errors import NothingFoundError, UsageError
+from effbench.labels import flatten, mode_order, row_names
 from effbench.metrics import METRICS
 from effbench.stats.intervals import LogEstimate, mean_of_estimates
 from effbench.stats.significance import noise_threshold

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from effbench.analysis.environments import changes_between, separating
-from effbench.analysis.limits import ExceptionRule
 from effbench.cell import Status
 from effbench.comparison.events import Event, History, SeriesId, event_id
+from effbench.comparison.limits import ExceptionRule
 from effbench.comparison.sides import hardware_of
 from effbench.comparison.verdicts import STATUS
+from effbench.environments import changes_between, separating
 from effbench.metrics import INTERVALS, METRICS, Better, Metric
 from effbench.stats import changepoints
 from effbench.stats.changepoints import EXACT_SHORTEST, find_exact, runs

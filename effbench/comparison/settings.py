@@ -9,7 +9,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from effbench.analysis.limits import Limits, limits_of
+from effbench.comparison.limits import Limits, limits_of
 from effbench.config import shipped
 from effbench.errors import ConfigError, nearest
 

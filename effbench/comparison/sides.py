@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from effbench.analysis.environments import FLAGS, OWN, Difference, diff_environments, names_by
-from effbench.analysis.row_labels import flatten
 from effbench.cell import digest
 from effbench.comparison.verdicts import Pair
+from effbench.environments import FLAGS, OWN, Difference, diff_environments, names_by
 from effbench.errors import NothingFoundError, UsageError
+from effbench.labels import flatten
 from effbench.store.sides import CellResult
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo

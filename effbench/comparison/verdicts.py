@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from effbench.analysis.limits import Limit, Limits
 from effbench.cell import Status
+from effbench.comparison.limits import Limit, Limits
 from effbench.metrics import METRICS, percent
 from effbench.stats.intervals import is_number, log_mean
 from effbench.stats.significance import FLOOR, compare, compare_pairs, significant

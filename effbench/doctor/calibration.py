@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import effbench
-from effbench.analysis.row_labels import cell_names
 from effbench.cell import Cell, Environment, Status
 from effbench.doctor.finding import Finding, Machine, good, note, problem, warning
 from effbench.errors import StoreError, WorkerError
+from effbench.labels import cell_names
 from effbench.metrics import significant
 from effbench.stats.intervals import geometric_mean, speedup
 from effbench.stats.significance import smallest_slowdown

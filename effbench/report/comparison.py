@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from effbench.analysis.mode_scores import UNCLEAR
 from effbench.comparison.compare import Compared, ModeChange
 from effbench.comparison.sides import Side
 from effbench.comparison.verdicts import COLUMNS, STATUS, Change, Verdict, counted, record
 from effbench.metrics import METRICS, percent, ratio_text
 from effbench.printable import one_line
+from effbench.report.mode_scores import UNCLEAR
 from effbench.stats.intervals import is_clear
 from effbench.table import Column, Shown, Table, markdown_text
 from effbench.table import as_json as json_text

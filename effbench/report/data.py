@@ -15,15 +15,15 @@ from typing import Any
 
 import pandas as pd
 
-from effbench.analysis.environments import COLUMNS, TELLING
-from effbench.analysis.row_labels import LabelledRow, label_rows, mode_order
 from effbench.cell import digest
 from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.history import DEFAULT_METRICS, columns_of, history
 from effbench.comparison.settings import read as read_limits
 from effbench.comparison.sides import hardware_of
 from effbench.config import DEFAULT_DB
+from effbench.environments import COLUMNS, TELLING
 from effbench.errors import EffbenchError
+from effbench.labels import LabelledRow, label_rows, mode_order
 from effbench.launcher.overrides import quoted
 from effbench.metrics import INTERVALS, METRICS
 from effbench.report.claims import Entry

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from effbench.analysis.limits import ExceptionRule
-from effbench.analysis.row_labels import row_names
 from effbench.comparison.events import Event, History, SeriesId
 from effbench.comparison.history import Track, columns_of, history, tracks_of
+from effbench.comparison.limits import ExceptionRule
 from effbench.comparison.verdicts import STATUS
 from effbench.errors import UsageError
+from effbench.labels import row_names
 from effbench.metrics import METRICS, Better
 from effbench.printable import one_line
 from effbench.stats.changepoints import EXACT_SHORTEST

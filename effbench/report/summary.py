@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from effbench.analysis.mode_scores import (
+from effbench.cell import SEVERITY, Status
+from effbench.comparison.verdicts import Verdict
+from effbench.labels import ABSENT, LabelledRow, mode_order
+from effbench.metrics import METRICS, ratio_text
+from effbench.report import comparison
+from effbench.report.colors import glyph_of
+from effbench.report.data import Changes, DeviceSweep
+from effbench.report.mode_scores import (
     UNCLEAR,
     CellFigure,
     interval_text,
@@ -18,13 +25,6 @@ from effbench.analysis.mode_scores import (
     score,
     share,
 )
-from effbench.analysis.row_labels import ABSENT, LabelledRow, mode_order
-from effbench.cell import SEVERITY, Status
-from effbench.comparison.verdicts import Verdict
-from effbench.metrics import METRICS, ratio_text
-from effbench.report import comparison
-from effbench.report.colors import glyph_of
-from effbench.report.data import Changes, DeviceSweep
 from effbench.report.tables import NO_INTERVAL, speedup_text
 from effbench.stats.intervals import ModeScore
 from effbench.table import Column, Shown, Table

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from effbench.analysis.bottleneck import why
-from effbench.analysis.environments import labelled
-from effbench.analysis.mode_scores import UNCLEAR, least
-from effbench.analysis.row_labels import ABSENT, LabelledRow, mode_order
+from effbench.environments import labelled
 from effbench.errors import UsageError
+from effbench.labels import ABSENT, LabelledRow, mode_order
 from effbench.metrics import INTERVALS, METRICS, Better
+from effbench.report.mode_scores import UNCLEAR, least
+from effbench.store.bottleneck import why
 from effbench.table import Column, Shown, Table, as_json
 
 if TYPE_CHECKING:

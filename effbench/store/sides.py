@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from effbench.analysis.summary import counted
 from effbench.cell import Status
 from effbench.metrics import METRICS
 from effbench.store.schema import CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, TRIAL
+from effbench.store.summary import counted
 from effbench.store.sweeps import CONFIRMING
 
 #: Metrics with one figure a trial; the others that are compared have one value a sweep.

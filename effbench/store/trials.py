@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from effbench.analysis.summary import last_attempts, summarise
 from effbench.cell import Status, Trial
 from effbench.errors import StoreError
 from effbench.store import connect
 from effbench.store.schema import CELL, ENVIRONMENT, PLANNED, RESULT, RESULTS, SAMPLE, TRIAL
+from effbench.store.summary import last_attempts, summarise
 from effbench.store.sweeps import lock
 from effbench.store.values import CODEC, TRIAL_FIELDS, decode_samples, encode_samples, scalar, trial_of, trial_row
 

@@ -13,9 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from effbench.analysis.environments import OWN, short_names
-from effbench.analysis.row_labels import cell_names
 from effbench.cell import Status, Trial
+from effbench.environments import OWN, short_names
+from effbench.labels import cell_names
 from effbench.metrics import METRICS, significant
 from effbench.printable import one_line
 from effbench.sweeping.devices import Slot

@@ -8,9 +8,9 @@ import pytest
 from whole_sweeps import begun
 
 from effbench import cli
-from effbench.analysis.advice import MIB
 from effbench.cell import Cell, Environment, Status, Trial
 from effbench.commands.advise import byte_size
+from effbench.report.advice import MIB
 from effbench.store import Store
 
 SIZES = (1, 4, 16, 64)

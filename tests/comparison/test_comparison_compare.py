@@ -1,8 +1,8 @@
 import pytest
 from made_sweeps import H200, a_cell, environment, steps
 
-from effbench.analysis.limits import limits_of
 from effbench.comparison.compare import compare_parts, compare_sweeps, find
+from effbench.comparison.limits import limits_of
 from effbench.errors import NothingFoundError, UsageError
 from effbench.store import Store
 

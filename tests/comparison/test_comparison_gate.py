@@ -4,9 +4,9 @@ from types import SimpleNamespace
 import pytest
 from made_sweeps import a_cell, environment
 
-from effbench.analysis.limits import limits_of
 from effbench.commands.check import baseline_of, failing, unchecked, verdict_line
 from effbench.comparison.compare import compare_sweeps
+from effbench.comparison.limits import limits_of
 from effbench.comparison.verdicts import STATUS, Change, Verdict
 from effbench.errors import NothingFoundError, UsageError
 from effbench.store import Store

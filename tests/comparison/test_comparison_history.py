@@ -7,11 +7,11 @@ import math
 import pytest
 from made_history import GPU, Made, latencies, noisy
 
-from effbench.analysis.environments import changes_between
-from effbench.analysis.limits import limits_of
 from effbench.comparison.events import SeriesId, event_id
 from effbench.comparison.history import place_of
+from effbench.comparison.limits import limits_of
 from effbench.comparison.verdicts import STATUS
+from effbench.environments import changes_between
 
 STEP = noisy(15) + noisy(15, 1.1, seed=1)
 

@@ -3,9 +3,9 @@
 import pytest
 from made_sweeps import a_cell, environment, steps
 
-from effbench.analysis.limits import limits_of
 from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.confirm import judged_again
+from effbench.comparison.limits import limits_of
 from effbench.comparison.origin import Origin
 from effbench.comparison.sides import load
 from effbench.store import Store

@@ -2,7 +2,7 @@ import datetime as dt
 
 import pytest
 
-from effbench.analysis.limits import COMPARED, Limit
+from effbench.comparison.limits import COMPARED, Limit
 from effbench.comparison.settings import read
 from effbench.errors import ConfigError
 

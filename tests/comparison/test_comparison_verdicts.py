@@ -7,8 +7,8 @@ import pytest
 from made_pairs import ABOUT, only, pair, side
 from made_sweeps import MIB, spread, steps
 
-from effbench.analysis.limits import limits_of
 from effbench.cell import Status
+from effbench.comparison.limits import limits_of
 from effbench.comparison.verdicts import (
     FAILING,
     STATUS,

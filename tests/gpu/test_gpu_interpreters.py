@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from effbench.analysis.environments import names_by
 from effbench.cell import Status
+from effbench.environments import names_by
 from effbench.store import Store
 
 TINY = ("protocol=quick", "protocol.budget_s=0.2", "protocol.min_time_s=0.02", "protocol.warmup_s=0.02",

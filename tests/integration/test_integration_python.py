@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from effbench.analysis.environments import names_by
+from effbench.environments import names_by
 from effbench.store import Store
 
 NET = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from effbench.analysis.row_labels import MODES
+from effbench.labels import MODES
 
 #: Speedup of a mode over eager at bs 1; it halves towards 1 with every eightfold batch size.
 GAIN = dict(zip(MODES, (1.0, 1.3, 2.4, 1.35, 1.6, 2.5, 2.8), strict=True))

@@ -4,8 +4,8 @@ import json
 import math
 from xml.etree import ElementTree
 
-from effbench.analysis.limits import Limits
 from effbench.comparison.compare import Compared, ModeChange
+from effbench.comparison.limits import Limits
 from effbench.comparison.sides import Side
 from effbench.comparison.verdicts import COLUMNS, STATUS, Change, Verdict
 from effbench.report import comparison

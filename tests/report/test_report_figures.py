@@ -6,8 +6,7 @@ import math
 import pytest
 import synthetic as make
 
-from effbench.analysis.mode_scores import describe, score
-from effbench.analysis.row_labels import MODES, label_rows
+from effbench.labels import MODES, label_rows
 from effbench.report import summary
 from effbench.report.colors import STYLES, THEMES, style_of
 from effbench.report.data import frame_of
@@ -20,6 +19,7 @@ from effbench.report.figures import (
     memory,
     speedup_heatmap,
 )
+from effbench.report.mode_scores import describe, score
 from effbench.report.tables import speedup_table
 from effbench.stats.intervals import mode_score
 

@@ -7,8 +7,8 @@ import json
 import pytest
 import synthetic as make
 
-from effbench.analysis.row_labels import MODES, label_rows
 from effbench.errors import UsageError
+from effbench.labels import MODES, label_rows
 from effbench.report import tables
 from effbench.report.tables import NOT_PROFILED, bottleneck_table
 

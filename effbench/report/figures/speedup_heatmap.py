@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from effbench.analysis.mode_scores import UNCLEAR
 from effbench.metrics import METRICS
 from effbench.report.colors import DIVERGING
 from effbench.report.figures.base import KEYS, Drawing, Figure, axis, hover, interval_text, safe, short, wrapped
+from effbench.report.mode_scores import UNCLEAR
 from effbench.report.tables import NO_BASELINE, NO_REASON, speedup_text
 
 ROW_PX = 30

@@ -14,7 +14,7 @@ import pandas as pd
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from effbench.analysis.row_labels import ABSENT
+from effbench.labels import ABSENT
 from effbench.metrics import METRICS
 from effbench.report.colors import DIVERGING, THEMES, style_of
 from effbench.report.data import DeviceSweep, ReportData

@@ -10,7 +10,7 @@ from typing import Any
 
 from pandas.api.types import is_float_dtype, is_numeric_dtype
 
-from effbench.analysis.row_labels import ABSENT
+from effbench.labels import ABSENT
 from effbench.metrics import METRICS
 from effbench.report.data import DeviceSweep, ReportData
 from effbench.report.figures.base import KEY_HEADINGS, Figure

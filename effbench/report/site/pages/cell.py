@@ -14,8 +14,8 @@ from itertools import groupby
 from typing import Any
 from urllib.parse import quote
 
-from effbench.analysis.row_labels import LabelledRow
 from effbench.comparison.sides import hardware_of
+from effbench.labels import LabelledRow
 from effbench.metrics import METRICS
 from effbench.report.colors import glyph_of
 from effbench.report.data import DeviceSweep, Trial

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from effbench.analysis.row_labels import LabelledRow, label_rows
 from effbench.cell import Status
+from effbench.labels import LabelledRow, label_rows
 from effbench.report.colors import glyph_of
 from effbench.report.data import DeviceSweep
 from effbench.report.site.page import GRIDS, Page, PageFolder

@@ -12,13 +12,13 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from effbench.analysis.environments import changes_between
-from effbench.analysis.row_labels import ABSENT
 from effbench.cell import Status, digest
 from effbench.comparison.events import Event, SeriesId
 from effbench.comparison.history import Track
 from effbench.comparison.sides import hardware_of
 from effbench.comparison.verdicts import STATUS
+from effbench.environments import changes_between
+from effbench.labels import ABSENT
 from effbench.metrics import INTERVALS, METRICS
 from effbench.report.colors import glyph_of
 from effbench.report.history_table import HistoryData, HistoryTable, word

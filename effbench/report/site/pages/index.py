@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from effbench.analysis.mode_scores import UNCLEAR
 from effbench.metrics import METRICS
 from effbench.report import summary
 from effbench.report.data import Changes, DeviceSweep
+from effbench.report.mode_scores import UNCLEAR
 from effbench.report.site.page import Page, PageFolder
 from effbench.report.site.pages.cell import address
 from effbench.stats.intervals import CLEAR

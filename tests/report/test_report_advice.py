@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from effbench.analysis.advice import ABOVE, BELOW, BETWEEN, MEASURED, MIB, Costs, Curve, Memory, best_lists, evaluate
+from effbench.report.advice import ABOVE, BELOW, BETWEEN, MEASURED, MIB, Costs, Curve, Memory, best_lists, evaluate
 
 COSTS = Costs(
     Curve.of({1: 1.0, 8: 1.7, 64: 7.3}), Curve.of({1: 4.0, 64: 9.0}), Curve.of({1: 2.0 * MIB, 64: 64.0 * MIB})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from effbench.analysis.environments import labelled, labels, names_by, short_names
-from effbench.analysis.row_labels import label_rows
+from effbench.environments import labelled, labels, names_by, short_names
+from effbench.labels import label_rows
 
 
 def environment(id, interpreter=None, folder=None, torch="2.13.0", python="3.12.1"):

@@ -15,9 +15,8 @@ from operator import attrgetter
 from statistics import NormalDist
 from typing import Any
 
-from effbench.analysis.row_labels import LabelledRow
-from effbench.analysis.summary import break_even_calls
 from effbench.errors import NothingFoundError
+from effbench.labels import LabelledRow
 from effbench.metrics import INTERVALS
 from effbench.stats.intervals import (
     CONFIDENCE,
@@ -30,6 +29,7 @@ from effbench.stats.intervals import (
     mode_score,
     stored_log_mean,
 )
+from effbench.store.summary import break_even_calls
 
 #: Shown instead of a mean whose interval is too wide to quote it (`stats.intervals.CLEAR`).
 UNCLEAR = "unclear"

@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from effbench.analysis.bottleneck import Floors, bound, idle_fraction, roofline_fraction
 from effbench.cell import SEVERITY, Status, Trial
 from effbench.metrics import INTERVALS, RESULT_FIGURES, TRIAL_METRICS
 from effbench.stats.intervals import geometric_mean, speedup
+from effbench.store.bottleneck import Floors, bound, idle_fraction, roofline_fraction
 
 #: noisy rounds are set aside while so many ok ones remain
 ENOUGH_OK = 3

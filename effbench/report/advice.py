@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from effbench.analysis.row_labels import LabelledRow, flatten, label_rows
 from effbench.buckets import bucket_of, usage
 from effbench.errors import NothingFoundError, UsageError
+from effbench.labels import LabelledRow, flatten, label_rows
 
 MIB = 2**20
 #: What a graph adds to a shared pool: the smallest segment by which torch's allocator lets a pool grow.

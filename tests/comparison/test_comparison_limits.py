@@ -2,7 +2,7 @@ import datetime as dt
 
 import pytest
 
-from effbench.analysis.limits import COMPARED, Limit, limits_of
+from effbench.comparison.limits import COMPARED, Limit, limits_of
 from effbench.errors import ConfigError
 
 CELL = {

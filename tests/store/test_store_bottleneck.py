@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from effbench.analysis.bottleneck import Floors, bound, idle_fraction, percent, roofline_fraction, why
+from effbench.store.bottleneck import Floors, bound, idle_fraction, percent, roofline_fraction, why
 
 LAUNCH = {
     "gpu_busy_ms": 0.068, "period_ms": 0.143, "gpu_idle_fraction": 0.5245, "kernels": 15, "bound": "launch",

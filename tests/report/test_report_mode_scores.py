@@ -8,7 +8,7 @@ import random
 import pytest
 from scipy import stats
 
-from effbench.analysis.mode_scores import Spread, describe, mean_ratio, median, score, share
+from effbench.report.mode_scores import Spread, describe, mean_ratio, median, score, share
 
 
 def row(speedup, low=None, high=None, status="ok", trials=5):

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from effbench.analysis import summary
-from effbench.analysis.summary import break_even_calls, counted, last_attempts
 from effbench.cell import SEVERITY, Status, Trial
+from effbench.store import summary
+from effbench.store.summary import break_even_calls, counted, last_attempts
 
 OK, NOISY, ERROR = Status.OK, Status.NOISY, Status.ERROR
 

@@ -1,1 +1,0 @@
-"""Pure functions over measured values: statistics, summaries, comparisons. No database, no torch."""
