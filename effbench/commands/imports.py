@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from effbench.store.transfer import Arrival
 
 HELP = "Whole sweeps from files that `effbench export --whole` wrote, or from another database; twice does no harm."
-#: longest name of a sweep in a line
-NAME = 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,66 +107,43 @@ def copy_into(
     """Import one source and print a line for each of its sweeps. `option`: by which `store` was named."""
     from effbench.store.transfer import copy
 
-    if is_same(source.name, store.name):
+    file = connect.identity(Path(store.name))
+    if source.name == store.name or (file and file == connect.identity(Path(source.name))):
         raise UsageError(f"{store.name} is the database to import into; name another with {option}")
     for arrival in copy(source, store, source.sweep_ids(sweeps), baselines=baselines, samples=samples):
         tally.add(arrival)
 
 
-def is_same(first: str, second: str) -> bool:
-    try:
-        return first == second or Path(first).samefile(second)
-    except OSError:
-        return False
-
-
 class Tally:
-    """What became of each sweep, and how many of each kind."""
+    """How many sweeps ended in each way, and what went wrong."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
         self.errors: list[str] = []
 
     def add(self, arrival: Arrival) -> None:
+        """Count a sweep and print what became of it."""
         self.outcomes[arrival.outcome] += 1
         if arrival.reason:
             self.errors.append(arrival.reason)
-        name = f" {one_line(arrival.name, NAME)}" if arrival.name else ""
-        print(f"{arrival.sweep_id}{name}: {described(arrival)}", flush=True)
+        name = f" {one_line(arrival.name, 40)}" if arrival.name else ""
+        added = [counted(number, table.replace("_", " ")) for table, number in arrival.added.items()]
+        print(f"{arrival.sweep_id}{name}: {', '.join([arrival.outcome, *added])}", flush=True)
         for note in arrival.notes:
             print(f"  {one_line(note)}")
 
     def end(self, db: str) -> int:
         """Print the sum; raise the errors that there were, or NothingFoundError if there was no sweep at all."""
-        total = self.outcomes.total()
         if self.errors:
             more = f" (and {len(self.errors) - 1} more errors)" if len(self.errors) > 1 else ""
             raise StoreError(self.errors[0] + more)
-        if not total:
+        if not self.outcomes:
             raise NothingFoundError("there is no sweep in what was named")
-        words = {"imported": "imported", "completed": "completed", "present": "already there"}
-        counts = ", ".join(f"{self.outcomes[key]} {word}" for key, word in words.items() if self.outcomes[key])
-        print(f"{total} sweep{'s' * (total != 1)}: {counts} · database {connect.describe(connect.parse_url(db))}")
+        counts = ", ".join(f"{number} {outcome}" for outcome, number in self.outcomes.items())
+        total = counted(self.outcomes.total(), "sweep")
+        print(f"{total}: {counts} · database {connect.describe(connect.parse_url(db))}")
         return 0
 
 
-def described(arrival: Arrival) -> str:
-    """What became of a sweep, in words."""
-    extra = ", ".join(counted(count, what) for what, count in sorted(arrival.added.items()))
-    cells, trials = counted(arrival.cells, "cells"), counted(arrival.trials, "trials")
-    extra = f", with {extra}" if extra else ""
-    if arrival.outcome == "refused":
-        return "refused, nothing of it was written"
-    if arrival.outcome == "imported":
-        return f"imported, {cells}, {trials}{extra}"
-    if arrival.outcome == "present":
-        return f"already there, {counted(arrival.total, 'trials')}"
-    parts = [f"{cells} more"] if arrival.cells else []
-    parts += [f"{trials} more, {arrival.total} now"] if arrival.trials else []
-    parts += [f"{arrival.state[0]} -> {arrival.state[1]}"] if arrival.state else []
-    return f"completed: {', '.join(parts)}{extra if parts else extra.removeprefix(', with ')}"
-
-
-def counted(number: int, what: str) -> str:
-    """`what` is a plural: `1 trial`, `2 trials`."""
-    return f"{number} {what.removesuffix('s') if number == 1 else what}"
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -18,8 +18,6 @@ from effbench.metrics import RESULT_FIGURES, TRIAL_METRICS
 #: revisions that `effbench db upgrade` starts from, oldest first; here so that opening a database spares alembic
 REVISIONS = ("0006",)
 HEAD_REVISION = REVISIONS[-1]
-#: revisions that only `effbench import` reads
-IMPORTED_REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 STATES = ("running", "completed", "interrupted", "failed")
 
 

@@ -23,27 +23,20 @@ from effbench.store.schema import make
 if TYPE_CHECKING:
     import numpy as np
 
+#: cells whose trials with samples are in memory at a time: some hundred trials
+CELLS = 20
 P, R = ParamSpec("P"), TypeVar("R")
 
 
-def reads(query: Callable[Concatenate[sa.Connection, P], R]) -> Callable[Concatenate[Store, P], R]:
-    """Return a function of a connection as a method of `Store` that reads."""
+def in_transaction(
+    query: Callable[Concatenate[sa.Connection, P], R], *, write: bool = False
+) -> Callable[Concatenate[Store, P], R]:
+    """Return a function of a connection as a method of `Store`, one transaction a call."""
 
     @wraps(query)
     def method(self: Store, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self._reading() as connection:
+        with self._writing() if write else self._reading() as connection:
             return query(connection, *args, **kwargs)
-
-    return method
-
-
-def writes(change: Callable[Concatenate[sa.Connection, P], R]) -> Callable[Concatenate[Store, P], R]:
-    """Return a function of a connection as a method of `Store`, one transaction a call."""
-
-    @wraps(change)
-    def method(self: Store, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self._writing() as connection:
-            return change(connection, *args, **kwargs)
 
     return method
 
@@ -56,8 +49,9 @@ class Store:
     database at the same time: each waits for the other's transaction (30 s on SQLite, then StoreError). What a method
     has returned from is committed: killing the process loses the trial in flight and nothing else.
 
-    Close it, or use it as a context manager. Every method raises StoreError where the database fails. The methods are
-    functions of this package that take a connection first; their docstrings are there.
+    Close it, or use it as a context manager. Every method raises StoreError where the database fails. The queries are
+    functions of this package that take a connection, so that several can share a transaction; their docstrings are
+    there.
     """
 
     def __init__(self, engine: sa.Engine, name: str, *, writable: bool) -> None:
@@ -73,8 +67,7 @@ class Store:
         """Open the database at `url`: a SQLAlchemy URL or the path of a SQLite file.
 
         "write" makes a missing SQLite file, its folder and the schema of an empty database; "read" changes nothing,
-        and works where it may not write. Raises StoreError for what cannot be opened, SchemaError for an older or
-        newer schema.
+        and works where it may not write. Raises StoreError for what cannot be opened, SchemaError for another schema.
         """
         if mode not in ("read", "write"):
             raise ValueError(f"mode must be 'read' or 'write', not {mode!r}")
@@ -95,57 +88,52 @@ class Store:
         if current is None:
             if not write:
                 raise StoreError(f"{self.name} is empty; `effbench -m mode=eager,default db={self.name}` fills it")
-            current = self._create()
-        connect.require_head(current, self.name)
+            with self._writing() as connection:
+                if connection.dialect.name == "postgresql":
+                    # two processes that both found it empty: the second waits, then finds the schema
+                    connection.execute(sa.text("SELECT pg_advisory_xact_lock(20823501)"))
+                if connect.revision(connection) is None:
+                    make(connection)
+                current = connect.revision(connection)
+        connect.require_head(str(current), self.name)
         if write and self._engine.dialect.name == "sqlite":
             with self._translated():
                 connect.use_wal(self._engine)
 
-    def _create(self) -> str:
-        with self._writing() as connection:
-            if connection.dialect.name == "postgresql":
-                # two processes that both found it empty: the second waits, then finds the schema
-                connection.execute(sa.text("SELECT pg_advisory_xact_lock(20823501)"))
-            if connect.revision(connection) is None:
-                make(connection)
-            current = connect.revision(connection)
-        assert current is not None
-        return current
-
     # in this class body a module's own name comes last: the method shadows it from there on
-    find_sweep = reads(sweeps.find_sweep)
-    planned = reads(sweeps.planned)
-    cell_overrides = reads(sweeps.cell_overrides)
-    environments = reads(sweeps.environments)
-    hardware = reads(sweeps.hardware)
-    calibration = reads(sweeps.calibration)
-    begin_sweep = writes(sweeps.begin_sweep)
-    extend_sweep = writes(sweeps.extend_sweep)
-    note_environments = writes(sweeps.note_environments)
-    finish_sweep = writes(sweeps.finish_sweep)
-    add_environment = writes(sweeps.add_environment)
-    add_calibration = writes(sweeps.add_calibration)
-    sweeps = reads(sweeps.sweeps)
-    recorded = reads(trials.recorded)
-    history = reads(trials.history)
-    samples = reads(trials.samples)
-    results = reads(trials.results)
-    results_frame = reads(trials.results_frame)
-    rebuild_results = writes(trials.rebuild_results)
-    trials = reads(trials.trials)
-    set_baseline = writes(decisions.set_baseline)
-    remove_baseline = writes(decisions.remove_baseline)
-    baselines = reads(decisions.baselines)
-    acknowledge = writes(decisions.acknowledge)
-    unacknowledge = writes(decisions.unacknowledge)
-    acknowledgements = reads(decisions.acknowledgements)
-    add_verdicts = writes(decisions.add_verdicts)
-    verdicts = reads(decisions.verdicts)
-    planned_cells = reads(sides.planned_cells)
-    environments_of = reads(sides.environments_of)
-    series = reads(sides.series)
-    levels = reads(sides.levels)
-    sides = reads(sides.sides)
+    find_sweep = in_transaction(sweeps.find_sweep)
+    planned = in_transaction(sweeps.planned)
+    cell_overrides = in_transaction(sweeps.cell_overrides)
+    environments = in_transaction(sweeps.environments)
+    hardware = in_transaction(sweeps.hardware)
+    calibration = in_transaction(sweeps.calibration)
+    begin_sweep = in_transaction(sweeps.begin_sweep, write=True)
+    extend_sweep = in_transaction(sweeps.extend_sweep, write=True)
+    note_environments = in_transaction(sweeps.note_environments, write=True)
+    finish_sweep = in_transaction(sweeps.finish_sweep, write=True)
+    add_environment = in_transaction(sweeps.add_environment, write=True)
+    add_calibration = in_transaction(sweeps.add_calibration, write=True)
+    sweeps = in_transaction(sweeps.sweeps)
+    recorded = in_transaction(trials.recorded)
+    history = in_transaction(trials.history)
+    samples = in_transaction(trials.samples)
+    results = in_transaction(trials.results)
+    results_frame = in_transaction(trials.results_frame)
+    rebuild_results = in_transaction(trials.rebuild_results, write=True)
+    trials = in_transaction(trials.trials)
+    set_baseline = in_transaction(decisions.set_baseline, write=True)
+    remove_baseline = in_transaction(decisions.remove_baseline, write=True)
+    baselines = in_transaction(decisions.baselines)
+    acknowledge = in_transaction(decisions.acknowledge, write=True)
+    unacknowledge = in_transaction(decisions.unacknowledge, write=True)
+    acknowledgements = in_transaction(decisions.acknowledgements)
+    add_verdicts = in_transaction(decisions.add_verdicts, write=True)
+    verdicts = in_transaction(decisions.verdicts)
+    planned_cells = in_transaction(sides.planned_cells)
+    environments_of = in_transaction(sides.environments_of)
+    series = in_transaction(sides.series)
+    levels = in_transaction(sides.levels)
+    sides = in_transaction(sides.sides)
     check = staticmethod(maintenance.check)
     upgrade = staticmethod(maintenance.upgrade)
 
@@ -164,18 +152,19 @@ class Store:
     def trials_with_samples(
         self, sweep_id: str, environment_ids: Iterable[str], part: int = 0, parts: int = 1
     ) -> Iterator[tuple[dict[str, Any], dict[str, tuple[int, np.ndarray]]]]:
-        """Every row of `trial` of the sweep in these environments, with timer -> (samples taken, float32 array).
+        """Yield rows of `trial` with their samples, cell by cell, as `trials.trials_of_cells` returns them.
 
-        By cell key, a cell's by environment, round and attempt; of `parts` nearly equal ones, each of whole cells, the
-        one with the number `part`. A few hundred are held at a time, and no transaction stays open: a running sweep
-        goes on meanwhile, and what it adds is omitted.
+        Of `parts` nearly equal sets of cells, those of the set with the number `part`. A few hundred trials are held
+        at a time, and no transaction stays open: a running sweep goes on meanwhile.
         """
+        environment_ids = list(environment_ids)
         with self._reading() as connection:
-            ids = trials.trial_ids(connection, sweep_id, list(environment_ids), part, parts)
-        for start in range(0, len(ids), trials.CHUNK):
+            keys = trials.measured_cells(connection, sweep_id, environment_ids)
+        keys = keys[part * len(keys) // parts : (part + 1) * len(keys) // parts]
+        for start in range(0, len(keys), CELLS):
             with self._reading() as connection:
-                found = list(trials.trials_by_id(connection, ids[start : start + trials.CHUNK]))
-            yield from found
+                chunk = trials.trials_of_cells(connection, sweep_id, environment_ids, keys[start : start + CELLS])
+            yield from chunk
 
     def is_moved(self) -> bool:
         """Return whether the path no longer leads to the file that was opened for writing (SQLite only)."""

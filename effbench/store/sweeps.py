@@ -59,28 +59,26 @@ def starts_in_future(started_at: dt.datetime) -> bool:
 
 
 def sweeps(connection: sa.Connection, sweep_id: str | None = None) -> list[SweepInfo]:
-    """Every sweep (or the one with this id), newest first; those that start in the future come last."""
+    """Return every sweep (or the one with this id), newest first; those that start in the future come last."""
 
-    def asked(column: sa.Column) -> sa.ColumnElement[bool]:
-        return sa.true() if sweep_id is None else column == sweep_id
+    def counts(*columns: sa.Column) -> dict[tuple, int]:
+        query = sa.select(*columns, sa.func.count()).group_by(*columns)
+        if sweep_id is not None:
+            query = query.where(columns[0] == sweep_id)
+        return {tuple(row[:-1]): row[-1] for row in connection.execute(query)}
 
-    def counts(*columns: sa.Column) -> sa.CursorResult:
-        return connection.execute(sa.select(*columns, sa.func.count()).where(asked(columns[0])).group_by(*columns))
-
-    planned, recorded = (dict(counts(table.c.sweep_id).all()) for table in (PLANNED, TRIAL))
-    by_status: dict[str, dict[str, int]] = {}
-    for found, status, count in counts(RESULT.c.sweep_id, RESULT.c.status):
-        by_status.setdefault(found, {})[status] = count
-    query = sa.select(SWEEP).where(asked(SWEEP.c.id)).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
-    found = [
-        SweepInfo(
-            **{**row, "state": _state(row)},
-            cells=planned.get(row["id"], 0),
-            trials=recorded.get(row["id"], 0),
-            statuses=by_status.get(row["id"], {}),
-        )
-        for row in connection.execute(query).mappings()
-    ]
+    planned, recorded = counts(PLANNED.c.sweep_id), counts(TRIAL.c.sweep_id)
+    statuses: dict[str, dict[str, int]] = {}
+    for (one, status), count in counts(RESULT.c.sweep_id, RESULT.c.status).items():
+        statuses.setdefault(one, {})[status] = count
+    query = sa.select(SWEEP).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
+    if sweep_id is not None:
+        query = query.where(SWEEP.c.id == sweep_id)
+    found = []
+    for row in connection.execute(query).mappings():
+        key = (row["id"],)
+        own = {"cells": planned.get(key, 0), "trials": recorded.get(key, 0), "statuses": statuses.get(row["id"], {})}
+        found.append(SweepInfo(**{**row, "state": _state(row), **own}))
     return sorted(found, key=lambda sweep: starts_in_future(sweep.started_at))
 
 
@@ -90,7 +88,7 @@ def _state(row: sa.RowMapping) -> str:
 
 
 def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
-    """The sweep that `ref` means: `last`, an id, a name (its newest), or the unique start of an id.
+    """Return the sweep that `ref` means: `last`, an id, a name (its newest), or the unique start of an id.
 
     A sweep that starts in the future is never `last`, and the newest of its name only if no other has that name.
     Raises NothingFoundError that names what exists.
@@ -101,44 +99,44 @@ def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
 
 
 def resolve(ref: str, rows: Sequence[tuple[str, str | None, dt.datetime]], database: str) -> str:
-    """The id that `ref` means among sweeps (id, name, start), newest first. Raises NothingFoundError, UsageError."""
+    """Return the id that `ref` means among sweeps (id, name, start), newest first.
+
+    Raises NothingFoundError, UsageError for the start of several ids.
+    """
     if not rows:
         raise NothingFoundError(f"{database} holds no sweep yet; `effbench -m model=mlp mode=eager,default` runs one")
-    started = [(sweep_id, name) for sweep_id, name, start in rows if not starts_in_future(start)]
-    future = [(sweep_id, name) for sweep_id, name, start in rows if starts_in_future(start)]
-    if ref == "last" and not started:
-        raise NothingFoundError(
-            f"every sweep in {database} starts in the future, so none is `last`; name one by its id: "
-            f"{_some([sweep_id for sweep_id, _ in future])}"
-        )
+    names = {sweep_id: name for sweep_id, name, _ in sorted(rows, key=lambda row: starts_in_future(row[2]))}
     if ref == "last":
-        return next((one for one, name in started if not (name or "").startswith(CONFIRMING)), started[0][0])
-    known = [*started, *future]
-    ids = [sweep_id for sweep_id, _ in known]
-    if ref in ids:
+        started = [sweep_id for sweep_id, _, start in rows if not starts_in_future(start)]
+        if not started:
+            raise NothingFoundError(
+                f"every sweep in {database} starts in the future, so none is `last`; name one by its id: {_some(names)}"
+            )
+        return next((one for one in started if not (names[one] or "").startswith(CONFIRMING)), started[0])
+    if ref in names:
         return ref
-    for sweep_id, name in known:
+    for sweep_id, name in names.items():
         if name == ref:
             return sweep_id
-    starting = [sweep_id for sweep_id in ids if ref and sweep_id.startswith(ref)]
+    starting = [sweep_id for sweep_id in names if ref and sweep_id.startswith(ref)]
     if len(starting) == 1:
         return starting[0]
     if starting:
         raise UsageError(f"{ref!r} is the start of {len(starting)} sweeps: {_some(starting)}; give more of the id")
-    names = list(dict.fromkeys(name for _, name in known if name))
-    near = nearest(ref, names + ids, cutoff=0.5)
+    near = nearest(ref, [*filter(None, names.values()), *names], cutoff=0.5)
     if near:
         raise NothingFoundError(f"no sweep {ref!r} in {database}; nearest: {near}")
-    there = _some([f"{sweep_id} ({name})" if name else sweep_id for sweep_id, name in known])
-    raise NothingFoundError(f"no sweep {ref!r} in {database}; there are {there}, and `last`")
+    known = [f"{sweep_id} ({name})" if name else sweep_id for sweep_id, name in names.items()]
+    raise NothingFoundError(f"no sweep {ref!r} in {database}; there are {_some(known)}, and `last`")
 
 
-def _some(items: list[str], most: int = 4) -> str:
-    return ", ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")
+def _some(items: Iterable[str], most: int = 4) -> str:
+    first, rest = [*items][:most], [*items][most:]
+    return ", ".join(first) + (f" and {len(rest)} more" if rest else "")
 
 
 def lock(connection: sa.Connection, sweep_id: str) -> str:
-    """The sweep's baseline mode; holds its row, so that no one derives from trials that another is adding."""
+    """Return the sweep's baseline mode; lock its row, so that no one derives from trials that another is adding."""
     found = connection.execute(
         sa.select(SWEEP.c.baseline_mode).where(SWEEP.c.id == sweep_id).with_for_update()
     ).scalar()
@@ -150,41 +148,18 @@ def lock(connection: sa.Connection, sweep_id: str) -> str:
 def begin_sweep(
     connection: sa.Connection,
     *,
-    name: str | None,
-    label: str | None,
-    command: list[str],
-    overrides: list[str],
-    protocol: dict[str, Any],
-    baseline_mode: str,
-    seed: int,
-    git_revision: str | None,
-    host: dict[str, Any],
-    plan: Sequence[Cell],
-    rounds: int,
+    plan: Iterable[Cell],
     cell_overrides: Mapping[str, list[str]] | None = None,
+    **facts: Any,
 ) -> str:
     """Store a sweep in state `running` with its planned cells; return its id.
 
-    The id starts with the time (UTC), so ids sort by it: `20261121-143052-7f3a`. A cell that is planned twice
-    counts once, at its first position. `cell_overrides`: cell key -> the overrides that plan it again.
+    `facts`: the other columns of `SweepRow`. `cell_overrides`: cell key -> the overrides that plan the cell again. The
+    id starts with the time (UTC), so ids sort by it: `20261121-143052-7f3a`. A cell that is planned twice counts once,
+    at its first position.
     """
     started = now()
-    values = {
-        "name": name,
-        "label": label,
-        "state": "running",
-        "started_at": started,
-        "finished_at": None,
-        "command": command,
-        "overrides": overrides,
-        "protocol": protocol,
-        "baseline_mode": baseline_mode,
-        "seed": seed,
-        "rounds": rounds,
-        "git_revision": git_revision,
-        "host": host,
-    }
-    values = {key: scalar(value) for key, value in values.items()}
+    values = {"state": "running", "started_at": started, **{name: scalar(value) for name, value in facts.items()}}
     while True:
         sweep_id = f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         new = insert(connection, SWEEP).values(id=sweep_id, **values).on_conflict_do_nothing()
@@ -218,17 +193,16 @@ def _plan(
 ) -> None:
     rows = list({row["key"]: row for row in map(cell_row, cells)}.values())
     planned = [
-        {"sweep_id": sweep_id, "cell_key": row["key"], "position": first + index,
-         "overrides": (overrides or {}).get(row["key"])}
-        for index, row in enumerate(rows)
-    ]  # fmt: skip
+        {"sweep_id": sweep_id, "cell_key": key, "position": position, "overrides": (overrides or {}).get(key)}
+        for position, key in enumerate((row["key"] for row in rows), start=first)
+    ]
     if rows:
         connection.execute(insert(connection, CELL).on_conflict_do_nothing(), rows)
         connection.execute(sa.insert(PLANNED), planned)
 
 
 def planned(connection: sa.Connection, sweep_id: str) -> list[Cell]:
-    """The cells of the sweep in the order of the plan."""
+    """Return the cells of the sweep in the order of the plan."""
     query = (
         sa.select(CELL.c.params)
         .join(PLANNED, PLANNED.c.cell_key == CELL.c.key)
@@ -239,7 +213,7 @@ def planned(connection: sa.Connection, sweep_id: str) -> list[Cell]:
 
 
 def cell_overrides(connection: sa.Connection, sweep_id: str) -> dict[str, list[str] | None]:
-    """Cell key -> the overrides that plan the cell again, None where they are unknown; in the order of the plan."""
+    """Return cell key -> the overrides that plan the cell again, None if they are unknown; in the order of the plan."""
     query = sa.select(PLANNED.c.cell_key, PLANNED.c.overrides).where(PLANNED.c.sweep_id == sweep_id)
     return {row.cell_key: row.overrides for row in connection.execute(query.order_by(PLANNED.c.position))}
 
@@ -279,7 +253,7 @@ def add_environment(connection: sa.Connection, env: Environment, details: dict[s
 
 
 def environments(connection: sa.Connection, ids: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """Rows of `environment` (all, or those of `ids`), with `flags` and `details` as dicts, oldest first."""
+    """Return rows of `environment` (all, or those of `ids`), with `flags` and `details` as dicts, oldest first."""
     query = sa.select(ENVIRONMENT).order_by(ENVIRONMENT.c.first_seen_at, ENVIRONMENT.c.id)
     if ids is not None:
         query = query.where(ENVIRONMENT.c.id.in_(list(dict.fromkeys(ids))))
@@ -287,7 +261,7 @@ def environments(connection: sa.Connection, ids: Iterable[str] | None = None) ->
 
 
 def hardware(connection: sa.Connection, sweep_id: str) -> list[str]:
-    """What the sweep has trials on: GPUs by name; a machine without one by its CPU."""
+    """Return what the sweep has trials on: GPUs by name; a machine without one by its CPU."""
     query = (
         sa.select(sa.func.coalesce(ENVIRONMENT.c.gpu_name, ENVIRONMENT.c.cpu_name))
         .where(ENVIRONMENT.c.id.in_(sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id)))
@@ -305,7 +279,7 @@ def add_calibration(
 
 
 def calibration(connection: sa.Connection, environment_id: str) -> dict[str, Any] | None:
-    """The environment's newest `ceilings` and newest `noise`, each None if never measured; None without both.
+    """Return the environment's newest `ceilings` and newest `noise`, each None if never measured; None without both.
 
     `measured_at` and `gpu_uuid` are those of the newest row.
     """

@@ -23,7 +23,6 @@ TRIAL_FIELDS = tuple(field.name for field in dataclasses.fields(Trial) if field.
 CODEC = "f32le+zlib"
 #: samples kept of one timer of one trial
 SAMPLE_LIMIT = 5000
-_INT64 = 2**63
 
 
 def now() -> dt.datetime:
@@ -31,18 +30,16 @@ def now() -> dt.datetime:
 
 
 def text(value: str) -> str:
-    """`value` without what UTF-8 or PostgreSQL refuse: lone surrogates and NUL."""
+    """Return `value` without what UTF-8 or PostgreSQL refuse: lone surrogates and NUL."""
     return encodable(value.replace("\x00", "\ufffd"))
 
 
 def plain(value: Any) -> Any:
-    """`value` as strict JSON can hold it: NaN and infinities are null, unknown types their text."""
+    """Return `value` as strict JSON can hold it: NaN and infinities become null, unknown types their text."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, str):
-        return text(value)
     if isinstance(value, dict):
         return {text(str(key)): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -55,61 +52,44 @@ def dump_json(value: Any) -> str:
 
 
 def scalar(value: Any) -> Any:
-    """One value for a typed column."""
-    if isinstance(value, bool) or value is None:
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, int):
-        return value if -_INT64 <= value < _INT64 else None
-    if isinstance(value, str):
-        return text(str(value))
+    """Return one value for a typed column; an integer beyond 64 bits becomes None."""
     if hasattr(value, "item"):  # numpy's
-        return scalar(value.item())
-    return value
-
-
-def instant(value: str | None) -> dt.datetime | None:
-    """ISO 8601 text as an aware datetime (UTC where it names no zone); None for what is no time."""
-    try:
-        return None if value is None else utc(dt.datetime.fromisoformat(value))
-    except ValueError:
+        value = value.item()
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return None
+    return plain(value) if isinstance(value, str | float) else value
 
 
 def artifact_folder(sweep_id: str, cell_key: str = "") -> str:
-    """The folder of a sweep's or a cell's artifacts, below `connect.artifact_home`."""
+    """Return the folder of a sweep's or a cell's artifacts, below `connect.artifact_home`."""
     return f"artifacts/{sweep_id}/{cell_key[:12]}"
 
 
 def cell_row(cell: Cell) -> dict[str, Any]:
-    """The row of `cell`. Cells with the same `comparison_key`, a hash of all but the mode, are compared."""
+    """Return the row of `cell`. Cells with the same `comparison_key`, a hash of all but the mode, are compared."""
     params = cell.params()
     return {
         "key": cell.key,
         "comparison_key": digest({name: value for name, value in params.items() if name != "mode"}),
         "model": cell.model_name,
-        "bs": cell.bs,
         "mode": cell.mode_name,
-        "dtype": cell.dtype,
-        "phase": cell.phase,
-        "device": cell.device,
+        **{name: getattr(cell, name) for name in ("bs", "dtype", "phase", "device")},
         "params": params,
     }
 
 
 def trial_row(trial: Trial) -> dict[str, Any]:
-    """The columns of `trial` that come from the record itself."""
+    """Return the columns of `trial` that come from the record itself."""
+    try:
+        started_at = utc(dt.datetime.fromisoformat(trial.started_at)) if trial.started_at else None
+    except ValueError:
+        started_at = None
     row = {name: scalar(getattr(trial, name)) for name in TRIAL_FIELDS}
-    row["status"] = trial.status.value
-    row["started_at"] = instant(trial.started_at)
-    row["extra"] = trial.extra
-    row["recorded_at"] = now()
-    return row
+    return {**row, "status": trial.status.value, "started_at": started_at, "recorded_at": now()}
 
 
 def trial_of(row: dict[str, Any]) -> Trial:
-    """The record of a row of `trial`, without its samples."""
+    """Return the record of a row of `trial`, without its samples."""
     fields = {name: row[name] for name in TRIAL_FIELDS}
     started = fields["started_at"]
     fields["started_at"] = started.isoformat() if started else None
@@ -117,11 +97,11 @@ def trial_of(row: dict[str, Any]) -> Trial:
 
 
 def encode_samples(values: Sequence[float]) -> tuple[int, bytes]:
-    """How many of `values` are stored, and their blob. Beyond `SAMPLE_LIMIT` they are thinned evenly, in order, with
-    the first and the last."""
+    """Return how many of `values` are stored, and their blob. Beyond `SAMPLE_LIMIT` they are thinned evenly, in order,
+    with the first and the last."""
     import numpy as np
 
-    # what is no number stays in its place as nan: order and spacing matter
+    # a missing value stays in its place as NaN: order and spacing matter
     with np.errstate(over="ignore"):
         array = np.asarray([np.nan if value is None else value for value in values], dtype="<f4")
     if len(array) > SAMPLE_LIMIT:
@@ -130,8 +110,8 @@ def encode_samples(values: Sequence[float]) -> tuple[int, bytes]:
 
 
 def decode_samples(codec: str, data: bytes, stored: int) -> np.ndarray:
-    """The float32 samples of a blob, of which no more than `stored` are inflated. Raises StoreError for an unknown
-    codec or a damaged blob."""
+    """Return the float32 samples of a blob, of which no more than `stored` are inflated. Raises StoreError for an
+    unknown codec or a damaged blob."""
     import numpy as np
 
     if codec != CODEC:

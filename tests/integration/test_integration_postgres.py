@@ -148,7 +148,7 @@ def test_whole_sweeps_there_and_back(odd, postgres, tmp_path):
     assert outcomes(odd, postgres, baselines=True) == ["imported"] * 3
     assert whole.contents(postgres) == whole.contents(odd)
     assert Store.check(postgres) == []
-    assert outcomes(odd, postgres, baselines=True) == ["present"] * 3
+    assert outcomes(odd, postgres, baselines=True) == ["already there"] * 3
     for number, source in enumerate((postgres, whole.export(postgres, tmp_path / "x.db"))):
         back = tmp_path / f"back{number}.db"
         assert outcomes(source, back, baselines=True) == ["imported"] * 3
@@ -166,7 +166,7 @@ def test_a_contradiction_leaves_nothing(odd, postgres, tmp_path):
     whole.set_state(other, first, seed=7)
     refused = take(other, postgres)[0]
     assert refused.outcome == "refused"
-    assert "sweep has seed" in refused.reason
+    assert "has seed" in refused.reason
     assert PASSWORD not in refused.reason
     assert whole.contents(postgres) == before
 
@@ -187,7 +187,7 @@ def test_several_machines_at_once(odd, postgres, tmp_path):
 
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         found = list(pool.map(run, range(3)))
-    assert sorted(outcome for outcomes in found for outcome in outcomes) == ["imported"] * 6 + ["present"] * 6
+    assert sorted(outcome for outcomes in found for outcome in outcomes) == ["already there"] * 6 + ["imported"] * 6
     with Store.open(postgres) as store:
         assert {sweep.id for sweep in store.sweeps()} >= set(own)
     assert Store.check(postgres) == []
@@ -203,7 +203,7 @@ def test_a_sweep_is_exported_as_of_one_moment(postgres, tmp_path):
             ids = source.sweep_ids()
             store.record(sweep_id, environment_id, Trial(whole.cells()[0].key, 9, Status.OK))
             (arrival,) = copy(source, other, ids)
-        assert (arrival.trials, store.find_sweep(sweep_id).trials) == (before, before + 1)
+        assert (arrival.added["trial"], store.find_sweep(sweep_id).trials) == (before, before + 1)
 
 
 def test_by_command_and_the_password_stays_here(odd, postgres, tmp_path, capsys, monkeypatch):

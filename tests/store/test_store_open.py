@@ -10,7 +10,6 @@ import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -92,7 +91,7 @@ def test_a_database_of_another_program(tmp_path, versioned):
 
 def test_other_schemas_name_the_command(path):
     Store.open(path, mode="write").close()
-    for revision, said in (("0005", f"effbench import {path} --db NEW.db"), ("9999", "newer effbench")):
+    for revision, said in (("0005", "has schema 0005"), ("9999", "or a newer one")):
         with closing(sqlite3.connect(path)) as raw:
             raw.execute("UPDATE alembic_version SET version_num = ?", [revision])
             raw.commit()
@@ -107,9 +106,9 @@ def test_urls_that_cannot_be(monkeypatch):
     for url, said in (
         ("mysql://u:secret@h/db", "SQLite or PostgreSQL"),
         ("nonsense://x", "SQLite or PostgreSQL"),
-        ("postgresql+asyncpg://u:secret@h/db", "unknown PostgreSQL driver"),
-        ("sqlite://", "in memory"),
-        ("sqlite:///:memory:", "in memory"),
+        ("postgresql+asyncpg://u:secret@h/db", "unknown database"),
+        ("sqlite://", "sqlite:///PATH"),
+        ("sqlite:///:memory:", "of a file"),
         ("sqlite:///x.db?mode=ro", "sqlite:///PATH"),
         ("sqlite://x.db", "sqlite:///PATH"),
         ("postgresql://u:secret@h:port/db", "not a database URL"),
@@ -175,8 +174,8 @@ def test_a_read_only_folder_can_be_read_and_not_written(read_only, unprivileged)
         assert len(store.results()) == 1
     assert Store.check(read_only) == []
     assert [entry.name for entry in read_only.parent.iterdir()] == ["x.db"]
-    assert "cannot be written" in refused(read_only, "write")
-    assert "not writable" in refused(read_only.with_name("new.db"), "write")
+    for path in (read_only, read_only.with_name("new.db")):
+        assert "permissions" in refused(path, "write")
 
 
 def test_an_unfinished_log_in_a_read_only_folder_is_not_skipped(unfinished, unprivileged):
@@ -210,7 +209,7 @@ def fill_disk():
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_can_be_read(path, store, cell, begin, fill_disk, monkeypatch):
+def test_a_full_disk_can_be_read(path, store, cell, begin, fill_disk):
     sweep = begin(store, [cell()])
     store.close()
     fill_disk()
@@ -218,8 +217,6 @@ def test_a_full_disk_can_be_read(path, store, cell, begin, fill_disk, monkeypatc
         assert [found.id for found in reader.sweeps()] == [sweep]
     assert Store.check(path) == []
     assert "disk is full or damaged" in refused(path, "write")
-    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=0))
-    assert "cannot be written: the disk is full" in refused(path, "write")
 
 
 def test_a_log_that_a_full_disk_keeps_from_being_read_is_not_passed_over(path, store, cell, begin, fill_disk):
@@ -235,5 +232,5 @@ def test_a_database_that_takes_no_more_is_said_to_have_a_full_disk(store, cell, 
     with store._writing() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(StoreError, match=r"disk is full; free some space"):
+    with pytest.raises(StoreError, match="disk is full"):
         begin(store, [cell(bs=n) for n in range(1, 500)])

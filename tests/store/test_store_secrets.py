@@ -126,4 +126,4 @@ def test_no_password_leaves_the_database(tmp_path, target):
         said = "db=postgresql://me:***@host/x"
         assert (store.find_sweep("last").command, store.find_sweep("last").overrides) == (["-m", said], ["bs=1", said])
         assert store.cell_overrides(sweep)[whole.cells()[0].key] == [said]
-    assert outcomes(target, path) == ["present"], "masked and unmasked are the same sweep"
+    assert outcomes(target, path) == ["already there"], "masked and unmasked are the same sweep"

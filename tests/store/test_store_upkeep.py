@@ -40,11 +40,11 @@ PROBLEMS = [
     ("DELETE FROM result WHERE cell_key = (SELECT min(cell_key) FROM result)", "has trials but no result"),
     ("UPDATE sample SET data = x'00'", "damaged samples"),
     ("UPDATE sample SET codec = 'new'", "upgrade effbench"),
-    ("DELETE FROM trial WHERE id = 1", "sample rows without their trial"),
+    ("DELETE FROM trial WHERE id = 1", "1 rows of sample refer to missing rows of trial"),
     ("DELETE FROM trial WHERE id = 1", "has a result but no trials"),
     ("UPDATE trial SET latency_ms = 'none'", "is none, not a finite number (trial id 1, and 1 more)"),
     ("UPDATE result SET kernels = 'none'", "result.kernels is none, not an integer"),
-    ("DELETE FROM environment", "refers to a missing row of environment"),
+    ("DELETE FROM environment", "refer to missing rows of environment"),
 ]
 
 

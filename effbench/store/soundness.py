@@ -1,0 +1,216 @@
+"""What a sound row is: types, bounds and sizes of its values, and what must follow from what.
+
+SQLite stores anything in any column, and a file may be someone else's. `db check` reports the rows that are not sound;
+an import refuses their sweeps. Types and NULLs are those of the schema.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from effbench.cell import Cell, Environment, Status
+from effbench.errors import StoreError
+from effbench.printable import one_line
+from effbench.store.decisions import ClaimVerdict
+from effbench.store.schema import STATES, UtcDateTime, utc
+from effbench.store.values import artifact_folder, cell_row, decode_samples, plain, scalar
+
+CHOICES = {
+    "sweep.state": STATES,
+    "trial.status": tuple(Status),
+    "result.status": tuple(Status),
+    "claim_verdict.verdict": tuple(ClaimVerdict),
+}
+#: columns that count
+COUNTS = {"bs", "rounds", "position", "round", "attempt", "trials", "count", "stored"}
+LISTS = {"command", "overrides"}
+#: characters, bytes and bytes
+TEXT_LIMIT, JSON_LIMIT, BLOB_LIMIT = 2**20, 2**24, 2**15
+JSON_DEPTH = 64
+YEARS = range(1970, 2200)
+#: folders are named by it
+SWEEP_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
+
+#: column, whether it is sound, and what is wrong with it otherwise
+Rule = Iterator[tuple[str, Any, str]]
+
+
+def raw(table: sa.Table) -> sa.Select:
+    """Select a table's columns as the database holds them, without SQLAlchemy's conversion."""
+    return sa.select(*(sa.type_coerce(column, sa.types.NULLTYPE).label(column.name) for column in table.columns))
+
+
+def any_text(connection: sa.Connection) -> None:
+    """Let SQLite return text that is not UTF-8 as bytes instead of failing."""
+
+    def utf8_or_bytes(value: bytes) -> str | bytes:
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value
+
+    if connection.dialect.name == "sqlite":
+        connection.connection.driver_connection.text_factory = utf8_or_bytes
+
+
+def sound_row(table: sa.Table, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a `raw` row with the types of their columns.
+
+    Raises ValueError for the first fault; its message begins with `table.column`.
+    """
+    row = {name: sound_value(table.c[name], value) for name, value in values.items()}
+    rules = _RULES.get(table.name, lambda row: iter(()))
+    try:
+        fault = next((f"{table.name}.{name} {text}" for name, right, text in rules(row) if not right), None)
+    except (StoreError, TypeError, KeyError, ValueError, AttributeError) as error:
+        fault = f"{table.name} has values that do not fit together: {one_line(error, 100)}"
+    if fault:
+        raise ValueError(fault)
+    return row
+
+
+def sound_value(column: sa.Column, value: Any) -> Any:
+    """Return a raw value as its column's type. Raises ValueError for one of another type, or beyond all bounds."""
+    try:
+        if value is None and not column.nullable:
+            raise ValueError("is NULL, which is not allowed")
+        return None if value is None else _typed(column, value)
+    except ValueError as error:
+        raise ValueError(f"{column.table.name}.{column.name} {error}") from error
+
+
+def _typed(column: sa.Column, value: Any) -> Any:
+    kind = column.type
+    if isinstance(kind, sa.JSON):
+        return _json(value, list if column.name in LISTS else dict)
+    if isinstance(kind, UtcDateTime):
+        return _time(value)
+    if isinstance(kind, sa.LargeBinary):
+        value = bytes(value) if isinstance(value, memoryview) else value
+        _require(isinstance(value, bytes), value, "a blob")
+        _require(len(value) <= BLOB_LIMIT, len(value), f"at most {BLOB_LIMIT} bytes")
+        return value
+    if isinstance(kind, sa.Boolean):
+        _require(value in (0, 1), value, "true or false")
+        return bool(value)
+    if isinstance(kind, sa.Integer):
+        limit = 2**63 if isinstance(kind, sa.BigInteger) else 2**31
+        _require(isinstance(value, int) and -limit <= value < limit, value, f"an integer of {limit.bit_length()} bits")
+        _require(value >= 0 or column.name not in COUNTS, value, "0 or more")
+        return value
+    if isinstance(kind, sa.Double):
+        _require(isinstance(value, int | float) and math.isfinite(value), value, "a finite number")
+        return float(value)
+    _require(isinstance(value, str), value, "text")
+    _require(len(value) <= TEXT_LIMIT, len(value), f"at most {TEXT_LIMIT} characters")
+    choices = CHOICES.get(f"{column.table.name}.{column.name}")
+    _require(choices is None or value in choices, repr(value), f"one of {', '.join(choices or ())}")
+    return scalar(value)
+
+
+def _require(right: bool, value: Any, wanted: str) -> None:
+    if not right:
+        shown = one_line(value if isinstance(value, str | int | float) else repr(value), 60)
+        raise ValueError(f"is {shown}, not {wanted}")
+
+
+def _json(value: Any, wanted: type) -> Any:
+    if isinstance(value, str | bytes):
+        _require(len(value) <= JSON_LIMIT, len(value), f"at most {JSON_LIMIT} bytes of JSON")
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise ValueError("is not JSON") from error
+    _require_shallow(value, JSON_DEPTH)
+    _require(isinstance(value, wanted), value, f"a JSON {'array' if wanted is list else 'object'}")
+    _require(wanted is dict or _is_texts(value), value, "a list of texts")
+    return plain(value)
+
+
+def _require_shallow(value: Any, levels: int) -> None:
+    if levels == 0:
+        raise ValueError(f"is JSON of more than {JSON_DEPTH} levels")
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _require_shallow(inner, levels - 1)
+
+
+def _time(value: Any) -> dt.datetime:
+    try:
+        time = utc(dt.datetime.fromisoformat(value) if isinstance(value, str) else value)
+    except (ValueError, OverflowError, AttributeError, TypeError):
+        time = None
+    _require(time is not None and time.year in YEARS, value, f"a time in {YEARS[0]}–{YEARS[-1]} (ISO 8601)")
+    return time
+
+
+def _sweep_rules(row: Mapping[str, Any]) -> Rule:
+    yield "id", SWEEP_ID.fullmatch(row["id"]), f"is {one_line(row['id'], 60)!r}, not the id of a sweep"
+    environments = row["host"].get("environments")
+    for facts in environments.values() if environments is not None else ():
+        given, *scalars = facts.get("given", []), *(value for name, value in facts.items() if name != "given")
+        right = _is_texts(given) and not any(isinstance(value, dict | list) for value in scalars)
+        yield "host", right, "has odd environments: expected environment id -> facts of its interpreter"
+
+
+def _cell_rules(row: Mapping[str, Any]) -> Rule:
+    params = row["params"]
+    parts = [params.get(name) for name in ("model", "mode", "numerics", "env")]
+    parts += [params[name] for name in ("stream", "training") if params.get(name) is not None]
+    yield "params", all(isinstance(part, dict) for part in parts), "does not describe a cell"
+    if (stream := params.get("stream")) is not None:
+        sizes = stream["sizes"]
+        right = stream["samples_per_call"] > 0 and isinstance(sizes, list) and all(isinstance(n, int) for n in sizes)
+        yield "params", right, "has an odd stream: expected its name, samples_per_call and sizes"
+    expected = cell_row(Cell.from_params(params))
+    for name, value in row.items():
+        yield name, value == expected[name], "does not follow from cell.params: damaged or forged"
+
+
+def _environment_rules(row: Mapping[str, Any]) -> Rule:
+    facts = Environment(**{name: row[name] for name in Environment.__dataclass_fields__})
+    yield "id", row["id"] == facts.id, "does not follow from the environment: damaged or forged"
+
+
+def _trial_rules(row: Mapping[str, Any]) -> Rule:
+    extra, folder = row["extra"], artifact_folder(row["sweep_id"])
+    names = extra.get("artifacts", [])
+    right = _is_texts(names) and all(_is_below(name, folder) for name in names)
+    yield "extra", right, f"names artifacts that are not files below {folder}"
+    right = isinstance(extra.get("artifact_notes", {}), dict) and isinstance(extra.get("facts", {}), dict)
+    yield "extra", right, "has artifact_notes or facts that are not objects"
+    if (profile := extra.get("profile")) is not None:
+        numbers = [profile.get("calls") or 0, profile.get("kernels_in_graphs") or 0]
+        numbers += [kernel[name] for kernel in profile["top"] for name in ("count", "ms", "share")]
+        right = all(isinstance(number, int | float) for number in numbers)
+        right = right and all(isinstance(kernel["name"], str) for kernel in profile["top"])
+        yield "extra", right, "has an odd profile: expected its largest kernels with name, count, ms and share"
+
+
+def _sample_rules(row: Mapping[str, Any]) -> Rule:
+    yield "stored", row["stored"] <= row["count"], f"is {row['stored']} of {row['count']} samples"
+    decode_samples(row["codec"], row["data"], row["stored"])
+
+
+_RULES = {
+    "sweep": _sweep_rules,
+    "cell": _cell_rules,
+    "environment": _environment_rules,
+    "trial": _trial_rules,
+    "sample": _sample_rules,
+}
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _is_below(name: str, folder: str) -> bool:
+    steps = name.removeprefix(folder).split("/")
+    return name.startswith(folder) and "\\" not in name and not {"", ".", ".."} & set(steps)
