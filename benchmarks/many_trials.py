@@ -119,7 +119,7 @@ def environments_of() -> list[Environment]:
 def fill(path: str | Path, shape: Shape) -> None:
     """Make the database at `path`."""
     cells = cells_of(shape)
-    tables = schema.Base.metadata.tables
+    tables = schema.METADATA.tables
     random = np.random.default_rng(shape.seed)
     with Store.open(path, mode="write") as store:
         ids = [store.add_environment(environment, {}) for environment in environments_of()]
@@ -175,7 +175,7 @@ def _trials(
                     status, reason = kind, why
                 chance -= share
             started = sweep["started_at"] + dt.timedelta(seconds=6 * (round_ * len(cells) + index))
-            row = dict.fromkeys(column.name for column in schema.TrialRow.__table__.columns)
+            row = dict.fromkeys(column.name for column in schema.TRIAL.columns)
             row |= {
                 "sweep_id": sweep["id"], "cell_key": cell.key, "environment_id": environment_id, "round": round_,
                 "attempt": 0, "status": status, "reason": reason, "started_at": started, "recorded_at": started,

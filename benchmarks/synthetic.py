@@ -109,7 +109,7 @@ def fill(path: str | Path, plan: Plan) -> list[Planted]:
     random = np.random.default_rng(plan.seed + 1)
     with Store.open(path, mode="write") as store:
         ids = [store.add_environment(environment, {}) for environment in environments_of(plan)]
-        tables = schema.Base.metadata.tables
+        tables = schema.METADATA.tables
         with store._writing() as connection:
             sweeps = [_sweep_row(number, plan) for number in range(plan.sweeps)]
             connection.execute(sa.insert(tables["sweep"]), sweeps)

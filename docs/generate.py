@@ -64,7 +64,7 @@ def type_of(column: sa.Column) -> str:
 
 def not_measured() -> list[str]:
     """Metrics that have their column in the view already and nothing that fills it."""
-    return [name for name in METRICS if name not in schema.ResultRow.__table__.columns]
+    return [name for name in METRICS if name not in schema.RESULT.columns]
 
 
 def view() -> Table:
@@ -79,9 +79,9 @@ def view() -> Table:
     return Table(["column", "type", "unit", "definition"], rows)
 
 
-def table_of(row: Any) -> Callable[[], Table]:
+def table_of(table: sa.Table) -> Callable[[], Table]:
     def make() -> Table:
-        rows = [Row(c.name, [type_of(c), unit_of(c.name)], [None]) for c in row.__table__.columns]
+        rows = [Row(c.name, [type_of(c), unit_of(c.name)], [None]) for c in table.columns]
         return Table(["column", "type", "unit", "meaning"], rows)
 
     return make
@@ -89,7 +89,7 @@ def table_of(row: Any) -> Callable[[], Table]:
 
 def result() -> Table:
     rows = []
-    for column in schema.ResultRow.__table__.columns:
+    for column in schema.RESULT.columns:
         same = column.name in schema.RESULT_COLUMNS
         rows.append(Row(column.name, [type_of(column), unit_of(column.name)], ["as in the view" if same else None]))
     return Table(["column", "type", "unit", "meaning"], rows)
@@ -223,17 +223,8 @@ def checks() -> Table:
 
 TABLES: dict[str, Callable[[], Table]] = {
     "view": view,
-    "trial": table_of(schema.TrialRow),
-    "sweep": table_of(schema.SweepRow),
-    "sweep_cell": table_of(schema.SweepCellRow),
-    "cell": table_of(schema.CellRow),
-    "environment": table_of(schema.EnvironmentRow),
-    "sample": table_of(schema.SampleRow),
+    **{name: table_of(table) for name, table in schema.METADATA.tables.items()},
     "result": result,
-    "calibration": table_of(schema.CalibrationRow),
-    "baseline": table_of(schema.BaselineRow),
-    "acknowledgement": table_of(schema.AcknowledgementRow),
-    "claim_verdict": table_of(schema.ClaimVerdictRow),
     "settings": settings,
     "groups": groups,
     "protocols": protocols,

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from effbench.cell import Cell, Environment, Status, Trial
 from effbench.store import Store
-from effbench.store.schema import SweepRow, TrialRow
+from effbench.store.schema import TRIAL
 from effbench.store.values import trial_row
 
 MIB = 2**20
@@ -99,7 +99,7 @@ class Made:
             ]
             with store._writing() as connection:  # one transaction: a trial each takes a while
                 if rows:
-                    connection.execute(sa.insert(TrialRow), rows)
+                    connection.execute(sa.insert(TRIAL), rows)
             store.rebuild_results(sweep_id)
             store.finish_sweep(sweep_id, state)
         return sweep_id
@@ -116,7 +116,7 @@ class Made:
     def delete_sweep(self, sweep_id: str) -> None:
         for table in ("result", "trial", "sweep_cell"):
             self.sql(f"DELETE FROM {table} WHERE sweep_id = '{sweep_id}'")
-        self.sql(f"DELETE FROM {SweepRow.__tablename__} WHERE id = '{sweep_id}'")
+        self.sql(f"DELETE FROM sweep WHERE id = '{sweep_id}'")
 
 
 def template(folder: Path) -> Path:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from effbench.cell import Cell, Environment, Status, Trial
 from effbench.store import Store
-from effbench.store.schema import AcknowledgementRow, Base, BaselineRow, SweepRow, TrialRow
+from effbench.store.schema import ACKNOWLEDGEMENT, BASELINE, METADATA, SWEEP, TRIAL
 from effbench.store.source import opened
 from effbench.store.transfer import copy, write_file
 from effbench.store.values import TRIAL_FIELDS
@@ -56,7 +56,7 @@ def odd_trial(cell: Cell, turn: int, attempt: int, noise: random.Random) -> Tria
     """Every column has something or nothing, by chance."""
     values: dict[str, Any] = {}
     for name in TRIAL_FIELDS:
-        column = TrialRow.__table__.c[name]
+        column = TRIAL.c[name]
         if not column.nullable or noise.random() < 0.3:
             continue
         if isinstance(column.type, sa.Boolean):
@@ -109,9 +109,9 @@ def decide(store: Store, sweep_id: str) -> None:
     with store._writing() as connection:
         for hardware, note in ((HARDWARE, ODD_TEXT[3]), ("CPU", None)):
             row = {"name": f"main {ODD_TEXT[0]}", "hardware": hardware, "sweep_id": sweep_id, "note": note}
-            connection.execute(sa.insert(BaselineRow).values(set_at=at, **row))
+            connection.execute(sa.insert(BASELINE).values(set_at=at, **row))
         row = {"cell_key": cells()[1].key, "hardware": HARDWARE, "metric": "latency_ms", "sweep_id": sweep_id}
-        connection.execute(sa.insert(AcknowledgementRow).values(reason=ODD_TEXT[1], acknowledged_at=at, **row))
+        connection.execute(sa.insert(ACKNOWLEDGEMENT).values(reason=ODD_TEXT[1], acknowledged_at=at, **row))
 
 
 def begun(store: Store, plan: list[Cell], **changed: Any) -> str:
@@ -136,7 +136,7 @@ def contents(url: Any) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     with Store.open(url) as store, store._reading() as connection:
         trials: dict[int, tuple] = {}
-        for table in Base.metadata.sorted_tables:
+        for table in METADATA.sorted_tables:
             rows = []
             for row in connection.execute(sa.select(table)).mappings():
                 values = dict(row)
@@ -157,7 +157,7 @@ def contents(url: Any) -> dict[str, list[str]]:
 def set_state(url: Any, sweep_id: str, **values: Any) -> None:
     """Write columns of a sweep, as nothing in effbench does."""
     with Store.open(url, mode="write") as store, store._writing() as connection:
-        connection.execute(sa.update(SweepRow).where(SweepRow.id == sweep_id).values(**values))
+        connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(**values))
 
 
 def export(db, out, *, samples=True, sweeps=()):

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from effbench.store import connect, schema
-from effbench.store.schema import HEAD_REVISION, RESULT, SWEEP, Base
+from effbench.store.schema import HEAD_REVISION, METADATA, RESULT, SWEEP
 from effbench.store.soundness import any_text, raw, sound_row
 from effbench.store.trials import derive, rebuild_results
 
@@ -76,7 +76,7 @@ def check(url: str | os.PathLike[str]) -> list[str]:
         if current is None:
             return [f"{name} is empty"]
         connect.require_head(current, name)
-        faults = [line for table in Base.metadata.sorted_tables for line in _faulty_rows(connection, table)]
+        faults = [line for table in METADATA.sorted_tables for line in _faulty_rows(connection, table)]
         # nothing can be derived from values of the wrong type
         return [*references, *(faults or _wrong_results(connection))]
 

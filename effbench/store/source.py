@@ -22,7 +22,7 @@ from sqlalchemy import exc
 from effbench.errors import StoreError
 from effbench.printable import one_line
 from effbench.store import connect, sweeps
-from effbench.store.schema import SWEEP, Base
+from effbench.store.schema import METADATA, SWEEP
 from effbench.store.soundness import any_text, raw, sound_row, sound_value
 
 STANDARD_INPUT = "-"
@@ -107,7 +107,7 @@ def _make_safe(connection: sa.Connection, name: str) -> None:
     # values of a wrong type are found row by row
     if damage and damage != ["ok"] and " value in " not in str(damage[0]):
         raise StoreError(f"{name} is damaged ({one_line(damage[0], 100)}); nothing of it was imported")
-    known = {*Base.metadata.tables, "alembic_version"}
+    known = {*METADATA.tables, "alembic_version"}
     for kind, table, text in connection.exec_driver_sql("SELECT type, name, sql FROM sqlite_master").all():
         if str(table).lower() not in known:
             continue

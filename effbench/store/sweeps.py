@@ -154,7 +154,7 @@ def begin_sweep(
 ) -> str:
     """Store a sweep in state `running` with its planned cells; return its id.
 
-    `facts`: the other columns of `SweepRow`. `cell_overrides`: cell key -> the overrides that plan the cell again. The
+    `facts`: the other columns of `sweep`. `cell_overrides`: cell key -> the overrides that plan the cell again. The
     id starts with the time (UTC), so ids sort by it: `20261121-143052-7f3a`. A cell that is planned twice counts once,
     at its first position.
     """

@@ -19,7 +19,7 @@ from whole_sweeps import begun
 from effbench import cli
 from effbench.cell import Cell, Environment, Status, Trial
 from effbench.store import Store
-from effbench.store.schema import SweepRow
+from effbench.store.schema import SWEEP
 
 OLD = Environment(None, None, None, None, "2.11.0", None, "3.12", "Xeon", "Linux")
 NEW = Environment(None, None, None, None, "2.13.0", None, "3.12", "Xeon", "Linux")
@@ -44,7 +44,7 @@ def add_sweep(store, number, trials, environment, cells=(SLOWER, STEADY, BREAKS)
     store.finish_sweep(sweep, "completed")
     with store._writing() as connection:
         started = dt.datetime(2026, 3, 1, tzinfo=dt.UTC) + dt.timedelta(days=number)
-        connection.execute(sa.update(SweepRow).where(SweepRow.id == sweep).values(started_at=started))
+        connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep).values(started_at=started))
     return sweep
 
 
@@ -304,7 +304,7 @@ LABELS = (
 @pytest.mark.parametrize("label", LABELS)
 def test_hostile_labels(label, history, db):
     with Store.open(db, mode="write") as store, store._writing() as connection:
-        connection.execute(sa.update(SweepRow).values(label=label))
+        connection.execute(sa.update(SWEEP).values(label=label))
     for words in ([], ["--format", "markdown"], ["--all"]):
         out = history(*words)
         rows = [line for line in out.splitlines() if "latency_ms" in line]

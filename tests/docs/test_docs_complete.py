@@ -20,7 +20,7 @@ from effbench.store import schema
 from effbench.sweeping import client
 
 GENERATE = pages.generator()
-TABLES = schema.Base.metadata.tables.values()
+TABLES = schema.METADATA.tables.values()
 BUCKETED = mode_settings(yaml.safe_load((cli.config_folder() / "mode" / "bucketed-graph.yaml").read_text()))
 
 

@@ -19,7 +19,7 @@ DIGEST = "a5934ec267ae3f4d"
 
 
 def test_the_schema_is_that_of_its_revision():
-    tables = [str(sa.schema.CreateTable(table)) for table in schema.Base.metadata.sorted_tables]
+    tables = [str(sa.schema.CreateTable(table)) for table in schema.METADATA.sorted_tables]
     assert digest([HEAD_REVISION, *tables, str(schema.VIEW_QUERY)])[:16] == DIGEST
 
 
@@ -30,7 +30,7 @@ def test_the_revisions_are_alembics():
 
 
 def test_the_schema_is_portable():
-    for table in schema.Base.metadata.sorted_tables:
+    for table in schema.METADATA.sorted_tables:
         assert str(sa.schema.CreateTable(table).compile(dialect=postgresql.dialect()))
         for constraint in (*table.constraints, *table.indexes):
             assert len(str(constraint.name)) <= 63  # PostgreSQL cuts longer names off

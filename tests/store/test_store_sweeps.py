@@ -10,7 +10,7 @@ from effbench.cell import Status, Trial
 from effbench.errors import NothingFoundError, UsageError
 from effbench.report.history_table import position_of
 from effbench.store import Store
-from effbench.store.schema import SweepRow
+from effbench.store.schema import SWEEP
 
 
 def test_a_sweep_is_kept_as_it_was_given(store, cell, environment, begin):
@@ -101,7 +101,7 @@ def test_a_start_in_the_future_is_never_the_newest(store, cell, begin):
     ahead = {skewed: dt.timedelta(minutes=1), future: dt.timedelta(hours=1)}
     with store._writing() as connection:
         for sweep_id, by in ahead.items():
-            update = sa.update(SweepRow).where(SweepRow.id == sweep_id).values(started_at=dt.datetime.now(dt.UTC) + by)
+            update = sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(started_at=dt.datetime.now(dt.UTC) + by)
             connection.execute(update)
     assert store.find_sweep("last").id == skewed, "clocks differ a little"
     assert store.find_sweep("nightly").id == skewed
