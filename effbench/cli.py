@@ -14,7 +14,7 @@ from pathlib import Path
 
 from effbench import __version__
 from effbench.errors import EffbenchError, UsageError, nearest
-from effbench.printable import printable
+from effbench.printable import one_line, printable
 from effbench.sweeping.interrupts import remembered
 
 #: Subcommand -> module under effbench.commands; each has `HELP`, `add_arguments(parser)` and `run(args) -> exit code`.
@@ -34,16 +34,9 @@ COMMANDS = {
     "history": "history",
     "db": "db",
 }
-NOTHING = (
-    "effbench: nothing to do. Say what to sweep, for example: effbench -m mode=eager,default bs=1,8\n"
-    f"or a command: {', '.join(COMMANDS)}; effbench --help shows all settings."
-)
 INTERRUPTED = 130
 #: Exit code of an error that effbench did not raise on purpose: neither a regression (1) nor nothing found (3).
 UNEXPECTED = 2
-LONGEST_ERROR = 300
-#: Commands that can fail because of what a database holds; `db` is the check itself.
-READS_DATABASE = COMMANDS.keys() - {"db"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -56,20 +49,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run(argv: list[str]) -> int:
     """Do what `argv` says and return the exit code. Errors go to stderr in one or two lines."""
-    with remembered():
-        return do(argv)
-
-
-def do(argv: list[str]) -> int:
     try:
-        if not argv:
-            raise UsageError(NOTHING.removeprefix("effbench: "))
-        if argv == ["--version"]:
-            print(f"effbench {__version__}")
-            return 0
-        if is_bare_word(argv[0]):
-            return run_command(argv[0], argv[1:])
-        return run_sweep(argv)
+        with remembered():
+            return do(argv)
     except EffbenchError as error:
         return report_error(error, str(error), argv, error.exit_code)
     except KeyboardInterrupt:
@@ -79,13 +61,24 @@ def do(argv: list[str]) -> int:
         if isinstance(end.__context__, BrokenPipeError):  # how rich says the same
             return 0
         raise
-    except Exception as error:
+    except Exception as error:  # a defect of effbench, or a database that somebody has edited
         if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.EIO):
             # the reader of our output has left, as `| head` does, or its terminal was closed
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return INTERRUPTED if error.errno == errno.EIO else 0
-        # a defect of effbench, or a database that somebody has edited
         return report_error(error, unexpected(error, argv), argv, UNEXPECTED)
+
+
+def do(argv: list[str]) -> int:
+    if not argv:
+        raise UsageError(
+            "nothing to do. Say what to sweep, for example: effbench -m mode=eager,default bs=1,8\n"
+            f"or a command: {', '.join(COMMANDS)}; effbench --help shows all settings."
+        )
+    if argv == ["--version"]:
+        print(f"effbench {__version__}")
+        return 0
+    return run_command(argv[0], argv[1:]) if is_bare_word(argv[0]) else run_sweep(argv)
 
 
 def report_error(error: BaseException, message: str, argv: Sequence[str], code: int) -> int:
@@ -101,13 +94,11 @@ def report_error(error: BaseException, message: str, argv: Sequence[str], code: 
 def unexpected(error: Exception, argv: Sequence[str]) -> str:
     """Return two lines about an error that effbench did not raise on purpose: what and where it is, and what to do."""
     package = str(Path(__file__).parent)
-    frames = traceback.extract_tb(error.__traceback__)
-    frame = next(frame for frame in reversed(frames) if frame.filename.startswith(package))
-    where = f"effbench/{Path(frame.filename).relative_to(package)}:{frame.lineno}"
-    said = " ".join(str(error).split())[:LONGEST_ERROR]
-    hint = "; `effbench db check` finds damaged rows of a database" if argv and argv[0] in READS_DATABASE else ""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(package)]
+    where = f"effbench/{Path(frames[-1].filename).relative_to(package)}:{frames[-1].lineno}"
+    hint = "; `effbench db check` finds damaged rows of a database" if argv[0] in COMMANDS and argv[0] != "db" else ""
     return (
-        f"unexpected {type(error).__name__} at {where}{': ' if said else ''}{said}\n"
+        f"unexpected {type(error).__name__} at {where}: {one_line(error, 300)}\n"
         f"EFFBENCH_DEBUG=1 shows the traceback{hint}"
     )
 
@@ -116,7 +107,7 @@ def is_bare_word(argument: str) -> bool:
     return re.fullmatch(r"[A-Za-z][\w-]*", argument) is not None
 
 
-def run_command(name: str, rest: list[str]) -> int:
+def run_command(name: str, words: list[str]) -> int:
     if name not in COMMANDS:
         near = nearest(name, COMMANDS)
         hint = f"did you mean `effbench {near}`?" if near else f"commands: {', '.join(COMMANDS)}"
@@ -126,18 +117,18 @@ def run_command(name: str, rest: list[str]) -> int:
     module = importlib.import_module(f"effbench.commands.{COMMANDS[name]}")
     parser = Parser(prog=f"effbench {name}", description=module.HELP)
     module.add_arguments(parser)
-    return module.run(parser.parse_args(rest))
+    return module.run(parser.parse_args(words))
 
 
 def config_folder() -> Path:
-    """Where the configurations that ship with effbench are."""
+    """Return where the configurations are that ship with effbench."""
     from effbench.config import shipped
 
     return shipped("conf")
 
 
 def run_sweep(argv: list[str]) -> int:
-    """A sweep (or Hydra's own --help, --cfg, --info …) with live progress; ends with the table of its results."""
+    """Run a sweep (or Hydra's own --help, --cfg, --info …) with live progress; end with the table of its results."""
     from effbench.launcher.launch import hydra_sweep
 
     outcome = hydra_sweep(argv, commands=COMMANDS)

@@ -1,18 +1,6 @@
-"""Everything effbench raises on purpose.
+"""Everything effbench raises on purpose. Messages are one or two lines: what is wrong, what is allowed, what to do.
 
-    EffbenchError                exit code 2 unless said otherwise
-    ├── UsageError               a command line that cannot be understood
-    │   ├── ConfigError          an override, group or value that is not allowed
-    │   └── ResumeError          a sweep that cannot be gone on with as asked
-    ├── StoreError               a database that cannot be opened, read or written
-    │   └── SchemaError          a database of an older or newer schema
-    ├── WorkerError              the fork server cannot start or be understood
-    ├── UnsupportedError         raised by a model or a mode: it cannot run here, and why
-    └── NothingFoundError        exit code 3: no sweep, no result, nothing comparable
-
-A failure *inside* a cell is never an exception here: it becomes that trial's status with a reason. UnsupportedError is
-how a module, a mode or a behaviour check says so from inside: its trial is `unsupported`, with the message as reason.
-Messages are one or two lines: what was wrong, what is allowed, how to mend it.
+A failure inside a cell is no exception here: it becomes its trial's status with a reason.
 """
 
 from __future__ import annotations
@@ -52,7 +40,7 @@ class WorkerError(EffbenchError):
 
 
 class UnsupportedError(EffbenchError):
-    """What is asked for cannot run on this machine; the message says what is missing."""
+    """A model, a mode or a behaviour check cannot run on this machine; its trial is `unsupported` for this reason."""
 
 
 class NothingFoundError(EffbenchError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import json
 import os
 import shutil
@@ -18,7 +17,6 @@ from effbench.errors import UsageError
 
 SQLITE = b"SQLite format 3\x00"
 PARQUET = b"PAR1"
-GZIP = b"\x1f\x8b"
 #: SQLite's application id of whole sweeps that `effbench export` wrote
 EXPORT_ID = 0x65666662
 #: Names of what is already open, which may be a regular file with content.
@@ -120,13 +118,6 @@ def is_special(path: Path) -> bool:
     return False
 
 
-def unpacked(stream: IO[bytes]) -> IO[bytes]:
-    """Return the seekable stream, or what gzip packed in it."""
-    start = stream.read(2)
-    stream.seek(0)
-    return io.BufferedReader(gzip.GzipFile(fileobj=stream)) if start == GZIP else stream
-
-
 def names_in(stream: IO[bytes]) -> set[str]:
     """Return the columns of CSV or Parquet, the keys of the first JSON object, the first tag of XML, `SQLite` of whole
     sweeps, else the first line. Raises ValueError, OSError and the like for content that cannot be read."""
@@ -154,7 +145,7 @@ def names_in(stream: IO[bytes]) -> set[str]:
 def _is_like(path: Path, names: set[str]) -> bool:
     """Return whether at least half of the names are in both: they differ between sweeps and between versions."""
     with suppress(OSError, EOFError, ValueError, RecursionError, ImportError, zlib.error, csv.Error):
-        with path.open("rb") as file:
-            old = names_in(unpacked(file))
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            old = names_in(file)
         return 2 * len(old & names) >= max(len(old), len(names), 1)
     return False

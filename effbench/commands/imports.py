@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from effbench.commands import options
 from effbench.errors import NothingFoundError, StoreError, UsageError
-from effbench.outputs import SQLITE
 from effbench.printable import one_line
 from effbench.store import Store, connect
 
@@ -26,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "sources",
         nargs="+",
         metavar="SOURCE",
-        help="a file that `effbench export --whole` wrote or another effbench database (a path or URL), a folder of "
-        "these, or - for standard input",
+        help="a file that `effbench export --whole` wrote or another effbench database (a path or URL), or - for "
+        "standard input",
     )
     options.add_db(parser)
     options.add_sweeps(parser)
@@ -42,46 +41,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from effbench.store.source import opened
 
-    sources = [path for word in args.sources for path in find_sources(word)]
     tally = Tally()
-    with Store.open(args.db, mode="write") as store:
-        for path in sources:
-            try:
-                with opened(path) as source:
-                    copy_into(
-                        store, source, tally, sweeps=args.sweep, baselines=args.baselines, samples=not args.no_samples
-                    )
-            except (StoreError, NothingFoundError) as error:
-                if len(sources) == 1:
-                    raise
-                tally.errors.append(str(error))  # the other sources are as good as before
+    chosen = {"sweeps": args.sweep, "baselines": args.baselines, "samples": not args.no_samples}
+    for path in args.sources:
+        try:
+            with opened(path) as source, Store.open(args.db, mode="write") as store:
+                copy_into(store, source, tally, **chosen)
+        except (StoreError, NothingFoundError) as error:
+            if len(args.sources) == 1:
+                raise
+            tally.errors.append(str(error))  # the other sources are as good as before
     return tally.end(args.db)
-
-
-def find_sources(word: str) -> list[str]:
-    """Return the databases that a word of the command line means; of a folder all SQLite files in it, by name.
-
-    Raises UsageError for a path that does not exist or a folder without a database.
-    """
-    if word == "-" or "://" in word:
-        return [word]
-    path = Path(word).expanduser()
-    if not word.strip() or not path.exists():
-        raise UsageError(f"no file, folder or database {word or repr(word)}")
-    if not path.is_dir():
-        return [str(path)]
-    files = [str(file) for file in sorted(path.iterdir()) if file.is_file() and is_sqlite(file)]
-    if not files:
-        raise UsageError(f"{word} holds no database; `effbench export --whole --out FILE.db` writes one")
-    return files
-
-
-def is_sqlite(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(SQLITE)) == SQLITE
-    except OSError:
-        return False  # not ours to read
 
 
 def require_sweeps(source: Source, references: Sequence[str]) -> list[str]:

@@ -23,6 +23,7 @@ STDOUT = "/dev/stdout"
 INTERRUPTED = 130
 #: First lines of files by format, which show that effbench wrote them.
 MARKS = {"markdown": "<!-- written by effbench -->\n\n", "table": "written by effbench\n\n"}
+WHICH_SWEEP = "which sweep: its id, a unique part of it from the left, its name, or last"
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,23 +58,12 @@ def add_db(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sweep(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--sweep",
-        default="last",
-        metavar="ID|NAME|last",
-        help="which sweep: its id, a unique part of it from the left, its name, or last (default: last)",
-    )
+    parser.add_argument("--sweep", default="last", metavar="ID|NAME|last", help=f"{WHICH_SWEEP} (default: %(default)s)")
 
 
 def add_sweeps(parser: argparse.ArgumentParser, default: str = "all") -> None:
-    parser.add_argument(
-        "--sweep",
-        action="append",
-        default=[],
-        metavar="ID|NAME|last",
-        help="which sweep: its id, a unique part of it from the left, its name, or last; may be repeated "
-        f"(default: {default})",
-    )
+    text = f"{WHICH_SWEEP}; may be repeated (default: {default})"
+    parser.add_argument("--sweep", action="append", default=[], metavar="ID|NAME|last", help=text)
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:
@@ -82,9 +72,8 @@ def add_out(parser: argparse.ArgumentParser) -> None:
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--force", action="store_true", help="replace what is there already, even if this command did not write it"
-    )
+    text = "replace what is there already, even if this command did not write it"
+    parser.add_argument("--force", action="store_true", help=text)
 
 
 def write(text: str, args: argparse.Namespace, option: str = "out") -> None:
@@ -98,10 +87,11 @@ def write(text: str, args: argparse.Namespace, option: str = "out") -> None:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         return
     # rows have columns or keys to recognise a file by; other text gets a first line
-    mark = MARKS.get(args.format, "") if option == "out" else ""
-    names = outputs.names_in(io.BytesIO((mark + text).encode()))
-    with output(args, names, option) as stream:
-        stream.write((text if outputs.is_special(Path(out)) else mark + text).encode())
+    if option == "out" and not outputs.is_special(Path(out)):
+        text = MARKS.get(args.format, "") + text
+    content = text.encode()
+    with output(args, outputs.names_in(io.BytesIO(content)), option) as stream:
+        stream.write(content)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from effbench.errors import NothingFoundError, UsageError, nearest
+from effbench.errors import NothingFoundError, UsageError
 from effbench.store.connect import name_of
 from effbench.store.schema import ACKNOWLEDGEMENT, BASELINE, ENVIRONMENT, SWEEP, VERDICT
 from effbench.store.sweeps import hardware
@@ -37,8 +37,7 @@ class ClaimVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class BaselineInfo:
-    """A name for a sweep that later ones are compared with; it holds once for each hardware. Label and beginning are
-    its sweep's (None where that is gone); times are aware UTC."""
+    """A name for a sweep, once for each hardware. The last three are its sweep's, None if that is gone."""
 
     name: str
     hardware: str
@@ -62,19 +61,14 @@ def set_baseline(connection: sa.Connection, name: str, sweep_id: str, note: str 
     machines = hardware(connection, sweep_id)
     if not machines:
         raise NothingFoundError(f"sweep {sweep_id} in {name_of(connection)} has no trial yet: it cannot be a baseline")
-    for machine in machines:
-        connection.execute(sa.delete(BASELINE).where(BASELINE.c.name == name, BASELINE.c.hardware == machine))
-        connection.execute(
-            sa.insert(BASELINE).values(name=name, hardware=machine, sweep_id=sweep_id, set_at=now(), note=note)
-        )
+    connection.execute(sa.delete(BASELINE).where(BASELINE.c.name == name, BASELINE.c.hardware.in_(machines)))
+    values = {"name": name, "sweep_id": sweep_id, "set_at": now(), "note": note}
+    connection.execute(sa.insert(BASELINE), [{**values, "hardware": machine} for machine in machines])
     return machines
 
 
 def baselines(connection: sa.Connection, name: str | None = None) -> list[BaselineInfo]:
-    """All baselines by name and hardware, or those of this name, one for each hardware.
-
-    Raises NothingFoundError for an unknown name.
-    """
+    """Return all baselines by name and hardware, or those of this name. Raises NothingFoundError if it is unknown."""
     query = (
         sa.select(BASELINE, SWEEP.c.name.label("sweep_name"), SWEEP.c.label, SWEEP.c.started_at)
         .outerjoin(SWEEP, SWEEP.c.id == BASELINE.c.sweep_id)  # a sweep may have been deleted by hand
@@ -85,10 +79,7 @@ def baselines(connection: sa.Connection, name: str | None = None) -> list[Baseli
     if found or name is None:
         return found
     names = sorted({baseline.name for baseline in known})
-    near = nearest(name, names, cutoff=0.5)
-    hint = f"`effbench baseline set {name} last` sets it"
-    if near or names:
-        hint = f"nearest: {near}" if near else f"there are {', '.join(names)}"
+    hint = f"there are {', '.join(names)}" if names else f"`effbench baseline set {name} last` sets it"
     raise NothingFoundError(f"no baseline {name!r} in {name_of(connection)}; {hint}")
 
 
@@ -102,8 +93,8 @@ def remove_baseline(connection: sa.Connection, name: str, hardware: str | None =
     if not found:
         places = ", ".join(baseline.hardware for baseline in known)
         raise NothingFoundError(f"baseline {name!r} is set on {places}, not on {hardware}")
-    for baseline in found:
-        connection.execute(sa.delete(BASELINE).where(BASELINE.c.name == name, BASELINE.c.hardware == baseline.hardware))
+    machines = [baseline.hardware for baseline in found]
+    connection.execute(sa.delete(BASELINE).where(BASELINE.c.name == name, BASELINE.c.hardware.in_(machines)))
     return found
 
 
@@ -126,7 +117,7 @@ def acknowledgements(connection: sa.Connection) -> list[dict[str, Any]]:
 
 
 def add_verdicts(connection: sa.Connection, environment_id: str, judged: Iterable[dict[str, Any]]) -> None:
-    """Rows of `claim_verdict` less their environment and time."""
+    """Add rows of `claim_verdict`, which come without environment and time."""
     at = now()
     rows = [{**row, "environment_id": environment_id, "judged_at": at} for row in judged]
     if rows:
@@ -134,7 +125,7 @@ def add_verdicts(connection: sa.Connection, environment_id: str, judged: Iterabl
 
 
 def verdicts(connection: sa.Connection) -> list[dict[str, Any]]:
-    """The newest judgement of each claim by each experiment on each GPU (or CPU), oldest first, with `gpu_name`,
+    """Return the newest judgement of each claim by each experiment on each GPU (or CPU), oldest first, with `gpu_name`,
     `cpu_name` and `torch_version` of its environment."""
     query = (
         sa.select(VERDICT, ENVIRONMENT.c.gpu_name, ENVIRONMENT.c.cpu_name, ENVIRONMENT.c.torch_version)

@@ -1,4 +1,4 @@
-"""Does the process that runs a sweep still exist? One that was killed, or cut off, leaves the sweep as `running`."""
+"""Whether the process that runs a sweep still exists. One that was killed leaves the sweep as `running`."""
 
 from __future__ import annotations
 
@@ -24,27 +24,26 @@ def has_ended(process: Any) -> bool:
 
     `process`: as a sweep keeps it, which may be imported: anything is possible.
     """
-    if not isinstance(process, dict) or process.get("hostname") != platform.node():
+    here = identity()
+    if not isinstance(process, dict) or process.get("hostname") != here["hostname"]:
         return False
-    if process.get("boot") != _read("/proc/sys/kernel/random/boot_id"):
+    if process.get("boot") != here["boot"]:
         return True
-    if process.get("namespace") != _namespace():  # another container: its processes are not seen from here
+    if process.get("namespace") != here["namespace"]:  # another container: its processes are not seen from here
         return False
-    pid = process.get("pid")
     try:
-        os.kill(pid, 0)
+        os.kill(process["pid"], 0)
     except ProcessLookupError:
         return True
     except PermissionError:  # another user's
         pass
-    except (TypeError, OverflowError):
+    except (KeyError, TypeError, OverflowError):
         return False
-    started = _started(pid)
-    return started is not None and started != process.get("started")
+    return _started(process["pid"]) not in (None, process.get("started"))
 
 
 def _started(pid: int) -> str | None:
-    """Clock ticks from boot to the start of the process: another process may get the same number later."""
+    """Return clock ticks from boot to the start of the process: another one may get the same number later."""
     fields = (_read(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
     if not fields:
         return None

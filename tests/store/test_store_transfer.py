@@ -78,7 +78,7 @@ def test_without_samples_and_with_them_later(odd, tmp_path, target):
     assert outcomes(odd, target, samples=False) == ["already there"] * 3
     assert outcomes(odd, target) == ["completed", "completed", "already there"]
     assert whole.contents(target)["sample"] == whole.contents(odd)["sample"]
-    assert outcomes(out, target) == ["already there"] * 3, "samples that are there are not missed in a source without them"
+    assert outcomes(out, target) == ["already there"] * 3, "a source without samples takes none away"
 
 
 def test_a_chosen_sweep_brings_its_own_and_nothing_else(odd, tmp_path, target):
