@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Boolean, Column, Double, ForeignKey, Integer, LargeBinary, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Double, ForeignKey, Integer, LargeBinary, String, Text
 
 from effbench.metrics import RESULT_FIGURES, TRIAL_METRICS
 
@@ -52,6 +52,10 @@ METADATA = sa.MetaData(
 JSON = sa.JSON(none_as_null=True)
 
 
+def table(name: str, *columns: Any) -> sa.Table:
+    return sa.Table(name, METADATA, *columns)
+
+
 def required(name: str, kind: Any, *constraints: Any, **options: Any) -> Column:
     return Column(name, kind, *constraints, nullable=False, **options)
 
@@ -67,9 +71,8 @@ def in_plan() -> sa.ForeignKeyConstraint:
 
 
 #: fingerprint of hardware and software; `id` is the start of its hash
-ENVIRONMENT = Table(
+ENVIRONMENT = table(
     "environment",
-    METADATA,
     Column("id", String, primary_key=True),
     Column("gpu_name", String),
     Column("gpu_memory_bytes", BigInteger),
@@ -86,9 +89,8 @@ ENVIRONMENT = Table(
 )
 
 #: one invocation that plans cells
-SWEEP = Table(
+SWEEP = table(
     "sweep",
-    METADATA,
     Column("id", String, primary_key=True),
     Column("name", String, index=True),
     Column("label", String),
@@ -107,9 +109,8 @@ SWEEP = Table(
 )
 
 #: one point of the matrix; `comparison_key` hashes everything but the mode: cells that share it are compared
-CELL = Table(
+CELL = table(
     "cell",
-    METADATA,
     Column("key", String, primary_key=True),
     required("comparison_key", String, index=True),
     required("model", String),
@@ -122,9 +123,8 @@ CELL = Table(
 )
 
 #: what a sweep planned, in order; `overrides` plan the cell again, NULL if they are unknown
-PLANNED = Table(
+PLANNED = table(
     "sweep_cell",
-    METADATA,
     Column("sweep_id", String, ForeignKey("sweep.id"), primary_key=True),
     Column("cell_key", String, ForeignKey("cell.key"), primary_key=True, index=True),
     required("position", Integer),
@@ -133,9 +133,8 @@ PLANNED = Table(
 )
 
 #: the facts of one trial: a column for each scalar of `cell.Trial`; everything else in `extra`
-TRIAL = Table(
+TRIAL = table(
     "trial",
-    METADATA,
     Column("id", Integer, primary_key=True, autoincrement=True),
     required("sweep_id", String),
     required("cell_key", String, index=True),
@@ -154,9 +153,8 @@ TRIAL = Table(
 )
 
 #: raw samples of one timer of one trial, in order; `count` were taken, `stored` of them are kept
-SAMPLE = Table(
+SAMPLE = table(
     "sample",
-    METADATA,
     Column("trial_id", Integer, ForeignKey("trial.id"), primary_key=True),
     Column("timer", String, primary_key=True),
     required("count", Integer),
@@ -166,9 +164,8 @@ SAMPLE = Table(
 )
 
 #: the summary of a cell in a sweep and environment: derived, can be rebuilt from the trials
-RESULT = Table(
+RESULT = table(
     "result",
-    METADATA,
     Column("sweep_id", String, primary_key=True),
     Column("cell_key", String, primary_key=True, index=True),
     Column("environment_id", String, ForeignKey("environment.id"), primary_key=True),
@@ -180,9 +177,8 @@ RESULT = Table(
 )
 
 #: what a machine was measured to be capable of (`ceilings`) and how its figures spread (`noise`); the newest counts
-CALIBRATION = Table(
+CALIBRATION = table(
     "calibration",
-    METADATA,
     Column("id", Integer, primary_key=True, autoincrement=True),
     required("environment_id", String, ForeignKey("environment.id"), index=True),
     Column("gpu_uuid", String),
@@ -192,9 +188,8 @@ CALIBRATION = Table(
 )
 
 #: a name for a sweep that later sweeps on the same `hardware` (GPU, without one the CPU) are compared with
-BASELINE = Table(
+BASELINE = table(
     "baseline",
-    METADATA,
     Column("name", String, primary_key=True),
     Column("hardware", String, primary_key=True),
     required("sweep_id", String, ForeignKey("sweep.id")),
@@ -203,9 +198,8 @@ BASELINE = Table(
 )
 
 #: a change in the history of a cell that is known and accepted; `sweep_id`: the first sweep after it
-ACKNOWLEDGEMENT = Table(
+ACKNOWLEDGEMENT = table(
     "acknowledgement",
-    METADATA,
     Column("id", Integer, primary_key=True, autoincrement=True),
     required("cell_key", String, ForeignKey("cell.key")),
     required("hardware", String),
@@ -218,9 +212,8 @@ ACKNOWLEDGEMENT = Table(
 
 #: one judgement of a claim; `measured`: figure, interval, parts, evidence and all sweeps it rests on; `sweep_id`: the
 #: newest of these, NULL if it rests on evidence alone
-VERDICT = Table(
+VERDICT = table(
     "claim_verdict",
-    METADATA,
     Column("id", Integer, primary_key=True, autoincrement=True),
     required("claim", String, index=True),
     required("experiment", String),
@@ -246,7 +239,7 @@ _SHOWN = {
     "params": CELL.c.params,
 }
 #: the view `results`, declared for reading; its own metadata keeps it out of the tables
-RESULTS = Table("results", sa.MetaData(), *(Column(name, column.type) for name, column in _SHOWN.items()))
+RESULTS = sa.Table("results", sa.MetaData(), *(Column(name, column.type) for name, column in _SHOWN.items()))
 RESULT_COLUMNS = tuple(_SHOWN)
 VIEW_QUERY = (
     sa.select(*(column.label(name) for name, column in _SHOWN.items()))
@@ -256,7 +249,7 @@ VIEW_QUERY = (
     .join(ENVIRONMENT, ENVIRONMENT.c.id == RESULT.c.environment_id)
 )
 #: alembic's own table; declared so that a new database spares alembic
-_REVISION = Table("alembic_version", sa.MetaData(), Column("version_num", String(32), primary_key=True))
+_REVISION = sa.Table("alembic_version", sa.MetaData(), Column("version_num", String(32), primary_key=True))
 
 
 def make(connection: sa.Connection) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from effbench.cell import Cell, Environment
-from effbench.errors import NothingFoundError, UsageError, nearest
+from effbench.errors import NothingFoundError, UsageError
 from effbench.store import liveness
 from effbench.store.connect import insert, name_of
 from effbench.store.schema import CALIBRATION, CELL, ENVIRONMENT, PLANNED, RESULT, STATES, SWEEP, TRIAL
@@ -25,12 +25,10 @@ CLOCK_SKEW = dt.timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class SweepInfo:
-    """A sweep with its counts. Times are aware UTC; `state` is one of running, completed, interrupted, failed.
+    """A sweep with its counts: planned cells, recorded trials (all attempts), results (cell × environment) by status.
 
-    A sweep that is stored as running is `interrupted` here if its process was on this host and has ended.
-
-    `cells` were planned, `trials` are recorded (all attempts), `statuses` counts results (cell × environment) by
-    status. `imported_at` is set for a sweep that `effbench import` wrote or changed (docs/transfer.md, Trust model).
+    Times are aware UTC. A sweep that is stored as running is `interrupted` here if its process was on this host and has
+    ended. `imported_at` is set for a sweep that an import wrote or changed (docs/transfer.md, Trust model).
     """
 
     id: str
@@ -61,30 +59,26 @@ def starts_in_future(started_at: dt.datetime) -> bool:
 def sweeps(connection: sa.Connection, sweep_id: str | None = None) -> list[SweepInfo]:
     """Return every sweep (or the one with this id), newest first; those that start in the future come last."""
 
-    def counts(*columns: sa.Column) -> dict[tuple, int]:
-        query = sa.select(*columns, sa.func.count()).group_by(*columns)
-        if sweep_id is not None:
-            query = query.where(columns[0] == sweep_id)
-        return {tuple(row[:-1]): row[-1] for row in connection.execute(query)}
+    def number_of(table: sa.Table) -> sa.Label:
+        rows = sa.select(sa.func.count()).select_from(table).where(table.c.sweep_id == SWEEP.c.id)
+        return rows.scalar_subquery().label(table.name)
 
-    planned, recorded = counts(PLANNED.c.sweep_id), counts(TRIAL.c.sweep_id)
+    chosen = sa.true() if sweep_id is None else SWEEP.c.id == sweep_id
+    results = sa.select(RESULT.c.sweep_id, RESULT.c.status, sa.func.count()).join(
+        SWEEP, SWEEP.c.id == RESULT.c.sweep_id
+    )
     statuses: dict[str, dict[str, int]] = {}
-    for (one, status), count in counts(RESULT.c.sweep_id, RESULT.c.status).items():
-        statuses.setdefault(one, {})[status] = count
-    query = sa.select(SWEEP).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
-    if sweep_id is not None:
-        query = query.where(SWEEP.c.id == sweep_id)
+    for key, status, count in connection.execute(results.where(chosen).group_by(RESULT.c.sweep_id, RESULT.c.status)):
+        statuses.setdefault(key, {})[status] = count
+    query = sa.select(SWEEP, number_of(PLANNED), number_of(TRIAL)).where(chosen)
     found = []
-    for row in connection.execute(query).mappings():
-        key = (row["id"],)
-        own = {"cells": planned.get(key, 0), "trials": recorded.get(key, 0), "statuses": statuses.get(row["id"], {})}
-        found.append(SweepInfo(**{**row, "state": _state(row), **own}))
+    for row in connection.execute(query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())).mappings():
+        facts = dict(row)
+        counts = {"cells": facts.pop("sweep_cell"), "trials": facts.pop("trial")}
+        if row["state"] == "running" and liveness.has_ended((row["host"] or {}).get("process")):
+            facts["state"] = "interrupted"
+        found.append(SweepInfo(**facts, **counts, statuses=statuses.get(row["id"], {})))
     return sorted(found, key=lambda sweep: starts_in_future(sweep.started_at))
-
-
-def _state(row: sa.RowMapping) -> str:
-    killed = row["state"] == "running" and liveness.has_ended((row["host"] or {}).get("process"))
-    return "interrupted" if killed else row["state"]
 
 
 def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
@@ -113,19 +107,12 @@ def resolve(ref: str, rows: Sequence[tuple[str, str | None, dt.datetime]], datab
                 f"every sweep in {database} starts in the future, so none is `last`; name one by its id: {_some(names)}"
             )
         return next((one for one in started if not (names[one] or "").startswith(CONFIRMING)), started[0])
-    if ref in names:
-        return ref
-    for sweep_id, name in names.items():
-        if name == ref:
-            return sweep_id
+    exact = [ref] if ref in names else [sweep_id for sweep_id, name in names.items() if name == ref]
     starting = [sweep_id for sweep_id in names if ref and sweep_id.startswith(ref)]
-    if len(starting) == 1:
-        return starting[0]
+    if exact or len(starting) == 1:
+        return [*exact, *starting][0]
     if starting:
         raise UsageError(f"{ref!r} is the start of {len(starting)} sweeps: {_some(starting)}; give more of the id")
-    near = nearest(ref, [*filter(None, names.values()), *names], cutoff=0.5)
-    if near:
-        raise NothingFoundError(f"no sweep {ref!r} in {database}; nearest: {near}")
     known = [f"{sweep_id} ({name})" if name else sweep_id for sweep_id, name in names.items()]
     raise NothingFoundError(f"no sweep {ref!r} in {database}; there are {_some(known)}, and `last`")
 
@@ -166,7 +153,7 @@ def begin_sweep(
         # not its rowcount: PostgreSQL's driver does not return one
         if connection.scalar(new.returning(SWEEP.c.id)) is not None:
             break
-    _plan(connection, sweep_id, plan, 0, cell_overrides)
+    extend_sweep(connection, sweep_id, plan, cell_overrides)
     return sweep_id
 
 
@@ -178,27 +165,16 @@ def extend_sweep(
 ) -> None:
     """Plan further cells after those of the sweep; cells that are planned already keep their place."""
     lock(connection, sweep_id)
-    rows = connection.execute(sa.select(PLANNED.c.cell_key, PLANNED.c.position).where(PLANNED.c.sweep_id == sweep_id))
-    known = {row.cell_key: row.position for row in rows}
-    fresh = [cell for cell in cells if cell.key not in known]
-    _plan(connection, sweep_id, fresh, max(known.values(), default=-1) + 1, cell_overrides)
-
-
-def _plan(
-    connection: sa.Connection,
-    sweep_id: str,
-    cells: Iterable[Cell],
-    first: int,
-    overrides: Mapping[str, list[str]] | None,
-) -> None:
-    rows = list({row["key"]: row for row in map(cell_row, cells)}.values())
-    planned = [
-        {"sweep_id": sweep_id, "cell_key": key, "position": position, "overrides": (overrides or {}).get(key)}
-        for position, key in enumerate((row["key"] for row in rows), start=first)
+    planned = sa.select(PLANNED.c.cell_key, PLANNED.c.position).where(PLANNED.c.sweep_id == sweep_id)
+    known = {row.cell_key: row.position for row in connection.execute(planned)}
+    rows = {cell.key: cell_row(cell) for cell in cells if cell.key not in known}
+    places = [
+        {"sweep_id": sweep_id, "cell_key": key, "position": position, "overrides": (cell_overrides or {}).get(key)}
+        for position, key in enumerate(rows, start=max(known.values(), default=-1) + 1)
     ]
     if rows:
-        connection.execute(insert(connection, CELL).on_conflict_do_nothing(), rows)
-        connection.execute(sa.insert(PLANNED), planned)
+        connection.execute(insert(connection, CELL).on_conflict_do_nothing(), list(rows.values()))
+        connection.execute(sa.insert(PLANNED), places)
 
 
 def planned(connection: sa.Connection, sweep_id: str) -> list[Cell]:

@@ -121,9 +121,8 @@ class _Copy:
         if not is_new:
             sweeps.lock(self.connection, sweep_id)
             self.merge(SWEEP, [row])
-        there = self.connection.scalar(sa.select(sa.func.count()).where(TRIAL.c.sweep_id == sweep_id))
         self.take_plan(sweep_id, baselines)
-        given = self.take_trials(sweep_id, samples)
+        self.take_trials(sweep_id, samples)
         self.take_decisions(sweep_id, baselines)
         added = self.arrival.added
         if is_new or added["trial"]:
@@ -131,10 +130,10 @@ class _Copy:
         if is_new:
             self.arrival.outcome = "imported"
             return
-        has_changed = self.take_state(row, lacks=there > given - added["trial"])
-        if has_changed or added["cell"]:
+        has_gone_on = self.take_state(row)
+        if has_gone_on or added["cell"]:
             self.mark(sweep_id)
-        if has_changed or added:
+        if has_gone_on or added:
             self.arrival.outcome = "completed"
 
     def merge(self, table: sa.Table, rows: Sequence[dict[str, Any]]) -> int:
@@ -187,8 +186,7 @@ class _Copy:
             row["overrides"] = row["overrides"] and masked_db(row["overrides"])
         self.arrival.added += Counter(cell=self.merge(PLANNED, plan))
 
-    def take_trials(self, sweep_id: str, with_samples: bool) -> int:
-        """Merge the trials and their samples; return how many trials the source has."""
+    def take_trials(self, sweep_id: str, with_samples: bool) -> None:
         ids = [row["id"] for row in self.source.fetch(sa.select(TRIAL.c.id).where(TRIAL.c.sweep_id == sweep_id))]
         names = _KEYS[TRIAL]
         key = sa.tuple_(*(TRIAL.c[name] for name in names))
@@ -203,7 +201,6 @@ class _Copy:
                 samples = list(self.source.rows(SAMPLE, SAMPLE.c.trial_id.in_(chunk)))
                 samples = [row | {"trial_id": here[row["trial_id"]]} for row in samples]
                 self.arrival.added += Counter(sample=self.merge(SAMPLE, samples))
-        return len(ids)
 
     def take_decisions(self, sweep_id: str, baselines: bool) -> None:
         """Merge calibrations of the sweep's environments, verdicts, and on request baselines and acknowledgements."""
@@ -220,16 +217,14 @@ class _Copy:
             if here != sweep_id:
                 self.arrival.notes.append(f"baseline {row['name']} ({row['hardware']}) stays on sweep {here}")
 
-    def take_state(self, row: dict[str, Any], lacks: bool) -> bool:
-        """Take the newer state: of the side that has all trials of the other and more, else that ended later."""
-        columns = (SWEEP.c.state, SWEEP.c.finished_at)
-        here = self.connection.execute(sa.select(*columns).where(SWEEP.c.id == row["id"])).one()
-        is_newer = bool(self.arrival.added["trial"])
-        if is_newer == lacks:
-            is_newer = bool(row["finished_at"]) and (here.finished_at is None or row["finished_at"] > here.finished_at)
-        values = {name: row[name] for name in ("state", "finished_at")}
-        if not is_newer or tuple(values.values()) == tuple(here):
+    def take_state(self, row: dict[str, Any]) -> bool:
+        """Take the newer state: that of a source which brought trials, else of the side that ended later."""
+        here = self.connection.execute(sa.select(SWEEP).where(SWEEP.c.id == row["id"])).mappings().one()
+        ended, ended_here = row["finished_at"], here["finished_at"]
+        is_newer = self.arrival.added["trial"] or (ended and (ended_here is None or ended > ended_here))
+        if not is_newer or (row["state"], ended) == (here["state"], ended_here):
             return False
+        values = {"state": row["state"], "finished_at": ended}
         self.connection.execute(sa.update(SWEEP).where(SWEEP.c.id == row["id"]).values(**values))
         return True
 

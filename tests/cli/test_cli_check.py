@@ -211,7 +211,7 @@ def test_baselines_that_cannot_be_used(made, effbench):
     sweep = made.sweep({EAGER: FAST})
     refused(3, "no baseline 'main'")
     effbench("baseline", "set", "main", sweep)
-    refused(3, "nearest: main", "mian")
+    refused(3, "there are main", "mian")
     refused(2, "is the baseline 'main' itself")
     unmeasured = made.sweep({EAGER: None}, state="running")
     refused(3, "has no trial yet")
