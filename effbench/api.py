@@ -21,15 +21,14 @@ class Sweep:
     state: str
 
     def results(self) -> pd.DataFrame:
-        """Its rows of the view `results`."""
+        """Return its rows of the view `results`."""
         return results(self.db, self.id)
 
 
 def sweep(overrides: Sequence[str], quiet: bool = True) -> Sweep:
-    """Run the sweep that `effbench -m *overrides` runs; not quiet: with its progress on standard output.
+    """Run the sweep that `effbench -m *overrides` runs; `quiet` omits its progress on standard output.
 
-    Ctrl-C is handled only in the main thread. Raises EffbenchError for whatever is wrong before the first trial; a cell
-    that fails is a row with a status, not an exception.
+    Raises EffbenchError for what is wrong before the first trial; a cell that fails is a row with a status.
     """
     from effbench.errors import UsageError
     from effbench.launcher.launch import hydra_sweep
@@ -43,10 +42,10 @@ def sweep(overrides: Sequence[str], quiet: bool = True) -> Sweep:
 
 
 def results(db: str = DEFAULT_DB, sweep: str | None = "last") -> pd.DataFrame:
-    """Rows of the view `results` as a DataFrame; units stand in the columns' names (docs/results.md).
+    """Return rows of the view `results`, whose columns name their units (docs/results.md).
 
-    `db`: a path or any SQLAlchemy URL. `sweep`: an id, a name, `last`, or None for all sweeps. Raises StoreError for a
-    database that cannot be read, NothingFoundError for a sweep that is not there.
+    `db`: a path or any SQLAlchemy URL. `sweep`: an id, a name, `last`, or None for all sweeps. Raises StoreError,
+    NothingFoundError for an unknown sweep.
     """
     from effbench.store import Store
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
-import json
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Callable, Iterator
@@ -21,17 +20,17 @@ PARQUET = b"PAR1"
 EXPORT_ID = 0x65666662
 #: Names of what is already open, which may be a regular file with content.
 _OPEN_FILES = ("/dev/stdout", "/dev/stderr", "/dev/fd", "/proc")
-#: Bytes, longer than any first line of an output.
-_LONGEST_LINE = 1_000_000
+#: Bytes of an output that show its columns or keys.
+_HEAD = 20_000
 
 
 @contextmanager
 def output(path: Path, names: set[str], *, database: str | None = None, force: bool = False) -> Iterator[IO[bytes]]:
     """Yield a stream that becomes the file at `path` once it is complete; `.gz` compresses.
 
-    `names` are the columns or keys of the new content (see `names_in`): an existing file must have much the same ones,
-    unless `force`. `database` is the path of the database in use. Pipes and devices are written directly.
-    Raises UsageError if the file must not be replaced or cannot be written.
+    An existing file must have much the same `names` (see `names_in`), unless `force`. `database` is the path of the
+    database in use. Pipes and devices are written directly. Raises UsageError for a file that must not be replaced or
+    cannot be written.
     """
     try:
         refuse_database(path, database)
@@ -41,10 +40,7 @@ def output(path: Path, names: set[str], *, database: str | None = None, force: b
             return
         target = Path(os.path.realpath(path))  # a symbolic link stays one
         if not force and target.exists() and target.stat().st_size and not _is_like(target, names):
-            raise UsageError(
-                f"{path} exists and is not an earlier output of this command; name another file, or replace it with "
-                "--force"
-            )
+            raise UsageError(f"{path} exists and is not an earlier output of this command; name another or use --force")
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as file:
             if path.suffix == ".gz":
@@ -89,10 +85,7 @@ def refuse_database(path: Path, database: str | None = None) -> None:
 
 
 def _is_export(head: bytes) -> bool:
-    """Return whether these first bytes are those of whole sweeps that nothing has written to since their export.
-
-    `Store` turns write-ahead logging on in every database that it writes to, for good; the export turns it off.
-    """
+    """Return whether a file begins like one of whole sweeps. Writing to it later turns write-ahead logging on."""
     return head.startswith(SQLITE) and head[18:20] == b"\1\1" and head[68:72] == EXPORT_ID.to_bytes(4)
 
 
@@ -119,32 +112,25 @@ def is_special(path: Path) -> bool:
 
 
 def names_in(stream: IO[bytes]) -> set[str]:
-    """Return the columns of CSV or Parquet, the keys of the first JSON object, the first tag of XML, `SQLite` of whole
-    sweeps, else the first line. Raises ValueError, OSError and the like for content that cannot be read."""
-    head = stream.read(100)
+    """Return the columns of CSV or Parquet, the keys of JSON, the first tag of XML, `SQLite` of whole sweeps, else the
+    first line."""
+    head = stream.read(_HEAD)
     if head.startswith(PARQUET):
         import pyarrow.parquet
 
         return set(pyarrow.parquet.read_schema(stream).names)
     if _is_export(head):
         return {"SQLite"}
-    stream.seek(0)
-    line = stream.readline(_LONGEST_LINE).decode()
-    if line.startswith("<?xml"):
-        return {" ".join(stream.readline(_LONGEST_LINE).decode().split()[:2])}
-    if not line.startswith(("{", "[")):
-        return set(next(csv.reader([line]), ()))
-    try:
-        value = json.loads(line)
-    except ValueError:  # JSON of several lines
-        value = json.loads(line + stream.read().decode())
-    first = value[0] if isinstance(value, list) and value else value
-    return set(first) if isinstance(first, dict) else set()
+    text = head.decode(errors="replace")
+    first, _, rest = text.partition("\n")
+    if first.startswith(("{", "[")):
+        return set(re.findall(r'"(\w+)":', text))
+    return {" ".join(rest.split()[:2])} if first.startswith("<?xml") else set(first.split(","))
 
 
 def _is_like(path: Path, names: set[str]) -> bool:
     """Return whether at least half of the names are in both: they differ between sweeps and between versions."""
-    with suppress(OSError, EOFError, ValueError, RecursionError, ImportError, zlib.error, csv.Error):
+    with suppress(OSError, EOFError, ValueError, ImportError, zlib.error):
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
             old = names_in(file)
         return 2 * len(old & names) >= max(len(old), len(names), 1)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import shlex
 import sqlite3
-import time
 import urllib.parse
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ BUSY_TIMEOUT_S = 30.0
 WRITE_OPTION = "effbench_write"
 #: The SQLite file of an engine that writes: its path, device and inode.
 FILE_OPTION = "effbench_file"
+_FORMS = "give a path, sqlite:///PATH or postgresql://USER@HOST/NAME"
 #: Words in a database's error, and what they mean for the user.
 _EXPLANATIONS = (
     (("not a database", "malformed", "file is encrypted"), "is not a database, or is damaged; restore a copy"),
@@ -42,27 +43,20 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
     """Return `url` as SQLAlchemy's type; a plain path is a SQLite file. Raises StoreError for what cannot be used."""
     given = os.fspath(url)
     if not given:
-        raise StoreError("the database has no name; give a path (results/effbench.db) or a URL (sqlite:///PATH)")
+        raise StoreError(f"the database has no name; {_FORMS}")
     if "://" not in given:
         return sa.URL.create("sqlite", database=os.path.expanduser(given))  # noqa: PTH111 - keeps "./" and the like
     try:
         parsed = sa.make_url(given)
     except (exc.ArgumentError, ValueError) as error:
-        raise StoreError(
-            f"not a database URL: {masked_url(given)}; give a path, sqlite:///PATH or postgresql://USER@HOST/NAME"
-        ) from error
+        raise StoreError(f"not a database URL: {masked_url(given)}; {_FORMS}") from error
     if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
         if parsed.host or "?" in given or parsed.database in (None, "", ":memory:"):
-            raise StoreError(
-                f"{masked_url(given)}: a SQLite URL is sqlite:///PATH (four slashes for an absolute path) of a file, "
-                "without a host and a ?"
-            )
+            form = "sqlite:///PATH of a file (four slashes for an absolute path), without a host and a ?"
+            raise StoreError(f"{masked_url(given)}: a SQLite URL is {form}")
         return parsed
     if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
-        raise StoreError(
-            f"unknown database {parsed.drivername!r} in {masked_url(given)}; effbench keeps results in SQLite or "
-            "PostgreSQL (postgresql://…)"
-        )
+        raise StoreError(f"unknown database {parsed.drivername!r} in {masked_url(given)}; {_FORMS}")
     if "@" in (parsed.host or ""):
         raise StoreError(f"{masked_url(given)}: a user name or password holds @: write it as %40")
     return parsed.set(drivername="postgresql+psycopg")
@@ -85,7 +79,6 @@ def describe(url: sa.URL) -> str:
 
 
 def name_of(connection: sa.Connection) -> str:
-    """Return the connection's database for a person."""
     return describe(connection.engine.url)
 
 
@@ -107,18 +100,9 @@ def insert(connection: sa.Connection, table: sa.Table) -> Any:
 
 
 def use_wal(engine: sa.Engine) -> None:
-    """Switch to write-ahead logging, once in a database's life; SQLite itself does not wait for the lock it needs."""
-    with engine.connect() as connection:
-        cursor = connection.connection.cursor()
-        for _ in range(100):
-            try:
-                if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-                    cursor.execute("PRAGMA journal_mode = WAL")
-                return
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error):
-                    raise
-                time.sleep(0.05)
+    """Switch to write-ahead logging, once in a database's life; if another process is in the way, a later one does."""
+    with engine.connect() as connection, suppress(sqlite3.OperationalError):
+        connection.connection.cursor().execute("PRAGMA journal_mode = WAL")
 
 
 def revision(connection: sa.Connection) -> str | None:
@@ -130,36 +114,34 @@ def revision(connection: sa.Connection) -> str | None:
     if not versions and tables <= {"alembic_version"}:
         return None
     if len(versions) != 1 or "sweep_cell" not in tables:
-        name = name_of(connection)
-        raise StoreError(f"{name} is a database of another program ({', '.join(sorted(tables)[:3])} …); name another")
+        some = ", ".join(sorted(tables)[:3])
+        raise StoreError(f"{name_of(connection)} is a database of another program ({some} …); name another")
     return versions[0]
 
 
 def require_head(current: str, name: str) -> None:
     """Raise SchemaError unless the database has this version's schema."""
-    if current == HEAD_REVISION:
-        return
+    hint = "use the version that wrote it or a newer one"
     if current in REVISIONS:
-        raise SchemaError(
-            f"{name} has the schema of an older effbench ({current}, now {HEAD_REVISION}).\n"
-            f"Run `effbench db upgrade --db {shlex.quote(name)}`."
-        )
-    raise SchemaError(
-        f"{name} has schema {current}, this effbench reads {HEAD_REVISION}; use the version that wrote it, or a newer "
-        "one"
-    )
+        hint = f"run `effbench db upgrade --db {shlex.quote(name)}`"
+    if current != HEAD_REVISION:
+        raise SchemaError(f"{name} has schema {current}, this effbench reads {HEAD_REVISION}; {hint}")
 
 
 def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError:
     """Return a database's error as one of ours."""
-    cause = getattr(error, "orig", None) or error
-    text = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+    text = _first_line(error)
     if "disk I/O" in text and name and not Path(name).exists():
         return moved(name)
     for words, meaning in _EXPLANATIONS:
         if any(word in text.lower() for word in words):
             return StoreError(f"{name} {meaning} ({text})")
     return StoreError(f"{name}: {text}")
+
+
+def _first_line(error: Exception) -> str:
+    cause = getattr(error, "orig", None) or error
+    return (str(cause).strip().splitlines() or [type(cause).__name__])[0]
 
 
 def moved(name: str) -> StoreError:
@@ -181,17 +163,14 @@ def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
     try:
         engine = sa.create_engine(url, json_serializer=dump_json, pool_pre_ping=True, connect_args=connect_args)
     except ImportError as error:
-        raise StoreError(
-            f"{name} needs a PostgreSQL driver that is not installed; pip install 'effbench[postgres]'"
-        ) from error
+        raise StoreError(f"{name} needs a PostgreSQL driver; pip install 'effbench[postgres]'") from error
     if not write:
         engine = engine.execution_options(postgresql_readonly=True)
     try:
         engine.connect().close()
     except exc.SQLAlchemyError as error:
         engine.dispose()
-        text = (str(getattr(error, "orig", None) or error).strip().splitlines() or ["no answer"])[0]
-        raise StoreError(f"{name} cannot be reached: {text}") from error
+        raise StoreError(f"{name} cannot be reached: {_first_line(error)}") from error
     return engine
 
 
@@ -207,11 +186,10 @@ def _sqlite_engine(url: sa.URL, write: bool, create: bool, untrusted: bool) -> s
     except sqlite3.Error as error:
         if write or not _has_no_index(error):
             raise explain(error, str(path)) from error
-        if _size(file.with_name(f"{file.name}-wal")):  # read as immutable, the database would look older than it is
-            raise StoreError(
-                f"{path} has an unfinished log, and its folder is read-only or its disk is full ({error}); "
-                "free some space, or copy it with its -wal file to a folder that can be written"
-            ) from error
+        log = file.with_name(f"{file.name}-wal")
+        if log.exists() and log.stat().st_size:  # read as immutable, the database would look older than it is
+            hint = "copy it with its -wal file to a folder with room that can be written"
+            raise StoreError(f"{path} has an unfinished log that cannot be read here ({error}); {hint}") from error
         mode = "ro&immutable=1"
     opened = identity(file) if write else None
 
@@ -277,10 +255,7 @@ def _check_path(path: Path, *, create: bool) -> None:
 
 
 def _has_no_index(error: sqlite3.Error) -> bool:
-    """Return whether the index of a log cannot be made, because the folder is read-only or the disk is full.
-
-    In that case no other process has the database open, because the index would exist.
-    """
+    """Return whether the index of a log cannot be made, so that no other process can have the database open."""
     message = str(error).lower()
     return any(part in message for part in ("unable to open", "readonly", "read-only", "disk i/o", "disk is full"))
 
@@ -291,11 +266,3 @@ def _has_write_ahead_log(file: Path) -> bool:
             return stream.read(20)[18:] == b"\2\2"
     except OSError:
         return False
-
-
-def _size(file: Path) -> int:
-    """Return the file's size in bytes, 0 if there is none."""
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0

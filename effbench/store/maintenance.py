@@ -30,10 +30,9 @@ def migrations(connection: sa.Connection | None = None) -> Any:
     from alembic.config import Config
 
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    config = Config()
+    config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
-    config.attributes["connection"] = connection
     return config
 
 
@@ -124,15 +123,11 @@ def _wrong_results(connection: sa.Connection) -> Iterator[str]:
         rows = connection.execute(sa.select(RESULT).where(RESULT.c.sweep_id == sweep_id)).mappings()
         stored = _by_cell(rows)
         for key in sorted(derived.keys() | stored.keys()):
-            where = f"sweep {sweep_id}, cell {key[0][:12]}, environment {key[1]}"
-            if key not in stored:
-                yield f"{where}: has trials but no result"
-            elif key not in derived:
-                yield f"{where}: has a result but no trials"
-            else:
-                wrong = [name for name, value in derived[key].items() if not _same(value, stored[key][name])]
-                if wrong:
-                    yield f"{where}: result differs from its trials in {', '.join(wrong)}"
+            there, expected = stored.get(key, {}), derived.get(key, {})
+            wrong = [name for name in {**expected, **there} if not _same(there.get(name), expected.get(name))]
+            if wrong:
+                cell = f"sweep {sweep_id}, cell {key[0][:12]}, environment {key[1]}"
+                yield f"{cell}: result differs from its trials in {', '.join(wrong) if there and expected else 'all'}"
 
 
 def _by_cell(rows: Any) -> dict[tuple[str, str], Any]:
@@ -140,6 +135,4 @@ def _by_cell(rows: Any) -> dict[tuple[str, str], Any]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, float) and isinstance(b, float):
-        return math.isclose(a, b, rel_tol=1e-9)
-    return a == b
+    return math.isclose(a, b, rel_tol=1e-9) if isinstance(a, float) and isinstance(b, float) else a == b

@@ -252,9 +252,10 @@ VIEW_QUERY = (
 _REVISION = sa.Table("alembic_version", sa.MetaData(), Column("version_num", String(32), primary_key=True))
 
 
-def make(connection: sa.Connection) -> None:
-    """Create the tables and the view in an empty database, with the newest revision."""
+def make(connection: sa.Connection) -> str:
+    """Create the tables and the view in an empty database; return its revision, the newest one."""
     METADATA.create_all(connection)
     connection.execute(sa.DDL(f"CREATE VIEW results AS {VIEW_QUERY.compile(dialect=connection.dialect)}"))
     _REVISION.create(connection, checkfirst=True)
     connection.execute(sa.insert(_REVISION).values(version_num=HEAD_REVISION))
+    return HEAD_REVISION

@@ -61,10 +61,11 @@ class Source:
         rows = list(self.fetch(raw(SWEEP).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())))
         if not references:
             return [row["id"] for row in reversed(rows)]
+        names = ("id", "name", "started_at")
         known = []
         for row in rows:
             with suppress(ValueError):  # else it can only be meant by "all"
-                known.append(tuple(sound_value(SWEEP.c[name], row[name]) for name in ("id", "name", "started_at")))
+                known.append(tuple(sound_value(SWEEP.c[name], row[name]) for name in names))
         return list(dict.fromkeys(sweeps.resolve(reference, known, self.name) for reference in references))
 
 

@@ -47,15 +47,12 @@ class Store:
     One Store belongs to one process: open it after a fork, never carry it across one. Within the process every method
     may be called from any thread; writes are serialised, reads run next to them. Several processes may write to one
     database at the same time: each waits for the other's transaction (30 s on SQLite, then StoreError). What a method
-    has returned from is committed: killing the process loses the trial in flight and nothing else.
+    has returned from is committed. Every method raises StoreError where the database fails.
 
-    Close it, or use it as a context manager. Every method raises StoreError where the database fails. The queries are
-    functions of this package that take a connection, so that several can share a transaction; their docstrings are
-    there.
+    The queries are functions of this package that take a connection, so that several can share a transaction.
     """
 
-    def __init__(self, engine: sa.Engine, name: str, *, writable: bool) -> None:
-        """Use `open`."""
+    def __init__(self, engine: sa.Engine, name: str, writable: bool) -> None:
         self._engine = engine
         self._writer = engine.execution_options(**{connect.WRITE_OPTION: True})
         self._lock = threading.Lock()
@@ -73,30 +70,30 @@ class Store:
             raise ValueError(f"mode must be 'read' or 'write', not {mode!r}")
         parsed = connect.parse_url(url)
         write = mode == "write"
-        engine = connect.connect(parsed, write=write, create=write)
-        store = cls(engine, connect.describe(parsed), writable=write)
+        store = cls(connect.connect(parsed, write=write, create=write), connect.describe(parsed), write)
         try:
-            store._prepare(write)
+            store._prepare()
         except BaseException:
             store.close()
             raise
         return store
 
-    def _prepare(self, write: bool) -> None:
+    def _prepare(self) -> None:
+        """Require this version's schema; a database that is opened for writing gets it if it is empty."""
         with self._reading() as connection:
             current = connect.revision(connection)
+        if current is None and not self._writable:
+            raise StoreError(f"{self.name} is empty; `effbench -m mode=eager,default db={self.name}` fills it")
         if current is None:
-            if not write:
-                raise StoreError(f"{self.name} is empty; `effbench -m mode=eager,default db={self.name}` fills it")
             with self._writing() as connection:
                 if connection.dialect.name == "postgresql":
                     # two processes that both found it empty: the second waits, then finds the schema
                     connection.execute(sa.text("SELECT pg_advisory_xact_lock(20823501)"))
-                if connect.revision(connection) is None:
-                    make(connection)
                 current = connect.revision(connection)
-        connect.require_head(str(current), self.name)
-        if write and self._engine.dialect.name == "sqlite":
+                if current is None:
+                    current = make(connection)
+        connect.require_head(current, self.name)
+        if self._writable and self._engine.dialect.name == "sqlite":
             with self._translated():
                 connect.use_wal(self._engine)
 
@@ -138,11 +135,8 @@ class Store:
     upgrade = staticmethod(maintenance.upgrade)
 
     def record(self, sweep_id: str, environment_id: str, trial: Trial) -> int:
-        """Store a trial (see `trials.record`).
-
-        Raises StoreError also if the database file was moved, deleted or replaced: the trial is then stored where
-        `rescue` finds it.
-        """
+        """Store a trial (see `trials.record`). Raises StoreError also if the database file was moved, deleted or
+        replaced: the trial is then stored where `rescue` finds it."""
         with self._writing() as connection:
             trial_id = trials.record(connection, sweep_id, environment_id, trial)
         if self.is_moved():
@@ -152,10 +146,9 @@ class Store:
     def trials_with_samples(
         self, sweep_id: str, environment_ids: Iterable[str], part: int = 0, parts: int = 1
     ) -> Iterator[tuple[dict[str, Any], dict[str, tuple[int, np.ndarray]]]]:
-        """Yield rows of `trial` with their samples, cell by cell, as `trials.trials_of_cells` returns them.
+        """Yield what `trials.trials_of_cells` returns for the set `part` of `parts` nearly equal sets of cells.
 
-        Of `parts` nearly equal sets of cells, those of the set with the number `part`. A few hundred trials are held
-        at a time, and no transaction stays open: a running sweep goes on meanwhile.
+        A few hundred trials are held at a time, and no transaction stays open: a running sweep goes on meanwhile.
         """
         environment_ids = list(environment_ids)
         with self._reading() as connection:
@@ -180,12 +173,12 @@ class Store:
         name = f"{file.stem}.recovered-{suffix}.db"
         with self._lock, self._engine.connect() as connection:
             try:
-                copy = _copy(connection, file.with_name(name))
-            except (OSError, sqlite3.Error):
                 try:
+                    copy = _copy(connection, file.with_name(name))
+                except (OSError, sqlite3.Error):
                     copy = _copy(connection, Path(tempfile.mkdtemp(prefix="effbench-")) / name)
-                except (OSError, sqlite3.Error) as error:
-                    raise StoreError(f"{connect.moved(self.name)}, and no copy of it can be saved: {error}") from error
+            except (OSError, sqlite3.Error) as error:
+                raise StoreError(f"{connect.moved(self.name)}, and no copy of it can be saved: {error}") from error
         _remove_log(file)
         return copy
 

@@ -124,12 +124,10 @@ def _some(items: Iterable[str], most: int = 4) -> str:
 
 def lock(connection: sa.Connection, sweep_id: str) -> str:
     """Return the sweep's baseline mode; lock its row, so that no one derives from trials that another is adding."""
-    found = connection.execute(
-        sa.select(SWEEP.c.baseline_mode).where(SWEEP.c.id == sweep_id).with_for_update()
-    ).scalar()
-    if found is None:
+    mode = connection.scalar(sa.select(SWEEP.c.baseline_mode).where(SWEEP.c.id == sweep_id).with_for_update())
+    if mode is None:
         raise NothingFoundError(f"no sweep {sweep_id!r} in {name_of(connection)}")
-    return found
+    return mode
 
 
 def begin_sweep(
@@ -179,12 +177,8 @@ def extend_sweep(
 
 def planned(connection: sa.Connection, sweep_id: str) -> list[Cell]:
     """Return the cells of the sweep in the order of the plan."""
-    query = (
-        sa.select(CELL.c.params)
-        .join(PLANNED, PLANNED.c.cell_key == CELL.c.key)
-        .where(PLANNED.c.sweep_id == sweep_id)
-        .order_by(PLANNED.c.position)
-    )
+    query = sa.select(CELL.c.params).join(PLANNED, PLANNED.c.cell_key == CELL.c.key)
+    query = query.where(PLANNED.c.sweep_id == sweep_id).order_by(PLANNED.c.position)
     return [Cell.from_params(params) for params in connection.scalars(query)]
 
 
@@ -219,12 +213,9 @@ def finish_sweep(connection: sa.Connection, sweep_id: str, state: str) -> None:
 
 def add_environment(connection: sa.Connection, env: Environment, details: dict[str, Any]) -> str:
     """Store an environment once; return its id. `details` are kept as they were the first time."""
-    values = {name: scalar(getattr(env, name)) for name in env.__dataclass_fields__}
-    connection.execute(
-        insert(connection, ENVIRONMENT)
-        .values(id=env.id, **values, details=details, first_seen_at=now())
-        .on_conflict_do_nothing()
-    )
+    row = {name: scalar(getattr(env, name)) for name in env.__dataclass_fields__}
+    row |= {"id": env.id, "details": details, "first_seen_at": now()}
+    connection.execute(insert(connection, ENVIRONMENT).values(**row).on_conflict_do_nothing())
     return env.id
 
 
@@ -238,12 +229,8 @@ def environments(connection: sa.Connection, ids: Iterable[str] | None = None) ->
 
 def hardware(connection: sa.Connection, sweep_id: str) -> list[str]:
     """Return what the sweep has trials on: GPUs by name; a machine without one by its CPU."""
-    query = (
-        sa.select(sa.func.coalesce(ENVIRONMENT.c.gpu_name, ENVIRONMENT.c.cpu_name))
-        .where(ENVIRONMENT.c.id.in_(sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id)))
-        .distinct()
-    )
-    return sorted(connection.scalars(query))
+    used = connection.scalars(sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id).distinct())
+    return sorted({row["gpu_name"] or row["cpu_name"] for row in environments(connection, used)})
 
 
 def add_calibration(

@@ -171,7 +171,7 @@ class _Copy:
         """Merge rows whose ids mean nothing in another database."""
         rows = list(self.source.rows(table, *where))
         for row in rows:
-            del row["id"]
+            row.pop("id", None)
         self.arrival.added += Counter({table.name: self.merge(table, rows)})
 
     def take_plan(self, sweep_id: str, baselines: bool) -> None:
@@ -209,13 +209,7 @@ class _Copy:
         if not baselines:
             return
         self.take(ACKNOWLEDGEMENT, ACKNOWLEDGEMENT.c.sweep_id == sweep_id)
-        rows = list(self.source.rows(BASELINE, BASELINE.c.sweep_id == sweep_id))
-        self.arrival.added += Counter(baseline=self.merge(BASELINE, rows))
-        for row in rows:
-            same = (BASELINE.c.name == row["name"], BASELINE.c.hardware == row["hardware"])
-            here = self.connection.scalar(sa.select(BASELINE.c.sweep_id).where(*same))
-            if here != sweep_id:
-                self.arrival.notes.append(f"baseline {row['name']} ({row['hardware']}) stays on sweep {here}")
+        self.take(BASELINE, BASELINE.c.sweep_id == sweep_id)
 
     def take_state(self, row: dict[str, Any]) -> bool:
         """Take the newer state: that of a source which brought trials, else of the side that ended later."""

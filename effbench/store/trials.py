@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -10,8 +9,7 @@ from sqlalchemy import exc
 
 from effbench.cell import Status, Trial
 from effbench.errors import StoreError
-from effbench.store import connect
-from effbench.store.schema import CELL, ENVIRONMENT, PLANNED, RESULT, RESULTS, SAMPLE, TRIAL
+from effbench.store.schema import CELL, PLANNED, RESULT, RESULTS, SAMPLE, TRIAL
 from effbench.store.summary import last_attempts, summarise
 from effbench.store.sweeps import lock
 from effbench.store.values import CODEC, TRIAL_FIELDS, decode_samples, encode_samples, scalar, trial_of, trial_row
@@ -52,19 +50,13 @@ def record(connection: sa.Connection, sweep_id: str, environment_id: str, trial:
 
 def _refused(connection: sa.Connection, row: dict[str, Any], error: exc.IntegrityError) -> StoreError:
     """Return why the database did not take the trial."""
-
-    def missing(table: sa.Table, **values: Any) -> bool:
-        same = (table.c[name] == value for name, value in values.items())
-        return connection.execute(sa.select(sa.literal(1)).select_from(table).where(*same)).first() is None
-
     what = f"round {row['round'] + 1}, try {row['attempt'] + 1} of cell {row['cell_key'][:12]}"
-    if missing(PLANNED, sweep_id=row["sweep_id"], cell_key=row["cell_key"]):
-        return StoreError(f"{what}: the cell is not planned in sweep {row['sweep_id']}")
-    if missing(ENVIRONMENT, id=row["environment_id"]):
-        return StoreError(f"{what}: unknown environment {row['environment_id']}")
     if "unique" in str(error.orig).lower():
         return StoreError(f"{what} is recorded already in sweep {row['sweep_id']}")
-    return connect.explain(error, connect.name_of(connection))
+    place = (PLANNED.c.sweep_id == row["sweep_id"], PLANNED.c.cell_key == row["cell_key"])
+    if connection.scalar(sa.select(PLANNED.c.position).where(*place)) is None:
+        return StoreError(f"{what}: the cell is not planned in sweep {row['sweep_id']}")
+    return StoreError(f"{what}: unknown environment {row['environment_id']}")
 
 
 def recorded(connection: sa.Connection, sweep_id: str, environment_id: str) -> dict[tuple[str, int], Status]:
@@ -99,25 +91,21 @@ def samples(connection: sa.Connection, trial_id: int) -> dict[str, np.ndarray]:
     return {row.timer: decode_samples(row.codec, row.data, row.stored) for row in connection.execute(query)}
 
 
-def measured_cells(connection: sa.Connection, sweep_id: str, environment_ids: Iterable[str]) -> list[str]:
+def measured_cells(connection: sa.Connection, sweep_id: str, environment_ids: list[str]) -> list[str]:
     """Return the keys of the sweep's cells that have trials in these environments, sorted."""
-    where = (TRIAL.c.sweep_id == sweep_id, TRIAL.c.environment_id.in_(list(environment_ids)))
+    where = (TRIAL.c.sweep_id == sweep_id, TRIAL.c.environment_id.in_(environment_ids))
     return list(connection.scalars(sa.select(TRIAL.c.cell_key).where(*where).distinct().order_by(TRIAL.c.cell_key)))
 
 
 def trials_of_cells(
-    connection: sa.Connection, sweep_id: str, environment_ids: Iterable[str], cell_keys: Sequence[str]
+    connection: sa.Connection, sweep_id: str, environment_ids: list[str], cell_keys: list[str]
 ) -> list[tuple[dict[str, Any], dict[str, tuple[int, np.ndarray]]]]:
     """Return the rows of `trial` of these cells by cell key, environment, round and attempt, each with
     timer -> (samples taken, float32 array of those that are stored)."""
-    where = sa.and_(
-        TRIAL.c.sweep_id == sweep_id,
-        TRIAL.c.environment_id.in_(list(environment_ids)),
-        TRIAL.c.cell_key.in_(cell_keys),
-    )
+    cells = (TRIAL.c.sweep_id == sweep_id, TRIAL.c.environment_id.in_(environment_ids), TRIAL.c.cell_key.in_(cell_keys))
     order = (TRIAL.c.cell_key, TRIAL.c.environment_id, TRIAL.c.round, TRIAL.c.attempt)
-    rows = connection.execute(sa.select(TRIAL).where(where).order_by(*order)).mappings().all()
-    blobs = sa.select(SAMPLE).join(TRIAL).where(where).order_by(SAMPLE.c.trial_id, SAMPLE.c.timer)
+    rows = connection.execute(sa.select(TRIAL).where(*cells).order_by(*order)).mappings().all()
+    blobs = sa.select(SAMPLE).join(TRIAL).where(*cells).order_by(SAMPLE.c.trial_id, SAMPLE.c.timer)
     taken: dict[int, dict[str, tuple[int, np.ndarray]]] = {}
     for blob in connection.execute(blobs):
         values = decode_samples(blob.codec, blob.data, blob.stored)

@@ -110,7 +110,7 @@ REFUSALS = [
     (["import", "nowhere"], ["no database at nowhere"], 2),
     (["import", "folder"], ["is a folder"], 2),
     (["import", "empty"], ["empty is empty"], 2),
-    (["import", "mysql://me:s3cret@host/x"], ["SQLite or PostgreSQL"], 2),
+    (["import", "mysql://me:s3cret@host/x"], ["unknown database"], 2),
     (["import", "ODD", "--db", "ODD"], ["is the database to import into"], 2),
     (["import", "ODD", "--sweep", "nowhere"], ["no sweep 'nowhere'"], 3),
     (["import", "x.csv"], ["is not a database"], 2),

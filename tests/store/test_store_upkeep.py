@@ -37,11 +37,11 @@ def test_a_sound_database_has_no_problems(filled):
 PROBLEMS = [
     ("UPDATE result SET latency_ms = 2.1", "differs from its trials in latency_ms"),
     ("UPDATE result SET status = 'noisy', reason = 'x'", "differs from its trials in status, reason"),
-    ("DELETE FROM result WHERE cell_key = (SELECT min(cell_key) FROM result)", "has trials but no result"),
+    ("DELETE FROM result WHERE cell_key = (SELECT min(cell_key) FROM result)", "result differs from its trials in all"),
     ("UPDATE sample SET data = x'00'", "damaged samples"),
     ("UPDATE sample SET codec = 'new'", "upgrade effbench"),
     ("DELETE FROM trial WHERE id = 1", "1 rows of sample refer to missing rows of trial"),
-    ("DELETE FROM trial WHERE id = 1", "has a result but no trials"),
+    ("DELETE FROM trial WHERE id = 1", "result differs from its trials in all"),
     ("UPDATE trial SET latency_ms = 'none'", "is none, not a finite number (trial id 1, and 1 more)"),
     ("UPDATE result SET kernels = 'none'", "result.kernels is none, not an integer"),
     ("DELETE FROM environment", "refer to missing rows of environment"),
