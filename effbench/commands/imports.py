@@ -97,7 +97,8 @@ class Tally:
         if arrival.reason:
             self.errors.append(arrival.reason)
         name = f" {one_line(arrival.name, 40)}" if arrival.name else ""
-        added = [counted(number, table.replace("_", " ")) for table, number in arrival.added.items()]
+        nouns = {table: table.replace("sweep_cell", "planned cell").replace("_", " ") for table in arrival.added}
+        added = [counted(number, nouns[table]) for table, number in arrival.added.items()]
         print(f"{arrival.sweep_id}{name}: {', '.join([arrival.outcome, *added])}", flush=True)
         for note in arrival.notes:
             print(f"  {one_line(note)}")

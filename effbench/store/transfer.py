@@ -121,20 +121,24 @@ class _Copy:
         if not is_new:
             sweeps.lock(self.connection, sweep_id)
             self.merge(SWEEP, [row])
-        self.take_plan(sweep_id, baselines)
+        environments = sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id)
+        environments = environments.union(sa.select(VERDICT.c.environment_id).where(VERDICT.c.sweep_id == sweep_id))
+        cells = sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == sweep_id)
+        if baselines:  # an acknowledgement may name a cell that is not planned
+            cells = cells.union(sa.select(ACKNOWLEDGEMENT.c.cell_key).where(ACKNOWLEDGEMENT.c.sweep_id == sweep_id))
+        self.take(ENVIRONMENT, ENVIRONMENT.c.id.in_(environments))
+        self.take(CELL, CELL.c.key.in_(cells))
+        self.take(PLANNED, PLANNED.c.sweep_id == sweep_id)
         self.take_trials(sweep_id, samples)
-        self.take_decisions(sweep_id, baselines)
-        added = self.arrival.added
-        if is_new or added["trial"]:
+        self.take(CALIBRATION, CALIBRATION.c.environment_id.in_(environments))
+        self.take(VERDICT, VERDICT.c.sweep_id == sweep_id)
+        for table in (ACKNOWLEDGEMENT, BASELINE) if baselines else ():
+            self.take(table, table.c.sweep_id == sweep_id)
+        has_gone_on = not is_new and self.go_on(row)
+        if is_new or self.arrival.added["trial"]:
             rebuild_results(self.connection, sweep_id)
-        if is_new:
-            self.arrival.outcome = "imported"
-            return
-        has_gone_on = self.take_state(row)
-        if has_gone_on or added["cell"]:
-            self.mark(sweep_id)
-        if has_gone_on or added:
-            self.arrival.outcome = "completed"
+        if is_new or has_gone_on or self.arrival.added:
+            self.arrival.outcome = "imported" if is_new else "completed"
 
     def merge(self, table: sa.Table, rows: Sequence[dict[str, Any]]) -> int:
         """Insert missing rows and return their number. Raises RefusedError for one that is there and differs."""
@@ -167,24 +171,15 @@ class _Copy:
                     f"has {name} {one_line(here[name], 60)} there, {one_line(value, 60)} in what is imported"
                 )
 
-    def take(self, table: sa.Table, *where: Any) -> None:
-        """Merge rows whose ids mean nothing in another database."""
-        rows = list(self.source.rows(table, *where))
+    def take(self, table: sa.Table, where: Any) -> None:
+        """Merge rows and count those that are new; ids of trials and decisions mean nothing in another database."""
+        rows = list(self.source.rows(table, where))
         for row in rows:
-            row.pop("id", None)
+            if "id" not in _KEYS[table]:
+                row.pop("id", None)
+            if row.get("overrides"):
+                row["overrides"] = masked_db(row["overrides"])
         self.arrival.added += Counter({table.name: self.merge(table, rows)})
-
-    def take_plan(self, sweep_id: str, baselines: bool) -> None:
-        """Merge environments, cells (also those that only an acknowledgement names) and their places in the plan."""
-        self.merge(ENVIRONMENT, list(self.source.rows(ENVIRONMENT, ENVIRONMENT.c.id.in_(_environments(sweep_id)))))
-        named = sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == sweep_id)
-        if baselines:
-            named = named.union(sa.select(ACKNOWLEDGEMENT.c.cell_key).where(ACKNOWLEDGEMENT.c.sweep_id == sweep_id))
-        self.merge(CELL, list(self.source.rows(CELL, CELL.c.key.in_(named))))
-        plan = list(self.source.rows(PLANNED, PLANNED.c.sweep_id == sweep_id))
-        for row in plan:
-            row["overrides"] = row["overrides"] and masked_db(row["overrides"])
-        self.arrival.added += Counter(cell=self.merge(PLANNED, plan))
 
     def take_trials(self, sweep_id: str, with_samples: bool) -> None:
         ids = [row["id"] for row in self.source.fetch(sa.select(TRIAL.c.id).where(TRIAL.c.sweep_id == sweep_id))]
@@ -202,38 +197,22 @@ class _Copy:
                 samples = [row | {"trial_id": here[row["trial_id"]]} for row in samples]
                 self.arrival.added += Counter(sample=self.merge(SAMPLE, samples))
 
-    def take_decisions(self, sweep_id: str, baselines: bool) -> None:
-        """Merge calibrations of the sweep's environments, verdicts, and on request baselines and acknowledgements."""
-        self.take(CALIBRATION, CALIBRATION.c.environment_id.in_(_environments(sweep_id)))
-        self.take(VERDICT, VERDICT.c.sweep_id == sweep_id)
-        if not baselines:
-            return
-        self.take(ACKNOWLEDGEMENT, ACKNOWLEDGEMENT.c.sweep_id == sweep_id)
-        self.take(BASELINE, BASELINE.c.sweep_id == sweep_id)
+    def go_on(self, row: dict[str, Any]) -> bool:
+        """Take the newer state: that of a source which brought trials, else of the side that ended later.
 
-    def take_state(self, row: dict[str, Any]) -> bool:
-        """Take the newer state: that of a source which brought trials, else of the side that ended later."""
+        A sweep that was run here is marked as imported if its plan or state is no longer what was typed here.
+        """
         here = self.connection.execute(sa.select(SWEEP).where(SWEEP.c.id == row["id"])).mappings().one()
         ended, ended_here = row["finished_at"], here["finished_at"]
         is_newer = self.arrival.added["trial"] or (ended and (ended_here is None or ended > ended_here))
-        if not is_newer or (row["state"], ended) == (here["state"], ended_here):
-            return False
-        values = {"state": row["state"], "finished_at": ended}
-        self.connection.execute(sa.update(SWEEP).where(SWEEP.c.id == row["id"]).values(**values))
-        return True
-
-    def mark(self, sweep_id: str) -> None:
-        """Mark a sweep of this database as imported: its plan or state is no longer what was typed here."""
-        own = sa.and_(SWEEP.c.id == sweep_id, SWEEP.c.imported_at.is_(None))
-        marked = self.connection.scalar(sa.update(SWEEP).where(own).values(imported_at=now()).returning(SWEEP.c.id))
-        if marked is not None:
+        state = {"state": row["state"], "finished_at": ended} if is_newer else {}
+        has_changed = any(here[name] != value for name, value in state.items())
+        if here["imported_at"] is None and (has_changed or self.arrival.added["sweep_cell"]):
+            state["imported_at"] = now()
             self.arrival.notes.append("it was run here, but now counts as imported: its plan or state has changed")
-
-
-def _environments(sweep_id: str) -> sa.CompoundSelect:
-    """Select the environments that the sweep's trials and verdicts name."""
-    used = sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id)
-    return used.union(sa.select(VERDICT.c.environment_id).where(VERDICT.c.sweep_id == sweep_id))
+        if state:
+            self.connection.execute(sa.update(SWEEP).where(SWEEP.c.id == row["id"]).values(**state))
+        return has_changed
 
 
 def write_file(source: Source, sweep_ids: Sequence[str], path: Path, *, samples: bool = True) -> None:

@@ -49,7 +49,7 @@ def test_out_and_in_again(odd, run):
     assert run("export", "--db", odd, "--out", "new/sweeps.db") == (0, "3 whole sweeps -> new/sweeps.db\n", "")
     code, said, err = run("import", "new/sweeps.db", "--baselines")
     assert (code, err) == (0, "")
-    assert "imported, 6 cells, " in said
+    assert "6 planned cells, " in said
     assert ", 2 calibrations, 1 claim verdict, 1 acknowledgement, 2 baselines" in said
     assert said.splitlines()[-1] == "3 sweeps: 3 imported · database results/effbench.db"
     assert whole.contents("results/effbench.db") == whole.contents(odd)
@@ -168,7 +168,7 @@ def test_a_hostile_name_stays_on_its_line(run):
     code, said, _ = run("import", "x.db")
     assert code == 0
     assert len(said.splitlines()) == 2 and all(line.isprintable() for line in said.splitlines())
-    assert " evil [2J name xxx" in said and len(said.splitlines()[0]) < 120
+    assert " evil [2J name xxx" in said and len(said.splitlines()[0]) < 140
     with Store.open("results/effbench.db") as store:
         assert store.find_sweep("last").name == name
     whole.set_state("results/effbench.db", sweep_id, label="c\nd")

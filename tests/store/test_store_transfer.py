@@ -139,7 +139,7 @@ def test_a_grown_sweep_is_completed(source, tmp_path, target):
     *others, arrival = take(source, target, baselines=True)
     assert {other.outcome for other in others} <= {"already there", "completed"}
     assert (arrival.outcome, arrival.sweep_id, arrival.notes) == ("completed", sweep_id, [])
-    assert arrival.added == {"cell": 2, "trial": 6, "sample": 6}
+    assert arrival.added == {"sweep_cell": 2, "trial": 6, "sample": 6}
     assert whole.contents(target) == whole.contents(source)
     assert Store.check(target) == []
     assert outcomes(early, target) == ["already there"] * 4, "the early file takes nothing back"
