@@ -3,7 +3,7 @@
 import dataclasses
 import datetime as dt
 import math
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
@@ -123,21 +123,17 @@ def test_duplicates_and_strangers_are_refused_and_the_last_attempt_counts(store,
 
 def test_the_order_of_recording_does_not_matter(store, cell, begin, here, path):
     cells = [cell("eager"), cell("default"), cell("graph"), cell("eager", bs=2), cell("default", bs=2)]
-    trials = [
-        Trial(one.key, r, OK, latency_ms=(1 + r / 10) * (i + 1), peak_reserved_bytes=100 * (i + 1))
-        for i, one in enumerate(cells)
-        for r in range(3)
-    ]
+    trials = [Trial(one.key, r, OK, latency_ms=(1 + r / 10) * (i + 1)) for i, one in enumerate(cells) for r in range(3)]
     seen = []
-    for seed in range(3):
+    for order in (trials, trials[::-1]):
         sweep = begin(store, cells)
-        for index in np.random.default_rng(seed).permutation(len(trials)):
-            store.record(sweep, here, trials[index])
+        for trial in order:
+            store.record(sweep, here, trial)
         rows = store.results(sweep)
         seen.append([{k: v for k, v in row.items() if k not in ("sweep_id", "started_at")} for row in rows])
         store.rebuild_results(sweep)
         assert store.results(sweep) == rows
-    assert seen[0] == seen[1] == seen[2]
+    assert seen[0] == seen[1]
     assert type(store).check(path) == []
 
 
@@ -172,23 +168,14 @@ def test_sweeps_environments_and_variants_do_not_mix(store, cell, begin, environ
     assert [row["speedup"] for row in store.results(sweep)] == [1.0, pytest.approx(2.0), pytest.approx(4.0)]
 
 
-def test_the_view_row(store, cell, begin, here):
-    one = cell("default", bs=4, depth={"a": [1, 2]})
-    sweep = begin(store, [one, cell()], name="n", label="v1")
-    store.record(sweep, here, Trial(one.key, 0, OK, latency_ms=2.0))
-    (row,) = store.results()
-    assert tuple(row) == RESULT_COLUMNS
-    expected = {"sweep_id": sweep, "sweep_name": "n", "label": "v1", "model": "mlp", "bs": 4, "mode": "default",
-                "throughput_per_s": 2000.0, "cell_key": one.key, "environment_id": here, "trials": 1, "kernels": None,
-                "params": one.params(), "started_at": store.find_sweep(sweep).started_at, "flops": None}  # fmt: skip
-    assert {name: row[name] for name in expected} == expected
-
-
 def test_frames_have_the_same_shape_empty_or_not(store, cell, begin, here):
     empty = store.results_frame()
     sweep = begin(store, [cell()])
     store.record(sweep, here, Trial(cell().key, 0, OK, latency_ms=2.0, peak_reserved_bytes=2**40))
     full = store.results_frame(sweep)
+    (row,) = store.results()
+    assert tuple(row) == RESULT_COLUMNS
+    assert (row["params"], row["started_at"]) == (cell().params(), store.find_sweep(sweep).started_at)
     assert (len(empty), len(full), full["peak_reserved_bytes"][0]) == (0, 1, 2**40)
     for frame in (empty, full):
         assert tuple(frame.columns) == RESULT_COLUMNS
@@ -200,22 +187,14 @@ def test_frames_have_the_same_shape_empty_or_not(store, cell, begin, here):
 def test_threads_may_share_a_store(store, cell, begin, here, path):
     cells = [cell(mode, bs=bs) for bs in (1, 2) for mode in ("eager", "default", "graph", "other")]
     sweep = begin(store, cells)
-    failed = []
 
     def work(one):
-        try:
-            for number in range(5):
-                store.record(sweep, here, Trial(one.key, number, OK, latency_ms=1.0, samples={"latency_ms": [1.0]}))
-                store.results(sweep)
-        except BaseException as error:
-            failed.append(error)
+        for number in range(5):
+            store.record(sweep, here, Trial(one.key, number, OK, latency_ms=1.0, samples={"latency_ms": [1.0]}))
+            store.results(sweep)
 
-    threads = [threading.Thread(target=work, args=(one,)) for one in cells]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    with ThreadPoolExecutor(len(cells)) as pool:
+        list(pool.map(work, cells))
     assert store.find_sweep(sweep).trials == 40
     assert {row["trials"] for row in store.results()} == {5}
     assert type(store).check(path) == []

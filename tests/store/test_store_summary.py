@@ -153,24 +153,14 @@ def test_values_that_are_no_numbers_never_crash():
     assert summarise([bad, trial(1)], bs=1, baseline=[bad]).latency_ms == pytest.approx(2.0)
 
 
-class TestReasons:
-    """What explains the time: mostly from the one trial that was profiled."""
-
-    def trials(self, **profiled):
-        first = {"gpu_busy_ms": 0.3, "kernels": 8, "flops": 1e9, "min_bytes": 1e6, **profiled}
-        common = {"latency_ms": 1.2, "period_ms": 0.5, "enqueue_ms": 0.1}
-        return [trial(r, steady=r != 1, **common, **(first if r == 0 else {})) for r in range(3)]
-
-    def test_figures_of_the_profiled_trial_stand_for_the_cell(self):
-        found = summarise(self.trials(compute_floor_ms=0.1, memory_floor_ms=0.3), bs=1)
-        assert (found.gpu_busy_ms, found.kernels, found.flops, found.min_bytes) == (0.3, 8, 1e9, 1e6)
-        assert found.gpu_idle_fraction == pytest.approx(0.4)
-        assert found.roofline_fraction == pytest.approx(0.6)
-        assert found.enqueue_ms == pytest.approx(0.1)
-        assert found.unsteady_trials == 1
-        assert found.bound == "launch"
-
-    def test_without_a_profile_nothing_is_claimed(self):
-        trials = self.trials(gpu_busy_ms=None, kernels=None, flops=None, min_bytes=None)
-        found = summarise(trials, bs=1)
-        assert (found.gpu_busy_ms, found.gpu_idle_fraction, found.bound, found.roofline_fraction) == (None,) * 4
+def test_what_explains_the_time_comes_from_the_trial_that_was_profiled():
+    profile = {"gpu_busy_ms": 0.3, "kernels": 8, "flops": 1e9, "min_bytes": 1e6}
+    profile |= {"compute_floor_ms": 0.1, "memory_floor_ms": 0.3}
+    common = {"latency_ms": 1.2, "period_ms": 0.5, "enqueue_ms": 0.1}
+    others = [trial(r, steady=r != 1, **common) for r in (1, 2)]
+    found = summarise([trial(0, steady=True, **common, **profile), *others], bs=1)
+    assert (found.gpu_busy_ms, found.kernels, found.flops, found.min_bytes) == (0.3, 8, 1e9, 1e6)
+    assert (found.gpu_idle_fraction, found.roofline_fraction) == (pytest.approx(0.4), pytest.approx(0.6))
+    assert (found.enqueue_ms, found.unsteady_trials, found.bound) == (pytest.approx(0.1), 1, "launch")
+    found = summarise(others, bs=1)
+    assert (found.gpu_busy_ms, found.gpu_idle_fraction, found.bound, found.roofline_fraction) == (None,) * 4

@@ -41,16 +41,10 @@ def test_the_plan_keeps_cells_their_order_and_overrides(store, cell, begin):
     assert store.planned(sweep) == plan
     assert [one.key for one in store.planned(sweep)] == [one.key for one in plan]
     assert store.cell_overrides(sweep) == {one.key: overrides.get(one.key) for one in plan}
-    store.extend_sweep(sweep, [cell(bs=99)], {cell(bs=99).key: ["bs=99"]})
+    store.extend_sweep(sweep, [cell(bs=99), plan[2]], {cell(bs=99).key: ["bs=99"]})
+    store.extend_sweep(sweep, [cell(bs=99)])
+    assert store.planned(sweep) == [*plan, cell(bs=99)]
     assert store.cell_overrides(sweep)[cell(bs=99).key] == ["bs=99"]
-
-
-def test_extending_appends_what_is_new(store, cell, begin):
-    for first in ([], [cell(bs=1)]):
-        sweep = begin(store, first)
-        store.extend_sweep(sweep, [cell(bs=2), *first, cell(bs=3)])
-        store.extend_sweep(sweep, [cell(bs=3)])
-        assert [one.bs for one in store.planned(sweep)] == [*(one.bs for one in first), 2, 3]
 
 
 def test_ids_do_not_collide(store, cell, begin, monkeypatch):
@@ -60,16 +54,6 @@ def test_ids_do_not_collide(store, cell, begin, monkeypatch):
     monkeypatch.setattr("effbench.store.sweeps.now", lambda: moment)
     assert begin(store, [cell()]) == "20261121-143052-aaaa"
     assert begin(store, [cell()]) == "20261121-143052-bbbb"
-
-
-def test_a_failing_plan_leaves_no_half_sweep(store, cell, begin):
-    def plan():
-        yield cell()
-        raise RuntimeError("no more")
-
-    with pytest.raises(RuntimeError):
-        begin(store, plan())
-    assert store.sweeps() == []
 
 
 def test_finishing(store, cell, begin):
@@ -156,17 +140,13 @@ def test_text_that_databases_refuse_is_stored_all_the_same(store, cell, environm
         assert reader.find_sweep(sweep).label == "a\ufffdb"
 
 
-CEILINGS = {"copy_bytes_per_s": 4e12, "flops_per_s": {"bfloat16": 7e14}}
-
-
 def test_the_newest_of_each_counts(store, environment):
     here = store.add_environment(environment(), {})
     assert store.calibration(here) is None
-    store.add_calibration(here, "GPU-1", ceilings={"copy_bytes_per_s": 1.0})
-    store.add_calibration(here, "GPU-2", ceilings=CEILINGS)
+    for copy in (1.0, 4e12):
+        store.add_calibration(here, "GPU-1", ceilings={"copy_bytes_per_s": copy})
     store.add_calibration(here, None, noise={"trials": 5})
     found = store.calibration(here)
-    assert (found["ceilings"], found["noise"], found["gpu_uuid"]) == (CEILINGS, {"trials": 5}, None)
-    assert found["measured_at"].tzinfo is not None
-    other = store.add_environment(environment(torch_version="2.11.0"), {})
-    assert store.calibration(other) is None
+    assert found.pop("measured_at").tzinfo is not None
+    assert found == {"ceilings": {"copy_bytes_per_s": 4e12}, "noise": {"trials": 5}, "gpu_uuid": None}
+    assert store.calibration(store.add_environment(environment(torch_version="2.11.0"), {})) is None
