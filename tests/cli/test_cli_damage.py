@@ -26,15 +26,12 @@ COMMANDS = {
 #: A statement, and what the line of `db check` about it holds.
 CORRUPTIONS = [
     ("UPDATE result SET status = 'fine'", "result.status is 'fine', not one of", "and 3 more"),
-    ("UPDATE sweep SET state = 'fine' WHERE id = '{last}'", "sweep.state is 'fine'", "id {last}"),
     ("UPDATE sweep SET started_at = '2026-13-45 99:00' WHERE id = '{last}'", "sweep.started_at", "not a time"),
     ("UPDATE trial SET latency_ms = 'fast' WHERE id = 2", "trial.latency_ms is fast, not a finite number", "id 2"),
-    ("UPDATE trial SET latency_ms = 9e999 WHERE id = 2", "trial.latency_ms is inf", "id 2"),
     ("UPDATE cell SET mode = NULL WHERE key = '{key}'", "cell.mode is NULL", "{key}"),
     ("UPDATE cell SET params = '{{}}' WHERE key = '{key}'", "cell.params does not describe a cell", "{key}"),
     ("UPDATE cell SET params = '[1' WHERE key = '{key}'", "cell.params is not JSON", "{key}"),
     ("UPDATE sweep SET host = '[]' WHERE id = '{last}'", "sweep.host is [], not a JSON object", "id {last}"),
-    ("UPDATE environment SET flags = 'none'", "environment.flags is not JSON", "environment id"),
     ("UPDATE sample SET data = 'text'", "sample.data is text, not a blob", "trial_id 1"),
 ]
 
@@ -85,12 +82,6 @@ def test_every_corruption_is_named_and_nothing_raises(damaged, effbench):
         for command, options in COMMANDS.items():
             done = effbench(command, *options)
             assert fine(done), (corruption, command, done)
-
-
-def test_a_site_of_a_damaged_database(damaged, effbench):
-    damaged("UPDATE result SET status = 'fine'")
-    done = effbench("report")
-    assert fine(done) and done.code == 2 and "effbench db check" in done.err
 
 
 def test_check_survives_what_it_does_not_foresee(damaged, effbench, monkeypatch):

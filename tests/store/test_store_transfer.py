@@ -192,16 +192,6 @@ def test_a_contradiction_is_named_and_nothing_is_written(source, tmp_path, targe
         assert whole.contents(target) == before
 
 
-def test_another_cell_at_the_same_place(source, target):
-    take(source, target)
-    with Store.open(source, mode="write") as here, Store.open(target, mode="write") as there:
-        last = here.find_sweep("last").id
-        here.extend_sweep(last, whole.cells()[2:3])
-        there.extend_sweep(last, whole.cells()[3:4])
-    arrival = take(source, target)[-1]
-    assert arrival.outcome == "refused" and "position" in arrival.reason
-
-
 def test_a_database_of_another_version(source, target):
     sql(source, "UPDATE alembic_version SET version_num = '0005'")
     with pytest.raises(SchemaError, match="has schema 0005, this effbench reads"):
