@@ -10,7 +10,8 @@ import os
 import shlex
 import sqlite3
 import urllib.parse
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,23 @@ def connect(url: sa.URL, *, write: bool, create: bool = False, untrusted: bool =
     if url.get_backend_name() == "sqlite":
         return _sqlite_engine(url, write, create, untrusted)
     return _server_engine(url, write)
+
+
+@contextmanager
+def connected(url: str | os.PathLike[str], *, write: bool = False, untrusted: bool = False) -> Iterator[sa.Connection]:
+    """Yield a connection to an existing database in one transaction that sees one moment."""
+    parsed = parse_url(url)
+    engine = connect(parsed, write=write, untrusted=untrusted)
+    options: dict[str, Any] = {WRITE_OPTION: write}
+    if engine.dialect.name == "postgresql":  # SQLite's transactions see one moment anyway
+        options["isolation_level"] = "REPEATABLE READ"
+    try:
+        with engine.execution_options(**options).begin() as connection:
+            yield connection
+    except (exc.SQLAlchemyError, sqlite3.Error) as error:
+        raise explain(error, describe(parsed)) from error
+    finally:
+        engine.dispose()
 
 
 def insert(connection: sa.Connection, table: sa.Table) -> Any:

@@ -8,12 +8,10 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import exc
 
 from effbench.store import connect, schema
 from effbench.store.schema import HEAD_REVISION, METADATA, RESULT, SWEEP
@@ -41,12 +39,12 @@ def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
 
     Raises StoreError for a missing or foreign database, SchemaError for one that cannot be upgraded.
     """
-    with _connected(url, write=True) as (connection, name):
+    with connect.connected(url, write=True) as connection:
         before = connect.revision(connection)
         if before is None:
             schema.make(connection)
         elif before not in schema.REVISIONS:
-            connect.require_head(before, name)
+            connect.require_head(before, connect.name_of(connection))
         elif before != HEAD_REVISION:
             from alembic import command
 
@@ -62,7 +60,7 @@ def check(url: str | os.PathLike[str]) -> list[str]:
     Checks the file's structure, foreign keys, every row (`soundness`), and whether results follow from their trials.
     Raises StoreError and SchemaError as opening it does.
     """
-    with _connected(url, write=False) as (connection, name):
+    with connect.connected(url) as connection:
         references = []
         if connection.dialect.name == "sqlite":  # PostgreSQL lets neither break
             lines = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
@@ -73,26 +71,11 @@ def check(url: str | os.PathLike[str]) -> list[str]:
             references = [f"{n} rows of {table} refer to missing rows of {to}" for (table, to), n in broken.items()]
         current = connect.revision(connection)
         if current is None:
-            return [f"{name} is empty"]
-        connect.require_head(current, name)
+            return [f"{connect.name_of(connection)} is empty"]
+        connect.require_head(current, connect.name_of(connection))
         faults = [line for table in METADATA.sorted_tables for line in _faulty_rows(connection, table)]
         # nothing can be derived from values of the wrong type
         return [*references, *(faults or _wrong_results(connection))]
-
-
-@contextmanager
-def _connected(url: str | os.PathLike[str], *, write: bool) -> Iterator[tuple[sa.Connection, str]]:
-    """Yield a connection in one transaction, and the database for a person."""
-    parsed = connect.parse_url(url)
-    name = connect.describe(parsed)
-    engine = connect.connect(parsed, write=write)
-    try:
-        with engine.execution_options(**{connect.WRITE_OPTION: write}).begin() as connection:
-            yield connection, name
-    except exc.SQLAlchemyError as error:
-        raise connect.explain(error, name) from error
-    finally:
-        engine.dispose()
 
 
 def _faulty_rows(connection: sa.Connection, table: sa.Table) -> Iterator[str]:

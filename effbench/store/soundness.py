@@ -94,8 +94,7 @@ def _typed(column: sa.Column, value: Any) -> Any:
         return _time(value)
     if isinstance(kind, sa.LargeBinary):
         value = bytes(value) if isinstance(value, memoryview) else value
-        _require(isinstance(value, bytes), value, "a blob")
-        _require(len(value) <= BLOB_LIMIT, len(value), f"at most {BLOB_LIMIT} bytes")
+        _require(isinstance(value, bytes) and len(value) <= BLOB_LIMIT, value, f"a blob of at most {BLOB_LIMIT} bytes")
         return value
     if isinstance(kind, sa.Boolean):
         _require(value in (0, 1), value, "true or false")
@@ -108,8 +107,7 @@ def _typed(column: sa.Column, value: Any) -> Any:
     if isinstance(kind, sa.Double):
         _require(isinstance(value, int | float) and math.isfinite(value), value, "a finite number")
         return float(value)
-    _require(isinstance(value, str), value, "text")
-    _require(len(value) <= TEXT_LIMIT, len(value), f"at most {TEXT_LIMIT} characters")
+    _require(isinstance(value, str) and len(value) <= TEXT_LIMIT, value, f"text of at most {TEXT_LIMIT} characters")
     choices = CHOICES.get(f"{column.table.name}.{column.name}")
     _require(choices is None or value in choices, repr(value), f"one of {', '.join(choices or ())}")
     return scalar(value)

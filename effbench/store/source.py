@@ -80,22 +80,14 @@ def opened(url: str) -> Iterator[Source]:
             url = f"{stack.enter_context(tempfile.TemporaryDirectory(prefix='effbench-'))}/standard input"
             with Path(url).open("wb") as file:
                 shutil.copyfileobj(sys.stdin.buffer, file)
-        parsed = connect.parse_url(url)
-        name = connect.describe(parsed)
-        engine = connect.connect(parsed, write=False, untrusted=True)
-        stack.callback(engine.dispose)
-        try:
-            connection = stack.enter_context(engine.connect())
-            if connection.dialect.name == "sqlite":
-                _make_safe(connection, name)
-            else:  # SQLite's transactions see one moment anyway
-                connection = connection.execution_options(isolation_level="REPEATABLE READ")
-            current = connect.revision(connection)
-            if current is None:
-                raise StoreError(f"{name} is empty")
-            connect.require_head(current, name)
-        except (exc.SQLAlchemyError, sqlite3.Error) as error:
-            raise connect.explain(error, name) from error
+        connection = stack.enter_context(connect.connected(url, untrusted=True))
+        name = connect.name_of(connection)
+        if connection.dialect.name == "sqlite":
+            _make_safe(connection, name)
+        current = connect.revision(connection)
+        if current is None:
+            raise StoreError(f"{name} is empty")
+        connect.require_head(current, name)
         yield Source(connection, name)
 
 

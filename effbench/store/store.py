@@ -111,7 +111,6 @@ class Store:
     add_environment = in_transaction(sweeps.add_environment, write=True)
     add_calibration = in_transaction(sweeps.add_calibration, write=True)
     sweeps = in_transaction(sweeps.sweeps)
-    recorded = in_transaction(trials.recorded)
     history = in_transaction(trials.history)
     samples = in_transaction(trials.samples)
     results = in_transaction(trials.results)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from effbench.cell import Status, Trial
+from effbench.cell import Trial
 from effbench.errors import StoreError
 from effbench.store.schema import CELL, PLANNED, RESULT, RESULTS, SAMPLE, TRIAL
 from effbench.store.summary import last_attempts, summarise
@@ -57,16 +57,6 @@ def _refused(connection: sa.Connection, row: dict[str, Any], error: exc.Integrit
     if connection.scalar(sa.select(PLANNED.c.position).where(*place)) is None:
         return StoreError(f"{what}: the cell is not planned in sweep {row['sweep_id']}")
     return StoreError(f"{what}: unknown environment {row['environment_id']}")
-
-
-def recorded(connection: sa.Connection, sweep_id: str, environment_id: str) -> dict[tuple[str, int], Status]:
-    """Return (cell key, round) of every trial in the sweep and environment, with the status of its last attempt."""
-    query = (
-        sa.select(TRIAL.c.cell_key, TRIAL.c.round, TRIAL.c.status)
-        .where(TRIAL.c.sweep_id == sweep_id, TRIAL.c.environment_id == environment_id)
-        .order_by(TRIAL.c.attempt)
-    )
-    return {(row.cell_key, row.round): Status(row.status) for row in connection.execute(query)}
 
 
 def history(connection: sa.Connection, sweep_id: str, environment_id: str) -> dict[str, list[Trial]]:

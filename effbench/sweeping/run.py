@@ -310,7 +310,7 @@ def changes(store: Store, info: Any, pools: Pools) -> Iterator[str]:
         of = f" of {interpreter}" if len(pools) > 1 else ""
         before, now = recorded.get(pool.environment.id), interpreter.facts()
         # an environment that was planned, but has no trial, has not changed
-        known = before is not None if recorded else bool(store.recorded(info.id, pool.environment.id))
+        known = before is not None if recorded else bool(store.history(info.id, pool.environment.id))
         if not known:
             yield f"hardware or software{of} differs from that of the recorded trials: all cells run anew here"
         elif before and before["git_description"] != now["git_description"]:
