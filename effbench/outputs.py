@@ -28,9 +28,8 @@ _HEAD = 20_000
 def output(path: Path, names: set[str], *, database: str | None = None, force: bool = False) -> Iterator[IO[bytes]]:
     """Yield a stream that becomes the file at `path` once it is complete; `.gz` compresses.
 
-    An existing file must have much the same `names` (see `names_in`), unless `force`. `database` is the path of the
-    database in use. Pipes and devices are written directly. Raises UsageError for a file that must not be replaced or
-    cannot be written.
+    An existing file must have much the same `names` (see `names_in`), unless `force`. `database` is the one in use.
+    Pipes and devices are written directly. Raises UsageError for a file that must not be replaced or written.
     """
     try:
         refuse_database(path, database)
@@ -54,10 +53,8 @@ def output(path: Path, names: set[str], *, database: str | None = None, force: b
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a stream whose file replaces the one at `path` in one step; after an error that one is unchanged.
-
-    Raises UsageError if `path` is a SQLite database, OSError if it cannot be written.
-    """
+    """Yield a stream whose file replaces the one at `path` in one step; after an error that one is unchanged. Raises
+    UsageError if `path` is a SQLite database, OSError if it cannot be written."""
     refuse_database(path)
     part = path.with_name(f".{path.name[:40]}-{os.getpid()}.part")
     try:
@@ -90,18 +87,13 @@ def _is_export(head: bytes) -> bool:
 
 
 def require_folder(folder: Path, is_ours: Callable[[Path], bool], force: bool) -> None:
-    """Raise UsageError if `folder` has content and is not ours, unless `force`.
-
-    A README.md and hidden files do not count: they keep an empty folder in a repository.
-    """
+    """Raise UsageError if `folder` has content besides a README.md and hidden files and is not ours, unless `force`."""
     if force or is_ours(folder):
         return
     with suppress(OSError):  # no folder yet, or one that cannot be written either
         if any(entry.name != "README.md" and not entry.name.startswith(".") for entry in folder.iterdir()):
-            raise UsageError(
-                f"{folder} is not empty and not an earlier output of this command; name another folder with --out, or "
-                "write into it with --force"
-            )
+            hint = "name another folder with --out or use --force"
+            raise UsageError(f"{folder} is not empty and not an earlier output of this command; {hint}")
 
 
 def is_special(path: Path) -> bool:

@@ -1,7 +1,4 @@
-"""What people and experiments decided about measured sweeps: baselines, acknowledged changes, verdicts on claims.
-
-Every function takes a connection.
-"""
+"""What people and experiments decided about measured sweeps: baselines, acknowledged changes, verdicts on claims."""
 
 from __future__ import annotations
 
@@ -50,10 +47,8 @@ class BaselineInfo:
 
 
 def set_baseline(connection: sa.Connection, name: str, sweep_id: str, note: str | None = None) -> list[str]:
-    """Name the sweep a baseline on all hardware that it has trials on, which is returned.
-
-    Raises UsageError for a name that could be mistaken, NothingFoundError for a sweep without trials.
-    """
+    """Name the sweep a baseline on all hardware that it has trials on, which is returned. Raises UsageError for a name
+    that could be mistaken, NothingFoundError for a sweep without trials."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.+@/-]*", name):
         raise UsageError(f"{name!r} cannot name a baseline: use letters, digits and . _ - + @ / (as main or v1.2)")
     if name == "last" or re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", name):
@@ -84,10 +79,7 @@ def baselines(connection: sa.Connection, name: str | None = None) -> list[Baseli
 
 
 def remove_baseline(connection: sa.Connection, name: str, hardware: str | None = None) -> list[BaselineInfo]:
-    """Forget the name (on this hardware, None: on all); the sweeps stay. Return what was removed.
-
-    Raises NothingFoundError if it is not set there.
-    """
+    """Forget the name on this hardware (None: on all) and return what was removed. Raises NothingFoundError."""
     known = baselines(connection, name)
     found = [baseline for baseline in known if hardware in (None, baseline.hardware)]
     if not found:

@@ -61,10 +61,7 @@ def any_text(connection: sa.Connection) -> None:
 
 
 def sound_row(table: sa.Table, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a `raw` row with the types of their columns.
-
-    Raises ValueError for the first fault; its message begins with `table.column`.
-    """
+    """Return a `raw` row with the types of its columns. Raises ValueError for the first fault."""
     row = {name: sound_value(table.c[name], value) for name, value in values.items()}
     rules = _RULES.get(table.name, lambda row: iter(()))
     try:

@@ -44,12 +44,10 @@ def in_transaction(
 class Store:
     """A results database: SQLite by default, PostgreSQL the same.
 
-    One Store belongs to one process: open it after a fork, never carry it across one. Within the process every method
-    may be called from any thread; writes are serialised, reads run next to them. Several processes may write to one
-    database at the same time: each waits for the other's transaction (30 s on SQLite, then StoreError). What a method
-    has returned from is committed. Every method raises StoreError where the database fails.
-
-    The queries are functions of this package that take a connection, so that several can share a transaction.
+    One Store belongs to one process: open it after a fork. Every method may be called from any thread, is one
+    transaction, and raises StoreError if the database fails. Several processes may write to one database: each waits
+    for the other's transaction (on SQLite 30 s, then StoreError). The queries are functions of this package that take a
+    connection, so that several can share a transaction.
     """
 
     def __init__(self, engine: sa.Engine, name: str, writable: bool) -> None:
@@ -61,10 +59,9 @@ class Store:
 
     @classmethod
     def open(cls, url: str | os.PathLike[str], *, mode: Literal["read", "write"] = "read") -> Self:
-        """Open the database at `url`: a SQLAlchemy URL or the path of a SQLite file.
+        """Open the database at `url`, a SQLAlchemy URL or the path of a SQLite file; "write" makes what is missing.
 
-        "write" makes a missing SQLite file, its folder and the schema of an empty database; "read" changes nothing,
-        and works where it may not write. Raises StoreError for what cannot be opened, SchemaError for another schema.
+        Raises StoreError for what cannot be opened, SchemaError for another schema.
         """
         if mode not in ("read", "write"):
             raise ValueError(f"mode must be 'read' or 'write', not {mode!r}")
@@ -164,11 +161,9 @@ class Store:
         return opened is not None and connect.identity(file) != opened
 
     def rescue(self, suffix: str) -> Path:
-        """Save all that a moved, deleted or replaced database holds in a new file, and return its path.
-
-        It is next to the old path, or in a new temporary folder. Raises StoreError if neither can be written.
-        """
-        file: Path = self._engine.get_execution_options()[connect.FILE_OPTION][0]
+        """Save all that a moved, deleted or replaced database holds in a new file next to the old path, or in a new
+        temporary folder; return its path. Raises StoreError if neither can be written."""
+        file = self._engine.get_execution_options()[connect.FILE_OPTION][0]
         name = f"{file.stem}.recovered-{suffix}.db"
         with self._lock, self._engine.connect() as connection:
             try:

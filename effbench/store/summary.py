@@ -1,7 +1,4 @@
-"""The summary of a cell over its trials in one sweep and one environment.
-
-Pure: trials in, a row of `result` out. The store writes it and can rebuild it at any time.
-"""
+"""The summary of a cell over its trials in one sweep and one environment: trials in, a row of `result` out."""
 
 from __future__ import annotations
 
@@ -49,10 +46,8 @@ def summarise(
     """Return the row of `result`, without its keys, for the trials of one cell in one sweep and environment.
 
     `bs` is the cell's batch size, of a stream the mean one. `baseline` holds the trials of the cell that differs only
-    in its mode, in the same sweep and environment; it is empty if the sweep has no baseline. With `is_baseline` the
-    cell is its own. `trials` in the row counts the rounds that the figures rest on. A failed cell has no figures but
-    those that explain it (`rel_error` and Dynamo's counters). None means "does not apply". Raises ValueError without
-    trials.
+    in its mode; with `is_baseline` the cell is its own. `trials` in the row counts the rounds that the figures rest on.
+    A failed cell has no figures but those that explain it. Raises ValueError without trials.
     """
     trials = list(trials)
     kept = counted(trials)

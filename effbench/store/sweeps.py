@@ -25,10 +25,9 @@ CLOCK_SKEW = dt.timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class SweepInfo:
-    """A sweep with its counts: planned cells, recorded trials (all attempts), results (cell × environment) by status.
+    """A sweep, with its planned cells, recorded trials (all attempts) and results by status counted. Times are UTC.
 
-    Times are aware UTC. A sweep that is stored as running is `interrupted` here if its process was on this host and has
-    ended. `imported_at` is set for a sweep that an import wrote or changed (docs/transfer.md, Trust model).
+    One that is stored as running is `interrupted` here if its process has ended. `imported_at` is set by an import.
     """
 
     id: str
@@ -84,8 +83,7 @@ def sweeps(connection: sa.Connection, sweep_id: str | None = None) -> list[Sweep
 def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
     """Return the sweep that `ref` means: `last`, an id, a name (its newest), or the unique start of an id.
 
-    A sweep that starts in the future is never `last`, and the newest of its name only if no other has that name.
-    Raises NothingFoundError that names what exists.
+    A sweep that starts in the future counts as the oldest and is never `last`. Raises NothingFoundError, UsageError.
     """
     query = sa.select(SWEEP.c.id, SWEEP.c.name, SWEEP.c.started_at)
     rows = connection.execute(query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())).all()
@@ -93,10 +91,7 @@ def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
 
 
 def resolve(ref: str, rows: Sequence[tuple[str, str | None, dt.datetime]], database: str) -> str:
-    """Return the id that `ref` means among sweeps (id, name, start), newest first.
-
-    Raises NothingFoundError, UsageError for the start of several ids.
-    """
+    """Return the id that `ref` means (see `find_sweep`) among sweeps (id, name, start), newest first."""
     if not rows:
         raise NothingFoundError(f"{database} holds no sweep yet; `effbench -m model=mlp mode=eager,default` runs one")
     names = {sweep_id: name for sweep_id, name, _ in sorted(rows, key=lambda row: starts_in_future(row[2]))}
@@ -137,20 +132,16 @@ def begin_sweep(
     cell_overrides: Mapping[str, list[str]] | None = None,
     **facts: Any,
 ) -> str:
-    """Store a sweep in state `running` with its planned cells; return its id.
+    """Store a sweep in state `running` with its planned cells; return its id, which starts with the time (UTC).
 
-    `facts`: the other columns of `sweep`. `cell_overrides`: cell key -> the overrides that plan the cell again. The
-    id starts with the time (UTC), so ids sort by it: `20261121-143052-7f3a`. A cell that is planned twice counts once,
-    at its first position.
+    `facts`: the other columns of `sweep`. `cell_overrides`: cell key -> the overrides that plan the cell again.
     """
     started = now()
     values = {"state": "running", "started_at": started, **{name: scalar(value) for name, value in facts.items()}}
-    while True:
-        sweep_id = f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-        new = insert(connection, SWEEP).values(id=sweep_id, **values).on_conflict_do_nothing()
-        # not its rowcount: PostgreSQL's driver does not return one
-        if connection.scalar(new.returning(SWEEP.c.id)) is not None:
-            break
+    sweep_id = None
+    while sweep_id is None:  # the id is taken; PostgreSQL's driver returns no rowcount
+        new = insert(connection, SWEEP).values(id=f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}", **values)
+        sweep_id = connection.scalar(new.on_conflict_do_nothing().returning(SWEEP.c.id))
     extend_sweep(connection, sweep_id, plan, cell_overrides)
     return sweep_id
 
@@ -164,7 +155,7 @@ def extend_sweep(
     """Plan further cells after those of the sweep; cells that are planned already keep their place."""
     lock(connection, sweep_id)
     planned = sa.select(PLANNED.c.cell_key, PLANNED.c.position).where(PLANNED.c.sweep_id == sweep_id)
-    known = {row.cell_key: row.position for row in connection.execute(planned)}
+    known = dict(connection.execute(planned).all())
     rows = {cell.key: cell_row(cell) for cell in cells if cell.key not in known}
     places = [
         {"sweep_id": sweep_id, "cell_key": key, "position": position, "overrides": (cell_overrides or {}).get(key)}
@@ -197,17 +188,14 @@ def note_environments(connection: sa.Connection, sweep_id: str, facts: dict[str,
 
 
 def finish_sweep(connection: sa.Connection, sweep_id: str, state: str) -> None:
-    """Set the state (completed, interrupted, failed) and the time of the end.
-
-    `running` takes the end back: this process runs the sweep now, as `host["process"]` records.
-    """
+    """Set the state and the time of the end; `running` takes the end back, because this process runs the sweep now."""
     if state not in STATES:
         raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")
     lock(connection, sweep_id)
-    values: dict[str, Any] = {"state": state, "finished_at": None if state == "running" else now()}
+    values: dict[str, Any] = {"state": state, "finished_at": now()}
     if state == "running":
-        host = connection.execute(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id)).scalar_one()
-        values["host"] = {**host, "process": liveness.identity()}
+        host = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id))
+        values = {"state": state, "finished_at": None, "host": {**host, "process": liveness.identity()}}
     connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(**values))
 
 
@@ -242,10 +230,8 @@ def add_calibration(
 
 
 def calibration(connection: sa.Connection, environment_id: str) -> dict[str, Any] | None:
-    """Return the environment's newest `ceilings` and newest `noise`, each None if never measured; None without both.
-
-    `measured_at` and `gpu_uuid` are those of the newest row.
-    """
+    """Return the environment's newest `ceilings` and newest `noise`, with time and GPU of the newest row; None if
+    neither was measured."""
     query = sa.select(CALIBRATION).where(CALIBRATION.c.environment_id == environment_id)
     # by time, not by id: an older one may have been imported since
     newest_first = query.order_by(CALIBRATION.c.measured_at.desc(), CALIBRATION.c.id.desc())

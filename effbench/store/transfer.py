@@ -81,9 +81,8 @@ def copy(
 ) -> Iterator[Arrival]:
     """Copy these sweeps, one transaction each; yield what became of each.
 
-    With `baselines` also the baselines and acknowledgements that belong to the sweeps; one that is there already is
-    never changed. A sweep that is damaged or contradicts `target` is refused, and the next one follows. Passwords in
-    URLs are masked. Raises StoreError if a database fails.
+    With `baselines` also their baselines and acknowledgements, if these are not set in `target` yet. A sweep that is
+    damaged or contradicts `target` is refused, and the next one follows. Raises StoreError if a database fails.
     """
     for sweep_id in sweep_ids:
         arrival = Arrival(one_line(sweep_id, 64))
@@ -216,7 +215,7 @@ class _Copy:
 
 
 def write_file(source: Source, sweep_ids: Sequence[str], path: Path, *, samples: bool = True) -> None:
-    """Write whole sweeps, with their baselines and acknowledgements, into a new, compact SQLite file.
+    """Write whole sweeps, with baselines and acknowledgements, into a new, compact SQLite file.
 
     Raises RefusedError for the first sweep that is damaged.
     """

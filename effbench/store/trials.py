@@ -75,8 +75,7 @@ def trials(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:
 
 
 def samples(connection: sa.Connection, trial_id: int) -> dict[str, np.ndarray]:
-    """Return timer -> float32 array of the trial's raw samples in order, at most 5,000; in ms unless the name has a
-    unit."""
+    """Return timer -> float32 array of the trial's raw samples, at most 5,000; in ms unless the name has a unit."""
     query = sa.select(SAMPLE).where(SAMPLE.c.trial_id == trial_id).order_by(SAMPLE.c.timer)
     return {row.timer: decode_samples(row.codec, row.data, row.stored) for row in connection.execute(query)}
 
@@ -156,26 +155,18 @@ def rebuild_results(
 
 
 def results(connection: sa.Connection, sweep_id: str | None = None) -> list[dict[str, Any]]:
-    """Return rows of the view `results` of one sweep or of all: oldest sweep first, then in the order of the plan.
-
-    `params` is a dict, `started_at` an aware UTC datetime.
-    """
-    query = (
-        sa.select(RESULTS)
-        .join(PLANNED, sa.and_(PLANNED.c.sweep_id == RESULTS.c.sweep_id, PLANNED.c.cell_key == RESULTS.c.cell_key))
-        .order_by(RESULTS.c.started_at, RESULTS.c.sweep_id, PLANNED.c.position, RESULTS.c.environment_id)
-    )
+    """Return rows of the view `results` of one sweep or of all: oldest sweep first, then in the order of the plan."""
+    place = sa.and_(PLANNED.c.sweep_id == RESULTS.c.sweep_id, PLANNED.c.cell_key == RESULTS.c.cell_key)
+    query = sa.select(RESULTS).join(PLANNED, place)
     if sweep_id is not None:
         query = query.where(RESULTS.c.sweep_id == sweep_id)
-    return [dict(row) for row in connection.execute(query).mappings()]
+    order = (RESULTS.c.started_at, RESULTS.c.sweep_id, PLANNED.c.position, RESULTS.c.environment_id)
+    return [dict(row) for row in connection.execute(query.order_by(*order)).mappings()]
 
 
 def results_frame(connection: sa.Connection, sweep_id: str | None = None) -> pd.DataFrame:
-    """Return `results` as a DataFrame with the view's columns in order, also when it is empty.
-
-    Its types do not depend on its content: figures, also counts, are float64 with NaN for NULL (`bs` and `trials`
-    int64), `started_at` is UTC, `params` dicts.
-    """
+    """Return `results` as a DataFrame. Its types do not depend on its content: figures, also counts, are float64 with
+    NaN for NULL (`bs` and `trials` int64), `started_at` is UTC, `params` dicts."""
     import pandas as pd
 
     frame = pd.DataFrame(results(connection, sweep_id), columns=list(RESULTS.columns.keys()), dtype="object")

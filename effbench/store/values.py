@@ -97,8 +97,7 @@ def trial_of(row: dict[str, Any]) -> Trial:
 
 
 def encode_samples(values: Sequence[float]) -> tuple[int, bytes]:
-    """Return how many of `values` are stored, and their blob. Beyond `SAMPLE_LIMIT` they are thinned evenly, in order,
-    with the first and the last."""
+    """Return how many of `values` are stored, and their blob. More than `SAMPLE_LIMIT` are thinned evenly, in order."""
     import numpy as np
 
     # a missing value stays in its place as NaN: order and spacing matter
@@ -110,8 +109,7 @@ def encode_samples(values: Sequence[float]) -> tuple[int, bytes]:
 
 
 def decode_samples(codec: str, data: bytes, stored: int) -> np.ndarray:
-    """Return the float32 samples of a blob, of which no more than `stored` are inflated. Raises StoreError for an
-    unknown codec or a damaged blob."""
+    """Return the `stored` float32 samples of a blob, and inflate no more. Raises StoreError if it is damaged."""
     import numpy as np
 
     if codec != CODEC:
