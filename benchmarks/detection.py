@@ -36,7 +36,7 @@ import numpy as np
 import tables
 from scipy import stats
 
-from effbench.comparison.settings import read
+from effbench.comparison.limits import read
 from effbench.comparison.verdicts import Change, Pair, Verdict, judge
 from effbench.stats.changepoints import find_all
 from effbench.stats.significance import LEAST_PAIRS, compare_pairs, confirms, noise_threshold
@@ -55,7 +55,7 @@ SCREENED, AGAIN, CONFIRMED, WITH_HISTORY = (
 )
 PEERS = ("TorchBench 7 %", "pyperf t-test", "asv U test, × 1.1", "Conbench z = 5")
 RULES = (SCREENED, AGAIN, CONFIRMED, WITH_HISTORY, *PEERS)
-LIMITS = replace(read(), metrics=(*FIGURES, *CONSTANT))
+LIMITS = replace(read(), metrics=[*FIGURES, *CONSTANT])
 #: How a slowed cell is made: of which kind, with which spread of which figures, and what is slowed.
 SLOWED = {
     "GPU-bound, as recorded": ("GPU-bound", None, (), TIMES),

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from effbench.comparison.limits import Limits
 from effbench.comparison.sides import (
-    ABOUT,
     BY_ENVIRONMENT,
-    MOST_NAMES,
     Side,
     chosen_on,
     differences,
     load,
     matching,
+    names_of,
     on_one_machine,
     pairs_of,
     parameter_names,
     split,
 )
-from effbench.comparison.verdicts import IN_NOISE, NOT_BEFORE, NOT_NOW, ORDER, Change, Pair, Verdict, judge
+from effbench.comparison.verdicts import NOT_BEFORE, NOT_NOW, ORDER, Change, Pair, Verdict, judge
 from effbench.errors import NothingFoundError, UsageError
-from effbench.labels import flatten, mode_order, row_names
+from effbench.labels import mode_order
 from effbench.metrics import METRICS
 from effbench.stats.intervals import LogEstimate, mean_of_estimates
 from effbench.stats.significance import noise_threshold
@@ -71,6 +69,11 @@ class Compared:
         found = Counter(change.verdict for change in self.changes)
         return {verdict: found[verdict] for verdict in ORDER if found[verdict]}
 
+    @property
+    def failing(self) -> list[Change]:
+        """The rows that make a check fail, what matters most first."""
+        return [change for change in self.changes if change.gates]
+
 
 def compare_sweeps(
     store: Store,
@@ -89,16 +92,10 @@ def compare_sweeps(
     """
     if before.id == after.id:
         raise UsageError(f"both sides are sweep {before.id}: there is nothing to compare it with")
-    old, new = chosen_on([load(store, info) for info in (before, after)], on, across)
-    old, new = on_one_machine(old, new, across)
+    old, new = on_one_machine(*chosen_on([load(store, info) for info in (before, after)], on), across)
     threshold = noise_thresholds(store, before, after, (old, new), limits.metrics)
     compared = finish(old, new, limits, across, threshold, only=only)
     compared.notes += unfinished(old, new)
-    if held := sum(IN_NOISE in (change.reason or "") for change in compared.changes):
-        line = f"named {before.name}" if before.name else "without a name"
-        compared.notes.append(
-            f"{held} row{'s' * (held != 1)} changed beyond the floor, but {IN_NOISE} of the earlier sweeps {line}"
-        )
     return compared
 
 
@@ -124,8 +121,6 @@ def compare_parts(
     old, new = replace(parts[old_name], title=f"{by}={old_name}"), replace(parts[new_name], title=f"{by}={new_name}")
     across = ("hardware",) if by == "gpu_name" else ()
     compared = finish(old, new, limits, across, interleaved=True, only=only, by=by)
-    if by not in BY_ENVIRONMENT:
-        omit_one_sided(compared)
     if by == "mode":
         # cells of one side alone are of its mode, and get no line of their own
         lines = [line for line in compared.modes if line.cells] or compared.modes[:1]
@@ -134,35 +129,38 @@ def compare_parts(
     if others := [name for name in parts if name not in (old_name, new_name)]:
         compared.notes.append(f"not compared here: {by}={', '.join(others)}")
     if by not in BY_ENVIRONMENT:
+        omit_one_sided(compared)
         known = parameter_names(whole.cells, by)
-        if lacking := [name for key, name in names_of(whole, whole).items() if key not in known]:
-            few = ", ".join(lacking[:MOST_NAMES]) + (", …" if len(lacking) > MOST_NAMES else "")
-            many = len(lacking) > 1
-            compared.notes.append(f"{len(lacking)} cell{'s have' if many else ' has'} no {by} and "
-                                  f"{'are' if many else 'is'} omitted: {few}")  # fmt: skip
+        if lacking := [name for key, name in names_of(whole.cells).items() if key not in known]:
+            compared.notes.append(f"omitted, as they have no {by}: {', '.join(lacking)}")
     return compared
 
 
 def find(store: Store, reference: str, on: str | None = None) -> SweepInfo:
     """Return a sweep by id or name, or the sweep of a baseline with this name."""
     named = [one for one in store.baselines() if one.name == reference]
-    if on is not None:
-        wanted = matching(on, (one.hardware for one in named))
-        named = [one for one in named if one.hardware in wanted] or named  # it may name an interpreter
-    if len(named) > 1:
-        there = ", ".join(one.hardware for one in named)
-        raise UsageError(f"baseline {reference!r} is set on {there}: choose one with --on, or give the sweep's id")
-    return store.find_sweep(existing(named[0]).sweep_id if named else reference)
+    return store.find_sweep(one_baseline(named, on).sweep_id if named else reference)
 
 
-def existing(baseline: BaselineInfo) -> BaselineInfo:
-    """Raise NothingFoundError if its sweep has been deleted."""
-    if baseline.started_at is None:
-        raise NothingFoundError(
-            f"baseline {baseline.name!r} is sweep {baseline.sweep_id}, which is gone from this database; set another: "
-            f"effbench baseline set {baseline.name} SWEEP"
-        )
-    return baseline
+def one_baseline(known: Sequence[BaselineInfo], on: str | None, hardware: Collection[str] = ()) -> BaselineInfo:
+    """Return the one of these baselines of one name that is set on the `hardware` (empty: on any) and fits `on`, which
+    may also name an interpreter. Raises NothingFoundError if there is none, UsageError if there are several."""
+    name = known[0].name
+    # among all known hardware: an L4 without a baseline is no L40S
+    asked = matching(on, [*hardware, *(one.hardware for one in known)]) if on is not None else []
+    fitting = [one for one in known if one.hardware in (hardware or [one.hardware])]
+    fitting = [one for one in fitting if one.hardware in (asked or [one.hardware])]
+    there = ", ".join(one.hardware for one in fitting or known)
+    if not fitting:
+        ran = f"; the sweep ran on {', '.join(hardware)}" if hardware else ""
+        raise NothingFoundError(f"baseline {name!r} is set on {there}, not on {', '.join(asked or hardware)}{ran}; "
+                                f"set one there: effbench baseline set {name} SWEEP")  # fmt: skip
+    if len(fitting) > 1:
+        raise UsageError(f"baseline {name!r} is set on {there}: choose one with --on")
+    if fitting[0].started_at is None:
+        raise NothingFoundError(f"baseline {name!r} is sweep {fitting[0].sweep_id}, which is gone from this database; "
+                                f"set another: effbench baseline set {name} SWEEP")  # fmt: skip
+    return fitting[0]
 
 
 def finish(
@@ -172,7 +170,7 @@ def finish(
 ) -> Compared:  # fmt: skip
     """Return every verdict on two sides; `by`: the parameter in which they differ. Raises as `compare_sweeps`."""
     old, new = on_one_machine(old, new, across)
-    pairs = pairs_of(old, new, names_of(old, new, by), across)
+    pairs = pairs_of(old, new, across, by)
     wanted = {pair.key for pair in pairs if only is None or only(pair)}
     if not wanted:
         raise NothingFoundError(f"no cell of {old.title} or {new.title} is among those asked for")
@@ -228,51 +226,36 @@ def omit_one_sided(compared: Compared) -> None:
 
 def two_of(by: str, known: list[str], values: Sequence[str], title: str) -> tuple[str, str]:
     """Return the values to compare. Raises UsageError that lists the known ones."""
-    chosen = []
-    for value in values:
-        fitting = [name for name in known if name == value] or [name for name in known if value in name]
-        if len(fitting) != 1:
-            raise UsageError(f"{by}={value} means {len(fitting)} of the values in {title}: {', '.join(known)}")
-        chosen += fitting
-    known = chosen or known
-    if len(chosen) == 2 and chosen[0] == chosen[1]:
-        raise UsageError(f"both values are {by}={chosen[0]}: there is nothing to compare it with")
-    if len(known) != 2:
-        raise UsageError(f"{title} has {len(known)} value{'s' * (len(known) != 1)} of {by}, not two: {', '.join(known)}"
-                         + ("; choose with --values BEFORE AFTER" if len(known) > 2 else ""))  # fmt: skip
-    return known[0], known[1]
-
-
-def names_of(old: Side, new: Side, by: str | None = None) -> dict[str, str]:
-    """Return key -> a unique name for each cell of the two sides, without the parameter `by`."""
-    cells = {**new.cells, **old.cells}
-    rows = [dict(row) if by is None else without_parameter(row, by) for row in cells.values()]
-    return dict(zip(cells, row_names(rows), strict=True))
-
-
-def without_parameter(row: Mapping[str, Any], by: str) -> dict[str, Any]:
-    params = {name: v for name, v in flatten(row["params"]).items() if name != by and not name.startswith(f"{by}.")}
-    return {**row, "params": params, **({by: None} if by in ABOUT else {})}
+    chosen = list(known)
+    if values:
+        fitting = [[name for name in known if name == value] or [n for n in known if value in n] for value in values]
+        if any(len(names) != 1 for names in fitting):
+            raise UsageError(f"--values {' '.join(values)}: each must name one of {', '.join(known)}")
+        chosen = list(dict.fromkeys(name for names in fitting for name in names))
+    if len(chosen) != 2:
+        raise UsageError(f"{title} has {len(chosen)} value{'s' * (len(chosen) != 1)} of {by}, not two: "
+                         f"{', '.join(chosen)}; choose with --values BEFORE AFTER")  # fmt: skip
+    return chosen[0], chosen[1]
 
 
 def mode_changes(changes: Sequence[Change], limits: Limits) -> list[ModeChange]:
     """Return a line for each phase and mode and each of latency and period that some cell has on both sides; one
     without a ratio if none has. Empty if neither is compared."""
     timed = [name for name in ("latency_ms", "period_ms") if name in limits.metrics]
-    groups: dict[tuple[str, str], dict[str, list[Change]]] = {}
-    for change in changes:
-        if change.metric in timed and change.ratio and math.isfinite(change.ratio):
-            own = groups.setdefault((change.about["phase"], change.about["mode"]), {})
-            own.setdefault(change.metric, []).append(change)
-    every = Counter((about["phase"], about["mode"]) for about in {one.key: one.about for one in changes}.values())
+    groups: dict[tuple[str, str], list[Change]] = {}
+    for change in changes if timed else ():
+        groups.setdefault((change.about["phase"], change.about["mode"]), []).append(change)
+    order = mode_order((mode, mode) for _, mode in groups)
     found = []
-    order = mode_order((mode, mode) for _, mode in every)
-    for phase, mode in sorted(every, key=lambda group: (group[0], order.index(group[1]))) if timed else ():
-        metrics = groups.get((phase, mode), {})
-        if not metrics:  # all of it broke, say
-            found.append(ModeChange(phase, mode, timed[0], None, None, None, 0, every[phase, mode]))
-        for metric, own in sorted(metrics.items()):
-            mean = mean_of_estimates([LogEstimate(math.log(one.ratio), one.error, one.df) for one in own]).interval()
-            counts = (len(own), every[phase, mode])
-            found.append(ModeChange(phase, mode, metric, mean.value, mean.low, mean.high, *counts))
+    for (phase, mode), own in sorted(groups.items(), key=lambda item: (item[0][0], order.index(item[0][1]))):
+        cells = len({change.key for change in own})
+        lines = []
+        for metric in timed:
+            rated = [one for one in own if one.metric == metric and one.ratio and math.isfinite(one.ratio)]
+            if rated:
+                means = [LogEstimate(math.log(one.ratio), one.error, one.df) for one in rated]
+                mean = mean_of_estimates(means).interval()
+                lines.append(ModeChange(phase, mode, metric, mean.value, mean.low, mean.high, len(rated), cells))
+        # all of it broke, say
+        found += lines or [ModeChange(phase, mode, timed[0], None, None, None, 0, cells)]
     return found

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -53,46 +53,29 @@ def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], Cel
     for key, rows in groupby(connection.execute(query), lambda row: (row.cell_key, row.environment_id)):
         kept = [row for row in counted(rows) if row.status in _MEASURED]
         rounds = [row.round for row in kept]
-        columns = zip(*(row[-len(PER_TRIAL) :] for row in kept), strict=True) if kept else ((),) * len(PER_TRIAL)
+        columns = list(zip(*kept, strict=True))[-len(PER_TRIAL) :] or [()] * len(PER_TRIAL)
         figures[key] = {
             name: dict(zip(rounds, values, strict=True)) for name, values in zip(PER_TRIAL, columns, strict=True)
         }
-    query = sa.select(
-        RESULT.c.cell_key, RESULT.c.environment_id, RESULT.c.status, RESULT.c.reason, RESULT.c.bound,
-        *(RESULT.c[name] for name in PER_SWEEP),
-    ).where(RESULT.c.sweep_id == sweep_id)  # fmt: skip
-    return {
-        (row.cell_key, row.environment_id): CellResult(
-            row.status, row.reason, row.bound,
-            figures.get((row.cell_key, row.environment_id), {})
-            | {name: {0: getattr(row, name)} for name in PER_SWEEP},
-        )
-        for row in connection.execute(query)
-    }  # fmt: skip
+    columns = ("cell_key", "environment_id", "status", "reason", "bound", *PER_SWEEP)
+    query = sa.select(*(RESULT.c[name] for name in columns)).where(RESULT.c.sweep_id == sweep_id)
+    found = {}
+    for cell_key, environment_id, status, reason, bound, *values in connection.execute(query):
+        whole = {name: {0: value} for name, value in zip(PER_SWEEP, values, strict=True)}
+        of_trials = figures.get((cell_key, environment_id), {})
+        found[cell_key, environment_id] = CellResult(status, reason, bound, of_trials | whole)
+    return found
 
 
-class PlannedCell(NamedTuple):
-    """A cell of a sweep's plan, with what names it."""
-
-    key: str
-    model: str
-    bs: int
-    mode: str
-    dtype: str
-    phase: str
-    device: str
-    params: dict[str, Any]
-
-
-def planned_cells(connection: sa.Connection, sweep_id: str) -> list[PlannedCell]:
-    """Return the cells in the order of the plan."""
+def planned_cells(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:
+    """Return the rows of `cell` that the sweep plans, in the order of the plan."""
     query = (
-        sa.select(*(CELL.c[name] for name in PlannedCell._fields))
+        sa.select(CELL)
         .join(PLANNED, PLANNED.c.cell_key == CELL.c.key)
         .where(PLANNED.c.sweep_id == sweep_id)
         .order_by(PLANNED.c.position)
     )
-    return [PlannedCell(*row) for row in connection.execute(query)]
+    return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def levels(
@@ -114,30 +97,24 @@ def levels(
     if line.startswith(CONFIRMING):
         return found
     metrics = [name for name in metrics if name in RESULT.columns]
-    environment_ids = list(environment_ids)
     own = sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == sweep_id)
-    having = sa.select(RESULT.c.sweep_id).where(
-        RESULT.c.sweep_id == SWEEP.c.id, RESULT.c.environment_id.in_(environment_ids), RESULT.c.cell_key.in_(own)
-    )
-    here = sa.true() if host is None else SWEEP.c.host["hostname"].as_string() == host
+    here = RESULT.c.environment_id.in_(list(environment_ids))
+    having = sa.select(RESULT.c.sweep_id).where(RESULT.c.sweep_id == SWEEP.c.id, here, RESULT.c.cell_key.in_(own))
+    on_host = sa.true() if host is None else SWEEP.c.host["hostname"].as_string() == host
     recent = connection.scalars(
         sa.select(SWEEP.c.id)
-        .where(SWEEP.c.started_at < before, sa.func.coalesce(SWEEP.c.name, "") == line, here, having.exists())
+        .where(SWEEP.c.started_at < before, sa.func.coalesce(SWEEP.c.name, "") == line, on_host, having.exists())
         .order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
         .limit(most)
     ).all()
     wanted = set(connection.scalars(own))
-    for sweep_id in reversed(recent):
-        query = sa.select(RESULT.c.cell_key, RESULT.c.environment_id, *(RESULT.c[name] for name in metrics)).where(
-            RESULT.c.sweep_id == sweep_id,
-            RESULT.c.environment_id.in_(environment_ids),
-            RESULT.c.status == Status.OK,
-        )
+    columns = [RESULT.c[name] for name in ("cell_key", "environment_id", *metrics)]
+    for earlier in reversed(recent):
+        query = sa.select(*columns).where(RESULT.c.sweep_id == earlier, here, RESULT.c.status == Status.OK)
         for key, environment_id, *values in connection.execute(query):
-            if key in wanted:
-                for name, value in zip(metrics, values, strict=True):
-                    if value is not None:
-                        found.setdefault((key, name), {}).setdefault(environment_id, []).append(value)
+            for name, value in zip(metrics, values, strict=True) if key in wanted else ():
+                if value is not None:
+                    found.setdefault((key, name), {}).setdefault(environment_id, []).append(value)
     return found
 
 
@@ -195,15 +172,16 @@ def series(
         results = results.where(RESULT.c.cell_key.in_(cells.with_only_columns(CELL.c.key)))
     wanted = ("id", "name", "label", "started_at", "protocol", "host", "state")
     sweeps = sa.select(*(SWEEP.c[name] for name in wanted)).order_by(SWEEP.c.started_at, SWEEP.c.id)
-    measured = (
-        sa.select(RESULT.c.sweep_id, RESULT.c.environment_id, CELL.c.model)
-        .join(CELL, CELL.c.key == RESULT.c.cell_key)
-        .distinct()
-    )
+    cell = RESULT.join(CELL, CELL.c.key == RESULT.c.cell_key)
+    measured = sa.select(RESULT.c.sweep_id, RESULT.c.environment_id, CELL.c.model).select_from(cell).distinct()
+
+    def rows(query: sa.Select) -> list[dict[str, Any]]:
+        return [dict(row) for row in connection.execute(query).mappings()]
+
     return Series(
-        [dict(row) for row in connection.execute(sweeps).mappings()],
-        {row["id"]: dict(row) for row in connection.execute(sa.select(ENVIRONMENT)).mappings()},
-        {row["key"]: dict(row) for row in connection.execute(cells).mappings()},
+        rows(sweeps),
+        {row["id"]: row for row in rows(sa.select(ENVIRONMENT))},
+        {row["key"]: row for row in rows(cells)},
         names,
         [] if columns is None else [tuple(row) for row in connection.execute(results)],
         [] if columns is None else [tuple(row) for row in connection.execute(measured)],
