@@ -152,8 +152,7 @@ def one_baseline(known: Sequence[BaselineInfo], on: str | None, hardware: Collec
     fitting = [one for one in fitting if one.hardware in (asked or [one.hardware])]
     there = ", ".join(one.hardware for one in fitting or known)
     if not fitting:
-        ran = f"; the sweep ran on {', '.join(hardware)}" if hardware else ""
-        raise NothingFoundError(f"baseline {name!r} is set on {there}, not on {', '.join(asked or hardware)}{ran}; "
+        raise NothingFoundError(f"baseline {name!r} is set on {there}, not on {', '.join(asked or hardware)}; "
                                 f"set one there: effbench baseline set {name} SWEEP")  # fmt: skip
     if len(fitting) > 1:
         raise UsageError(f"baseline {name!r} is set on {there}: choose one with --on")

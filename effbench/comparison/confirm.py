@@ -25,14 +25,15 @@ from effbench.sweeping.plan import CellRun, Settings
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Command, Outcome, run_cells
 
+#: What a sweep records of an interpreter (`Interpreter.facts`) that a re-run needs.
 FACTS = {"python", "folder", "given", "git_revision", "git_description"}
 UNSETTLED = "neither confirmed nor refuted"
 
 
 @dataclass
 class Confirmation:
-    """What a re-run did. `sweep_id`: of the re-run, None if nothing was run. `failed`: keys of the cells that failed in
-    it. `interrupted`: it did not finish, and nothing was judged again."""
+    """A re-run: its sweep (None: nothing was run), the keys of the cells that failed in it, and whether it was
+    interrupted, so that nothing was judged again."""
 
     sweep_id: str | None = None
     failed: set[str] = field(default_factory=set)
@@ -43,14 +44,14 @@ def confirm(
     compared: Compared, flagged: Sequence[Change], before: SweepInfo, after: SweepInfo, db: str,
     command: Sequence[str], rounds: int = LEAST_PAIRS, quiet: bool = False, trust_imported: bool = False,
 ) -> Confirmation:  # fmt: skip
-    """Run the cells of `flagged` (rows of `compared` that are slower) again, and judge those rows by the re-run: they
-    are changed in place, and a note says how.
+    """Run the cells of `flagged` (rows of `compared` that are slower) again, and judge those rows by the re-run, in
+    place; a note says how.
 
     If the baseline's interpreter and revision can be run here, old and new run interleaved in the same rounds, and the
     interval over pairs must exceed the limit. If not, only the new side runs again and is compared with the baseline.
-    What is not confirmed becomes `ambiguous`, a cell that fails now `broken`; if the re-run gives no figure, or nothing
-    can be run here, the verdict stays. The cells, interpreter and revision that an imported sweep recorded are used
-    only with `trust_imported`. Raises UsageError if old and new are not the same cells.
+    What is not confirmed becomes `ambiguous`, a cell that fails now `broken`; without a figure, or if nothing can be
+    run here, the verdict stays. What an imported sweep recorded is run only with `trust_imported`. Raises UsageError if
+    old and new are not the same cells.
     """
 
     def not_run(why: str) -> Confirmation:

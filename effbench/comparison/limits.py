@@ -15,15 +15,14 @@ from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from effbench.config import OnFailure, shipped
-from effbench.errors import ConfigError, nearest
+from effbench.errors import ConfigError
 from effbench.metrics import METRICS
 
-#: Where a user's own files lie if they are named without a path.
-OWN = Path("conf") / "check"
-#: The name that counts if none is given; the user's own file of this name goes before effbench's.
+#: Where files lie that are named without a path: a user's own, which go first, and effbench's.
+OWN, SHIPPED = Path("conf") / "check", shipped("conf") / "check"
 DEFAULT = "default"
 COMPARED = tuple(name for name, metric in METRICS.items() if metric.compare != "none" and name != "speedup")
 #: The metric of a row about a whole cell.
@@ -75,7 +74,7 @@ class ExceptionRule(Limit, Patterns):
     """Another limit for the cells and metrics that fit all of its patterns, through the day `until`. `used`: some cell
     fitted."""
 
-    until: Any = None
+    until: Any = None  # a date; in a file its text
     used: bool = field(default=False, metadata=INTERNAL)
 
     @property
@@ -140,10 +139,8 @@ def used_by(metric: str | None) -> tuple[str, ...]:
 
 def check_metric(name: str) -> str:
     """Return `name` if it can be compared. Raises ConfigError."""
-    if name in METRICS and name not in COMPARED:
-        raise ConfigError(f"{name} follows from others or only describes; compared are {', '.join(COMPARED)}")
     if name not in COMPARED:
-        raise ConfigError(f"unknown metric {name!r}; {_hint(name, COMPARED)}")
+        raise ConfigError(f"metric {name!r} cannot be compared; compared are {', '.join(COMPARED)}")
     return name
 
 
@@ -151,26 +148,17 @@ def check_metric(name: str) -> str:
 
 
 def read(name: str | None = None, settings: Sequence[str] = ()) -> Limits:
-    """Return the limits of `name` (a file, or a name below conf/check here or in effbench) with `settings` (key=value).
-
-    Without a name `default` counts: conf/check/default.yaml of the working directory, if it exists. Every file goes
-    over effbench's own defaults: a list (`metrics`, `exceptions`) replaces the one below it, mappings are merged.
-    Raises ConfigError.
-    """
-    shipped_path = shipped("conf") / "check" / f"{DEFAULT}.yaml"
-    layers = [_load(shipped_path)]
-    source = "effbench's defaults"
-    path = _find(DEFAULT if name is None else str(name))
-    if path.resolve() != shipped_path.resolve():
+    """Return the limits of `name` (a file, or a name below conf/check here or in effbench; None: `default`) over
+    effbench's defaults, with `settings` (key=value) on top: lists are replaced, mappings merged. Raises ConfigError."""
+    defaults, path = SHIPPED / f"{DEFAULT}.yaml", _find(DEFAULT if name is None else str(name))
+    layers, source = [_load(defaults)], "effbench's defaults"
+    if path.resolve() != defaults.resolve():
         layers.append(_load(path))
         source = f"{path} over {source}"
-    for word in settings:
-        if "=" not in word:
-            raise ConfigError(f"{word!r} is no setting: a setting is key=value, such as floor=0.03")
-        try:
-            layers.append(OmegaConf.from_dotlist([word]))
-        except (yaml.YAMLError, OmegaConfBaseException) as error:
-            raise ConfigError(f"{word!r}: the value cannot be read") from error
+    try:
+        layers += [OmegaConf.from_dotlist([word]) for word in settings]
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"{', '.join(settings)}: expected key=value, such as floor=0.03") from error
     source = ", ".join([source, *settings])
     try:
         limits = limits_of(*layers)
@@ -184,24 +172,20 @@ def _find(name: str) -> Path:
     given = Path(name)
     if given.suffix in (".yaml", ".yml") or len(given.parts) > 1:
         return given
-    folders = (OWN, shipped("conf") / "check")
-    for folder in folders:
+    for folder in (OWN, SHIPPED):
         if (folder / f"{name}.yaml").is_file():
             return folder / f"{name}.yaml"
-    known = sorted({path.stem for folder in folders for path in folder.glob("*.yaml")})
+    known = sorted({path.stem for folder in (OWN, SHIPPED) for path in folder.glob("*.yaml")})
     raise ConfigError(f"no configuration {name!r}: there are {', '.join(known)}; a file needs its path")
 
 
 def _load(path: Path) -> DictConfig:
     try:
-        values = OmegaConf.load(path)
+        return OmegaConf.load(path)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
     except (yaml.YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
         raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())[:150]}") from error
-    if not isinstance(values, DictConfig):
-        raise ConfigError(f"{path} holds no mapping of settings")
-    return values
 
 
 def limits_of(*layers: Mapping[str, Any] | DictConfig, today: dt.date | None = None) -> Limits:
@@ -227,11 +211,10 @@ def limits_of(*layers: Mapping[str, Any] | DictConfig, today: dt.date | None = N
 
 
 def _explained(error: OmegaConfBaseException) -> str:
-    """Return OmegaConf's message in one line; if a key is unknown, with the ones that are allowed."""
-    if error.object_type in (Limits, Limit, ExceptionRule) and isinstance(error.key, str):
+    """Return OmegaConf's message in one line, with the keys that are allowed if one is unknown."""
+    if isinstance(error, ConfigKeyError):
         known = [one.name for one in fields(error.object_type) if not one.metadata]
-        if error.key not in known:
-            return f"unknown setting {error.full_key}; {_hint(error.key, known)}"
+        return f"unknown setting {error.full_key}; allowed are {', '.join(known)}"
     return f"{error.full_key}: {str(error).partition(chr(10))[0]}".removeprefix(": ")
 
 
@@ -240,7 +223,7 @@ def _validate_exception(rule: ExceptionRule, name: str) -> None:
         raise ConfigError(f"{name} needs a reason: an exception without one outlives everybody who knew it")
     known = (*COMPARED, STATUS)
     if rule.metric is not None and not fnmatch.filter(known, rule.metric):
-        raise ConfigError(f"{name}.metric={rule.metric} fits no metric; {_hint(rule.metric, known)}")
+        raise ConfigError(f"{name}.metric={rule.metric} fits none of {', '.join(known)}")
     _validate(rule, name, rule.metric if rule.metric in known else None)
     if not rule.given():
         raise ConfigError(f"{name} changes nothing: give it floor, least, factor or ignore")
@@ -271,8 +254,3 @@ def _number(name: str, value: Any) -> float:
         below = f" and below {high:g}" if high < math.inf else ""
         raise ConfigError(f"{name}={value}: expected a number of at least {low:g}{below}, such as 0.03 or 3%")
     return number
-
-
-def _hint(name: str, known: Sequence[str]) -> str:
-    near = nearest(name, known)
-    return f"did you mean {near}?" if near else f"allowed are {', '.join(known)}"

@@ -149,38 +149,24 @@ def on_one_machine(before: Side, after: Side, across: Collection[str] = ()) -> t
 
 def split(whole: Side, by: str) -> dict[str, Side]:
     """Return value of `by` -> the part of the sweep that has it. Raises UsageError for an unknown parameter."""
-    return _by_environment(whole, by) if by in BY_ENVIRONMENT else _by_parameter(whole, by)
-
-
-def _by_environment(whole: Side, by: str) -> dict[str, Side]:
+    parts: dict[str, Side] = {}
+    if by not in BY_ENVIRONMENT:
+        for key, value in parameter_names(whole.cells, by).items():
+            parts.setdefault(value, replace(whole, cells={})).cells[key] = whole.cells[key]
+        if not parts:
+            known = ", ".join(BY_ENVIRONMENT)
+            raise UsageError(f"no cell of {whole.title} has a parameter {by!r}; environments differ in {known}")
+        return parts
     flagged = any((row["flags"] or {}).get("interpreter") for row in whole.environments.values())
     # if no interpreter was chosen at all, the version of Python distinguishes them
     named = names_by(whole.environments.values(), by) if by == "folder" or (by == "python" and flagged) else {}
-    groups: dict[str, list[str]] = {}
     for key, row in whole.environments.items():
-        groups.setdefault(named.get(key) or str(row[by]), []).append(key)
-    parts = {value: whole.within(ids) for value, ids in groups.items()}
-    for value, side in parts.items() if by == "folder" else ():  # the sweep's label is that of one folder
-        facts = (whole.host.get("environments") or {}).get(groups[value][-1]) or {}
-        side.label = facts.get("git_description") or side.label
+        part = parts.setdefault(named.get(key) or str(row[by]), replace(whole, environments={}))
+        part.environments[key] = row
+        if by == "folder":  # the sweep's label is that of one folder
+            facts = (whole.host.get("environments") or {}).get(key) or {}
+            part.label = facts.get("git_description") or part.label
     return parts
-
-
-def _by_parameter(whole: Side, by: str) -> dict[str, Side]:
-    """The cells with each value, under keys that omit it, in the order of the plan."""
-    found: dict[str, Side] = {}
-    for key, value in parameter_names(whole.cells, by).items():
-        side = found.setdefault(value, replace(whole, cells={}, results={}))
-        shared = without(whole.cells[key]["params"], [by])
-        side.cells[shared] = whole.cells[key]
-        for environment in whole.environments:
-            if (key, environment) in whole.results:
-                side.results[shared, environment] = whole.results[key, environment]
-    if not found:
-        raise UsageError(
-            f"no cell of {whole.title} has a parameter {by!r}; environments differ in {', '.join(BY_ENVIRONMENT)}"
-        )
-    return found
 
 
 def parameter_names(cells: Mapping[str, Mapping[str, Any]], by: str) -> dict[str, str]:
@@ -207,15 +193,16 @@ def parameter_names(cells: Mapping[str, Mapping[str, Any]], by: str) -> dict[str
 
 
 def pairs_of(before: Side, after: Side, across: Collection[str] = (), by: str | None = None) -> list[Pair]:
-    """Return every cell of both sides, matched, named without the parameter `by`. The sides are `on_one_machine`.
+    """Return every cell of both sides, matched; they differ in the parameter `by`, which names omit. The sides are
+    `on_one_machine`.
 
     Raises NothingFoundError, which names the difference, if no cell was measured on both.
     """
-    partners = partners_of(before.cells, after.cells, across)
+    partners = partners_of(before, after, [by] if by else across)
     matched = [(key, partners.get(key)) for key in before.cells]
     known = set(partners.values())
     matched += [(None, key) for key in after.cells if key not in known]
-    names = names_of({**after.cells, **before.cells}, by)
+    names = names_of({key or other: before.cells.get(key) or after.cells[other] for key, other in matched}, by)
     hardware = next(iter(after.machines))[0]
     pairs = []
     for key, other in matched:
@@ -245,19 +232,14 @@ def names_of(cells: Mapping[str, Mapping[str, Any]], by: str | None = None) -> d
     return dict(zip(cells, row_names(rows), strict=True))
 
 
-def partners_of(
-    before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]], across: Collection[str]
-) -> dict[str, str]:
+def partners_of(before: Side, after: Side, across: Collection[str]) -> dict[str, str]:
     """Return key before -> key after: the same cell, else one that differs in nothing but `across`."""
-    found = {key: key for key in before if key in after}
-    if dropped := [name for name in across if name in ("dtype", "numerics")]:
-        left: dict[str, str] = {}
-        for key, row in after.items():
-            if key not in found:
-                left.setdefault(without(row["params"], dropped), key)
-        for key, row in before.items():
-            if key not in found and (other := left.pop(without(row["params"], dropped), None)):
-                found[key] = other
+    found = {key: key for key in before.cells if key in after.cells}
+    names = [name for name in across if name != "hardware"]
+    left = {without(row["params"], names): key for key, row in after.cells.items() if names and key not in found}
+    for key, row in before.cells.items() if left else ():
+        if key not in found and (other := left.pop(without(row["params"], names), None)):
+            found[key] = other
     return found
 
 
@@ -275,9 +257,9 @@ def is_below(name: str, parameters: Collection[str]) -> bool:
 
 def nothing_shared(before: Side, after: Side, across: Collection[str]) -> str:
     """Explain why there is nothing to compare, if it is a difference of ACROSS with that one."""
-    for name in ("dtype", "numerics"):
+    for name in () if partners_of(before, after, across) else ("dtype", "numerics"):
         accepted = [*across, name]
-        if name not in across and partners_of(before.cells, after.cells, accepted):
+        if name not in across and partners_of(before, after, accepted):
             texts = ", ".join(texts_of(parameter_differences(before, after, accepted)))
             return f"not comparable: the cells differ in {texts}; --across {','.join(accepted)} compares them anyway"
     return f"nothing comparable: no cell was measured in both {before.title} and {after.title}"
@@ -287,7 +269,7 @@ def parameter_differences(before: Side, after: Side, across: Collection[str]) ->
     """Return in which of the parameters that the user accepts (`across`) the matched cells differ."""
     pairs = [
         (flatten(before.cells[key]["params"]), flatten(after.cells[other]["params"]))
-        for key, other in partners_of(before.cells, after.cells, across).items()
+        for key, other in partners_of(before, after, across).items()
         if key != other
     ]
     found = []

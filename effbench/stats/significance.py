@@ -1,7 +1,7 @@
 """Tests of one figure of a cell: did it change, and what change would have been detected?
 
-One figure a trial goes in, lower is better. All is done on logarithms, so changes are symmetric: a floor of 2 % means a
-ratio above 1.02 or below 1 ÷ 1.02.
+One figure a trial goes in, lower is better. All is done on logarithms: a floor of 2 % means a ratio above 1.02 or below
+1 ÷ 1.02.
 """
 
 from __future__ import annotations
@@ -33,12 +33,9 @@ _NODES = 16
 
 
 class Comparison(NamedTuple):
-    """`ratio` is after ÷ before (above 1: slower), `low` and `high` its 95 % bounds.
-
-    `p_value` is two-sided, on logarithms. `smallest_slowdown` (0.05 = 5 %) is what such trials would have called slower
-    in four cases of five. `error` and `df`: standard error of the ratio's logarithm and its degrees of freedom. All but
-    `ratio` are None under two trials a side, or two pairs.
-    """
+    """`ratio` is after ÷ before (above 1: slower) with its 95 % bounds and a two-sided p-value; `smallest_slowdown`
+    (0.05 = 5 %): what such trials would have called slower in four cases of five; `error`, `df`: of the ratio's
+    logarithm. All but `ratio` are None under two trials a side, or two pairs."""
 
     ratio: float
     low: float | None = None
@@ -50,12 +47,10 @@ class Comparison(NamedTuple):
 
 
 def compare(before: Sequence[float], after: Sequence[float], floor: float = FLOOR) -> Comparison:
-    """Compare one figure a trial of two sweeps by Welch's test, in the same unit, lower being better.
+    """Compare one figure a trial of two sweeps by Welch's test, in the same unit.
 
-    Unchanged figures are significant as often as the interval of `speedup` misses: at 5 % and equally many trials a
-    side in 3.5 to 6 % of the cases with 3 trials and 4.5 to 5.5 % with 5. A difference between the sessions counts as a
-    change: no number of trials averages it out. Raises ValueError as `geometric_mean` does, and for a negative or
-    infinite `floor`.
+    Unchanged figures are significant in 3.5 to 6 % of the cases with 3 trials a side and 4.5 to 5.5 % with 5. Raises
+    ValueError as `geometric_mean` does, and for a negative or infinite `floor`.
     """
     _check(floor)
     old, new = log_mean(before), log_mean(after)
@@ -66,12 +61,11 @@ def compare(before: Sequence[float], after: Sequence[float], floor: float = FLOO
 
 
 def compare_pairs(before: Mapping[int, float], after: Mapping[int, float], floor: float = FLOOR) -> Comparison:
-    """Compare one figure a trial of two sides that were measured in the same rounds, by the pairs of each round.
+    """Compare two sides (round -> figure) that were measured in the same rounds, by the pairs of each round: a drift of
+    the machine affects both alike.
 
-    A drift of the machine affects both sides of a pair alike. `before` and `after`: round -> figure, in the same unit,
-    lower being better; rounds that only one side has are skipped. The interval is Student's t over the logarithms of
-    the pairs' ratios; it needs two pairs. Raises ValueError if no round has both, and for figures that are not positive
-    and finite.
+    The interval is Student's t over the logarithms of the pairs' ratios. Raises ValueError if no round has both, and
+    for figures that are not positive and finite.
     """
     rounds = sorted(before.keys() & after.keys())
     if not rounds:
@@ -91,11 +85,7 @@ def confirms(low: float | None, pairs: int, floor: float = FLOOR) -> bool:
 
 def significant(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]:
     """Return which tests are significant by Benjamini–Hochberg, so that at most a share `q` of these are expected to be
-    false alarms.
-
-    None (no test was possible) is never significant and does not count as a test. Raises ValueError for a p-value or
-    `q` outside 0 to 1.
-    """
+    false alarms. None (no test was possible) is no test. Raises ValueError for values outside 0 to 1."""
     tested = sorted(p for p in p_values if p is not None)
     if not all(0 <= value <= 1 for value in [q, *tested]):
         raise ValueError("p-values and q lie between 0 and 1")
@@ -108,9 +98,8 @@ def significant(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]
 def smallest_slowdown(sd_log: float, trials: int, floor: float = FLOOR) -> float:
     """Return the smallest relative slowdown (0.05 = 5 %) that is called slower in four cases of five.
 
-    Two sweeps of `trials` trials each, whose log figures have a standard deviation of `sd_log` between processes on
-    both sides. Never below the floor. A correction over many cells, as Benjamini–Hochberg's, needs more than this.
-    Raises ValueError for a negative `sd_log`, under two `trials`, and a negative or infinite `floor`.
+    Of two sweeps of `trials` trials each, whose log figures have a standard deviation of `sd_log` between processes;
+    never below the floor, and before a correction over many cells. Raises ValueError for impossible arguments.
     """
     _check(floor)
     if not 0 <= sd_log < math.inf:
@@ -125,10 +114,8 @@ def noise_threshold(levels: Iterable[Sequence[float | None]]) -> float | None:
     """Return the relative change (0.03 = 3 %) that one sweep's figure may make against another's of an unchanged cell;
     None if too few sweeps are known.
 
-    `levels`: of each environment one figure a sweep, oldest first. Robust to steps: the median absolute difference of
-    neighbours counts, so a change between two sweeps is one odd difference among many. Neighbours are of one
-    environment, as two of them may differ for good. Five differences must be known over all environments, which takes
-    LEAST_SWEEPS sweeps of one, and one more for each further one.
+    `levels`: of each environment one figure a sweep, oldest first. The median absolute difference of neighbours counts,
+    so one step is no noise; environments may differ for good, so neighbours are of one.
     """
     logs = [[math.log(value) for value in own if is_number(value) and value > 0] for own in levels]
     jumps = [abs(new - old) for own in logs for old, new in itertools.pairwise(own)]
@@ -160,11 +147,8 @@ def _check(floor: float) -> None:
 
 
 def _smallest(before: LogEstimate, after: LogEstimate, floor: float) -> float:
-    """Smallest relative slowdown called slower with probability POWER, if the standard errors are the true ones.
-
-    The difference of the means is normal, and independent of the two sample variances, which decide how large it must
-    be to be called slower. So the power is the mean, over those variances, of a normal distribution's tail.
-    """
+    """Smallest relative slowdown called slower with probability POWER, if the standard errors are the true ones: the
+    power is the mean of a normal distribution's tail over the two sample variances, which decide where it begins."""
     error = math.hypot(before.error, after.error)
     if error <= _ROUNDING:
         return floor
@@ -188,8 +172,7 @@ def _smallest_paired(ratios: LogEstimate, floor: float) -> float:
 
 
 def _least_found(critical: Any, weights: Any, error: float, floor: float) -> float:
-    """By Newton's method within bounds: `critical` are the least significant differences, in standard errors, with
-    their weights."""
+    """Solve by Newton's method; `critical`: the least significant differences, in standard errors, with weights."""
     import numpy as np
     from scipy.special import ndtr
 
@@ -223,8 +206,7 @@ def _power_quantile() -> float:
 
 @lru_cache(maxsize=256)
 def _most_critical(df_before: float, df_after: float) -> float:
-    """An upper bound of `_critical`, whatever the share: the fewest degrees of freedom that Welch's formula gives, and
-    the largest variance."""
+    """An upper bound of `_critical`: Welch's fewest degrees of freedom, and the largest variance."""
     from scipy.special import stdtrit
 
     (old, _), (new, _) = _variance_nodes(df_before), _variance_nodes(df_after)
@@ -233,10 +215,8 @@ def _most_critical(df_before: float, df_after: float) -> float:
 
 
 def _critical(share: float, df_before: float, df_after: float) -> tuple:
-    """Least significant differences in true standard errors, and how probable each is.
-
-    Over a grid of the two sample variances; `share` is that of `before` in the true variance of the difference.
-    """
+    """Least significant differences in true standard errors, and how probable each is, over a grid of the two sample
+    variances; `share` is that of `before` in the true variance of the difference."""
     import numpy as np
     from scipy.special import stdtrit
 

@@ -138,7 +138,7 @@ def test_two_interpreters_in_turns(made, halves):
     assert found.interleaved
     assert found.differences[0] == "torch_version 2.11.0 → 2.13.0"
     assert verdicts(halves(sweep, "torch_version", values=["2.13.0", "2.11.0"])) == {"eager": "faster"}
-    with pytest.raises(UsageError, match="means 0 of the values"):
+    with pytest.raises(UsageError, match="each must name one of old, new"):
         halves(sweep, "python", values=["old", "newer"])
 
 

@@ -47,7 +47,7 @@ def test_which_trials_count(made, opened):
         assert (side.status, side.reason, side.figures["latency_ms"]) == (status, reason, expected)
     sweep = made.sweep({EAGER: None})
     assert (opened.sides(sweep), opened.environments_of(sweep)) == ({}, [])
-    assert [cell.key for cell in opened.planned_cells(sweep)] == [EAGER.key]
+    assert [cell["key"] for cell in opened.planned_cells(sweep)] == [EAGER.key]
 
 
 def test_levels_are_those_of_earlier_sweeps_in_the_same_environment(made, opened):
