@@ -84,9 +84,7 @@ def compare_sweeps(
     on: str | None = None,
     only: Callable[[Pair], bool] | None = None,
 ) -> Compared:
-    """Compare two sweeps. `on`: name of the hardware or interpreter, or part of it; `only`: which cells are reported;
-    all are tested, so that a verdict does not depend on it. The noise threshold comes from earlier sweeps with the name
-    of `before`.
+    """Compare two sweeps. `on`: name of the hardware or interpreter, or part of it; `only`: which cells are reported.
 
     Raises NothingFoundError if nothing can be compared and UsageError if it is ambiguous what with what.
     """
@@ -111,16 +109,14 @@ def compare_parts(
     """Compare the cells of one sweep under one value of `by` with those under the other.
 
     `by`: one of BY_ENVIRONMENT, or a parameter of cells (`dtype`, `numerics.tf32`, `mode.options.x`). `values`: which
-    two, before and after, if there are more. Both parts were measured in the same rounds, so pairs are compared.
-    Raises as `compare_sweeps`.
+    two, before and after, if there are more. Raises as `compare_sweeps`.
     """
-    by = {"mode.name": "mode", "model.name": "model"}.get(by, by)  # a name alone is never all that differs
     (whole,) = chosen_on([load(store, sweep)], on)
     parts = split(whole, by)
     old_name, new_name = two_of(by, list(parts), values, whole.title)
     old, new = replace(parts[old_name], title=f"{by}={old_name}"), replace(parts[new_name], title=f"{by}={new_name}")
     across = ("hardware",) if by == "gpu_name" else ()
-    compared = finish(old, new, limits, across, interleaved=True, only=only, by=by)
+    compared = finish(old, new, limits, across, interleaved=True, only=only, by=by)  # both in the same rounds
     if by == "mode":
         # cells of one side alone are of its mode, and get no line of their own
         lines = [line for line in compared.modes if line.cells] or compared.modes[:1]

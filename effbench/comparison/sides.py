@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from effbench.cell import digest
 from effbench.comparison.verdicts import Pair
-from effbench.environments import FLAGS, OWN, Difference, diff_environments, hardware_of, names_by
+from effbench.environments import FLAGS, OWN, diff_environments, hardware_of, names_by
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import flatten, row_names
 from effbench.store.sides import CellResult
@@ -26,12 +27,8 @@ Machine = tuple[str, str, str]
 
 @dataclass
 class Side:
-    """A sweep, or a part of one.
-
-    `cells`: key -> its row (model, bs, mode, dtype, phase, device, params) in the order of the plan. `results`: (key,
-    environment id) -> its result. `environments`: id -> row. `state` of its sweep explains missing cells; `host`: what
-    the sweep records of its machine.
-    """
+    """A sweep, or a part of one. `cells`: key -> row of `cell`, in the order of the plan; `results`: (key, environment
+    id) -> its result; `environments`: id -> row; `host`: what the sweep records of its machine."""
 
     title: str
     label: str | None
@@ -102,31 +99,26 @@ def matching(text: str, names: Iterable[str]) -> list[str]:
 
 
 def chosen_on(sides: Sequence[Side], on: str | None) -> list[Side]:
-    """Return the sides, each limited to the environments that `on` names if it has any.
-
-    Raises NothingFoundError if it names nothing.
-    """
+    """Return the sides, each limited to the environments that `on` names if it has any. Raises NothingFoundError if
+    it names nothing."""
     if on is None:
         return list(sides)
-
-    names = {
-        key: {*machine_of(row), row["torch_version"] or ""} for side in sides for key, row in side.environments.items()
-    }
+    rows = {key: row for side in sides for key, row in side.environments.items()}
+    names = {key: {*machine_of(row), row["torch_version"] or ""} for key, row in rows.items()}
     wanted = matching(on, (name for known in names.values() for name in known))
     fitting = [[key for key in side.environments if not names[key].isdisjoint(wanted)] for side in sides]
     if not any(fitting):
         titles = " nor ".join(side.title for side in sides)
-        machines = dict.fromkeys(machine for side in sides for machine in side.machines)
-        known = ", ".join(machine_names(machines).values())
+        known = ", ".join(machine_names(map(machine_of, rows.values())).values())
         raise NothingFoundError(f"{titles}: no trial on {on!r}; there is {known or 'none at all'}")
     return [side.within(ids) if ids else side for side, ids in zip(sides, fitting, strict=True)]
 
 
 def on_one_machine(before: Side, after: Side, across: Collection[str] = ()) -> tuple[Side, Side]:
-    """Return both sides without the environments that are not compared.
+    """Return both sides without the environments that are not compared; `across`: differences that the user accepts.
 
     Raises NothingFoundError if a side has no trial or the hardware differs, UsageError if it is ambiguous which
-    environments belong together. `across`: differences that the user accepts, of ACROSS.
+    environments belong together.
     """
     old, new = before.machines, after.machines
     for side, machines in ((before, old), (after, new)):
@@ -157,9 +149,7 @@ def split(whole: Side, by: str) -> dict[str, Side]:
             known = ", ".join(BY_ENVIRONMENT)
             raise UsageError(f"no cell of {whole.title} has a parameter {by!r}; environments differ in {known}")
         return parts
-    flagged = any((row["flags"] or {}).get("interpreter") for row in whole.environments.values())
-    # if no interpreter was chosen at all, the version of Python distinguishes them
-    named = names_by(whole.environments.values(), by) if by == "folder" or (by == "python" and flagged) else {}
+    named = names_by(whole.environments.values(), by) if by in FLAGS else {}
     for key, row in whole.environments.items():
         part = parts.setdefault(named.get(key) or str(row[by]), replace(whole, environments={}))
         part.environments[key] = row
@@ -172,20 +162,15 @@ def split(whole: Side, by: str) -> dict[str, Side]:
 def parameter_names(cells: Mapping[str, Mapping[str, Any]], by: str) -> dict[str, str]:
     """Return cell key -> its value of a parameter as text, for the cells that have it. A value with a name (a mode) is
     called by it, with its other settings if two share the name."""
-    values = {}
-    for key, row in cells.items():
-        known = {**flatten(row["params"]), **row["params"]}
-        if by in known:
-            values[key] = known[by]
-    names = {key: str(value["name"]) if isinstance(value, Mapping) and "name" in value else str(value)
+    known = {key: {**flatten(row["params"]), **row["params"]} for key, row in cells.items()}
+    values = {key: params[by] for key, params in known.items() if by in params}
+    names = {key: str(value["name"] if isinstance(value, Mapping) and "name" in value else value)
              for key, value in values.items()}  # fmt: skip
-    variants: dict[str, set[str]] = {}
+    variants = Counter(name for name, _ in {(names[key], str(value)) for key, value in values.items()})
     for key, name in names.items():
-        variants.setdefault(name, set()).add(str(values[key]))
-    for key, name in names.items():
-        if len(variants[name]) > 1:
-            hidden = ("name", "description", "_target_")
-            names[key] = f"{name} { {one: item for one, item in values[key].items() if one not in hidden} }"
+        if variants[name] > 1:
+            rest = {one: item for one, item in values[key].items() if one not in ("name", "description", "_target_")}
+            names[key] = f"{name} {rest}"
     return names
 
 
@@ -258,50 +243,39 @@ def is_below(name: str, parameters: Collection[str]) -> bool:
 def nothing_shared(before: Side, after: Side, across: Collection[str]) -> str:
     """Explain why there is nothing to compare, if it is a difference of ACROSS with that one."""
     for name in () if partners_of(before, after, across) else ("dtype", "numerics"):
-        accepted = [*across, name]
-        if name not in across and partners_of(before, after, accepted):
-            texts = ", ".join(texts_of(parameter_differences(before, after, accepted)))
-            return f"not comparable: the cells differ in {texts}; --across {','.join(accepted)} compares them anyway"
+        if texts := accepted_differences(before, after, [*across, name]):
+            words = ",".join([*across, name])
+            return f"not comparable: the cells differ in {', '.join(texts)}; --across {words} compares them anyway"
     return f"nothing comparable: no cell was measured in both {before.title} and {after.title}"
 
 
-def parameter_differences(before: Side, after: Side, across: Collection[str]) -> list[Difference]:
-    """Return in which of the parameters that the user accepts (`across`) the matched cells differ."""
-    pairs = [
-        (flatten(before.cells[key]["params"]), flatten(after.cells[other]["params"]))
-        for key, other in partners_of(before, after, across).items()
-        if key != other
-    ]
-    found = []
-    for name in dict.fromkeys(name for pair in pairs for params in pair for name in params):
-        values = [tuple(params.get(name) for params in side) for side in zip(*pairs, strict=True)]
-        if {*map(str, values[0])} != {*map(str, values[1])}:
-            found.append(Difference("parameter", name, name, *values))
-    return found
+def accepted_differences(before: Side, after: Side, across: Collection[str]) -> list[str]:
+    """Return in which parameters matched cells differ, as text."""
+    texts: dict[str, None] = {}
+    for key, other in partners_of(before, after, across).items():
+        if key != other:
+            old, new = flatten(before.cells[key]["params"]), flatten(after.cells[other]["params"])
+            names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+            texts |= dict.fromkeys(f"{name} {old.get(name)} → {new.get(name)}" for name in names)
+    return list(texts)
 
 
 def differences(before: Side, after: Side, across: Collection[str]) -> list[str]:
     """Return how the sides differ besides their figures, as text: in the parameters that the user accepts (`across`),
     hardware, software, flags, protocol and machine."""
-    found = diff_environments(before.where, after.where)
-    # a sweep that does not record its machine is not known to differ; the name of a protocol alone changes nothing
-    telling = [
-        one
-        for one in found
-        if (one.kind, one.name) != ("protocol", "name")
-        and not (one.kind == "machine" and None in (*one.before, *one.after))
-    ]
-    return texts_of([*parameter_differences(before, after, across), *telling])
-
-
-def texts_of(differences: Iterable[Difference]) -> list[str]:
-    """Return `torch_version 2.11 → 2.13` for each."""
-    names = {"protocol": "protocol.{0.name}", "machine": "{0.label}"}
-    return [one.text(names.get(one.kind, "{0.name}").format(one), "→", "not set") for one in differences]
+    texts = accepted_differences(before, after, across)
+    for one in diff_environments(before.where, after.where):
+        # a sweep that does not record its machine is not known to differ; the name of a protocol changes nothing
+        is_unknown = one.kind == "machine" and None in (*one.before, *one.after)
+        if not is_unknown and (one.kind, one.name) != ("protocol", "name"):
+            name = {"protocol": f"protocol.{one.name}", "machine": one.label}.get(one.kind, one.name)
+            texts.append(one.text(name, "→", "not set"))
+    return texts
 
 
 def software_changed(before: Side, after: Side) -> str | None:
     """Return the first software version of `after` that `before` did not have, as text."""
-    found = diff_environments(before.where, after.where)
-    new = [one for one in found if one.kind == "software" and not set(one.after) <= set(one.before)]
-    return next(iter(texts_of(new)), None)
+    for one in diff_environments(before.where, after.where):
+        if one.kind == "software" and not set(one.after) <= set(one.before):
+            return one.text(one.name, "→", "not set")
+    return None

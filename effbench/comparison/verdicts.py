@@ -1,11 +1,9 @@
-"""One verdict for every cell and metric of two sides.
+"""One verdict for every cell and metric of two sides: pairs of results go in, `Change` comes out.
 
-Pure: pairs of results go in, `Change` comes out. The rules, in the order in which they apply: a cell that was not
-measured on one side is `missing` or `new`; a changed status gives the verdict of `verdict_of_statuses`; otherwise each
-metric is compared as `effbench.metrics` declares: `ratio` by Welch's test (or by pairs, if both sides were measured in
-the same rounds), Benjamini–Hochberg over all of the comparison that is not ignored, and an effect beyond the limit
-(one beyond its floor, but inside a wider noise threshold, is `ambiguous`); `exact` by its integers; `bound` by a factor
-and an absolute difference. A metric that only one side has is `ambiguous`.
+A cell that was not measured on one side is `missing` or `new`; a changed status gives the verdict of
+`verdict_of_statuses`; otherwise each metric is compared as `effbench.metrics` declares: `ratio` by Welch's test (or by
+pairs, if both sides were measured in the same rounds), Benjamini–Hochberg and an effect beyond the limit; `exact` by
+its integers; `bound` by a factor and an absolute difference.
 """
 
 from __future__ import annotations
@@ -42,8 +40,7 @@ ORDER = tuple(Verdict)
 CHANGED = (Verdict.SLOWER, Verdict.FASTER)
 #: By these a check fails.
 FAILING = (Verdict.SLOWER, Verdict.BROKEN, Verdict.MISSING)
-#: Status -> its class, the smaller the better: it works (`noisy`: as its name says, if disturbed); it gives figures,
-#: though not of what its name says; it cannot run here, which is an answer; it failed.
+#: Status -> its class, best first: it works; it runs, but not as its name says; it cannot run here; it failed.
 CLASSES = {
     Status.OK: 0, Status.NOISY: 0, Status.DEGRADED: 1, Status.OOM: 2, Status.UNSUPPORTED: 2,
     Status.ERROR: 3, Status.TIMEOUT: 3, Status.CRASHED: 3, Status.INCORRECT: 3,
@@ -79,10 +76,9 @@ class Pair:
 
 @dataclass
 class Change:
-    """The verdict on one metric of one cell (or on its status). Figures in the metric's unit, geometric means over
-    trials; `ratio` is after ÷ before, `low` and `high` its 95 % bounds, `error` and `df` those of its logarithm.
-    `limit`: relative change that counts; of a tested ratio its `floor`, or the noise threshold if that is wider.
-    `smallest_slowdown`: detectable in four cases of five. `ignored`: a check does not fail by it."""
+    """The verdict on one metric of one cell (or on its status). `ratio` is after ÷ before with its 95 % bounds, and the
+    error and degrees of freedom of its logarithm. `limit`: relative change that counts; of a tested ratio its `floor`,
+    or the noise threshold if that is wider. `ignored`: a check does not fail by it."""
 
     key: str
     name: str
@@ -116,8 +112,8 @@ def judge(
 ) -> list[Change]:
     """Return every verdict, what matters most first.
 
-    `threshold`: (cell key, metric) -> relative change seen between unchanged sweeps (0 if unknown); it raises the limit
-    above the floor. `interleaved`: both sides were measured in the same rounds, so pairs are compared.
+    `threshold`: (cell key, metric) -> noise threshold (0: unknown). `interleaved`: both sides were measured in the same
+    rounds, so pairs are compared.
     """
     pairs = list(pairs)
     found: list[Change] = []
@@ -160,20 +156,17 @@ def gives_figures(status: str | None) -> bool:
 
 def verdict_of_statuses(before: str | None, now: str | None) -> Verdict | None:
     """Return the verdict on a cell by its statuses (at most one None: not measured); None if its figures are to be
-    compared.
-
-    A cell that fails in another way than before is `same` if it stays in its class or becomes unable to run: nothing
-    that anyone relied on is lost. Raises ValueError for an unknown status.
-    """
+    compared. Without figures on both sides it is `same` unless it falls a class. Raises ValueError for an unknown
+    status."""
     if before is None or now is None:
         return Verdict.NEW if before is None else Verdict.MISSING
     old, new = CLASSES[Status(before)], CLASSES[Status(now)]
     if new > old:
         return Verdict.BROKEN
-    if new < old:
-        return Verdict.FIXED if gives_figures(now) else Verdict.SAME
     if not gives_figures(now):
         return Verdict.SAME
+    if new < old:
+        return Verdict.FIXED
     return Verdict.AMBIGUOUS if Status.NOISY in (before, now) else None
 
 
@@ -203,7 +196,7 @@ def status_change(pair: Pair, limits: Limits) -> Change | None:
 def figure_changes(
     pair: Pair, limits: Limits, threshold: Callable[[str, str], float], interleaved: bool
 ) -> Iterator[Change]:
-    """Yield a row for each metric that a side has; what is tested is still `ambiguous` and has a `floor`."""
+    """Yield a row for each metric that a side has; a row that the tests decide has a `floor`."""
     for metric in limits.metrics:
         before, after, odd = usable(pair, metric)
         if not before and not after and not odd:
@@ -212,7 +205,7 @@ def figure_changes(
         counts = {"ratio": max(limit.floor, threshold(pair.key, metric)), "exact": 0.0, "bound": limit.factor - 1}[how]
         change = Change(pair.key, pair.name, metric, Verdict.AMBIGUOUS, limit=counts, reason=odd, ignored=limit.ignore,
                         about=pair.about)  # fmt: skip
-        has_ratio = how == "ratio" and min(*before.values(), *after.values(), math.inf) > 0
+        has_ratio = how == "ratio" and 0 not in (*before.values(), *after.values())
         change.before, change.after = (summary(side, has_ratio) for side in (before, after))
         if before and after:
             if how != "ratio" and change.before:
@@ -220,7 +213,7 @@ def figure_changes(
             if has_ratio:
                 add_test(change, before, after, limit, interleaved)
             elif how == "bound":
-                change.verdict = by_factor(change.before, change.after, limit)
+                by_factor(change, limit)
             else:  # counts, and sizes of which a trial has 0 (no graph pool, say)
                 by_range(change, before, after, limit.least)
         elif before or after:
@@ -254,11 +247,11 @@ def add_test(
         change.reason = joined("one trial on a side tells nothing of the spread", change.reason)
 
 
-def by_factor(old: float, new: float, limit: Limit) -> Verdict:
+def by_factor(change: Change, limit: Limit) -> None:
     """Judge one value a sweep: both a factor and an absolute difference must be exceeded."""
-    if abs(new - old) > limit.least and max(new, old) > limit.factor * min(new, old):
-        return Verdict.SLOWER if new > old else Verdict.FASTER
-    return Verdict.SAME
+    old, new = change.before, change.after
+    is_changed = abs(new - old) > limit.least and max(new, old) > limit.factor * min(new, old)
+    change.verdict = (Verdict.SLOWER if new > old else Verdict.FASTER) if is_changed else Verdict.SAME
 
 
 def by_range(change: Change, before: Mapping[int, float], after: Mapping[int, float], least: float) -> None:
@@ -297,11 +290,8 @@ def decide(change: Change, is_significant: bool, is_launch_bound: bool) -> None:
 def verdict_of(
     ratio: float, low: float | None, high: float | None, is_significant: bool, floor: float = FLOOR
 ) -> Verdict:
-    """Return the verdict on a ratio after ÷ before with its 95 % bounds.
-
-    `slower` or `faster` if it differs significantly from 1, and by more than `floor`; `same` if the bounds exclude any
-    change beyond `floor`; `ambiguous` otherwise, and without bounds.
-    """
+    """Return the verdict on a ratio after ÷ before with its 95 % bounds: `slower` or `faster` if it differs
+    significantly from 1, and by more than `floor`; `same` if the bounds exclude that; `ambiguous` otherwise."""
     if low is None or high is None:
         return Verdict.AMBIGUOUS
     if is_significant and ratio > 1 + floor:

@@ -18,6 +18,8 @@ from effbench.stats.intervals import LogEstimate, is_number, log_difference, log
 FLOOR = 0.02
 ALPHA = 0.05
 POWER = 0.8
+#: Of the standard normal distribution at POWER.
+POWER_QUANTILE = 0.8416212335729143
 #: Pairs below which nothing is confirmed.
 LEAST_PAIRS = 5
 #: Sweeps of one environment before this one that a noise threshold needs.
@@ -102,10 +104,8 @@ def smallest_slowdown(sd_log: float, trials: int, floor: float = FLOOR) -> float
     never below the floor, and before a correction over many cells. Raises ValueError for impossible arguments.
     """
     _check(floor)
-    if not 0 <= sd_log < math.inf:
-        raise ValueError(f"a standard deviation is finite and not negative, unlike {sd_log!r}")
-    if trials < 2:
-        raise ValueError(f"a comparison needs at least two trials a side, not {trials}")
+    if not 0 <= sd_log < math.inf or trials < 2:
+        raise ValueError(f"no standard deviation {sd_log!r}, or fewer than two trials: {trials}")
     side = LogEstimate(0.0, sd_log / math.sqrt(trials), trials - 1)
     return _smallest(side, side, floor)
 
@@ -154,7 +154,7 @@ def _smallest(before: LogEstimate, after: LogEstimate, floor: float) -> float:
         return floor
     least = math.log1p(floor) / error
     if least >= _most_critical(before.df, after.df):  # whatever the sample variances, the floor decides
-        return _grown(least + _power_quantile(), error)
+        return _grown(least + POWER_QUANTILE, error)
     critical, weights = _critical((before.error / error) ** 2, before.df, after.df)
     return _least_found(critical, weights, error, floor)
 
@@ -178,7 +178,7 @@ def _least_found(critical: Any, weights: Any, error: float, floor: float) -> flo
 
     needed = np.maximum(critical, math.log1p(floor) / error)
     low, high = 0.0, float(needed.max()) + 10.0
-    middle = float(needed @ weights) + _power_quantile()
+    middle = float(needed @ weights) + POWER_QUANTILE
     while high - low > 1e-9 * high:
         beyond = middle - needed
         excess = float(ndtr(beyond) @ weights) - POWER
@@ -195,13 +195,6 @@ def _grown(differences: float, error: float) -> float:
     """Return so many standard errors of a logarithm as a relative change."""
     exponent = differences * error
     return math.expm1(exponent) if exponent < 709.0 else math.inf
-
-
-@lru_cache(maxsize=1)
-def _power_quantile() -> float:
-    from scipy.special import ndtri
-
-    return float(ndtri(POWER))
 
 
 @lru_cache(maxsize=256)
