@@ -7,7 +7,7 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,49 +122,38 @@ def given(args: argparse.Namespace) -> list[str]:
 def report(compared: Compared, shows: comparison.Shows, args: argparse.Namespace) -> None:
     """Write standard output, and the files that were asked for. `shows`: the command that shows a row.
 
-    A file that cannot be written keeps no other from being written. Raises UsageError at the end.
+    A file that cannot be written keeps no other from being written: UsageError is raised at the end.
     """
     rows, failed = chosen(compared.changes, args), compared.failing
     line = verdict_line(compared, args.baseline)
-    errors: list[UsageError] = []
-
-    @contextlib.contextmanager
-    def collected() -> Iterator[None]:
-        try:
-            yield
-        except UsageError as error:
-            errors.append(error)
-
-    if os.environ.get(SUMMARY):
-        with collected():
+    try:
+        if os.environ.get(SUMMARY):
             add_summary(comparison.check_markdown(compared, compared.changes, failed, line, shows), args.db)
-    with collected():
-        if args.format == "table":
-            with options.console(args) as console:
-                show(console, compared, rows, args)
-                for text in comparison.check_lines(line, failed, shows):
-                    console.print_line(escape(text))
-        else:
-            options.write(as_text(compared, rows, line, shows, args), args)
-    if args.junit:
-        with collected():
-            options.write(comparison.as_junit(compared, compared.changes, shows), args, "junit")
-    if errors:
-        raise UsageError("; ".join(map(str, errors)))
+    finally:
+        try:
+            if args.junit:
+                options.write(comparison.as_junit(compared, compared.changes, shows), args, "junit")
+        finally:
+            if args.format != "table":
+                options.write(as_text(compared, rows, line, shows, args), args)
+            else:
+                with options.console(args) as console:
+                    show(console, compared, rows, args)
+                    for text in comparison.check_lines(line, failed, shows):
+                        console.print_line(escape(text))
 
 
 def as_text(
     compared: Compared, rows: Sequence[Change], line: str, shows: comparison.Shows, args: argparse.Namespace
 ) -> str:
-    failed = compared.failing
     if args.format == "markdown":
-        return comparison.check_markdown(compared, rows, failed, line, shows, everything=args.all)
+        return comparison.check_markdown(compared, rows, compared.failing, line, shows, everything=args.all)
     if args.format == "junit":
         return comparison.as_junit(compared, rows, shows)
     if args.format == "json":
-        commands = [{"cell_key": one.key, "metric": one.metric, "command": shows(one)} for one in failed]
-        more = {"baseline": args.baseline, "passed": not failed, "failing": commands}
-        return comparison.as_json(compared, rows, **more, unchecked=compared.unchecked)
+        failing = [{"cell_key": one.key, "metric": one.metric, "command": shows(one)} for one in compared.failing]
+        more = {"passed": not failing, "failing": failing, "unchecked": compared.unchecked}
+        return comparison.as_json(compared, rows, baseline=args.baseline, **more)
     for machine in compared.unchecked:  # the rows do not contain it
         print(f"effbench: {one_line(machine)} not checked", file=sys.stderr)
     return render(compared, rows, args)

@@ -34,8 +34,8 @@ from effbench.store.sweeps import SweepInfo
 
 @dataclass(frozen=True)
 class ModeChange:
-    """A mode over all cells that both sides have: geometric mean of after ÷ before (None without a cell), with its 95 %
-    bounds (None if a cell has no interval). `cells` of the `of` cells of this mode that either side has."""
+    """A mode over the `cells`, of all `of` cells, that both sides have: geometric mean of after ÷ before (None without
+    a cell) with its 95 % bounds (None if a cell has no interval)."""
 
     phase: str
     mode: str
@@ -93,7 +93,7 @@ def compare_sweeps(
     old, new = on_one_machine(*chosen_on([load(store, info) for info in (before, after)], on), across)
     threshold = noise_thresholds(store, before, after, (old, new), limits.metrics)
     compared = finish(old, new, limits, across, threshold, only=only)
-    compared.notes += unfinished(old, new)
+    compared.notes += [unfinished(side) for side in (old, new) if side.state != "completed"]
     return compared
 
 
@@ -121,11 +121,15 @@ def compare_parts(
         # cells of one side alone are of its mode, and get no line of their own
         lines = [line for line in compared.modes if line.cells] or compared.modes[:1]
         compared.modes = [replace(line, mode=f"{old_name} → {new_name}") for line in lines]
-    compared.notes += unfinished(whole)
+    compared.notes += [unfinished(whole)] if whole.state != "completed" else []
     if others := [name for name in parts if name not in (old_name, new_name)]:
         compared.notes.append(f"not compared here: {by}={', '.join(others)}")
     if by not in BY_ENVIRONMENT:
-        omit_one_sided(compared)
+        # if the work itself differs, metrics of one side do not apply (eager compiles nothing)
+        one_sided = {change.metric: None for change in compared.changes if change.reason in (NOT_BEFORE, NOT_NOW)}
+        compared.changes = [change for change in compared.changes if change.reason not in (NOT_BEFORE, NOT_NOW)]
+        if one_sided:
+            compared.notes.append(f"measured on one side only, and not compared: {', '.join(one_sided)}")
         known = parameter_names(whole.cells, by)
         if lacking := [name for key, name in names_of(whole.cells).items() if key not in known]:
             compared.notes.append(f"omitted, as they have no {by}: {', '.join(lacking)}")
@@ -139,10 +143,10 @@ def find(store: Store, reference: str, on: str | None = None) -> SweepInfo:
 
 
 def one_baseline(known: Sequence[BaselineInfo], on: str | None, hardware: Collection[str] = ()) -> BaselineInfo:
-    """Return the one of these baselines of one name that is set on the `hardware` (empty: on any) and fits `on`, which
-    may also name an interpreter. Raises NothingFoundError if there is none, UsageError if there are several."""
+    """Return the one of these baselines of one name that is set on the `hardware` (empty: any) that `on` means. Raises
+    NothingFoundError if there is none, UsageError if there are several."""
     name = known[0].name
-    # among all known hardware: an L4 without a baseline is no L40S
+    # among all known hardware: an L4 without a baseline is no L40S; `on` may also name an interpreter
     asked = matching(on, [*hardware, *(one.hardware for one in known)]) if on is not None else []
     fitting = [one for one in known if one.hardware in (hardware or [one.hardware])]
     fitting = [one for one in fitting if one.hardware in (asked or [one.hardware])]
@@ -175,7 +179,8 @@ def finish(
     modes = mode_changes(changes, limits)
     compared = Compared(old, new, hardware, differences(old, new, across), changes, modes, limits, interleaved)
     compared.notes += [f"exception for {rule} ended on {rule.until}: {rule.reason}" for rule in limits.expired]
-    compared.notes += [f"exception for {rule} fits no cell here: {rule.reason}" for rule in limits.unused]
+    unused = [rule for rule in limits.exceptions if not rule.used]
+    compared.notes += [f"exception for {rule} fits no cell here: {rule.reason}" for rule in unused]
     return compared
 
 
@@ -183,10 +188,7 @@ def noise_thresholds(
     store: Store, before: SweepInfo, after: SweepInfo, sides: tuple[Side, Side], metrics: Collection[str]
 ) -> Callable[[str, str], float]:
     """Return (cell key, metric) -> its noise threshold, 0 if unknown: from earlier sweeps named as `before`, in the
-    environments of both sides.
-
-    If both ran on one host, differences between hosts are no noise: its own sweeps count, if there are enough.
-    """
+    environments of both sides; if both ran on one host, from those of that host if there are enough."""
     environments = dict.fromkeys(key for side in sides for key in side.environments)
     ratios = [name for name in metrics if METRICS[name].compare == "ratio"]
     old, new = (side.host.get("hostname") for side in sides)
@@ -200,23 +202,8 @@ def noise_thresholds(
     return threshold
 
 
-def unfinished(*sides: Side) -> list[str]:
-    """Return which of these sweeps lack trials."""
-    return [
-        f"{side.title} is {side.state}, not completed: only what it has measured is compared"
-        for side in sides
-        if side.state != "completed"
-    ]
-
-
-def omit_one_sided(compared: Compared) -> None:
-    """Replace the rows of metrics that only one side has by a note: if the work itself differs, they do not apply
-    (eager compiles nothing)."""
-    one_sided = [change for change in compared.changes if change.reason in (NOT_BEFORE, NOT_NOW)]
-    if one_sided:
-        compared.changes = [change for change in compared.changes if change not in one_sided]
-        names = ", ".join(dict.fromkeys(change.metric for change in one_sided))
-        compared.notes.append(f"measured on one side only, and not compared: {names}")
+def unfinished(side: Side) -> str:
+    return f"{side.title} is {side.state}, not completed: only what it has measured is compared"
 
 
 def two_of(by: str, known: list[str], values: Sequence[str], title: str) -> tuple[str, str]:

@@ -136,10 +136,8 @@ def facts_of(side: Side, sweep: SweepInfo) -> Mapping[str, Any] | None:
 def judge_again(
     compared: Compared, flagged: Sequence[Change], again: Side, new_id: str, old_id: str | None, why: str | None
 ) -> None:
-    """Change the flagged rows to what the re-run shows, and add notes.
-
-    `new_id`, `old_id`: its environments on the new side and on the baseline's; the latter may not have run: `why`.
-    """
+    """Change the flagged rows to what the re-run shows, and add notes. `new_id`, `old_id`: its environments on the new
+    side and on the baseline's; `why` the latter did not run."""
     new, old = again.within([new_id]), again.within([old_id]) if old_id else None
     if old and (changed := software_changed(compared.before, old)):
         old, why = None, f"the baseline's interpreter is not what it was ({changed})"

@@ -27,6 +27,8 @@ DEFAULT = "default"
 COMPARED = tuple(name for name, metric in METRICS.items() if metric.compare != "none" and name != "speedup")
 #: The metric of a row about a whole cell.
 STATUS = "status"
+#: What an exception can be tied to: values of the cell, and the metric.
+PATTERNS = ("model", "bs", "mode", "dtype", "phase", "device", "hardware", "metric")
 #: How a metric is compared -> the keys of its limit that count, besides `ignore`.
 USED = {"ratio": ("floor", "least"), "exact": ("least",), "bound": ("factor", "least")}
 #: Number -> the least value, and the value that it must be below. A floor of 3 was meant to be 3 %.
@@ -53,8 +55,9 @@ class Limit:
 
 
 @dataclass
-class Patterns:
-    """What an exception can be tied to: patterns (`llama-*`) for values of the cell; None fits every one."""
+class ExceptionRule(Limit):
+    """Another limit, through the day `until`, for the cells and metrics that fit all PATTERNS (`llama-*`) that are set.
+    `used`: some cell fitted."""
 
     model: str | None = None
     bs: str | None = None
@@ -64,16 +67,6 @@ class Patterns:
     device: str | None = None
     hardware: str | None = None
     metric: str | None = None
-
-
-PATTERNS = tuple(one.name for one in fields(Patterns))
-
-
-@dataclass
-class ExceptionRule(Limit, Patterns):
-    """Another limit for the cells and metrics that fit all of its patterns, through the day `until`. `used`: some cell
-    fitted."""
-
     until: Any = None  # a date; in a file its text
     used: bool = field(default=False, metadata=INTERNAL)
 
@@ -124,17 +117,12 @@ class Limits:
                     limit = replace(own, **changes, reason=rule.reason) if changes else own
         return limit if self.floor_for_all is None else replace(limit, floor=self.floor_for_all)
 
-    @property
-    def unused(self) -> list[ExceptionRule]:
-        """Exceptions that no cell of this comparison fitted."""
-        return [rule for rule in self.exceptions if not rule.used]
-
 
 def used_by(metric: str | None) -> tuple[str, ...]:
     """Return the keys of a limit that count for this metric, for `status`, or for any metric (None)."""
     if metric is None:
         return ("floor", "least", "factor", "ignore")
-    return (*(() if metric == STATUS else USED[METRICS[metric].compare]), "ignore")
+    return ("ignore",) if metric == STATUS else (*USED[METRICS[metric].compare], "ignore")
 
 
 def check_metric(name: str) -> str:

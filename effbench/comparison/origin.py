@@ -31,10 +31,8 @@ print(json.dumps(["effbench", {name: where(name) for name in sys.argv[1:]}]))
 
 
 def current(facts: Mapping[str, Any] | None, sweep_id: str, cells: Iterable[Cell]) -> Interpreter:
-    """Return the interpreter that runs these cells of the sweep with these facts again.
-
-    Raises UsageError if that is impossible here, or if the code of the cells is no longer the same.
-    """
+    """Return the interpreter that runs these cells of the sweep with these facts again. Raises UsageError if that is
+    impossible here, or if the code of the cells is no longer the same."""
     if not facts:
         raise UsageError(f"sweep {sweep_id} does not record its interpreter")
     folder = Path(facts["folder"])

@@ -157,11 +157,8 @@ def speedup(baseline: Iterable[float], values: Iterable[float]) -> Interval:
 
 
 def median_interval(samples: Sequence[float]) -> Interval:
-    """Return the median of the samples of one trial with the narrowest symmetric interval of two order statistics.
-
-    Bounds are None if even the extremes do not reach the confidence (under 6 samples). Raises ValueError for no
-    samples.
-    """
+    """Return the median of the samples of one trial with the narrowest symmetric interval of two order statistics,
+    which needs six samples. Raises ValueError for no samples."""
     ordered = sorted(float(value) for value in samples)
     n = len(ordered)
     if not n:

@@ -52,9 +52,8 @@ def compare(before: Sequence[float], after: Sequence[float], floor: float = FLOO
     """Compare one figure a trial of two sweeps by Welch's test, in the same unit.
 
     Unchanged figures are significant in 3.5 to 6 % of the cases with 3 trials a side and 4.5 to 5.5 % with 5. Raises
-    ValueError as `geometric_mean` does, and for a negative or infinite `floor`.
+    ValueError as `geometric_mean` does.
     """
-    _check(floor)
     old, new = log_mean(before), log_mean(after)
     difference = log_difference(new, old)
     if difference.error is None:
@@ -87,10 +86,8 @@ def confirms(low: float | None, pairs: int, floor: float = FLOOR) -> bool:
 
 def significant(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]:
     """Return which tests are significant by Benjamini–Hochberg, so that at most a share `q` of these are expected to be
-    false alarms. None (no test was possible) is no test. Raises ValueError for values outside 0 to 1."""
+    false alarms. None (no test was possible) is no test."""
     tested = sorted(p for p in p_values if p is not None)
-    if not all(0 <= value <= 1 for value in [q, *tested]):
-        raise ValueError("p-values and q lie between 0 and 1")
     # not scipy.stats.false_discovery_control, which gives the same: to load it takes longer than a whole comparison
     passing = (p for rank, p in enumerate(tested, 1) if p <= q * rank / len(tested))
     limit = max(passing, default=-1.0)
@@ -100,12 +97,9 @@ def significant(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]
 def smallest_slowdown(sd_log: float, trials: int, floor: float = FLOOR) -> float:
     """Return the smallest relative slowdown (0.05 = 5 %) that is called slower in four cases of five.
 
-    Of two sweeps of `trials` trials each, whose log figures have a standard deviation of `sd_log` between processes;
-    never below the floor, and before a correction over many cells. Raises ValueError for impossible arguments.
+    Of two sweeps of `trials` trials each (at least two), whose log figures have a standard deviation of `sd_log`
+    between processes; never below the floor, and before a correction over many cells.
     """
-    _check(floor)
-    if not 0 <= sd_log < math.inf or trials < 2:
-        raise ValueError(f"no standard deviation {sd_log!r}, or fewer than two trials: {trials}")
     side = LogEstimate(0.0, sd_log / math.sqrt(trials), trials - 1)
     return _smallest(side, side, floor)
 
@@ -126,21 +120,12 @@ def noise_threshold(levels: Iterable[Sequence[float | None]]) -> float | None:
 
 
 def _comparison(difference: LogEstimate, smallest: float) -> Comparison:
-    ratio = difference.interval()
-    p_value = p_value_of(difference)
-    return Comparison(ratio.value, ratio.low, ratio.high, p_value, smallest, difference.error, difference.df)
-
-
-def p_value_of(difference: LogEstimate) -> float:
-    """Two-sided p-value of a difference with a standard error; 0 or 1 for figures without spread."""
-    if difference.error <= _ROUNDING:
-        return 1.0 if abs(difference.value) <= _ROUNDING else 0.0
-    return t_tail(difference.value / difference.error, difference.df)
-
-
-def _check(floor: float) -> None:
-    if not 0 <= floor < math.inf:
-        raise ValueError(f"a floor is finite and not negative, unlike {floor!r}")
+    ratio, error = difference.interval(), difference.error
+    if error <= _ROUNDING:  # figures without spread
+        p_value = 1.0 if abs(difference.value) <= _ROUNDING else 0.0
+    else:
+        p_value = t_tail(difference.value / error, difference.df)
+    return Comparison(ratio.value, ratio.low, ratio.high, p_value, smallest, error, difference.df)
 
 
 # --- power ---
@@ -148,15 +133,24 @@ def _check(floor: float) -> None:
 
 def _smallest(before: LogEstimate, after: LogEstimate, floor: float) -> float:
     """Smallest relative slowdown called slower with probability POWER, if the standard errors are the true ones: the
-    power is the mean of a normal distribution's tail over the two sample variances, which decide where it begins."""
+    power is the mean of a normal distribution's tail over a grid of the two sample variances, which decide where it
+    begins."""
     error = math.hypot(before.error, after.error)
     if error <= _ROUNDING:
         return floor
+    import numpy as np
+    from scipy.special import stdtrit
+
     least = math.log1p(floor) / error
+    (old, old_weights), (new, new_weights) = _variance_nodes(before.df), _variance_nodes(after.df)
     if least >= _most_critical(before.df, after.df):  # whatever the sample variances, the floor decides
         return _grown(least + POWER_QUANTILE, error)
-    critical, weights = _critical((before.error / error) ** 2, before.df, after.df)
-    return _least_found(critical, weights, error, floor)
+    share = (before.error / error) ** 2
+    a, b = share * old[:, None], (1 - share) * new[None, :]
+    total = a + b
+    df = total**2 / (a**2 / before.df + b**2 / after.df)
+    critical = stdtrit(df, 1 - ALPHA / 2) * np.sqrt(total)
+    return _least_found(critical.ravel(), np.outer(old_weights, new_weights).ravel(), error, floor)
 
 
 def _smallest_paired(ratios: LogEstimate, floor: float) -> float:
@@ -199,26 +193,11 @@ def _grown(differences: float, error: float) -> float:
 
 @lru_cache(maxsize=256)
 def _most_critical(df_before: float, df_after: float) -> float:
-    """An upper bound of `_critical`: Welch's fewest degrees of freedom, and the largest variance."""
+    """An upper bound of the least significant differences: Welch's fewest degrees of freedom, the largest variance."""
     from scipy.special import stdtrit
 
-    (old, _), (new, _) = _variance_nodes(df_before), _variance_nodes(df_after)
-    largest = max(float(old.max()), float(new.max()))
+    largest = max(float(_variance_nodes(df)[0].max()) for df in (df_before, df_after))
     return float(stdtrit(min(df_before, df_after), 1 - ALPHA / 2)) * math.sqrt(largest)
-
-
-def _critical(share: float, df_before: float, df_after: float) -> tuple:
-    """Least significant differences in true standard errors, and how probable each is, over a grid of the two sample
-    variances; `share` is that of `before` in the true variance of the difference."""
-    import numpy as np
-    from scipy.special import stdtrit
-
-    (old, old_weights), (new, new_weights) = _variance_nodes(df_before), _variance_nodes(df_after)
-    a, b = share * old[:, None], (1 - share) * new[None, :]
-    total = a + b
-    df = total**2 / (a**2 / df_before + b**2 / df_after)
-    critical = stdtrit(df, 1 - ALPHA / 2) * np.sqrt(total)
-    return critical.ravel(), np.outer(old_weights, new_weights).ravel()
 
 
 @lru_cache(maxsize=64)
