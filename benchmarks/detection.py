@@ -204,13 +204,13 @@ def screened(cases: Sequence[Case], with_history: bool = False) -> list[Change]:
         sides = (CellResult("ok", None, bound, one.by_round(case.constant)) for one in (case.before, case.after))
         pairs.append(Pair(str(index), str(index), {}, *sides))
 
-    def threshold(key: str, metric: str) -> float:
-        history = cases[int(key)].history
-        if not with_history or history is None or metric not in FIGURES:
-            return 0.0
-        return noise_threshold([history[:, FIGURES.index(metric)].tolist()]) or 0.0
-
-    return judge(pairs, LIMITS, threshold)
+    thresholds = {
+        (str(index), metric): noise_threshold([case.history[:, column].tolist()]) or 0.0
+        for index, case in enumerate(cases)
+        for column, metric in enumerate(FIGURES)
+        if with_history and case.history is not None
+    }
+    return judge(pairs, LIMITS, thresholds)
 
 
 def slower(changes: Sequence[Change]) -> dict[int, list[Change]]:

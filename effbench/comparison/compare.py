@@ -21,7 +21,7 @@ from effbench.comparison.sides import (
     parameter_names,
     split,
 )
-from effbench.comparison.verdicts import NOT_BEFORE, NOT_NOW, ORDER, Change, Pair, Verdict, judge
+from effbench.comparison.verdicts import NOT_BEFORE, NOT_NOW, Change, Pair, Thresholds, Verdict, judge
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import mode_order
 from effbench.metrics import METRICS
@@ -67,7 +67,7 @@ class Compared:
     def counts(self) -> dict[Verdict, int]:
         """Rows by verdict, what matters most first; only those that occur."""
         found = Counter(change.verdict for change in self.changes)
-        return {verdict: found[verdict] for verdict in ORDER if found[verdict]}
+        return {verdict: found[verdict] for verdict in Verdict if found[verdict]}
 
     @property
     def failing(self) -> list[Change]:
@@ -91,8 +91,8 @@ def compare_sweeps(
     if before.id == after.id:
         raise UsageError(f"both sides are sweep {before.id}: there is nothing to compare it with")
     old, new = on_one_machine(*chosen_on([load(store, info) for info in (before, after)], on), across)
-    threshold = noise_thresholds(store, before, after, (old, new), limits.metrics)
-    compared = finish(old, new, limits, across, threshold, only=only)
+    thresholds = noise_thresholds(store, before, after, (old, new), limits.metrics)
+    compared = finish(old, new, limits, across, thresholds, only=only)
     compared.notes += [unfinished(side) for side in (old, new) if side.state != "completed"]
     return compared
 
@@ -163,9 +163,8 @@ def one_baseline(known: Sequence[BaselineInfo], on: str | None, hardware: Collec
 
 
 def finish(
-    old: Side, new: Side, limits: Limits, across: Collection[str] = (),
-    threshold: Callable[[str, str], float] = lambda key, metric: 0.0, interleaved: bool = False,
-    only: Callable[[Pair], bool] | None = None, by: str | None = None,
+    old: Side, new: Side, limits: Limits, across: Collection[str] = (), thresholds: Thresholds | None = None,
+    interleaved: bool = False, only: Callable[[Pair], bool] | None = None, by: str | None = None,
 ) -> Compared:  # fmt: skip
     """Return every verdict on two sides; `by`: the parameter in which they differ. Raises as `compare_sweeps`."""
     old, new = on_one_machine(old, new, across)
@@ -174,7 +173,7 @@ def finish(
     if not wanted:
         raise NothingFoundError(f"no cell of {old.title} or {new.title} is among those asked for")
     # all are tested: the correction for many tests must not depend on which cells are reported
-    changes = [change for change in judge(pairs, limits, threshold, interleaved) if change.key in wanted]
+    changes = [change for change in judge(pairs, limits, thresholds, interleaved) if change.key in wanted]
     hardware = pairs[0].about["hardware"]
     modes = mode_changes(changes, limits)
     compared = Compared(old, new, hardware, differences(old, new, across), changes, modes, limits, interleaved)
@@ -186,20 +185,18 @@ def finish(
 
 def noise_thresholds(
     store: Store, before: SweepInfo, after: SweepInfo, sides: tuple[Side, Side], metrics: Collection[str]
-) -> Callable[[str, str], float]:
-    """Return (cell key, metric) -> its noise threshold, 0 if unknown: from earlier sweeps named as `before`, in the
+) -> Thresholds:
+    """Return (cell key, metric) -> its noise threshold, if it is known: from earlier sweeps named as `before`, in the
     environments of both sides; if both ran on one host, from those of that host if there are enough."""
     environments = dict.fromkeys(key for side in sides for key in side.environments)
     ratios = [name for name in metrics if METRICS[name].compare == "ratio"]
     old, new = (side.host.get("hostname") for side in sides)
-    hosts = (old, None) if old is not None and old == new else (None,)
-    lines = [store.levels(before.id, environments, after.started_at, ratios, host) for host in hosts]
-
-    def threshold(key: str, metric: str) -> float:
-        found = (noise_threshold(known.get((key, metric), {}).values()) for known in lines)
-        return next((one for one in found if one is not None), 0.0)
-
-    return threshold
+    found: dict[tuple[str, str], float] = {}
+    for host in (old, None) if old is not None and old == new else (None,):
+        for key, levels in store.levels(before.id, environments, after.started_at, ratios, host).items():
+            if key not in found and (threshold := noise_threshold(levels.values())) is not None:
+                found[key] = threshold
+    return found
 
 
 def unfinished(side: Side) -> str:

@@ -149,7 +149,7 @@ def judge_again(
 
     # in one session, interleaved, the noise between sessions does not count; against what the baseline recorded it does
     interleaved = rows(old, interleaved=True) if old else {}
-    recorded = rows(compared.before, threshold=lambda key, metric: limits.get((key, metric), 0.0))
+    recorded = rows(compared.before, thresholds=limits)
     for change in flagged:
         now, then = new.result(change.key), old.result(change.key) if old else None
         old_fails = is_worse(compared.before.result(change.key), then)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -36,7 +36,6 @@ class Verdict(StrEnum):
     SAME = "same"  # a change beyond the floor is excluded
 
 
-ORDER = tuple(Verdict)
 CHANGED = (Verdict.SLOWER, Verdict.FASTER)
 #: By these a check fails.
 FAILING = (Verdict.SLOWER, Verdict.BROKEN, Verdict.MISSING)
@@ -53,6 +52,8 @@ COLUMNS = {
     "ci_low": "low", "ci_high": "high", "p_value": "p_value", "limit": "limit",
     "smallest_slowdown": "smallest_slowdown", "gates": "gates", "reason": "reason", "cell_key": "key",
 }  # fmt: skip
+#: (cell key, metric) -> relative change that is noise between sweeps; it raises the limit above the floor.
+Thresholds = Mapping[tuple[str, str], float]
 #: Why a metric that only one side has is `ambiguous`.
 NOT_BEFORE, NOT_NOW = "not measured before", "not measured now"
 #: Why a change beyond its floor is `ambiguous`; the reason goes on with the threshold.
@@ -105,21 +106,15 @@ class Change:
 
 
 def judge(
-    pairs: Iterable[Pair],
-    limits: Limits,
-    threshold: Callable[[str, str], float] = lambda key, metric: 0.0,
-    interleaved: bool = False,
+    pairs: Iterable[Pair], limits: Limits, thresholds: Thresholds | None = None, interleaved: bool = False
 ) -> list[Change]:
-    """Return every verdict, what matters most first.
-
-    `threshold`: (cell key, metric) -> noise threshold (0: unknown). `interleaved`: both sides were measured in the same
-    rounds, so pairs are compared.
-    """
+    """Return every verdict, what matters most first. `interleaved`: both sides were measured in the same rounds, so
+    pairs are compared."""
     pairs = list(pairs)
     found: list[Change] = []
     for pair in pairs:
         whole = status_change(pair, limits)
-        found += figure_changes(pair, limits, threshold, interleaved) if whole is None else [whole]
+        found += figure_changes(pair, limits, thresholds or {}, interleaved) if whole is None else [whole]
     launch_bound = {one.key for one in pairs for side in (one.before, one.after) if side and side.bound == "launch"}
     # what is ignored must not change what is not: two families of tests
     for ignored in (False, True):
@@ -133,12 +128,14 @@ def judge(
 def ordered(changes: Iterable[Change]) -> list[Change]:
     """Return what matters most first: by verdict, then by the size of the change."""
 
+    order = list(Verdict)
+
     def size(change: Change) -> float:
         if change.ratio is None:
             return math.inf if change.metric == STATUS else 0.0
         return abs(math.log(change.ratio)) if change.ratio > 0 else math.inf
 
-    return sorted(changes, key=lambda change: (ORDER.index(change.verdict), -size(change)))
+    return sorted(changes, key=lambda change: (order.index(change.verdict), -size(change)))
 
 
 def counted(changes: Sequence[Change]) -> str:
@@ -193,16 +190,15 @@ def status_change(pair: Pair, limits: Limits) -> Change | None:
 # --- figures ---
 
 
-def figure_changes(
-    pair: Pair, limits: Limits, threshold: Callable[[str, str], float], interleaved: bool
-) -> Iterator[Change]:
+def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleaved: bool) -> Iterator[Change]:
     """Yield a row for each metric that a side has; a row that the tests decide has a `floor`."""
     for metric in limits.metrics:
         before, after, odd = usable(pair, metric)
         if not before and not after and not odd:
             continue
         how, limit = METRICS[metric].compare, limits.of(pair.about, metric)
-        counts = {"ratio": max(limit.floor, threshold(pair.key, metric)), "exact": 0.0, "bound": limit.factor - 1}[how]
+        floor = max(limit.floor, thresholds.get((pair.key, metric), 0.0))
+        counts = {"ratio": floor, "exact": 0.0, "bound": limit.factor - 1}[how]
         change = Change(pair.key, pair.name, metric, Verdict.AMBIGUOUS, limit=counts, reason=odd, ignored=limit.ignore,
                         about=pair.about)  # fmt: skip
         has_ratio = how == "ratio" and 0 not in (*before.values(), *after.values())
@@ -212,10 +208,8 @@ def figure_changes(
                 change.ratio = change.after / change.before
             if has_ratio:
                 add_test(change, before, after, limit, interleaved)
-            elif how == "bound":
-                by_factor(change, limit)
-            else:  # counts, and sizes of which a trial has 0 (no graph pool, say)
-                by_range(change, before, after, limit.least)
+            else:  # also sizes of which a trial has 0 (no graph pool, say)
+                by_range(change, before, after, limit.least, limit.factor if how == "bound" else 1.0)
         elif before or after:
             change.reason = joined(NOT_NOW if before else NOT_BEFORE, odd)
         change.reason = joined(change.reason, exception_text(limit))
@@ -247,18 +241,13 @@ def add_test(
         change.reason = joined("one trial on a side tells nothing of the spread", change.reason)
 
 
-def by_factor(change: Change, limit: Limit) -> None:
-    """Judge one value a sweep: both a factor and an absolute difference must be exceeded."""
-    old, new = change.before, change.after
-    is_changed = abs(new - old) > limit.least and max(new, old) > limit.factor * min(new, old)
-    change.verdict = (Verdict.SLOWER if new > old else Verdict.FASTER) if is_changed else Verdict.SAME
-
-
-def by_range(change: Change, before: Mapping[int, float], after: Mapping[int, float], least: float) -> None:
-    """Set the verdict: a change is beyond all trials of the other side, by more than `least`."""
-    (old_low, old_high), (new_low, new_high) = ((min(side.values()), max(side.values())) for side in (before, after))
-    spread = max(old_high, new_high) - min(old_low, new_low)
-    if spread <= least or (old_low, old_high) == (new_low, new_high):
+def by_range(
+    change: Change, before: Mapping[int, float], after: Mapping[int, float], least: float, factor: float
+) -> None:
+    """Set the verdict: a change is beyond all trials of the other side, by more than `least` and by the factor."""
+    old_low, old_high, new_low, new_high = (end(side.values()) for side in (before, after) for end in (min, max))
+    low, high = min(old_low, new_low), max(old_high, new_high)
+    if high - low <= least or high <= factor * low or (old_low, old_high) == (new_low, new_high):
         change.verdict = Verdict.SAME
     elif new_low - old_high > least:
         change.verdict = Verdict.SLOWER

@@ -42,7 +42,7 @@ def test_an_exception_holds_where_all_of_its_patterns_fit():
     ):  # fmt: skip
         limits = exceptions({**pattern, "floor": 0.5, "reason": "noise"})
         assert limits.of(CELL, "latency_ms").floor == (0.5 if fits else 0.02), pattern
-        assert bool(limits.unused) is not (fits or "metric" in pattern), "of a cell, whatever metric is looked at"
+        assert limits.exceptions[0].used is (fits or "metric" in pattern), "of a cell, whatever metric is looked at"
 
 
 def test_the_last_exception_that_fits_counts_and_it_alone():
@@ -53,7 +53,7 @@ def test_the_last_exception_that_fits_counts_and_it_alone():
     )
     assert limits.of(CELL, "latency_ms") == limit(0.1, reason="second")
     assert limits.of(CELL, "kernels") == limit(), "no key of the last one counts for it"
-    assert [rule.reason for rule in limits.unused] == ["fits not"]
+    assert [rule.used for rule in limits.exceptions] == [True, True, False]
 
 
 def test_an_exception_holds_through_its_last_day():
@@ -61,7 +61,6 @@ def test_an_exception_holds_through_its_last_day():
         limits = exceptions({"floor": 0.1, "reason": "new driver", "until": until})
         assert limits.of(CELL, "period_ms").floor == floor
         assert len(limits.expired) == (floor == 0.02)
-        assert limits.unused == []
 
 
 def test_a_floor_for_all_goes_before_those_of_metrics_and_exceptions():

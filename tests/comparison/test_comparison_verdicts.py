@@ -100,14 +100,14 @@ def test_a_change_beyond_the_floor_but_inside_the_threshold_is_ambiguous():
         (1.2, 0.001, "slower", False),
         (1 / 1.2, 0.001, "faster", False),
     ):
-        change = only(steps(1, noise), steps(factor, noise), "latency_ms", threshold=lambda key, metric: 0.1)
+        change = only(steps(1, noise), steps(factor, noise), "latency_ms", thresholds={("a", "latency_ms"): 0.1})
         assert (change.verdict, change.gates) == (verdict, verdict == "slower")
         assert ("floor of 2.0 %" in (change.reason or "") and "10 %" in change.reason) is said
     low = {"floor": "8%"}
-    change = only(steps(1, 0.001), steps(1.05, 0.001), "latency_ms", low, threshold=lambda key, metric: 0.03)
+    change = only(steps(1, 0.001), steps(1.05, 0.001), "latency_ms", low, thresholds={("a", "latency_ms"): 0.03})
     assert (change.verdict, change.limit, change.reason) == ("same", 0.08, None)
     rules = {"exceptions": [{"model": "mlp", "floor": 0.03, "reason": "known"}]}
-    change = only(steps(1, 0.001), steps(1.05, 0.001), "latency_ms", rules, threshold=lambda key, metric: 0.1)
+    change = only(steps(1, 0.001), steps(1.05, 0.001), "latency_ms", rules, thresholds={("a", "latency_ms"): 0.1})
     assert "floor of 3.0 %" in change.reason and change.reason.endswith("by exception: known")
 
 
