@@ -36,10 +36,9 @@ def current(facts: Mapping[str, Any] | None, sweep_id: str, cells: Iterable[Cell
     if not facts:
         raise UsageError(f"sweep {sweep_id} does not record its interpreter")
     folder = Path(facts["folder"])
-    if not folder.is_dir():
-        raise UsageError(f"sweep {sweep_id} was run in {folder}, which is not here")
-    if not os.access(facts["python"], os.X_OK):
-        raise UsageError(f"sweep {sweep_id} was run by {facts['python']}, which is not here")
+    for path in (folder, facts["python"]):
+        if not os.access(path, os.X_OK):
+            raise UsageError(f"sweep {sweep_id} was run with {path}, which is not here")
     if targets(cells):
         then, now = facts["git_description"], git_description(folder)
         if now != then:
@@ -55,11 +54,9 @@ def origin(
     old: Mapping[str, Any] | None, new: Mapping[str, Any], here: Interpreter, cells: Iterable[Cell],
     software: str | None = None,
 ) -> Iterator[Interpreter]:  # fmt: skip
-    """Yield what runs the baseline's side while `here` runs the new one; a worktree lives as long as the context.
-
-    `old`, `new`: what the sweeps record of their interpreters (`host["environments"]`); `software`: a difference in
-    software between them, as text. Raises UsageError if that is impossible or pointless.
-    """
+    """Yield what runs the baseline's side while `here` runs the new one; a worktree lives as long as the context. `old`,
+    `new`: what the sweeps record of their interpreters; `software`: a difference in software between them, as text.
+    Raises UsageError if that is impossible or pointless."""
     if not old:
         raise UsageError("the baseline does not record its interpreter")
     if not os.access(old["python"], os.X_OK):

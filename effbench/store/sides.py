@@ -26,11 +26,8 @@ _MEASURED = frozenset(status for status in Status if status.is_measured)
 
 @dataclass(frozen=True)
 class CellResult:
-    """One sweep's result of a cell in one environment.
-
-    `figures`: metric -> round -> figure of that round's trial; a metric with one value a sweep has it under round 0.
-    `bound`: the cell's bottleneck, as in `results`.
-    """
+    """One sweep's result of a cell in one environment. `bound`: its bottleneck; `figures`: metric -> round -> figure of
+    that round's trial; a metric with one value a sweep has it under round 0."""
 
     status: str
     reason: str | None = None
@@ -87,11 +84,9 @@ def levels(
     host: str | None = None,
     most: int = 30,
 ) -> dict[tuple[str, str], dict[str, list[float]]]:
-    """Return (cell key, metric) -> environment id -> `ok` results of the cells of `sweep_id`, oldest first.
-
-    They are of the newest `most` sweeps with the same name (or without one) that have any of them, in these
-    environments, and began before `before`; `host`: only those of this host. Re-runs are excluded.
-    """
+    """Return (cell key, metric) -> environment id -> `ok` results of the cells of `sweep_id`, oldest first, in the newest
+    `most` sweeps with the same name (or without one) that have any in these environments, and began before `before`;
+    `host`: only those of this host. Re-runs are excluded."""
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     line = connection.scalar(sa.select(SWEEP.c.name).where(SWEEP.c.id == sweep_id)) or ""
     if line.startswith(CONFIRMING):
@@ -107,14 +102,16 @@ def levels(
         .order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
         .limit(most)
     ).all()
-    wanted = set(connection.scalars(own))
-    columns = [RESULT.c[name] for name in ("cell_key", "environment_id", *metrics)]
-    for earlier in reversed(recent):
-        query = sa.select(*columns).where(RESULT.c.sweep_id == earlier, here, RESULT.c.status == Status.OK)
-        for key, environment_id, *values in connection.execute(query):
-            for name, value in zip(metrics, values, strict=True) if key in wanted else ():
-                if value is not None:
-                    found.setdefault((key, name), {}).setdefault(environment_id, []).append(value)
+    query = (
+        sa.select(RESULT.c.cell_key, RESULT.c.environment_id, *(RESULT.c[name] for name in metrics))
+        .join(SWEEP, SWEEP.c.id == RESULT.c.sweep_id)
+        .where(SWEEP.c.id.in_(recent), here, RESULT.c.cell_key.in_(own), RESULT.c.status == Status.OK)
+        .order_by(SWEEP.c.started_at, SWEEP.c.id)
+    )
+    for key, environment_id, *values in connection.execute(query):
+        for name, value in zip(metrics, values, strict=True):
+            if value is not None:
+                found.setdefault((key, name), {}).setdefault(environment_id, []).append(value)
     return found
 
 
@@ -149,29 +146,23 @@ class Series:
     def without_reruns(self) -> Series:
         """Return it without the sweeps that only re-ran some cells of another one: they are no points in time."""
         sweeps = [sweep for sweep in self.sweeps if not (sweep["name"] or "").startswith(CONFIRMING)]
-        if len(sweeps) == len(self.sweeps):
-            return self
         return replace(self.of({sweep["id"] for sweep in sweeps}), sweeps=sweeps)
 
 
 def series(
     connection: sa.Connection, columns: Sequence[str] | None, models: Sequence[str] = (), modes: Sequence[str] = ()
 ) -> Series:
-    """Read `columns` of all results, after the first five: sweep_id, cell_key, environment_id, status, reason.
-
-    With None there are no rows and nothing `measured`. `models`, `modes`: only cells of these names; empty for all.
-    """
+    """Read `columns` of all results, after sweep_id, cell_key, environment_id, status and reason; with None there are no
+    rows and nothing `measured`. `models`, `modes`: only cells of these names; empty for all."""
     names = tuple(dict.fromkeys(("sweep_id", "cell_key", "environment_id", "status", "reason", *(columns or ()))))
     cells = sa.select(CELL)
-    if models:
-        cells = cells.where(CELL.c.model.in_(list(models)))
-    if modes:
-        cells = cells.where(CELL.c.mode.in_(list(modes)))
+    for column, wanted in ((CELL.c.model, models), (CELL.c.mode, modes)):
+        cells = cells.where(column.in_(list(wanted))) if wanted else cells
     results = sa.select(*(RESULT.c[name] for name in names))
     if models or modes:
         results = results.where(RESULT.c.cell_key.in_(cells.with_only_columns(CELL.c.key)))
-    wanted = ("id", "name", "label", "started_at", "protocol", "host", "state")
-    sweeps = sa.select(*(SWEEP.c[name] for name in wanted)).order_by(SWEEP.c.started_at, SWEEP.c.id)
+    facts = ("id", "name", "label", "started_at", "protocol", "host", "state")
+    sweeps = sa.select(*(SWEEP.c[name] for name in facts)).order_by(SWEEP.c.started_at, SWEEP.c.id)
     cell = RESULT.join(CELL, CELL.c.key == RESULT.c.cell_key)
     measured = sa.select(RESULT.c.sweep_id, RESULT.c.environment_id, CELL.c.model).select_from(cell).distinct()
 
