@@ -9,7 +9,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from effbench.commands import options
 from effbench.commands.compare import across_of, add_choice, chosen, limits_for, render, show, wanted_cells
@@ -27,9 +26,6 @@ from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 from effbench.sweeping import trust
 from effbench.terminal import escape
-
-if TYPE_CHECKING:
-    from effbench.comparison.confirm import Confirmation
 
 HELP = "Compare a sweep with a baseline: exit 1 if a cell is slower or broken, or was not measured."
 SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -63,7 +59,12 @@ def run(args: argparse.Namespace) -> int:
             compared.unchecked = unchecked(store, sweep, compared)
             name = store.name
         if args.confirm:
-            confirmation = confirmed(compared, before, sweep, args)
+            from effbench.comparison.confirm import confirm  # loads what sweeps need
+
+            words = ["check", "--baseline", args.baseline, "--sweep", sweep.id, "--confirm"]
+            words += [trust.FLAG] if args.trust_imported else []
+            quiet = args.format != "table" and not args.out
+            confirmation = confirm(compared, before, sweep, args.db, words, args.rounds, quiet, args.trust_imported)
     except EffbenchError as error:
         # readers of the job's page must learn why there is no verdict
         if os.environ.get(SUMMARY):
@@ -82,24 +83,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"effbench: interrupted while confirming{again}", file=sys.stderr)
         return options.INTERRUPTED
     return 1 if compared.failing else 0
-
-
-def confirmed(compared: Compared, before: SweepInfo, sweep: SweepInfo, args: argparse.Namespace) -> Confirmation:
-    """Run again what is slower, and judge it by that; nothing else can be a matter of noise."""
-    from effbench.comparison import confirm  # loads what sweeps need
-
-    if args.rounds < LEAST_PAIRS:
-        raise UsageError(f"--rounds {args.rounds}: fewer than {LEAST_PAIRS} pairs confirm nothing")
-    flagged = [change for change in compared.failing if change.verdict is Verdict.SLOWER]
-    words = ["check", "--baseline", args.baseline, "--sweep", sweep.id, "--confirm"]
-    words += [trust.FLAG] if args.trust_imported else []
-    quiet = args.format != "table" and not args.out
-    try:
-        return confirm.confirm(
-            compared, flagged, before, sweep, args.db, words, args.rounds, quiet, args.trust_imported
-        )
-    except KeyboardInterrupt:  # before it could begin: what the sweep showed is reported all the same
-        return confirm.interrupted(compared, flagged)
 
 
 def command(db: str, *words: str) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from effbench.cell import Cell
 from effbench.comparison.compare import Compared, finish
 from effbench.comparison.limits import STATUS
 from effbench.comparison.origin import current, origin
@@ -41,11 +41,10 @@ class Confirmation:
 
 
 def confirm(
-    compared: Compared, flagged: Sequence[Change], before: SweepInfo, after: SweepInfo, db: str,
-    command: Sequence[str], rounds: int = LEAST_PAIRS, quiet: bool = False, trust_imported: bool = False,
+    compared: Compared, before: SweepInfo, after: SweepInfo, db: str, command: Sequence[str],
+    rounds: int = LEAST_PAIRS, quiet: bool = False, trust_imported: bool = False,
 ) -> Confirmation:  # fmt: skip
-    """Run the cells of `flagged` (rows of `compared` that are slower) again, and judge those rows by the re-run, in
-    place; a note says how.
+    """Run the cells that are slower again, and judge those rows by the re-run, in place; a note says how.
 
     If the baseline's interpreter and revision can be run here, old and new run interleaved in the same rounds, and the
     interval over pairs must exceed the limit. If not, only the new side runs again and is compared with the baseline.
@@ -53,28 +52,12 @@ def confirm(
     run here, the verdict stays. What an imported sweep recorded is run only with `trust_imported`. Raises UsageError if
     old and new are not the same cells.
     """
-
-    def not_run(why: str) -> Confirmation:
-        leave_open(compared, flagged, "not run again", f"nothing was run again: {why}")
-        return Confirmation()
-
-    if not flagged:
-        return Confirmation()
-    if after.imported_at is not None and not trust_imported:
-        return not_run(trust.refusal(after))
-    old_facts, new_facts = facts_of(compared.before, before), facts_of(compared.after, after)
+    flagged = [change for change in compared.failing if change.verdict is Verdict.SLOWER]
     keys = {change.key for change in flagged}
     with Store.open(db, mode="read") as store:
         cells = [cell for cell in store.planned(after.id) if cell.key in keys]
     if len(cells) < len(keys):
         raise UsageError("--confirm runs the same cells again: omit --across dtype and numerics")
-    for sweep in (before, after):
-        if sweep.imported_at is not None and trust_imported:
-            trust.announce(sweep, cells)
-    try:
-        here = current(new_facts, after.id, cells)
-    except UsageError as error:
-        return not_run(str(error))
     settings = Settings.with_defaults(
         db=db,
         sweep={"name": f"{CONFIRMING}{after.id}", "label": after.label, "seed": after.seed},
@@ -87,43 +70,51 @@ def confirm(
         runs = [CellRun(cell, side) for cell in cells for side in sides]
         return run_cells(settings, runs, Command([*command], []), None, Progress(quiet=quiet), threading.Event())
 
-    with ExitStack() as worktree:
-        try:
-            if before.imported_at is not None and not trust_imported:
-                raise UsageError(trust.refusal(before))
-            software = software_changed(compared.before, compared.after)
-            there = worktree.enter_context(origin(old_facts, new_facts, here, cells, software))
-            outcome = run(there, here)
-            why = None
-        except EffbenchError as error:
-            why = str(error)
-            there = None
-            try:
-                outcome = run(here)
-            except EffbenchError as failure:
-                return not_run(f"it cannot be run again here: {failure}")
-    if outcome.state != "completed":
-        return interrupted(compared, flagged, outcome.sweep_id)
-    with Store.open(db, mode="read") as store:
-        again = load(store, store.find_sweep(outcome.sweep_id))
-    ids = outcome.environments
-    judge_again(compared, flagged, again, ids[here], ids[there] if there else None, why)
-    failed = {change.key for change in flagged if change.verdict is Verdict.BROKEN}
-    return Confirmation(outcome.sweep_id, failed)
-
-
-def interrupted(compared: Compared, flagged: Sequence[Change], sweep_id: str | None = None) -> Confirmation:
-    """Judge nothing by half a re-run; `sweep_id` is None if it had not begun."""
+    done = Confirmation()
+    if not flagged:
+        return done
     why = "the re-run was interrupted"
-    leave_open(compared, flagged, why, f"{why} (sweep {sweep_id})" if sweep_id else why)
-    return Confirmation(sweep_id, interrupted=True)
+    try:
+        outcome, here, there, no_turns = run_again(compared, before, after, cells, run, trust_imported)
+        done.sweep_id, done.interrupted = outcome.sweep_id, outcome.state != "completed"
+    except KeyboardInterrupt:  # before it could begin: what the sweep showed is reported all the same
+        done.interrupted = True
+    except EffbenchError as error:
+        why = f"nothing was run again: {error}"
+    if done.sweep_id is None or done.interrupted:
+        for change in flagged:
+            change.reason = joined(change.reason, f"{UNSETTLED}: not run again")
+        compared.notes.append(f"{why} (sweep {done.sweep_id})" if done.sweep_id else why)
+        return done
+    with Store.open(db, mode="read") as store:
+        again = load(store, store.find_sweep(done.sweep_id))
+    ids = outcome.environments
+    judge_again(compared, flagged, again, ids[here], ids[there] if there else None, no_turns)
+    done.failed = {change.key for change in flagged if change.verdict is Verdict.BROKEN}
+    return done
 
 
-def leave_open(compared: Compared, flagged: Sequence[Change], why: str, note: str) -> None:
-    """Keep the verdicts; the flagged rows give the reason."""
-    for change in flagged:
-        change.reason = joined(change.reason, f"{UNSETTLED}: {why}")
-    compared.notes.append(note)
+def run_again(
+    compared: Compared, before: SweepInfo, after: SweepInfo, cells: Sequence[Cell],
+    run: Callable[..., Outcome], trust_imported: bool,
+) -> tuple[Outcome, Interpreter, Interpreter | None, str | None]:  # fmt: skip
+    """Run the cells on the new side and, if that is possible, on the baseline's in turns. Return what came of it, both
+    sides, and why the latter is None."""
+    for sweep in (before, after):
+        if sweep.imported_at is not None and trust_imported:
+            trust.announce(sweep, cells)
+    if after.imported_at is not None and not trust_imported:
+        raise UsageError(trust.refusal(after))
+    old_facts, new_facts = facts_of(compared.before, before), facts_of(compared.after, after)
+    here = current(new_facts, after.id, cells)
+    try:
+        if before.imported_at is not None and not trust_imported:
+            raise UsageError(trust.refusal(before))
+        software = software_changed(compared.before, compared.after)
+        with origin(old_facts, new_facts, here, cells, software) as there:
+            return run(there, here), here, there, None
+    except EffbenchError as error:
+        return run(here), here, None, str(error)
 
 
 def facts_of(side: Side, sweep: SweepInfo) -> Mapping[str, Any] | None:

@@ -54,9 +54,9 @@ def origin(
     old: Mapping[str, Any] | None, new: Mapping[str, Any], here: Interpreter, cells: Iterable[Cell],
     software: str | None = None,
 ) -> Iterator[Interpreter]:  # fmt: skip
-    """Yield what runs the baseline's side while `here` runs the new one; a worktree lives as long as the context. `old`,
-    `new`: what the sweeps record of their interpreters; `software`: a difference in software between them, as text.
-    Raises UsageError if that is impossible or pointless."""
+    """Yield what runs the baseline's side while `here` runs the new one; a worktree lives as long as the context.
+    `old`, `new`: what the sweeps record of their interpreters; `software`: a difference in software between them, as
+    text. Raises UsageError if that is impossible or pointless."""
     if not old:
         raise UsageError("the baseline does not record its interpreter")
     if not os.access(old["python"], os.X_OK):

@@ -29,17 +29,26 @@ def set_main(made, *sweeps):
 
 
 def test_a_sweep_on_several(made, chosen):
-    both = made.sweep([a_cell()])
-    made.sweep([a_cell()], env=A100, into=both)
+    gpus = [environment(gpu_name=f"NVIDIA {name}") for name in ("L40S", "A100", "L4")]
+
+    def swept(*envs):
+        first = made.sweep([a_cell()], env=envs[0])
+        for env in envs[1:]:
+            made.sweep([a_cell()], env=env, into=first)
+        return first
+
+    both, sweep = swept(*gpus[:2]), swept(*gpus)
     set_main(made, both)
-    sweep = made.sweep([a_cell()])
-    made.sweep([a_cell()], env=A100, into=sweep)
-    made.sweep([a_cell()], env=environment(gpu_name="NVIDIA L4"), into=sweep)
-    with pytest.raises(UsageError, match="is set on NVIDIA A100, NVIDIA H200: choose one with --on"):
+    with pytest.raises(UsageError, match="is set on NVIDIA A100, NVIDIA L40S: choose one with --on"):
         chosen(sweep)
     assert chosen(sweep, on="a100").hardware == "NVIDIA A100"
-    with pytest.raises(NothingFoundError, match="not on NVIDIA L4; set one there"):
-        chosen(sweep, on="L4")
+    # a name in full goes before a part
+    for on in ("NVIDIA L4", "nvidia l4", "L4"):
+        with pytest.raises(NothingFoundError, match="not on NVIDIA L4; set one there"):
+            chosen(sweep, on=on)
+    here = swept(gpus[2])
+    set_main(made, here)
+    assert [chosen(sweep, on=on).sweep_id for on in ("NVIDIA L4", "l4", "l40")] == [here, here, both]
 
 
 def test_other_hardware_only_if_asked_for(made, chosen):
@@ -48,20 +57,6 @@ def test_other_hardware_only_if_asked_for(made, chosen):
     with pytest.raises(NothingFoundError, match="is set on NVIDIA A100, not on NVIDIA H200"):
         chosen(sweep)
     assert chosen(sweep, any_hardware=True).hardware == "NVIDIA A100"
-
-
-@pytest.mark.parametrize("on", ["NVIDIA L4", "nvidia l4", "L4"])
-def test_a_name_in_full_goes_before_a_part(made, chosen, on):
-    small, large = (environment(gpu_name=f"NVIDIA {name}") for name in ("L4", "L40S"))
-    here, there = made.sweep([a_cell()], env=small), made.sweep([a_cell()], env=large)
-    set_main(made, there)
-    sweep = made.sweep([a_cell()], env=small)
-    made.sweep([a_cell()], env=large, into=sweep)
-    with pytest.raises(NothingFoundError, match="is set on NVIDIA L40S, not on NVIDIA L4"):
-        chosen(sweep, on=on)
-    set_main(made, here)
-    assert chosen(sweep, on=on).sweep_id == here
-    assert chosen(sweep, on="l40").sweep_id == there
 
 
 def test_what_a_check_did_not_look_at(made):

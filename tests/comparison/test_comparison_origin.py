@@ -98,25 +98,6 @@ def test_what_cannot_be_run_says_why(repository):
         refused(why, before, new, HERE, cells, software)
 
 
-def test_another_interpreter_is_taken_as_it_is(repository, tmp_path):
-    link = tmp_path / "python"
-    link.symlink_to(sys.executable)
-    old = {**HERE.facts(), "python": str(link), "given": ["python"]}
-    with origin(old, HERE.facts(), HERE, [cell()]) as found:
-        assert found == Interpreter(str(link))
-
-
-@pytest.fixture
-def installed(repository, tmp_path):
-    """`my_pkg` below `src` of the repository, imported by way of a `.pth` file, as an editable install does; and an
-    interpreter that does."""
-    package = repository / "src" / "my_pkg"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("WIDTH = 1\n")
-    commit(repository, "package")
-    return virtual_environment(tmp_path / "venv", package.parent)
-
-
 def virtual_environment(folder, imports_from):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
@@ -124,11 +105,17 @@ def virtual_environment(folder, imports_from):
     return Interpreter(str(folder / "bin" / "python"))
 
 
-def test_a_package_below_src_is_the_worktrees(repository, installed):
+def test_a_package_below_src_is_the_worktrees(repository, tmp_path):
+    """`my_pkg` is imported by way of a `.pth` file, as an editable install does."""
+    package = repository / "src" / "my_pkg"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("WIDTH = 1\n")
+    commit(repository, "package")
+    installed = virtual_environment(tmp_path / "venv", package.parent)
     old = installed.facts()
-    (repository / "src" / "my_pkg" / "__init__.py").write_text("WIDTH = 2\n")
+    (package / "__init__.py").write_text("WIDTH = 2\n")
     commit(repository, "wider")
-    assert sources(["my_pkg.Net"], installed)["my_pkg.Net"] == repository / "src" / "my_pkg" / "__init__.py"
+    assert sources(["my_pkg.Net"], installed)["my_pkg.Net"] == package / "__init__.py"
     with origin(old, installed.facts(), installed, [cell("my_pkg.Net")]) as found:
         folder = Path(found.folder)
         assert (folder.name, found.python) == ("src", installed.python)
@@ -154,6 +141,7 @@ def test_what_is_installed_is_no_matter_of_revisions(repository, tmp_path):
     # next to code of the repository it stays what it is
     with origin(old, installed.facts(), installed, [cell("far_pkg.Net"), cell("net.py:Net")]) as found:
         assert (Path(found.folder).name, found.python) == ("app", installed.python)
+    # another interpreter is taken as it is
     other = Interpreter(str(shutil.copytree(tmp_path / "there", tmp_path / "other", symlinks=True) / "bin" / "python"))
     with origin(other.facts(), installed.facts(), installed, [cell("far_pkg.Net")]) as found:
         assert found == other
