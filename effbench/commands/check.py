@@ -103,10 +103,8 @@ def given(args: argparse.Namespace) -> list[str]:
 
 
 def report(compared: Compared, shows: comparison.Shows, args: argparse.Namespace) -> None:
-    """Write standard output, and the files that were asked for. `shows`: the command that shows a row.
-
-    A file that cannot be written keeps no other from being written: UsageError is raised at the end.
-    """
+    """Write standard output, and the files that were asked for, also if one of them cannot be written (UsageError).
+    `shows`: the command that shows a row."""
     rows, failed = chosen(compared.changes, args), compared.failing
     line = verdict_line(compared, args.baseline)
     try:
@@ -174,10 +172,8 @@ def verdict_line(compared: Compared, name: str) -> str:
 
 
 def baseline_of(store: Store, name: str, sweep: SweepInfo, on: str | None, any_hardware: bool) -> BaselineInfo:
-    """Return the baseline of this name for the hardware of the sweep; `on`: which of it, or an interpreter.
-
-    Raises NothingFoundError if there is none, UsageError if it is ambiguous, or is the sweep itself.
-    """
+    """Return the baseline of this name for the hardware of the sweep. Raises NothingFoundError if there is none,
+    UsageError if it is ambiguous, or is the sweep itself."""
     known = store.baselines(name)
     hardware = store.hardware(sweep.id)
     if not hardware:

@@ -85,9 +85,7 @@ def compare_sweeps(
     only: Callable[[Pair], bool] | None = None,
 ) -> Compared:
     """Compare two sweeps. `on`: name of the hardware or interpreter, or part of it; `only`: which cells are reported.
-
-    Raises NothingFoundError if nothing can be compared and UsageError if it is ambiguous what with what.
-    """
+    Raises NothingFoundError if nothing can be compared and UsageError if it is ambiguous what with what."""
     if before.id == after.id:
         raise UsageError(f"both sides are sweep {before.id}: there is nothing to compare it with")
     old, new = on_one_machine(*chosen_on([load(store, info) for info in (before, after)], on), across)
@@ -106,11 +104,8 @@ def compare_parts(
     on: str | None = None,
     only: Callable[[Pair], bool] | None = None,
 ) -> Compared:
-    """Compare the cells of one sweep under one value of `by` with those under the other.
-
-    `by`: one of BY_ENVIRONMENT, or a parameter of cells (`dtype`, `numerics.tf32`, `mode.options.x`). `values`: which
-    two, before and after, if there are more. Raises as `compare_sweeps`.
-    """
+    """Compare the cells of one sweep under one value of `by` (of BY_ENVIRONMENT, or a parameter such as `dtype` or
+    `numerics.tf32`) with those under the other; `values`: which two. Raises as `compare_sweeps`."""
     (whole,) = chosen_on([load(store, sweep)], on)
     parts = split(whole, by)
     old_name, new_name = two_of(by, list(parts), values, whole.title)
@@ -218,8 +213,8 @@ def two_of(by: str, known: list[str], values: Sequence[str], title: str) -> tupl
 
 
 def mode_changes(changes: Sequence[Change], limits: Limits) -> list[ModeChange]:
-    """Return a line for each phase and mode and each of latency and period that some cell has on both sides; one
-    without a ratio if none has. Empty if neither is compared."""
+    """Return a line for each phase and mode and each of latency and period that is compared; one without a ratio if no
+    cell has any on both sides."""
     timed = [name for name in ("latency_ms", "period_ms") if name in limits.metrics]
     groups: dict[tuple[str, str], list[Change]] = {}
     for change in changes if timed else ():

@@ -91,8 +91,8 @@ def machine_names(machines: Iterable[Machine]) -> dict[Machine, str]:
 
 
 def matching(text: str, names: Iterable[str]) -> list[str]:
-    """Return those of `names` (of hardware, say) that `text` means, ignoring case: in full or without the maker (`L4`
-    is `NVIDIA L4`, not `NVIDIA L40S`); if there is none, those that contain it."""
+    """Return those of `names` that `text` means, ignoring case: in full or without the maker (`L4` is `NVIDIA L4`, not
+    `NVIDIA L40S`); if there is none, those that contain it."""
     names, wanted = list(dict.fromkeys(names)), text.strip().lower()
     in_full = [name for name in names if name.lower() == wanted or name.lower().endswith(f" {wanted}")]
     return in_full or [name for name in names if wanted in name.lower()]
@@ -115,11 +115,8 @@ def chosen_on(sides: Sequence[Side], on: str | None) -> list[Side]:
 
 
 def on_one_machine(before: Side, after: Side, across: Collection[str] = ()) -> tuple[Side, Side]:
-    """Return both sides without the environments that are not compared; `across`: differences that the user accepts.
-
-    Raises NothingFoundError if a side has no trial or the hardware differs, UsageError if it is ambiguous which
-    environments belong together.
-    """
+    """Return both sides without the environments that are not compared. Raises NothingFoundError if a side has no trial
+    or the hardware differs, UsageError if it is ambiguous which environments belong together."""
     old, new = before.machines, after.machines
     for side, machines in ((before, old), (after, new)):
         if not machines:
@@ -178,11 +175,8 @@ def parameter_names(cells: Mapping[str, Mapping[str, Any]], by: str) -> dict[str
 
 
 def pairs_of(before: Side, after: Side, across: Collection[str] = (), by: str | None = None) -> list[Pair]:
-    """Return every cell of both sides, matched; they differ in the parameter `by`, which names omit. The sides are
-    `on_one_machine`.
-
-    Raises NothingFoundError, which names the difference, if no cell was measured on both.
-    """
+    """Return every cell of both sides (`on_one_machine`), matched; they differ in the parameter `by`, which names omit.
+    Raises NothingFoundError, which names the difference, if no cell was measured on both."""
     partners = partners_of(before, after, [by] if by else across)
     matched = [(key, partners.get(key)) for key in before.cells]
     known = set(partners.values())

@@ -62,10 +62,8 @@ IN_NOISE = "inside the noise threshold"
 
 @dataclass(frozen=True)
 class Pair:
-    """A cell on both sides; None if that side has no result, and then `why` may give the reason.
-
-    `about`: its model, bs, mode, dtype, phase, device and hardware, which exceptions match.
-    """
+    """A cell on both sides; None if that side has no result, and then `why` may give the reason. `about`: its model,
+    bs, mode, dtype, phase, device and hardware, which exceptions match."""
 
     key: str
     name: str

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 CONFIDENCE = 0.95
-#: Degrees of freedom assumed for a stored Welch interval, per trial of one side less one (see `mode_score`).
+#: Degrees of freedom assumed for a stored Welch interval of n trials a side, per n - 1: they lie between 1 and 2.
 _STORED_DF = 1.25
 #: A mean over cells with bounds more than this many times apart is reported as unclear.
 CLEAR = 4.0
@@ -108,8 +108,7 @@ def mean_of_logs(logs: Sequence[float]) -> LogEstimate:
 def stored_log_mean(
     value: float, low: float | None, high: float | None, n: int | None, df_per_trial: float = 1.0
 ) -> LogEstimate:
-    """Return the logarithm of a stored geometric mean (or ratio) of `n` trials, with the error that its 95 % bounds
-    imply at `df_per_trial` degrees of freedom for each trial but one."""
+    """Return the logarithm of a stored mean or ratio of `n` trials, with the error that its 95 % bounds imply."""
     # written so that NaN, which stands for unknown in a frame, fails it too
     if low is None or high is None or n is None or not (n >= 2 and 0 < low <= high < math.inf):
         return LogEstimate(math.log(value), None, 0)
@@ -130,29 +129,22 @@ def log_difference(a: LogEstimate, b: LogEstimate) -> LogEstimate:
 
 
 def is_less(a: LogEstimate, b: LogEstimate) -> bool:
-    """Return whether `a` is significantly less than `b`: the 95 % interval of their ratio excludes 1. False if either
-    has too few trials for an interval."""
+    """Return whether `a` is significantly less than `b`: the 95 % interval of their ratio excludes 1."""
     high = log_difference(a, b).interval().high
     return high is not None and high < 1.0
 
 
 def geometric_mean(values: Iterable[float]) -> Interval:
-    """Return the geometric mean of one figure a trial, with Student's t interval over the logarithms.
-
-    It covers less if processes fall into two groups (one in five 30 % slower): 48 % with 3 trials, 67 % with 5, 89 %
-    with 10. Raises ValueError for no values and for a value that is not positive and finite.
-    """
+    """Return the geometric mean of one figure a trial, with Student's t interval over the logarithms. Raises ValueError
+    for no values and for a value that is not positive and finite."""
     mean = log_mean(values)
     found = mean.interval()
     return Interval(found.value, found.low, found.high, int(mean.df) + 1)
 
 
 def speedup(baseline: Iterable[float], values: Iterable[float]) -> Interval:
-    """Return `baseline` ÷ `values` (one figure a trial, above 1: faster) with Welch's interval in log space.
-
-    With equally many trials a side (3 or more) the 95 % interval covers 94 to 96.5 %, however the spreads differ; with
-    10 against 3 trials 92.7 % at worst. Raises ValueError as `geometric_mean` does.
-    """
+    """Return `baseline` ÷ `values` (one figure a trial, above 1: faster) with Welch's interval in log space, which
+    covers 94 to 96.5 % with equally many trials a side. Raises ValueError as `geometric_mean` does."""
     return log_difference(log_mean(baseline), log_mean(values)).interval()
 
 
@@ -169,12 +161,10 @@ def median_interval(samples: Sequence[float]) -> Interval:
 
 
 def mode_score(outcomes: Iterable[Outcome | tuple]) -> ModeScore:
-    """Return the geometric mean over models of one mode's speedups, with its 95 % interval and how many passed.
+    """Return the geometric mean of one mode's speedups over its `ok` models, with a 95 % interval for these models.
 
-    `outcomes` holds an `Outcome`, or a tuple of its first fields, for each model; only `ok` cells are averaged. The
-    interval is that of these models, not of models at large, and needs bounds and two trials of every one. A stored
-    interval does not tell its degrees of freedom, which lie between n - 1 and 2(n - 1) for n trials a side; with the
-    1.25 (n - 1) taken here it covers 93 to 98.2 % with 3 trials or more, for 1 to 20 models.
+    `outcomes`: an `Outcome` or a tuple of its first fields for each model. The interval needs bounds and two trials of
+    every model; it covers 93 to 98.2 % with 3 trials or more.
     """
     models = [Outcome(*outcome) for outcome in outcomes]
     ok = [model for model in models if model.status == "ok"]
@@ -202,12 +192,11 @@ def mean_of_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
 
 
 def enough(medians: Sequence[float], target: float) -> bool:
-    """Return whether a cell's further rounds may be skipped, since its geometric mean is known to within ± `target`.
+    """Return whether the 95 % interval of the geometric mean of these rounds lies within ± `target` (0.01 = 1 %), so
+    that further rounds may be skipped.
 
-    `medians` holds one figure a round so far, `target` is relative (0.01 = 1 %). True if the 95 % interval of
-    `geometric_mean` lies within ± `target` of it; after LEAST_TRIALS rounds within half of that, before never: stopping
-    because an interval happens to be narrow makes it cover less, most so after few rounds. The final interval still
-    covers 93.4 % at worst, that of the speedup of two such cells 93.0 %. Raises ValueError as `geometric_mean` does.
+    After LEAST_TRIALS rounds half of that is required, and before them it is False: stopping because an interval
+    happens to be narrow makes it cover less. The final interval still covers 93.4 % at worst.
     """
     if len(medians) < LEAST_TRIALS:
         return False

@@ -26,7 +26,7 @@ LEAST_PAIRS = 5
 LEAST_SWEEPS = 6
 #: Standard deviations of a sweep against the one before it that still pass for noise.
 WIDTH = 3.0
-#: A noise threshold beyond this would hide everything: then the series is noise, and its limit says so.
+#: A noise threshold beyond this would hide everything.
 WIDEST = 0.5
 #: Log differences and standard errors below this are rounding.
 _ROUNDING = 1e-12
@@ -35,9 +35,8 @@ _NODES = 16
 
 
 class Comparison(NamedTuple):
-    """`ratio` is after ÷ before (above 1: slower) with its 95 % bounds and a two-sided p-value; `smallest_slowdown`
-    (0.05 = 5 %): what such trials would have called slower in four cases of five; `error`, `df`: of the ratio's
-    logarithm. All but `ratio` are None under two trials a side, or two pairs."""
+    """`ratio` is after ÷ before (above 1: slower) with its 95 % bounds and a two-sided p-value; `error` and `df` are of
+    its logarithm. All but `ratio` are None under two trials a side, or two pairs."""
 
     ratio: float
     low: float | None = None
@@ -49,11 +48,7 @@ class Comparison(NamedTuple):
 
 
 def compare(before: Sequence[float], after: Sequence[float], floor: float = FLOOR) -> Comparison:
-    """Compare one figure a trial of two sweeps by Welch's test, in the same unit.
-
-    Unchanged figures are significant in 3.5 to 6 % of the cases with 3 trials a side and 4.5 to 5.5 % with 5. Raises
-    ValueError as `geometric_mean` does.
-    """
+    """Compare one figure a trial of two sweeps by Welch's test. Raises ValueError as `geometric_mean` does."""
     old, new = log_mean(before), log_mean(after)
     difference = log_difference(new, old)
     if difference.error is None:
@@ -62,12 +57,8 @@ def compare(before: Sequence[float], after: Sequence[float], floor: float = FLOO
 
 
 def compare_pairs(before: Mapping[int, float], after: Mapping[int, float], floor: float = FLOOR) -> Comparison:
-    """Compare two sides (round -> figure) that were measured in the same rounds, by the pairs of each round: a drift of
-    the machine affects both alike.
-
-    The interval is Student's t over the logarithms of the pairs' ratios. Raises ValueError if no round has both, and
-    for figures that are not positive and finite.
-    """
+    """Compare two sides (round -> figure) that were measured in the same rounds by the ratios of each round: a drift of
+    the machine affects both alike. Raises ValueError if no round has both, and as `geometric_mean` does."""
     rounds = sorted(before.keys() & after.keys())
     if not rounds:
         raise ValueError("no round has both sides")
@@ -95,22 +86,16 @@ def significant(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]
 
 
 def smallest_slowdown(sd_log: float, trials: int, floor: float = FLOOR) -> float:
-    """Return the smallest relative slowdown (0.05 = 5 %) that is called slower in four cases of five.
-
-    Of two sweeps of `trials` trials each (at least two), whose log figures have a standard deviation of `sd_log`
-    between processes; never below the floor, and before a correction over many cells.
-    """
+    """Return the smallest relative slowdown (0.05 = 5 %, never below the floor) that is called slower in four cases of
+    five, if two sweeps have `trials` (two or more) trials, whose log figures have a standard deviation of `sd_log`."""
     side = LogEstimate(0.0, sd_log / math.sqrt(trials), trials - 1)
     return _smallest(side, side, floor)
 
 
 def noise_threshold(levels: Iterable[Sequence[float | None]]) -> float | None:
-    """Return the relative change (0.03 = 3 %) that one sweep's figure may make against another's of an unchanged cell;
-    None if too few sweeps are known.
-
-    `levels`: of each environment one figure a sweep, oldest first. The median absolute difference of neighbours counts,
-    so one step is no noise; environments may differ for good, so neighbours are of one.
-    """
+    """Return the relative change (0.03 = 3 %) that is noise between two sweeps of an unchanged cell; None if too few
+    sweeps are known. `levels`: of each environment one figure a sweep, oldest first; the median absolute difference of
+    neighbours in one environment counts, so that one step is no noise."""
     logs = [[math.log(value) for value in own if is_number(value) and value > 0] for own in levels]
     jumps = [abs(new - old) for own in logs for old, new in itertools.pairwise(own)]
     if len(jumps) < LEAST_SWEEPS - 1:
@@ -132,9 +117,8 @@ def _comparison(difference: LogEstimate, smallest: float) -> Comparison:
 
 
 def _smallest(before: LogEstimate, after: LogEstimate, floor: float) -> float:
-    """Smallest relative slowdown called slower with probability POWER, if the standard errors are the true ones: the
-    power is the mean of a normal distribution's tail over a grid of the two sample variances, which decide where it
-    begins."""
+    """Smallest relative slowdown called slower with probability POWER: the mean of a normal distribution's tail over a
+    grid of the two sample variances, which decide where it begins."""
     error = math.hypot(before.error, after.error)
     if error <= _ROUNDING:
         return floor

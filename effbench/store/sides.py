@@ -21,7 +21,6 @@ PER_TRIAL = tuple(
     name for name, metric in METRICS.items() if metric.compare in ("ratio", "exact") and name in TRIAL.columns
 )
 PER_SWEEP = tuple(name for name, metric in METRICS.items() if metric.compare == "bound")
-_MEASURED = frozenset(status for status in Status if status.is_measured)
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], Cel
     )
     figures: dict[tuple[str, str], dict[str, dict[int, float | None]]] = {}
     for key, rows in groupby(connection.execute(query), lambda row: (row.cell_key, row.environment_id)):
-        kept = [row for row in counted(rows) if row.status in _MEASURED]
+        kept = [row for row in counted(rows) if Status(row.status).is_measured]
         rounds = [row.round for row in kept]
         columns = list(zip(*kept, strict=True))[-len(PER_TRIAL) :] or [()] * len(PER_TRIAL)
         figures[key] = {
@@ -84,9 +83,9 @@ def levels(
     host: str | None = None,
     most: int = 30,
 ) -> dict[tuple[str, str], dict[str, list[float]]]:
-    """Return (cell key, metric) -> environment id -> `ok` results of the cells of `sweep_id`, oldest first, in the newest
-    `most` sweeps with the same name (or without one) that have any in these environments, and began before `before`;
-    `host`: only those of this host. Re-runs are excluded."""
+    """Return (cell key, metric) -> environment id -> `ok` results of the cells of `sweep_id`, oldest first, in the
+    newest `most` sweeps with the same name (or without one) that have any in these environments, and began before
+    `before`; `host`: only those of this host. Re-runs are excluded."""
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     line = connection.scalar(sa.select(SWEEP.c.name).where(SWEEP.c.id == sweep_id)) or ""
     if line.startswith(CONFIRMING):
@@ -152,8 +151,8 @@ class Series:
 def series(
     connection: sa.Connection, columns: Sequence[str] | None, models: Sequence[str] = (), modes: Sequence[str] = ()
 ) -> Series:
-    """Read `columns` of all results, after sweep_id, cell_key, environment_id, status and reason; with None there are no
-    rows and nothing `measured`. `models`, `modes`: only cells of these names; empty for all."""
+    """Read `columns` of all results, after sweep_id, cell_key, environment_id, status and reason; with None there are
+    no rows and nothing `measured`. `models`, `modes`: only cells of these names; empty for all."""
     names = tuple(dict.fromkeys(("sweep_id", "cell_key", "environment_id", "status", "reason", *(columns or ()))))
     cells = sa.select(CELL)
     for column, wanted in ((CELL.c.model, models), (CELL.c.mode, modes)):

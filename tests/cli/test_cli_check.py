@@ -215,7 +215,7 @@ def test_a_file_that_cannot_be_written_costs_nothing_else(checked, effbench, tmp
             (tmp_path / name).unlink()
 
 
-def test_an_interrupted_confirmation_tells_what_the_sweep_showed(checked, tmp_path, monkeypatch):
+def test_an_interrupted_confirmation_tells_what_the_sweep_showed(checked, effbench, tmp_path, monkeypatch):
     def ctrl_c(*args):
         raise KeyboardInterrupt
 
@@ -224,5 +224,6 @@ def test_an_interrupted_confirmation_tells_what_the_sweep_showed(checked, tmp_pa
     done = checked({EAGER: FAST}, {EAGER: SLOW}, "--confirm", "--junit", "junit.xml")
     assert (done.code, done.err) == (130, "effbench: interrupted while confirming\n")
     assert "note: the re-run was interrupted\n" in done.out
+    assert effbench("check", "--baseline", "main", "--floor", "50%", "--confirm").code == 0, "nothing to confirm"
     for said in (done.out, (tmp_path / "summary.md").read_text(), (tmp_path / "junit.xml").read_text()):
         assert "neither confirmed nor refuted: not run again" in " ".join(said.split())

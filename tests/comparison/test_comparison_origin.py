@@ -68,10 +68,8 @@ def test_what_the_user_wrote():
     assert targets([cell()]) and targets([cell(own, mode="my.Mode")])
     assert targets([cell(own, training={"loss": "my_pkg.loss"})])
     assert not targets([cell(own, training={"loss": "mean-square"})])
-    inner = {"_target_": "torch.nn.Sequential", "parts": [{"_target_": "my_pkg.Layer"}]}
-    one = cell("torch.nn.DataParallel")
-    model = {**one.model, "module": {"_target_": "torch.nn.DataParallel", "module": inner}}
-    assert targets([replace(one, model=model)]) == ["my_pkg.Layer"]
+    nested = {"_target_": "torch.nn.DataParallel", "module": {"parts": [{"_target_": "my_pkg.Layer"}]}}
+    assert targets([replace(cell(), model={"module": nested})]) == ["my_pkg.Layer"]
 
 
 def refused(why, *args):
