@@ -36,7 +36,7 @@ import numpy as np
 import tables
 from scipy import stats
 
-from effbench.comparison.settings import read
+from effbench.comparison.limits import read
 from effbench.comparison.verdicts import Change, Pair, Verdict, judge
 from effbench.stats.changepoints import find_all
 from effbench.stats.significance import LEAST_PAIRS, compare_pairs, confirms, noise_threshold
@@ -55,7 +55,7 @@ SCREENED, AGAIN, CONFIRMED, WITH_HISTORY = (
 )
 PEERS = ("TorchBench 7 %", "pyperf t-test", "asv U test, × 1.1", "Conbench z = 5")
 RULES = (SCREENED, AGAIN, CONFIRMED, WITH_HISTORY, *PEERS)
-LIMITS = replace(read(), metrics=(*FIGURES, *CONSTANT))
+LIMITS = replace(read(), metrics=[*FIGURES, *CONSTANT])
 #: How a slowed cell is made: of which kind, with which spread of which figures, and what is slowed.
 SLOWED = {
     "GPU-bound, as recorded": ("GPU-bound", None, (), TIMES),
@@ -204,13 +204,13 @@ def screened(cases: Sequence[Case], with_history: bool = False) -> list[Change]:
         sides = (CellResult("ok", None, bound, one.by_round(case.constant)) for one in (case.before, case.after))
         pairs.append(Pair(str(index), str(index), {}, *sides))
 
-    def threshold(key: str, metric: str) -> float:
-        history = cases[int(key)].history
-        if not with_history or history is None or metric not in FIGURES:
-            return 0.0
-        return noise_threshold([history[:, FIGURES.index(metric)].tolist()]) or 0.0
-
-    return judge(pairs, LIMITS, threshold)
+    thresholds = {
+        (str(index), metric): noise_threshold([case.history[:, column].tolist()]) or 0.0
+        for index, case in enumerate(cases)
+        for column, metric in enumerate(FIGURES)
+        if with_history and case.history is not None
+    }
+    return judge(pairs, LIMITS, thresholds)
 
 
 def slower(changes: Sequence[Change]) -> dict[int, list[Change]]:

@@ -72,8 +72,7 @@ def compare(
     import pandas as pd
 
     from effbench.comparison.compare import compare_parts, compare_sweeps, find
-    from effbench.comparison.limits import check_metric
-    from effbench.comparison.settings import read
+    from effbench.comparison.limits import check_metric, read
     from effbench.comparison.verdicts import COLUMNS, record
     from effbench.errors import UsageError
     from effbench.store import Store
@@ -82,7 +81,7 @@ def compare(
         raise UsageError("compare() takes two sweeps, or one and by=")
     limits = read(config)
     if metrics is not None:
-        limits.metrics = tuple(check_metric(name) for name in metrics)
+        limits.metrics = [check_metric(name) for name in metrics]
     with Store.open(db, mode="read") as store:
         old = find(store, before)
         if by is not None:

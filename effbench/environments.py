@@ -36,6 +36,11 @@ MACHINE = {"hostname": "host", "kernel": "kernel", "effbench": "effbench"}
 Where = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
+def hardware_of(environment: Mapping[str, Any]) -> str:
+    """Return the name of the GPU, without one that of the CPU."""
+    return environment["gpu_name"] or environment["cpu_name"]
+
+
 class Difference(NamedTuple):
     """A fact with another value on each side. `kind`: hardware, software, flag, protocol or machine; `label`: the name
     of it in prose; `before`, `after`: its values, None if unknown."""

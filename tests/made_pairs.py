@@ -16,8 +16,9 @@ def pair(before, after, key="a", why=None, **about):
     return Pair(key, key, {**ABOUT, **about}, before, after, why)
 
 
-def only(before, after, metric, settings=None, **kwargs):
-    """The row of this metric of one cell."""
-    found = judge([pair(side(**{metric: before}), side(**{metric: after}))], limits_of(settings or {}), **kwargs)
+def only(before, after, metric, settings=None, threshold=0.0, bounds=(None, None), **options):
+    """The row of this metric of one cell; `threshold`: its noise threshold, `bounds`: what each side waits for."""
+    sides = (side(bound=bound, **{metric: values}) for bound, values in zip(bounds, (before, after), strict=True))
+    found = judge([pair(*sides)], limits_of(settings or {}), {("a", metric): threshold}, **options)
     (change,) = [one for one in found if one.metric == metric]
     return change

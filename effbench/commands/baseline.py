@@ -39,42 +39,34 @@ def put(store: Store, args: argparse.Namespace) -> int:
     sweep = store.find_sweep(args.sweep)
     before = {one.hardware: one.sweep_id for one in store.baselines() if one.name == args.name}
     for hardware in store.set_baseline(args.name, sweep.id, args.note):
-        old = before.get(hardware)
-        moved = f", before {old}" if old not in (None, sweep.id) else ""
+        old = before.get(hardware, sweep.id)
+        moved = f", before {old}" if old != sweep.id else ""
         print(one_line(f"baseline {args.name} on {hardware}: sweep {sweep.id}{moved}"))
-    if sweep.state != "completed":
-        print(f"note: that sweep is {sweep.state}; cells that it has not measured will be `new` in every comparison")
-    failed = {status: number for status, number in sweep.statuses.items() if status != "ok"}
-    if failed:
-        counts = ", ".join(f"{number} {status}" for status, number in sorted(failed.items()))
-        print(f"note: not all of its cells are ok ({counts}); failed and noisy cells are not guarded "
-              "(effbench ls --failures)")  # fmt: skip
+    counts = [f"{number} {status}" for status, number in sorted(sweep.statuses.items()) if status != "ok"]
+    if counts or sweep.state != "completed":
+        print(f"note: that sweep is {sweep.state} ({', '.join(counts) or 'all measured cells ok'}); cells that failed, "
+              "are noisy or were not measured are not guarded (effbench ls --failures)")  # fmt: skip
     return 0
 
 
 def listed(store: Store, args: argparse.Namespace) -> int:
-    found = store.baselines()
-    if not found:
+    rows = []
+    for one in store.baselines():
+        name = f" ({one.sweep_name})" if one.sweep_name else ""
+        rows.append({**vars(one), "sweep": f"{one.sweep_id}{name}"})
+    if not rows:
         raise NothingFoundError(f"{store.name} has no baseline; `effbench baseline set main last` sets one")
     columns = [
-        Column("name"),
-        Column("hardware"),
-        Column("sweep"),
-        Column("label"),
+        *map(Column, ("name", "hardware", "sweep", "label")),
         Column("started_at", "sweep began (UTC)", format=lambda time: f"{time:%Y-%m-%d %H:%M}" if time else "gone"),
         Column("set_at", "set (UTC)", format=lambda time: f"{time:%Y-%m-%d %H:%M}"),
         Column("note"),
     ]
-    rows = []
-    for baseline in found:
-        name = f" ({baseline.sweep_name})" if baseline.sweep_name else ""
-        rows.append({**vars(baseline), "sweep": f"{baseline.sweep_id}{name}"})
     terminal().print(Table(columns, rows).rich())
     return 0
 
 
 def forget(store: Store, args: argparse.Namespace) -> int:
-    for baseline in store.remove_baseline(args.name, args.on):
-        its = "is gone from this database" if baseline.started_at is None else "stays"
-        print(one_line(f"baseline {baseline.name} on {baseline.hardware} forgotten; sweep {baseline.sweep_id} {its}"))
+    for one in store.remove_baseline(args.name, args.on):
+        print(one_line(f"baseline {one.name} on {one.hardware} forgotten; it was sweep {one.sweep_id}"))
     return 0

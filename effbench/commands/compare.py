@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 
 from effbench.commands import options
 from effbench.comparison.compare import Compared, compare_parts, compare_sweeps, find
-from effbench.comparison.limits import Limits, check_metric, limits_of
-from effbench.comparison.settings import read
+from effbench.comparison.limits import Limits, check_metric, limits_of, read
 from effbench.comparison.sides import ACROSS, BY_ENVIRONMENT
 from effbench.comparison.verdicts import STATUS, Change, Pair, Verdict
 from effbench.errors import ConfigError, UsageError
@@ -98,7 +97,7 @@ def limits_for(args: argparse.Namespace) -> Limits:
             raise UsageError(f"--{error}") from error
         limits.source = f"{limits.source}, --floor {args.floor}"
     if args.metric:
-        limits.metrics = tuple(check_metric(name) for name in dict.fromkeys(args.metric))
+        limits.metrics = [check_metric(name) for name in dict.fromkeys(args.metric)]
     return limits
 
 

@@ -11,9 +11,8 @@ from effbench.commands import options
 from effbench.commands.show import metric_name
 from effbench.comparison.events import Event, History, SeriesId, event_id
 from effbench.comparison.history import DEFAULT_METRICS, judgeable, matches
-from effbench.comparison.limits import PATTERNS, ExceptionRule
-from effbench.comparison.settings import read as read_limits
-from effbench.comparison.verdicts import STATUS
+from effbench.comparison.limits import PATTERNS, STATUS, ExceptionRule
+from effbench.comparison.limits import read as read_limits
 from effbench.errors import NothingFoundError, UsageError, nearest
 from effbench.labels import row_names
 from effbench.printable import one_line
@@ -159,7 +158,7 @@ def acknowledge(args: argparse.Namespace, exceptions: Sequence[ExceptionRule]) -
         chosen |= {event.id: event for event in meant(name, table, candidates)}
     patterns = patterns_of([name for name in args.names if "=" in name])
     if patterns or not args.names:
-        rule = ExceptionRule(patterns, {"ignore": True}, "")
+        rule = ExceptionRule(**patterns, ignore=True)
         fitting = [
             event
             for event in candidates
@@ -284,7 +283,7 @@ def acknowledgements(args: argparse.Namespace, exceptions: Sequence[ExceptionRul
     with Store.open(args.db, mode="read") as store:
         known = described(store)
         found = read(store, judgeable(), everything=True, name=args.name).found if known else History()
-    rules = [rule for rule in exceptions if rule.changes.get("ignore")]
+    rules = [rule for rule in exceptions if rule.ignore]
     if not known and not rules:
         print("nothing is acknowledged")
         return 0
@@ -297,7 +296,7 @@ def acknowledgements(args: argparse.Namespace, exceptions: Sequence[ExceptionRul
         for one in known
     ]  # fmt: skip
     rows += [
-        {"cell": str(rule), "metric": rule.patterns.get("metric", "all"), "when": "exception", "reason": rule.reason}
+        {"cell": str(rule), "metric": rule.metric or "all", "when": "exception", "reason": rule.reason}
         for rule in rules
     ]
     terminal().print(Table(columns, rows).rich())

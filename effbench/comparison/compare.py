@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from effbench.comparison.limits import Limits
 from effbench.comparison.sides import (
-    ABOUT,
     BY_ENVIRONMENT,
-    MOST_NAMES,
     Side,
     chosen_on,
     differences,
     load,
     matching,
+    names_of,
     on_one_machine,
     pairs_of,
     parameter_names,
     split,
 )
-from effbench.comparison.verdicts import IN_NOISE, NOT_BEFORE, NOT_NOW, ORDER, Change, Pair, Verdict, judge
+from effbench.comparison.verdicts import NOT_BEFORE, NOT_NOW, Change, Pair, Thresholds, Verdict, judge
 from effbench.errors import NothingFoundError, UsageError
-from effbench.labels import flatten, mode_order, row_names
+from effbench.labels import mode_order
 from effbench.metrics import METRICS
 from effbench.stats.intervals import LogEstimate, mean_of_estimates
 from effbench.stats.significance import noise_threshold
@@ -36,8 +34,8 @@ from effbench.store.sweeps import SweepInfo
 
 @dataclass(frozen=True)
 class ModeChange:
-    """A mode over all cells that both sides have: geometric mean of after ÷ before (None without a cell), with its 95 %
-    bounds (None if a cell has no interval). `cells` of the `of` cells of this mode that either side has."""
+    """A mode over the `cells`, of all `of` cells, that both sides have: geometric mean of after ÷ before (None without
+    a cell) with its 95 % bounds (None if a cell has no interval)."""
 
     phase: str
     mode: str
@@ -69,7 +67,12 @@ class Compared:
     def counts(self) -> dict[Verdict, int]:
         """Rows by verdict, what matters most first; only those that occur."""
         found = Counter(change.verdict for change in self.changes)
-        return {verdict: found[verdict] for verdict in ORDER if found[verdict]}
+        return {verdict: found[verdict] for verdict in Verdict if found[verdict]}
+
+    @property
+    def failing(self) -> list[Change]:
+        """The rows that make a check fail, what matters most first."""
+        return [change for change in self.changes if change.gates]
 
 
 def compare_sweeps(
@@ -81,24 +84,14 @@ def compare_sweeps(
     on: str | None = None,
     only: Callable[[Pair], bool] | None = None,
 ) -> Compared:
-    """Compare two sweeps. `on`: name of the hardware or interpreter, or part of it; `only`: which cells are reported;
-    all are tested, so that a verdict does not depend on it. The noise threshold comes from earlier sweeps with the name
-    of `before`.
-
-    Raises NothingFoundError if nothing can be compared and UsageError if it is ambiguous what with what.
-    """
+    """Compare two sweeps. `on`: name of the hardware or interpreter, or part of it; `only`: which cells are reported.
+    Raises NothingFoundError if nothing can be compared and UsageError if it is ambiguous what with what."""
     if before.id == after.id:
         raise UsageError(f"both sides are sweep {before.id}: there is nothing to compare it with")
-    old, new = chosen_on([load(store, info) for info in (before, after)], on, across)
-    old, new = on_one_machine(old, new, across)
-    threshold = noise_thresholds(store, before, after, (old, new), limits.metrics)
-    compared = finish(old, new, limits, across, threshold, only=only)
-    compared.notes += unfinished(old, new)
-    if held := sum(IN_NOISE in (change.reason or "") for change in compared.changes):
-        line = f"named {before.name}" if before.name else "without a name"
-        compared.notes.append(
-            f"{held} row{'s' * (held != 1)} changed beyond the floor, but {IN_NOISE} of the earlier sweeps {line}"
-        )
+    old, new = on_one_machine(*chosen_on([load(store, info) for info in (before, after)], on), across)
+    thresholds = noise_thresholds(store, before, after, (old, new), limits.metrics)
+    compared = finish(old, new, limits, across, thresholds, only=only)
+    compared.notes += [unfinished(side) for side in (old, new) if side.state != "completed"]
     return compared
 
 
@@ -111,168 +104,132 @@ def compare_parts(
     on: str | None = None,
     only: Callable[[Pair], bool] | None = None,
 ) -> Compared:
-    """Compare the cells of one sweep under one value of `by` with those under the other.
-
-    `by`: one of BY_ENVIRONMENT, or a parameter of cells (`dtype`, `numerics.tf32`, `mode.options.x`). `values`: which
-    two, before and after, if there are more. Both parts were measured in the same rounds, so pairs are compared.
-    Raises as `compare_sweeps`.
-    """
-    by = {"mode.name": "mode", "model.name": "model"}.get(by, by)  # a name alone is never all that differs
+    """Compare the cells of one sweep under one value of `by` (of BY_ENVIRONMENT, or a parameter such as `dtype` or
+    `numerics.tf32`) with those under the other; `values`: which two. Raises as `compare_sweeps`."""
     (whole,) = chosen_on([load(store, sweep)], on)
     parts = split(whole, by)
     old_name, new_name = two_of(by, list(parts), values, whole.title)
     old, new = replace(parts[old_name], title=f"{by}={old_name}"), replace(parts[new_name], title=f"{by}={new_name}")
     across = ("hardware",) if by == "gpu_name" else ()
-    compared = finish(old, new, limits, across, interleaved=True, only=only, by=by)
-    if by not in BY_ENVIRONMENT:
-        omit_one_sided(compared)
+    compared = finish(old, new, limits, across, interleaved=True, only=only, by=by)  # both in the same rounds
     if by == "mode":
         # cells of one side alone are of its mode, and get no line of their own
         lines = [line for line in compared.modes if line.cells] or compared.modes[:1]
         compared.modes = [replace(line, mode=f"{old_name} → {new_name}") for line in lines]
-    compared.notes += unfinished(whole)
+    compared.notes += [unfinished(whole)] if whole.state != "completed" else []
     if others := [name for name in parts if name not in (old_name, new_name)]:
         compared.notes.append(f"not compared here: {by}={', '.join(others)}")
     if by not in BY_ENVIRONMENT:
+        # if the work itself differs, metrics of one side do not apply (eager compiles nothing)
+        one_sided = {change.metric: None for change in compared.changes if change.reason in (NOT_BEFORE, NOT_NOW)}
+        compared.changes = [change for change in compared.changes if change.reason not in (NOT_BEFORE, NOT_NOW)]
+        if one_sided:
+            compared.notes.append(f"measured on one side only, and not compared: {', '.join(one_sided)}")
         known = parameter_names(whole.cells, by)
-        if lacking := [name for key, name in names_of(whole, whole).items() if key not in known]:
-            few = ", ".join(lacking[:MOST_NAMES]) + (", …" if len(lacking) > MOST_NAMES else "")
-            many = len(lacking) > 1
-            compared.notes.append(f"{len(lacking)} cell{'s have' if many else ' has'} no {by} and "
-                                  f"{'are' if many else 'is'} omitted: {few}")  # fmt: skip
+        if lacking := [name for key, name in names_of(whole.cells).items() if key not in known]:
+            compared.notes.append(f"omitted, as they have no {by}: {', '.join(lacking)}")
     return compared
 
 
 def find(store: Store, reference: str, on: str | None = None) -> SweepInfo:
     """Return a sweep by id or name, or the sweep of a baseline with this name."""
     named = [one for one in store.baselines() if one.name == reference]
-    if on is not None:
-        wanted = matching(on, (one.hardware for one in named))
-        named = [one for one in named if one.hardware in wanted] or named  # it may name an interpreter
-    if len(named) > 1:
-        there = ", ".join(one.hardware for one in named)
-        raise UsageError(f"baseline {reference!r} is set on {there}: choose one with --on, or give the sweep's id")
-    return store.find_sweep(existing(named[0]).sweep_id if named else reference)
+    return store.find_sweep(one_baseline(named, on).sweep_id if named else reference)
 
 
-def existing(baseline: BaselineInfo) -> BaselineInfo:
-    """Raise NothingFoundError if its sweep has been deleted."""
-    if baseline.started_at is None:
-        raise NothingFoundError(
-            f"baseline {baseline.name!r} is sweep {baseline.sweep_id}, which is gone from this database; set another: "
-            f"effbench baseline set {baseline.name} SWEEP"
-        )
-    return baseline
+def one_baseline(known: Sequence[BaselineInfo], on: str | None, hardware: Collection[str] = ()) -> BaselineInfo:
+    """Return the one of these baselines of one name that is set on the `hardware` (empty: any) that `on` means. Raises
+    NothingFoundError if there is none, UsageError if there are several."""
+    name = known[0].name
+    # among all known hardware: an L4 without a baseline is no L40S; `on` may also name an interpreter
+    asked = matching(on, [*hardware, *(one.hardware for one in known)]) if on is not None else []
+    fitting = [one for one in known if one.hardware in (hardware or [one.hardware])]
+    fitting = [one for one in fitting if one.hardware in (asked or [one.hardware])]
+    there = ", ".join(one.hardware for one in fitting or known)
+    if not fitting:
+        raise NothingFoundError(f"baseline {name!r} is set on {there}, not on {', '.join(asked or hardware)}; "
+                                f"set one there: effbench baseline set {name} SWEEP")  # fmt: skip
+    if len(fitting) > 1:
+        raise UsageError(f"baseline {name!r} is set on {there}: choose one with --on")
+    if fitting[0].started_at is None:
+        raise NothingFoundError(f"baseline {name!r} is sweep {fitting[0].sweep_id}, which is gone from this database; "
+                                f"set another: effbench baseline set {name} SWEEP")  # fmt: skip
+    return fitting[0]
 
 
 def finish(
-    old: Side, new: Side, limits: Limits, across: Collection[str] = (),
-    threshold: Callable[[str, str], float] = lambda key, metric: 0.0, interleaved: bool = False,
-    only: Callable[[Pair], bool] | None = None, by: str | None = None,
+    old: Side, new: Side, limits: Limits, across: Collection[str] = (), thresholds: Thresholds | None = None,
+    interleaved: bool = False, only: Callable[[Pair], bool] | None = None, by: str | None = None,
 ) -> Compared:  # fmt: skip
     """Return every verdict on two sides; `by`: the parameter in which they differ. Raises as `compare_sweeps`."""
     old, new = on_one_machine(old, new, across)
-    pairs = pairs_of(old, new, names_of(old, new, by), across)
+    pairs = pairs_of(old, new, across, by)
     wanted = {pair.key for pair in pairs if only is None or only(pair)}
     if not wanted:
         raise NothingFoundError(f"no cell of {old.title} or {new.title} is among those asked for")
     # all are tested: the correction for many tests must not depend on which cells are reported
-    changes = [change for change in judge(pairs, limits, threshold, interleaved) if change.key in wanted]
+    changes = [change for change in judge(pairs, limits, thresholds, interleaved) if change.key in wanted]
     hardware = pairs[0].about["hardware"]
     modes = mode_changes(changes, limits)
     compared = Compared(old, new, hardware, differences(old, new, across), changes, modes, limits, interleaved)
     compared.notes += [f"exception for {rule} ended on {rule.until}: {rule.reason}" for rule in limits.expired]
-    compared.notes += [f"exception for {rule} fits no cell here: {rule.reason}" for rule in limits.unused]
+    unused = [rule for rule in limits.exceptions if not rule.used]
+    compared.notes += [f"exception for {rule} fits no cell here: {rule.reason}" for rule in unused]
     return compared
 
 
 def noise_thresholds(
     store: Store, before: SweepInfo, after: SweepInfo, sides: tuple[Side, Side], metrics: Collection[str]
-) -> Callable[[str, str], float]:
-    """Return (cell key, metric) -> its noise threshold, 0 if unknown: from earlier sweeps named as `before`, in the
-    environments of both sides.
-
-    If both ran on one host, differences between hosts are no noise: its own sweeps count, if there are enough.
-    """
+) -> Thresholds:
+    """Return (cell key, metric) -> its noise threshold, if it is known: from earlier sweeps named as `before`, in the
+    environments of both sides; if both ran on one host, from those of that host if there are enough."""
     environments = dict.fromkeys(key for side in sides for key in side.environments)
     ratios = [name for name in metrics if METRICS[name].compare == "ratio"]
     old, new = (side.host.get("hostname") for side in sides)
-    hosts = (old, None) if old is not None and old == new else (None,)
-    lines = [store.levels(before.id, environments, after.started_at, ratios, host) for host in hosts]
-
-    def threshold(key: str, metric: str) -> float:
-        found = (noise_threshold(known.get((key, metric), {}).values()) for known in lines)
-        return next((one for one in found if one is not None), 0.0)
-
-    return threshold
+    found: dict[tuple[str, str], float] = {}
+    for host in (old, None) if old is not None and old == new else (None,):
+        for key, levels in store.levels(before.id, environments, after.started_at, ratios, host).items():
+            if key not in found and (threshold := noise_threshold(levels.values())) is not None:
+                found[key] = threshold
+    return found
 
 
-def unfinished(*sides: Side) -> list[str]:
-    """Return which of these sweeps lack trials."""
-    return [
-        f"{side.title} is {side.state}, not completed: only what it has measured is compared"
-        for side in sides
-        if side.state != "completed"
-    ]
-
-
-def omit_one_sided(compared: Compared) -> None:
-    """Replace the rows of metrics that only one side has by a note: if the work itself differs, they do not apply
-    (eager compiles nothing)."""
-    one_sided = [change for change in compared.changes if change.reason in (NOT_BEFORE, NOT_NOW)]
-    if one_sided:
-        compared.changes = [change for change in compared.changes if change not in one_sided]
-        names = ", ".join(dict.fromkeys(change.metric for change in one_sided))
-        compared.notes.append(f"measured on one side only, and not compared: {names}")
+def unfinished(side: Side) -> str:
+    return f"{side.title} is {side.state}, not completed: only what it has measured is compared"
 
 
 def two_of(by: str, known: list[str], values: Sequence[str], title: str) -> tuple[str, str]:
     """Return the values to compare. Raises UsageError that lists the known ones."""
-    chosen = []
-    for value in values:
-        fitting = [name for name in known if name == value] or [name for name in known if value in name]
-        if len(fitting) != 1:
-            raise UsageError(f"{by}={value} means {len(fitting)} of the values in {title}: {', '.join(known)}")
-        chosen += fitting
-    known = chosen or known
-    if len(chosen) == 2 and chosen[0] == chosen[1]:
-        raise UsageError(f"both values are {by}={chosen[0]}: there is nothing to compare it with")
-    if len(known) != 2:
-        raise UsageError(f"{title} has {len(known)} value{'s' * (len(known) != 1)} of {by}, not two: {', '.join(known)}"
-                         + ("; choose with --values BEFORE AFTER" if len(known) > 2 else ""))  # fmt: skip
-    return known[0], known[1]
-
-
-def names_of(old: Side, new: Side, by: str | None = None) -> dict[str, str]:
-    """Return key -> a unique name for each cell of the two sides, without the parameter `by`."""
-    cells = {**new.cells, **old.cells}
-    rows = [dict(row) if by is None else without_parameter(row, by) for row in cells.values()]
-    return dict(zip(cells, row_names(rows), strict=True))
-
-
-def without_parameter(row: Mapping[str, Any], by: str) -> dict[str, Any]:
-    params = {name: v for name, v in flatten(row["params"]).items() if name != by and not name.startswith(f"{by}.")}
-    return {**row, "params": params, **({by: None} if by in ABOUT else {})}
+    chosen = list(known)
+    if values:
+        fitting = [[name for name in known if name == value] or [n for n in known if value in n] for value in values]
+        if any(len(names) != 1 for names in fitting):
+            raise UsageError(f"--values {' '.join(values)}: each must name one of {', '.join(known)}")
+        chosen = list(dict.fromkeys(name for names in fitting for name in names))
+    if len(chosen) != 2:
+        raise UsageError(f"{title} has {len(chosen)} value{'s' * (len(chosen) != 1)} of {by}, not two: "
+                         f"{', '.join(chosen)}; choose with --values BEFORE AFTER")  # fmt: skip
+    return chosen[0], chosen[1]
 
 
 def mode_changes(changes: Sequence[Change], limits: Limits) -> list[ModeChange]:
-    """Return a line for each phase and mode and each of latency and period that some cell has on both sides; one
-    without a ratio if none has. Empty if neither is compared."""
+    """Return a line for each phase and mode and each of latency and period that is compared; one without a ratio if no
+    cell has any on both sides."""
     timed = [name for name in ("latency_ms", "period_ms") if name in limits.metrics]
-    groups: dict[tuple[str, str], dict[str, list[Change]]] = {}
-    for change in changes:
-        if change.metric in timed and change.ratio and math.isfinite(change.ratio):
-            own = groups.setdefault((change.about["phase"], change.about["mode"]), {})
-            own.setdefault(change.metric, []).append(change)
-    every = Counter((about["phase"], about["mode"]) for about in {one.key: one.about for one in changes}.values())
+    groups: dict[tuple[str, str], list[Change]] = {}
+    for change in changes if timed else ():
+        groups.setdefault((change.about["phase"], change.about["mode"]), []).append(change)
+    order = mode_order((mode, mode) for _, mode in groups)
     found = []
-    order = mode_order((mode, mode) for _, mode in every)
-    for phase, mode in sorted(every, key=lambda group: (group[0], order.index(group[1]))) if timed else ():
-        metrics = groups.get((phase, mode), {})
-        if not metrics:  # all of it broke, say
-            found.append(ModeChange(phase, mode, timed[0], None, None, None, 0, every[phase, mode]))
-        for metric, own in sorted(metrics.items()):
-            mean = mean_of_estimates([LogEstimate(math.log(one.ratio), one.error, one.df) for one in own]).interval()
-            counts = (len(own), every[phase, mode])
-            found.append(ModeChange(phase, mode, metric, mean.value, mean.low, mean.high, *counts))
+    for (phase, mode), own in sorted(groups.items(), key=lambda item: (item[0][0], order.index(item[0][1]))):
+        cells = len({change.key for change in own})
+        lines = []
+        for metric in timed:
+            rated = [one for one in own if one.metric == metric and one.ratio and math.isfinite(one.ratio)]
+            if rated:
+                means = [LogEstimate(math.log(one.ratio), one.error, one.df) for one in rated]
+                mean = mean_of_estimates(means).interval()
+                lines.append(ModeChange(phase, mode, metric, mean.value, mean.low, mean.high, len(rated), cells))
+        # all of it broke, say
+        found += lines or [ModeChange(phase, mode, timed[0], None, None, None, 0, cells)]
     return found

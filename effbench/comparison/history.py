@@ -18,9 +18,8 @@ import numpy as np
 from effbench.cell import Status
 from effbench.comparison.events import Event, History, SeriesId, event_id
 from effbench.comparison.limits import ExceptionRule
-from effbench.comparison.sides import hardware_of
 from effbench.comparison.verdicts import STATUS
-from effbench.environments import changes_between, separating
+from effbench.environments import changes_between, hardware_of, separating
 from effbench.metrics import INTERVALS, METRICS, Better, Metric
 from effbench.stats import changepoints
 from effbench.stats.changepoints import EXACT_SHORTEST, find_exact, runs
@@ -75,7 +74,7 @@ def history(
         found.judge(METRICS[name], floor)
     found.judge_statuses()
     found.judge_presence()
-    return found.finish(list(acknowledged), [rule for rule in exceptions if rule.changes.get("ignore")])
+    return found.finish(list(acknowledged), [rule for rule in exceptions if rule.ignore])
 
 
 def place_of(environment: Mapping[str, Any]) -> str:

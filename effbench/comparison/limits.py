@@ -1,59 +1,87 @@
-"""From which size on a difference between two sweeps is a change: by metric, with exceptions and their reasons.
+"""The configuration of `compare` and `check`: which metrics, and from which size on a difference is a change.
 
-`conf/check/default.yaml` holds the defaults.
+conf/check/default.yaml holds the defaults, a user's file goes over them, single settings over both.
 """
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import fnmatch
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
-from effbench.errors import ConfigError, nearest
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+
+from effbench.config import OnFailure, shipped
+from effbench.errors import ConfigError
 from effbench.metrics import METRICS
 
+#: Where files lie that are named without a path: a user's own, which go first, and effbench's.
+OWN, SHIPPED = Path("conf") / "check", shipped("conf") / "check"
+DEFAULT = "default"
 COMPARED = tuple(name for name, metric in METRICS.items() if metric.compare != "none" and name != "speedup")
-#: Which sizes the rule of a metric asks for, by how the metric is compared; the status of a cell knows `ignore` alone.
-USED = {"ratio": ("floor", "least"), "exact": ("least",), "bound": ("factor", "least")}
-_STATUS = "status"
-#: What an exception can be tied to; each is a pattern (`llama-*`) against the cell's value.
+#: The metric of a row about a whole cell.
+STATUS = "status"
+#: What an exception can be tied to: values of the cell, and the metric.
 PATTERNS = ("model", "bs", "mode", "dtype", "phase", "device", "hardware", "metric")
-
-
-@dataclass(frozen=True)
-class Limit:
-    """`floor`: least relative change, `least`: absolute one in the metric's unit; `factor`: replaces the floor for a
-    metric with one value a sweep. `ignore`: a change does not count. `reason`: of the exception."""
-
-    floor: float = 0.02
-    least: float = 0.0
-    factor: float = 1.25
-    ignore: bool = False
-    reason: str | None = None
+#: How a metric is compared -> the keys of its limit that count, besides `ignore`.
+USED = {"ratio": ("floor", "least"), "exact": ("least",), "bound": ("factor", "least")}
+#: Number -> the least value, and the value that it must be below. A floor of 3 was meant to be 3 %.
+BOUNDS = {"floor": (0.0, 1.0), "q": (1e-6, 1.0), "least": (0.0, math.inf), "factor": (1.0, math.inf)}
+#: Marks fields that no file sets.
+INTERNAL = {"omegaconf_ignore": True}
 
 
 @dataclass
-class ExceptionRule:
-    """Another limit for the cells and metrics that fit all of its patterns."""
+class Limit:
+    """`floor`: least relative change, `least`: least absolute one in the metric's unit; `factor`: replaces the floor
+    for a metric with one value a sweep. `ignore`: changes do not count. None: not set. `reason`: of the exception that
+    set it."""
 
-    patterns: dict[str, str]
-    changes: dict[str, Any]
-    reason: str
-    until: dt.date | None = None
-    used: bool = False
+    floor: Any = None  # a number; in a file also 3%
+    least: Any = None
+    factor: Any = None
+    ignore: bool | None = None
+    reason: str | None = None
+
+    def given(self, metric: str | None = None) -> dict[str, Any]:
+        """Return the keys that are set, of those that count for the metric, for `status` or for all (None)."""
+        return {key: value for key in used_by(metric) if (value := getattr(self, key)) is not None}
+
+
+@dataclass
+class ExceptionRule(Limit):
+    """Another limit, through the day `until`, for the cells and metrics that fit all PATTERNS (`llama-*`) that are set.
+    `used`: some cell fitted."""
+
+    model: str | None = None
+    bs: str | None = None
+    mode: str | None = None
+    dtype: str | None = None
+    phase: str | None = None
+    device: str | None = None
+    hardware: str | None = None
+    metric: str | None = None
+    until: Any = None  # a date; in a file its text
+    used: bool = field(default=False, metadata=INTERNAL)
+
+    @property
+    def patterns(self) -> dict[str, str]:
+        return {name: wanted for name in PATTERNS if (wanted := getattr(self, name)) is not None}
 
     def fits(self, cell: Mapping[str, Any]) -> bool:
-        """`cell["after"]`: values in which the other side differs. One side that fits is enough."""
+        """Return whether one side of the cell fits; `cell["after"]`: values in which the other side differs."""
         wanted = [(name, pattern) for name, pattern in self.patterns.items() if name != "metric"]
         sides = (cell, {**cell, **cell.get("after", {})})
         return any(all(fnmatch.fnmatchcase(str(side.get(name)), one) for name, one in wanted) for side in sides)
 
     def is_of(self, metric: str) -> bool:
-        return fnmatch.fnmatchcase(metric, self.patterns.get("metric", "*"))
+        return fnmatch.fnmatchcase(metric, self.metric or "*")
 
     def __str__(self) -> str:
         return " ".join(f"{name}={wanted}" for name, wanted in self.patterns.items()) or "every cell"
@@ -61,175 +89,156 @@ class ExceptionRule:
 
 @dataclass
 class Limits:
-    """All limits of a comparison. `expired`: exceptions whose time has passed. `floor_for_all`: replaces every floor,
-    also a metric's own and an exception's. `source`: where they come from."""
+    """All limits of a comparison; `limits`: by metric. `expired`: exceptions that have ended. `floor_for_all`: replaces
+    every floor, also a metric's own and an exception's. `source`: where they come from."""
 
-    metrics: tuple[str, ...] = COMPARED
-    floor: float = 0.02
-    q: float = 0.05
-    on_missing: str = "fail"
-    by_metric: dict[str, Limit] = field(default_factory=dict)
+    metrics: list[str] = field(default_factory=lambda: list(COMPARED))
+    floor: Any = 0.02
+    q: Any = 0.05
+    on_missing: OnFailure = OnFailure.fail
+    limits: dict[str, Limit] = field(default_factory=dict)
     exceptions: list[ExceptionRule] = field(default_factory=list)
-    expired: list[ExceptionRule] = field(default_factory=list)
-    floor_for_all: float | None = None
-    source: str | None = field(default=None, compare=False)
+    expired: list[ExceptionRule] = field(default_factory=list, metadata=INTERNAL)
+    floor_for_all: float | None = field(default=None, metadata=INTERNAL)
+    source: str | None = field(default=None, compare=False, metadata=INTERNAL)
 
     def of(self, cell: Mapping[str, Any], metric: str) -> Limit:
-        """Return the limit of a metric for a cell: its model, bs, mode, dtype, phase, device and hardware.
-
-        Only the last exception that fits counts; its reason is given if it changes something for this metric.
-        """
-        over = {} if self.floor_for_all is None else {"floor": self.floor_for_all}
-        limit = own = replace(self.by_metric.get(metric, Limit(self.floor)), **over)
+        """Return the limit of a metric (or of `status`) for a cell: its model, bs, mode, dtype, phase, device and
+        hardware. Only the last exception that fits counts."""
+        own = Limit(self.floor, 0.0, 1.25, False)
+        if metric in self.limits:
+            own = replace(own, **self.limits[metric].given())
+        limit = own
         for rule in self.exceptions:
-            if not rule.fits(cell):
-                continue
-            rule.used = True  # whether or not this metric was looked at, or a status changed
-            if rule.is_of(metric):
-                changes = {
-                    name: value
-                    for name, value in rule.changes.items()
-                    if name in used_by(metric) and name not in over and value != getattr(own, name)
-                }
-                limit = replace(own, **changes, reason=rule.reason) if changes else own
-        return limit
-
-    @property
-    def unused(self) -> list[ExceptionRule]:
-        """Exceptions that no cell of this comparison fitted."""
-        return [rule for rule in self.exceptions if not rule.used]
+            if rule.fits(cell):
+                rule.used = True
+                if rule.is_of(metric):
+                    changes = rule.given(metric)
+                    limit = replace(own, **changes, reason=rule.reason) if changes else own
+        return limit if self.floor_for_all is None else replace(limit, floor=self.floor_for_all)
 
 
-def limits_of(settings: Mapping[str, Any], today: dt.date | None = None) -> Limits:
-    """Return limits from the plain values of a configuration. Raises ConfigError for unknown or impossible ones."""
-    _only("", settings, ("metrics", "floor", "q", "on_missing", "limits", "exceptions"))
-    floor = _share("floor", settings.get("floor", 0.02))
-    q = _number("q", settings.get("q", 0.05), 0.0)
-    if not 0 < q < 1:
-        raise ConfigError(f"q={q:g} is a share of false alarms, between 0 and 1")
-    on_missing = settings.get("on_missing", "fail")
-    if on_missing not in ("fail", "ignore"):
-        raise ConfigError(f"on_missing={on_missing} is not allowed; choose fail or ignore")
-    metrics = tuple(dict.fromkeys(check_metric(str(n)) for n in _list("metrics", settings.get("metrics") or COMPARED)))
-    given = settings.get("limits") or {}
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"limits={given} maps no metric to a limit, as {{latency_ms: {{floor: 0.05}}}} does")
-    by_metric = {
-        check_metric(str(name)): Limit(**{"floor": floor, **_changes(f"limits.{name}", own, str(name))})
-        for name, own in given.items()
-    }
-    rules = [_rule(index, given) for index, given in enumerate(_list("exceptions", settings.get("exceptions") or ()))]
-    today = today or dt.datetime.now(dt.UTC).date()
-    expired = [rule for rule in rules if rule.until and rule.until < today]
-    valid = [rule for rule in rules if rule not in expired]
-    return Limits(metrics, floor, q, on_missing, by_metric, valid, expired)
+def used_by(metric: str | None) -> tuple[str, ...]:
+    """Return the keys of a limit that count for this metric, for `status`, or for any metric (None)."""
+    if metric is None:
+        return ("floor", "least", "factor", "ignore")
+    return ("ignore",) if metric == STATUS else (*USED[METRICS[metric].compare], "ignore")
 
 
 def check_metric(name: str) -> str:
     """Return `name` if it can be compared. Raises ConfigError."""
-    if name in COMPARED:
-        return name
-    if name == "speedup":
-        raise ConfigError("speedup is a ratio within each sweep already: compare latency_ms")
-    if name in METRICS:
-        raise ConfigError(f"{name} follows from others or only describes; compared are {', '.join(COMPARED)}")
-    raise ConfigError(f"unknown metric {name!r}: {_hint(name, COMPARED)}")
+    if name not in COMPARED:
+        raise ConfigError(f"metric {name!r} cannot be compared; compared are {', '.join(COMPARED)}")
+    return name
 
 
-def _hint(name: str, known: Sequence[str]) -> str:
-    near = nearest(name, known)
-    return f"did you mean {near}?" if near else f"compared are {', '.join(known)}"
+# --- reading ---
 
 
-def _rule(index: int, given: Any) -> ExceptionRule:
-    name = f"exceptions[{index}]"
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{name} is {given!r}; it maps patterns and limits: {{model: gpt2, floor: 0.1, reason: …}}")
-    _only(name, given, (*PATTERNS, *SIZES, "ignore", "reason", "until"))
-    reason = given.get("reason")
-    if not isinstance(reason, str) or not reason.strip():
-        raise ConfigError(f"{name} needs a reason: an exception without one outlives everybody who knew it")
-    metric, known = given.get("metric"), (*COMPARED, _STATUS)
-    if metric is not None and not fnmatch.filter(known, str(metric)):
-        raise ConfigError(f"{name}.metric={metric} fits no metric: {_hint(str(metric), known)}")
-    # a pattern may fit several metrics, which other keys count for
-    sizes = {key: value for key, value in given.items() if key in (*SIZES, "ignore")}
-    changes = _changes(name, sizes, metric if metric in known else None)
-    if not changes:
-        raise ConfigError(f"{name} changes nothing: give it floor, least, factor or ignore")
-    patterns = {key: str(given[key]) for key in PATTERNS if given.get(key) is not None}
-    return ExceptionRule(patterns, changes, reason.strip(), _date(name, given.get("until")))
-
-
-def used_by(metric: str) -> tuple[str, ...]:
-    """Return the keys of a limit that count for this metric, or for `status`."""
-    return (*(() if metric == _STATUS else USED[METRICS[metric].compare]), "ignore")
-
-
-def _changes(name: str, given: Any, metric: str | None = None) -> dict[str, Any]:
-    """The fields of Limit. `metric`: the only one that they are for; keys that do nothing for it are refused."""
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{name} is {given!r}; it maps floor, least, factor or ignore to a value")
-    _only(name, given, (*SIZES, "ignore"))
-    changes: dict[str, Any] = {}
-    for key, value in given.items():
-        if metric and key not in used_by(metric):
-            raise ConfigError(f"{name}.{key} does nothing: of {metric} only {', '.join(used_by(metric))} can be set")
-        if key == "ignore" and not isinstance(value, bool):
-            raise ConfigError(f"{name}.ignore is {value!r}, neither true nor false")
-        changes[key] = value if key == "ignore" else SIZES[key](f"{name}.{key}", value)
-    return changes
-
-
-def _date(name: str, value: Any) -> dt.date | None:
-    if value is None or (isinstance(value, dt.date) and not isinstance(value, dt.datetime)):
-        return value
+def read(name: str | None = None, settings: Sequence[str] = ()) -> Limits:
+    """Return the limits of `name` (a file, or a name below conf/check here or in effbench; None: `default`) over
+    effbench's defaults, with `settings` (key=value) on top: lists are replaced, mappings merged. Raises ConfigError."""
+    defaults, path = SHIPPED / f"{DEFAULT}.yaml", _find(DEFAULT if name is None else str(name))
+    layers, source = [_load(defaults)], "effbench's defaults"
+    if path.resolve() != defaults.resolve():
+        layers.append(_load(path))
+        source = f"{path} over {source}"
     try:
-        return dt.date.fromisoformat(str(value))
+        layers += [OmegaConf.from_dotlist([word]) for word in settings]
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"{', '.join(settings)}: expected key=value, such as floor=0.03") from error
+    source = ", ".join([source, *settings])
+    try:
+        limits = limits_of(*layers)
+    except ConfigError as error:  # the user may not know of a file that was found by itself
+        raise ConfigError(f"{error} (in {source})") from error
+    limits.source = source
+    return limits
+
+
+def _find(name: str) -> Path:
+    given = Path(name)
+    if given.suffix in (".yaml", ".yml") or len(given.parts) > 1:
+        return given
+    for folder in (OWN, SHIPPED):
+        if (folder / f"{name}.yaml").is_file():
+            return folder / f"{name}.yaml"
+    known = sorted({path.stem for folder in (OWN, SHIPPED) for path in folder.glob("*.yaml")})
+    raise ConfigError(f"no configuration {name!r}: there are {', '.join(known)}; a file needs its path")
+
+
+def _load(path: Path) -> DictConfig:
+    try:
+        return OmegaConf.load(path)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
+        raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())[:150]}") from error
+
+
+def limits_of(*layers: Mapping[str, Any] | DictConfig, today: dt.date | None = None) -> Limits:
+    """Return limits from configurations, each over the one before it. Raises ConfigError for unknown keys and
+    impossible values."""
+    plain = [OmegaConf.to_container(OmegaConf.create(layer), resolve=False) for layer in layers]
+    if "${" in str(plain):
+        raise ConfigError("${…} is not possible here: the file of a repository must not read the environment")
+    try:
+        limits: Limits = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Limits), *plain))
+    except OmegaConfBaseException as error:
+        raise ConfigError(_explained(error)) from error
+    limits.metrics = [check_metric(name) for name in dict.fromkeys(map(str, limits.metrics or COMPARED))]
+    limits.floor, limits.q = _number("floor", limits.floor), _number("q", limits.q)
+    for metric, limit in limits.limits.items():
+        _validate(limit, f"limits.{check_metric(metric)}", metric)
+    for index, rule in enumerate(limits.exceptions):
+        _validate_exception(rule, f"exceptions[{index}]")
+    today = today or dt.datetime.now(dt.UTC).date()
+    limits.expired = [rule for rule in limits.exceptions if rule.until and rule.until < today]
+    limits.exceptions = [rule for rule in limits.exceptions if rule not in limits.expired]
+    return limits
+
+
+def _explained(error: OmegaConfBaseException) -> str:
+    """Return OmegaConf's message in one line, with the keys that are allowed if one is unknown."""
+    if isinstance(error, ConfigKeyError):
+        known = [one.name for one in fields(error.object_type) if not one.metadata]
+        return f"unknown setting {error.full_key}; allowed are {', '.join(known)}"
+    return f"{error.full_key}: {str(error).partition(chr(10))[0]}".removeprefix(": ")
+
+
+def _validate_exception(rule: ExceptionRule, name: str) -> None:
+    if not (rule.reason or "").strip():
+        raise ConfigError(f"{name} needs a reason: an exception without one outlives everybody who knew it")
+    known = (*COMPARED, STATUS)
+    if rule.metric is not None and not fnmatch.filter(known, rule.metric):
+        raise ConfigError(f"{name}.metric={rule.metric} fits none of {', '.join(known)}")
+    _validate(rule, name, rule.metric if rule.metric in known else None)
+    if not rule.given():
+        raise ConfigError(f"{name} changes nothing: give it floor, least, factor or ignore")
+    try:
+        rule.until = rule.until and dt.date.fromisoformat(str(rule.until))
     except ValueError as error:
-        raise ConfigError(f"{name}.until={value} is no date such as 2027-03-31") from error
+        raise ConfigError(f"{name}.until={rule.until} is no date such as 2027-03-31") from error
 
 
-def _share(name: str, value: Any) -> float:
-    """`0.03` and `3%` are the same. A floor of 1 and more would hide a doubling: 3 was meant to be 3 %."""
-    if isinstance(value, str) and value.strip().endswith("%"):
-        try:
-            value = float(value.strip().removesuffix("%")) / 100
-        except ValueError as error:
-            raise ConfigError(f"{name}={value} is no size such as 3% or 0.03") from error
-    number = _number(name, value, 0.0)
-    if number >= 1:
-        raise ConfigError(f"{name}={value} is {number:.0%}: give a share below 100 %, such as 3% or 0.03")
+def _validate(limit: Limit, name: str, metric: str | None) -> None:
+    """Convert the numbers. Keys that do nothing for `metric` are refused; None: a pattern, for which all may count."""
+    for key, value in limit.given().items():
+        if key not in used_by(metric):
+            raise ConfigError(f"{name}.{key} does nothing: of {metric} only {', '.join(used_by(metric))} can be set")
+        if key != "ignore":
+            setattr(limit, key, _number(f"{name}.{key}", value))
+
+
+def _number(name: str, value: Any) -> float:
+    """Return a number within BOUNDS; `0.03` and `3%` are the same. Raises ConfigError."""
+    low, high = BOUNDS[name.rpartition(".")[2]]
+    text = str(value)
+    try:
+        number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        number = math.nan
+    if not low <= number < high:
+        below = f" and below {high:g}" if high < math.inf else ""
+        raise ConfigError(f"{name}={value}: expected a number of at least {low:g}{below}, such as 0.03 or 3%")
     return number
-
-
-def _number(name: str, value: Any, least: float) -> float:
-    if isinstance(value, str):  # YAML takes 1e-3 for text
-        with contextlib.suppress(ValueError):
-            value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < least:
-        raise ConfigError(f"{name}={value} must be a number of at least {least:g}")
-    return float(value)
-
-
-#: Keys of a limit with a size -> what reads its value.
-SIZES: dict[str, Callable[[str, Any], float]] = {
-    "floor": _share,
-    "least": lambda name, value: _number(name, value, 0.0),
-    "factor": lambda name, value: _number(name, value, 1.0),
-}
-
-
-def _list(name: str, value: Any) -> Sequence[Any]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise ConfigError(f"{name}={value} is no list")
-    return value
-
-
-def _only(name: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raise ConfigError for a key that is not known."""
-    for key in given:
-        if key not in known:
-            near = nearest(str(key), known)
-            hint = f"did you mean {near}?" if near else f"allowed: {', '.join(sorted(known))}"
-            raise ConfigError(f"unknown setting {name + '.' if name else ''}{key}; {hint}")

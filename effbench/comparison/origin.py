@@ -1,4 +1,4 @@
-"""Can what a baseline ran still be run here? Its interpreter, and its revision in a worktree of this repository."""
+"""Can what a sweep ran still be run here? Its interpreter, and its revision in a worktree of this repository."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,86 +30,58 @@ print(json.dumps(["effbench", {name: where(name) for name in sys.argv[1:]}]))
 """
 
 
-@dataclass(frozen=True)
-class Origin:
-    """`interpreter`: runs what the baseline ran, None if that is impossible or pointless, and `why`."""
-
-    interpreter: Interpreter | None
-    why: str | None = None
-
-
-def current(
-    facts: Mapping[str, Any] | None, sweep_id: str, cells: Iterable[Cell]
-) -> tuple[Interpreter, str | None]:  # fmt: skip
-    """Return the interpreter that runs these cells of the sweep with these facts again, and what has changed in its
-    code since. Raises UsageError if they cannot be run here."""
+def current(facts: Mapping[str, Any] | None, sweep_id: str, cells: Iterable[Cell]) -> Interpreter:
+    """Return the interpreter that runs these cells of the sweep with these facts again. Raises UsageError if that is
+    impossible here, or if the code of the cells is no longer the same."""
     if not facts:
-        raise UsageError(f"sweep {sweep_id} does not record its interpreter and cannot be confirmed; omit --confirm")
+        raise UsageError(f"sweep {sweep_id} does not record its interpreter")
     folder = Path(facts["folder"])
-    if not folder.is_dir():
-        raise UsageError(f"sweep {sweep_id} was run in {folder}, which is not here: it cannot be confirmed here")
-    if not os.access(facts["python"], os.X_OK):
-        raise UsageError(f"sweep {sweep_id} was run by {facts['python']}, which is not here: it cannot be confirmed")
+    for path in (folder, facts["python"]):
+        if not os.access(path, os.X_OK):
+            raise UsageError(f"sweep {sweep_id} was run with {path}, which is not here")
+    if targets(cells):
+        then, now = facts["git_description"], git_description(folder)
+        if now != then:
+            raise UsageError(f"{folder} is at {now} now; the sweep ran {then}")
+        if is_dirty(facts) and facts.get("git_changes") != git_changes(folder):
+            raise UsageError(f"the uncommitted changes in {folder} differ from those that the sweep ran")
     given = {name: facts[name] for name in facts["given"]}
-    if folder != Path.cwd():
-        given["folder"] = str(folder)
-    return Interpreter(**given), moved(facts) if targets(cells) else None
-
-
-def moved(facts: Mapping[str, Any]) -> str | None:
-    """Return how the folder differs from what the sweep with these facts ran, None if it does not."""
-    folder, then = Path(facts["folder"]), facts["git_description"]
-    now = git_description(folder)
-    if now != then:
-        return f"{folder} is at {now} now; the sweep ran {then}"
-    if is_dirty(facts) and "git_changes" not in facts:
-        return f"the sweep ran {then}, and does not record which changes"
-    if is_dirty(facts) and facts["git_changes"] != git_changes(folder):
-        return f"the uncommitted changes in {folder} differ from those that the sweep ran"
-    return None
+    return Interpreter(**given if folder == Path.cwd() else {**given, "folder": str(folder)})
 
 
 @contextmanager
 def origin(
     old: Mapping[str, Any] | None, new: Mapping[str, Any], here: Interpreter, cells: Iterable[Cell],
     software: str | None = None,
-) -> Iterator[Origin]:  # fmt: skip
+) -> Iterator[Interpreter]:  # fmt: skip
     """Yield what runs the baseline's side while `here` runs the new one; a worktree lives as long as the context.
-
-    `old`, `new`: what the sweeps record of their interpreters (`host["environments"]`); `software`: a difference in
-    software between them, as text.
-    """
+    `old`, `new`: what the sweeps record of their interpreters; `software`: a difference in software between them, as
+    text. Raises UsageError if that is impossible or pointless."""
     if not old:
-        yield Origin(None, "the baseline does not record its interpreter")
-        return
+        raise UsageError("the baseline does not record its interpreter")
     if not os.access(old["python"], os.X_OK):
-        yield Origin(None, f"the baseline's interpreter {old['python']} is not here")
-        return
+        raise UsageError(f"the baseline's interpreter {old['python']} is not here")
     python = here.python if old["python"] == new["python"] else old["python"]
-    same_folder = Interpreter(python, here.folder)
-    names = targets(cells)
-    same_revision = old["git_revision"] is not None and not is_dirty(old) and all(
+    other = Interpreter(python, here.folder)
+    is_same = old["git_revision"] is not None and not is_dirty(old) and all(
         old[name] == new[name] for name in ("git_revision", "git_description")
     )  # fmt: skip
-    if not names or same_revision:
-        if same_folder != here:
-            yield Origin(same_folder)
-        elif software:
-            yield Origin(None, f"the software that the baseline ran with is no longer here ({software})")
-        else:
-            why = "baseline and sweep have the same interpreter and revision: only the machine can differ"
-            yield Origin(None, why)
-        return
-    found = sources(names, same_folder)
+    names = [] if is_same else targets(cells)
     root = Path(git(here.home, "rev-parse", "--show-toplevel") or here.home).resolve()
+    found = sources(names, other)
     changing = [name for name, path in found.items() if path is None or is_versioned(path, root)]
-    if not changing:
+    if changing:
+        with revision(old, here, root, python, changing) as folder:
+            yield Interpreter(python, folder)
+    elif other != here:
+        yield other
+    elif found:
         name, path = next(iter(found.items()))
-        why = f"{name} is imported from {path}, which no revision changes"
-        yield Origin(None, why) if python == here.python else Origin(same_folder)
-        return
-    with revision(old, here, python, changing) as (folder, why):
-        yield Origin(None, why) if folder is None else Origin(Interpreter(python, folder))
+        raise UsageError(f"{name} is imported from {path}, which no revision changes")
+    elif software:
+        raise UsageError(f"the software that the baseline ran with is no longer here ({software})")
+    else:
+        raise UsageError("baseline and sweep have the same interpreter and revision: only the machine can differ")
 
 
 def is_dirty(facts: Mapping[str, Any]) -> bool:
@@ -119,46 +90,33 @@ def is_dirty(facts: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def revision(
-    old: Mapping[str, Any], here: Interpreter, python: str | None, names: Sequence[str]
-) -> Iterator[tuple[str | None, str | None]]:
-    """Yield the folder in which `python` imports these targets from the baseline's revision, or why there is none."""
+    old: Mapping[str, Any], here: Interpreter, root: Path, python: str | None, names: Sequence[str]
+) -> Iterator[str]:
+    """Yield the folder in which `python` imports these targets from the baseline's revision, in a worktree of the
+    repository `root`. Raises UsageError if there is none."""
     commit = old["git_revision"]
     if commit is None:
-        folder = old["folder"]
-        if folder != here.home and Path(folder).is_dir():
-            # another checkout, next to this one
-            yield within(Path(folder).resolve(), [Path(folder)], python, names)
-        else:
-            yield None, f"the baseline's folder {folder} is under no version control: its contents are unknown"
-        return
+        raise UsageError(f"the baseline's folder {old['folder']} is under no version control: its contents are unknown")
     if is_dirty(old):
-        yield None, f"the baseline was measured with uncommitted changes ({old['git_description']})"
-        return
-    top = git(here.home, "rev-parse", "--show-toplevel")
-    if top is None or git(top, "cat-file", "-e", f"{commit}^{{commit}}") is None:
-        yield None, (f"the baseline's revision {commit[:12]} is not in this repository "
-                     "(if the clone is shallow: git fetch --unshallow)")  # fmt: skip
-        return
+        raise UsageError(f"the baseline was measured with uncommitted changes ({old['git_description']})")
+    if git(root, "cat-file", "-e", f"{commit}^{{commit}}") is None:
+        raise UsageError(f"the baseline's revision {commit[:12]} is not in this repository "
+                         "(if the clone is shallow: git fetch --unshallow)")  # fmt: skip
     own = cache_home() / "revisions" / str(os.getpid())
     place = own / commit[:12]
     try:
         own.mkdir(parents=True, exist_ok=True)
-        if git(top, "worktree", "add", "--detach", "--force", str(place), commit) is None:
-            yield None, f"git cannot make a worktree of the baseline's revision {commit[:12]}"
-            return
-        root = Path(top).resolve()
-        rest = Path(here.home).resolve().relative_to(root)
-        if not (place / rest).is_dir():
-            yield None, f"the baseline's revision {commit[:12]} has no folder {rest}"
-            return
+        if git(root, "worktree", "add", "--detach", "--force", str(place), commit) is None:
+            raise UsageError(f"git cannot make a worktree of the baseline's revision {commit[:12]}")
         # also where modules lie that are imported from elsewhere in the repository: `src` of an editable package
-        own_files = [path for path in sources(names, here).values() if path is not None and is_versioned(path, root)]
-        roots = [path.parent.parent if path.name == "__init__.py" else path.parent for path in own_files]
-        folders = [place / path.relative_to(root) for path in dict.fromkeys(roots) if path.is_relative_to(root)]
-        yield within(place.resolve(), [place / rest, *folders], python, names)
+        files = [path for path in sources(names, here).values() if path is not None and is_versioned(path, root)]
+        roots = [path.parent.parent if path.name == "__init__.py" else path.parent for path in files]
+        folders = [place / path.relative_to(root) for path in [Path(here.home).resolve(), *roots]
+                   if path.is_relative_to(root)]  # fmt: skip
+        yield within(place.resolve(), dict.fromkeys(folders), python, names)
     finally:
         shutil.rmtree(own, ignore_errors=True)
-        git(top, "worktree", "prune")
+        git(root, "worktree", "prune")
 
 
 def is_versioned(path: Path, root: Path) -> bool:
@@ -166,28 +124,23 @@ def is_versioned(path: Path, root: Path) -> bool:
     return path.is_relative_to(root) and {"site-packages", "dist-packages"}.isdisjoint(path.parts)
 
 
-def within(
-    place: Path, folders: Iterable[Path], python: str | None, names: Sequence[str]
-) -> tuple[str | None, str | None]:
-    """Return the first of the folders in which everything is imported from the worktree `place`; or why there is
-    none."""
-    why = None
-    for folder in folders:
-        if not folder.is_dir():
-            continue
+def within(place: Path, folders: Iterable[Path], python: str | None, names: Sequence[str]) -> str:
+    """Return the first of the folders in which everything is imported from the worktree `place`. Raises UsageError if
+    there is none: old code is never taken for granted."""
+    reasons = []
+    for folder in filter(Path.is_dir, folders):
         found = sources(names, Interpreter(python, str(folder)))
-        strange = [(name, path) for name, path in found.items() if path is None or not path.is_relative_to(place)]
+        strange = {name: path for name, path in found.items() if path is None or not path.is_relative_to(place)}
         if not strange:
-            return str(folder.resolve()), None
-        name, path = strange[0]
-        where = "is not in it" if path is None else f"would be imported from {path}"
-        why = why or f"{name} of the baseline {where}"
-    return None, why
+            return str(folder.resolve())
+        name, path = next(iter(strange.items()))
+        reasons.append(f"{name} of the baseline {f'would be imported from {path}' if path else 'is not in it'}")
+    raise UsageError(reasons[0] if reasons else f"the baseline's revision {place.name} does not have this folder")
 
 
-def git(folder: str, *args: str) -> str | None:
+def git(folder: str | Path, *args: str) -> str | None:
     """Return what git prints, None if it fails."""
-    return _output(["git", "-C", folder, *args])
+    return _output(["git", "-C", str(folder), *args])
 
 
 def targets(cells: Iterable[Cell]) -> list[str]:

@@ -18,10 +18,9 @@ import pandas as pd
 from effbench.cell import digest
 from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.history import DEFAULT_METRICS, columns_of, history
-from effbench.comparison.settings import read as read_limits
-from effbench.comparison.sides import hardware_of
+from effbench.comparison.limits import read as read_limits
 from effbench.config import DEFAULT_DB
-from effbench.environments import COLUMNS, TELLING
+from effbench.environments import COLUMNS, TELLING, hardware_of
 from effbench.errors import EffbenchError
 from effbench.labels import LabelledRow, label_rows, mode_order
 from effbench.launcher.overrides import quoted
@@ -254,7 +253,7 @@ def unmeasured(
         for row in rows
     }
     measured = {(row["cell_key"], row["environment_id"]) for row in rows}
-    cells = [cell._asdict() for cell in store.planned_cells(info.id)]
+    cells = store.planned_cells(info.id)
     return [
         {**cell, **place, "cell_key": cell["key"]}
         for cell in cells

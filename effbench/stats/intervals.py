@@ -1,8 +1,7 @@
 """Means, ratios and medians with confidence intervals.
 
 Across trials everything is done in log space: times are positive and their errors multiply. The unit of analysis is
-the trial (one process), never the single call: pooled calls give far too narrow intervals, since most of the spread
-is between processes.
+the trial (one process), never the single call, since most of the spread is between processes.
 """
 
 from __future__ import annotations
@@ -14,10 +13,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 CONFIDENCE = 0.95
-#: Degrees of freedom assumed for a stored Welch interval, per trial of one side less one (see `mode_score`).
+#: Degrees of freedom assumed for a stored Welch interval of n trials a side, per n - 1: they lie between 1 and 2.
 _STORED_DF = 1.25
-#: A mean over cells is quoted without its interval, so it must hold within a factor of 2 either way: with bounds more
-#: than this many times apart it is reported as unclear.
+#: A mean over cells with bounds more than this many times apart is reported as unclear.
 CLEAR = 4.0
 #: `enough`: share of the target that counts at the first look, where the spread is least known.
 FIRST_LOOK = 0.5
@@ -36,10 +34,8 @@ class Interval:
 
 @dataclass(frozen=True)
 class LogEstimate:
-    """A logarithm (of a geometric mean or of a ratio) with its standard error and its degrees of freedom.
-
-    `error` is None if there are too few values; `df` is 0 for a mean of one value.
-    """
+    """The logarithm of a geometric mean or ratio with its standard error (None: too few values) and its degrees of
+    freedom."""
 
     value: float
     error: float | None
@@ -55,11 +51,8 @@ class LogEstimate:
 
 @dataclass(frozen=True)
 class ModeScore:
-    """A mode over several models: geometric mean of the speedups, and how many models passed.
-
-    `value` is None if no model has a speedup; `averaged` counts those that have; `passed` counts the `ok` ones.
-    `low` and `high` are confidence bounds for this very set of models, None if unknown.
-    """
+    """A mode over several models: geometric mean of the speedups of the `averaged` models that have one (None: none),
+    with confidence bounds for this very set of models (None: unknown); `passed` counts the `ok` models."""
 
     value: float | None
     averaged: int
@@ -75,10 +68,7 @@ class ModeScore:
 
 
 class Outcome(NamedTuple):
-    """One model in a mode: its status, and its speedup with the 95 % bounds of `speedup`.
-
-    `trials` counts the trials of a side; if the two sides differ, the larger count is the cautious one.
-    """
+    """One model in a mode: its status, and its speedup with its 95 % bounds from so many trials a side."""
 
     status: str
     speedup: float | None
@@ -99,14 +89,10 @@ def is_clear(low: float | None, high: float | None) -> bool:
 
 def log_mean(values: Iterable[float]) -> LogEstimate:
     """Return the mean logarithm of one figure a trial. Raises ValueError as `geometric_mean` does."""
-    logs = []
-    for value in values:
-        if not (value > 0 and math.isfinite(value)):
-            raise ValueError(f"a geometric mean needs positive, finite values, not {value!r}")
-        logs.append(math.log(value))
-    if not logs:
-        raise ValueError("a geometric mean needs at least one value")
-    return mean_of_logs(logs)
+    values = list(values)
+    if not values or not all(0 < value < math.inf for value in values):
+        raise ValueError(f"a geometric mean needs positive, finite values, not {values!r}")
+    return mean_of_logs([math.log(value) for value in values])
 
 
 def mean_of_logs(logs: Sequence[float]) -> LogEstimate:
@@ -122,8 +108,7 @@ def mean_of_logs(logs: Sequence[float]) -> LogEstimate:
 def stored_log_mean(
     value: float, low: float | None, high: float | None, n: int | None, df_per_trial: float = 1.0
 ) -> LogEstimate:
-    """Return the logarithm of a stored geometric mean (or ratio) of `n` trials, with the error that its 95 % bounds
-    imply at `df_per_trial` degrees of freedom for each trial but one."""
+    """Return the logarithm of a stored mean or ratio of `n` trials, with the error that its 95 % bounds imply."""
     # written so that NaN, which stands for unknown in a frame, fails it too
     if low is None or high is None or n is None or not (n >= 2 and 0 < low <= high < math.inf):
         return LogEstimate(math.log(value), None, 0)
@@ -144,67 +129,42 @@ def log_difference(a: LogEstimate, b: LogEstimate) -> LogEstimate:
 
 
 def is_less(a: LogEstimate, b: LogEstimate) -> bool:
-    """Return whether `a` is significantly less than `b`: the 95 % interval of their ratio excludes 1. False if either
-    has too few trials for an interval."""
+    """Return whether `a` is significantly less than `b`: the 95 % interval of their ratio excludes 1."""
     high = log_difference(a, b).interval().high
     return high is not None and high < 1.0
 
 
 def geometric_mean(values: Iterable[float]) -> Interval:
-    """Return the geometric mean with Student's t interval over the logarithms.
-
-    `values` are one figure a trial (its median). The interval holds if the levels of processes are roughly
-    log-normal. If they fall into two groups (one process in five 30 % slower) it covers far less: 48 % with 3
-    trials, 67 % with 5, 89 % with 10, because few trials often see one group only. Raises ValueError for no values and
-    for a value that is not positive and finite.
-    """
+    """Return the geometric mean of one figure a trial, with Student's t interval over the logarithms. Raises ValueError
+    for no values and for a value that is not positive and finite."""
     mean = log_mean(values)
     found = mean.interval()
     return Interval(found.value, found.low, found.high, int(mean.df) + 1)
 
 
 def speedup(baseline: Iterable[float], values: Iterable[float]) -> Interval:
-    """Return `baseline` ÷ `values` as a ratio of geometric means, with Welch's interval in log space.
-
-    Both are one figure a trial, in the same unit; above 1 means faster than the baseline. If neither side varies at
-    all, the bounds are the value itself. Raises ValueError as `geometric_mean` does.
-
-    With equally many trials a side (3 or more) the 95 % interval covers 94 to 96.5 %, however the spreads differ. It
-    covers less if one side has few trials and an SD 1.5 to 4 times the other's: 93.3 % at 5 against 3 trials, 92.7 %
-    at 10 against 3, 88 % at 10 against 2.
-    """
+    """Return `baseline` ÷ `values` (one figure a trial, above 1: faster) with Welch's interval in log space, which
+    covers 94 to 96.5 % with equally many trials a side. Raises ValueError as `geometric_mean` does."""
     return log_difference(log_mean(baseline), log_mean(values)).interval()
 
 
 def median_interval(samples: Sequence[float]) -> Interval:
-    """Return the median of the samples of one trial, with the narrowest symmetric order-statistic interval.
-
-    Distribution-free: [x_(k), x_(n-k+1)] holds the median with P(k <= B <= n-k), B binomial(n, 1/2). Bounds are None
-    if even the extremes do not reach the confidence (under 6 samples at 95 %). Raises ValueError for no samples.
-    """
+    """Return the median of the samples of one trial with the narrowest symmetric interval of two order statistics,
+    which needs six samples. Raises ValueError for no samples."""
     ordered = sorted(float(value) for value in samples)
     n = len(ordered)
     if not n:
         raise ValueError("no samples")
     value = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
     rank = _median_rank(n)
-    if not rank:
-        return Interval(value, None, None, n)
-    return Interval(value, ordered[rank - 1], ordered[n - rank], n)
+    return Interval(value, ordered[rank - 1], ordered[n - rank], n) if rank else Interval(value, n=n)
 
 
 def mode_score(outcomes: Iterable[Outcome | tuple]) -> ModeScore:
-    """Return the geometric mean over models of one mode's speedups, with its 95 % interval and how many passed.
+    """Return the geometric mean of one mode's speedups over its `ok` models, with a 95 % interval for these models.
 
-    `outcomes` holds an `Outcome`, or a tuple of its first fields, for each model. Only `ok` cells are averaged, all of
-    them are counted: a failure is among `total` instead of leaving the average silently.
-
-    The interval is that of these models, not of models at large: the squared standard errors of the m log-speedups add
-    and are divided by m². It needs bounds and at least two trials of every averaged model. A stored interval does not
-    tell its degrees of freedom, which lie between n - 1 (one side is all the noise) and 2(n - 1) (both alike) for n
-    trials a side; 1.25 (n - 1) is taken for all. In simulations of 1 to 20 models the interval covers 94 to 96 % with
-    10 trials and 93.5 to 96.5 % with 5; with 3 it covers 93 to 98.2 %, and with 2 up to 99.8 %, the more the more
-    one side dominates.
+    `outcomes`: an `Outcome` or a tuple of its first fields for each model. The interval needs bounds and two trials of
+    every model; it covers 93 to 98.2 % with 3 trials or more.
     """
     models = [Outcome(*outcome) for outcome in outcomes]
     ok = [model for model in models if model.status == "ok"]
@@ -231,35 +191,17 @@ def mean_of_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
     return LogEstimate(value, largest * math.sqrt(variance) / len(estimates), df)
 
 
-def enough(medians: Sequence[float], target: float, least: int = LEAST_TRIALS) -> bool:
-    """Return whether a cell's further rounds may be skipped, since its geometric mean is known to within ± `target`.
+def enough(medians: Sequence[float], target: float) -> bool:
+    """Return whether the 95 % interval of the geometric mean of these rounds lies within ± `target` (0.01 = 1 %), so
+    that further rounds may be skipped.
 
-    `medians` holds one figure a round so far, `target` is relative (0.01 = 1 %). True if the 95 % interval of
-    `geometric_mean` lies within ± `target` of it; at the first look, after `least` rounds, within half of that; before
-    it never. Raises ValueError for a `target` that is not positive and finite, for `least` under 2, and as
-    `geometric_mean` does.
-
-    Stopping because an interval happens to be narrow makes it cover less, and most so after few rounds: hence the
-    stricter first look. In simulations of up to 10 rounds the final 95 % interval covers, and a cell takes:
-
-    ============  ====  ====  ====  ====  ====  ====  ====
-    SD ÷ target    0.1   0.3   0.5   1.0   1.6   2.0   5.0
-    coverage, %   95.0  95.0  94.6  94.1  93.4  93.8  95.0
-    rounds         5.0   5.1   5.6   7.0   9.1   9.6  10.0
-    ============  ====  ====  ====  ====  ====  ====  ====
-
-    The SD is that between processes; 93.4 % is the worst. The speedup of two cells that both stopped so is covered
-    in 93.0 % at worst. With the full target at the first look too it would be 92.2 %, and a cell 93.0 %; with `least` 4
-    a cell is covered in 92.7 % at worst, with 3 in 91.4 %.
+    After LEAST_TRIALS rounds half of that is required, and before them it is False: stopping because an interval
+    happens to be narrow makes it cover less. The final interval still covers 93.4 % at worst.
     """
-    if not 0 < target < math.inf:
-        raise ValueError(f"a target is positive and finite, not {target!r}")
-    if least < 2:
-        raise ValueError(f"an interval needs at least two rounds, not {least}")
-    if len(medians) < least:
+    if len(medians) < LEAST_TRIALS:
         return False
     found = geometric_mean(medians)
-    allowed = target * FIRST_LOOK if len(medians) == least else target
+    allowed = target * FIRST_LOOK if len(medians) == LEAST_TRIALS else target
     # of the two bounds the upper one is farther off
     return found.high <= found.value * (1 + allowed)
 

@@ -1,7 +1,7 @@
 """Tests of one figure of a cell: did it change, and what change would have been detected?
 
-One figure a trial goes in, lower is better. All is done on logarithms, so changes are symmetric: a floor of 2 % means a
-ratio above 1.02 or below 1 ÷ 1.02.
+One figure a trial goes in, lower is better. All is done on logarithms: a floor of 2 % means a ratio above 1.02 or below
+1 ÷ 1.02.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from effbench.stats.intervals import LogEstimate, is_number, log_difference, log
 FLOOR = 0.02
 ALPHA = 0.05
 POWER = 0.8
+#: Of the standard normal distribution at POWER.
+POWER_QUANTILE = 0.8416212335729143
 #: Pairs below which nothing is confirmed.
 LEAST_PAIRS = 5
 #: Sweeps of one environment before this one that a noise threshold needs.
 LEAST_SWEEPS = 6
 #: Standard deviations of a sweep against the one before it that still pass for noise.
 WIDTH = 3.0
-#: A noise threshold beyond this would hide everything: then the series is noise, and its limit says so.
+#: A noise threshold beyond this would hide everything.
 WIDEST = 0.5
 #: Log differences and standard errors below this are rounding.
 _ROUNDING = 1e-12
@@ -33,12 +35,8 @@ _NODES = 16
 
 
 class Comparison(NamedTuple):
-    """`ratio` is after ÷ before (above 1: slower), `low` and `high` its 95 % bounds.
-
-    `p_value` is two-sided, on logarithms. `smallest_slowdown` (0.05 = 5 %) is what such trials would have called slower
-    in four cases of five. `error` and `df`: standard error of the ratio's logarithm and its degrees of freedom. All but
-    `ratio` are None under two trials a side, or two pairs.
-    """
+    """`ratio` is after ÷ before (above 1: slower) with its 95 % bounds and a two-sided p-value; `error` and `df` are of
+    its logarithm. All but `ratio` are None under two trials a side, or two pairs."""
 
     ratio: float
     low: float | None = None
@@ -50,14 +48,7 @@ class Comparison(NamedTuple):
 
 
 def compare(before: Sequence[float], after: Sequence[float], floor: float = FLOOR) -> Comparison:
-    """Compare one figure a trial of two sweeps by Welch's test, in the same unit, lower being better.
-
-    Unchanged figures are significant as often as the interval of `speedup` misses: at 5 % and equally many trials a
-    side in 3.5 to 6 % of the cases with 3 trials and 4.5 to 5.5 % with 5. A difference between the sessions counts as a
-    change: no number of trials averages it out. Raises ValueError as `geometric_mean` does, and for a negative or
-    infinite `floor`.
-    """
-    _check(floor)
+    """Compare one figure a trial of two sweeps by Welch's test. Raises ValueError as `geometric_mean` does."""
     old, new = log_mean(before), log_mean(after)
     difference = log_difference(new, old)
     if difference.error is None:
@@ -66,13 +57,8 @@ def compare(before: Sequence[float], after: Sequence[float], floor: float = FLOO
 
 
 def compare_pairs(before: Mapping[int, float], after: Mapping[int, float], floor: float = FLOOR) -> Comparison:
-    """Compare one figure a trial of two sides that were measured in the same rounds, by the pairs of each round.
-
-    A drift of the machine affects both sides of a pair alike. `before` and `after`: round -> figure, in the same unit,
-    lower being better; rounds that only one side has are skipped. The interval is Student's t over the logarithms of
-    the pairs' ratios; it needs two pairs. Raises ValueError if no round has both, and for figures that are not positive
-    and finite.
-    """
+    """Compare two sides (round -> figure) that were measured in the same rounds by the ratios of each round: a drift of
+    the machine affects both alike. Raises ValueError if no round has both, and as `geometric_mean` does."""
     rounds = sorted(before.keys() & after.keys())
     if not rounds:
         raise ValueError("no round has both sides")
@@ -91,14 +77,8 @@ def confirms(low: float | None, pairs: int, floor: float = FLOOR) -> bool:
 
 def significant(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]:
     """Return which tests are significant by Benjamini–Hochberg, so that at most a share `q` of these are expected to be
-    false alarms.
-
-    None (no test was possible) is never significant and does not count as a test. Raises ValueError for a p-value or
-    `q` outside 0 to 1.
-    """
+    false alarms. None (no test was possible) is no test."""
     tested = sorted(p for p in p_values if p is not None)
-    if not all(0 <= value <= 1 for value in [q, *tested]):
-        raise ValueError("p-values and q lie between 0 and 1")
     # not scipy.stats.false_discovery_control, which gives the same: to load it takes longer than a whole comparison
     passing = (p for rank, p in enumerate(tested, 1) if p <= q * rank / len(tested))
     limit = max(passing, default=-1.0)
@@ -106,30 +86,16 @@ def significant(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]
 
 
 def smallest_slowdown(sd_log: float, trials: int, floor: float = FLOOR) -> float:
-    """Return the smallest relative slowdown (0.05 = 5 %) that is called slower in four cases of five.
-
-    Two sweeps of `trials` trials each, whose log figures have a standard deviation of `sd_log` between processes on
-    both sides. Never below the floor. A correction over many cells, as Benjamini–Hochberg's, needs more than this.
-    Raises ValueError for a negative `sd_log`, under two `trials`, and a negative or infinite `floor`.
-    """
-    _check(floor)
-    if not 0 <= sd_log < math.inf:
-        raise ValueError(f"a standard deviation is finite and not negative, unlike {sd_log!r}")
-    if trials < 2:
-        raise ValueError(f"a comparison needs at least two trials a side, not {trials}")
+    """Return the smallest relative slowdown (0.05 = 5 %, never below the floor) that is called slower in four cases of
+    five, if two sweeps have `trials` (two or more) trials, whose log figures have a standard deviation of `sd_log`."""
     side = LogEstimate(0.0, sd_log / math.sqrt(trials), trials - 1)
     return _smallest(side, side, floor)
 
 
 def noise_threshold(levels: Iterable[Sequence[float | None]]) -> float | None:
-    """Return the relative change (0.03 = 3 %) that one sweep's figure may make against another's of an unchanged cell;
-    None if too few sweeps are known.
-
-    `levels`: of each environment one figure a sweep, oldest first. Robust to steps: the median absolute difference of
-    neighbours counts, so a change between two sweeps is one odd difference among many. Neighbours are of one
-    environment, as two of them may differ for good. Five differences must be known over all environments, which takes
-    LEAST_SWEEPS sweeps of one, and one more for each further one.
-    """
+    """Return the relative change (0.03 = 3 %) that is noise between two sweeps of an unchanged cell; None if too few
+    sweeps are known. `levels`: of each environment one figure a sweep, oldest first; the median absolute difference of
+    neighbours in one environment counts, so that one step is no noise."""
     logs = [[math.log(value) for value in own if is_number(value) and value > 0] for own in levels]
     jumps = [abs(new - old) for own in logs for old, new in itertools.pairwise(own)]
     if len(jumps) < LEAST_SWEEPS - 1:
@@ -139,40 +105,36 @@ def noise_threshold(levels: Iterable[Sequence[float | None]]) -> float | None:
 
 
 def _comparison(difference: LogEstimate, smallest: float) -> Comparison:
-    ratio = difference.interval()
-    p_value = p_value_of(difference)
-    return Comparison(ratio.value, ratio.low, ratio.high, p_value, smallest, difference.error, difference.df)
-
-
-def p_value_of(difference: LogEstimate) -> float:
-    """Two-sided p-value of a difference with a standard error; 0 or 1 for figures without spread."""
-    if difference.error <= _ROUNDING:
-        return 1.0 if abs(difference.value) <= _ROUNDING else 0.0
-    return t_tail(difference.value / difference.error, difference.df)
-
-
-def _check(floor: float) -> None:
-    if not 0 <= floor < math.inf:
-        raise ValueError(f"a floor is finite and not negative, unlike {floor!r}")
+    ratio, error = difference.interval(), difference.error
+    if error <= _ROUNDING:  # figures without spread
+        p_value = 1.0 if abs(difference.value) <= _ROUNDING else 0.0
+    else:
+        p_value = t_tail(difference.value / error, difference.df)
+    return Comparison(ratio.value, ratio.low, ratio.high, p_value, smallest, error, difference.df)
 
 
 # --- power ---
 
 
 def _smallest(before: LogEstimate, after: LogEstimate, floor: float) -> float:
-    """Smallest relative slowdown called slower with probability POWER, if the standard errors are the true ones.
-
-    The difference of the means is normal, and independent of the two sample variances, which decide how large it must
-    be to be called slower. So the power is the mean, over those variances, of a normal distribution's tail.
-    """
+    """Smallest relative slowdown called slower with probability POWER: the mean of a normal distribution's tail over a
+    grid of the two sample variances, which decide where it begins."""
     error = math.hypot(before.error, after.error)
     if error <= _ROUNDING:
         return floor
+    import numpy as np
+    from scipy.special import stdtrit
+
     least = math.log1p(floor) / error
+    (old, old_weights), (new, new_weights) = _variance_nodes(before.df), _variance_nodes(after.df)
     if least >= _most_critical(before.df, after.df):  # whatever the sample variances, the floor decides
-        return _grown(least + _power_quantile(), error)
-    critical, weights = _critical((before.error / error) ** 2, before.df, after.df)
-    return _least_found(critical, weights, error, floor)
+        return _grown(least + POWER_QUANTILE, error)
+    share = (before.error / error) ** 2
+    a, b = share * old[:, None], (1 - share) * new[None, :]
+    total = a + b
+    df = total**2 / (a**2 / before.df + b**2 / after.df)
+    critical = stdtrit(df, 1 - ALPHA / 2) * np.sqrt(total)
+    return _least_found(critical.ravel(), np.outer(old_weights, new_weights).ravel(), error, floor)
 
 
 def _smallest_paired(ratios: LogEstimate, floor: float) -> float:
@@ -188,14 +150,13 @@ def _smallest_paired(ratios: LogEstimate, floor: float) -> float:
 
 
 def _least_found(critical: Any, weights: Any, error: float, floor: float) -> float:
-    """By Newton's method within bounds: `critical` are the least significant differences, in standard errors, with
-    their weights."""
+    """Solve by Newton's method; `critical`: the least significant differences, in standard errors, with weights."""
     import numpy as np
     from scipy.special import ndtr
 
     needed = np.maximum(critical, math.log1p(floor) / error)
     low, high = 0.0, float(needed.max()) + 10.0
-    middle = float(needed @ weights) + _power_quantile()
+    middle = float(needed @ weights) + POWER_QUANTILE
     while high - low > 1e-9 * high:
         beyond = middle - needed
         excess = float(ndtr(beyond) @ weights) - POWER
@@ -214,38 +175,13 @@ def _grown(differences: float, error: float) -> float:
     return math.expm1(exponent) if exponent < 709.0 else math.inf
 
 
-@lru_cache(maxsize=1)
-def _power_quantile() -> float:
-    from scipy.special import ndtri
-
-    return float(ndtri(POWER))
-
-
 @lru_cache(maxsize=256)
 def _most_critical(df_before: float, df_after: float) -> float:
-    """An upper bound of `_critical`, whatever the share: the fewest degrees of freedom that Welch's formula gives, and
-    the largest variance."""
+    """An upper bound of the least significant differences: Welch's fewest degrees of freedom, the largest variance."""
     from scipy.special import stdtrit
 
-    (old, _), (new, _) = _variance_nodes(df_before), _variance_nodes(df_after)
-    largest = max(float(old.max()), float(new.max()))
+    largest = max(float(_variance_nodes(df)[0].max()) for df in (df_before, df_after))
     return float(stdtrit(min(df_before, df_after), 1 - ALPHA / 2)) * math.sqrt(largest)
-
-
-def _critical(share: float, df_before: float, df_after: float) -> tuple:
-    """Least significant differences in true standard errors, and how probable each is.
-
-    Over a grid of the two sample variances; `share` is that of `before` in the true variance of the difference.
-    """
-    import numpy as np
-    from scipy.special import stdtrit
-
-    (old, old_weights), (new, new_weights) = _variance_nodes(df_before), _variance_nodes(df_after)
-    a, b = share * old[:, None], (1 - share) * new[None, :]
-    total = a + b
-    df = total**2 / (a**2 / df_before + b**2 / df_after)
-    critical = stdtrit(df, 1 - ALPHA / 2) * np.sqrt(total)
-    return critical.ravel(), np.outer(old_weights, new_weights).ravel()
 
 
 @lru_cache(maxsize=64)

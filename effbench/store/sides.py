@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -21,16 +21,12 @@ PER_TRIAL = tuple(
     name for name, metric in METRICS.items() if metric.compare in ("ratio", "exact") and name in TRIAL.columns
 )
 PER_SWEEP = tuple(name for name, metric in METRICS.items() if metric.compare == "bound")
-_MEASURED = frozenset(status for status in Status if status.is_measured)
 
 
 @dataclass(frozen=True)
 class CellResult:
-    """One sweep's result of a cell in one environment.
-
-    `figures`: metric -> round -> figure of that round's trial; a metric with one value a sweep has it under round 0.
-    `bound`: the cell's bottleneck, as in `results`.
-    """
+    """One sweep's result of a cell in one environment. `bound`: its bottleneck; `figures`: metric -> round -> figure of
+    that round's trial; a metric with one value a sweep has it under round 0."""
 
     status: str
     reason: str | None = None
@@ -51,48 +47,31 @@ def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], Cel
     )
     figures: dict[tuple[str, str], dict[str, dict[int, float | None]]] = {}
     for key, rows in groupby(connection.execute(query), lambda row: (row.cell_key, row.environment_id)):
-        kept = [row for row in counted(rows) if row.status in _MEASURED]
+        kept = [row for row in counted(rows) if Status(row.status).is_measured]
         rounds = [row.round for row in kept]
-        columns = zip(*(row[-len(PER_TRIAL) :] for row in kept), strict=True) if kept else ((),) * len(PER_TRIAL)
+        columns = list(zip(*kept, strict=True))[-len(PER_TRIAL) :] or [()] * len(PER_TRIAL)
         figures[key] = {
             name: dict(zip(rounds, values, strict=True)) for name, values in zip(PER_TRIAL, columns, strict=True)
         }
-    query = sa.select(
-        RESULT.c.cell_key, RESULT.c.environment_id, RESULT.c.status, RESULT.c.reason, RESULT.c.bound,
-        *(RESULT.c[name] for name in PER_SWEEP),
-    ).where(RESULT.c.sweep_id == sweep_id)  # fmt: skip
-    return {
-        (row.cell_key, row.environment_id): CellResult(
-            row.status, row.reason, row.bound,
-            figures.get((row.cell_key, row.environment_id), {})
-            | {name: {0: getattr(row, name)} for name in PER_SWEEP},
-        )
-        for row in connection.execute(query)
-    }  # fmt: skip
+    columns = ("cell_key", "environment_id", "status", "reason", "bound", *PER_SWEEP)
+    query = sa.select(*(RESULT.c[name] for name in columns)).where(RESULT.c.sweep_id == sweep_id)
+    found = {}
+    for cell_key, environment_id, status, reason, bound, *values in connection.execute(query):
+        whole = {name: {0: value} for name, value in zip(PER_SWEEP, values, strict=True)}
+        of_trials = figures.get((cell_key, environment_id), {})
+        found[cell_key, environment_id] = CellResult(status, reason, bound, of_trials | whole)
+    return found
 
 
-class PlannedCell(NamedTuple):
-    """A cell of a sweep's plan, with what names it."""
-
-    key: str
-    model: str
-    bs: int
-    mode: str
-    dtype: str
-    phase: str
-    device: str
-    params: dict[str, Any]
-
-
-def planned_cells(connection: sa.Connection, sweep_id: str) -> list[PlannedCell]:
-    """Return the cells in the order of the plan."""
+def planned_cells(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:
+    """Return the rows of `cell` that the sweep plans, in the order of the plan."""
     query = (
-        sa.select(*(CELL.c[name] for name in PlannedCell._fields))
+        sa.select(CELL)
         .join(PLANNED, PLANNED.c.cell_key == CELL.c.key)
         .where(PLANNED.c.sweep_id == sweep_id)
         .order_by(PLANNED.c.position)
     )
-    return [PlannedCell(*row) for row in connection.execute(query)]
+    return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def levels(
@@ -104,40 +83,34 @@ def levels(
     host: str | None = None,
     most: int = 30,
 ) -> dict[tuple[str, str], dict[str, list[float]]]:
-    """Return (cell key, metric) -> environment id -> `ok` results of the cells of `sweep_id`, oldest first.
-
-    They are of the newest `most` sweeps with the same name (or without one) that have any of them, in these
-    environments, and began before `before`; `host`: only those of this host. Re-runs are excluded.
-    """
+    """Return (cell key, metric) -> environment id -> `ok` results of the cells of `sweep_id`, oldest first, in the
+    newest `most` sweeps with the same name (or without one) that have any in these environments, and began before
+    `before`; `host`: only those of this host. Re-runs are excluded."""
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     line = connection.scalar(sa.select(SWEEP.c.name).where(SWEEP.c.id == sweep_id)) or ""
     if line.startswith(CONFIRMING):
         return found
     metrics = [name for name in metrics if name in RESULT.columns]
-    environment_ids = list(environment_ids)
     own = sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == sweep_id)
-    having = sa.select(RESULT.c.sweep_id).where(
-        RESULT.c.sweep_id == SWEEP.c.id, RESULT.c.environment_id.in_(environment_ids), RESULT.c.cell_key.in_(own)
-    )
-    here = sa.true() if host is None else SWEEP.c.host["hostname"].as_string() == host
+    here = RESULT.c.environment_id.in_(list(environment_ids))
+    having = sa.select(RESULT.c.sweep_id).where(RESULT.c.sweep_id == SWEEP.c.id, here, RESULT.c.cell_key.in_(own))
+    on_host = sa.true() if host is None else SWEEP.c.host["hostname"].as_string() == host
     recent = connection.scalars(
         sa.select(SWEEP.c.id)
-        .where(SWEEP.c.started_at < before, sa.func.coalesce(SWEEP.c.name, "") == line, here, having.exists())
+        .where(SWEEP.c.started_at < before, sa.func.coalesce(SWEEP.c.name, "") == line, on_host, having.exists())
         .order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
         .limit(most)
     ).all()
-    wanted = set(connection.scalars(own))
-    for sweep_id in reversed(recent):
-        query = sa.select(RESULT.c.cell_key, RESULT.c.environment_id, *(RESULT.c[name] for name in metrics)).where(
-            RESULT.c.sweep_id == sweep_id,
-            RESULT.c.environment_id.in_(environment_ids),
-            RESULT.c.status == Status.OK,
-        )
-        for key, environment_id, *values in connection.execute(query):
-            if key in wanted:
-                for name, value in zip(metrics, values, strict=True):
-                    if value is not None:
-                        found.setdefault((key, name), {}).setdefault(environment_id, []).append(value)
+    query = (
+        sa.select(RESULT.c.cell_key, RESULT.c.environment_id, *(RESULT.c[name] for name in metrics))
+        .join(SWEEP, SWEEP.c.id == RESULT.c.sweep_id)
+        .where(SWEEP.c.id.in_(recent), here, RESULT.c.cell_key.in_(own), RESULT.c.status == Status.OK)
+        .order_by(SWEEP.c.started_at, SWEEP.c.id)
+    )
+    for key, environment_id, *values in connection.execute(query):
+        for name, value in zip(metrics, values, strict=True):
+            if value is not None:
+                found.setdefault((key, name), {}).setdefault(environment_id, []).append(value)
     return found
 
 
@@ -172,38 +145,33 @@ class Series:
     def without_reruns(self) -> Series:
         """Return it without the sweeps that only re-ran some cells of another one: they are no points in time."""
         sweeps = [sweep for sweep in self.sweeps if not (sweep["name"] or "").startswith(CONFIRMING)]
-        if len(sweeps) == len(self.sweeps):
-            return self
         return replace(self.of({sweep["id"] for sweep in sweeps}), sweeps=sweeps)
 
 
 def series(
     connection: sa.Connection, columns: Sequence[str] | None, models: Sequence[str] = (), modes: Sequence[str] = ()
 ) -> Series:
-    """Read `columns` of all results, after the first five: sweep_id, cell_key, environment_id, status, reason.
-
-    With None there are no rows and nothing `measured`. `models`, `modes`: only cells of these names; empty for all.
-    """
+    """Read `columns` of all results, after sweep_id, cell_key, environment_id, status and reason; with None there are
+    no rows and nothing `measured`. `models`, `modes`: only cells of these names; empty for all."""
     names = tuple(dict.fromkeys(("sweep_id", "cell_key", "environment_id", "status", "reason", *(columns or ()))))
     cells = sa.select(CELL)
-    if models:
-        cells = cells.where(CELL.c.model.in_(list(models)))
-    if modes:
-        cells = cells.where(CELL.c.mode.in_(list(modes)))
+    for column, wanted in ((CELL.c.model, models), (CELL.c.mode, modes)):
+        cells = cells.where(column.in_(list(wanted))) if wanted else cells
     results = sa.select(*(RESULT.c[name] for name in names))
     if models or modes:
         results = results.where(RESULT.c.cell_key.in_(cells.with_only_columns(CELL.c.key)))
-    wanted = ("id", "name", "label", "started_at", "protocol", "host", "state")
-    sweeps = sa.select(*(SWEEP.c[name] for name in wanted)).order_by(SWEEP.c.started_at, SWEEP.c.id)
-    measured = (
-        sa.select(RESULT.c.sweep_id, RESULT.c.environment_id, CELL.c.model)
-        .join(CELL, CELL.c.key == RESULT.c.cell_key)
-        .distinct()
-    )
+    facts = ("id", "name", "label", "started_at", "protocol", "host", "state")
+    sweeps = sa.select(*(SWEEP.c[name] for name in facts)).order_by(SWEEP.c.started_at, SWEEP.c.id)
+    cell = RESULT.join(CELL, CELL.c.key == RESULT.c.cell_key)
+    measured = sa.select(RESULT.c.sweep_id, RESULT.c.environment_id, CELL.c.model).select_from(cell).distinct()
+
+    def rows(query: sa.Select) -> list[dict[str, Any]]:
+        return [dict(row) for row in connection.execute(query).mappings()]
+
     return Series(
-        [dict(row) for row in connection.execute(sweeps).mappings()],
-        {row["id"]: dict(row) for row in connection.execute(sa.select(ENVIRONMENT)).mappings()},
-        {row["key"]: dict(row) for row in connection.execute(cells).mappings()},
+        rows(sweeps),
+        {row["id"]: row for row in rows(sa.select(ENVIRONMENT))},
+        {row["key"]: row for row in rows(cells)},
         names,
         [] if columns is None else [tuple(row) for row in connection.execute(results)],
         [] if columns is None else [tuple(row) for row in connection.execute(measured)],

@@ -15,7 +15,7 @@ def test_set_ls_rm(made, effbench):
     assert f"sweep {second}, before {first}" in effbench("baseline", "set", "main", "nightly").out
     assert "before" not in effbench("baseline", "set", "main", second).out
     assert "(nightly)" in effbench("baseline", "ls").out
-    assert effbench("baseline", "rm", "main").out == f"baseline main on NVIDIA H200 forgotten; sweep {second} stays\n"
+    assert effbench("baseline", "rm", "main").out == f"baseline main on NVIDIA H200 forgotten; it was sweep {second}\n"
     assert second in effbench("ls").out
 
 
@@ -24,8 +24,7 @@ def test_what_it_does_not_guard_is_said(made, effbench):
     made.sweep({a_cell(): {}, a_cell("default"): broken, a_cell("x"): None}, state="interrupted")
     done = effbench("baseline", "set", "main")
     assert done.code == 0
-    assert "that sweep is interrupted" in done.out
-    assert "not all of its cells are ok (1 error)" in done.out
+    assert "that sweep is interrupted (1 error)" in done.out
 
 
 def test_sweeps_are_marked_in_the_list_of_sweeps(made, effbench):

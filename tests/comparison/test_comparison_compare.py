@@ -23,9 +23,9 @@ def compared(made):
 
 @pytest.fixture
 def halves(made):
-    def call(sweep, by, **options):
+    def call(sweep, by, settings=None, **options):
         with Store.open(made.path) as store:
-            return compare_parts(store, store.find_sweep(sweep), by, limits_of({}), **options)
+            return compare_parts(store, store.find_sweep(sweep), by, limits_of(settings or {}), **options)
 
     return call
 
@@ -45,10 +45,10 @@ def test_two_sweeps(made, compared):
     assert change.name == "mlp bs=8 default bfloat16"
 
 
-def test_a_line_for_each_mode(made, compared):
-    other = a_cell(bs=64)
-    before = made.sweep({EAGER: FAST, other: FAST, GRAPH: {"status": "error"}})
-    after = made.sweep({EAGER: SLOW, other: {"latency_ms": steps(1.1**3, 0.001)}, GRAPH: {"status": "error"}})
+def test_a_line_for_each_mode(made, compared, halves):
+    other, failed = a_cell(bs=64), {"status": "error"}
+    before = made.sweep({EAGER: FAST, other: FAST, GRAPH: failed})
+    after = made.sweep({EAGER: SLOW, other: {"latency_ms": steps(1.1**3, 0.001)}, GRAPH: failed})
     found = compared(before, after)
     lines = {(line.mode, line.metric): line for line in found.modes}
     assert set(lines) == {("eager", "latency_ms"), ("eager", "period_ms"), ("cuda-graph", "latency_ms")}
@@ -56,18 +56,9 @@ def test_a_line_for_each_mode(made, compared):
     assert line.ratio == pytest.approx(1.1**2)  # geometric mean of 1.1 and 1.1³
     assert line.low < line.ratio < line.high
     assert (line.cells, line.of) == (2, 2)
-    failed = lines["cuda-graph", "latency_ms"]
-    assert (failed.ratio, failed.low, failed.cells, failed.of) == (None, None, 0, 1)
-
-
-def test_a_mode_that_broke_entirely_keeps_its_line(made, compared, halves):
-    skipped = {"status": "degraded", "reason": "CUDA graphs skipped"}
-    sweeps = made.sweep([EAGER, GRAPH]), made.sweep({EAGER: {}, GRAPH: skipped})
-    lines = compared(*sweeps).modes
-    assert [(line.mode, line.cells, line.of) for line in lines] == [
-        ("eager", 1, 1), ("eager", 1, 1), ("cuda-graph", 0, 1)
-    ]  # fmt: skip
-    assert compared(*sweeps, {"metrics": ["kernels"]}).modes == []
+    broken = lines["cuda-graph", "latency_ms"]
+    assert (broken.ratio, broken.low, broken.cells, broken.of) == (None, None, 0, 1)
+    assert compared(before, after, {"metrics": ["kernels"]}).modes == []
     more = made.sweep([EAGER, GRAPH, a_cell("cuda-graph", bs=64)])
     assert {(one.mode, one.cells) for one in halves(more, "mode").modes} == {("eager → cuda-graph", 1)}
 
@@ -113,13 +104,11 @@ def test_of_two_gpus_one_is_chosen(made, compared):
         compared(*sweeps, on="B200")
 
 
-@pytest.mark.parametrize("state", ["running", "interrupted", "failed"])
-def test_a_sweep_that_did_not_end_is_noted_although_every_cell_has_trials(made, compared, halves, state):
-    whole, part = made.sweep([EAGER, a_cell(dtype="float16")]), made.sweep([EAGER], state=state, rounds=2)
-    assert f"{part} is {state}, not completed: only what it has measured is compared" in compared(whole, part).notes
-    assert compared(whole, made.sweep([EAGER])).notes == []
-    again = made.sweep([EAGER, a_cell(dtype="float16")], state=state)
-    assert halves(again, "dtype").notes == [f"{again} is {state}, not completed: only what it has measured is compared"]
+def test_a_sweep_that_did_not_end_is_noted_although_every_cell_has_trials(made, compared, halves):
+    half = a_cell(dtype="float16")
+    whole, part = made.sweep([EAGER, half]), made.sweep([EAGER, half], state="interrupted", rounds=2)
+    note = f"{part} is interrupted, not completed: only what it has measured is compared"
+    assert compared(whole, part).notes == halves(part, "dtype").notes == [note]
 
 
 # --- halves of one sweep ---
@@ -138,33 +127,38 @@ def test_two_interpreters_in_turns(made, halves):
     assert found.interleaved
     assert found.differences[0] == "torch_version 2.11.0 → 2.13.0"
     assert verdicts(halves(sweep, "torch_version", values=["2.13.0", "2.11.0"])) == {"eager": "faster"}
-    with pytest.raises(UsageError, match="means 0 of the values"):
+    with pytest.raises(UsageError, match="each must name one of old, new"):
         halves(sweep, "python", values=["old", "newer"])
 
 
 def test_by_a_parameter(made, halves):
-    double = a_cell(bs=16)
-    half, other = a_cell(dtype="float16"), a_cell(dtype="float16", bs=16)
-    sweep = made.sweep({EAGER: FAST, half: SLOW, double: FAST, other: FAST})
+    half, double = a_cell(dtype="float16"), a_cell(bs=16)
+    sweep = made.sweep({EAGER: FAST, half: SLOW, double: FAST, a_cell(dtype="float16", bs=16): FAST})
     found = halves(sweep, "dtype")
-    assert {one.about["bs"]: one.verdict for one in found.changes if one.metric == "latency_ms"} == {
-        8: "slower",
-        16: "same",
-    }
+    rows = {one.about["bs"]: one for one in found.changes if one.metric == "latency_ms"}
+    assert {bs: one.verdict for bs, one in rows.items()} == {8: "slower", 16: "same"}
+    assert (rows[8].key, rows[8].name) == (EAGER.key, "mlp bs=8 eager")
     assert (found.before.title, found.after.title) == ("dtype=bfloat16", "dtype=float16")
     swapped = halves(sweep, "dtype", values=["float16", "bfloat16"])
     assert "faster" in {one.verdict for one in swapped.changes}
-
-
-def test_an_exception_holds_where_either_half_fits_it(made):
-    sweep = made.sweep({EAGER: FAST, a_cell(dtype="float16"): SLOW})
+    # an exception holds where either side fits it
     for dtype, ignored in (("float16", True), ("bfloat16", True), ("float32", False)):
-        limits = limits_of({"exceptions": [{"dtype": dtype, "ignore": True, "reason": "rounding"}]})
-        with Store.open(made.path) as store:
-            found = compare_parts(store, store.find_sweep(sweep), "dtype", limits)
-        (row,) = [one for one in found.changes if one.metric == "latency_ms"]
-        assert (row.verdict, row.ignored) == ("slower", ignored)
-        assert bool(found.notes) is not ignored
+        rules = [{"dtype": dtype, "ignore": True, "reason": "rounding"}]
+        found = halves(sweep, "dtype", settings={"exceptions": rules})
+        assert found.changes[0].verdict == "slower"
+        assert (found.changes[0].ignored, not found.notes) == (ignored, ignored)
+
+
+def test_modes_of_one_name_are_told_apart(made, halves):
+    full, other = (a_cell("default", settings={"fullgraph": value}) for value in (True, False))
+    sweep = made.sweep({full: FAST, other: SLOW, EAGER: FAST})
+    found = halves(sweep, "mode", values=["True", "False"])
+    assert verdicts(found) == {"default": "slower"}
+    assert found.before.title == "mode=default {'fullgraph': True}"
+    found = halves(sweep, "mode.fullgraph")
+    assert [note for note in found.notes if note.startswith("omitted")] == [
+        "omitted, as they have no mode.fullgraph: mlp bs=8 eager bfloat16"
+    ]
 
 
 # --- references ---

@@ -1,13 +1,12 @@
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from made_sweeps import a_cell, environment
 
-from effbench.commands.check import baseline_of, failing, unchecked, verdict_line
-from effbench.comparison.compare import compare_sweeps
-from effbench.comparison.limits import limits_of
-from effbench.comparison.verdicts import STATUS, Change, Verdict
+from effbench.commands.check import baseline_of, unchecked, verdict_line
+from effbench.comparison.compare import Compared, compare_sweeps
+from effbench.comparison.limits import STATUS, Limits, limits_of
+from effbench.comparison.verdicts import Change, Verdict
 from effbench.errors import NothingFoundError, UsageError
 from effbench.store import Store
 
@@ -30,34 +29,34 @@ def set_main(made, *sweeps):
 
 
 def test_a_sweep_on_several(made, chosen):
-    both = made.sweep([a_cell()])
-    made.sweep([a_cell()], env=A100, into=both)
+    gpus = [environment(gpu_name=f"NVIDIA {name}") for name in ("L40S", "A100", "L4")]
+
+    def swept(*envs):
+        first = made.sweep([a_cell()], env=envs[0])
+        for env in envs[1:]:
+            made.sweep([a_cell()], env=env, into=first)
+        return first
+
+    both, sweep = swept(*gpus[:2]), swept(*gpus)
     set_main(made, both)
-    sweep = made.sweep([a_cell()])
-    made.sweep([a_cell()], env=A100, into=sweep)
-    made.sweep([a_cell()], env=environment(gpu_name="NVIDIA L4"), into=sweep)
-    with pytest.raises(UsageError, match="share NVIDIA A100, NVIDIA H200: choose one with --on"):
+    with pytest.raises(UsageError, match="is set on NVIDIA A100, NVIDIA L40S: choose one with --on"):
         chosen(sweep)
     assert chosen(sweep, on="a100").hardware == "NVIDIA A100"
-    with pytest.raises(NothingFoundError, match="not both on 'L4'; set one there"):
-        chosen(sweep, on="L4")
-
-
-@pytest.mark.parametrize("on", ["NVIDIA L4", "nvidia l4", "L4"])
-def test_a_name_in_full_goes_before_a_part(made, chosen, on):
-    small, large = (environment(gpu_name=f"NVIDIA {name}") for name in ("L4", "L40S"))
-    here, there = made.sweep([a_cell()], env=small), made.sweep([a_cell()], env=large)
-    set_main(made, there)
-    sweep = made.sweep([a_cell()], env=small)
-    made.sweep([a_cell()], env=large, into=sweep)
-    with pytest.raises(NothingFoundError, match=r"is set on NVIDIA L40S, and sweep .* not both on"):
-        chosen(sweep, on=on)
+    # a name in full goes before a part
+    for on in ("NVIDIA L4", "nvidia l4", "L4"):
+        with pytest.raises(NothingFoundError, match="not on NVIDIA L4; set one there"):
+            chosen(sweep, on=on)
+    here = swept(gpus[2])
     set_main(made, here)
-    assert chosen(sweep, on=on).sweep_id == here
-    assert chosen(sweep, on="l40").sweep_id == there
-    set_main(made, made.sweep([a_cell()]))
-    with pytest.raises(NothingFoundError, match="not both on 'H200'"):
-        chosen(sweep, on="H200")
+    assert [chosen(sweep, on=on).sweep_id for on in ("NVIDIA L4", "l4", "l40")] == [here, here, both]
+
+
+def test_other_hardware_only_if_asked_for(made, chosen):
+    set_main(made, made.sweep([a_cell()], env=A100))
+    sweep = made.sweep([a_cell()])
+    with pytest.raises(NothingFoundError, match="is set on NVIDIA A100, not on NVIDIA H200"):
+        chosen(sweep)
+    assert chosen(sweep, any_hardware=True).hardware == "NVIDIA A100"
 
 
 def test_what_a_check_did_not_look_at(made):
@@ -68,7 +67,7 @@ def test_what_a_check_did_not_look_at(made):
     with Store.open(made.path) as store:
         infos = [store.find_sweep(one) for one in (before, after)]
         compared = compare_sweeps(store, *infos, limits_of({}))
-        assert set(unchecked(store, infos[1], compared)) == {"NVIDIA H200 /venvs/new/bin/python", "NVIDIA A100"}
+        assert set(unchecked(store, infos[1], compared)) == {"NVIDIA H200 /venvs/new/bin/python", "NVIDIA A100 own"}
         again = compare_sweeps(store, *reversed(infos), limits_of({}))
         assert unchecked(store, infos[0], again) == []
 
@@ -77,23 +76,25 @@ def change(verdict, **more):
     return Change("0123456789abcdef", "mlp", more.pop("metric", "latency_ms"), verdict, **more)
 
 
+def compared_of(*changes):
+    return Compared(None, None, "H", [], list(changes), [], Limits())
+
+
 def test_what_fails_a_check():
-    rows = [change(verdict) for verdict in Verdict]
-    compared = SimpleNamespace(changes=rows)
-    assert {one.verdict for one in failing(compared)} == {"slower", "broken", "missing"}
-    assert failing(SimpleNamespace(changes=[change(Verdict.SLOWER, ignored=True)])) == []
+    assert {one.verdict for one in compared_of(*map(change, Verdict)).failing} == {"slower", "broken", "missing"}
+    assert compared_of(change(Verdict.SLOWER, ignored=True)).failing == []
 
 
 def test_what_was_not_judged_is_said():
     known = {"before": 1.0, "after": 1.0}
 
     def line(*changes):
-        return verdict_line(SimpleNamespace(changes=changes, unchecked=[]), (), "main")
+        return verdict_line(compared_of(*changes), "main")
 
     same, hazy = change(Verdict.SAME, **known), change(Verdict.AMBIGUOUS, **known)
     assert line(same) == "check passed against main"
     assert "1 of 2 rows could not be judged" in line(same, hazy)
     assert line(change(Verdict.BROKEN, ignored=True, **known)).endswith("ignored: 1 broken")
-    assert "no figures to compare" in line(change(Verdict.SAME, metric=STATUS))
+    assert "0 of 1 cells have figures to compare" in line(change(Verdict.SAME, metric=STATUS))
     others = [same, change(Verdict.SAME, metric=STATUS), replace(hazy, key="a", before=None)]
     assert "1 of 2 cells have figures to compare" in line(*others)

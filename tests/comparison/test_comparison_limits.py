@@ -2,7 +2,7 @@ import datetime as dt
 
 import pytest
 
-from effbench.comparison.limits import COMPARED, Limit, limits_of
+from effbench.comparison.limits import COMPARED, Limit, limits_of, read
 from effbench.errors import ConfigError
 
 CELL = {
@@ -13,22 +13,24 @@ TODAY = dt.date(2026, 11, 21)
 
 
 def exceptions(*rules):
-    return limits_of({"exceptions": list(rules)}, TODAY)
+    return limits_of({"exceptions": list(rules)}, today=TODAY)
+
+
+def limit(floor=0.02, least=0.0, factor=1.25, ignore=False, reason=None):
+    return Limit(floor, least, factor, ignore, reason)
 
 
 def test_floors():
     limits = limits_of({})
-    assert limits.metrics == COMPARED and "speedup" not in COMPARED
-    assert limits.of(CELL, "latency_ms") == Limit(0.02)
+    assert limits.metrics == list(COMPARED) and "speedup" not in COMPARED
+    assert limits.of(CELL, "latency_ms") == limit()
     for value in ("3%", "0.03", 0.03, "3e-2", "3 %"):
         assert limits_of({"floor": value}).floor == pytest.approx(0.03)
-
-
-def test_a_metric_of_its_own_limit_keeps_the_common_floor_where_it_names_none():
+    # a metric of its own limit keeps the common floor if it names none
     limits = limits_of({"floor": 0.03, "limits": {"peak_allocated_bytes": {"least": 1e6}, "period_ms": {"floor": 0.1}}})
-    assert limits.of(CELL, "peak_allocated_bytes") == Limit(0.03, 1e6)
-    assert limits.of(CELL, "period_ms") == Limit(0.1)
-    assert limits.of(CELL, "latency_ms") == Limit(0.03)
+    assert limits.of(CELL, "peak_allocated_bytes") == limit(0.03, 1e6)
+    assert limits.of(CELL, "period_ms") == limit(0.1)
+    assert limits.of(CELL, "latency_ms") == limit(0.03)
 
 
 def test_an_exception_holds_where_all_of_its_patterns_fit():
@@ -40,7 +42,7 @@ def test_an_exception_holds_where_all_of_its_patterns_fit():
     ):  # fmt: skip
         limits = exceptions({**pattern, "floor": 0.5, "reason": "noise"})
         assert limits.of(CELL, "latency_ms").floor == (0.5 if fits else 0.02), pattern
-        assert bool(limits.unused) is not (fits or "metric" in pattern), "of a cell, whatever metric is looked at"
+        assert limits.exceptions[0].used is (fits or "metric" in pattern), "of a cell, whatever metric is looked at"
 
 
 def test_the_last_exception_that_fits_counts_and_it_alone():
@@ -49,52 +51,16 @@ def test_the_last_exception_that_fits_counts_and_it_alone():
         {"mode": "default", "floor": 0.1, "reason": "second"},
         {"mode": "eager", "floor": 0.3, "reason": "fits not"},
     )
-    assert limits.of(CELL, "latency_ms") == Limit(floor=0.1, reason="second")
-    assert [rule.reason for rule in limits.unused] == ["fits not"]
+    assert limits.of(CELL, "latency_ms") == limit(0.1, reason="second")
+    assert limits.of(CELL, "kernels") == limit(), "no key of the last one counts for it"
+    assert [rule.used for rule in limits.exceptions] == [True, True, False]
 
 
 def test_an_exception_holds_through_its_last_day():
-    rule = {"floor": 0.1, "reason": "new driver"}
-    assert exceptions({**rule, "until": "2026-11-21"}).of(CELL, "period_ms").floor == 0.1
-    past = exceptions({**rule, "until": dt.date(2026, 11, 20)})
-    assert past.of(CELL, "period_ms").floor == 0.02
-    assert [rule.until for rule in past.expired] == [dt.date(2026, 11, 20)]
-    assert past.unused == []
-
-
-def test_what_makes_no_sense_is_refused_by_name():
-    for settings, said in (
-        ({"flor": 0.1}, "unknown setting flor; did you mean floor?"),
-        ({"floor": -0.1}, "floor=-0.1 must be a number of at least 0"),
-        ({"floor": True}, "must be a number"),
-        ({"floor": float("nan")}, "must be a number"),
-        ({"floor": 3}, "give a share below 100 %"),
-        ({"floor": "x%"}, "floor=x% is no size"),
-        ({"q": 0}, "between 0 and 1"),
-        ({"q": 5}, "between 0 and 1"),
-        ({"on_missing": "skip"}, "choose fail or ignore"),
-        ({"metrics": "latency_ms"}, "metrics=latency_ms is no list"),
-        ({"metrics": ["latency"]}, "did you mean latency_ms?"),
-        ({"metrics": [["latency_ms"]]}, "unknown metric"),
-        ({"metrics": ["throughput_per_s"]}, "follows from others"),
-        ({"limits": 3}, "maps no metric to a limit"),
-        ({"limits": {"latency_ms": 0.1}}, "maps floor, least, factor or ignore"),
-        ({"limits": {"latency_ms": {"flor": 0.1}}}, "limits.latency_ms.flor; did you mean floor?"),
-        ({"limits": {"latency_ms": {"floor": 2}}}, "is 200%"),
-        ({"limits": {"latency_ms": {"ignore": "yes"}}}, "neither true nor false"),
-        ({"limits": {"compile_cold_s": {"factor": 0.5}}}, "at least 1"),
-        ({"limits": {"kernels": {"floor": 0.5}}}, "limits.kernels.floor does nothing"),
-        ({"exceptions": [{"metric": "kernels", "factor": 2, "reason": "r"}]}, r"exceptions\[0\].factor does nothing"),
-        ({"exceptions": {"floor": 1}}, "is no list"),
-        ({"exceptions": ["gpt2"]}, "maps patterns and limits"),
-        ({"exceptions": [{"model": "a", "floor": 0.1, "reason": " "}]}, r"exceptions\[0\] needs a reason"),
-        ({"exceptions": [{"model": "a", "reason": "why"}]}, "changes nothing"),
-        ({"exceptions": [{"modle": "a", "floor": 0.1, "reason": "why"}]}, "did you mean mode"),
-        ({"exceptions": [{"floor": 0.1, "reason": "why", "until": "soon"}]}, "is no date such as"),
-        ({"exceptions": [{"metric": "kernel", "ignore": True, "reason": "why"}]}, "fits no metric: did"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            limits_of(settings)
+    for until, floor in (("2026-11-21", 0.1), ("2026-11-20", 0.02)):
+        limits = exceptions({"floor": 0.1, "reason": "new driver", "until": until})
+        assert limits.of(CELL, "period_ms").floor == floor
+        assert len(limits.expired) == (floor == 0.02)
 
 
 def test_a_floor_for_all_goes_before_those_of_metrics_and_exceptions():
@@ -103,11 +69,125 @@ def test_a_floor_for_all_goes_before_those_of_metrics_and_exceptions():
         {"metric": "kernels", "ignore": True, "reason": "moving"},
         {"metric": "compile_c*", "factor": 2.0, "floor": 0.5, "reason": "slow disk"},
     ]
-    limits = limits_of({"limits": {"period_ms": {"floor": 0.05, "least": 0.1}}, "exceptions": rules}, TODAY)
+    limits = limits_of({"limits": {"period_ms": {"floor": 0.05, "least": 0.1}}, "exceptions": rules}, today=TODAY)
     limits.floor_for_all = 0.3
-    assert limits.of(CELL, "gpu_busy_ms") == Limit(0.3)
-    assert limits.of(CELL, "period_ms") == Limit(0.3, 0.1)
-    assert limits.of(CELL, "latency_ms") == Limit(0.3)  # nothing of the exception is left: nor is its reason told
+    assert limits.of(CELL, "period_ms") == limit(0.3, 0.1)
+    assert limits.of(CELL, "latency_ms").floor == 0.3
     assert limits.of(CELL, "kernels").ignore
-    assert limits.of(CELL, "compile_cold_s") == Limit(0.3, factor=2.0, reason="slow disk")
-    assert limits.unused == []
+    assert limits.of(CELL, "compile_cold_s") == limit(0.3, factor=2.0, reason="slow disk")
+
+
+def test_what_makes_no_sense_is_refused_by_name():
+    why = {"reason": "why"}
+    for settings, said in (
+        ({"flor": 0.1}, "unknown setting flor; allowed are metrics, floor"),
+        *(({"floor": value}, "floor=.*expected a number of at least 0 and below 1")
+          for value in (-0.1, True, float("nan"), 3, "x%", None, [1])),
+        *(({"q": value}, "q=.*expected a number") for value in (0, 5, None)),
+        ({"on_missing": "skip"}, "on_missing: .*fail, ignore"),
+        ({"metrics": "latency_ms"}, "metrics: "),
+        *(({"metrics": [name]}, "cannot be compared; compared are latency_ms")
+          for name in ("latency", ["latency_ms"], "throughput_per_s", "speedup")),
+        ({"limits": 3}, "limits: "),
+        ({"limits": {"latency_ms": 0.1}}, "limits.latency_ms: "),
+        ({"limits": {"latency_ms": {"flor": 0.1}}}, "unknown setting limits.latency_ms.flor; allowed are floor"),
+        ({"limits": {"latency_ms": {"floor": 2}}}, "limits.latency_ms.floor=2"),
+        ({"limits": {"latency_ms": {"ignore": "perhaps"}}}, "limits.latency_ms.ignore: "),
+        ({"limits": {"compile_cold_s": {"factor": 0.5}}}, "at least 1"),
+        ({"limits": {"kernels": {"floor": 0.5}}}, "limits.kernels.floor does nothing"),
+        ({"exceptions": [{"metric": "kernels", "factor": 2, **why}]}, r"exceptions\[0\].factor does nothing"),
+        ({"exceptions": {"floor": 1}}, "Cannot merge"),
+        ({"exceptions": ["gpt2"]}, r"exceptions\[0\]: "),
+        ({"exceptions": [{"model": "a", "floor": 0.1, "reason": " "}]}, r"exceptions\[0\] needs a reason"),
+        ({"exceptions": [{"model": "a", **why}]}, "changes nothing"),
+        ({"exceptions": [{"modle": "a", "floor": 0.1, **why}]}, "unknown setting modle"),
+        *(({"exceptions": [{"floor": 0.1, **why, "until": until}]}, "is no date such as") for until in ("soon", 2027)),
+        ({"exceptions": [{"metric": "kernel", "ignore": True, **why}]}, "fits none of latency_ms"),
+        # a file cannot read the environment
+        ({"floor": "${oc.env:HOME}"}, "is not possible here"),
+        ({"exceptions": [{"model": "${oc.env:HOME}", "floor": 0.1, **why}]}, "is not possible here"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=said):
+            limits_of(settings)
+
+
+# --- files ---
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def call(text, name="conf/check/ours.yaml"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return str(path)
+
+    return call
+
+
+def test_what_ships_compares_every_metric_that_can_be(written):
+    limits = read()
+    assert set(limits.metrics) == set(COMPARED)
+    assert (limits.floor, limits.q, limits.on_missing, limits.exceptions) == (0.02, 0.05, "fail", [])
+    for metric, least in (("compile_cold_s", 1.0), ("graph_pool_bytes", 2 * 2**20), ("latency_ms", 0.0)):
+        assert limits.of(CELL, metric) == limit(least=least)
+
+
+def test_a_file_of_the_users_is_laid_over_it(written):
+    path = written("""
+        floor: 0.05
+        limits: {latency_ms: {floor: 10%}}
+        exceptions:
+          - {model: "m*", metric: kernels, ignore: true, until: 2999-03-31, reason: moving to new kernels}
+    """)
+    for name in (path, "ours", "conf/check/ours.yaml"):
+        limits = read(name)
+        assert limits.of(CELL, "period_ms").floor == 0.05
+        assert limits.of(CELL, "latency_ms").floor == pytest.approx(0.1)
+        assert limits.of(CELL, "graph_pool_bytes").least == 2 * 2**20  # of the defaults
+        assert limits.exceptions[0].until == dt.date(2999, 3, 31)
+
+
+def test_the_users_own_default_is_found_by_itself(written):
+    assert read().source == read("default").source == "effbench's defaults"
+    written("floor: 0.07\nlimits: {latency_ms: {floor: 0.2}}", "conf/check/default.yaml")
+    for name in (None, "default"):
+        limits = read(name)
+        assert limits.floor == 0.07
+        assert limits.source == "conf/check/default.yaml over effbench's defaults"
+    written("q: 0.01")
+    limits = read("ours", ["on_missing=ignore"])
+    assert (limits.floor, limits.q) == (0.02, 0.01)  # another name takes the place of the default
+    assert limits.source == "conf/check/ours.yaml over effbench's defaults, on_missing=ignore"
+    written("lr: 0.1", "conf/check/default.yaml")
+    with pytest.raises(ConfigError, match=r"^unknown setting lr; .*\(in conf/check/default.yaml"):
+        read()
+
+
+def test_settings_go_on_top(written):
+    path = written("floor: 0.05\nlimits: {latency_ms: {floor: 0.1}}")
+    limits = read(path, ["floor=1e-05", "limits.latency_ms.least=0.5", "on_missing=ignore", "metrics=[latency_ms]"])
+    assert limits.floor == 1e-05
+    assert limits.of(CELL, "latency_ms") == limit(0.1, 0.5)
+    assert (limits.on_missing, limits.metrics) == ("ignore", ["latency_ms"])
+    rule = "exceptions=[{mode: default, floor: 0.4, reason: noise}]"
+    assert read(None, [rule]).of(CELL, "latency_ms").floor == 0.4
+    for word in ("floor", "=3", "floor=[", "floor=", "floor.x=3", "a..b=1", "limits=3", "floor=nan"):
+        with pytest.raises(ConfigError):
+            read(None, [word])
+
+
+def test_files_that_cannot_be_used(written, tmp_path):
+    (tmp_path / "x.yaml").write_bytes(b"floor: \xff\xfe")
+    for name, said in (
+        (written("- a\n- b", "a.yaml"), "Cannot merge"),
+        (written("floor: [", "b.yaml"), "is no YAML"),
+        ("x.yaml", "is no YAML"),
+        ("nothing/there.yaml", "cannot read nothing/there.yaml: No such file"),
+        ("defualt", "there are default"),
+        ("conf/check", "cannot read conf/check"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            read(name)

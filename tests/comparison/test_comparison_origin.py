@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from effbench.cell import Cell
-from effbench.comparison import origin as origins
-from effbench.comparison.origin import sources, targets
+from effbench.comparison.origin import current, origin, sources, targets
 from effbench.errors import UsageError
 from effbench.sweeping.interpreters import HERE, Interpreter
 
@@ -50,16 +51,13 @@ def test_another_revision_is_a_worktree_that_goes_again(repository):
     old = HERE.facts()
     (repository / "net.py").write_text("WIDTH = 2\n")
     commit(repository, "two")
-    with origins.origin(old, HERE.facts(), HERE, [cell()]) as found:
-        folder = Path(found.interpreter.folder)
-        assert found.interpreter.python is None
+    with pytest.raises(RuntimeError), origin(old, HERE.facts(), HERE, [cell()]) as found:
+        folder = Path(found.folder)
+        assert found.python is None
         assert (folder / "net.py").read_text() == "WIDTH = 1\n"
         assert folder.name == "app", "the same place within the repository"
-        assert found.why is None
-    assert not folder.exists()
-    with pytest.raises(RuntimeError), origins.origin(old, HERE.facts(), HERE, [cell()]) as found:
         raise RuntimeError
-    assert not Path(found.interpreter.folder).exists()
+    assert not folder.exists()
     listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True).stdout
     assert len(listed.splitlines()) == 1
     assert (repository / "net.py").read_text() == "WIDTH = 2\n"
@@ -70,16 +68,20 @@ def test_what_the_user_wrote():
     assert targets([cell()]) and targets([cell(own, mode="my.Mode")])
     assert targets([cell(own, training={"loss": "my_pkg.loss"})])
     assert not targets([cell(own, training={"loss": "mean-square"})])
-    inner = {"_target_": "torch.nn.Sequential", "parts": [{"_target_": "my_pkg.Layer"}]}
-    one = cell("torch.nn.DataParallel")
-    model = {**one.model, "module": {"_target_": "torch.nn.DataParallel", "module": inner}}
-    assert targets([replace(one, model=model)]) == ["my_pkg.Layer"]
+    nested = {"_target_": "torch.nn.DataParallel", "module": {"parts": [{"_target_": "my_pkg.Layer"}]}}
+    assert targets([replace(cell(), model={"module": nested})]) == ["my_pkg.Layer"]
+
+
+def refused(why, *args):
+    with pytest.raises(UsageError, match=re.escape(why)), origin(*args):
+        pass
 
 
 def test_what_cannot_be_run_says_why(repository):
     old = HERE.facts()
     commit(repository, "two")
     new = HERE.facts()
+    (repository / "later.py").write_text("")
     for before, cells, software, why in (
         (new, [cell()], None, "only the machine can differ"),
         (old, [cell("effbench.models.mlp.MLP")], None, "only the machine can differ"),
@@ -91,41 +93,7 @@ def test_what_cannot_be_run_says_why(repository):
         (None, [cell()], None, "does not record"),
         (old, [cell("later.py:Net")], None, "later.py:Net of the baseline is not in it"),
     ):
-        (repository / "later.py").write_text("")
-        with origins.origin(before, new, HERE, cells, software) as found:
-            assert found.interpreter is None and why in found.why
-    with pytest.raises(UsageError, match="does not record its interpreter"):
-        origins.current(None, "s1", [cell()])
-
-
-def test_another_interpreter_is_taken_as_it_is(repository, tmp_path):
-    link = tmp_path / "python"
-    link.symlink_to(sys.executable)
-    old = {**HERE.facts(), "python": str(link), "given": ["python"]}
-    with origins.origin(old, HERE.facts(), HERE, [cell()]) as found:
-        assert found.interpreter == Interpreter(str(link))
-
-
-def test_another_folder_without_version_control_stands_as_it_is(tmp_path, monkeypatch):
-    before, after = tmp_path / "before", tmp_path / "after"
-    for folder in (before, after):
-        folder.mkdir()
-        (folder / "net.py").write_text("")
-    monkeypatch.chdir(after)
-    old = Interpreter(folder=str(before)).facts()
-    with origins.origin(old, HERE.facts(), HERE, [cell()]) as found:
-        assert found.interpreter == Interpreter(folder=str(before))
-
-
-@pytest.fixture
-def installed(repository, tmp_path):
-    """`my_pkg` below `src` of the repository, imported by way of a `.pth` file, as an editable install does; and an
-    interpreter that does."""
-    package = repository / "src" / "my_pkg"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("WIDTH = 1\n")
-    commit(repository, "package")
-    return virtual_environment(tmp_path / "venv", package.parent)
+        refused(why, before, new, HERE, cells, software)
 
 
 def virtual_environment(folder, imports_from):
@@ -135,25 +103,28 @@ def virtual_environment(folder, imports_from):
     return Interpreter(str(folder / "bin" / "python"))
 
 
-def test_a_package_below_src_is_the_worktrees(repository, installed):
+def test_a_package_below_src_is_the_worktrees(repository, tmp_path):
+    """`my_pkg` is imported by way of a `.pth` file, as an editable install does."""
+    package = repository / "src" / "my_pkg"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("WIDTH = 1\n")
+    commit(repository, "package")
+    installed = virtual_environment(tmp_path / "venv", package.parent)
     old = installed.facts()
-    (repository / "src" / "my_pkg" / "__init__.py").write_text("WIDTH = 2\n")
+    (package / "__init__.py").write_text("WIDTH = 2\n")
     commit(repository, "wider")
-    assert sources(["my_pkg.Net"], installed)["my_pkg.Net"] == repository / "src" / "my_pkg" / "__init__.py"
-    with origins.origin(old, installed.facts(), installed, [cell("my_pkg.Net")]) as found:
-        folder = Path(found.interpreter.folder)
-        assert (folder.name, found.interpreter.python) == ("src", installed.python)
+    assert sources(["my_pkg.Net"], installed)["my_pkg.Net"] == package / "__init__.py"
+    with origin(old, installed.facts(), installed, [cell("my_pkg.Net")]) as found:
+        folder = Path(found.folder)
+        assert (folder.name, found.python) == ("src", installed.python)
         assert (folder / "my_pkg" / "__init__.py").read_text() == "WIDTH = 1\n"
-
-
-def test_modules_in_two_folders_are_not_taken_for_the_baselines(repository, installed):
     (repository / "flat.py").write_text("")
     commit(repository, "flat")
     old = installed.facts()
     commit(repository, "later")
-    with origins.origin(old, installed.facts(), installed, [cell("my_pkg.Net"), cell("flat.Net")]) as found:
-        assert found.interpreter is None
-        assert "my_pkg.Net of the baseline would be imported from" in found.why
+    # modules in two folders are not taken for the baseline's
+    cells = [cell("my_pkg.Net"), cell("flat.Net")]
+    refused("my_pkg.Net of the baseline would be imported from", old, installed.facts(), installed, cells)
 
 
 def test_what_is_installed_is_no_matter_of_revisions(repository, tmp_path):
@@ -163,36 +134,37 @@ def test_what_is_installed_is_no_matter_of_revisions(repository, tmp_path):
     installed = virtual_environment(tmp_path / "there", package.parent)
     old = installed.facts()
     commit(repository, "later")
-    with origins.origin(old, installed.facts(), installed, [cell("far_pkg.Net")]) as found:
-        assert found.interpreter is None
-        assert f"far_pkg.Net is imported from {package}, which no revision changes" in found.why
-    # beside code of the repository it stays what it is
-    with origins.origin(old, installed.facts(), installed, [cell("far_pkg.Net"), cell("net.py:Net")]) as found:
-        assert (Path(found.interpreter.folder).name, found.interpreter.python) == ("app", installed.python)
-    other = virtual_environment(tmp_path / "other", package.parent)
-    with origins.origin(other.facts(), installed.facts(), installed, [cell("far_pkg.Net")]) as found:
-        assert found == origins.Origin(other)
+    why = f"far_pkg.Net is imported from {package}, which no revision changes"
+    refused(why, old, installed.facts(), installed, [cell("far_pkg.Net")])
+    # next to code of the repository it stays what it is
+    with origin(old, installed.facts(), installed, [cell("far_pkg.Net"), cell("net.py:Net")]) as found:
+        assert (Path(found.folder).name, found.python) == ("app", installed.python)
+    # another interpreter is taken as it is
+    other = Interpreter(str(shutil.copytree(tmp_path / "there", tmp_path / "other", symlinks=True) / "bin" / "python"))
+    with origin(other.facts(), installed.facts(), installed, [cell("far_pkg.Net")]) as found:
+        assert found == other
 
 
 def test_the_interpreter_of_a_sweep(repository, monkeypatch):
     facts = HERE.facts()
-    assert origins.current(facts, "s1", [cell()]) == (HERE, None)
-    for gone in ({"folder": "/nowhere/at/all"}, {"python": "/nowhere/bin/python"}):
-        with pytest.raises(UsageError, match="which is not here"):
-            origins.current({**facts, **gone}, "s1", [cell()])
+
+    def gone(why, **changed):
+        with pytest.raises(UsageError, match=why):
+            current({**facts, **changed}, "s1", [cell()])
+
+    assert current(facts, "s1", [cell()]) == HERE
+    gone("which is not here", folder="/nowhere/at/all")
+    gone("which is not here", python="/nowhere/bin/python")
+    with pytest.raises(UsageError, match="does not record its interpreter"):
+        current(None, "s1", [cell()])
     with monkeypatch.context() as patch:  # from elsewhere it needs its folder
         patch.chdir(repository.parent)
-        assert origins.current(facts, "s1", [cell()]) == (Interpreter(folder=str(repository)), None)
+        assert current(facts, "s1", [cell()]) == Interpreter(folder=str(repository))
     commit(repository, "two")
-    assert "the sweep ran" in origins.current(facts, "s1", [cell()])[1]
-    assert origins.current(facts, "s1", [cell("effbench.models.mlp.MLP")]) == (HERE, None), "no code of the folder"
-
-
-def test_other_uncommitted_changes_are_reported(repository):
+    gone("the sweep ran")
+    assert current(facts, "s1", [cell("effbench.models.mlp.MLP")]) == HERE, "no code of the folder"
     (repository / "net.py").write_text("WIDTH = 2\n")
     facts = HERE.facts()
-    assert origins.current(facts, "s1", [cell()]) == (HERE, None)
+    assert current(facts, "s1", [cell()]) == HERE
     (repository / "net.py").write_text("WIDTH = 3\n")
-    assert "differ from those that the sweep ran" in origins.current(facts, "s1", [cell()])[1]
-    del facts["git_changes"]  # as older sweeps recorded it
-    assert "does not record which changes" in origins.current(facts, "s1", [cell()])[1]
+    gone("differ from those that the sweep ran")

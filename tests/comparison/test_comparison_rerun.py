@@ -4,19 +4,17 @@ import pytest
 from made_sweeps import a_cell, environment, steps
 
 from effbench.comparison.compare import compare_sweeps
-from effbench.comparison.confirm import judged_again
+from effbench.comparison.confirm import judge_again
 from effbench.comparison.limits import limits_of
-from effbench.comparison.origin import Origin
 from effbench.comparison.sides import load
 from effbench.store import Store
-from effbench.sweeping.interpreters import Interpreter
 
 CELL, OTHER = a_cell(), a_cell("default")
 FAST, SLOW = {"latency_ms": steps(1.0, 0.001)}, {"latency_ms": steps(1.1, 0.001)}
 CRASHED = {"status": "crashed", "reason": "signal 11"}
 NOISY = {"status": "noisy", "reason": "throttled"}
-HERE, THERE = Interpreter(), Interpreter("/venvs/old/bin/python")
-OLD_FLAGS = {"interpreter": "/venvs/old/bin/python"}
+HERE = environment(flags={"interpreter": "here"})
+THERE = environment(flags={"interpreter": "/venvs/old/bin/python"})
 
 
 @pytest.fixture
@@ -24,25 +22,21 @@ def again(made):
     """`again(new, old)`: the rows of a check whose cell looked slower, after it was run again as `new` and, where that
     is given, the baseline's side as `old`."""
 
-    def call(new, old=None, old_env=None, others=None, before=FAST):
+    def call(new, old=None, there=THERE, others=None):
         others = others or {}
-        first = made.sweep({CELL: before} | dict.fromkeys(others, FAST))
+        first = made.sweep({CELL: FAST} | dict.fromkeys(others, FAST))
         second = made.sweep({CELL: SLOW} | dict.fromkeys(others, SLOW))
-        envs = {HERE: environment(flags={"interpreter": "here"}), THERE: old_env or environment(flags=OLD_FLAGS)}
-        rerun = made.sweep({CELL: new} | {cell: pair[0] for cell, pair in others.items()}, env=envs[HERE])
+        rerun = made.sweep({CELL: new} | {cell: pair[0] for cell, pair in others.items()}, env=HERE)
         if old is not None:
-            made.sweep({CELL: old} | {cell: pair[1] for cell, pair in others.items()}, env=envs[THERE], into=rerun)
+            made.sweep({CELL: old} | {cell: pair[1] for cell, pair in others.items()}, env=there, into=rerun)
         with Store.open(made.path) as store:
             compared = compare_sweeps(store, *map(store.find_sweep, (first, second)), limits_of({}))
-            flagged = [change for change in compared.changes if change.gates]
-            half = load(store, store.find_sweep(rerun))
+            side = load(store, store.find_sweep(rerun))
+        flagged, count = compared.failing, len(compared.changes)
         assert flagged
-        found = Origin(None, "no other interpreter") if old is None else Origin(THERE)
-        ids = {who: env.id for who, env in envs.items()}
-        judged = judged_again(compared, flagged, half, ids, found, HERE)
-        assert len(judged.changes) == len(compared.changes)
-        rows = {(one.key, one.metric): one for one in judged.changes}
-        return judged, [rows[one.key, one.metric] for one in flagged]
+        judge_again(compared, flagged, side, HERE.id, there.id if old else None, None if old else "not here")
+        assert len(compared.changes) == count
+        return compared, flagged
 
     return call
 
@@ -62,8 +56,8 @@ def again(made):
         # the old side alone fails: held against what the baseline recorded
         (SLOW, CRASHED, "slower", "(run again; the baseline's side did not run: crashed: signal 11)"),
         (FAST, CRASHED, "ambiguous", "(run again; the baseline's side did not run: crashed: signal 11)"),
-        (NOISY, FAST, "ambiguous", "not confirmed: now noisy: throttled when run again"),
-        (FAST, NOISY, "ambiguous", "not confirmed: before noisy: throttled when run again"),
+        (NOISY, FAST, "ambiguous", "not confirmed: noisy: throttled (before ok) when run again"),
+        (FAST, NOISY, "ambiguous", "not confirmed: ok (before noisy: throttled) when run again"),
         ({"latency_ms": None}, FAST, "slower", "neither confirmed nor refuted: no figure when run again"),
     ],
 )
@@ -85,6 +79,7 @@ def test_each_cell_by_its_own(again):
 
 
 def test_another_software_than_the_baselines_is_not_held_against(again):
-    judged, (row,) = again(SLOW, FAST, old_env=environment(flags=OLD_FLAGS, torch_version="2.99"))
+    there = environment(flags=THERE.flags, torch_version="2.99")
+    judged, (row,) = again(SLOW, FAST, there)
     assert (row.verdict, "in turns" in row.reason) == ("slower", False)
     assert any("is not what it was (torch_version 2.13.0 → 2.99)" in note for note in judged.notes)

@@ -8,7 +8,7 @@ from browsing import EVIL, content, report_of
 from made_sweeps import a_cell, copied, environment, template
 
 from effbench.comparison.compare import compare_sweeps
-from effbench.comparison.settings import read as read_limits
+from effbench.comparison.limits import read as read_limits
 from effbench.comparison.verdicts import Verdict
 from effbench.report import comparison, data, summary
 from effbench.report.history_table import read as read_history

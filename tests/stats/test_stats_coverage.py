@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from effbench.stats.intervals import (
-    FIRST_LOOK,
-    Outcome,
-    enough,
-    mode_score,
-    t_quantile,
-)
+from effbench.stats.intervals import FIRST_LOOK, LEAST_TRIALS, Outcome, enough, mode_score, t_quantile
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +37,7 @@ def test_mode_score_covers(kind, trials):
 
 # --- the stopping rule ---
 
-ROUNDS, LEAST = 10, 5
+ROUNDS = 10
 #: Student's quantile after 1, 2, ... rounds (after one there is none)
 T_OF = np.array([math.nan, *(t_quantile(n - 1) for n in range(2, ROUNDS + 1))])
 
@@ -54,8 +48,8 @@ def protocol(logs, target, first_look=FIRST_LOOK):
     mean = logs.cumsum(axis=1) / n
     variance = ((logs**2).cumsum(axis=1) - n * mean**2) / np.maximum(n - 1, 1)
     error = np.sqrt(variance / n)
-    allowed = np.where(n == LEAST, first_look, 1.0) * target
-    stops = (T_OF * error <= np.log1p(allowed)) & (n >= LEAST)
+    allowed = np.where(n == LEAST_TRIALS, first_look, 1.0) * target
+    stops = (T_OF * error <= np.log1p(allowed)) & (n >= LEAST_TRIALS)
     stops[:, -1] = True
     rounds = stops.argmax(axis=1) + 1
     row = np.arange(len(logs))
@@ -72,15 +66,10 @@ def test_the_simulated_protocol_is_that_of_enough():
         assert next((n for n in range(1, ROUNDS) if enough(row[:n], 0.01)), ROUNDS) == simulated
 
 
-def test_the_table_of_the_docstring():
-    lines = [
-        line.split()[-7:] for line in enough.__doc__.splitlines() if line.strip().startswith(("cov", "rou", "SD ÷"))
-    ]
-    for ratio, share, mean_rounds in zip(*([float(cell) for cell in line] for line in lines), strict=True):
+def test_a_cell_stopped_early_is_covered():
+    for ratio in (0.1, 0.5, 1.0, 1.6, 2.0, 5.0):  # SD between processes ÷ target
         logs = np.random.default_rng(3).normal(0.0, ratio * 0.01, (100_000, ROUNDS))
-        rounds, *found = protocol(logs, 0.01)
-        assert 100 * coverage(rounds, *found) == pytest.approx(share, abs=0.25)
-        assert rounds.mean() == pytest.approx(mean_rounds, abs=0.06)
+        assert coverage(*protocol(logs, 0.01)) >= 0.9315
 
 
 def test_the_speedup_of_two_cells_stopped_early_is_covered():

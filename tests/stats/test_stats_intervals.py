@@ -104,18 +104,8 @@ def test_the_stopping_rule():
     assert enough(with_interval(0.0099, 6), 0.01) and not enough(with_interval(0.0101, 6), 0.01)
     # the first look is stricter
     assert enough(with_interval(0.0049, 5), 0.01) and not enough(with_interval(0.0051, 5), 0.01)
-    assert enough(with_interval(0.0099, 5), 0.01, least=4)
     # never before the least
     assert not enough([1.0] * 4, 0.5) and not enough([], 0.5) and enough([1.0] * 5, 0.5)
-    assert not enough([1.0] * 5, 0.5, least=6)
     assert not enough([1e-300, 1e300] * 3, 0.5)
-
-
-def test_what_the_stopping_rule_refuses():
-    for target in (0.0, -0.01, math.nan, math.inf):
-        with pytest.raises(ValueError, match="target"):
-            enough([1.0] * 5, target)
-    with pytest.raises(ValueError, match="two rounds"):
-        enough([1.0], 0.01, least=1)
     with pytest.raises(ValueError, match="geometric mean"):
         enough([1.0, 1.0, 1.0, 1.0, 0.0], 0.01)

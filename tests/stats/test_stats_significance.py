@@ -10,7 +10,6 @@ from effbench.comparison.verdicts import Verdict, verdict_of
 from effbench.stats.intervals import t_quantile
 from effbench.stats.significance import (
     ALPHA,
-    LEAST_PAIRS,
     LEAST_SWEEPS,
     WIDEST,
     compare,
@@ -47,21 +46,19 @@ def test_few_or_exact_trials():
     found = compare([2.0], [3.0, 3.0])
     assert (found.ratio, found.low, found.p_value, found.smallest_slowdown) == (pytest.approx(1.5), None, None, None)
     same, more = compare([3.0] * 3, [3.0] * 5), compare([3.0] * 3, [3.3] * 5)
-    assert (same.p_value, same.smallest_slowdown) == (1.0, pytest.approx(0.02))
-    assert (more.p_value, more.low) == (0.0, pytest.approx(1.1))
+    assert (same.p_value, same.smallest_slowdown, more.p_value) == (1.0, pytest.approx(0.02), 0.0)
 
 
-def test_impossible_arguments_are_refused():
+def test_impossible_figures_are_refused():
     for bad in ([], [0.0, 1.0], [-1.0, 1.0], [math.nan, 1.0], [math.inf, 1.0]):
         for sides in ((bad, QUIET), (QUIET, bad)):
             with pytest.raises(ValueError, match="geometric mean"):
                 compare(*sides)
-    for floor in (-0.01, math.nan):
-        with pytest.raises(ValueError, match="floor"):
-            compare(QUIET, QUIET, floor=floor)
-    for wrong in ({"sd_log": -0.1}, {"sd_log": math.nan}, {"trials": 1}):
-        with pytest.raises(ValueError, match=r"standard deviation|two trials"):
-            smallest_slowdown(**({"sd_log": 0.1, "trials": 5} | wrong))
+    for value in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="positive, finite"):
+            compare_pairs({0: 1.0, 1: value}, {0: 1.0, 1: 1.0})
+    with pytest.raises(ValueError, match="no round has both"):
+        compare_pairs({0: 1.0}, {1: 1.0})
 
 
 def test_false_discovery_control():
@@ -74,9 +71,6 @@ def test_false_discovery_control():
     for size in (1, 5, 40):
         p_values = (rng.random(size) ** 3).tolist()
         assert significant(p_values) == (stats.false_discovery_control(p_values) <= 0.05).tolist()
-    for bad in ([-0.1], [1.1], [math.nan]):
-        with pytest.raises(ValueError, match="between 0 and 1"):
-            significant(bad)
 
 
 DRIFT = {number: 1.0 + 0.1 * number for number in range(6)}
@@ -94,25 +88,15 @@ def test_the_interval_is_students_over_the_logarithms_of_the_pairs():
     assert found.df == 2
     one = compare_pairs({3: 1.0}, {3: 2.0})
     assert (one.ratio, one.low, one.p_value) == (2.0, None, None)
-    with pytest.raises(ValueError, match="no round has both"):
-        compare_pairs({0: 1.0}, {1: 1.0})
-
-
-def test_extreme_pairs():
     huge = compare_pairs(dict.fromkeys(range(5), 1e-300), dict.fromkeys(range(5), 1e300))
     assert (huge.ratio, verdict(huge)) == (math.inf, Verdict.SLOWER)
-    assert compare_pairs({0: 1e-300}, {0: 1e300}).ratio == math.inf
-    for value in (0.0, -1.0, math.inf, math.nan):
-        with pytest.raises(ValueError, match="positive, finite"):
-            compare_pairs({0: 1.0, 1: value}, {0: 1.0, 1: 1.0})
 
 
 def test_a_confirmed_slowdown_lies_beyond_the_floor_with_its_whole_interval():
     clear, near = compare_pairs(DRIFT, drifting(1.05)), compare_pairs(DRIFT, drifting(1.0205))
     assert verdict(near) is Verdict.SLOWER
-    assert confirms(clear.low, len(DRIFT)) and not confirms(near.low, len(DRIFT))
-    assert not confirms(clear.low, LEAST_PAIRS - 1) and not confirms(clear.low, len(DRIFT), floor=0.06)
-    assert not confirms(compare_pairs({3: 1.0}, {3: 2.0}).low, LEAST_PAIRS)
+    assert confirms(clear.low, 5) and not confirms(near.low, 5) and not confirms(None, 5)
+    assert not confirms(clear.low, 4) and not confirms(clear.low, 5, floor=0.06)
 
 
 def test_noise_threshold():

@@ -3,7 +3,6 @@ from made_sweeps import a_cell, environment, steps
 
 from effbench.cell import Status, Trial
 from effbench.store import Store
-from effbench.store.sides import levels
 
 EAGER, DEFAULT = a_cell(), a_cell("default")
 
@@ -47,28 +46,28 @@ def test_which_trials_count(made, opened):
         assert (side.status, side.reason, side.figures["latency_ms"]) == (status, reason, expected)
     sweep = made.sweep({EAGER: None})
     assert (opened.sides(sweep), opened.environments_of(sweep)) == ({}, [])
-    assert [cell.key for cell in opened.planned_cells(sweep)] == [EAGER.key]
+    assert [cell["key"] for cell in opened.planned_cells(sweep)] == [EAGER.key]
+
+
+def latencies(opened, sweep, metrics=("latency_ms",), **options):
+    """Of the one environment that there is."""
+    info = opened.find_sweep(sweep)
+    return opened.levels(sweep, [environment().id], info.started_at, metrics, **options)
 
 
 def test_levels_are_those_of_earlier_sweeps_in_the_same_environment(made, opened):
     for level in (1.0, 2.0, 3.0):
         made.sweep({EAGER: {"latency_ms": level}, DEFAULT: {"status": "error"}})
     made.sweep({EAGER: {"latency_ms": 9.0}}, env=environment(torch_version="2.14.0"))
+    for _ in range(3):
+        made.sweep([a_cell(model="other")])  # a database that other jobs fill, too
     last = made.sweep({EAGER: {"latency_ms": 4.0}, DEFAULT: {}})
-    info = opened.find_sweep(last)
     env = environment().id
-    found = opened.levels(last, [env], info.started_at, ["latency_ms", "kernels", "no_such_column"])
-    assert set(found) == {(EAGER.key, "latency_ms"), (EAGER.key, "kernels")}
-    assert found[EAGER.key, "latency_ms"] == {env: pytest.approx([1.0, 2.0, 3.0])}
-    assert found[EAGER.key, "kernels"] == {env: [12, 12, 12]}
-    assert opened.levels(last, [], info.started_at, ["latency_ms"]) == {}
-
-
-def latencies(opened, sweep):
-    """Of the one environment that there is."""
-    info = opened.find_sweep(sweep)
-    found = opened.levels(sweep, [environment().id], info.started_at, ["latency_ms"])
-    return found.get((EAGER.key, "latency_ms"), {}).get(environment().id, [])
+    assert latencies(opened, last, ["latency_ms", "kernels", "no_such_column"]) == {
+        (EAGER.key, "latency_ms"): {env: pytest.approx([1.0, 2.0, 3.0])},
+        (EAGER.key, "kernels"): {env: [12, 12, 12]},
+    }
+    assert latencies(opened, last, most=2) == {(EAGER.key, "latency_ms"): {env: pytest.approx([2.0, 3.0])}}
 
 
 def test_levels_are_those_of_the_sweeps_with_the_same_name(made, opened):
@@ -76,20 +75,6 @@ def test_levels_are_those_of_the_sweeps_with_the_same_name(made, opened):
         swept = made.sweep({EAGER: {"latency_ms": float(level)}}, name=own)
         made.sweep({EAGER: {"latency_ms": 99.0}}, name=f"confirm:{swept}")
     for name, expected in (("main", [1.0, 4.0]), (None, [2.0, 5.0]), ("pr-7", [3.0])):
-        assert latencies(opened, made.sweep([EAGER], name=name)) == pytest.approx(expected)
-    assert latencies(opened, made.sweep([EAGER], name="confirm:x")) == [], "a re-run has none"
-
-
-def test_sweeps_of_other_cells_do_not_push_out_the_levels(made, opened):
-    """A database that other jobs fill, too."""
-    made.sweep({EAGER: {"latency_ms": 1.0}})
-    made.sweep({EAGER: {"latency_ms": 2.0}})
-    for _ in range(3):
-        made.sweep([a_cell(model="other")])
-    last = made.sweep([EAGER])
-    began = opened.find_sweep(last).started_at
-    with opened._reading() as connection:
-        found = levels(connection, last, [environment().id], began, ["latency_ms"], most=2)
-        newest = levels(connection, last, [environment().id], began, ["latency_ms"], most=1)
-    assert found == {(EAGER.key, "latency_ms"): {environment().id: [1.0, 2.0]}}
-    assert newest == {(EAGER.key, "latency_ms"): {environment().id: [2.0]}}
+        (levels,) = latencies(opened, made.sweep([EAGER], name=name)).values()
+        assert levels == {environment().id: pytest.approx(expected)}
+    assert latencies(opened, made.sweep([EAGER], name="confirm:x")) == {}, "a re-run has none"

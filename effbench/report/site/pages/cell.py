@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any
 from urllib.parse import quote
 
-from effbench.comparison.sides import hardware_of
+from effbench.environments import hardware_of
 from effbench.labels import LabelledRow
 from effbench.metrics import METRICS
 from effbench.report.colors import glyph_of

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from effbench.comparison.sides import hardware_of
+from effbench.environments import hardware_of
 from effbench.labels import ABSENT, flatten
 from effbench.metrics import format_bytes, significant
 from effbench.report.data import ReportData

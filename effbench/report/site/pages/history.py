@@ -15,9 +15,8 @@ from typing import Any
 from effbench.cell import Status, digest
 from effbench.comparison.events import Event, SeriesId
 from effbench.comparison.history import Track
-from effbench.comparison.sides import hardware_of
 from effbench.comparison.verdicts import STATUS
-from effbench.environments import changes_between
+from effbench.environments import changes_between, hardware_of
 from effbench.labels import ABSENT
 from effbench.metrics import INTERVALS, METRICS
 from effbench.report.colors import glyph_of
