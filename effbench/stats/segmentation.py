@@ -47,22 +47,22 @@ def noise_of(values: np.ndarray, errors: np.ndarray | None) -> np.ndarray:
 
 
 def fit_all(arrays: list[np.ndarray], scales: list[np.ndarray]) -> list[list[int]]:
-    """Where the fit changes level, for each series; those of like length together."""
+    """Return where the fit changes level, for each series. Those of like length are fitted together."""
     splits: list[list[int]] = [[] for _ in arrays]
-    levels = {}
-    for index, (values, scale) in enumerate(zip(arrays, scales, strict=True)):
-        if len(values) >= SHORTEST:
-            candidates = _levels(values, float(scale.min()))
-            if len(candidates) > 1:
-                levels[index] = candidates
-    order = sorted(levels, key=lambda index: (len(arrays[index]), len(levels[index])))
-    while order:
-        longest, widest, batch = 0, 0, []
-        while order:
-            longest, widest = max(longest, len(arrays[order[0]])), max(widest, len(levels[order[0]]))
-            if batch and (len(batch) + 1) * longest * widest > _BATCH:
-                break
-            batch.append(order.pop(0))
+    levels = {
+        index: _levels(values, float(scale.min()))
+        for index, (values, scale) in enumerate(zip(arrays, scales, strict=True))
+        if len(values) >= SHORTEST
+    }
+    batches: list[list[int]] = []
+    widest = 0
+    for index in sorted(levels, key=lambda index: (len(arrays[index]), len(levels[index]))):
+        widest = max(widest, len(levels[index]))
+        if not batches or (len(batches[-1]) + 1) * len(arrays[index]) * widest > _BATCH:
+            batches.append([])
+            widest = len(levels[index])
+        batches[-1].append(index)
+    for batch in batches:
         found = _fit([arrays[i] for i in batch], [scales[i] for i in batch], [levels[i] for i in batch])
         for index, split in zip(batch, found, strict=True):
             splits[index] = split
@@ -128,14 +128,12 @@ class Segment:
     squares: float  # of the distances of the kept values from their mean
 
     def log_mean(self) -> LogEstimate:
-        return LogEstimate(
-            self.mean, math.sqrt(self.squares / (self.n - 1) / self.n) if self.n > 1 else None, self.n - 1
-        )
+        error = math.sqrt(self.squares / (self.n - 1) / self.n) if self.n > 1 else None
+        return LogEstimate(self.mean, error, self.n - 1)
 
 
 def segments_of(values: np.ndarray, scale: np.ndarray, splits: Sequence[int]) -> list[Segment]:
-    bounds = [0, *splits, len(values)]
-    return [segment_of(values, scale, start, end) for start, end in pairwise(bounds)]
+    return [segment_of(values, scale, start, end) for start, end in pairwise([0, *splits, len(values)])]
 
 
 def segment_of(values: np.ndarray, scale: np.ndarray, start: int, end: int) -> Segment:
@@ -146,9 +144,9 @@ def segment_of(values: np.ndarray, scale: np.ndarray, start: int, end: int) -> S
 
 
 def spread_of(segments: list[Segment], scale: np.ndarray) -> tuple[float, int]:
-    """Standard deviation of a value about its level, over all segments, and its degrees of freedom.
+    """Return the standard deviation of a value about its level, over all segments, and its degrees of freedom.
 
-    Never below what the values are known to be uncertain by: few that agree by chance prove no precision.
+    It is never below the known uncertainty of the values: a few that agree by chance prove no precision.
     """
     df = sum(segment.n - 1 for segment in segments)
     own = math.sqrt(sum(segment.squares for segment in segments) / df) if df else 0.0
@@ -156,12 +154,13 @@ def spread_of(segments: list[Segment], scale: np.ndarray) -> tuple[float, int]:
     return max(own, known), max(df, 1)
 
 
-def likeness_of(values: np.ndarray, segments: list[Segment], spread: float) -> float:
-    """By how much neighbours that are alike widen the error of a mean: the square root of (1 + r) ÷ (1 - r).
+def correlated_spread_of(values: np.ndarray, scale: np.ndarray, segments: list[Segment]) -> tuple[float, int]:
+    """Return `spread_of`, widened by the square root of (1 + r) ÷ (1 - r) if neighbours are alike.
 
-    r is the correlation of what is left of a value and of the next one when their level is taken away. It is 1 where r
-    is no more than chance gives: a machine that is a little slower for some sweeps shows here.
+    r is the correlation of neighbours' distances from their level, if it is more than chance gives: a machine that is a
+    little slower for some sweeps.
     """
+    spread, df = spread_of(segments, scale)
     products = squares = 0.0
     bound = math.sqrt(BOUND) * spread
     for segment in segments:
@@ -169,6 +168,6 @@ def likeness_of(values: np.ndarray, segments: list[Segment], spread: float) -> f
         products += float((left[1:] * left[:-1]).sum())
         squares += float((left * left).sum())
     if squares == 0.0 or products / squares * math.sqrt(len(values)) < 1.0:
-        return 1.0
+        return spread, df
     r = min(products / squares, 0.9)
-    return math.sqrt((1 + r) / (1 - r))
+    return spread * math.sqrt((1 + r) / (1 - r)), df
