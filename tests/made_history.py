@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from types import SimpleNamespace
 
 import numpy as np
 
 from effbench.comparison.history import DEFAULT_METRICS, columns_of, history
+from effbench.store.sides import Series
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 GPU = "NVIDIA H200"
@@ -44,10 +44,8 @@ class Made:
         return self
 
     def series(self):
-        return SimpleNamespace(
-            sweeps=self.sweeps, environments=self.environments, cells=self.cells, columns=COLUMNS, rows=self.rows,
-            measured=[(row[0], row[2], self.cells[row[1]]["model"]) for row in self.rows],
-        )  # fmt: skip
+        measured = [(row[0], row[2], self.cells[row[1]]["model"]) for row in self.rows]
+        return Series(self.sweeps, self.environments, self.cells, COLUMNS, self.rows, measured)
 
     def judge(self, *metrics, acknowledged=(), exceptions=()):
         return history(self.series(), metrics or DEFAULT_METRICS, acknowledged, exceptions)
@@ -65,7 +63,3 @@ def latencies(values, **more):
 
 def noisy(count, level=1.0, seed=0):
     return list(level * np.exp(np.random.default_rng(seed).normal(0, 0.005, count)))
-
-
-def changes(found):
-    return [(event.series.metric, event.kind, event.before, event.after) for event in found.events]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from effbench.commands import options
 from effbench.commands.show import metric_name
-from effbench.comparison.events import Event, History, SeriesId, event_id
+from effbench.comparison.events import History, SeriesId, event_id
 from effbench.comparison.history import DEFAULT_METRICS, judgeable
 from effbench.comparison.limits import PATTERNS, ExceptionRule
 from effbench.comparison.settings import read as read_limits
@@ -21,7 +22,6 @@ from effbench.table import Column, Table
 from effbench.terminal import Console, escape, terminal
 
 HELP = "Change points of every cell over all sweeps: what changed, when, by how much, with what."
-ACK_HELP = "Accept changes, so that they are omitted from now on."
 NAME_HELP = "only sweeps of this name, or with '' those without one (default: all but re-runs of check --confirm)"
 
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", default="table", choices=["table", *FORMATS], help="(default: table)")
     options.add_out(parser)
     parts = parser.add_subparsers(dest="what", metavar="[ack | acks]")
-    ack = parts.add_parser("ack", description=ACK_HELP)
+    ack = parts.add_parser("ack", description="Accept changes, so that they are omitted from now on.")
     patterns = "ids of changes (or their start), or patterns as in exceptions (model=gpt2 metric=compile_*)"
     ack.add_argument("names", nargs="*", metavar="ID|PATTERN", help=patterns)
     ack.add_argument("--reason", metavar="TEXT", help="why it is accepted")
@@ -60,11 +60,11 @@ def judged_name(text: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    exceptions = [rule for rule in read_limits(args.config).exceptions if rule.changes.get("ignore")]
+    if args.what == "acks":
+        return list_acknowledgements(args)
+    exceptions = read_limits(args.config).exceptions
     if args.what == "ack":
         return take_back(args) if args.rm else acknowledge(args, exceptions)
-    if args.what == "acks":
-        return list_acknowledgements(args, exceptions)
     with Store.open(args.db, mode="read") as store:
         if not store.sweeps():
             raise NothingFoundError(
@@ -107,7 +107,9 @@ def acknowledge(args: argparse.Namespace, exceptions: Sequence[ExceptionRule]) -
         raise UsageError(f"{unknown[0]}= is no pattern; allowed are {', '.join(PATTERNS)}")
     with Store.open(args.db, mode="read") as store:
         found = read(store, judgeable(), everything=True, name=args.name, exceptions=exceptions)
-    chosen = {event.id: event for name in args.names if "=" not in name for event in [meant(name, found)]}
+    changes = {event.id: event for event in found.changes}
+    ids = [meant(name, changes, "effbench history --all") for name in args.names if "=" not in name]
+    chosen = {name: changes[name] for name in ids}
     if patterns:
         rule = ExceptionRule(patterns, {"ignore": True}, "")
         fitting = [event for event in found.changes if event.acknowledged is None and found.is_matched(event, rule)]
@@ -116,7 +118,7 @@ def acknowledge(args: argparse.Namespace, exceptions: Sequence[ExceptionRule]) -
         chosen |= {event.id: event for event in fitting}
     rows = [
         {"cell_key": event.series.cell_key, "hardware": event.series.place, "metric": event.series.metric,
-         "sweep_id": event.after}
+         "sweep_id": event.after_sweep}
         for event in chosen.values()
     ]  # fmt: skip
     with Store.open(args.db, mode="write") as store:
@@ -125,16 +127,15 @@ def acknowledge(args: argparse.Namespace, exceptions: Sequence[ExceptionRule]) -
     for event in chosen.values():
         cell = one_line(found.names[event.series.cell_key])
         print(f"acknowledged {found.short_id(event.id)}: {change_text(event)} {cell} {event.series.metric}, "
-              f"first in {event.after}")  # fmt: skip
+              f"first in {event.after_sweep}")  # fmt: skip
     return 0
 
 
-def meant(name: str, found: History) -> Event:
-    """Return the change whose id starts with `name`. Raises UsageError."""
-    fitting = [event for event in found.changes if len(name) >= 4 and event.id.startswith(name.casefold())]
+def meant(start: str, ids: Iterable[str], shown_by: str) -> str:
+    """Return the id that starts so. Raises UsageError for none, for several and for fewer than 4 digits."""
+    fitting = [one for one in ids if len(start) >= 4 and one.startswith(start.casefold())]
     if len(fitting) != 1:
-        what = f"{len(fitting)} changes have an id" if fitting else "no change has an id"
-        raise UsageError(f"{what} that starts with {name!r}; effbench history --all shows the ids (4 digits or more)")
+        raise UsageError(f"{len(fitting) or 'no'} ids start with {start!r}; {shown_by} shows them, 4 digits are needed")
     return fitting[0]
 
 
@@ -142,50 +143,38 @@ def take_back(args: argparse.Namespace) -> int:
     if args.names or args.reason:
         raise UsageError("history ack --rm takes an acknowledgement back: it needs no change and no reason")
     with Store.open(args.db, mode="read") as store:
-        known = known_acknowledgements(store)
-    gone = {}
-    for wanted in args.rm:
-        fitting = [key for key in known if len(wanted) >= 4 and known[key]["id"].startswith(wanted.casefold())]
-        if len(fitting) != 1:
-            what = f"{len(fitting)} acknowledgements start" if fitting else "no acknowledgement starts"
-            raise UsageError(f"{what} with {wanted!r}; effbench history acks shows all")
-        gone[fitting[0]] = known[fitting[0]]
+        known = {row["change"]: row for row in known_acknowledgements(store)}
+    gone = [known[meant(start, known, "effbench history acks")] for start in args.rm]
     with Store.open(args.db, mode="write") as store:
-        store.unacknowledge(gone)
-    for row in gone.values():
-        print(f"taken back {row['id'][:6]}: {row['cell']} {row['metric']}")
+        store.unacknowledge(row["id"] for row in gone)
+    for row in gone:
+        print(f"taken back {row['change'][:6]}: {row['cell']} {row['metric']}")
     return 0
 
 
-def list_acknowledgements(args: argparse.Namespace, exceptions: Sequence[ExceptionRule]) -> int:
+def list_acknowledgements(args: argparse.Namespace) -> int:
     with Store.open(args.db, mode="read") as store:
-        rows = list(known_acknowledgements(store).values())
-    rows += [
-        {"cell": str(rule), "metric": rule.patterns.get("metric", "all"), "when": "exception", "reason": rule.reason}
-        for rule in exceptions
-    ]
+        rows = known_acknowledgements(store)
     if not rows:
         print("nothing is acknowledged")
         return 0
-    titles = {
-        "id": "id", "cell": "cell", "hardware": "hardware", "metric": "metric", "sweep_id": "first sweep after",
-        "when": "acknowledged (UTC)", "reason": "reason",
-    }  # fmt: skip
-    terminal().print(Table([Column(*title) for title in titles.items()], rows).rich())
+    columns = [
+        Column("change", "id", format=lambda whole: whole[:6]),
+        *(Column(name) for name in ("cell", "hardware", "metric")),
+        Column("sweep_id", "first sweep after"),
+        Column("acknowledged_at", "acknowledged (UTC)", format=lambda time: f"{time:%Y-%m-%d %H:%M}"),
+        Column("reason"),
+    ]
+    terminal().print(Table(columns, rows).rich())
     return 0
 
 
-def known_acknowledgements(store: Store) -> dict[int, dict[str, str]]:
-    """Return key of the row -> texts of every acknowledgement; `id` is that of its change."""
+def known_acknowledgements(store: Store) -> list[dict[str, Any]]:
+    """Return every row of `acknowledgement`, with `change` (the id of its change) and `cell` (its name)."""
     rows = store.acknowledgements()
     cells = store.series(None).cells if rows else {}
     names = dict(zip(cells, row_names(list(cells.values())), strict=True))
-    return {
-        row["id"]: {
-            **row,
-            "id": event_id(SeriesId(row["cell_key"], row["hardware"], row["metric"]), row["sweep_id"]),
-            "cell": one_line(names[row["cell_key"]]),
-            "when": f"{row['acknowledged_at']:%Y-%m-%d %H:%M}",
-        }
-        for row in rows
-    }
+    for row in rows:
+        row["change"] = event_id(SeriesId(row["cell_key"], row["hardware"], row["metric"]), row["sweep_id"])
+        row["cell"] = one_line(names[row["cell_key"]])
+    return rows

@@ -35,24 +35,24 @@ class Track(NamedTuple):
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened between the sweeps `before` and `after` (ids), neighbours in the series.
+    """Something that happened to a series between two neighbouring sweeps (ids).
 
-    Changes have an `id`. Their `kind` is `change`, `recent` (only the newest one or two sweeps: not confirmed), or
-    `broken` or `fixed` (the status). The other kinds are `flapping` (the series alternates between `old` and `new`;
-    `after` is the sweep of the last of its `switches`), `drifting` (it slides by `ratio` without a step), `new` (the
-    cell is first in `after`) and `dead` (it was last in `before`).
+    Changes have an `id`. Their `kind` is `change`, `recent` (only the newest one or two sweeps: not confirmed),
+    `broken` or `fixed` (the status). The others are `flapping` (it alternates between `old` and `new`, lastly in
+    `after_sweep`), `drifting` (it slides by `ratio` without a step), `new` (the cell is first in `after_sweep`) and
+    `dead` (it was last in `before_sweep`).
 
     `old`, `new`: levels in the metric's unit, or statuses. `ratio`: new ÷ old with its 95 % bounds, None if unknown.
-    `earliest`, `latest`: the first sweep after the change is one of these with 95 % confidence. `undone`: the sweep
-    from which the old level was back. `undoes`: id of the change that this one takes back. `coincides`: what else
-    changed between the two sweeps. `reason`: that of the status. `acknowledged`: the reason why the change is accepted;
-    `acknowledgement`: the key of its row.
+    `earliest_sweep`, `latest_sweep`: the first sweep after the change lies between these with 95 % confidence.
+    `undone_sweep`: from there on the old level was back. `undoes`: id of the change that this one takes back.
+    `coincides`: what else changed between the two sweeps. `reason`: that of the status. `acknowledged`: why the change
+    is accepted; `acknowledgement`: the key of that row.
     """
 
     kind: str
     series: SeriesId
-    before: str | None = None
-    after: str | None = None
+    before_sweep: str | None = None
+    after_sweep: str | None = None
     id: str | None = None
     old: Any = None
     new: Any = None
@@ -60,9 +60,9 @@ class Event:
     low: float | None = None
     high: float | None = None
     worse: bool | None = None
-    earliest: str | None = None
-    latest: str | None = None
-    undone: str | None = None
+    earliest_sweep: str | None = None
+    latest_sweep: str | None = None
+    undone_sweep: str | None = None
     undoes: str | None = None
     coincides: tuple[str, ...] = ()
     reason: str | None = None
@@ -77,7 +77,7 @@ class Event:
             return ""
         if self.kind == "recent":
             return "unconfirmed"
-        if self.undone is not None:
+        if self.undone_sweep is not None:
             return "undone"
         if self.acknowledged is not None:
             return "acknowledged"
@@ -102,10 +102,10 @@ class Event:
 class History:
     """All cells of a database over its sweeps.
 
-    `series`: the results, without re-runs. `sweeps`: rows by id, oldest first; `position`: their places. `places`:
-    environment id -> place; `hardware`: place -> hardware. `events`: changes, newest and worst first, then the others.
-    `states`: steady, changed, flapping, drifting or short (too short to judge). `left_out`: how many acknowledged
-    changes were removed from `events`. `whole` (the results with re-runs) and `baselines` are set by their reader.
+    `series`: the results without re-runs; `whole`: with them. `sweeps`: rows by id, oldest first; `position`: their
+    places. `places`: environment id -> place; `hardware`: place -> hardware. `events`: changes, newest and worst first,
+    then the others. `states`: steady, changed, flapping, drifting or short (too short to judge). `left_out`: how many
+    acknowledged changes were removed from `events`.
     """
 
     def __init__(self, series: Series, metrics: Sequence[str]) -> None:

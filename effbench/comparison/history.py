@@ -127,40 +127,34 @@ def _add_found(found: History, series: SeriesId, rows: list[Any], values: Sequen
     def level(value: Any) -> Any:
         return value if exact else math.exp(min(value, 709.0))
 
-    every = [("change", change) for change in judged.changes]
-    every += [("recent", judged.recent)] if judged.recent else []
-    for kind, change in every:
+    recent = [judged.recent] if judged.recent else []
+    for change in (*judged.changes, *recent):
         old, new = level(change.before), level(change.after)
         ratio = change.ratio or Interval(new / old if old else None)
         _add_change(
-            found, series, kind, rows[change.at - 1], rows[change.at], old=old, new=new,
+            found, series, "recent" if change is judged.recent else "change", rows[change.at - 1], rows[change.at],
+            old=old, new=new,
             ratio=ratio.value, low=ratio.low, high=ratio.high,
             worse=(new > old) == (metric.better == Better.LOWER),
-            earliest=rows[change.earliest or change.at].sweep_id, latest=rows[change.latest or change.at].sweep_id,
-            undone=None if change.undone_at is None else rows[change.undone_at].sweep_id,
+            earliest_sweep=rows[change.earliest or change.at].sweep_id,
+            latest_sweep=rows[change.latest or change.at].sweep_id,
+            undone_sweep=None if change.undone_at is None else rows[change.undone_at].sweep_id,
             undoes=None if change.undoes is None else event_id(series, rows[change.undoes].sweep_id),
         )  # fmt: skip
     if (apart := judged.alternation) is not None:
         _add_flapping(found, series, rows, apart, level(apart.low), level(apart.high))
     if judged.drift is not None:
         found.events.append(Event("drifting", series, ratio=judged.drift))
-    if len(rows) < (EXACT_SHORTEST if exact else SHORTEST):
-        found.states[series] = "short"
-    elif judged.alternation is not None:
-        found.states[series] = "flapping"
-    elif judged.changes:
-        found.states[series] = "changed"
-    else:
-        found.states[series] = "steady" if judged.drift is None else "drifting"
+    states = {"flapping": judged.alternation, "changed": judged.changes, "drifting": judged.drift}
+    state = next((name for name, one in states.items() if one), "steady")
+    found.states[series] = "short" if len(rows) < (EXACT_SHORTEST if exact else SHORTEST) else state
 
 
 def _add_change(found: History, series: SeriesId, kind: str, before: Any, after: Any, **facts: Any) -> None:
     coincides = changes_between(_where(found, before), _where(found, after))
-    event = Event(
-        kind, series, before.sweep_id, after.sweep_id, event_id(series, after.sweep_id),
-        coincides=tuple(coincides), **{"earliest": after.sweep_id, "latest": after.sweep_id, **facts},
-    )  # fmt: skip
-    found.events.append(event)
+    facts = {"earliest_sweep": after.sweep_id, "latest_sweep": after.sweep_id, "coincides": tuple(coincides), **facts}
+    change_id = event_id(series, after.sweep_id)
+    found.events.append(Event(kind, series, before.sweep_id, after.sweep_id, change_id, **facts))
 
 
 def _add_flapping(found: History, series: SeriesId, rows: list[Any], apart: Alternation, old: Any, new: Any) -> None:
@@ -203,7 +197,7 @@ def _judge_statuses(found: History, track: Track) -> None:
             found, series, "fixed" if is_fixed else "broken", before, after,
             old=before.status, new=after.status, worse=not is_fixed,
             reason=before.reason if is_fixed else after.reason,
-            undone=rows[starts[index + 1]].sweep_id if index + 1 < len(starts) else None,
+            undone_sweep=rows[starts[index + 1]].sweep_id if index + 1 < len(starts) else None,
             undoes=event_id(series, rows[starts[index - 1]].sweep_id) if is_fixed and index > 1 else None,
         )  # fmt: skip
 
@@ -223,9 +217,9 @@ def _judge_presence(found: History) -> None:
         of_model, of_place = ordered[track.place, model], ordered[track.place,]
         series = SeriesId(track.cell_key, track.place, STATUS)
         if any(first > among[0] and first in among[-NEWEST:] for among in (of_model, of_place)):
-            found.events.append(Event("new", series, after=oldest))
+            found.events.append(Event("new", series, after_sweep=oldest))
         if len(of_model) > NEWEST and last < of_model[-NEWEST]:
-            found.events.append(Event("dead", series, before=newest))
+            found.events.append(Event("dead", series, before_sweep=newest))
 
 
 # --- the end ---
@@ -244,9 +238,11 @@ def _acknowledge(found: History, rows: Iterable[Mapping[str, Any]], exceptions: 
         order = {one.sweep_id: index for index, one in enumerate(tracks.get(series[:2], ()))}
         at = order.get(row["sweep_id"])
         near = [
-            (abs(order[event.after] - at), event.id)
+            (abs(order[event.after_sweep] - at), event.id)
             for event in found.changes
-            if event.series == series and at is not None and order[event.earliest] - 1 <= at <= order[event.latest] + 1
+            if event.series == series
+            and at is not None
+            and order[event.earliest_sweep] - 1 <= at <= order[event.latest_sweep] + 1
         ]
         if near:
             distance, nearest = min(near)
@@ -272,7 +268,7 @@ def _sort(found: History) -> None:
         return (event.kind != "broken", not event.worse, -size)
 
     def group(event: Event) -> tuple:
-        return (found.position[event.after], event.series.cell_key, event.series.place)
+        return (found.position[event.after_sweep], event.series.cell_key, event.series.place)
 
     worst: dict[tuple, tuple] = {}
     for event in found.changes:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from effbench.cell import digest
-from effbench.comparison.events import Event, History, SeriesId
+from effbench.comparison.events import Event, History
 from effbench.comparison.history import DEFAULT_METRICS, OTHER_KINDS, columns_of, history
 from effbench.comparison.limits import ExceptionRule
 from effbench.comparison.verdicts import STATUS
@@ -56,9 +56,7 @@ def read(
     if not series.cells and (models or modes):
         known = store.series(None).cells.values()
         there = (f"{what}s {', '.join(sorted({cell[what] for cell in known}))}" for what in ("model", "mode"))
-        raise UsageError(
-            f"no cell with {' and '.join([*models, *modes])} in {store.name}; there are {'; '.join(there)}"
-        )
+        raise UsageError(f"no cell with {', '.join([*models, *modes])}; there are {'; '.join(there)}")
     if hosts:
         series = _of_sweeps(series, "host", hosts, lambda sweep: (sweep["host"] or {}).get("hostname"))
     if name is not None:
@@ -67,11 +65,8 @@ def read(
     found.whole, found.baselines = whole, store.baselines()
     if since is not None:
         first = position_of(since, series.sweeps)
-        found.events = [
-            event
-            for event in found.events
-            if event.kind in ("drifting", "dead") or found.position[event.after] >= first
-        ]
+        # drifting and dead cells, which have no sweep after, stay
+        found.events = [event for event in found.events if found.position.get(event.after_sweep, first) >= first]
     if not everything:
         shown = [event for event in found.events if event.acknowledged is None]
         found.events, found.left_out = shown, len(found.events) - len(shown)
@@ -95,10 +90,9 @@ def position_of(since: str, sweeps: Sequence[Mapping[str, Any]]) -> int:
     newest that does not start in the future. Raises UsageError."""
     if since == "last" and sweeps:
         return max((at for at, sweep in enumerate(sweeps) if not starts_in_future(sweep["started_at"])), default=0)
-    for key in ("id", "label", "name"):
-        for at, sweep in enumerate(sweeps):
-            if sweep[key] == since:
-                return at
+    named = [at for key in ("id", "label", "name") for at, sweep in enumerate(sweeps) if sweep[key] == since]
+    if named:
+        return named[0]
     try:
         date = dt.datetime.fromisoformat(since)
     except ValueError as error:
@@ -113,35 +107,24 @@ def position_of(since: str, sweeps: Sequence[Mapping[str, Any]]) -> int:
 
 def summary(found: History) -> str:
     """Return one line: how much was judged, with which result."""
-    measured = sorted({row.sweep_id for track in found.tracks for row in track.rows}, key=found.position.get)
-    if not measured:
+    if not found.tracks:
         return "no results yet: nothing has a history"
     changes = Counter(event.state for event in found.changes)
-    changes["acknowledged and omitted"] += found.left_out
+    changes["acknowledged and omitted"] = found.left_out
     states = Counter(found.states.values())
     states[f"too short to judge: times need {SHORTEST} sweeps, counters {EXACT_SHORTEST}"] = states.pop("short", 0)
-    others = Counter(event.kind for event in found.of("new", "dead"))
-    first, last = (f"{found.sweeps[sweep_id]['started_at']:%Y-%m-%d}" for sweep_id in (measured[0], measured[-1]))
-    return " · ".join([
-        f"changes: {len(found.changes)}{_counts(changes)}",
-        f"series: {len(found.states)}{_counts(states)}",
-        f"cells: {len({series[:2] for series in found.states})}{_counts(others)}",
-        f"sweeps: {len(measured)}, {first} to {last}",
-    ])  # fmt: skip
+    texts = []
+    for title, counter in (("changes", changes), ("series", states)):
+        details = ", ".join(f"{number} {what}" for what, number in counter.items() if number)
+        texts.append(f"{title}: {counter.total()}" + (f" ({details})" if details else ""))
+    sweeps = {row.sweep_id for track in found.tracks for row in track.rows}
+    return " · ".join([*texts, f"cells: {len(found.tracks)}", f"sweeps: {len(sweeps)}"])
 
 
-def _counts(counter: Counter[str]) -> str:
-    texts = [f"{number} {what}" for what, number in counter.items() if number]
-    return f" ({', '.join(texts)})" if texts else ""
-
-
-def sweep_text(found: History, sweep_id: str) -> str:
-    label = one_line(found.sweeps[sweep_id]["label"] or "", LABEL)
-    return f"{label} ({sweep_id})" if label else sweep_id
-
-
-def level_text(series: SeriesId, value: Any) -> str:
-    return str(value) if series.metric == STATUS else METRICS[series.metric].format(value)
+def sweep_text(found: History, sweep_id: str | None) -> str:
+    """Return label and id; of None nothing."""
+    label = one_line((found.sweeps[sweep_id]["label"] if sweep_id else "") or "", LABEL)
+    return f"{label} ({sweep_id})" if label else sweep_id or ""
 
 
 def change_text(event: Event) -> str:
@@ -178,40 +161,36 @@ def events_table(found: History, most: int | None = None) -> Table:
 
 
 def _row(found: History, event: Event) -> dict[str, Any]:
-    series = event.series
+    series, before = event.series, sweep_text(found, event.before_sweep)
     tone = "status" if event.alarms else "good" if event.worse is False else ""
     sign = {True: "▲ ", False: "▼ ", None: ""}[event.worse]
     link = f"#series={line_id(series.cell_key, series.place)}.{series.metric}"
+    ratio = ABSENT if event.ratio is None else f"{event.ratio:.3f}×"
     interval = "" if event.low is None or event.high is None else f"{event.low:.3f} to {event.high:.3f}"
-    levels = [level_text(series, value) for value in (event.old, event.new) if value is not None]
-    after, before = (one and sweep_text(found, one) for one in (event.after, event.before))
-    undone = f"in {sweep_text(found, event.undone)}" if event.undone else ""
+    level = str if series.metric == STATUS else METRICS[series.metric].format
+    levels = [level(value) for value in (event.old, event.new) if value is not None]
+    after = Shown(found.position.get(event.after_sweep), sweep_text(found, event.after_sweep) or ABSENT)
+    details = event.acknowledged or (f"in {sweep_text(found, event.undone_sweep)}" if event.undone_sweep else "")
+    notes = []
+    if event.earliest_sweep != event.latest_sweep:
+        earliest, latest = (sweep_text(found, one) for one in (event.earliest_sweep, event.latest_sweep))
+        notes.append(f"first after it is one of {earliest} .. {latest} (95 %)")
+    notes += [f"{event.switches} switches, the last one in this sweep"] if event.switches else []
+    word = "goes" if event.kind == "flapping" else "coincides"
+    notes += [f"{word} with {', '.join(event.coincides)}"] if event.coincides else []
+    notes += [event.reason] if event.reason else []
     return {
         "id": found.short_id(event.id or ""),
         "change": Shown(None, f"{sign}{event.word}", tone),
         "cell": Shown(None, one_line(found.names[series.cell_key]), "name", link=link, hint="its series as a figure"),
         "hardware": series.place,
         "metric": series.metric,
-        "after ÷ before": Shown(event.ratio, ABSENT if event.ratio is None else f"{event.ratio:.3f}×", sub=interval),
+        "after ÷ before": Shown(event.ratio, ratio, sub=interval),
         "levels": " → ".join(levels),
-        "first sweep after": Shown(
-            found.position.get(event.after), after or ABSENT, sub=f"after {before}" if before else ""
-        ),
-        "state": Shown(None, event.state, sub=one_line(event.acknowledged or undone, TEXT)),
-        "notes": "; ".join(one_line(note, TEXT) for note in _notes(found, event)),
+        "first sweep after": after._replace(sub=f"after {before}" if before else ""),
+        "state": Shown(None, event.state, sub=one_line(details, TEXT)),
+        "notes": "; ".join(one_line(note, TEXT) for note in notes),
     }
-
-
-def _notes(found: History, event: Event) -> list[str]:
-    notes = []
-    if event.earliest != event.latest:
-        earliest, latest = (sweep_text(found, sweep_id) for sweep_id in (event.earliest, event.latest))
-        notes.append(f"first after it is one of {earliest} .. {latest} (95 %)")
-    notes += [f"takes back {found.short_id(event.undoes)}"] if event.undoes else []
-    notes += [f"{event.switches} switches, the last one in this sweep"] if event.switches else []
-    word = "goes" if event.kind == "flapping" else "coincides"
-    notes += [f"{word} with {', '.join(event.coincides)}"] if event.coincides else []
-    return notes + ([event.reason] if event.reason else [])
 
 
 # --- formats ---
@@ -239,24 +218,14 @@ def render(found: History, how: str) -> str:
 
 def record(found: History, event: Event) -> dict[str, Any]:
     """Return the exact values of an event, by COLUMNS."""
-    is_change = event.id is not None
-    values = {
-        **vars(event),
-        "id": found.short_id(event.id) if is_change else None,
-        "word": event.word if is_change else None,
-        "alarms": event.alarms if is_change else None,
-        "cell": found.names[event.series.cell_key],
-        "cell_key": event.series.cell_key,
-        "place": event.series.place,
-        "metric": None if event.kind in ("new", "dead") else event.series.metric,
-        "earliest_sweep": event.earliest,
-        "latest_sweep": event.latest,
-        "undone_sweep": event.undone,
-        "undoes": event.undoes and found.short_id(event.undoes),
-        "coincides": list(event.coincides),
-    }
-    for side, sweep_id in (("before", event.before), ("after", event.after)):
-        sweep = found.sweeps.get(sweep_id) or {"label": None, "started_at": None}
+    values = vars(event) | event.series._asdict()
+    values |= {"cell": found.names[event.series.cell_key], "coincides": list(event.coincides)}
+    values |= {"word": event.word, "alarms": event.alarms} if event.id else {"word": None, "alarms": None}
+    values |= {name: values[name] and found.short_id(values[name]) for name in ("id", "undoes")}
+    if event.kind in ("new", "dead"):
+        values["metric"] = None
+    for side in ("before", "after"):
+        sweep = found.sweeps.get(values[f"{side}_sweep"]) or {"label": None, "started_at": None}
         started = sweep["started_at"] and sweep["started_at"].isoformat()
-        values |= {f"{side}_sweep": sweep_id, f"{side}_label": sweep["label"], f"{side}_started_at": started}
+        values |= {f"{side}_label": sweep["label"], f"{side}_started_at": started}
     return {name: values[name] for name in COLUMNS}

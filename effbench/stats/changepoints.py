@@ -1,8 +1,7 @@
 """Change points of series: where a level changed and stayed changed. Pure numpy, no randomness.
 
-Candidates come from a penalised fit that no single odd value can move (effbench.stats.segmentation). Each must then
-pass a t-test and a floor, and explain the values better than a straight line does. Exact values, such as counters, need
-no fit: any difference that lasts is a change.
+Candidates come from a penalised fit (effbench.stats.segmentation). Each must then pass a t-test and a floor, and
+explain the values better than a line. Of exact values, such as counters, any difference that lasts is a change.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -31,26 +30,24 @@ from effbench.stats.segmentation import (
 )
 from effbench.stats.significance import FLOOR
 
-#: A change needs so many sweeps on either side.
+#: A change needs so many values on either side.
 PERSISTENCE = 3
 #: The same for exact values, and the fewest of them that are judged.
 EXACT_PERSISTENCE = 2
 EXACT_SHORTEST = 2 * EXACT_PERSISTENCE
-#: So many changes between two values that both come back are an alternation.
+#: An alternation needs so many switches between its two levels.
 SWITCHES = 4
-#: Chance of a false change in a whole series of normal noise. A place is searched for, so each is tested at this ÷ the
-#: number of values: 1e-5 for ten. Tested at 1e-5 whatever the length, 3 in 1,000 unchanged series of 200 alarmed.
+#: Chance of a false change in a whole series of normal noise. Each place is tested at this ÷ the number of values;
+#: tested at 1e-5 whatever the length, 3 in 1,000 unchanged series of 200 alarmed.
 P_VALUE = 1e-4
-#: Two groups this far apart, in spreads within them, are two levels and not one.
+#: Groups are two levels if they are this many spreads apart.
 _APART = 6.0
-#: and among fewer values than this, two such groups are chance too often (in 7 of 1,000 unchanged series of ten).
-_ALTERNATING = 12
-#: Fewer values than this do not drift.
-_DRIFTING = 10
-#: A line is taken for a step only where the step is this much better, in squared noise: where it lies was searched for.
+#: Fewer values than this do not alternate (7 of 1,000 unchanged series of ten would), or drift.
+_ALTERNATING, _DRIFTING = 12, 10
+#: A step must explain the values better than a line by this, in squared noise: its place was searched for.
 _SEARCHED = 4.0
-#: Places that cost no more than this above the best one, in squared noise, may be where the change is: of a step in
-#: normal noise that cost is below x with a chance of (1 - exp(-x / 2))², which is 95 % here (Yao, 1987).
+#: A change may be at places that cost up to this above the best one, in squared noise: of a step in normal noise that
+#: cost is below x with a chance of (1 - exp(-x / 2))², which is 95 % here (Yao, 1987).
 _WHEREABOUTS = 7.35
 
 
@@ -58,10 +55,9 @@ _WHEREABOUTS = 7.35
 class Change:
     """The level changed between the values `at - 1` and `at` of its series.
 
-    `before`, `after`: the levels, as logarithms or exact values. `ratio`: after ÷ before with its 95 % Welch bounds;
-    None for exact values. `undone_at`: where a later change came back to within the floor of `before`. `undoes`: `at`
-    of the earliest change that this one takes back. `earliest`, `latest`: `at` lies between these with a confidence of
-    95 %; None if it is certain.
+    `before`, `after`: the levels, as logarithms or exact values. `ratio`: after ÷ before with its 95 % Welch bounds,
+    not for exact values. `undone_at`: where a later change came back to within the floor of `before`. `undoes`: `at` of
+    the earliest change that this one takes back. `earliest`, `latest`: 95 % bounds of `at`; None if it is certain.
     """
 
     at: int
@@ -112,10 +108,9 @@ def find_all(
 ) -> list[Found]:
     """Return what is found in each of many series of logarithms, oldest value first, of any length.
 
-    `errors`: the known standard error of each value, NaN or 0 if unknown. The noise of a value is the larger of it and
-    of the series' own (from the median difference between neighbours, which no step inflates). Trials of one sweep
-    cannot tell how sweeps differ, so their error only makes a poor sweep count less. `floor`: changes within it (0.02:
-    a ratio from 1 ÷ 1.02 to 1.02) do not count. Raises ValueError for values that are not finite.
+    `errors`: the known standard error of each value, NaN or 0 if unknown. Trials of one sweep cannot tell how sweeps
+    differ, so their error only makes a poor sweep count less. `floor`: changes within it (0.02: a ratio from 1 ÷ 1.02
+    to 1.02) do not count. Raises ValueError for values that are not finite.
     """
     arrays = [np.asarray(one, dtype=float) for one in series]
     if not all(np.all(np.isfinite(one)) for one in arrays):
@@ -170,12 +165,8 @@ def find_exact(values: Sequence[Any]) -> Found:
 
 def runs(values: Sequence[Any]) -> list[tuple[Any, int, int]]:
     """Return (value, place of its first, how many) of each run of equal values."""
-    found, place = [], 0
-    for value, same in groupby(values):
-        length = sum(1 for _ in same)
-        found.append((value, place, length))
-        place += length
-    return found
+    places = [place for place, value in enumerate(values) if place == 0 or value != values[place - 1]]
+    return [(values[start], start, end - start) for start, end in pairwise([*places, len(values)])]
 
 
 def _exact_alternation(values: Sequence[Any]) -> Alternation | None:
@@ -277,9 +268,8 @@ def _drift(values: np.ndarray, scale: np.ndarray, segment: Segment, floor: float
         kept = np.abs(left) <= math.sqrt(BOUND) * np.maximum(noise, left.std())
         x, y, noise, left = x[kept], y[kept], noise[kept], left[kept]
     total = slope * (segment.end - segment.start - 1)
-    error = max(LEAST_NOISE, math.sqrt(float(left @ left) / (len(x) - 2))) / math.sqrt(
-        float(((x - x.mean()) ** 2).sum())
-    )
+    spread = max(LEAST_NOISE, math.sqrt(float(left @ left) / (len(x) - 2)))
+    error = spread / math.sqrt(float(((x - x.mean()) ** 2).sum()))
     return float(total) if abs(total) > floor and t_tail(slope / error, len(x) - 2) < p_value else None
 
 

@@ -1,12 +1,9 @@
 """The Potts model with a bounded loss: levels of a series, by dynamic programming. Pure numpy, no randomness.
 
-A level for each value, a price for each change of level, and the least total. What a value costs is its squared
-distance from its level in units of noise, but never more than a bound (the biweight loss of Fearnhead and Rigaill,
-"Changepoint Detection in the Presence of Outliers", 2019): with the bound below the price, one odd value can never pay
-for a change, and three that agree can. Levels are those of a grid, so that the least totals at one value follow from
-those at the value before.
-
-Legend: S series, N values of the longest one, L levels.
+Each value gets a level, a change of level has a price, and the total is minimal. A value costs its squared distance
+from its level in units of noise, but at most a bound below the price (the biweight loss of Fearnhead and Rigaill,
+"Changepoint Detection in the Presence of Outliers", 2019): one odd value never pays for a change, three that agree do.
+Levels are those of a grid. Shapes: S series, N values of the longest one, L levels.
 """
 
 from __future__ import annotations
@@ -22,16 +19,14 @@ from effbench.stats.intervals import LogEstimate
 
 #: Price of a change, in squared noise: the square of the normal quantile of p = 1e-5.
 PRICE = 19.5
-#: Most that one value can cost. Two thirds to one of the price: two values beside each other bear it, three do not.
+#: Most that one value can cost: two neighbouring values bear the price, three do not.
 BOUND = 0.75 * PRICE
-#: Noise below this is not believed (0.05 %): figures have a resolution, and a constant series is no proof of none.
+#: Noise below this (0.05 %) is not believed: figures have a resolution, and a constant series proves no zero noise.
 LEAST_NOISE = 5e-4
 #: Fewer values than this have no levels: three before a change, three after.
 SHORTEST = 6
-#: Levels are tried this far apart, in units of noise: the fit is off by a hundredth of the price at most.
-_STEP = 0.1
-#: Most levels of one series.
-_LEVELS = 600
+#: Distance of the levels in units of noise (the fit is off by a hundredth of the price at most), and most of a series.
+_STEP, _LEVELS = 0.1, 600
 #: Levels × values of the series that are fitted together: their paths are in memory at once, a byte each.
 _BATCH = 4_000_000
 
@@ -54,15 +49,12 @@ def fit_all(arrays: list[np.ndarray], scales: list[np.ndarray]) -> list[list[int
         for index, (values, scale) in enumerate(zip(arrays, scales, strict=True))
         if len(values) >= SHORTEST
     }
-    batches: list[list[int]] = []
-    widest = 0
-    for index in sorted(levels, key=lambda index: (len(arrays[index]), len(levels[index]))):
-        widest = max(widest, len(levels[index]))
-        if not batches or (len(batches[-1]) + 1) * len(arrays[index]) * widest > _BATCH:
+    batches: list[list[int]] = [[]]
+    for index in sorted(levels, key=lambda index: len(arrays[index])):
+        if (len(batches[-1]) + 1) * len(arrays[index]) * _LEVELS > _BATCH:
             batches.append([])
-            widest = len(levels[index])
         batches[-1].append(index)
-    for batch in batches:
+    for batch in filter(None, batches):
         found = _fit([arrays[i] for i in batch], [scales[i] for i in batch], [levels[i] for i in batch])
         for index, split in zip(batch, found, strict=True):
             splits[index] = split

@@ -8,7 +8,6 @@ from typing import Any
 
 from effbench.report.claims import claims_table
 from effbench.report.site.page import GRIDS, Page, PageFolder
-from effbench.store.decisions import ClaimVerdict
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
@@ -17,7 +16,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     pages = {one.sweep["id"]: f"{one.slug}/speedups.html" for one in folder.report.device_sweeps}
     return {
         "claims": len({(record["experiment"], record["claim"]) for record in found}),
-        "counts": {verdict: counts[verdict] for verdict in [*map(str, ClaimVerdict), *counts] if counts[verdict]},
+        "counts": dict(counts.most_common()),
         "machines": list(dict.fromkeys(record["machine"] for record in found if record["machine"])),
         "grid": folder.grid("claims", claims_table(found, pages)) if found else None,
     }

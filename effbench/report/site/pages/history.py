@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 from effbench.cell import Status
-from effbench.comparison.events import Event, History, SeriesId, Track
+from effbench.comparison.events import History, SeriesId, Track
 from effbench.comparison.verdicts import STATUS
 from effbench.environments import changes_between
 from effbench.metrics import INTERVALS, METRICS
@@ -40,84 +40,54 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
         found["index"] = write_lines(folder, past)
         found["summary"] = summary(past)
         found["metrics"] = [METRICS[name] for name in past.metrics]
-        found["more"] = max(0, len(past.events) - MOST_CHANGES)
     return found
 
 
-# --- series ---
+def lines_of(past: History, several: Collection[str] = ()) -> Iterator[tuple[Track, dict[str, Any]]]:
+    """Yield each track with its line. `several`: sweeps whose cells the site has in more than one environment.
 
+    `at`: positions of its sweeps. By index in `at`: `trials`, `status` of results that are not ok as [status, reason],
+    `breaks` (what differs in protocol and environment from the point before), `environments` if a link to the cell
+    needs them. `values` and `bounds`: metric -> figures, and lower and upper ones; `events`: changes.
+    """
 
-def files_of(past: History) -> Iterator[list[Track]]:
-    """Yield the tracks of each file."""
-    longest = max(len(track.rows) for track in past.tracks)
-    size = max(1, POINTS_A_FILE // longest)
-    for start in range(0, len(past.tracks), size):
-        yield past.tracks[start : start + size]
+    @cache
+    def difference(*points: tuple[str, str]) -> str:
+        where = (
+            ({"protocol": past.sweeps[sweep_id]["protocol"], "host": {}}, past.series.environments[environment_id])
+            for sweep_id, environment_id in points
+        )
+        return ", ".join(changes_between(*where))
 
-
-class Lines:
-    """Tracks as plain values. `several`: ids of the sweeps whose cells the site has in more than one environment."""
-
-    def __init__(self, past: History, several: Collection[str] = ()) -> None:
-        self.past = past
-        self.several = frozenset(several)
-        self.events: dict[tuple[str, str], list[Event]] = defaultdict(list)
-        for event in past.changes:
-            self.events[event.series[:2]].append(event)
-
-        @cache
-        def difference(*points: tuple[str, str]) -> str:
-            where = (
-                ({"protocol": past.sweeps[sweep_id]["protocol"], "host": {}}, past.series.environments[environment_id])
-                for sweep_id, environment_id in points
-            )
-            return ", ".join(changes_between(*where))
-
-        self.difference = difference
-
-    def line(self, track: Track) -> dict[str, Any]:
-        """Return a line.
-
-        `at`: positions of its sweeps. By index in `at`: `trials`, `status` of results that are not ok as [status,
-        reason], `breaks` (what protocol and environment differ in from the point before), `environments` if a link to
-        the cell needs them. `values` and `bounds`: metric -> figures, and lower and upper ones; `events`: changes.
-        """
+    events: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for event in past.changes:
+        events[event.series[:2]].append({
+            "id": past.short_id(event.id), "metric": event.series.metric, "text": change_text(event),
+            "state": event.state, "worse": event.worse, "before": past.position[event.before_sweep],
+            "after": past.position[event.after_sweep],
+        })  # fmt: skip
+    for track in past.tracks:
         rows = track.rows
         points = [(row.sweep_id, row.environment_id) for row in rows]
-        differences = enumerate((self.difference(*pair) for pair in pairwise(points)), 1)
-        found: dict[str, Any] = {
-            "at": [self.past.position[row.sweep_id] for row in rows],
+        differences = enumerate((difference(*pair) for pair in pairwise(points)), 1)
+        line: dict[str, Any] = {
+            "at": [past.position[row.sweep_id] for row in rows],
             "trials": [row.trials for row in rows],
             "status": {index: [row.status, row.reason] for index, row in enumerate(rows) if row.status != Status.OK},
             "values": {},
             "bounds": {},
             "breaks": {index: text for index, text in differences if text},
-            "events": [self._event(event) for event in self.events[track[:2]]],
+            "environments": {index: row.environment_id for index, row in enumerate(rows) if row.sweep_id in several},
+            "events": events[track[:2]],
         }
-        if self.several:
-            found["environments"] = {
-                i: row.environment_id for i, row in enumerate(rows) if row.sweep_id in self.several
-            }
-        for name in self.past.metrics:
-            values, *bounds = (
-                [number(getattr(row, column)) for row in rows] for column in (name, *INTERVALS.get(name, ()))
-            )
+        for name in past.metrics:
+            columns = (name, *INTERVALS.get(name, ()))
+            values, *bounds = ([number(getattr(row, column)) for row in rows] for column in columns)
             if any(value is not None for value in values):
-                found["values"][name] = values
+                line["values"][name] = values
                 if bounds and any(value is not None for value in bounds[0]):
-                    found["bounds"][name] = bounds
-        return found
-
-    def _event(self, event: Event) -> dict[str, Any]:
-        return {
-            "id": self.past.short_id(event.id),
-            "metric": event.series.metric,
-            "text": change_text(event),
-            "state": event.state,
-            "before": self.past.position[event.before],
-            "after": self.past.position[event.after],
-            "worse": event.worse,
-        }
+                    line["bounds"][name] = bounds
+        yield track, line
 
 
 def number(value: Any) -> float | int | None:
@@ -128,29 +98,30 @@ def number(value: Any) -> float | int | None:
 
 
 def write_lines(folder: PageFolder, past: History) -> str:
-    """Write every line to its file, then the index of all: what the figure and the list that a reader searches need."""
+    """Write the lines to files, then the index of all: what the figure and the list that a reader searches need."""
     device_sweeps = folder.report.device_sweeps
-    lines = Lines(past, {str(one.sweep["id"]) for one in device_sweeps if len(one.environments) > 1})
+    lines = lines_of(past, {one.sweep["id"] for one in device_sweeps if len(one.environments) > 1})
+    size = max(1, POINTS_A_FILE // max(len(track.rows) for track in past.tracks))
     rows = {}
-    for file, tracks in enumerate(files_of(past)):
-        folder.data(f"lines-{file}", {line_id(track.cell_key, track.place): lines.line(track) for track in tracks})
-        for track in tracks:
-            cell, last, events = past.series.cells[track.cell_key], track.rows[-1], lines.events[track[:2]]
-            rows[line_id(track.cell_key, track.place)] = [
+    for file in range(-(-len(past.tracks) // size)):
+        part = {line_id(track.cell_key, track.place): (track, line) for track, line in islice(lines, size)}
+        folder.data(f"lines-{file}", {name: line for name, (_, line) in part.items()})
+        for name, (track, line) in part.items():
+            cell, last = past.series.cells[track.cell_key], track.rows[-1]
+            states = [event["state"] for event in line["events"]]
+            rows[name] = [
                 file, past.names[track.cell_key], track.place, cell["model"], cell["mode"], track.cell_key[:16],
-                len(track.rows), past.position[last.sweep_id], last.status, number(getattr(last, "latency_ms", None)),
-                sum(event.kind != "recent" for event in events), sum(event.alarms for event in events),
-                past.hardware[track.place],
+                len(track.rows), line["at"][-1], last.status, number(getattr(last, "latency_ms", None)),
+                len(states) - states.count("unconfirmed"), states.count("open"), past.hardware[track.place],
             ]  # fmt: skip
     metrics = {
         metric.name: {"title": metric.title, "unit": metric.unit, "exact": metric.compare == "exact"}
         for metric in (METRICS[name] for name in past.metrics)
     }
     sweeps = past.series.sweeps
-    # at first the newest and worst change is shown; without one the cell with most ok results
-    longest = max(past.tracks, key=lambda track: sum(row.status == Status.OK for row in track.rows))
+    # at first the newest and worst change is shown
     changes = [event.series for event in past.changes if event.series.metric != STATUS]
-    first = next(iter(changes), SeriesId(longest.cell_key, longest.place, past.metrics[0]))
+    first = next(iter(changes), SeriesId(*past.tracks[0][:2], past.metrics[0]))
     index = {
         "sweeps": [[one["id"], one["name"], one["label"], f"{one['started_at']:%Y-%m-%d %H:%M}"] for one in sweeps],
         "metrics": metrics | {STATUS: {"title": STATUS, "unit": "", "exact": True}},
