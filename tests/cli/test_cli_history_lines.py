@@ -38,7 +38,7 @@ def latencies(rows):
     return [(one["kind"], one["after_label"]) for one in rows if one["metric"] == "latency_ms"]
 
 
-def test_re_runs_make_no_history(sweep, history, effbench):
+def test_re_runs_make_no_history(sweep, history):
     """One sweep of a pull request and its two re-runs are one odd sweep."""
     for number in range(8):
         sweep(1.0, label=f"main{number}")
@@ -50,46 +50,30 @@ def test_re_runs_make_no_history(sweep, history, effbench):
     found = history()
     assert found["changes"] == found["new"] == found["dead"] == []
     assert latencies(found["recent"]) == [("recent", "pr")]
-    said = effbench("history").out
-    assert "of 1 cell over 9 sweeps," in said and "revisions" not in said
-    # the label is that of one sweep now
-    assert "no change" in effbench("history", "ack", "--sweep", "pr", "--metric", "kernels", "--reason", "x").err
+    assert "cells: 1 · sweeps: 9" in found["summary"]
 
 
-@pytest.fixture
-def lines(sweep):
+def test_a_line(sweep, history, effbench):
     """Main and pull requests in turns; then main is slower."""
     for number in range(10):
         sweep(1.0 if number < 6 else 1.3, "main", f"m{number}")
         sweep(1.1, f"pr-{number}", f"p{number}")
         sweep(1.1 * (1 + number % 2), None, f"n{number}")
-
-
-def test_one_line(lines, history, effbench):
-    (change,) = [one for one in history("--name", "main")["changes"] if one["metric"] == "latency_ms"]
+    found = history("--name", "main")
+    assert "sweeps: 10" in found["summary"] and "sweeps: 10" in history("--name", "")["summary"]
+    assert "sweeps: 30" in history()["summary"]
+    (change,) = [one for one in found["changes"] if one["metric"] == "latency_ms"]
     assert (change["before_label"], change["after_label"]) == ("m5", "m6")
     assert change["ratio"] == pytest.approx(1.3, rel=0.01)
-    assert "over 10 sweeps named main, " in effbench("history", "--name", "main").out
     assert latencies(history("--name", "main", "--since", "p6")["changes"]) == []
     assert latencies(history("--name", "main", "--since", "p5")["changes"]) == [("change", "m6")]
-
-
-def test_the_line_without_a_name_and_all(lines, effbench):
-    assert "over 10 sweeps without a name, " in effbench("history", "--name", "").out
-    assert "over 30 sweeps, " in effbench("history").out
     done = effbench("history", "--name", "mian")
-    assert done.code == 2 and "no sweep has the name mian; there are some without a name, pr-9, main" in done.err
-
-
-def test_a_change_of_a_line_is_acknowledged_in_it(lines, history, effbench):
-    (change,) = [one for one in history("--name", "main")["changes"] if one["metric"] == "latency_ms"]
+    assert done.code == 2 and "no sweep with name 'mian'; there are '', 'pr-9', 'main'" in done.err
     said = effbench("history", "--name", "main").out
     assert f'effbench history ack {change["id"]} --name main --reason "why"' in said
     done = effbench("history", "ack", change["id"], "--name", "main", "--reason", "why")
     assert done.code == 0 and f"acknowledged {change['id']}" in done.out
     assert latencies(history("--name", "main")["changes"]) == []
-    assert " yes " in effbench("history", "--name", "main", "acks").out
-    assert " yes " in effbench("history", "acks", "--name", "main").out
     assert effbench("history", "--name", "main", "ack", "--rm", change["id"]).code == 0
 
 
@@ -101,8 +85,7 @@ def test_the_site_leaves_re_runs_out_of_history_alone(made, sweep):
         past = read_report(store, "made").history
         shown = read_report(store, "made", [again])
     (track,) = past.tracks
-    assert [row[0] for row in track.rows] == sweeps
-    assert past.table.found.sweeps == sweeps
+    assert [row.sweep_id for row in track.rows] == sweeps
     # an environment still names every sweep that it was used in
     assert past.sweeps_of_environment == {environment().id: sweeps, other.id: [again]}
     # and of a re-run that is looked at it is still known which sweep came before

@@ -18,8 +18,8 @@ STEP = noisy(15) + noisy(15, 1.1, seed=1)
 def test_a_slowdown():
     found = latencies(STEP).judge()
     (event,) = found.events
-    assert (event.before, event.after, event.kind) == ("s014", "s015", "change")
-    assert event.worse and event.alarms and event.undone is None
+    assert (event.before_sweep, event.after_sweep, event.kind) == ("s014", "s015", "change")
+    assert event.worse and event.alarms and event.undone_sweep is None
     assert event.old == pytest.approx(1.0, rel=0.01) and event.new == pytest.approx(1.1, rel=0.01)
     assert event.low < 1.1 < event.high
     assert found.states == {SeriesId("c", GPU, "latency_ms"): "changed"}
@@ -30,8 +30,8 @@ def test_a_slowdown():
 
 def test_undone():
     second, first = latencies(noisy(10) + noisy(10, 1.1, 1) + noisy(10, 1.0, 2)).judge().events
-    assert first.undone == second.after == "s020" and not first.alarms
-    assert second.undoes == first.id and second.undone is None
+    assert first.undone_sweep == second.after_sweep == "s020" and not first.alarms
+    assert second.undoes == first.id and second.undone_sweep is None
 
 
 def test_sweeps_without_the_cell():
@@ -39,7 +39,7 @@ def test_sweeps_without_the_cell():
     for values, expected in ((thirds, ("s019", "s020")),
                              ([*noisy(10), *[None] * 10, *noisy(10, 1.1, 1)], ("s009", "s020"))):  # fmt: skip
         (event,) = latencies(values).judge().events
-        assert (event.before, event.after) == expected
+        assert (event.before_sweep, event.after_sweep) == expected
 
 
 def test_what_counts_as_not_measured():
@@ -47,7 +47,7 @@ def test_what_counts_as_not_measured():
         made = Made()
         for place, value in enumerate(noisy(10) + noisy(10, 1.1, 1)):
             made.sweep().result(latency_ms=bad if place in (3, 14) else value)
-        assert [event.after for event in made.judge("latency_ms").events] == ["s010"]
+        assert [event.after_sweep for event in made.judge("latency_ms").events] == ["s010"]
     made = latencies(noisy(20))
     for status in ("noisy", "degraded", "error"):
         made.sweep().result(latency_ms=5.0, status=status)
@@ -56,7 +56,7 @@ def test_what_counts_as_not_measured():
 
 def test_recent():
     (event,) = latencies([*noisy(20), 1.3]).judge().events
-    assert (event.kind, event.after, event.alarms, event.low) == ("recent", "s020", False, None)
+    assert (event.kind, event.after_sweep, event.alarms, event.low) == ("recent", "s020", False, None)
 
 
 def test_another_machine_or_interpreter_is_another_series():
@@ -109,7 +109,7 @@ def test_exact_metrics():
         made.sweep().result(kernels=12 if place < 5 else 11, graph_breaks=0 if place < 7 else 2, recompiles=0)
     breaks, kernels = made.judge().events
     assert (breaks.series.metric, breaks.old, breaks.new, breaks.ratio) == ("graph_breaks", 0, 2, None)
-    assert breaks.worse and breaks.after == "s007"
+    assert breaks.worse and breaks.after_sweep == "s007"
     assert kernels.worse is False and kernels.ratio == pytest.approx(11 / 12)
 
 
@@ -118,7 +118,7 @@ def test_compile_seconds_by_their_bound():
         made = Made()
         for place in range(20):
             made.sweep().result(compile_cold_s=(before if place < 10 else after) * noisy(20)[place])
-        assert [(event.after, event.worse) for event in made.judge("compile_cold_s").changes] == expected
+        assert [(event.after_sweep, event.worse) for event in made.judge("compile_cold_s").changes] == expected
 
 
 def test_statuses():
@@ -136,7 +136,7 @@ def test_statuses():
         for status in statuses.split():
             made.sweep().result(status=status, reason=None if status == "ok" else f"why {status}", latency_ms=1.0)
         found = made.judge("latency_ms")
-        assert [(event.kind, event.after, event.undone) for event in found.changes] == expected, statuses
+        assert [(event.kind, event.after_sweep, event.undone_sweep) for event in found.changes] == expected, statuses
         for event in found.changes:
             assert event.series == SeriesId("c", GPU, STATUS) and event.reason.startswith("why ")
             assert event.worse is (event.kind == "broken")
@@ -161,7 +161,7 @@ def test_states():
     assert found.changes == []
     assert found.of("drifting")[0].ratio == pytest.approx(math.exp(0.1), rel=0.02)
     (one,) = found.of("flapping")
-    assert (one.old, one.new, one.after) == (pytest.approx(1, rel=0.01), pytest.approx(1.2, rel=0.01), "s038")
+    assert (one.old, one.new, one.after_sweep) == (pytest.approx(1, rel=0.01), pytest.approx(1.2, rel=0.01), "s038")
 
 
 def test_new_and_dead():
@@ -175,9 +175,12 @@ def test_new_and_dead():
         if place < 5:
             made.result("other", model="other", latency_ms=1.0)
     found = made.judge()
-    assert [(one.series.cell_key, one.after) for one in found.of("new")] == [("new", "s008"), ("new model", "s008")]
+    assert [(one.series.cell_key, one.after_sweep) for one in found.of("new")] == [
+        ("new", "s008"),
+        ("new model", "s008"),
+    ]
     # `other`: its model was not measured since, so nothing says that it is gone
-    assert [(one.series.cell_key, one.before) for one in found.of("dead")] == [("dead", "s005")]
+    assert [(one.series.cell_key, one.before_sweep) for one in found.of("dead")] == [("dead", "s005")]
 
 
 # --- acknowledgements and exceptions ---
@@ -208,7 +211,7 @@ def test_each_holds_for_one_change():
     made = latencies(noisy(10) + noisy(3, 1.1, 1) + noisy(10, 1.3, 2))
     for sweep_id, held in (("s011", (True, False)), ("s013", (False, True))):
         second, first = made.judge(acknowledged=[ack(sweep_id)]).events
-        assert (first.after, second.after) == ("s010", "s013")
+        assert (first.after_sweep, second.after_sweep) == ("s010", "s013")
         assert (first.acknowledged is not None, second.acknowledged is not None) == held
         assert (not first.alarms, not second.alarms) == held
     second, first = made.judge(acknowledged=[ack("s010"), ack("s014", id=8)]).events
