@@ -53,13 +53,9 @@ def judged(claim="P2", experiment="modes", gpu="H200", verdict="confirmed", **me
     }  # fmt: skip
 
 
-@pytest.fixture
-def found():
+def test_a_line_for_each_claim_and_machine():
     rows = [judged(**FIGURE), judged(gpu=None, verdict="refuted", overrides=["bs=4"]), judged(experiment="other")]
-    return entries(CLAIMS, [*rows, judged("gone")])
-
-
-def test_a_line_for_each_claim_and_machine(found):
+    found = entries(CLAIMS, [*rows, judged("gone")])
     assert [(one["claim"], one["verdict"], one["machine"]) for one in found] == [
         ("P2", "confirmed", "H200, torch 2.13.0"),
         ("P2", "refuted", "EPYC, torch 2.13.0"),
@@ -82,8 +78,8 @@ def test_a_line_for_each_claim_and_machine(found):
 
 def row(mode, bs, kernels, status="ok", width=16):
     params = {"model": {"module": {"width": width}}, "mode": {"name": mode}, "bs": bs}
-    return {"sweep_id": "s", "cell_key": f"{mode}{bs}{width}", "model": "mlp", "mode": mode, "bs": bs,
-            "kernels": kernels, "status": status, "params": params}  # fmt: skip
+    facts = {"sweep_id": "s", "cell_key": f"{mode}{bs}{width}", "model": "mlp", "status": status, "params": params}
+    return {**facts, "mode": mode, "bs": bs, "kernels": kernels}
 
 
 def test_tables_of_an_experiment():
