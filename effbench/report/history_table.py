@@ -122,9 +122,8 @@ def summary(found: History) -> str:
 
 
 def sweep_text(found: History, sweep_id: str | None) -> str:
-    """Return label and id; of None nothing."""
-    label = one_line((found.sweeps[sweep_id]["label"] if sweep_id else "") or "", LABEL)
-    return f"{label} ({sweep_id})" if label else sweep_id or ""
+    """Return the label, without one the id; of None nothing."""
+    return one_line((sweep_id and found.sweeps[sweep_id]["label"]) or sweep_id or "", LABEL)
 
 
 def change_text(event: Event) -> str:
@@ -154,14 +153,14 @@ def events_table(found: History, most: int | None = None) -> Table:
         Column("levels", help="before and after"),
         Column("first sweep after", help="with the last one before"),
         Column("state", filter=True, help="open: worse, still so, and acknowledged by nobody"),
-        Column("notes", wide=True),
+        Column("notes", wide=True, optional=True),
     ]
     events = found.events[:most]
     return Table(columns, [_row(found, event) for event in events], [record(found, event) for event in events])
 
 
 def _row(found: History, event: Event) -> dict[str, Any]:
-    series, before = event.series, sweep_text(found, event.before_sweep)
+    series = event.series
     tone = "status" if event.alarms else "good" if event.worse is False else ""
     sign = {True: "▲ ", False: "▼ ", None: ""}[event.worse]
     link = f"#series={line_id(series.cell_key, series.place)}.{series.metric}"
@@ -169,8 +168,10 @@ def _row(found: History, event: Event) -> dict[str, Any]:
     interval = "" if event.low is None or event.high is None else f"{event.low:.3f} to {event.high:.3f}"
     level = str if series.metric == STATUS else METRICS[series.metric].format
     levels = [level(value) for value in (event.old, event.new) if value is not None]
-    after = Shown(found.position.get(event.after_sweep), sweep_text(found, event.after_sweep) or ABSENT)
-    details = event.acknowledged or (f"in {sweep_text(found, event.undone_sweep)}" if event.undone_sweep else "")
+    after, before = (sweep_text(found, one) for one in (event.after_sweep, event.before_sweep))
+    details = [] if after == (event.after_sweep or "") else [event.after_sweep]
+    details += [f"after {before}"] if before else []
+    why = event.acknowledged or (f"in {sweep_text(found, event.undone_sweep)}" if event.undone_sweep else "")
     notes = []
     if event.earliest_sweep != event.latest_sweep:
         earliest, latest = (sweep_text(found, one) for one in (event.earliest_sweep, event.latest_sweep))
@@ -187,8 +188,8 @@ def _row(found: History, event: Event) -> dict[str, Any]:
         "metric": series.metric,
         "after ÷ before": Shown(event.ratio, ratio, sub=interval),
         "levels": " → ".join(levels),
-        "first sweep after": after._replace(sub=f"after {before}" if before else ""),
-        "state": Shown(None, event.state, sub=one_line(details, TEXT)),
+        "first sweep after": Shown(found.position.get(event.after_sweep), after or ABSENT, sub=", ".join(details)),
+        "state": Shown(None, event.state, sub=one_line(why, TEXT)),
         "notes": "; ".join(one_line(note, TEXT) for note in notes),
     }
 
