@@ -23,7 +23,7 @@ TONES = {
 
 
 def figure_text(value: float | None, low: float | None, high: float | None, unit: str) -> str:
-    """`1.43× [1.40, 1.47]`; a fraction in per cent if its unit is %."""
+    """Return `1.43× [1.40, 1.47]`; a fraction in per cent if its unit is %."""
     if value is None:
         return ABSENT
     scale = 100 if unit == "%" else 1
@@ -38,7 +38,7 @@ def figure_text(value: float | None, low: float | None, high: float | None, unit
 
 
 def value_text(value: Any, unit: str = "") -> str:
-    """Any value of a claim, for a person."""
+    """Return any value of a claim as text for people."""
     if value is None or isinstance(value, Missing) or (isinstance(value, float) and math.isnan(value)):
         return ABSENT
     if isinstance(value, Figure):
@@ -91,7 +91,7 @@ def _judgement(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def natural(name: str) -> tuple:
-    """`P2` before `P10`."""
+    """Return a key by which `P2` sorts before `P10`."""
     letters = name.rstrip("0123456789")
     return letters, int(name[len(letters) :] or 0), name
 
@@ -136,7 +136,7 @@ def _experiment(record: Mapping[str, Any], pages: Mapping[str, str]) -> Shown:
 
 
 def pivot_table(pivot: Pivot, rows: Any) -> Table:
-    """One value for each combination, of a frame of rows. A row that is not `ok` shows its status."""
+    """Return one value for each combination of a frame of rows; a row that is not `ok` shows its status."""
     values = pivot.value(rows) if callable(pivot.value) else rows[pivot.value]
     lines: dict[tuple[str, ...], dict[str, list[str]]] = {}
     across: dict[str, None] = {}

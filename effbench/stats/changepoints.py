@@ -150,7 +150,7 @@ def find_exact(values: Sequence[Any]) -> Found:
     """
     if (alternation := _exact_alternation(values)) is not None:
         return Found(alternation=alternation)
-    # what does not last belongs to the level before it, at the very start to the one after
+    # a value that does not last belongs to the level before it, at the start to the one after
     lasting: list[tuple[Any, int]] = []
     recent = None
     for value, start, length in runs(values):
@@ -170,7 +170,7 @@ def runs(values: Sequence[Any]) -> list[tuple[Any, int, int]]:
 
 
 def _exact_alternation(values: Sequence[Any]) -> Alternation | None:
-    """Two values that make up nine tenths of the series, alternate, and both occur in a fair share of it."""
+    """Find two values that make up nine tenths of the series, alternate, and both occur in a fair share of it."""
     common = Counter(values).most_common(2)
     if len(common) < 2:
         return None
@@ -238,10 +238,10 @@ def _nearer(segments: list[Segment], index: int) -> int:
 
 
 def _line_gain(values: np.ndarray, scale: np.ndarray, one: Segment, two: Segment) -> float:
-    """By how much a straight line through both segments costs less than their two levels, in squared noise."""
+    """Return how much less a line through both segments costs than their two levels, in squared noise."""
     own, noise = values[one.start : two.end], scale[one.start : two.end]
     step = np.concatenate([np.full(one.end - one.start, one.mean), np.full(two.end - two.start, two.mean)])
-    # only what is no outlier of its level: a line has nothing to gain from those
+    # without outliers of a level: a line must not gain from those
     kept = np.abs(own - step) <= math.sqrt(BOUND) * noise
     x, y, w = np.arange(len(own))[kept], own[kept], 1 / noise[kept]
     if len(x) < 2 * PERSISTENCE:
@@ -251,10 +251,10 @@ def _line_gain(values: np.ndarray, scale: np.ndarray, one: Segment, two: Segment
 
 
 def _drift(values: np.ndarray, scale: np.ndarray, segment: Segment, floor: float, p_value: float) -> float | None:
-    """By how much (a logarithm) a segment slides from start to end, where that is shown and beyond the floor."""
+    """Return by how much (a logarithm) a segment slides from start to end, if significantly and beyond the floor."""
     y, noise = values[segment.start : segment.end], scale[segment.start : segment.end]
     half = len(y) // 2
-    # a line's halves are half of it apart: most series need no closer look
+    # the halves of a line are half of it apart, so most series need no closer look
     if len(y) < _DRIFTING or abs(np.median(y[half:]) - np.median(y[:half])) < floor / 4:
         return None
     five = np.lib.stride_tricks.sliding_window_view(np.pad(y, 2, mode="reflect"), 5)
@@ -295,7 +295,7 @@ def _recent(
 
 
 def _alternation(values: np.ndarray, floor: float) -> Alternation | None:
-    """Two levels, well apart, with a switch to and fro at least twice and a fair share of the values on each."""
+    """Find two levels, well apart, with SWITCHES between them and a fair share of the values on each."""
     ordered = np.sort(values)
     n = len(ordered)
     least = max(3, math.ceil(0.15 * n))

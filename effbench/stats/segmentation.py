@@ -32,7 +32,7 @@ _BATCH = 4_000_000
 
 
 def noise_of(values: np.ndarray, errors: np.ndarray | None) -> np.ndarray:
-    """Noise of each value: that of the series, or its own error where that is larger."""
+    """Return the noise of each value: that of the series, or its own error if that is larger."""
     noise = LEAST_NOISE
     if len(values) > 1:
         # the median |difference| of two normal values is 0.954 standard deviations
@@ -62,7 +62,7 @@ def fit_all(arrays: list[np.ndarray], scales: list[np.ndarray]) -> list[list[int
 
 
 def _levels(values: np.ndarray, noise: float) -> np.ndarray:
-    """Levels worth trying: running medians and means, a tenth of the noise apart. Shape (L,), sorted."""
+    """Return levels to try, sorted: running medians and means, a tenth of the noise apart. Shape (L,)."""
     # no segment that counts is shorter than three: its level is near the median of a window in it
     three = np.sort(np.stack([values[:-2], values[1:-1], values[2:]]), axis=0)
     tried = [three[1], three.mean(axis=0)]
@@ -74,7 +74,7 @@ def _levels(values: np.ndarray, noise: float) -> np.ndarray:
 
 
 def _fit(arrays: list[np.ndarray], scales: list[np.ndarray], levels: list[np.ndarray]) -> list[list[int]]:
-    """The least of (cost of the values + price of the changes) over all paths of levels, for several series at once."""
+    """Return where the cheapest path of levels (values + changes) changes level, for each of several series."""
     count, longest = len(arrays), max(map(len, arrays))
     grid = np.full((count, max(map(len, levels))), np.inf)  # (S, L); no value is near an infinite level
     data, weight = np.zeros((longest, count, 1)), np.zeros((longest, count, 1))
@@ -111,7 +111,7 @@ def _fit(arrays: list[np.ndarray], scales: list[np.ndarray], levels: list[np.nda
 
 @dataclass
 class Segment:
-    """Values `start` to `end` (exclusive); `kept` are those that are no outliers of it."""
+    """Values `start` to `end` (exclusive); `mean`, `n` and `squares` are of those that are no outliers."""
 
     start: int
     end: int

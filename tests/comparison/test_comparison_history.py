@@ -223,9 +223,6 @@ def test_new_and_dead():
     assert [(one.series.cell_key, one.before_sweep) for one in found.of("dead")] == [("dead", "s005")]
 
 
-# --- acknowledgements and exceptions ---
-
-
 def ack(sweep_id, metric="latency_ms", place=GPU, cell="c", id=7):
     return {"id": id, "cell_key": cell, "hardware": place, "metric": metric, "sweep_id": sweep_id, "reason": "known"}
 
@@ -241,7 +238,6 @@ def test_an_acknowledgement_holds_within_one_sweep():
         assert made.judge(acknowledged=[ack("s015", **other)]).events[0].acknowledged is None
     rows = [ack(sweep_id, id=number) for number, sweep_id in enumerate(("s016", "s015", "s014"))]
     assert made.judge(acknowledged=rows).events[0].acknowledgement == 1, "the nearest counts"
-    # by the sweeps of the series
     values = [*noisy(10), *[None] * 10, *noisy(10, 1.1, 1)]
     assert latencies(values).judge(acknowledged=[ack("s009")]).events[0].acknowledged == "known"
 

@@ -119,9 +119,10 @@ def write_lines(folder: PageFolder, past: History) -> str:
         for metric in (METRICS[name] for name in past.metrics)
     }
     sweeps = past.series.sweeps
-    # at first the newest and worst change is shown
+    # at first the newest and worst change is shown, without one the cell with most ok results
     changes = [event.series for event in past.changes if event.series.metric != STATUS]
-    first = next(iter(changes), SeriesId(*past.tracks[0][:2], past.metrics[0]))
+    longest = max(past.tracks, key=lambda track: sum(row.status == Status.OK for row in track.rows))
+    first = next(iter(changes), SeriesId(*longest[:2], past.metrics[0]))
     index = {
         "sweeps": [[one["id"], one["name"], one["label"], f"{one['started_at']:%Y-%m-%d %H:%M}"] for one in sweeps],
         "metrics": metrics | {STATUS: {"title": STATUS, "unit": "", "exact": True}},
@@ -136,7 +137,5 @@ def write_lines(folder: PageFolder, past: History) -> str:
     return folder.data("index", index)
 
 
-PAGE = Page(
-    "history", "History", 60, context, of_device_sweep=False,
-    scripts=(*GRIDS, "linked.js", *CHARTS, "history.js"),
-)  # fmt: skip
+SCRIPTS = (*GRIDS, "linked.js", *CHARTS, "history.js")
+PAGE = Page("history", "History", 60, context, of_device_sweep=False, scripts=SCRIPTS)
