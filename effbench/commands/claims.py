@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from effbench.commands import options
 from effbench.experiments.definition import Claim, Experiment, load_all, outline
-from effbench.report.claims import ABSENT, Entry, claims_table, entries
+from effbench.report.claims import claims_table, entries
 from effbench.store.store import Store
-from effbench.terminal import terminal
 
 HELP = "Published claims about CUDA graphs and torch.compile, each with its newest verdict on each machine."
+#: Columns of the terminal; Markdown has all.
+COLUMNS = ("claim", "statement", "verdict", "measured", "why", "machine")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,17 +39,15 @@ def run(args: argparse.Namespace) -> int:
         wanted = args.gpu.casefold()
         verdicts = [row for row in verdicts if wanted in (row["gpu_name"] or row["cpu_name"]).casefold()]
     found = entries(claims_of([*load_all(), *own]), verdicts)
-    if args.format == "json":
-        options.write(json.dumps([entry.record() for entry in found], indent=1, ensure_ascii=False), args)
-    elif args.format == "markdown" or args.out:
-        options.write(claims_table(found).render("markdown") + published(found), args)
-    else:
-        console = terminal()
-        console.print(claims_table(found).rich(lines=True))
-        machines = ", ".join(dict.fromkeys(entry.machine for entry in found if entry.machine)) or ABSENT
-        counts = Counter(entry.verdict for entry in found)
-        texts = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
-        console.print(f"{texts} · on {machines}", highlight=False)
+    table = claims_table(found)
+    if args.format != "table":
+        options.write(table.render(args.format), args)
+        return 0
+    with options.console(args) as console:
+        short = replace(table, columns=[column for column in table.columns if column.key in COLUMNS])
+        console.print(short.rich(lines=True))
+        counts = Counter(record["verdict"] for record in found)
+        console.print_line(", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()))
     return 0
 
 
@@ -56,7 +56,7 @@ def claims_of(experiments: Iterable[Experiment]) -> list[tuple[str, Claim]]:
     return [(experiment.name, claim) for experiment in experiments for claim in experiment.claims]
 
 
-def every_entry(store: Store) -> list[Entry]:
+def every_entry(store: Store) -> list[dict[str, Any]]:
     """Return the claims that ship, and those of other experiments that this database holds a verdict of."""
     claims, verdicts = claims_of(load_all()), store.verdicts()
     known = {(name, claim.id) for name, claim in claims}
@@ -64,9 +64,3 @@ def every_entry(store: Store) -> list[Entry]:
     text = "(a claim of an experiment of your own: its statement is in that experiment's file)"
     claims += [(name, Claim(claim, text)) for name, claim in others if (name, claim) not in known]
     return entries(claims, verdicts)
-
-
-def published(found: list[Entry]) -> str:
-    claims = {entry.claim.id: entry.claim for entry in found if entry.claim.published}.values()
-    lines = [f"- {claim.id}: {claim.published}\n" for claim in claims]
-    return "\nPublished figures, measured by others on other machines:\n\n" + "".join(lines) if lines else ""

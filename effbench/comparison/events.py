@@ -1,103 +1,186 @@
-"""What the history of cells consists of: changes, flapping and drifting series, new and dead cells."""
+"""What the history of cells consists of: series, events and `History`, which holds them all."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections import defaultdict, namedtuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
-from effbench.cell import digest
+from effbench.cell import Status, digest
+from effbench.comparison.limits import ExceptionRule
+from effbench.environments import hardware_of
+from effbench.comparison.verdicts import STATUS
+from effbench.labels import row_names
+from effbench.metrics import METRICS, Better
+from effbench.store.sides import Series
 
 
-@dataclass(frozen=True)
-class SeriesId:
-    """`place` is the hardware, and the interpreter or folder if these are compared within sweeps."""
+class SeriesId(NamedTuple):
+    """One metric of one cell at one place: the hardware, with the interpreter or folder if a sweep compared several."""
 
     cell_key: str
     place: str
     metric: str
 
 
+class Track(NamedTuple):
+    """The results of one cell at one place, one per sweep, oldest first, as named tuples of the columns of `result`."""
+
+    cell_key: str
+    place: str
+    rows: list[Any]
+
+
 @dataclass(frozen=True)
 class Event:
-    """Something that happened between the sweeps `before` and `after` (their ids), neighbours in the series.
+    """Something that happened to a series between two neighbouring sweeps (ids).
 
-    `kind`: `change`, `recent` (the newest one or two sweeps alone: not confirmed), `broken` or `fixed` (the status);
-    `flapping` (a series that alternates between the levels `old` and `new`; `after`: sweep of the newest of its
-    `switches`), `drifting` (it slides without a step by `ratio`), `new` (the cell is first in `after`) or `dead` (it
-    was last in `before`).
+    Changes have an `id`. Their `kind` is `change`, `recent` (only the newest one or two sweeps: not confirmed),
+    `broken` or `fixed` (the status). The others are `flapping` (it alternates between `old` and `new`, lastly in
+    `after_sweep`), `drifting` (it slides by `ratio` without a step), `new` (the cell is first in `after_sweep`) and
+    `dead` (it was last in `before_sweep`).
+
     `old`, `new`: levels in the metric's unit, or statuses. `ratio`: new ÷ old with its 95 % bounds, None if unknown.
-    `earliest`, `latest`: sweeps between which `after` lies with a confidence of 95 %; None if it is certain. `worse`:
-    None if the metric has no direction. `undone`: sweep from which the old level was back. `undoes`: id of the event
-    that this one takes back. `with_`: what else changed between the two sweeps. `reason`: of the status.
-    `acknowledged`: the reason given, None if nobody did; `acknowledgement`: its row.
+    `earliest_sweep`, `latest_sweep`: the first sweep after the change lies between these with 95 % confidence.
+    `undone_sweep`: from there on the old level was back. `undoes`: id of the change that this one takes back.
+    `coincides`: what else changed between the two sweeps. `reason`: that of the status. `acknowledged`: why the change
+    is accepted; `acknowledgement`: the key of that row.
     """
 
-    id: str
     kind: str
     series: SeriesId
-    before: str | None
-    after: str | None
-    position: int  # of `after` among all sweeps
+    before_sweep: str | None = None
+    after_sweep: str | None = None
+    id: str | None = None
     old: Any = None
     new: Any = None
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
-    p_value: float | None = None
     worse: bool | None = None
-    undone: str | None = None
+    earliest_sweep: str | None = None
+    latest_sweep: str | None = None
+    undone_sweep: str | None = None
     undoes: str | None = None
-    with_: tuple[str, ...] = ()
+    coincides: tuple[str, ...] = ()
     reason: str | None = None
     acknowledged: str | None = None
     acknowledgement: int | None = None
-    earliest: str | None = None
-    latest: str | None = None
     switches: int | None = None
 
     @property
+    def state(self) -> str:
+        """Return unconfirmed, undone, acknowledged, open (worse, and nobody accepted it) or holds; else nothing."""
+        if self.worse is None:
+            return ""
+        if self.kind == "recent":
+            return "unconfirmed"
+        if self.undone_sweep is not None:
+            return "undone"
+        if self.acknowledged is not None:
+            return "acknowledged"
+        return "open" if self.worse else "holds"
+
+    @property
     def alarms(self) -> bool:
-        """Worse, still so, and acknowledged by nobody."""
-        return bool(self.worse) and self.undone is None and self.acknowledged is None and self.kind != "recent"
+        return self.state == "open"
+
+    @property
+    def word(self) -> str:
+        """Return what a change did (slower, faster, more, less, broken, fixed), else the kind."""
+        if self.worse is None or self.series.metric == STATUS:
+            return self.kind
+        metric = METRICS[self.series.metric]
+        up = self.new > self.old
+        if metric.unit in ("ms", "s") or metric.name == "speedup":
+            return "slower" if up == (metric.better == Better.LOWER) else "faster"
+        return "more" if up else "less"
 
 
-@dataclass
 class History:
-    """`events`: changes, newest and worst first; `others`: those of kind flapping, drifting, new and dead. `states`: of
-    each series (steady, changed, flapping, drifting, short). `sweeps`: ids that have results, oldest first.
-    `left_out`: how many acknowledged events are omitted."""
+    """All cells of a database over its sweeps.
 
-    events: list[Event] = field(default_factory=list)
-    others: list[Event] = field(default_factory=list)
-    states: dict[SeriesId, str] = field(default_factory=dict)
-    sweeps: list[str] = field(default_factory=list)
-    left_out: int = 0
+    `series`: the results without re-runs; `whole`: with them. `sweeps`: rows by id, oldest first; `position`: their
+    places. `places`: environment id -> place; `hardware`: place -> hardware. `events`: changes, newest and worst first,
+    then the others. `states`: steady, changed, flapping, drifting or short (too short to judge). `left_out`: how many
+    acknowledged changes were removed from `events`.
+    """
 
-    def of(self, kind: str) -> list[Event]:
-        """Return the `others` of this kind."""
-        return [event for event in self.others if event.kind == kind]
+    def __init__(self, series: Series, metrics: Sequence[str]) -> None:
+        self.series, self.whole, self.metrics = series, series, metrics
+        self.sweeps = {sweep["id"]: sweep for sweep in series.sweeps}
+        self.position = {sweep_id: position for position, sweep_id in enumerate(self.sweeps)}
+        self.places = {key: place_of(environment) for key, environment in series.environments.items()}
+        self.hardware = {self.places[key]: hardware_of(row) for key, row in series.environments.items()}
+        self.tracks = self._tracks()
+        self.events: list[Event] = []
+        self.states: dict[SeriesId, str] = {}
+        self.left_out = 0
+        self.baselines: Sequence[Any] = ()
 
-    def since(self, position: int) -> History:
-        """Return what happened from the sweep at `position` on; drifting and dead cells stay."""
+    def _tracks(self) -> list[Track]:
+        """Of several similar environments in a sweep (two hosts) the `ok` result with most trials counts."""
+        best: dict[tuple[str, str, str], Any] = {}
+        row_type = namedtuple("Row", self.series.columns)
 
-        def is_kept(event: Event) -> bool:
-            return event.kind in ("drifting", "dead") or event.position >= position
+        def rank(row: Any) -> tuple:
+            return (row.status == Status.OK, row.trials, row.environment_id)
 
-        events, others = (list(filter(is_kept, events)) for events in (self.events, self.others))
-        return replace(self, events=events, others=others)
+        for row in map(row_type._make, self.series.rows):
+            key = (row.cell_key, self.places[row.environment_id], row.sweep_id)
+            if key not in best or rank(row) > rank(best[key]):
+                best[key] = row
+        rows: dict[tuple[str, str], list[Any]] = defaultdict(list)
+        for cell_key, place, sweep_id in sorted(best, key=lambda key: (key[:2], self.position[key[2]])):
+            rows[cell_key, place].append(best[cell_key, place, sweep_id])
+        return [Track(*key, own) for key, own in rows.items()]
 
-    def short_ids(self) -> dict[str, str]:
-        """Return id -> its shortest start of 6 digits or more that no other event has."""
-        ids = {event.id for event in self.events}
-        return {
-            one: next(
-                (one[:n] for n in range(6, len(one)) if sum(other.startswith(one[:n]) for other in ids) == 1),
-                one,
-            )
-            for one in ids
-        }
+    @property
+    def changes(self) -> list[Event]:
+        return [event for event in self.events if event.id is not None]
+
+    def of(self, *kinds: str) -> list[Event]:
+        return [event for event in self.events if event.kind in kinds]
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """Cell key -> a name that tells the cell from all others."""
+        return dict(zip(self.series.cells, row_names(list(self.series.cells.values())), strict=True))
+
+    @cached_property
+    def sweeps_of_environment(self) -> dict[str, list[str]]:
+        """Environment id -> ids of the sweeps, also re-runs, with a result in it, oldest first."""
+        order = {sweep["id"]: place for place, sweep in enumerate(self.whole.sweeps)}
+        found: dict[str, list[str]] = defaultdict(list)
+        for sweep_id, environment_id in sorted({one[:2] for one in self.whole.measured}, key=lambda one: order[one[0]]):
+            found[environment_id].append(sweep_id)
+        return found
+
+    @cached_property
+    def _digits(self) -> int:
+        """How many digits of the ids tell all changes apart: 6 or more."""
+        ids = {event.id for event in self.changes}
+        return next(n for n in range(6, 17) if len({one[:n] for one in ids}) == len(ids))
+
+    def short_id(self, event_id: str) -> str:
+        return event_id[: self._digits]
+
+    def is_matched(self, event: Event, rule: ExceptionRule) -> bool:
+        """Return whether an exception is about the metric and the cell of an event."""
+        cell = {**self.series.cells[event.series.cell_key], "hardware": self.hardware[event.series.place]}
+        return rule.is_of(event.series.metric) and rule.fits(cell)
+
+
+def place_of(environment: Mapping[str, Any]) -> str:
+    """Return the hardware; with the interpreter or folder, if the environment is one of several in a sweep."""
+    flags = environment["flags"] or {}
+    compared = [f"{name} {flags[name]}" for name in ("interpreter", "folder") if flags.get(name)]
+    hardware = hardware_of(environment)
+    return f"{hardware} ({', '.join(compared)})" if compared else hardware
 
 
 def event_id(series: SeriesId, sweep_id: str) -> str:
-    """Return the name of a change: 16 hex digits, of which any unique start will do."""
+    """Return the id of a change: 16 hex digits."""
     return digest([series.cell_key, series.place, series.metric, sweep_id])[:16]

@@ -1,60 +1,29 @@
-"""Published claims with what measuring said of them, and the tables of experiments, as text."""
+"""Published claims with their measured verdicts, and the tables of experiments."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from effbench.experiments.definition import Claim, Pivot
 from effbench.experiments.figures import Figure, Missing, Truth
+from effbench.labels import ABSENT
 from effbench.metrics import significant
+from effbench.stats.intervals import is_number
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.secrets import masked
 from effbench.table import Column, Shown, Table
 
-ABSENT = "—"
 #: Verdict -> tone of the table.
 TONES = {
-    ClaimVerdict.CONFIRMED: "good", ClaimVerdict.REFUTED: "bad", ClaimVerdict.DEPENDS: "status",
-    ClaimVerdict.UNDECIDED: "status", ClaimVerdict.NOT_MEASURABLE: "unsure", ClaimVerdict.NOT_MEASURED: "unsure",
+    ClaimVerdict.CONFIRMED: "good", ClaimVerdict.REFUTED: "status", ClaimVerdict.DEPENDS: "",
+    ClaimVerdict.UNDECIDED: "", ClaimVerdict.NOT_MEASURABLE: "unsure", ClaimVerdict.NOT_MEASURED: "unsure",
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A claim with its newest judgement on one machine (None: `not measured yet`)."""
-
-    claim: Claim
-    experiment: str
-    verdict: str
-    measured: Mapping[str, Any]
-    reason: str
-    machine: str | None = None
-    judged_at: str | None = None
-
-    @property
-    def figure(self) -> str:
-        found = self.measured
-        return figure_text(found.get("value"), found.get("low"), found.get("high"), found.get("unit") or "")
-
-    def record(self) -> dict[str, Any]:
-        return {
-            "claim": self.claim.id,
-            "statement": self.claim.text,
-            "experiment": self.experiment,
-            "verdict": self.verdict,
-            "reason": self.reason,
-            "machine": self.machine,
-            "judged_at": self.judged_at,
-            "measured": dict(self.measured),
-            "published": self.claim.published,
-        }
-
-
 def figure_text(value: float | None, low: float | None, high: float | None, unit: str) -> str:
-    """`1.43× [1.40, 1.47]`; a fraction in per cent if its unit is %."""
+    """Return `1.43× [1.40, 1.47]`; a fraction in per cent if its unit is %."""
     if value is None:
         return ABSENT
     scale = 100 if unit == "%" else 1
@@ -69,7 +38,7 @@ def figure_text(value: float | None, low: float | None, high: float | None, unit
 
 
 def value_text(value: Any, unit: str = "") -> str:
-    """Any value of a claim, for a person."""
+    """Return any value of a claim as text for people."""
     if value is None or isinstance(value, Missing) or (isinstance(value, float) and math.isnan(value)):
         return ABSENT
     if isinstance(value, Figure):
@@ -86,53 +55,88 @@ def value_text(value: Any, unit: str = "") -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def entries(claims: Sequence[tuple[str, Claim]], verdicts: Sequence[Mapping[str, Any]]) -> list[Entry]:
-    """A line for each claim and machine; `claims`: with the experiment that judges each. Ids in their natural order."""
-    judged: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for row in verdicts:
-        judged.setdefault((row["experiment"], row["claim"]), []).append(row)
+def entries(claims: Sequence[tuple[str, Claim]], verdicts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a record for each claim and machine, with the newest verdict; `machine` is None without a verdict.
+
+    `claims`: name of the experiment and claim; `verdicts`: as `Store.verdicts` returns them. Ids are in natural order.
+    """
     found = []
     for experiment, claim in sorted(claims, key=lambda pair: natural(pair[1].id)):
-        rows = judged.get((experiment, claim.id), ())
-        for row in rows:
-            machine = f"{row['gpu_name'] or row['cpu_name']}, torch {row['torch_version']}"
-            measured = row["measured"] or {}
-            words = masked(measured.get("overrides") or ())  # another batch size or protocol is another question
-            reason = (row["reason"] or "") + (f"; asked with {' '.join(words)}" if words else "")
-            at = row["judged_at"].isoformat(timespec="seconds")
-            found.append(Entry(claim, experiment, row["verdict"], row["measured"], reason, machine, at))
-        if not rows:
-            verdict = ClaimVerdict.NOT_MEASURABLE if claim.not_measurable else ClaimVerdict.NOT_MEASURED
-            reason = claim.not_measurable or f"effbench reproduce {experiment}"
-            found.append(Entry(claim, experiment, str(verdict), {}, reason))
+        record = {
+            "claim": claim.id,
+            "statement": claim.text,
+            "experiment": experiment,
+            "verdict": str(ClaimVerdict.NOT_MEASURABLE if claim.not_measurable else ClaimVerdict.NOT_MEASURED),
+            "reason": claim.not_measurable or f"effbench reproduce {experiment}",
+            "machine": None,
+            "judged_at": None,
+            "measured": {},
+            "published": claim.published,
+        }
+        judged = [row for row in verdicts if (row["experiment"], row["claim"]) == (experiment, claim.id)]
+        found += [record | _judgement(row) for row in judged] or [record]
     return found
 
 
+def _judgement(row: Mapping[str, Any]) -> dict[str, Any]:
+    measured = dict(row["measured"] or {})
+    words = masked(measured.get("overrides") or ())  # another batch size or protocol is another question
+    return {
+        "verdict": row["verdict"],
+        "reason": (row["reason"] or "") + (f"; asked with {' '.join(words)}" if words else ""),
+        "machine": f"{row['gpu_name'] or row['cpu_name']}, torch {row['torch_version']}",
+        "judged_at": row["judged_at"].isoformat(timespec="seconds"),
+        "measured": measured,
+    }
+
+
 def natural(name: str) -> tuple:
-    """`P2` before `P10`."""
+    """Return a key by which `P2` sorts before `P10`."""
     letters = name.rstrip("0123456789")
     return letters, int(name[len(letters) :] or 0), name
 
 
-def claims_table(found: Sequence[Entry]) -> Table:
-    columns = [Column(key) for key in ("claim", "statement", "verdict", "measured", "why")]
-    columns.append(Column("on", optional=True))
-    rows = [
-        {
-            "claim": entry.claim.id,
-            "statement": entry.claim.text,
-            "verdict": Shown(entry.verdict, entry.verdict, TONES.get(entry.verdict, "")),  # one of a later effbench
-            "measured": entry.figure,
-            "why": entry.reason,
-            "on": entry.machine or "",
-        }
-        for entry in found
+def claims_table(found: Sequence[Mapping[str, Any]], pages: Mapping[str, str] | None = None) -> Table:
+    """Return a row for each record of `entries`. `pages`: sweep id -> the page of a site that shows it."""
+    columns = [
+        Column("claim", help="its id, in docs/claims.md and the experiment"),
+        Column("statement", wide=True),
+        Column("verdict", filter=True),
+        Column("measured", numeric=True, help="the figure that the verdict rests on, with its 95 % interval"),
+        Column("published", wide=True, help="measured by others on their machines, not by effbench"),
+        Column("why", wide=True),
+        Column("experiment", filter=True),
+        Column("machine", filter=True, optional=True),
     ]
-    return Table(columns, rows, [entry.record() for entry in found], group="claim")
+    rows = []
+    for record in found:
+        verdict, measured, judged_at = record["verdict"], record["measured"], record["judged_at"]
+        value = measured.get("value")
+        text = figure_text(value, measured.get("low"), measured.get("high"), measured.get("unit") or "")
+        when = f"judged {judged_at[:16].replace('T', ' ')} UTC" if judged_at else ""
+        rows.append({
+            "claim": record["claim"],
+            "statement": record["statement"],
+            "verdict": Shown(verdict, verdict, TONES.get(verdict, "")),  # a later effbench may know other verdicts
+            "measured": Shown(value if is_number(value) else None, text),
+            "published": record["published"] or "",
+            "why": record["reason"],
+            "experiment": _experiment(record, pages or {}),
+            "machine": Shown(None, record["machine"] or "", sub=when),
+        })  # fmt: skip
+    return Table(columns, rows, found, group="claim", caption="Claims with their verdicts")
+
+
+def _experiment(record: Mapping[str, Any], pages: Mapping[str, str]) -> Shown:
+    """The experiment, with a link to a sweep that the verdict rests on if this site shows it."""
+    sweeps = [str(one) for one in record["measured"].get("sweeps") or ()]
+    here = next((one for one in sweeps if one in pages), None)
+    sub = f"sweep {here or sweeps[-1]}" if sweeps else ""
+    return Shown(None, record["experiment"], sub=sub, link=pages.get(here, ""))
 
 
 def pivot_table(pivot: Pivot, rows: Any) -> Table:
-    """One value for each combination, of a frame of rows. A row that is not `ok` shows its status."""
+    """Return one value for each combination of a frame of rows; a row that is not `ok` shows its status."""
     values = pivot.value(rows) if callable(pivot.value) else rows[pivot.value]
     lines: dict[tuple[str, ...], dict[str, list[str]]] = {}
     across: dict[str, None] = {}

@@ -17,7 +17,7 @@ import pandas as pd
 
 from effbench.cell import digest
 from effbench.comparison.compare import compare_sweeps
-from effbench.comparison.history import DEFAULT_METRICS, columns_of, history
+from effbench.comparison.events import History
 from effbench.comparison.limits import read as read_limits
 from effbench.config import DEFAULT_DB
 from effbench.environments import COLUMNS, TELLING, hardware_of
@@ -25,8 +25,7 @@ from effbench.errors import EffbenchError
 from effbench.labels import LabelledRow, label_rows, mode_order
 from effbench.launcher.overrides import quoted
 from effbench.metrics import INTERVALS, METRICS
-from effbench.report.claims import Entry
-from effbench.report.history_table import HistoryData, table_of
+from effbench.report.history_table import read as read_history
 from effbench.report.tables import rows_of
 from effbench.store.connect import artifact_home
 from effbench.store.secrets import masked_url
@@ -137,8 +136,8 @@ class ReportData:
     device_sweeps: Sequence[DeviceSweep]
     sweeps: Sequence[Mapping[str, Any]] = ()
     environments: Sequence[Mapping[str, Any]] = ()
-    claims: Sequence[Entry] = ()
-    history: HistoryData | None = None
+    claims: Sequence[Mapping[str, Any]] = ()
+    history: History | None = None
     calibrations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     db_override: str = ""
 
@@ -180,7 +179,7 @@ def read(store: Store, database: str, references: Sequence[str] = (), *, whole: 
     infos = store.sweeps()
     found = ReportData(database, chosen(store, infos, database, references))
     if whole:
-        found.history = read_history(store)
+        found.history = read_history(store, everything=True, exceptions=read_limits().exceptions)
         found.sweeps = [dataclasses.asdict(info) for info in infos]
         found.environments = store.environments()
         known = {row["id"]: store.calibration(row["id"]) for row in found.environments}
@@ -260,14 +259,6 @@ def unmeasured(
         for key, place in places.items()
         if (cell["key"], key) not in measured
     ]
-
-
-def read_history(store: Store) -> HistoryData:
-    """Return all series, judged as `effbench history --all` does."""
-    whole = store.series(columns_of(DEFAULT_METRICS))
-    series = whole.without_reruns()
-    found = history(series, DEFAULT_METRICS, store.acknowledgements(), read_limits().exceptions)
-    return HistoryData(table_of(found, series), series, DEFAULT_METRICS, store.baselines(), whole)
 
 
 def cells_of_sweeps(series: Series) -> dict[str, set[tuple[str, str]]]:

@@ -1,12 +1,9 @@
 """The Potts model with a bounded loss: levels of a series, by dynamic programming. Pure numpy, no randomness.
 
-A level for each value, a price for each change of level, and the least total. What a value costs is its squared
-distance from its level in units of noise, but never more than a bound (the biweight loss of Fearnhead and Rigaill,
-"Changepoint Detection in the Presence of Outliers", 2019): with the bound below the price, one odd value can never pay
-for a change, and three that agree can. Levels are those of a grid, so that the least totals at one value follow from
-those at the value before.
-
-Legend: S series, N values of the longest one, L levels.
+Each value gets a level, a change of level has a price, and the total is minimal. A value costs its squared distance
+from its level in units of noise, but at most a bound below the price (the biweight loss of Fearnhead and Rigaill,
+"Changepoint Detection in the Presence of Outliers", 2019): one odd value never pays for a change, three that agree do.
+Levels are those of a grid. Shapes: S series, N values of the longest one, L levels.
 """
 
 from __future__ import annotations
@@ -22,22 +19,20 @@ from effbench.stats.intervals import LogEstimate
 
 #: Price of a change, in squared noise: the square of the normal quantile of p = 1e-5.
 PRICE = 19.5
-#: Most that one value can cost. Two thirds to one of the price: two values beside each other bear it, three do not.
+#: Most that one value can cost: two neighbouring values bear the price, three do not.
 BOUND = 0.75 * PRICE
-#: Noise below this is not believed (0.05 %): figures have a resolution, and a constant series is no proof of none.
+#: Noise below this (0.05 %) is not believed: figures have a resolution, and a constant series proves no zero noise.
 LEAST_NOISE = 5e-4
 #: Fewer values than this have no levels: three before a change, three after.
 SHORTEST = 6
-#: Levels are tried this far apart, in units of noise: the fit is off by a hundredth of the price at most.
-_STEP = 0.1
-#: Most levels of one series.
-_LEVELS = 600
+#: Distance of the levels in units of noise (the fit is off by a hundredth of the price at most), and most of a series.
+_STEP, _LEVELS = 0.1, 600
 #: Levels × values of the series that are fitted together: their paths are in memory at once, a byte each.
 _BATCH = 4_000_000
 
 
 def noise_of(values: np.ndarray, errors: np.ndarray | None) -> np.ndarray:
-    """Noise of each value: that of the series, or its own error where that is larger."""
+    """Return the noise of each value: that of the series, or its own error if that is larger."""
     noise = LEAST_NOISE
     if len(values) > 1:
         # the median |difference| of two normal values is 0.954 standard deviations
@@ -47,22 +42,19 @@ def noise_of(values: np.ndarray, errors: np.ndarray | None) -> np.ndarray:
 
 
 def fit_all(arrays: list[np.ndarray], scales: list[np.ndarray]) -> list[list[int]]:
-    """Where the fit changes level, for each series; those of like length together."""
+    """Return where the fit changes level, for each series. Those of like length are fitted together."""
     splits: list[list[int]] = [[] for _ in arrays]
-    levels = {}
-    for index, (values, scale) in enumerate(zip(arrays, scales, strict=True)):
-        if len(values) >= SHORTEST:
-            candidates = _levels(values, float(scale.min()))
-            if len(candidates) > 1:
-                levels[index] = candidates
-    order = sorted(levels, key=lambda index: (len(arrays[index]), len(levels[index])))
-    while order:
-        longest, widest, batch = 0, 0, []
-        while order:
-            longest, widest = max(longest, len(arrays[order[0]])), max(widest, len(levels[order[0]]))
-            if batch and (len(batch) + 1) * longest * widest > _BATCH:
-                break
-            batch.append(order.pop(0))
+    levels = {
+        index: _levels(values, float(scale.min()))
+        for index, (values, scale) in enumerate(zip(arrays, scales, strict=True))
+        if len(values) >= SHORTEST
+    }
+    batches: list[list[int]] = [[]]
+    for index in sorted(levels, key=lambda index: len(arrays[index])):
+        if (len(batches[-1]) + 1) * len(arrays[index]) * _LEVELS > _BATCH:
+            batches.append([])
+        batches[-1].append(index)
+    for batch in filter(None, batches):
         found = _fit([arrays[i] for i in batch], [scales[i] for i in batch], [levels[i] for i in batch])
         for index, split in zip(batch, found, strict=True):
             splits[index] = split
@@ -70,7 +62,7 @@ def fit_all(arrays: list[np.ndarray], scales: list[np.ndarray]) -> list[list[int
 
 
 def _levels(values: np.ndarray, noise: float) -> np.ndarray:
-    """Levels worth trying: running medians and means, a tenth of the noise apart. Shape (L,), sorted."""
+    """Return levels to try, sorted: running medians and means, a tenth of the noise apart. Shape (L,)."""
     # no segment that counts is shorter than three: its level is near the median of a window in it
     three = np.sort(np.stack([values[:-2], values[1:-1], values[2:]]), axis=0)
     tried = [three[1], three.mean(axis=0)]
@@ -82,7 +74,7 @@ def _levels(values: np.ndarray, noise: float) -> np.ndarray:
 
 
 def _fit(arrays: list[np.ndarray], scales: list[np.ndarray], levels: list[np.ndarray]) -> list[list[int]]:
-    """The least of (cost of the values + price of the changes) over all paths of levels, for several series at once."""
+    """Return where the cheapest path of levels (values + changes) changes level, for each of several series."""
     count, longest = len(arrays), max(map(len, arrays))
     grid = np.full((count, max(map(len, levels))), np.inf)  # (S, L); no value is near an infinite level
     data, weight = np.zeros((longest, count, 1)), np.zeros((longest, count, 1))
@@ -119,7 +111,7 @@ def _fit(arrays: list[np.ndarray], scales: list[np.ndarray], levels: list[np.nda
 
 @dataclass
 class Segment:
-    """Values `start` to `end` (exclusive); `kept` are those that are no outliers of it."""
+    """Values `start` to `end` (exclusive); `mean`, `n` and `squares` are of those that are no outliers."""
 
     start: int
     end: int
@@ -128,14 +120,12 @@ class Segment:
     squares: float  # of the distances of the kept values from their mean
 
     def log_mean(self) -> LogEstimate:
-        return LogEstimate(
-            self.mean, math.sqrt(self.squares / (self.n - 1) / self.n) if self.n > 1 else None, self.n - 1
-        )
+        error = math.sqrt(self.squares / (self.n - 1) / self.n) if self.n > 1 else None
+        return LogEstimate(self.mean, error, self.n - 1)
 
 
 def segments_of(values: np.ndarray, scale: np.ndarray, splits: Sequence[int]) -> list[Segment]:
-    bounds = [0, *splits, len(values)]
-    return [segment_of(values, scale, start, end) for start, end in pairwise(bounds)]
+    return [segment_of(values, scale, start, end) for start, end in pairwise([0, *splits, len(values)])]
 
 
 def segment_of(values: np.ndarray, scale: np.ndarray, start: int, end: int) -> Segment:
@@ -146,9 +136,9 @@ def segment_of(values: np.ndarray, scale: np.ndarray, start: int, end: int) -> S
 
 
 def spread_of(segments: list[Segment], scale: np.ndarray) -> tuple[float, int]:
-    """Standard deviation of a value about its level, over all segments, and its degrees of freedom.
+    """Return the standard deviation of a value about its level, over all segments, and its degrees of freedom.
 
-    Never below what the values are known to be uncertain by: few that agree by chance prove no precision.
+    It is never below the known uncertainty of the values: a few that agree by chance prove no precision.
     """
     df = sum(segment.n - 1 for segment in segments)
     own = math.sqrt(sum(segment.squares for segment in segments) / df) if df else 0.0
@@ -156,12 +146,13 @@ def spread_of(segments: list[Segment], scale: np.ndarray) -> tuple[float, int]:
     return max(own, known), max(df, 1)
 
 
-def likeness_of(values: np.ndarray, segments: list[Segment], spread: float) -> float:
-    """By how much neighbours that are alike widen the error of a mean: the square root of (1 + r) ÷ (1 - r).
+def correlated_spread_of(values: np.ndarray, scale: np.ndarray, segments: list[Segment]) -> tuple[float, int]:
+    """Return `spread_of`, widened by the square root of (1 + r) ÷ (1 - r) if neighbours are alike.
 
-    r is the correlation of what is left of a value and of the next one when their level is taken away. It is 1 where r
-    is no more than chance gives: a machine that is a little slower for some sweeps shows here.
+    r is the correlation of neighbours' distances from their level, if it is more than chance gives: a machine that is a
+    little slower for some sweeps.
     """
+    spread, df = spread_of(segments, scale)
     products = squares = 0.0
     bound = math.sqrt(BOUND) * spread
     for segment in segments:
@@ -169,6 +160,6 @@ def likeness_of(values: np.ndarray, segments: list[Segment], spread: float) -> f
         products += float((left[1:] * left[:-1]).sum())
         squares += float((left * left).sum())
     if squares == 0.0 or products / squares * math.sqrt(len(values)) < 1.0:
-        return 1.0
+        return spread, df
     r = min(products / squares, 0.9)
-    return math.sqrt((1 + r) / (1 - r))
+    return spread * math.sqrt((1 + r) / (1 - r)), df

@@ -3,295 +3,133 @@
 from __future__ import annotations
 
 import csv
-import datetime as dt
 import io
 import json
-import math
 import shutil
-import sqlite3
-from contextlib import closing
+from pathlib import Path
 
-import numpy as np
 import pytest
-import sqlalchemy as sa
-from whole_sweeps import begun
+from made_sweeps import a_cell, copied, environment, spread
 
-from effbench import cli
-from effbench.cell import Cell, Environment, Status, Trial
+from effbench.cell import Status
+from effbench.report.data import read as read_report
 from effbench.store import Store
-from effbench.store.schema import SWEEP
 
-OLD = Environment(None, None, None, None, "2.11.0", None, "3.12", "Xeon", "Linux")
-NEW = Environment(None, None, None, None, "2.13.0", None, "3.12", "Xeon", "Linux")
-SWEEPS = 16
-
-
-def cell(mode, model="net"):
-    model = {"name": model, "module": {"_target_": "a.Net"}, "inputs": []}
-    return Cell(model, 8, {"name": mode, "_target_": f"m.{mode}"}, "float32", "inference", "cpu")
-
-
-SLOWER, STEADY, BREAKS = cell("default"), cell("eager"), cell("fancy", model="other")
-
-
-def add_sweep(store, number, trials, environment, cells=(SLOWER, STEADY, BREAKS), host="node"):
-    """One sweep a day, labelled by its number; `trials` makes those of a cell."""
-    sweep = begun(store, cells, name=None, label=f"v{number}", host={"hostname": host}, rounds=3)
-    store.add_environment(environment, {})
-    for one in cells:
-        for trial in trials(one):
-            store.record(sweep, environment.id, trial)
-    store.finish_sweep(sweep, "completed")
-    with store._writing() as connection:
-        started = dt.datetime(2026, 3, 1, tzinfo=dt.UTC) + dt.timedelta(days=number)
-        connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep).values(started_at=started))
-    return sweep
-
-
-def fill(path, sweeps=SWEEPS, slower_from=8, broken_from=12):
-    random = np.random.default_rng(0)
-    with Store.open(path, mode="write") as store:
-        for number in range(sweeps):
-
-            def trials(one, number=number):
-                if one is BREAKS and number >= broken_from:
-                    return [Trial(one.key, 0, Status.ERROR, "it does not compile any more")]
-                factor = 1.1 if one is SLOWER and number >= slower_from else 1.0
-                sweep = random.normal(0, 0.003)
-                return [
-                    Trial(one.key, n, Status.OK, latency_ms=factor * math.exp(sweep + random.normal(0, 0.003)),
-                          graph_breaks=2 if one is SLOWER and number >= 4 else 0)
-                    for n in range(3)
-                ]  # fmt: skip
-
-            add_sweep(store, number, trials, NEW if number >= slower_from else OLD)
-    return str(path)
+OLD = environment(torch_version="2.11.0")
+SLOWER, STEADY, BREAKS = a_cell("default", "net"), a_cell("eager", "net"), a_cell("fancy", "other")
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory):
-    return fill(tmp_path_factory.mktemp("history") / "h.db")
+def filled(empty_db, tmp_path_factory):
+    """16 sweeps: from v4 on one cell has graph breaks, from v8 on it is slower, from v12 on another one fails."""
+    made = copied(empty_db, tmp_path_factory.mktemp("history") / "h.db")
+    for number in range(16):
+        slower = spread(1.1 if number >= 8 else 1.0, 0.003, seed=number)
+        failed = {"status": Status.ERROR, "reason": "it does not compile any more"} if number >= 12 else {}
+        cells = {
+            SLOWER: {"latency_ms": slower, "graph_breaks": 2 if number >= 4 else 0},
+            STEADY: {"latency_ms": spread(1.0, 0.003, seed=100 + number)},
+            BREAKS: failed,
+        }
+        made.sweep(cells, env=None if number >= 8 else OLD, label=f"v{number}")
+    return made.path
 
 
 @pytest.fixture
-def db(filled, tmp_path):
-    """A copy that a test may write to."""
-    path = tmp_path / "h.db"
-    shutil.copy(filled, path)
-    return str(path)
+def db(filled, made):
+    shutil.copy(filled, made.path)
+    return made
 
 
 @pytest.fixture
-def history(db, capsys):
-    def run(*words, code=0, db=db):
-        assert cli.run(["history", *words, "--db", db]) == code
-        done = capsys.readouterr()
+def history(effbench):
+    def call(*words, code=0):
+        done = effbench("history", *words)
+        assert done.code == code, done.err
         return done.out if code == 0 else done.err
 
-    return run
+    return call
 
 
 @pytest.fixture
 def read(history):
-    return lambda *words, **more: json.loads(history("--format", "json", *words, **more))
+    return lambda *words: json.loads(history(*words, "--format", "json"))
 
 
-class TestShown:
-    def test_what_changed_and_with_what(self, read):
-        broken, slower, breaks = read()["changes"]
-        assert (slower["word"], slower["metric"], slower["before_label"], slower["after_label"]) == (
-            "slower", "latency_ms", "v7", "v8",
-        )  # fmt: skip
-        assert slower["alarms"] and slower["low"] < 1.1 < slower["high"]
-        assert slower["coincides"] == ["torch 2.11.0 -> 2.13.0"]
-        assert slower["before_started_at"].startswith("2026-03-08")
-        assert (breaks["metric"], breaks["old"], breaks["new"], breaks["after_label"]) == ("graph_breaks", 0, 2, "v4")
-        assert (broken["kind"], broken["after_label"]) == ("broken", "v12")
-        assert broken["reason"] == "it does not compile any more" and broken["cell"].startswith("other bs=8 fancy")
-
-    def test_formats(self, history, tmp_path):
-        out = history()
-        line = next(line for line in out.splitlines() if "latency_ms" in line)
-        assert "! slower 1.1" in line and "coincides with torch 2.11.0 -> 2.13.0" in line
-        assert "3 changes (3 unacknowledged and worse" in out and "\x1b" not in out
-        rows = list(csv.DictReader(io.StringIO(history("--format", "csv"))))
-        assert [row["word"] for row in rows] == ["broken", "slower", "more"]
-        assert float(rows[1]["ratio"]) == pytest.approx(1.1, rel=0.01)
-        assert "! slower" in history("--format", "markdown")
-        assert history("--out", str(tmp_path / "x" / "h.txt")) == ""
-        assert "slower" in (tmp_path / "x" / "h.txt").read_text()
-
-    def test_which_metrics_and_cells(self, read):
-        for words, metrics in (
-            (("--metric", "latency_ms", "--metric", "speedup"), ["status", "latency_ms", "speedup"]),
-            (("--metric", "speedup", "--model", "net"), ["speedup"]),
-            (("--model", "net"), ["latency_ms", "graph_breaks"]),
-            (("--mode", "fancy"), ["status"]),
-            (("--mode", "eager"), []),
-        ):
-            assert [one["metric"] for one in read(*words)["changes"]] == metrics, words
-
-    def test_since(self, read, db):
-        with Store.open(db) as store:
-            sweep = next(sweep.id for sweep in store.sweeps() if sweep.label == "v8")
-        for since, count in (("v0", 3), ("v8", 2), (sweep, 2), ("v9", 1), ("last", 0), ("2026-03-09", 2),
-                             ("2026-03-10T00:00", 1), ("2030-01-01", 0)):  # fmt: skip
-            found = read("--since", since)
-            assert len(found["changes"]) == count
-            assert found["summary"].startswith(f"{count} change{'s' * (count != 1)} since {since} (")
-        assert " since " not in read()["summary"].split(" too short")[0]
+def latencies(events):
+    return [(one["kind"], one["after_label"]) for one in events if one["metric"] == "latency_ms"]
 
 
-def test_two_machines_with_the_same_hardware(tmp_path, history, read):
-    db = str(tmp_path / "two.db")
-    with Store.open(db, mode="write") as store:
-        for number in range(24):
-            host = "b" if number > 11 and number % 2 else "a"
-            value = (1.1 if host == "b" else 1.0) * (1 + 0.001 * (number % 3))
-            add_sweep(
-                store, number, lambda one, v=value: [Trial(one.key, 0, Status.OK, latency_ms=v)], OLD, [STEADY],
-                host=host,
-            )  # fmt: skip
-    (flapping,) = [one for one in read(db=db)["flapping"] if one["metric"] == "latency_ms"]
-    assert flapping["coincides"] == ["host a | b"]
-    assert "; goes with host a | b" in history(db=db)
-    for host, sweeps in (("a", 18), ("b", 6)):
-        found = read("--host", host, db=db)
-        assert (found["flapping"], found["changes"], found["recent"]) == ([], [], [])
-        assert f"over {sweeps} sweeps" in history("--host", host, db=db)
-    assert "over 24 sweeps" in history("--host", "a", "--host", "b", db=db)
-    assert "no sweep of host c; there are a, b" in history("--host", "c", code=2, db=db)
+def test_what_changed_and_with_what(db, read):
+    broken, slower, breaks = read()["changes"]
+    assert (slower["word"], slower["metric"], slower["after_label"]) == ("slower", "latency_ms", "v8")
+    assert slower["before_label"] == "v7" and slower["alarms"] and slower["low"] < 1.1 < slower["high"]
+    assert slower["coincides"] == ["torch 2.11.0 -> 2.13.0"]
+    assert (breaks["metric"], breaks["old"], breaks["new"], breaks["after_label"]) == ("graph_breaks", 0, 2, "v4")
+    assert (broken["kind"], broken["after_label"]) == ("broken", "v12")
+    assert broken["reason"] == "it does not compile any more" and broken["cell"].startswith("other bs=8 fancy")
 
 
-class TestAcknowledge:
-    def ids(self, read, *words):
-        return {one["word"]: one["id"] for one in read(*words)["changes"]}
-
-    def test_alarms_once_and_is_taken_back(self, history, read):
-        ids = self.ids(read)
-        assert history("ack", ids["slower"], "--reason", "first").startswith(f"acknowledged {ids['slower']}: slower")
-        history("ack", ids["slower"], "--reason", "more checks")  # another reason
-        assert self.ids(read) == {word: ids[word] for word in ("broken", "more")}
-        assert "1 acknowledged and omitted" in history()
-        shown = next(one for one in read("--all")["changes"] if one["word"] == "slower")
-        assert (shown["acknowledged"], shown["alarms"], shown["id"]) == ("more checks", False, ids["slower"])
-        listed = history("acks")
-        assert listed.count(ids["slower"]) == 1 and "more checks" in listed and "first sweep" in listed
-        history("ack", ids["broken"], "--reason", "known")
-        assert history("ack", "--rm", ids["slower"]).startswith(f"taken back {ids['slower']}")
-        assert self.ids(read) == {word: ids[word] for word in ("slower", "more")}
-        assert "no acknowledgement starts with" in history("ack", "--rm", ids["slower"], code=2)
-
-    def test_cells_patterns_and_sweeps(self, history, read, db):
-        with Store.open(db) as store:
-            sweep = next(sweep.id for sweep in store.sweeps() if sweep.label == "v8")
-        for words, left in (
-            ((SLOWER.key[:10], "--metric", "graph_breaks"), {"broken", "slower"}),
-            ((SLOWER.key,), {"broken"}),
-            ((SLOWER.key, "--sweep", sweep), {"broken", "more"}),
-            (("model=net",), {"broken"}),
-            (("model=n*", "metric=latency*"), {"broken", "more"}),
-            (("mode=fancy",), {"slower", "more"}),
-        ):
-            history("ack", *words, "--reason", "known")
-            assert set(self.ids(read)) == left, words
-            known = [line.split()[0] for line in history("acks").splitlines()[1:]]
-            history("ack", *(word for id in known for word in ("--rm", id)))
-        assert set(self.ids(read)) == {"broken", "slower", "more"}
-
-    def test_what_changed_together(self, history, read, tmp_path):
-        """One id for all metrics of a cell that changed at the same time; other cells and times stay."""
-        db = str(tmp_path / "t.db")
-        figures = {"latency_ms": 1.0, "period_ms": 0.9, "peak_reserved_bytes": 1000, "kernels": 12}
-        with Store.open(db, mode="write") as store:
-            for number in range(16):
-
-                def trials(one, number=number):
-                    factor = 2 if number >= 8 else 1
-                    later = {"graph_breaks": 1 if number >= 12 else 0}
-                    return [Trial(one.key, 0, Status.OK, **{k: v * factor for k, v in figures.items()}, **later)]
-
-                add_sweep(store, number, trials, OLD, [SLOWER, STEADY])
-        found = read(db=db)["changes"]
-        assert len(found) == 2 * 5
-        one = next(x for x in found if (x["metric"], x["cell_key"]) == ("period_ms", SLOWER.key))
-        assert "--together --reason" in history(db=db)
-        said = history("ack", one["id"], "--together", "--reason", "known", db=db)
-        assert sorted(line.split(", first")[0].split()[-1] for line in said.splitlines()) == sorted(figures)
-        left = read(db=db)["changes"]
-        assert [x["metric"] for x in left if x["cell_key"] == SLOWER.key] == ["graph_breaks"] and len(left) == 6
-        history("ack", "--sweep", "v8", "--metric", "kernels", "--reason", "known", db=db)
-        assert len(read(db=db)["changes"]) == 5
-        history("ack", "--sweep", "v8", "--reason", "a new version", db=db)
-        assert [x["metric"] for x in read(db=db)["changes"]] == ["graph_breaks"] * 2
-        again = history("ack", "--sweep", "v8", "--reason", "again", code=2, db=db)
-        assert "no change that is not acknowledged came with v8" in again
-
-    def test_one_whose_sweep_is_gone(self, history, read, db):
-        """It holds for nothing, and says so; nothing else is accepted in its place."""
-        ids = self.ids(read)
-        history("ack", ids["slower"], "--reason", "known")
-        with Store.open(db) as store:
-            sweep = next(sweep.id for sweep in store.sweeps() if sweep.label == "v8")
-        with closing(sqlite3.connect(db)) as raw, raw:
-            for table in ("result", "trial", "sweep_cell"):
-                raw.execute(f"DELETE FROM {table} WHERE sweep_id = ?", [sweep])
-            raw.execute("DELETE FROM sweep WHERE id = ?", [sweep])
-        (change,) = [one for one in read()["changes"] if one["word"] == "slower"]
-        assert change["alarms"] and change["after_label"] == "v9"
-        listed = history("acks")
-        assert " no " in listed and "no: there is no such change now" in listed
-        assert "no change has an id" in history("ack", ids["slower"], "--reason", "x", code=2)
-        assert "taken back" in history("ack", "--rm", ids["slower"])
+def test_formats(db, history):
+    out = history()
+    line = next(line for line in out.splitlines() if "latency_ms" in line)
+    assert "slower" in line and "1.1" in line and "open" in line and "coincides with torch 2.11.0 -> 2.13.0" in line
+    assert "changes: 3 (3 open)" in out and "\x1b" not in out
+    rows = list(csv.DictReader(io.StringIO(history("--format", "csv"))))
+    assert [row["word"] for row in rows if row["word"]] == ["broken", "slower", "more"]
+    assert float(rows[1]["ratio"]) == pytest.approx(1.1, rel=0.01) and rows[1]["alarms"] == "True"
+    assert "slower" in history("--format", "markdown")
+    assert history("--out", "x/h.txt") == "" and "slower" in Path("x/h.txt").read_text()
 
 
-def test_what_is_refused(db, capsys):
-    for words, said in (
-        ("ack", "name a change by its id"),
-        ("ack 3f9a2c", "say why"),
-        ("ack ffffffffffff --reason x", "no change has an id"),
-        (f"ack {STEADY.key} --reason x", "has no change that fits"),
-        ("ack x --rm 3f9a2c", "needs no change and no reason"),
-        (f"ack {SLOWER.key} --metric nothing --reason x", "unknown metric"),
-        (f"ack {SLOWER.key} --sweep v99 --reason x", "no sweep"),
-        ("ack modle=net --reason x", "did you mean model=?"),
-        ("--since yesterday", "is no date"),
-        ("--metric flops", "has no history"),
-        ("--model nothing", "there are models net, other"),
-        ("--config nothing", "no configuration 'nothing'"),
-        ("nonsense", "invalid choice"),
-        (f"--db {db}.none", "no database at"),
+def test_filters(db, read):
+    with Store.open(db.path) as store:
+        v8 = next(sweep.id for sweep in store.sweeps() if sweep.label == "v8")
+    both = ["status", "latency_ms"]
+    for words, metrics in (
+        (("--metric", "latency_ms", "--metric", "speedup"), [*both, "speedup"]),
+        (("--metric", "speedup", "--model", "net"), ["speedup"]),
+        (("--model", "net"), ["latency_ms", "graph_breaks"]),
+        (("--mode", "fancy"), ["status"]),
+        (("--since", "2020-01-01"), [*both, "graph_breaks"]),
+        (("--since", "v8"), both),
+        (("--since", v8), both),
+        (("--since", "v9"), ["status"]),
+        (("--since", "last"), []),
+        (("--since", "2130-01-01T00:00"), []),
     ):
-        assert cli.run(["history", "--db", db, *words.split()]) in (2, 3), words
-        assert said in capsys.readouterr().err, words
-    assert cli.run(["history", "--db", db, "acks"]) == 0, "the database before the word"
-    assert capsys.readouterr().out == "nothing is acknowledged\n"
+        assert [one["metric"] for one in read(*words)["changes"]] == metrics, words
 
 
-def test_little_data(history, tmp_path):
-    db = str(tmp_path / "empty.db")
-    Store.open(db, mode="write").close()
-    for words in ((), ("--format", "json")):
-        assert "holds no sweep yet" in history(*words, db=db, code=3)
-    assert history("acks", db=db) == "nothing is acknowledged\n"
-    with Store.open(db, mode="write") as store:
-        add_sweep(store, 0, lambda one: [], OLD)
-    assert history(db=db) == "no results yet: nothing has a history\n"
-    out = history(db=fill(tmp_path / "one.db", sweeps=1))
-    assert "0 changes" in out and "too short to judge" in out
+def test_two_machines_with_the_same_hardware(made, history, read):
+    for number in range(24):
+        host = "b" if number > 11 and number % 2 else "a"
+        value = (1.1 if host == "b" else 1.0) * (1 + 0.001 * (number % 3))
+        made.sweep({STEADY: {"latency_ms": value}}, host={"hostname": host})
+    (flapping,) = [one for one in read()["flapping"] if one["metric"] == "latency_ms"]
+    assert flapping["coincides"] == ["host a | b"]
+    assert "goes with host a | b" in history()
+    for host, sweeps in (("a", 18), ("b", 6)):
+        found = read("--host", host)
+        assert (found["flapping"], found["changes"], found["recent"]) == ([], [], [])
+        assert f"sweeps: {sweeps}" in found["summary"]
+    assert "sweeps: 24" in history("--host", "a", "--host", "b")
+    assert "no sweep with host 'c'; there are 'b', 'a'" in history("--host", "c", code=2)
 
 
-def test_impossible_figures(read, history, db, tmp_path):
-    odd = str(tmp_path / "odd.db")
-    values = [1.0] * 6 + [math.nan, math.inf, 0.0, -1.0] + [1.5] * 6
-    with Store.open(odd, mode="write") as store:
-        for number, value in enumerate(values):
-            add_sweep(store, number, lambda one, v=value: [Trial(one.key, 0, Status.OK, latency_ms=v)], OLD, [STEADY])
-    (change,) = [one for one in read(db=odd)["changes"] if one["metric"] == "latency_ms"]
-    assert (change["ratio"], change["low"], change["high"]) == (pytest.approx(1.5),) * 3
-    with closing(sqlite3.connect(db)) as raw, raw:  # SQLite keeps text in numeric columns
-        raw.execute("UPDATE result SET latency_ms = 'fast', latency_ci_low_ms = x'00' WHERE rowid % 4 = 1")
-        raw.execute("UPDATE result SET latency_ci_high_ms = 'slow', graph_breaks = 'none' WHERE rowid % 4 = 2")
+def test_little_data(made, history):
+    assert "holds no sweep yet" in history("--format", "json", code=3)
+    assert history("acks") == "nothing is acknowledged\n"
+    made.sweep({STEADY: None})
+    assert history() == "no results yet: nothing has a history\n"
+    made.sweep([STEADY])
+    assert "too short to judge" in history()
+
+
+def test_text_in_numeric_columns(db, history):
+    """SQLite keeps it there."""
+    db.sql("UPDATE result SET latency_ms = 'fast', latency_ci_low_ms = x'00' WHERE rowid % 4 = 1")
+    db.sql("UPDATE result SET latency_ci_high_ms = 'slow', graph_breaks = 'none' WHERE rowid % 4 = 2")
     assert "changes" in history()
 
 
@@ -302,18 +140,120 @@ LABELS = (
 
 
 @pytest.mark.parametrize("label", LABELS)
-def test_hostile_labels(label, history, db):
-    with Store.open(db, mode="write") as store, store._writing() as connection:
-        connection.execute(sa.update(SWEEP).values(label=label))
+def test_hostile_labels(label, db, history, read):
+    quoted = label.replace("'", "''")
+    db.sql(f"UPDATE sweep SET label = '{quoted}'")
     for words in ([], ["--format", "markdown"], ["--all"]):
         out = history(*words)
         rows = [line for line in out.splitlines() if "latency_ms" in line]
         assert len(rows) == 1 and "\x1b" not in out and "\u202e" not in out and "\r" not in out
-        assert len(words) < 2 or ("<script" not in out and rows[0].count("|") == 8)
+        assert len(words) < 2 or ("<script" not in out and rows[0].count("|") == 10)
         assert len(rows[0]) < 500
-    found = json.loads(history("--format", "json"))["changes"]
+    found = read()["changes"]
     assert found[0]["after_label"] == label
     rows = list(csv.DictReader(io.StringIO(history("--format", "csv"), newline="")))
-    assert [row["after_label"] for row in rows] == [label] * 3
+    assert {row["after_label"] for row in rows} == {label}
     history("ack", found[0]["id"], "--reason", label)
     assert len(history("acks").splitlines()) < 120
+
+
+def test_re_runs_make_no_history(made, read):
+    """One sweep of a pull request and its re-runs are one odd sweep."""
+    sweeps = [made.sweep([STEADY], label=f"main{number}") for number in range(8)]
+    sweeps.append(made.sweep({STEADY: {"latency_ms": 1.1}}, label="pr"))
+    again = made.sweep({STEADY: {"latency_ms": 1.1}}, name=f"confirm:{sweeps[-1]}", label="pr")
+    made.sweep([STEADY], into=again, env=OLD)
+    found = read()
+    assert found["changes"] == found["new"] == found["dead"] == []
+    assert latencies(found["recent"]) == [("recent", "pr")]
+    assert "cells: 1 · sweeps: 9" in found["summary"]
+    with Store.open(made.path) as store:
+        past = read_report(store, "made").history
+        shown = read_report(store, "made", [again])
+    (track,) = past.tracks
+    assert [row.sweep_id for row in track.rows] == sweeps
+    # an environment still names every sweep that it was used in
+    assert past.sweeps_of_environment == {environment().id: [*sweeps, again], OLD.id: [again]}
+    # and of a re-run that is looked at it is still known which sweep came before
+    assert shown.device_sweeps[0].changes.previous["id"] == sweeps[-1]
+
+
+def test_a_line(made, history, read):
+    """Main and pull requests in turns; then main is slower."""
+    for number in range(10):
+        levels = {"main": 1.0 if number < 6 else 1.3, f"pr-{number}": 1.1, None: 1.1 * (1 + number % 2)}
+        for name, level in levels.items():
+            made.sweep({STEADY: {"latency_ms": level}}, name=name, label=f"{name}{number}")
+    found = read("--name", "main")
+    assert "sweeps: 10" in found["summary"] and "sweeps: 10" in read("--name", "")["summary"]
+    assert "sweeps: 30" in read()["summary"]
+    assert latencies(found["changes"]) == [("change", "main6")]
+    assert latencies(read("--name", "main", "--since", "pr-66")["changes"]) == []
+    assert latencies(read("--name", "main", "--since", "pr-55")["changes"]) == [("change", "main6")]
+    assert "no sweep with name 'mian'; there are '', 'pr-9', 'main'" in history("--name", "mian", code=2)
+    change = found["changes"][0]["id"]
+    assert f'effbench history ack {change} --name main --reason "why"' in history("--name", "main")
+    assert f"acknowledged {change}" in history("ack", change, "--name", "main", "--reason", "why")
+    assert latencies(read("--name", "main")["changes"]) == []
+    assert "taken back" in history("--name", "main", "ack", "--rm", change)
+
+
+def ids(read):
+    return {one["word"]: one["id"] for one in read()["changes"]}
+
+
+def test_an_acknowledged_change_is_omitted_and_taken_back(db, history, read):
+    known = ids(read)
+    assert history("ack", known["slower"], "--reason", "first").startswith(f"acknowledged {known['slower']}: slower")
+    history("ack", known["slower"], "--reason", "more checks")  # another reason
+    assert ids(read) == {word: known[word] for word in ("broken", "more")}
+    assert "1 acknowledged and omitted" in history()
+    shown = next(one for one in read("--all")["changes"] if one["word"] == "slower")
+    assert (shown["acknowledged"], shown["alarms"], shown["id"]) == ("more checks", False, known["slower"])
+    listed = history("acks")
+    assert listed.count(known["slower"]) == 1 and "more checks" in listed and "first sweep" in listed
+    history("ack", known["broken"], "--reason", "known")
+    assert history("ack", "--rm", known["slower"]).startswith(f"taken back {known['slower']}")
+    assert ids(read) == {word: known[word] for word in ("slower", "more")}
+    assert "no ids start with" in history("ack", "--rm", known["slower"], code=2)
+
+
+def test_patterns(db, history, read):
+    for words, left in (
+        (("model=net",), {"broken"}),
+        (("model=n*", "metric=latency*"), {"broken", "more"}),
+        (("mode=fancy",), {"slower", "more"}),
+    ):
+        history("ack", *words, "--reason", "known")
+        assert set(ids(read)) == left, words
+        known = [line.split()[0] for line in history("acks").splitlines()[1:]]
+        history("ack", *(word for id in known for word in ("--rm", id)))
+    assert set(ids(read)) == {"broken", "slower", "more"}
+
+
+def test_an_acknowledgement_whose_sweep_is_gone_holds_for_nothing(db, history, read):
+    (slower,) = [one for one in read()["changes"] if one["word"] == "slower"]
+    history("ack", slower["id"], "--reason", "known")
+    db.delete_sweep(slower["after_sweep"])
+    (change,) = [one for one in read()["changes"] if one["word"] == "slower"]
+    assert change["alarms"] and change["after_label"] == "v9"
+    assert "no ids start with" in history("ack", slower["id"], "--reason", "x", code=2)
+    assert "taken back" in history("ack", "--rm", slower["id"])
+
+
+def test_what_is_refused(db, effbench):
+    for words, said in (
+        ("ack", "name changes by their ids"),
+        ("ack 3f9a2c", "say why"),
+        ("ack ffffffffffff --reason x", "no ids start with"),
+        ("ack model=nothing --reason x", "no change that is not acknowledged fits model=nothing"),
+        ("ack x --rm 3f9a2c", "needs no change and no reason"),
+        ("ack modle=net --reason x", "modle= is no pattern; allowed are model"),
+        ("--since yesterday", "is no date"),
+        ("--metric flops", "has no history"),
+        ("--model nothing", "there are models net, other"),
+        (f"--db {db.path}.none", "no database at"),
+    ):
+        done = effbench("history", *words.split())
+        assert done.code in (2, 3) and said in done.err, words
+    assert effbench("history", "--db", str(db.path), "acks").out == "nothing is acknowledged\n", "--db before acks"

@@ -2,62 +2,109 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 
+import numpy as np
 import pytest
-from made_history import GPU, Made, latencies, noisy
 
-from effbench.comparison.events import SeriesId, event_id
-from effbench.comparison.history import place_of
+from effbench.comparison.events import SeriesId, event_id, place_of
+from effbench.comparison.history import DEFAULT_METRICS, columns_of, history
 from effbench.comparison.limits import limits_of
 from effbench.comparison.verdicts import STATUS
 from effbench.environments import changes_between
+from effbench.store.sides import Series
+
+GPU = "NVIDIA H200"
+COLUMNS = ("sweep_id", "cell_key", "environment_id", "status", "reason", *dict.fromkeys(columns_of(DEFAULT_METRICS)))
+
+
+class Made:
+    """A history in the making: sweeps, environments and rows are added one by one."""
+
+    def __init__(self):
+        self.sweeps, self.environments, self.cells, self.rows = [], {}, {}, []
+        self.environment()
+
+    def environment(self, key="a", **changed):
+        facts = {"gpu_name": GPU, "cpu_name": "Xeon", "driver_version": "570", "torch_version": "2.11", "flags": {}}
+        self.environments[key] = {"id": key, **facts, **changed}
+
+    def sweep(self, **changed):
+        number = len(self.sweeps)
+        facts = {"id": f"s{number:03}", "name": None, "label": f"v{number}", "protocol": {"rounds": 5}, "host": {}}
+        self.sweeps.append(
+            {**facts, "started_at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(number), **changed}
+        )
+        return self
+
+    def result(self, cell="c", environment="a", status="ok", model="mlp", **values):
+        """A result in the newest sweep."""
+        self.cells.setdefault(cell, {"key": cell, "model": model, "bs": 1, "mode": "eager"})
+        row = {"sweep_id": self.sweeps[-1]["id"], "cell_key": cell, "environment_id": environment, "status": status,
+               "trials": 5, **values}  # fmt: skip
+        self.rows.append(tuple(row.get(name) for name in COLUMNS))
+        return self
+
+    def series(self):
+        measured = [(row[0], row[2], self.cells[row[1]]["model"]) for row in self.rows]
+        return Series(self.sweeps, self.environments, self.cells, COLUMNS, self.rows, measured)
+
+    def judge(self, *metrics, acknowledged=(), exceptions=()):
+        return history(self.series(), metrics or DEFAULT_METRICS, acknowledged, exceptions)
+
+
+def latencies(values, **more):
+    """A cell with these latencies, one a sweep; None: no result there."""
+    made = Made()
+    for value in values:
+        made.sweep()
+        if value is not None:
+            made.result(latency_ms=value, **more)
+    return made
+
+
+def noisy(count, level=1.0, seed=0):
+    return list(level * np.exp(np.random.default_rng(seed).normal(0, 0.005, count)))
+
 
 STEP = noisy(15) + noisy(15, 1.1, seed=1)
 
 
-def test_a_slowdown():
+def test_a_slowdown_and_a_speedup():
     found = latencies(STEP).judge()
     (event,) = found.events
-    assert (event.before, event.after, event.kind) == ("s014", "s015", "change")
-    assert event.worse and event.alarms and event.undone is None
+    assert (event.before_sweep, event.after_sweep, event.kind, event.word) == ("s014", "s015", "change", "slower")
+    assert event.worse and event.alarms and event.undone_sweep is None
     assert event.old == pytest.approx(1.0, rel=0.01) and event.new == pytest.approx(1.1, rel=0.01)
     assert event.low < 1.1 < event.high
     assert found.states == {SeriesId("c", GPU, "latency_ms"): "changed"}
-    assert [len(one) for one in found.short_ids().values()] == [6]
     (event,) = latencies(noisy(15) + noisy(15, 0.9, seed=1)).judge().events
-    assert event.worse is False and not event.alarms
+    assert (event.worse, event.state, event.word) == (False, "holds", "faster")
 
 
-def test_undone():
+def test_undone_and_unconfirmed():
     second, first = latencies(noisy(10) + noisy(10, 1.1, 1) + noisy(10, 1.0, 2)).judge().events
-    assert first.undone == second.after == "s020" and not first.alarms
-    assert second.undoes == first.id and second.undone is None
-
-
-def test_sweeps_without_the_cell():
-    thirds = [value if place % 3 else None for place, value in enumerate(noisy(20) + noisy(20, 1.1, 1))]
-    for values, expected in ((thirds, ("s019", "s020")),
-                             ([*noisy(10), *[None] * 10, *noisy(10, 1.1, 1)], ("s009", "s020"))):  # fmt: skip
-        (event,) = latencies(values).judge().events
-        assert (event.before, event.after) == expected
+    assert first.undone_sweep == second.after_sweep == "s020" and first.state == "undone"
+    assert second.undoes == first.id and second.undone_sweep is None
+    (event,) = latencies([*noisy(20), 1.3]).judge().events
+    assert (event.kind, event.after_sweep, event.state, event.low) == ("recent", "s020", "unconfirmed", None)
 
 
 def test_what_counts_as_not_measured():
-    for bad in (math.nan, math.inf, -1.0, 0.0, None):
-        made = Made()
-        for place, value in enumerate(noisy(10) + noisy(10, 1.1, 1)):
-            made.sweep().result(latency_ms=bad if place in (3, 14) else value)
-        assert [event.after for event in made.judge("latency_ms").events] == ["s010"]
+    thirds = [value if place % 3 else None for place, value in enumerate(noisy(20) + noisy(20, 1.1, 1))]
+    gap = [*noisy(10), *[None] * 10, *noisy(10, 1.1, 1)]
+    for values, expected in ((thirds, ("s019", "s020")), (gap, ("s009", "s020"))):
+        (event,) = latencies(values).judge().events
+        assert (event.before_sweep, event.after_sweep) == expected
+    for bad in (math.nan, math.inf, -1.0, 0.0):
+        values = noisy(10) + noisy(10, 1.1, 1)
+        values[3] = values[14] = bad
+        assert [event.after_sweep for event in latencies(values).judge("latency_ms").events] == ["s010"]
     made = latencies(noisy(20))
     for status in ("noisy", "degraded", "error"):
         made.sweep().result(latency_ms=5.0, status=status)
     assert "latency_ms" not in {event.series.metric for event in made.judge().events}
-
-
-def test_recent():
-    (event,) = latencies([*noisy(20), 1.3]).judge().events
-    assert (event.kind, event.after, event.alarms, event.low) == ("recent", "s020", False, None)
 
 
 def test_another_machine_or_interpreter_is_another_series():
@@ -70,7 +117,7 @@ def test_another_machine_or_interpreter_is_another_series():
             made.result(environment="b", latency_ms=value * 3)
     found = made.judge("latency_ms")
     places = {GPU, "NVIDIA A100", f"{GPU} (interpreter /b/python)"}
-    assert (found.events, {key.place for key in found.states}, found.of("new")) == ([], places, [])
+    assert (found.changes, {key.place for key in found.states}, found.of("new")) == ([], places, [])
     assert place_of({"gpu_name": None, "cpu_name": "Xeon", "flags": None}) == "Xeon"
     # two similar hosts are one series
     made = Made()
@@ -86,40 +133,34 @@ def test_what_coincides():
     made.environment("b", torch_version="2.13", driver_version="580", flags={"TORCH_X": "1"})
     made.environment("c", flags={"interpreter": "/x", "folder": "/y"})
     for place, value in enumerate(STEP):
-        late = place >= 15
-        made.sweep(
-            protocol={"name": "standard", "rounds": 3 if late else 5}, host={"hostname": "two" if late else "one"}
-        )
-        made.result(environment="b" if late else "a", latency_ms=value)
-    assert made.judge().events[0].with_ == (
+        environment, rounds, host = ("b", 3, "two") if place >= 15 else ("a", 5, "one")
+        made.sweep(protocol={"rounds": rounds}, host={"hostname": host})
+        made.result(environment=environment, latency_ms=value)
+    assert made.judge().events[0].coincides == (
         "torch 2.11 -> 2.13", "driver 570 -> 580", "TORCH_X none -> 1", "protocol rounds 5 -> 3", "host one -> two",
     )  # fmt: skip
     sweep = made.sweeps[0]
     assert changes_between((sweep, made.environments["a"]), (sweep, made.environments["c"])) == []
-    # a difference that came a sweep later does not coincide
-    made = Made()
+    made = latencies(STEP)
     made.environment("b", torch_version="2.13")
-    for place, value in enumerate(STEP):
-        made.sweep().result(environment="b" if place >= 16 else "a", latency_ms=value)
-    assert made.judge().events[0].with_ == ()
+    made.rows[16:] = [(*row[:2], "b", *row[3:]) for row in made.rows[16:]]
+    assert made.judge().events[0].coincides == (), "it came a sweep later"
 
 
-def test_exact_metrics():
+def test_counters_and_compile_seconds():
     made = Made()
     for place in range(10):
         made.sweep().result(kernels=12 if place < 5 else 11, graph_breaks=0 if place < 7 else 2, recompiles=0)
     breaks, kernels = made.judge().events
     assert (breaks.series.metric, breaks.old, breaks.new, breaks.ratio) == ("graph_breaks", 0, 2, None)
-    assert breaks.worse and breaks.after == "s007" and breaks.p_value is None
+    assert breaks.worse and breaks.after_sweep == "s007" and breaks.word == "more"
     assert kernels.worse is False and kernels.ratio == pytest.approx(11 / 12)
-
-
-def test_compile_seconds_by_their_bound():
     for before, after, expected in ((4.0, 6.0, [("s010", True)]), (10.0, 12.0, []), (1.0, 1.9, [])):
         made = Made()
-        for place in range(20):
-            made.sweep().result(compile_cold_s=(before if place < 10 else after) * noisy(20)[place])
-        assert [(event.after, event.worse) for event in made.judge("compile_cold_s").events] == expected
+        for place, value in enumerate(noisy(20)):
+            made.sweep().result(compile_cold_s=(before if place < 10 else after) * value)
+        changes = made.judge("compile_cold_s").changes
+        assert [(event.after_sweep, event.worse) for event in changes] == expected
 
 
 def test_statuses():
@@ -128,6 +169,9 @@ def test_statuses():
         ("ok ok degraded", [("broken", "s002", None)]),
         ("ok error oom ok ok", [("fixed", "s003", None), ("broken", "s001", "s003")]),
         ("error error ok ok", [("fixed", "s002", None)]),
+        ("error ok ok", []),
+        ("error error ok error ok", [("fixed", "s002", None)]),
+        ("ok error ok error error", [("broken", "s003", None)]),
         ("unsupported unsupported unsupported", []),
         ("ok crashed ok ok", []),  # over at once
         ("ok noisy noisy ok", []),
@@ -137,12 +181,11 @@ def test_statuses():
         for status in statuses.split():
             made.sweep().result(status=status, reason=None if status == "ok" else f"why {status}", latency_ms=1.0)
         found = made.judge("latency_ms")
-        assert [(event.kind, event.after, event.undone) for event in found.events] == expected, statuses
-        for event in found.events:
+        assert [(one.kind, one.after_sweep, one.undone_sweep) for one in found.changes] == expected, statuses
+        for event in found.changes:
             assert event.series == SeriesId("c", GPU, STATUS) and event.reason.startswith("why ")
             assert event.worse is (event.kind == "broken")
-        if len(expected) == 2:
-            assert found.events[0].undoes == found.events[1].id
+            assert event.undoes in (None, found.changes[-1].id)
     (one,) = found.of("flapping")
     assert (one.series.metric, one.old, one.new, one.switches) == (STATUS, "ok", "crashed", 7)
 
@@ -156,14 +199,11 @@ def test_states():
         if place >= 36:
             made.result("short", latency_ms=value)
     found = made.judge("latency_ms")
-    assert {key.cell_key: state for key, state in found.states.items()} == {
-        name: name for name in ("steady", "drifting", "flapping", "short")
-    }
-    assert found.events == []
+    assert len(found.states) == 4 and all(key.cell_key == state for key, state in found.states.items())
+    assert found.changes == []
     assert found.of("drifting")[0].ratio == pytest.approx(math.exp(0.1), rel=0.02)
     (one,) = found.of("flapping")
-    assert (one.old, one.new, one.after) == (pytest.approx(1, rel=0.01), pytest.approx(1.2, rel=0.01), "s038")
-    assert found.since(39).of("flapping") == [] and len(found.since(39).of("drifting")) == 1
+    assert (one.old, one.new, one.after_sweep) == (pytest.approx(1, rel=0.01), pytest.approx(1.2, rel=0.01), "s038")
 
 
 def test_new_and_dead():
@@ -177,12 +217,10 @@ def test_new_and_dead():
         if place < 5:
             made.result("other", model="other", latency_ms=1.0)
     found = made.judge()
-    assert [(one.series.cell_key, one.after) for one in found.of("new")] == [("new", "s008"), ("new model", "s008")]
+    new = [(one.series.cell_key, one.after_sweep) for one in found.of("new")]
+    assert new == [("new", "s008"), ("new model", "s008")]
     # `other`: its model was not measured since, so nothing says that it is gone
-    assert [(one.series.cell_key, one.before) for one in found.of("dead")] == [("dead", "s005")]
-
-
-# --- acknowledgements and exceptions ---
+    assert [(one.series.cell_key, one.before_sweep) for one in found.of("dead")] == [("dead", "s005")]
 
 
 def ack(sweep_id, metric="latency_ms", place=GPU, cell="c", id=7):
@@ -200,7 +238,6 @@ def test_an_acknowledgement_holds_within_one_sweep():
         assert made.judge(acknowledged=[ack("s015", **other)]).events[0].acknowledged is None
     rows = [ack(sweep_id, id=number) for number, sweep_id in enumerate(("s016", "s015", "s014"))]
     assert made.judge(acknowledged=rows).events[0].acknowledgement == 1, "the nearest counts"
-    # by the sweeps of the series
     values = [*noisy(10), *[None] * 10, *noisy(10, 1.1, 1)]
     assert latencies(values).judge(acknowledged=[ack("s009")]).events[0].acknowledged == "known"
 
@@ -208,13 +245,15 @@ def test_an_acknowledgement_holds_within_one_sweep():
 def test_each_holds_for_one_change():
     """The nearest: the next change of the series alarms again, even close by."""
     made = latencies(noisy(10) + noisy(3, 1.1, 1) + noisy(10, 1.3, 2))
-    for sweep_id, held in (("s011", (True, False)), ("s013", (False, True))):
-        second, first = made.judge(acknowledged=[ack(sweep_id)]).events
-        assert (first.after, second.after) == ("s010", "s013")
-        assert (first.acknowledged is not None, second.acknowledged is not None) == held
-        assert (not first.alarms, not second.alarms) == held
-    second, first = made.judge(acknowledged=[ack("s010"), ack("s014", id=8)]).events
-    assert (first.acknowledgement, second.acknowledgement) == (7, 8)
+    for rows, held in (
+        ([ack("s011")], (7, None)),
+        ([ack("s013")], (None, 7)),
+        ([ack("s010"), ack("s014", id=8)], (7, 8)),
+    ):
+        second, first = made.judge(acknowledged=rows).events
+        assert (first.after_sweep, second.after_sweep) == ("s010", "s013")
+        assert (first.acknowledgement, second.acknowledgement) == held
+        assert (first.alarms, second.alarms) == tuple(one is None for one in held)
 
 
 def test_an_exception_that_ignores_acknowledges_every_change_that_it_matches():
@@ -229,5 +268,4 @@ def test_an_exception_that_ignores_acknowledges_every_change_that_it_matches():
         rules = limits_of({"exceptions": [{**rule, "reason": "shared runner"}]}).exceptions
         (event,) = made.judge(exceptions=rules).events
         assert (event.acknowledged == "shared runner") is held and event.alarms is not held, rule
-    rules = limits_of({"exceptions": [{"ignore": True, "reason": "all"}]}).exceptions
-    assert made.judge(acknowledged=[ack("s015")], exceptions=rules).events[0].acknowledged == "known"
+        assert made.judge(acknowledged=[ack("s015")], exceptions=rules).events[0].acknowledged == "known"

@@ -38,10 +38,6 @@ def test_values_for_a_person():
         assert value_text(value, unit) == text
 
 
-def test_claims_in_their_natural_order():
-    assert sorted(["P10", "S1", "P2", "mine", "O3", "P1"], key=natural) == ["O3", "P1", "P2", "P10", "S1", "mine"]
-
-
 CLAIMS = [
     ("modes", Claim("P10", "later")),
     ("modes", Claim("P2", "a | b", published="2.27x on an A100")),
@@ -57,34 +53,33 @@ def judged(claim="P2", experiment="modes", gpu="H200", verdict="confirmed", **me
     }  # fmt: skip
 
 
-@pytest.fixture
-def found():
+def test_a_line_for_each_claim_and_machine():
     rows = [judged(**FIGURE), judged(gpu=None, verdict="refuted", overrides=["bs=4"]), judged(experiment="other")]
-    return entries(CLAIMS, [*rows, judged("gone")])
-
-
-def test_a_line_for_each_claim_and_machine(found):
-    assert [(one.claim.id, one.verdict, one.machine, one.figure) for one in found] == [
-        ("P2", "confirmed", "H200, torch 2.13.0", "1.43× [1.40, 1.47]"),
-        ("P2", "refuted", "EPYC, torch 2.13.0", "—"),
-        ("P10", "not measured yet", None, "—"),
-        ("S13", "not measurable here", None, "—"),
+    found = entries(CLAIMS, [*rows, judged("gone")])
+    assert [(one["claim"], one["verdict"], one["machine"]) for one in found] == [
+        ("P2", "confirmed", "H200, torch 2.13.0"),
+        ("P2", "refuted", "EPYC, torch 2.13.0"),
+        ("P10", "not measured yet", None),
+        ("S13", "not measurable here", None),
     ]
-    assert [one.reason for one in found[1:]] == [
-        "first\nsecond; asked with bs=4", "effbench reproduce modes", "it is about code"
-    ]  # fmt: skip
-    assert found[0].record() == {
+    reasons = ["first\nsecond; asked with bs=4", "effbench reproduce modes", "it is about code"]
+    assert [one["reason"] for one in found[1:]] == reasons
+    assert found[0] == {
         "claim": "P2", "statement": "a | b", "experiment": "modes", "verdict": "confirmed", "reason": "first\nsecond",
         "machine": "H200, torch 2.13.0", "judged_at": AT.isoformat(), "measured": FIGURE,
         "published": "2.27x on an A100",
     }  # fmt: skip
-    assert json.loads(claims_table(found).render("json"))[2]["judged_at"] is None
+    ids = ["P10", "S1", "P2", "mine", "O3", "P1"]
+    assert sorted(ids, key=natural) == ["O3", "P1", "P2", "P10", "S1", "mine"]
+    table = claims_table(found)
+    assert [row["measured"].text for row in table.rows[:2]] == ["1.43× [1.40, 1.47]", "—"]
+    assert json.loads(table.render("json"))[2]["judged_at"] is None
 
 
 def row(mode, bs, kernels, status="ok", width=16):
     params = {"model": {"module": {"width": width}}, "mode": {"name": mode}, "bs": bs}
-    return {"sweep_id": "s", "cell_key": f"{mode}{bs}{width}", "model": "mlp", "mode": mode, "bs": bs,
-            "kernels": kernels, "status": status, "params": params}  # fmt: skip
+    facts = {"sweep_id": "s", "cell_key": f"{mode}{bs}{width}", "model": "mlp", "status": status, "params": params}
+    return {**facts, "mode": mode, "bs": bs, "kernels": kernels}
 
 
 def test_tables_of_an_experiment():

@@ -6,7 +6,7 @@ import claim_sweeps as sweeps
 import pytest
 from browsing import EVIL, Visit, until, visits
 
-from effbench.report.site.pages.history import line_id
+from effbench.report.history_table import line_id
 from effbench.store import Store
 
 PLACE = "NVIDIA H200"
@@ -79,7 +79,7 @@ def test_a_link_opens_its_series_and_its_numbers_are_those_of_the_database(visit
     name = f"{line_id(cell, PLACE)}.latency_ms"
     one = visit("history", after=f"#series={name}")
     assert one.page.locator("#series").get_attribute("data-series") == name
-    assert one.page.locator("#series-name").inner_text() == report.history.table.names[cell]
+    assert one.page.locator("#series-name").inner_text() == report.history.names[cell]
     assert "slower 1.100×" in one.page.locator("#series-events").inner_text()
     points = "document.querySelectorAll('#series .scatterlayer .points path.point').length"
     assert one.page.evaluate(points) == sweeps.SWEEPS + 1  # the star of the baseline

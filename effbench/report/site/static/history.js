@@ -17,7 +17,7 @@ document.addEventListener("DOMContentLoaded", async () => {
 
   let index;
   try { index = await load(section.dataset.src); } catch (error) { complain(section, error); return; }
-  const [FILE, NAME, PLACE, MODEL, MODE, KEY, COUNT, LAST, STATUS, LATENCY, CHANGES, OPEN] = Array(12).keys();
+  const [FILE, NAME, PLACE, MODEL, MODE, KEY, COUNT, LAST, STATUS, LATENCY, CHANGES, OPEN, HARDWARE] = Array(13).keys();
 
   /** As effbench.metrics formats it: three significant digits and a unit. */
   function format(name, value) {
@@ -43,7 +43,7 @@ document.addEventListener("DOMContentLoaded", async () => {
     const [id, name] = (series || "").split(".");
     if (index.lines[id]) return { id, metric: name };
     if (cell) {
-      const found = Object.keys(index.lines).find((one) => cell.length >= 6 && (!on || index.places[index.lines[one][PLACE]][1] === on) && (index.lines[one][KEY].startsWith(cell) || cell.startsWith(index.lines[one][KEY])));
+      const found = Object.keys(index.lines).find((one) => cell.length >= 6 && (!on || index.lines[one][HARDWARE] === on) && (index.lines[one][KEY].startsWith(cell) || cell.startsWith(index.lines[one][KEY])));
       if (found) return { id: found, metric: metric || choice.value };
       return { missing: `The cell ${cell} has no history in this database.` };
     }
@@ -61,7 +61,7 @@ document.addEventListener("DOMContentLoaded", async () => {
 
   /** Where the cell of this point is in this site; null where its sweep is not among those that it shows. */
   function cellOf(line, facts, i) {
-    const held = index.held.find(([id, hardware]) => id === index.sweeps[line.at[i]][0] && hardware === index.places[facts[PLACE]][1]);
+    const held = index.held.find(([id, hardware]) => id === index.sweeps[line.at[i]][0] && hardware === facts[HARDWARE]);
     if (!held) return null;
     const environment = (line.environments || {})[i];
     return `${held[2]}/cell.html#cell=${encodeURIComponent(facts[KEY])}${environment ? `&env=${encodeURIComponent(environment)}` : ""}`;
@@ -71,7 +71,7 @@ document.addEventListener("DOMContentLoaded", async () => {
   function figure(line, facts, name) {
     const values = line.values[name] || [];
     const bounds = line.bounds[name];
-    const color = index.modes[facts[MODE]][1];
+    const color = index.modes[facts[MODE]][0];
     const at = line.at;
     const events = line.events.filter((event) => event.metric === name || event.metric === "status");
     const hover = at.map((sweep, i) => {
@@ -80,7 +80,7 @@ document.addEventListener("DOMContentLoaded", async () => {
       const state = line.status[i] ? `${line.status[i][0]}: ${short(line.status[i][1] || "no reason recorded", 90)}` : "";
       return [`<b>${safe(format(name, values[i]))}</b>`, safe(interval), `${line.trials[i]} trial${line.trials[i] === 1 ? "" : "s"}`, safe(state),
         safe(label ? `${short(label, 60)} · ${id}` : id), `${safe(time)} UTC`,
-        i in line.breaks ? `before it changed: ${safe(short(index.texts[line.breaks[i]], 120))}` : "",
+        i in line.breaks ? `before it changed: ${safe(short(line.breaks[i], 120))}` : "",
         cellOf(line, facts, i) ? "click for its cell" : ""].filter(Boolean).join("<br>");
     });
     const data = [];
@@ -115,7 +115,7 @@ document.addEventListener("DOMContentLoaded", async () => {
       const sign = event.worse ? "▲" : "▼";
       note(x, sign, 1.0, { hovertext: safe(`${event.text} · ${event.state} · ${event.id}`), captureevents: true });
     }
-    const marked = at.map((sweep, i) => [i, index.baselines.filter(([, hardware, id]) => id === index.sweeps[sweep][0] && hardware === index.places[facts[PLACE]][1]).map(([own]) => own)]).filter(([, names]) => names.length);
+    const marked = at.map((sweep, i) => [i, index.baselines.filter(([, hardware, id]) => id === index.sweeps[sweep][0] && hardware === facts[HARDWARE]).map(([own]) => own)]).filter(([, names]) => names.length);
     const shown = marked.filter(([i]) => drawn(line, name, i));
     if (shown.length) {
       data.push({
@@ -167,14 +167,14 @@ document.addEventListener("DOMContentLoaded", async () => {
     const rows = line.at.map((sweep, i) => {
       const [id, own, label, time] = index.sweeps[sweep];
       const marks = [
-        ...index.baselines.filter(([, hardware, one]) => one === id && hardware === index.places[facts[PLACE]][1]).map(([one]) => `baseline ${one}`),
+        ...index.baselines.filter(([, hardware, one]) => one === id && hardware === facts[HARDWARE]).map(([one]) => `baseline ${one}`),
         ...line.events.filter((event) => event.after === sweep && event.metric === name).map((event) => `${event.text}, ${event.state} (${event.id})`),
       ];
       const status = line.status[i];
       return [
         { t: id, s: own || undefined, c: "nowrap", ...(cellOf(line, facts, i) ? { h: cellOf(line, facts, i), d: "its cell", c: "nowrap linked" } : {}) }, label || "—", time, status ? { t: status[0], c: "status", d: status[1] || "no reason recorded" } : "ok", number(values[i]),
         ...(bounds ? [number(bounds[0][i]), number(bounds[1][i])] : []), line.trials[i], marks.join("; "),
-        i in line.breaks ? index.texts[line.breaks[i]] : "",
+        i in line.breaks ? line.breaks[i] : "",
       ];
     });
     return { caption: `${index.metrics[name].title} of ${facts[NAME]}, a row a sweep`, columns, rows };
@@ -198,7 +198,7 @@ document.addEventListener("DOMContentLoaded", async () => {
     const there = Object.keys(line.values).filter((one) => line.at.some((_, i) => drawn(line, one, i)));
     for (const option of choice.options) option.disabled = !there.includes(option.value);
     const name = there.includes(metric) ? metric : there[0];
-    title.textContent = index.places.length > 1 ? `${facts[NAME]} on ${index.places[facts[PLACE]][0]}` : facts[NAME];
+    title.textContent = index.several ? `${facts[NAME]} on ${facts[PLACE]}` : facts[NAME];
     const events = line.events.filter((event) => event.metric === name || event.metric === "status");
     said.replaceChildren(...events.map((event) => element("li", {},
       element("b", { text: `${event.metric === "status" ? "status " : ""}${event.text}` }), ` first in ${sweepName(event.after)} (last before: ${sweepName(event.before)}), ${event.state} `, element("code", { text: event.id }))));
@@ -228,19 +228,17 @@ document.addEventListener("DOMContentLoaded", async () => {
   }
 
   // the list that is searched: a row for each line
-  const several = index.places.length > 1;
   const columns = [
     { title: "cell" }, { title: "model", filter: true }, { title: "mode", filter: true },
-    ...(several ? [{ title: "hardware", filter: true }] : []), { title: "sweeps", numeric: true }, { title: "last sweep" },
+    ...(index.several ? [{ title: "hardware", filter: true }] : []), { title: "sweeps", numeric: true }, { title: "last sweep" },
     { title: "last status", filter: true }, { title: "latency", numeric: true, help: "in its last sweep" },
     { title: "changes", numeric: true }, { title: "open", numeric: true, help: "for the worse, still so, acknowledged by nobody" },
   ];
   const rows = Object.entries(index.lines).map(([id, facts]) => {
-    const [mode, color, glyph] = index.modes[facts[MODE]];
-    const status = index.statuses[facts[STATUS]];
+    const status = facts[STATUS];
     return [
-      { t: facts[NAME], h: `#series=${id}.${choice.options[0].value}`, c: "name" }, index.models[facts[MODEL]], { t: mode, g: [color, glyph] },
-      ...(several ? [index.places[facts[PLACE]][0]] : []), facts[COUNT], { t: sweepName(facts[LAST]), v: index.sweeps[facts[LAST]][3] },
+      { t: facts[NAME], h: `#series=${id}.${choice.options[0].value}`, c: "name" }, facts[MODEL], { t: facts[MODE], g: index.modes[facts[MODE]] },
+      ...(index.several ? [facts[PLACE]] : []), facts[COUNT], { t: sweepName(facts[LAST]), v: index.sweeps[facts[LAST]][3] },
       status === "ok" ? status : { t: status, c: "status" }, facts[LATENCY] === null ? "—" : { t: format("latency_ms", facts[LATENCY]), v: facts[LATENCY] },
       facts[CHANGES], facts[OPEN],
     ];
