@@ -51,7 +51,7 @@ class Column:
     """`key` names the value in a row and in CSV and JSON, `title` heads the column for people (default: the key).
 
     `format` turns a value into text for people. `optional`: people do not see the column if it is empty in all rows.
-    `data_only`: only CSV and JSON have it. Of the site's tables: `filter` offers a choice of the values, `wide` wraps
+    Of the site's tables: `filter` offers a choice of the values, `wide` wraps
     long text, `mode` hides the column with that mode, `digits` shows plain numbers with so many significant digits.
     """
 
@@ -60,7 +60,6 @@ class Column:
     numeric: bool = False
     format: Callable[[Any], str] | None = None
     optional: bool = False
-    data_only: bool = False
     help: str | None = None
     filter: bool = False
     wide: bool = False
@@ -115,9 +114,8 @@ class Table:
             raise UsageError(f"unknown table format {fmt!r}; choose from {', '.join(FORMATS)}")
         return renderers[fmt]()
 
-    def rich(self, *, lines: bool = False, stacked: bool = False) -> RichTable:
-        """Return the table for a rich console. `lines`: with borders instead of spaces; `stacked`: with second lines
-        below the first instead of next to it."""
+    def rich(self, *, lines: bool = False) -> RichTable:
+        """Return the table for a rich console. `lines`: with borders instead of spaces."""
         columns, rows = self._for_people()
         drawn = RichTable(header_style="bold", pad_edge=False, box=box.HEAVY_HEAD if lines else None)
         for column in columns:
@@ -127,7 +125,7 @@ class Table:
             group = source.get(self.group) if self.group else None
             if self.group and before is not None and group != before and lines:
                 drawn.add_section()
-            texts = [_styled(shown, stacked) for shown in row]
+            texts = [_styled(shown) for shown in row]
             if self.group and group == before:
                 texts = ["" if column.key == self.group else text for column, text in zip(columns, texts, strict=True)]
             drawn.add_row(*texts)
@@ -135,10 +133,9 @@ class Table:
         return drawn
 
     def _for_people(self) -> tuple[list[Column], list[list[Shown]]]:
-        columns = [column for column in self.columns if not column.data_only]
-        rows = [[column.shown(row) for column in columns] for row in self.rows]
-        used = [i for i, column in enumerate(columns) if not column.optional or any(row[i].line for row in rows)]
-        return [columns[i] for i in used], [[row[i] for i in used] for row in rows]
+        rows = [[column.shown(row) for column in self.columns] for row in self.rows]
+        used = [i for i, column in enumerate(self.columns) if not column.optional or any(row[i].line for row in rows)]
+        return [self.columns[i] for i in used], [[row[i] for i in used] for row in rows]
 
     def _markdown(self) -> str:
         columns, rows = self._for_people()
@@ -232,7 +229,7 @@ def _html_text(shown: Shown) -> str:
     return text + (_element("span", html.escape(one_line(shown.sub)), {"class": "sub"}) if shown.sub else "")
 
 
-def _styled(shown: Shown, stacked: bool) -> str:
-    text = f"{escape(shown.text)}\n({escape(shown.sub)})" if stacked and shown.sub else escape(shown.line)
+def _styled(shown: Shown) -> str:
+    text = escape(f"{shown.line} ★" if shown.tone == "best" else shown.line)
     style = TONES.get(shown.tone)
     return f"[{style}]{text}[/]" if style else text

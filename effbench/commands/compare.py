@@ -166,7 +166,5 @@ def show(console: Console, compared: Compared, rows: Sequence[Change], args: arg
     console.print_line(escape(f"{comparison.counts_text(compared)}{more}"))
     for text in comparison.summary_lines(compared):
         console.print_line(escape(text))
-    for text in comparison.limits_line(compared):
-        console.print_line(escape(text), "dim")
     for note in compared.notes:
         console.print_line(f"note: {escape(note)}", "yellow")

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.measure import Measurement
-from rich.table import Table as RichTable
 
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.errors import NothingFoundError, nearest
 from effbench.labels import LabelledRow, label_rows
 from effbench.metrics import METRICS, Better
-from effbench.report.mode_scores import describe, score
+from effbench.report.mode_scores import ModeSummary, by_mode
 from effbench.report.tables import FORMATS, NO_REASON, SpeedupTable, bottleneck_table, rows_of, speedup_table
 from effbench.store.store import Store
+from effbench.store.sweeps import SweepInfo
 from effbench.sweeping.trust import resume_command
 from effbench.terminal import Console, escape, terminal
 
@@ -68,64 +68,49 @@ def run(args: argparse.Namespace) -> int:
 
 
 def table_of(rows: Sequence[LabelledRow], metric: str | None, baseline_mode: str) -> SpeedupTable:
-    """The table of a metric; by default of speedups, or of latencies if nothing has a speedup."""
+    """Return the table of a metric; by default of speedups, or of latencies if nothing has a speedup."""
     if metric is None:
         metric = "speedup" if any(row.source["speedup"] is not None for row in rows) else "latency_ms"
     return speedup_table(rows, metric, baseline_mode)
 
 
-def show(console: Console, sweep: Any, rows: Sequence[LabelledRow], table: SpeedupTable) -> None:
-    """Print title, table, legend and reasons."""
-    name = f" {sweep.name}" if sweep.name else ""
-    label = f" · {sweep.label}" if sweep.label else ""
+def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table: SpeedupTable) -> None:
+    """Print title, table, legend, the mean of each mode, and reasons."""
     places = (f"{row.source['gpu_name'] or 'CPU'}, torch {row.source['torch_version']}" for row in rows)
-    state = "" if sweep.state == "completed" else f" · {sweep.state}"
-    title = (
-        f"[bold]Sweep {sweep.id}{escape(name)}[/]{escape(label)} · {escape(', '.join(dict.fromkeys(places)))}{state}"
-    )
-    console.print(title, highlight=False)
-    console.print(fitting_table(console, table))
-    marks = table.legend("★")
+    state = "" if sweep.state == "completed" else sweep.state
+    title = " ".join(filter(None, [f"Sweep {sweep.id}", sweep.name]))
+    facts = [f"[bold]{escape(title)}[/]", *map(escape, filter(None, [sweep.label, *dict.fromkeys(places), state]))]
+    console.print(" · ".join(facts), highlight=False)
+    wide = table.wide().rich(lines=True)
+    unbounded = console.options.update(max_width=10_000)
+    is_narrow = Measurement.get(console, unbounded, wide).maximum > console.width
+    console.print(table.long().rich(lines=True) if is_narrow else wide)
+    metric = METRICS[table.metric]
+    about = f"{metric.title}: {metric.help}"
     if table.metric == "speedup":
-        text = f"× against {escape(table.baseline_mode)} (its column shows the latency)"
-        console.print(" · ".join([text, *marks]), style="dim", highlight=False)
-        over_all(console, rows)
-    else:
-        metric = METRICS[table.metric]
-        direction = "" if metric.better is Better.NEITHER else f"; {metric.better} is better"
-        console.print(f"{metric.title}: {metric.help}{direction}", style="dim", highlight=False)
-        if marks:
-            console.print(" · ".join(marks), style="dim", highlight=False)
-        if all(entry.value is None for entry in table.entries):
-            console.print("nothing in this sweep has this figure", style="dim", highlight=False)
+        about = f"× against {table.baseline_mode} (its column shows the latency)"
+    elif metric.better is not Better.NEITHER:
+        about += f"; {metric.better} is better"
+    console.print(escape(" · ".join([about, *table.legend()])), style="dim", highlight=False)
+    if all(entry.value is None for entry in table.entries):
+        console.print("nothing in this sweep has this figure", style="dim", highlight=False)
+    if table.metric == "speedup":
+        for text in means(rows):
+            console.print_line(escape(text))
     reasons(console, rows)
 
 
-def over_all(console: Console, rows: Sequence[LabelledRow]) -> None:
-    """Print the geometric mean of each mode if there is more than one point to average; training and inference apart,
-    and so are environments."""
-    groups: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
-    for row in rows:
-        groups.setdefault((str(row.source["phase"]), row.where), {}).setdefault(row.mode, []).append(row.source)
-    phases = {phase for phase, _ in groups}
-    for (phase, where), modes in groups.items():
-        scores = {mode: score(own) for mode, own in modes.items()}
-        texts = [f"{escape(mode)} {describe(found)}" for mode, found in scores.items() if found.value != 1.0]
-        if texts and max(found.averaged for found in scores.values()) > 1:
-            what = (f" in {phase}" if len(phases) > 1 else "") + (f" ({escape(where)})" if where else "")
-            line = f"geometric mean of the speedups{what}: " + " · ".join(texts)
-            console.print_line(line)
-
-
-def fitting_table(console: Console, table: SpeedupTable) -> RichTable:
-    """A column for each mode; in a narrow terminal the interval below the value, or else a line for each entry."""
-    unbounded = console.options.update(max_width=10_000)
-    wide = table.wide(marked=True)
-    for stacked in (False, True):
-        drawn = wide.rich(lines=True, stacked=stacked)
-        if Measurement.get(console, unbounded, drawn).maximum <= console.width:
-            return drawn
-    return table.long().rich(lines=True)
+def means(rows: Sequence[LabelledRow]) -> list[str]:
+    """Return the geometric means of the modes, a line for each phase and environment with more than one point."""
+    groups: dict[str, list[ModeSummary]] = {}
+    for mode in by_mode(rows):
+        groups.setdefault(mode.group, []).append(mode)
+    lines = []
+    for group, modes in groups.items():
+        texts = [f"{mode.mode} {mode.text}" for mode in modes if mode.score.value != 1.0]
+        if texts and max(mode.score.averaged for mode in modes) > 1:
+            lines.append(f"geometric mean of the speedups{f' in {group}' if group else ''}: {' · '.join(texts)}")
+    return lines
 
 
 def reasons(console: Console, rows: Sequence[LabelledRow]) -> None:

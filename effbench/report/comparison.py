@@ -39,28 +39,34 @@ def word_of(change: Change) -> str:
     return f"{SIGNS[change.verdict][0]} {word}" + (" (ignored)" if change.ignored else "")
 
 
-def figure(metric: str, value: float | None) -> str:
-    return "" if metric == STATUS else METRICS[metric].format(value)
-
-
-def table_of(changes: Sequence[Change]) -> Table:
-    """Return the rows as a table; CSV and JSON have the columns COLUMNS."""
+def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
+    """Return the rows as a table; CSV and JSON have the columns COLUMNS. `cell_page`: where links to cells lead."""
     columns = [
-        Column("verdict"), Column("cell"), Column("metric"), Column("before", numeric=True, optional=True),
-        Column("after", numeric=True, optional=True), Column("ratio", "after ÷ before", numeric=True, optional=True),
-        Column("detectable", numeric=True, optional=True), Column("why", optional=True),
-    ]  # fmt: skip
-    return Table(columns, [_row(change) for change in changes], [record(change) for change in changes])
+        Column("verdict"),
+        Column("cell"),
+        Column("metric"),
+        Column("before", numeric=True, optional=True),
+        Column("after", numeric=True, optional=True),
+        Column("ratio", "after ÷ before", numeric=True, optional=True),
+        Column("detectable", numeric=True, optional=True),
+        Column("why", optional=True, wide=True),
+    ]
+    return Table(columns, [_row(one, cell_page) for one in changes], [record(one) for one in changes])
 
 
-def _row(change: Change) -> dict[str, Any]:
-    shows = change.smallest_slowdown
+def _row(change: Change, cell_page: str = "") -> dict[str, Any]:
+    shows, name = change.smallest_slowdown, one_line(change.name)
+    has_page = cell_page and change.verdict is not Verdict.MISSING
+    before, after = (
+        "" if change.metric == STATUS else METRICS[change.metric].format(value)
+        for value in (change.before, change.after)
+    )
     return {
         "verdict": Shown(change.verdict, word_of(change), SIGNS[change.verdict][1]),
-        "cell": one_line(change.name),
+        "cell": Shown(name, name, "name linked", link=f"{cell_page}#cell={change.key}") if has_page else name,
         "metric": change.metric,
-        "before": figure(change.metric, change.before),
-        "after": figure(change.metric, change.after),
+        "before": before,
+        "after": after,
         "ratio": ratio_text(change.ratio, change.low, change.high),
         "detectable": "" if shows is None else f"≥ {percent(shows)}" if shows < 10 else percent(shows),
         "why": one_line(change.reason or ""),
@@ -79,28 +85,20 @@ def heading(compared: Compared) -> str:
 
 
 def summary_lines(compared: Compared) -> list[str]:
-    """A line for each mode, and what these trials could have shown."""
+    """Return a line for each mode, what these trials could have shown, and where the limits come from."""
     phases = {line.phase for line in compared.modes}
     lines = [(f"{line.phase} " if len(phases) > 1 else "") + mode_text(line) for line in compared.modes]
-    return [*lines, *filter(None, [sensitivity(compared)])]
-
-
-def limits_line(compared: Compared) -> list[str]:
-    """Where the limits come from, if that is known."""
-    return [f"limits: {compared.limits.source}"] if compared.limits.source else []
+    limits = f"limits: {compared.limits.source}" if compared.limits.source else None
+    return [*lines, *filter(None, [sensitivity(compared), limits])]
 
 
 def mode_text(line: ModeChange) -> str:
-    """`eager: latency 1.003 (0.998–1.008) over 12 cells`; without cells `eager: latency – over 0 of 12 cells`."""
+    """Return `eager: latency 1.003 (0.998–1.008) over 12 cells`; `unclear (0.60–29540)` if a mean is too wide."""
+    text = ratio_text(line.ratio, line.low, line.high) or "–"
+    if not is_clear(line.low, line.high):
+        text = f"{UNCLEAR} {text.partition(' ')[2]}"
     count = f"{line.cells} {'' if line.of in (None, line.cells) else f'of {line.of} '}"
-    figures = mean_text(line.ratio, line.low, line.high)
-    return f"{line.mode}: {METRICS[line.metric].title} {figures} over {count}cell{'s' * ((line.of or line.cells) != 1)}"
-
-
-def mean_text(ratio: float | None, low: float | None, high: float | None) -> str:
-    """Return a geometric mean over cells as `ratio_text` does, or `unclear (0.60–29540)` if it cannot be quoted."""
-    text = ratio_text(ratio, low, high) or "–"
-    return text if is_clear(low, high) else f"{UNCLEAR} {text.partition(' ')[2]}"
+    return f"{line.mode}: {METRICS[line.metric].title} {text} over {count}cell{'s' * ((line.of or line.cells) != 1)}"
 
 
 def sensitivity(compared: Compared) -> str | None:
@@ -128,7 +126,7 @@ def markdown(compared: Compared, changes: Sequence[Change], hidden: int = 0) -> 
         counts_text(compared),
         table_of(changes).render("markdown") if changes else "",
         f"{hidden} rows that are the same are omitted." if hidden else "",
-        bullets([*summary_lines(compared), *limits_line(compared), *compared.notes]),
+        bullets([*summary_lines(compared), *compared.notes]),
     )
 
 
@@ -197,7 +195,7 @@ def check_markdown(
         folded("How to see each of them", f"{fence}sh\n{text}\n{fence}") if failed else "",
         folded(f"What fails nothing: {counted(others)}", first_rows(others)) if others else "",
         bullets(summary_lines(compared)),
-        "; ".join([counts_text(compared), *map(markdown_text, limits_line(compared))]),
+        counts_text(compared),
         bullets(f"note: {text}" for text in compared.notes),
     )
 
