@@ -1,7 +1,6 @@
 """Labels that tell the rows of a sweep apart: model, bs and mode, and whatever else was swept.
 
-Standard library and the core types only. A figure or table of model × bs × mode would merge rows that differ in more
-(dtype, an input shape, the interpreter); the labels keep those apart.
+A figure or table of model × bs × mode would merge rows that differ in more (dtype, an input shape, the interpreter).
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ _STREAM = "stream.name"
 _COVERED = frozenset(
     {"bs", "dtype", "phase", "device", "model.name", "mode.name", _STREAM, "stream.samples_per_call", "stream.sizes"}
 )
-_FALLBACKS = ("sweep_id", "environment_id")
+#: Columns that become a label while rows share all others.
+_FALLBACKS = ("sweep_id", "environment_id", "cell_key", "key")
 ABSENT = "—"
 
 
@@ -69,11 +69,8 @@ class LabelledRow:
             for name, value in self.labels.items()
             if name not in ("model", "bs", "dtype")
         ]
-        shown = {"model": self.labels["model"], "bs": f"bs={self.labels['bs']}", "mode": self.mode}
-        shown["dtype"] = self.source.get("dtype")
-        known = {name: str(text) for name, text in shown.items() if self.source.get(name) is not None}
-        words = [known.get("model"), *extra, known.get("bs"), known.get("mode"), known.get("dtype")]
-        return " ".join(word for word in words if word)
+        words = [self.labels["model"], *extra, f"bs={self.labels['bs']}", self.mode, self.source.get("dtype")]
+        return " ".join(word for word in words if word not in (None, ABSENT, "bs=None"))
 
 
 def label_rows(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
@@ -99,51 +96,71 @@ def row_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return [row.name for row in _labelled(rows)]
 
 
+def cell_row(cell: Cell) -> dict[str, Any]:
+    """Return a cell as a row of the view."""
+    return {
+        "model": cell.model_name,
+        "bs": cell.bs,
+        "mode": cell.mode_name,
+        "dtype": cell.dtype,
+        "phase": cell.phase,
+        "device": cell.device,
+        "params": cell.params(),
+    }
+
+
 def cell_names(cells: Iterable[Cell]) -> dict[str, str]:
     """Return cell key -> a name that tells the cell from all others."""
-    distinct = {cell.key: cell for cell in cells}
-    rows = [
-        {"model": cell.model_name, "bs": cell.bs, "mode": cell.mode_name, "dtype": cell.dtype, "phase": cell.phase,
-         "device": cell.device, "params": cell.params()}
-        for cell in distinct.values()
-    ]  # fmt: skip
-    return dict(zip(distinct, row_names(rows), strict=True))
+    distinct = {cell.key: cell_row(cell) for cell in cells}
+    return dict(zip(distinct, row_names(distinct.values()), strict=True))
 
 
 def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
-    """The rows in their order, with labels; numbers that are not finite become None."""
+    """Return the rows in their order, with labels; numbers that are not finite become None."""
     rows = [
         {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
         for row in rows
     ]
     params = [flatten(row.get("params") or {}) for row in rows]
     columns = [name for name in COLUMNS if _varies(row.get(name) for row in rows)]
-    groups: dict[tuple, list[int]] = defaultdict(list)
-    for index, row in enumerate(rows):
-        groups[(row.get("model"), row.get("mode"), *(_text(row.get(name)) for name in columns))].append(index)
+    of_row, of_mode = _varying_paths(rows, columns, params)
+    paths = _undetermined(of_row, rows, columns, params)
+    # also if all rows have the same stream: bs is its largest size and would pass for the only one
+    has_streams = any(_STREAM in values for values in params)
+    labels, modes = [], []
+    for row, values in zip(rows, params, strict=True):
+        own = {"model": _text(row.get("model"))} | {name: _text(row.get(name)) for name in columns}
+        own |= {path: _text(values.get(path)) for path in paths}
+        labels.append(own | ({"stream": _text(values.get(_STREAM))} if has_streams else {}))
+        swept = sorted(of_mode[row.get("mode")] & values.keys())
+        settings = ", ".join(f"{path.removeprefix('mode.')}={_text(values[path])}" for path in swept)
+        modes.append(f"{_text(row.get('mode'))}{f' ({settings})' if settings else ''}")
+    sizes = [None if row.get("bs") is None else int(row["bs"]) for row in rows]
+    for name in _FALLBACKS:
+        points = {(*own.values(), *point) for own, *point in zip(labels, sizes, modes, strict=True)}
+        if len(points) < len(rows) and _varies(row.get(name) for row in rows):
+            labels = [own | {name: _text(row.get(name))} for own, row in zip(labels, rows, strict=True)]
+    return [
+        LabelledRow({**own, "bs": bs}, mode, _text(row.get("mode")), row)
+        for own, bs, mode, row in zip(labels, sizes, modes, rows, strict=True)
+    ]
+
+
+def _varying_paths(
+    rows: list[dict[str, Any]], columns: list[str], params: list[dict[str, Hashable]]
+) -> tuple[set[str], dict[str, set[str]]]:
+    """Return the parameters that vary among rows of one model, mode and `columns`, and mode -> its own settings that
+    do."""
+    groups: dict[tuple, list[dict[str, Hashable]]] = defaultdict(list)
+    for row, values in zip(rows, params, strict=True):
+        groups[row.get("model"), row.get("mode"), *(_text(row.get(name)) for name in columns)].append(values)
     of_row: set[str] = set()
     of_mode: dict[str, set[str]] = defaultdict(set)
     for (_, mode, *_), members in groups.items():
-        for path in {path for index in members for path in params[index]} - _COVERED - of_row:
-            if _varies(params[index].get(path) for index in members):
+        for path in {path for values in members for path in values} - _COVERED - of_row:
+            if _varies(values.get(path) for values in members):
                 (of_mode[mode] if path.startswith("mode.") else of_row).add(path)
-
-    paths_of_row = _undetermined(of_row, rows, columns, params)
-    # also if all rows have the same stream: bs is its largest size and would pass for the only one
-    has_streams = any(_STREAM in values for values in params)
-    labelled = []
-    for row, values in zip(rows, params, strict=True):
-        labels: dict[str, Any] = {"model": _text(row.get("model"))}
-        labels |= {name: _text(row.get(name)) for name in columns}
-        labels |= {path: _text(values.get(path)) for path in paths_of_row}
-        labels |= {"stream": _text(values.get(_STREAM))} if has_streams else {}
-        labels["bs"] = row.get("bs") if row.get("bs") is None else int(row["bs"])
-        base = _text(row.get("mode"))
-        paths = sorted(of_mode[row.get("mode")] & values.keys())
-        settings = ", ".join(f"{path.removeprefix('mode.')}={_text(values[path])}" for path in paths)
-        labelled.append(LabelledRow(labels, f"{base} ({settings})" if settings else base, base, row))
-    _keep_apart(labelled)
-    return labelled
+    return of_row, of_mode
 
 
 def mode_order(modes: Iterable[tuple[str, str]]) -> list[str]:
@@ -191,26 +208,3 @@ def _varies(values: Iterable[Any]) -> bool:
 
 def _text(value: Any) -> str:
     return ABSENT if value is None else str(value)
-
-
-def _keep_apart(rows: list[LabelledRow]) -> None:
-    """Add a label until no two rows share labels and mode."""
-
-    def clash() -> bool:
-        return len({(*row.labels.values(), row.mode) for row in rows}) < len(rows)
-
-    def add(name: str, values: list[str]) -> None:
-        for row, value in zip(rows, values, strict=True):
-            bs = row.labels.pop("bs")
-            row.labels |= {name: value, "bs": bs}
-
-    for name in _FALLBACKS:
-        if clash() and _varies(row.source.get(name) for row in rows):
-            add(name, [_text(row.source.get(name)) for row in rows])
-    if clash():
-        seen: dict[tuple, int] = defaultdict(int)
-        numbers = []
-        for row in rows:
-            seen[(*row.labels.values(), row.mode)] += 1
-            numbers.append(str(seen[(*row.labels.values(), row.mode)]))
-        add("#", numbers)
