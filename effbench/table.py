@@ -80,9 +80,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """`rows`: key -> value. `data`: other records for CSV and JSON where a row for people combines several. `group`: key
-    of a column; the terminal draws a line where it changes. `caption` and `order` (numbers of columns with `asc` or
-    `desc`) are for the site's tables."""
+    """`rows`: key -> value. `data`: other records for CSV and JSON where a row for people combines several. `group`:
+    key of a column; the terminal draws a line where it changes. `caption` and `order` (numbers of columns with `asc`
+    or `desc`) are for the site's tables."""
 
     columns: Sequence[Column]
     rows: Sequence[Mapping[str, Any]]
@@ -158,7 +158,7 @@ class Table:
         records = self.records()
         out = io.StringIO()
         keys = list(records[0]) if records else [column.key for column in self.columns]
-        writer = csv.DictWriter(out, keys, lineterminator="\n")
+        writer = csv.DictWriter(out, keys, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         for record in records:
             writer.writerow({key: str(one).lower() if isinstance(one, bool) else one for key, one in record.items()})

@@ -1,7 +1,4 @@
-"""The tables of `effbench show`, which the site and Markdown also show: modes of each point, bottlenecks of cells.
-
-They need neither pandas nor plotly, so that a terminal command starts quickly.
-"""
+"""The tables of `effbench show`, which the site and Markdown also show: modes of each point, bottlenecks of cells."""
 
 from __future__ import annotations
 
@@ -136,13 +133,12 @@ class SpeedupTable:
         """Explain the marks that the table has."""
         open_rows = sum(row.compares and row.winner is None for row in self.rows)
         entries = [entry for entry in self.entries if entry.value is not None]
+        too_wide = f"{UNCLEAR}: the interval's upper bound is more than {UNKNOWN} times the lower one"
         marks = {
             "bold or ★: significantly the best of its row": any(entry.best for entry in entries),
             f"no significant winner in {open_rows} of {len(self.rows)} rows": open_rows,
             f"{NOT_SIGNIFICANT}: the interval includes 1": any(NOT_SIGNIFICANT in entry.text for entry in entries),
-            f"{UNCLEAR}: the interval's upper bound is more than {UNKNOWN} times the lower one": any(
-                entry.unclear for entry in entries
-            ),
+            too_wide: any(entry.unclear for entry in entries),
             NO_INTERVAL: any(entry.low is None and not entry.baseline for entry in entries),
             "(low–high) 95 % interval over processes": any(entry.interval for entry in entries),
         }
@@ -160,9 +156,8 @@ class SpeedupTable:
 
     def wide(self) -> Table:
         """Return a column for each mode; CSV has a line for each entry."""
-        columns = [Column(name, numeric=name == "bs") for name in self.label_names]
-        columns += [Column(f"mode {mode}", mode, numeric=True) for mode in self.modes]
-        rows = [row.labels | {f"mode {mode}": entry.shown for mode, entry in row.cells.items()} for row in self.rows]
+        columns = [*self._labels(), *(Column(f"mode {mode}", mode, numeric=True) for mode in self.modes)]
+        rows = [row.labels | {f"mode {mode}": one.shown for mode, one in row.cells.items()} for row in self.rows]
         data = [
             row.labels | {"mode": mode, "metric": self.metric} | _facts(entry, CSV_FACTS)
             for row in self.rows
@@ -172,14 +167,12 @@ class SpeedupTable:
 
     def long(self) -> Table:
         """Return a row for each entry, which fits where the columns do not."""
-        columns = [Column(name, numeric=name == "bs") for name in self.label_names]
-        columns += [Column("a mode", "mode"), Column("its figure", self.metric, numeric=True)]
-        rows = [
-            row.labels | {"a mode": mode, "its figure": entry.shown}
-            for row in self.rows
-            for mode, entry in row.cells.items()
-        ]
-        return Table(columns, rows, group="model")
+        rows = [(*row.labels.values(), mode, one.shown) for row in self.rows for mode, one in row.cells.items()]
+        columns = [*self._labels(), Column("a mode", "mode"), Column("its figure", self.metric, numeric=True)]
+        return Table.of(columns, rows, group="model")
+
+    def _labels(self) -> list[Column]:
+        return [Column(name, numeric=name == "bs") for name in self.label_names]
 
 
 def _facts(entry: Entry, names: Iterable[str]) -> dict[str, Any]:
@@ -277,13 +270,14 @@ def bottleneck_table(rows: Sequence[LabelledRow]) -> Table:
     ]
     shown, data = [], []
     for row in rows:
-        source = row.source
-        ok = source["status"] == "ok"
+        source, ok = row.source, row.source["status"] == "ok"
         reason = (why(source) or NOT_PROFILED) if ok else f"{source['status']}: {source['reason'] or NO_REASON}"
-        labels = {name: str(row.labels.get(name, "")) for name in names} | {"mode": row.mode}
+        record = {name: str(row.labels.get(name, "")) for name in names} | {
+            "mode": row.mode,
+            "status": source["status"],
+        }
+        record |= {name: source.get(name) for name in exact} | {"why": reason}
         texts = {name: METRICS[name].format(source.get(name)) if ok else ABSENT for name in figures}
-        shown.append(labels | texts | {"bound": (ok and source.get("bound")) or ABSENT, "why": reason})
-        data.append(
-            labels | {"status": source["status"]} | {name: source.get(name) for name in exact} | {"why": reason}
-        )
+        shown.append(record | texts | {"bound": (ok and source.get("bound")) or ABSENT})
+        data.append(record)
     return Table(columns, shown, data, caption="What bounds each cell")
