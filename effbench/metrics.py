@@ -88,6 +88,11 @@ def percent(value: float) -> str:
 LOWER, HIGHER, NEITHER = Better.LOWER, Better.HIGHER, Better.NEITHER
 
 
+def _recorded(**kinds: type) -> list[Metric]:
+    """Return quantities that trials record and results do not show."""
+    return [Metric(name, kind=kind) for name, kind in kinds.items()]
+
+
 def _bytes(name: str, title: str, help: str, compare: str = "none") -> Metric:
     return Metric(name, title, "bytes", LOWER, compare, help, kind=int, combine="max")
 
@@ -98,36 +103,20 @@ def _count(name: str, title: str, help: str, explains: bool = True) -> Metric:
 
 #: Every measured quantity, in the order of columns. Quantities without a title are not metrics of results.
 _ALL = (
-    Metric("gpu_index", kind=int),
-    Metric("gpu_uuid", kind=str),
-    Metric("pid", kind=int),
+    *_recorded(gpu_index=int, gpu_uuid=str, pid=int),
     Metric("wall_s", help="seconds of the trial, seen from outside"),
     Metric("overhead_s", help="wall time outside the listed parts"),
-    Metric("build_s"),
-    Metric("prepare_s"),
-    Metric("compile_s"),
+    *_recorded(build_s=float, prepare_s=float, compile_s=float),
     Metric("compile_cache", kind=str, help="cold or warm; None if nothing compiles"),
-    Metric("check_s"),
-    Metric("warmup_s"),
-    Metric("timing_s"),
-    Metric("warmup_calls", kind=int),
-    Metric("steady", kind=bool),
-    Metric("latency_median_low_ms"),
-    Metric("latency_median_high_ms"),
-    Metric("latency_samples", kind=int),
-    Metric("period_samples", kind=int),
-    Metric("calls_per_block", kind=int),
-    Metric("input_copy_ms"),
+    *_recorded(check_s=float, warmup_s=float, timing_s=float, warmup_calls=int, steady=bool),
+    *_recorded(latency_median_low_ms=float, latency_median_high_ms=float, latency_samples=int, period_samples=int),
+    *_recorded(calls_per_block=int, input_copy_ms=float),
     Metric("discarded_blocks", kind=int, help="timed parts that were discarded because something disturbed them"),
-    Metric("peak_host_bytes", kind=int),
+    *_recorded(peak_host_bytes=int),
     Metric("compute_floor_ms", help="FLOPs at this machine's matrix rate"),
     Metric("memory_floor_ms", help="least bytes at this machine's copy bandwidth"),
-    Metric("sm_clock_mhz", kind=int),
-    Metric("memory_clock_mhz", kind=int),
-    Metric("temperature_c", kind=int),
-    Metric("power_w"),
-    Metric("clocks_event_reasons", kind=str),
-    Metric("foreign_processes", kind=int),
+    *_recorded(sm_clock_mhz=int, memory_clock_mhz=int, temperature_c=int, power_w=float),
+    *_recorded(clocks_event_reasons=str, foreign_processes=int),
     Metric(
         "latency_ms", "latency", "ms", LOWER, "ratio",
         "synchronise, host clock, call, synchronise: what one request sees; "
@@ -184,10 +173,9 @@ _ALL = (
         "preparation and first call together; slowest of the trials, so with a cold cache",
     ),
     Metric(
-        "break_even_calls", "break-even", "calls", LOWER,
+        "break_even_calls", "break-even", "calls", LOWER, kind=int, of_trial=False,
         help="calls until the preparation has paid for itself against the baseline; NULL where that is never or not "
         "sure",
-        kind=int, of_trial=False,
     ),
     _bytes(
         "build_peak_allocated_bytes", "peak allocated, building",

@@ -19,14 +19,14 @@ from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import ABSENT
 from effbench.metrics import METRICS
 from effbench.printable import one_line
-from effbench.report.advice import CALL, best_list, costs_of, evaluate, rank_modes, rows_of_case
+from effbench.report.advice import CALL, best_list, costs_of, evaluate, rank_modes, rows_of_case, the_only
 from effbench.store.store import Store
 from effbench.store.summary import break_even_calls
 from effbench.table import Column, Table, as_json
 from effbench.terminal import escape
 
 HELP = "Advice out of measured results: which batch sizes to capture (buckets), which mode to run (mode)."
-#: A table, lines below it of which the first is the advice, and the same as data for JSON.
+#: A table, lines below it (the first is the advice), and the same as data for JSON.
 Answer = tuple[Table, list[str], dict[str, Any]]
 
 
@@ -144,9 +144,7 @@ def advise_mode(args: argparse.Namespace, rows: list[dict[str, Any]], baseline_m
         raise UsageError(f"--calls {args.calls}: the number of calls must be at least 1")
     case = rows_of_case(rows, args.model)
     sizes = sorted({row.labels["bs"] for row in case})
-    if args.bs is None and len(sizes) > 1:
-        raise UsageError(f"several batch sizes were measured: {', '.join(map(str, sizes))}; choose one with --bs")
-    bs = sizes[0] if args.bs is None else args.bs
+    bs = the_only(sizes, "--bs") if args.bs is None else args.bs
     if bs not in sizes:
         raise NothingFoundError(f"bs={bs} was not measured; measured: {', '.join(map(str, sizes))}")
     at_size = [row for row in case if row.labels["bs"] == bs]

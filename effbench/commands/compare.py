@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from effbench.commands import options
 from effbench.comparison.compare import Compared, compare_parts, compare_sweeps, find
@@ -22,24 +23,19 @@ HELP = "Compare two sweeps cell by cell and metric by metric; with --by two part
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
-    parser.add_argument(
-        "sweeps", nargs="+", metavar="SWEEP",
-        help="before and after: ids, names, baselines or last; with --by one sweep",
-    )  # fmt: skip
-    parser.add_argument(
-        "--by", metavar="NAME",
-        help=f"compare two parts of one sweep: {', '.join(BY_ENVIRONMENT)}, or a parameter such as dtype",
-    )  # fmt: skip
-    parser.add_argument(
-        "--values", nargs=2, metavar=("BEFORE", "AFTER"), help="which two of --by, if there are more (or the order)"
-    )
+    sweeps = "before and after: ids, names, baselines or last; with --by one sweep"
+    parser.add_argument("sweeps", nargs="+", metavar="SWEEP", help=sweeps)
+    parts = f"compare two parts of one sweep: {', '.join(BY_ENVIRONMENT)}, or a parameter such as dtype"
+    parser.add_argument("--by", metavar="NAME", help=parts)
+    values = "which two of --by, if there are more (or the order)"
+    parser.add_argument("--values", nargs=2, metavar=("BEFORE", "AFTER"), help=values)
     add_choice(parser)
 
 
 def add_choice(parser: argparse.ArgumentParser) -> None:
     """Options that `compare` and `check` share: which rows, what counts as a change, and the output."""
 
-    def add(option: str, help: str, metavar: str | None = None, **more: str) -> None:
+    def add(option: str, help: str, metavar: str, **more: Any) -> None:
         parser.add_argument(option, metavar=metavar, help=help, **more)
 
     add("--metric", "only this metric; may be repeated (default: all of config)", "NAME", action="append")
@@ -49,9 +45,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     add("--on", "only trials on this hardware or by this interpreter; a part of the name will do", "NAME")
     add("--across", f"compare although these differ, with commas: {', '.join(ACROSS)}", "NAMES", default="")
     add("--config", "limits and exceptions: a file, or a name below conf/check (default: default)", "NAME|FILE")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="a setting of it, on top"
-    )
+    add("--set", "a setting of it, on top", "KEY=VALUE", action="append", default=[], dest="settings")
     parser.add_argument("--all", action="store_true", help="also the rows that are the same")
     parser.add_argument("--format", default="table", choices=["table", *comparison.FORMATS], help="(default: table)")
     options.add_out(parser)
@@ -123,8 +117,8 @@ def wanted_cells(text: str | None) -> Callable[[Pair], bool] | None:
 
     def fits(pair: Pair) -> bool:
         names = (pair.name, "{model} bs={bs} {mode} {dtype}".format_map(pair.about))
-        fitting = any(text in name or fnmatch.fnmatchcase(name, text) for name in names)
-        return fitting or (len(text) >= 6 and pair.key.startswith(text))
+        is_key = len(text) >= 6 and pair.key.startswith(text)
+        return is_key or any(text in name or fnmatch.fnmatchcase(name, text) for name in names)
 
     return fits
 
@@ -136,21 +130,18 @@ def chosen(changes: Sequence[Change], args: argparse.Namespace) -> list[Change]:
 
 
 def render(compared: Compared, rows: Sequence[Change], args: argparse.Namespace) -> str:
+    if args.format == "markdown":
+        shown = visible(rows, args)
+        return comparison.markdown(compared, shown, len(rows) - len(shown))
     if args.format == "json":
         return comparison.as_json(compared, rows)
-    if args.format == "csv":
-        return comparison.as_csv(rows)
-    if args.format == "junit":
-        return comparison.as_junit(compared, rows)
-    shown = visible(rows, args)
-    return comparison.markdown(compared, shown, len(rows) - len(shown))
+    return comparison.as_csv(rows) if args.format == "csv" else comparison.as_junit(compared, rows)
 
 
 def visible(rows: Sequence[Change], args: argparse.Namespace) -> list[Change]:
-    """For people: rows that are the same are counted, not listed, unless asked for or failing on both sides."""
-    if args.all or args.only:
-        return list(rows)
-    return [change for change in rows if change.verdict is not Verdict.SAME or change.metric == STATUS]
+    """Return the rows for people: those that are the same are counted, unless asked for or failing on both sides."""
+    show_same = args.all or args.only
+    return [change for change in rows if show_same or change.verdict is not Verdict.SAME or change.metric == STATUS]
 
 
 def show(console: Console, compared: Compared, rows: Sequence[Change], args: argparse.Namespace) -> None:
@@ -163,8 +154,7 @@ def show(console: Console, compared: Compared, rows: Sequence[Change], args: arg
         console.print(comparison.table_of(shown).rich())
     hidden = len(rows) - len(shown)
     more = f" ({hidden} rows that are the same are not shown: --all)" if hidden else ""
-    console.print_line(escape(f"{comparison.counts_text(compared)}{more}"))
-    for text in comparison.summary_lines(compared):
+    for text in (f"{comparison.counts_text(compared)}{more}", *comparison.summary_lines(compared)):
         console.print_line(escape(text))
     for note in compared.notes:
         console.print_line(f"note: {escape(note)}", "yellow")

@@ -29,11 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--cells", action="store_true", help="every planned cell of a sweep, measured or not")
     which.add_argument("--failures", action="store_true", help="every result that is not ok, with its reason")
     which.add_argument("--artifacts", action="store_true", help="the files that a sweep's trials left to look into")
-    parser.add_argument(
-        "--traceback",
-        action="store_true",
-        help="with --failures: the traceback of each cell's last failed trial, or else the end of its output",
-    )
+    last = "with --failures: the traceback of each cell's last failed trial, or else the end of its output"
+    parser.add_argument("--traceback", action="store_true", help=last)
 
 
 def run(args: argparse.Namespace) -> int:

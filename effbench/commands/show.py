@@ -30,13 +30,8 @@ MOST_NAMES = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     options.add_sweep(parser)
-    parser.add_argument(
-        "--metric",
-        type=metric_name,
-        metavar="NAME",
-        help="what the table shows (default: speedup, or latency_ms if nothing has a speedup); one of: "
-        + ", ".join(METRICS),
-    )
+    metrics = f"(default: speedup, or latency_ms if nothing has a speedup); one of: {', '.join(METRICS)}"
+    parser.add_argument("--metric", type=metric_name, metavar="NAME", help=f"what the table shows {metrics}")
     parser.add_argument("--why", action="store_true", help="what bounds each cell, with the figures that show it")
     parser.add_argument("--format", default="table", choices=["table", *FORMATS], help="(default: table)")
     options.add_out(parser)

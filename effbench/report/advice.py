@@ -21,9 +21,8 @@ from effbench.metrics import INTERVALS
 from effbench.report.mode_scores import least
 from effbench.store.summary import break_even_calls
 
-MIB = 2**20
 #: What a graph adds to the pool that all share: the smallest segment by which torch's allocator lets a pool grow.
-PER_GRAPH_BYTES = 2 * MIB
+PER_GRAPH_BYTES = 2 * 2**20
 #: Columns of a call's cost, by the name that a user types.
 CALL = {"latency": "latency_ms", "period": "period_ms"}
 #: Relative difference that is rounding: sums of the same figures in another order.
@@ -60,11 +59,6 @@ class Costs:
             return value_at(self.eager_ms, raw)
         return math.inf if bucket in self.failed else value_at(self.graph_ms, bucket)
 
-    def memory_bytes(self, sizes: Sequence[int]) -> float:
-        """Return the memory of these graphs: the largest one's pool, which the others reuse, and PER_GRAPH_BYTES for
-        each; infinite if it is not known."""
-        return value_at(self.pool_bytes, max(sizes)) + PER_GRAPH_BYTES * len(sizes) if sizes else 0.0
-
 
 def rows_of_case(rows: Iterable[Mapping[str, Any]], model: str | None) -> list[LabelledRow]:
     """Return the rows of one model with one batch size (no stream).
@@ -80,11 +74,11 @@ def rows_of_case(rows: Iterable[Mapping[str, Any]], model: str | None) -> list[L
     return [row for row in labelled if row.case == the_only(cases, "--model")]
 
 
-def the_only(names: Sequence[str], option: str) -> str:
-    """Return the only name. Raises UsageError if there are several."""
-    if len(names) > 1:
-        raise UsageError(f"several fit: {'; '.join(names)}; choose one of them with {option} (in quotes)")
-    return names[0]
+def the_only(values: Sequence[Any], option: str) -> Any:
+    """Return the only value. Raises UsageError if there are several."""
+    if len(values) > 1:
+        raise UsageError(f"several fit: {', '.join(map(repr, values))}; choose one with {option}")
+    return values[0]
 
 
 def costs_of(rows: Iterable[Mapping[str, Any]], model: str | None, mode: str, metric: str, eager: str) -> Costs:
@@ -130,7 +124,9 @@ class CaptureList:
 def evaluate(name: str, sizes: Sequence[int], trace: Mapping[int, int], costs: Costs) -> CaptureList:
     """Return the effect of a list. `sizes` is ascending; `trace`: batch size -> calls."""
     buckets = {raw: bucket_of(sizes, raw) for raw in trace}
-    used, memory = usage(sizes, trace), costs.memory_bytes(sizes)
+    used = usage(sizes, trace)
+    # the graphs reuse the pool of the largest
+    memory = value_at(costs.pool_bytes, max(sizes)) + PER_GRAPH_BYTES * len(sizes) if sizes else 0.0
     call_ms = sum(count * costs.call_ms(buckets[raw], raw) for raw, count in trace.items()) / used.calls
     unmeasured = {raw for raw, bucket in buckets.items() if bucket is None} - set(costs.eager_ms)
     unmeasured |= {bucket for bucket in buckets.values() if bucket is not None} - set(costs.graph_ms)
@@ -188,13 +184,12 @@ def best_list(trace: Mapping[int, int], costs: Costs, budget_bytes: int | None =
 def rank_modes(
     rows: Sequence[LabelledRow], column: str, calls: int | None, memory_bytes: int | None, baseline_mode: str
 ) -> tuple[list[dict[str, Any]], list[str], dict[str, str]]:
-    """Rank the modes of one case and batch size by `column`, the best first. Return the figures of each mode, the modes
-    that the best one is not significantly faster than, and the reason of each mode that is excluded.
+    """Return the figures of the modes of one case and batch size, the best in `column` first; the modes that it is not
+    significantly faster than; and mode -> why it is excluded. Raises NothingFoundError if no mode is left.
 
     `calls`: how many follow one preparation; None: preparation does not count. `memory_bytes`: most peak reserved
     memory. Figures: `score_ms` is a call with its share of the preparation, `prepare_s` the time before the mode is
-    ready (`warm`: with a filled compile cache, the cold time is unknown), `break_even` the calls until that is paid
-    back against the baseline (None: never). Raises NothingFoundError if no mode is left.
+    ready (`warm`: with a filled compile cache), `break_even` the calls until that is paid back against the baseline.
     """
     reasons = {row.mode: why_excluded(row.source, column, memory_bytes) for row in rows}
     excluded = {mode: reason for mode, reason in reasons.items() if reason}
@@ -216,16 +211,14 @@ def rank_modes(
         share_ms = prepare_s * 1000 / calls if calls else 0.0
         known = {name: source[name] for name in (column, *bounds) if source.get(name) is not None}
         scored.append(source | {name: value + share_ms for name, value in known.items()})
-        figures = {"mode": row.mode, "call_ms": call_ms, "score_ms": call_ms + share_ms}
+        figures = {"mode": row.mode, "call_ms": call_ms, "score_ms": call_ms + share_ms, "prepare_s": prepare_s}
         figures |= {"low_ms": known.get(bounds[0]), "high_ms": known.get(bounds[1])}
-        figures |= {"speedup": base_ms / call_ms if base_ms else None}
-        figures |= {"prepare_s": prepare_s, "warm": cold is None and warm is not None}
+        figures |= {"warm": cold is None and warm is not None, "speedup": base_ms / call_ms if base_ms else None}
         figures["break_even"] = None if base is source else break_even_calls(prepare_s, base_ms or 0.0, call_ms)
         figures["memory_bytes"] = source.get("peak_reserved_bytes")
         found.append(figures)
     _, tied = least(scored, column)
-    close = [found[place]["mode"] for place in tied]
-    return sorted(found, key=itemgetter("score_ms")), close, excluded
+    return sorted(found, key=itemgetter("score_ms")), [found[place]["mode"] for place in tied], excluded
 
 
 def why_excluded(source: Mapping[str, Any], column: str, memory_bytes: int | None = None) -> str | None:

@@ -70,26 +70,22 @@ def modes_table(modes: Sequence[ModeSummary]) -> Table:
     ]
     rows = []
     for one in modes:
-        score, ratio, seconds = one.score, METRICS["memory_ratio"], METRICS["compile_cold_s"]
+        score, memory, compiled = one.score, one.memory, one.compiled
         words = [one.interval or (NO_INTERVAL if score.averaged and score.low is None else "")]
         words += [f"of {score.averaged}"] if score.averaged < score.passed else []
         hint = "" if score.clear else f"measured {METRICS['speedup'].format(score.value)}"
         passed = f"{score.passed} of {score.total} · {percents(one.passed)}"
-        rows.append(
-            {
-                "mode": Shown(one.mode, one.mode, "mode", one.group, glyph=glyph_of(one.mode)),
-                "speedup": Shown(score.value, one.speedup_text, "strong", ", ".join(filter(None, words)), hint=hint),
-                "pass_rate": Shown(one.passed.value, f"{100 * one.passed.value:.0f} %", sub=passed),
-                "not_ok": Shown(one.not_ok, one.not_ok or ABSENT, "status" if one.not_ok else "absent"),
-                "memory_ratio": Shown(
-                    one.memory.value, ratio.format(one.memory.value), sub=one.memory.note("{:.2f}".format)
-                ),
-                "compile_cold_s": Shown(
-                    one.compiled.value, seconds.format(one.compiled.value), sub=one.compiled.note(seconds.format)
-                ),
-            }
+        ratio, seconds = METRICS["memory_ratio"].format, METRICS["compile_cold_s"].format
+        cells = (
+            Shown(one.mode, one.mode, "mode", one.group, glyph=glyph_of(one.mode)),
+            Shown(score.value, one.speedup_text, "strong", ", ".join(filter(None, words)), hint=hint),
+            Shown(one.passed.value, f"{100 * one.passed.value:.0f} %", sub=passed),
+            Shown(one.not_ok, one.not_ok or ABSENT, "status" if one.not_ok else "absent"),
+            Shown(memory.value, ratio(memory.value), sub=memory.note("{:.2f}".format)),
+            Shown(compiled.value, seconds(compiled.value), sub=compiled.note(seconds)),
         )
-    return Table(columns, rows, caption="Each mode over all models and batch sizes")
+        rows.append(cells)
+    return Table.of(columns, rows, "Each mode over all models and batch sizes")
 
 
 def percents(found: CellFigure) -> str:
