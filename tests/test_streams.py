@@ -83,7 +83,7 @@ def test_files_with_lines_or_a_column(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("", "is empty"), ("bs\n", "no batch size below"), ("time,size\n1,2\n", "no column 'bs'; it has: time, size"),
+    [("", "has 0 sizes"), ("bs\n", "has 0 sizes"), ("time,size\n1,2\n", "no column 'bs'; it has: time, size"),
      ("4\nmany\n", "line 2 .* is 'many'"), ("4\n0\n", "line 2 .* is '0'"), ("bs,x\n1,2\n,3\n", "line 3 .* is ''"),
      ("4\n-1\n", "'-1'"), ("1.5\n", "no column"), (None, "No such file"), ("9" * 5000, "has no column 'bs'"),
      ("1\n" + "9" * 5000, "line 2 of"), ("x" * 200_000, "cannot read")],

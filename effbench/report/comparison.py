@@ -46,7 +46,7 @@ def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
         Column("metric"),
         Column("before", numeric=True, optional=True),
         Column("after", numeric=True, optional=True),
-        Column("ratio", "after ÷ before", numeric=True, optional=True),
+        Column("ratio", "after ÷ before (95 %)", numeric=True, optional=True),
         Column("detectable", numeric=True, optional=True),
         Column("why", optional=True, wide=True),
     ]

@@ -53,7 +53,9 @@ def test_markdown():
     assert lines[-1] == "- a note"
     assert any(line.startswith("- these trials show a slower latency from 2.2 %") for line in lines)
     (table,) = [line for line in lines if line.startswith("| verdict")]
-    assert table == "| verdict | cell | metric | before | after | after ÷ before | detectable |"  # no row says why
+    assert (
+        table == "| verdict | cell | metric | before | after | after ÷ before (95 %) | detectable |"
+    )  # no row says why
     row = next(line for line in lines if "mlp" in line)
     assert row.count("|") == table.count("|")
 

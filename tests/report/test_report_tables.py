@@ -56,7 +56,7 @@ def test_significance_and_the_legend():
     ]:  # fmt: skip
         table = speedup_table([make.row(), with_interval(low, high)])
         entry = table.rows[0].cells["default"]
-        legend = " · ".join(table.legend("★"))
+        legend = " · ".join(table.legend())
         assert entry.significant is significant and mark in legend
         assert entry.text.endswith("n.s.") is (mark == "includes 1")
         assert not any(other in legend for other in {"includes 1", "no interval", "unclear"} - {mark})
@@ -66,7 +66,7 @@ def test_one_trial_has_a_value_no_interval_and_no_winner():
     table = speedup_table(make.cpu_quick())
     entry = table.rows[0].cells["default"]
     assert (entry.text, entry.low, entry.significant, entry.trials) == ("1.30×", None, None, 1)
-    assert table.rows[0].no_winner and not any(entry.best for entry in table.entries)
+    assert table.rows[0].compares and table.rows[0].winner is None and not any(entry.best for entry in table.entries)
 
 
 def test_no_baseline_and_not_run():
@@ -103,7 +103,7 @@ def test_only_a_mode_that_is_significantly_faster_than_every_other_is_the_best()
     table = speedup_table([make.row(), unsure, sure])
     assert not any(entry.best for entry in table.entries)
     assert (table.rows[0].cells["default"].text, table.rows[0].cells["default"].value) == ("unclear", 16.7)
-    assert any("no significant winner in 1 of 1" in text for text in table.legend("★"))
+    assert any("no significant winner in 1 of 1" in text for text in table.legend())
     assert speedup_table([make.row(), sure]).rows[0].cells["cuda-graph"].best
 
 
@@ -147,7 +147,8 @@ def test_swept_parameters():
     assert len(speedup_table([make.row(), other]).rows) == 1, "a parameter that follows the mode splits no row"
     table = speedup_table([make.row(), *(with_params({"mode.full": full}, mode="default") for full in (False, True))])
     assert (table.modes, len(table.rows)) == (["eager", "default (full=False)", "default (full=True)"], 1)
-    assert [row.labels["#"] for row in speedup_table([make.row(), make.row()]).rows] == ["1", "2"]
+    same = [make.row() | {"cell_key": key} for key in "ab"]
+    assert [row.labels["cell_key"] for row in speedup_table(same).rows] == ["a", "b"], "no two rows merge"
 
 
 # --- formats ---
