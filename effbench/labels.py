@@ -80,13 +80,13 @@ def label_rows(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
     """
     labelled = _labelled(rows)
     first: dict[tuple[str, Any], int] = {}
-    for index, row in enumerate(labelled):
+    for row in labelled:
         for item in row.labels.items():
-            first.setdefault(item, index)
+            first.setdefault(item, len(first))
 
-    def place(row: LabelledRow) -> tuple:
-        others = tuple(first[item] for item in row.labels.items() if item[0] != "bs")
-        return (*others, row.labels["bs"] if row.labels["bs"] is not None else -1)
+    def place(row: LabelledRow) -> list[int]:
+        bs = row.labels["bs"]
+        return [*(first[item] for item in row.labels.items() if item[0] != "bs"), -1 if bs is None else bs]
 
     return sorted(labelled, key=place)
 
@@ -98,15 +98,8 @@ def row_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def cell_row(cell: Cell) -> dict[str, Any]:
     """Return a cell as a row of the view."""
-    return {
-        "model": cell.model_name,
-        "bs": cell.bs,
-        "mode": cell.mode_name,
-        "dtype": cell.dtype,
-        "phase": cell.phase,
-        "device": cell.device,
-        "params": cell.params(),
-    }
+    row = {name: getattr(cell, name) for name in ("bs", "dtype", "phase", "device")}
+    return {"model": cell.model_name, "mode": cell.mode_name, **row, "params": cell.params(), "cell_key": cell.key}
 
 
 def cell_names(cells: Iterable[Cell]) -> dict[str, str]:
@@ -123,44 +116,37 @@ def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
     ]
     params = [flatten(row.get("params") or {}) for row in rows]
     columns = [name for name in COLUMNS if _varies(row.get(name) for row in rows)]
-    of_row, of_mode = _varying_paths(rows, columns, params)
-    paths = _undetermined(of_row, rows, columns, params)
+    labels = [{name: _text(row.get(name)) for name in ("model", *columns)} for row in rows]
+    modes, sizes = [_text(row.get("mode")) for row in rows], [row.get("bs") for row in rows]
+    groups: dict[tuple, list[dict[str, Hashable]]] = defaultdict(list)
+    for own, mode, values in zip(labels, modes, params, strict=True):
+        groups[mode, *own.values()].append(values)
+    # parameters that vary among rows of one model, mode and columns: of a mode, and all others
+    of_mode: dict[str, set[str]] = defaultdict(set)
+    others: set[str] = set()
+    for (mode, *_), members in groups.items():
+        for path in {path for values in members for path in values} - _COVERED - others:
+            if _varies(values.get(path) for values in members):
+                (of_mode[mode] if path.startswith("mode.") else others).add(path)
+    paths = _undetermined(others, [(*own.values(), bs) for own, bs in zip(labels, sizes, strict=True)], params)
     # also if all rows have the same stream: bs is its largest size and would pass for the only one
-    has_streams = any(_STREAM in values for values in params)
-    labels, modes = [], []
-    for row, values in zip(rows, params, strict=True):
-        own = {"model": _text(row.get("model"))} | {name: _text(row.get(name)) for name in columns}
-        own |= {path: _text(values.get(path)) for path in paths}
-        labels.append(own | ({"stream": _text(values.get(_STREAM))} if has_streams else {}))
-        swept = sorted(of_mode[row.get("mode")] & values.keys())
-        settings = ", ".join(f"{path.removeprefix('mode.')}={_text(values[path])}" for path in swept)
-        modes.append(f"{_text(row.get('mode'))}{f' ({settings})' if settings else ''}")
-    sizes = [None if row.get("bs") is None else int(row["bs"]) for row in rows]
+    paths += [_STREAM] if any(_STREAM in values for values in params) else []
+    for own, values in zip(labels, params, strict=True):
+        own |= {"stream" if path == _STREAM else path: _text(values.get(path)) for path in paths}
+    names = []
+    for mode, values in zip(modes, params, strict=True):
+        settings = [
+            f"{path.removeprefix('mode.')}={_text(values[path])}" for path in sorted(of_mode[mode] & values.keys())
+        ]
+        names.append(f"{mode} ({', '.join(settings)})" if settings else mode)
     for name in _FALLBACKS:
-        points = {(*own.values(), *point) for own, *point in zip(labels, sizes, modes, strict=True)}
+        points = {(*own.values(), *point) for own, *point in zip(labels, sizes, names, strict=True)}
         if len(points) < len(rows) and _varies(row.get(name) for row in rows):
             labels = [own | {name: _text(row.get(name))} for own, row in zip(labels, rows, strict=True)]
     return [
-        LabelledRow({**own, "bs": bs}, mode, _text(row.get("mode")), row)
-        for own, bs, mode, row in zip(labels, sizes, modes, rows, strict=True)
+        LabelledRow({**own, "bs": bs if bs is None else int(bs)}, name, mode, row)
+        for own, bs, name, mode, row in zip(labels, sizes, names, modes, rows, strict=True)
     ]
-
-
-def _varying_paths(
-    rows: list[dict[str, Any]], columns: list[str], params: list[dict[str, Hashable]]
-) -> tuple[set[str], dict[str, set[str]]]:
-    """Return the parameters that vary among rows of one model, mode and `columns`, and mode -> its own settings that
-    do."""
-    groups: dict[tuple, list[dict[str, Hashable]]] = defaultdict(list)
-    for row, values in zip(rows, params, strict=True):
-        groups[row.get("model"), row.get("mode"), *(_text(row.get(name)) for name in columns)].append(values)
-    of_row: set[str] = set()
-    of_mode: dict[str, set[str]] = defaultdict(set)
-    for (_, mode, *_), members in groups.items():
-        for path in {path for values in members for path in values} - _COVERED - of_row:
-            if _varies(values.get(path) for values in members):
-                (of_mode[mode] if path.startswith("mode.") else of_row).add(path)
-    return of_row, of_mode
 
 
 def mode_order(modes: Iterable[tuple[str, str]]) -> list[str]:
@@ -175,30 +161,24 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Hashable]:
     flat: dict[str, Hashable] = {}
     for key, item in value.items():
         path = f"{prefix}{key}"
+        if isinstance(item, list) and item and all(isinstance(part, Mapping) and "name" in part for part in item):
+            item = {str(part["name"]): {name: inner for name, inner in part.items() if name != "name"} for part in item}
         if isinstance(item, Mapping):
             flat |= flatten(item, f"{path}.")
-        elif isinstance(item, list) and item and all(isinstance(part, Mapping) and "name" in part for part in item):
-            for part in item:
-                flat |= flatten(
-                    {name: inner for name, inner in part.items() if name != "name"}, f"{path}.{part['name']}."
-                )
         else:
             flat[path] = json.dumps(item) if isinstance(item, list) else item
     return flat
 
 
-def _undetermined(
-    paths: set[str], rows: list[dict[str, Any]], columns: list[str], params: list[dict[str, Hashable]]
-) -> list[str]:
-    """The paths that add information to the labels before them: not a cache size that follows bs, not an input's shape
-    that follows a width. Arguments of the module come first, because inputs refer to them."""
-    known = [tuple(_text(row.get(name)) for name in ("model", "bs", *columns)) for row in rows]
+def _undetermined(paths: set[str], known: list[tuple], params: list[dict[str, Hashable]]) -> list[str]:
+    """Return the paths that add information to what is known of each row: not a cache size that follows bs, not an
+    input's shape that follows a width. Arguments of the module come first, because inputs refer to them."""
     kept = []
     for path in sorted(paths, key=lambda path: (not path.startswith("model.module."), path)):
-        values = [_text(values.get(path)) for values in params]
-        if len(set(zip(known, values, strict=True))) > len(set(known)):
+        more = [(*before, _text(values.get(path))) for before, values in zip(known, params, strict=True)]
+        if len(set(more)) > len(set(known)):
             kept.append(path)
-            known = [(*before, value) for before, value in zip(known, values, strict=True)]
+            known = more
     return sorted(kept)
 
 

@@ -1,8 +1,7 @@
 """Which mode of a point is best, and what each mode achieves over all cells of a sweep.
 
-The speedup's interval says how well these very cells were measured. The intervals of `CellFigure` say how much a figure
-depends on which cells were swept: the cells stand for more like them. Cells of one model are not independent, so these
-intervals are too narrow rather than too wide.
+The speedup's interval says how well these very cells were measured; the intervals of `CellFigure` how much a figure
+depends on which cells were swept. Cells of one model are not independent, so the latter are too narrow.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from effbench.labels import LabelledRow, mode_order
 from effbench.metrics import INTERVALS, METRICS
 from effbench.stats.intervals import (
     CONFIDENCE,
+    Interval,
     ModeScore,
     Outcome,
     geometric_mean,
@@ -78,30 +78,16 @@ class CellFigure:
         return f"{form(self.low)}–{form(self.high)}"
 
 
-def mean_ratio(values: Iterable[float | None]) -> CellFigure:
-    """Return the geometric mean of ratios, one a cell, with Student's t interval over their logarithms.
-
-    Missing, infinite and non-positive values are skipped.
-    """
-    return _over_cells(value for value in values if value is not None and value > 0)
-
-
-def median(values: Iterable[float | None]) -> CellFigure:
-    """Return the median of figures, one a cell, with the order-statistic interval, which needs six; else the range.
-
-    Missing and infinite values are skipped.
-    """
-    return _over_cells(values, is_median=True)
-
-
-def _over_cells(values: Iterable[float | None], is_median: bool = False) -> CellFigure:
-    known = sorted(float(value) for value in values if value is not None and math.isfinite(value))
+def over_cells(values: Iterable[float | None], middle: Callable[[Sequence[float]], Interval]) -> CellFigure:
+    """Return the middle of figures, one a cell: `geometric_mean` with Student's t interval over the logarithms, or
+    `median_interval`, which needs six for one. Values that are missing, infinite or not positive are skipped."""
+    known = sorted(float(value) for value in values if value is not None and 0 < value < math.inf)
     if not known:
         return CellFigure(None)
     if math.isclose(known[0], known[-1], rel_tol=ALIKE):
         return CellFigure(known[0], n=len(known))
-    found = median_interval(known) if is_median else geometric_mean(known)
-    if found.low is None or not (is_median or is_clear(found.low, found.high)):
+    found = middle(known)
+    if found.low is None or (middle is geometric_mean and not is_clear(found.low, found.high)):
         return CellFigure(found.value, known[0], known[-1], found.n, is_range=True)
     return CellFigure(found.value, found.low, found.high, found.n)
 
@@ -156,18 +142,18 @@ def by_mode(rows: Sequence[LabelledRow]) -> list[ModeSummary]:
     """Return a summary for each mode, in canonical order, phase and environment."""
     several = len({row.source["phase"] for row in rows}) > 1
     order = mode_order((row.mode, row.base_mode) for row in rows)
-    groups: dict[tuple[str, str], list[LabelledRow]] = {}
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: order.index(row.mode)):
         group = f"{row.source['phase'] if several else ''} {row.where}".strip()
-        groups.setdefault((row.mode, group), []).append(row)
-    return [_summary(mode, group, [row.source for row in own]) for (mode, group), own in groups.items()]
-
-
-def _summary(mode: str, group: str, own: Sequence[Mapping[str, Any]]) -> ModeSummary:
-    ok = [row for row in own if row["status"] == Status.OK]
-    names = ("status", "speedup", "speedup_ci_low", "speedup_ci_high", "trials")
-    found = mode_score(Outcome(*(row.get(name) for name in names)) for row in own)
-    ratios, seconds = ([row.get(name) for row in ok] for name in ("memory_ratio", "compile_cold_s"))
-    bad = Counter(str(row["status"]) for row in own if row["status"] != Status.OK)
-    not_ok = ", ".join(f"{bad[status]} {status}" for status in sorted(bad, key=severity))
-    return ModeSummary(mode, group, found, share(len(ok), len(own)), mean_ratio(ratios), median(seconds), not_ok)
+        groups.setdefault((row.mode, group), []).append(row.source)
+    found = []
+    for (mode, group), own in groups.items():
+        ok = [row for row in own if row["status"] == Status.OK]
+        names = ("status", "speedup", "speedup_ci_low", "speedup_ci_high", "trials")
+        score = mode_score(Outcome(*(row.get(name) for name in names)) for row in own)
+        memory = over_cells((row.get("memory_ratio") for row in ok), geometric_mean)
+        compiled = over_cells((row.get("compile_cold_s") for row in ok), median_interval)
+        bad = Counter(str(row["status"]) for row in own if row["status"] != Status.OK)
+        not_ok = ", ".join(f"{bad[status]} {status}" for status in sorted(bad, key=severity))
+        found.append(ModeSummary(mode, group, score, share(len(ok), len(own)), memory, compiled, not_ok))
+    return found

@@ -93,23 +93,20 @@ class Entry:
 @dataclass
 class Row:
     """`labels`: model, further swept parameters, bs; `case`: all but bs on one line; `cells`: an entry for every mode.
-    `leader`: the ok mode with the best figure; `tied`: the modes that it is not significantly better than."""
+    `leader`: the ok mode with the best figure; `tied`: the modes that it is not significantly better than; `compares`:
+    whether several modes are ok."""
 
     labels: dict[str, Any]
     case: str
     cells: dict[str, Entry]
     leader: str | None
     tied: Sequence[str]
-
-    @property
-    def compares(self) -> bool:
-        """Whether several modes are ok."""
-        return sum(entry.status == "ok" for entry in self.cells.values()) > 1
+    compares: bool
 
     @property
     def winner(self) -> str | None:
         """The mode that is significantly better than every other one."""
-        return next((mode for mode, entry in self.cells.items() if entry.best), None)
+        return self.leader if self.compares and not self.tied else None
 
 
 @dataclass
@@ -196,9 +193,10 @@ def speedup_table(rows: Sequence[LabelledRow], metric: str = "speedup", baseline
         cells = dict.fromkeys(modes, Entry()) | {row.mode: _entry(row, metric, baseline_mode) for row in own}
         ok = {mode: entry.source for mode, entry in cells.items() if entry.status == "ok"}
         leader, *tied = _leaders(ok, metric) or (None,)
-        if leader is not None and not tied and len(ok) > 1:
-            cells[leader].best = True
-        pivoted.append(Row(own[0].labels, own[0].case, cells, leader, tied))
+        row = Row(own[0].labels, own[0].case, cells, leader, tied, len(ok) > 1)
+        if row.winner is not None:
+            cells[row.winner].best = True
+        pivoted.append(row)
     return SpeedupTable(pivoted, modes, metric, baseline_mode)
 
 
@@ -240,16 +238,16 @@ def speedup_text(value: float | None, low: float | None, high: float | None) -> 
 
 
 def _leaders(sources: Mapping[str, Mapping[str, Any]], name: str) -> list[str]:
-    """Return the ok mode with the best figure, followed by those that it is not significantly better than; without an
-    interval, of equals, and of what is neither better nor worse none."""
+    """Return the ok mode with the best figure, followed by those that it is not significantly better than; empty if all
+    figures are equal, or are neither better nor worse."""
     metric = METRICS[name]
-    decisive = {"speedup": "latency_ms"}.get(name, name if name in INTERVALS else None)
+    decisive = {"speedup": "latency_ms"}.get(name, name)
     if name == "throughput_per_s":
         decisive = "period_ms" if all(source.get("period_ms") for source in sources.values()) else "latency_ms"
-    if decisive:
+    if decisive in INTERVALS:
         modes = [mode for mode, source in sources.items() if (source.get(decisive) or 0) > 0]
-        place, tied = least([sources[mode] for mode in modes], decisive) if modes else (0, [])
-        return [modes[one] for one in (place, *tied)] if modes else []
+        place, tied = least([sources[mode] for mode in modes], decisive) if modes else (None, [])
+        return [] if place is None else [modes[one] for one in (place, *tied)]
     values = {mode: source[name] for mode, source in sources.items() if source.get(name) is not None}
     if metric.better is Better.NEITHER or len(set(values.values())) < 2:
         return []

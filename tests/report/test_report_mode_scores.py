@@ -11,8 +11,16 @@ from scipy import stats
 
 from effbench.labels import label_rows
 from effbench.report import summary
-from effbench.report.mode_scores import by_mode, mean_ratio, median, share
-from effbench.stats.intervals import mode_score
+from effbench.report.mode_scores import by_mode, over_cells, share
+from effbench.stats.intervals import geometric_mean, median_interval, mode_score
+
+
+def mean_ratio(values):
+    return over_cells(values, geometric_mean)
+
+
+def median(values):
+    return over_cells(values, median_interval)
 
 
 def default(*rows):
