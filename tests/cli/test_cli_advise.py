@@ -22,8 +22,8 @@ MODES = {
 }
 
 
-def cell(mode, bs, model="net", **more):
-    model = {"name": model, "module": {"_target_": "a.Net"}, "inputs": []}
+def cell(mode, bs, **more):
+    model = {"name": "net", "module": {"_target_": "a.Net"}, "inputs": []}
     return Cell(model, bs, {"name": mode, "_target_": f"m.{mode}"}, "float32", "inference", "cpu", **more)
 
 
@@ -49,13 +49,13 @@ def fill(path, cells, trials):
 
 @pytest.fixture(scope="module")
 def db(tmp_path_factory):
-    """Three modes at four sizes, one failure, and a stream that is no point of any curve."""
+    """Three modes at four sizes, two failures, and a stream that is no point of any curve."""
     cells = [cell(mode, bs) for bs in SIZES for mode in MODES]
     stream = {"name": "uniform", "samples_per_call": 2.0, "sizes": [1, 3]}
-    streamed, failed = cell("cuda-graph", 3, stream=stream), cell("cuda-graph", 128)
-    trials = [trial(one, number) for one in cells for number in range(3)]
-    trials += [trial(streamed, 0), Trial(failed.key, 0, Status.OOM, "in prepare: out of memory")]
-    return fill(tmp_path_factory.mktemp("advise") / "a.db", [*cells, streamed, failed], trials)
+    streamed, failed, wrong = cell("cuda-graph", 3, stream=stream), cell("cuda-graph", 128), cell("cuda-graph", 30)
+    trials = [trial(one, number) for one in cells for number in range(3)] + [trial(streamed, 0)]
+    trials += [Trial(failed.key, 0, Status.OOM, "out of memory"), Trial(wrong.key, 0, Status.INCORRECT, "off by 2")]
+    return fill(tmp_path_factory.mktemp("advise") / "a.db", [*cells, streamed, failed, wrong], trials)
 
 
 @pytest.fixture
@@ -76,82 +76,82 @@ def trace(tmp_path):
     return str(path)
 
 
-class TestBuckets:
-    def test_the_list_and_its_figures(self, advise, trace):
-        found = json.loads(advise("buckets", "--trace", trace, "--format", "json"))
-        best = found["advised"]
-        # 40 and 64 rows as a graph take 3.5 and 5 ms, and a graph above the rest cannot leave 40 to eager's 4 ms
-        assert best["sizes"] == [3, 16, 40]
-        assert best["latency_ms"] == pytest.approx((4 * (1 + 3 / 16) + 2 * 2 + 3.5 + 4.0) / 8, rel=1e-3)
-        assert best["fallbacks"] == pytest.approx(1 / 8)
-        assert best["memory_bytes"] == (22 + 3 * 2) * MIB
-        others = {one["name"]: one for one in found["others"]}
-        assert others["exact"]["sizes"] == [3, 16, 40, 64]
-        assert others["exact"]["latency_ms"] == pytest.approx(best["latency_ms"] + 1 / 8, rel=1e-3)
-        assert others["no graph"]["latency_ms"] == pytest.approx(4.0, rel=1e-3)
-        assert others["powers-of-two"]["padding_waste"] == pytest.approx((4 + 24) / (4 * 4 + 32 + 128))
-        assert {"sglang", "sglang-classic", "vllm", "no-padding"} <= set(others)
-        assert all(best["latency_ms"] <= one["latency_ms"] for one in others.values())
-        text = advise("buckets", "--trace", trace)
-        assert "capture: [3, 16, 40]" in text and "follow from others: [3, 40]" in text
-
-    def test_sizes_that_failed(self, tmp_path, advise, trace):
-        cells = [cell(mode, bs) for bs in SIZES for mode in ("eager", "cuda-graph")]
-        failed = cell("cuda-graph", 3)
-        bad = Trial(failed.key, 0, Status.INCORRECT, "off by 2")
-        db = fill(tmp_path / "b.db", [*cells, failed], [*(trial(one, 0) for one in cells), bad])
-        found = json.loads(advise("buckets", "--trace", trace, "--format", "json", "--db", db))
-        assert 3 not in found["advised"]["sizes"]
-        assert {one["name"]: one["latency_ms"] for one in found["others"]}["exact"] is None
-        (tmp_path / "large.csv").write_text("bs\n3\n128\n")
-        refused = advise("buckets", "--trace", str(tmp_path / "large.csv"), code=3)
-        assert "up to 128: measure eager" in refused
-
-    def test_a_budget(self, advise, trace):
-        for budget, sizes in (("14MiB", [3, 16]), ("1MiB", [])):
-            found = json.loads(advise("buckets", "--trace", trace, "--format", "json", "--memory-budget", budget))
-            assert found["advised"]["sizes"] == sizes
-        assert "too much" in advise("buckets", "--trace", trace, "--memory-budget", "14MiB")
-
-    def test_refusals(self, advise):
-        for words, code, expected in (
-            ("--stream uniform --model other", 3, "measured models: net"),
-            ("--stream uniform --mode compile+graph", 3, "eager, cuda-graph, default"),
-            ("--stream uniform --mode default --memory-budget 1GiB", 3, "no memory of graphs was measured"),
-            ("--stream none", 2, "--stream none"),
-            ("--stream uniform high", 2, "needs stream.high"),
-            ("--stream uniform high=x", 2, "stream.high must be like 64, got 'x'"),
-            ("--trace nowhere.csv", 2, "nowhere.csv"),
-            ("", 2, "--trace --stream"),
-        ):
-            assert expected in advise("buckets", *words.split(), code=code)
-
-    def test_a_generated_trace_and_the_period(self, advise):
-        words = ("buckets", "--stream", "uniform", "low=4", "high=4", "--format", "json")
-        for more, expected in (((), 1.25), (("--metric", "period"), 0.625)):
-            found = json.loads(advise(*words, *more))
-            assert found["advised"]["latency_ms"] == pytest.approx(expected, rel=1e-3)
+def buckets(advise, *words):
+    found = json.loads(advise("buckets", *words, "--format", "json"))
+    return found["advised"], {one["name"]: one for one in found["others"]}
 
 
-class TestMode:
-    def test_by_the_call(self, advise):
-        found = json.loads(advise("mode", "--bs", "16", "--format", "json"))
-        assert [one["mode"] for one in found["modes"]] == ["cuda-graph", "default", "eager"]
-        assert found["modes"][1]["break_even"] == pytest.approx(10_000 / (4 - 3.016), abs=1)
-        assert found["too_close_to_call"] == []
+def test_the_list_and_its_figures(advise, trace):
+    best, others = buckets(advise, "--trace", trace)
+    # 40 and 64 rows as a graph take 3.5 and 5 ms, and a graph above the rest cannot leave 40 to eager's 4 ms
+    assert best["sizes"] == [3, 16, 40]
+    assert best["latency_ms"] == pytest.approx((4 * (1 + 3 / 16) + 2 * 2 + 3.5 + 4.0) / 8, rel=1e-3)
+    assert best["fallbacks"] == pytest.approx(1 / 8)
+    assert best["memory_bytes"] == (22 + 3 * 2) * MIB
+    assert others["exact"]["sizes"] == [3, 16, 40, 64]
+    assert others["exact"]["latency_ms"] == pytest.approx(best["latency_ms"] + 1 / 8, rel=1e-3)
+    assert others["no graph"]["latency_ms"] == pytest.approx(4.0, rel=1e-3)
+    assert others["powers-of-two"]["padding_waste"] == pytest.approx((4 + 24) / (4 * 4 + 32 + 128))
+    assert {"sglang", "sglang-classic", "vllm", "no-padding"} <= set(others)
+    assert all(best["latency_ms"] <= one["latency_ms"] for one in others.values())
+    text = advise("buckets", "--trace", trace)
+    assert "capture: [3, 16, 40]" in text and "follow from others: [3, 40]" in text
 
-    def test_few_calls_pay_nothing_back(self, advise):
-        assert "run cuda-graph: least latency over 100 calls" in advise("mode", "--bs", "1", "--calls", "100")
-        text = advise("mode", "--bs", "64", "--calls", "1000")
-        assert "run eager" in text
-        assert "default is faster a call; from" in text
 
-    def test_refusals(self, advise):
-        assert "cuda-graph needs more memory than allowed" in advise("mode", "--bs", "1", "--memory", "10MiB", code=3)
-        assert "cuda-graph oom: in prepare: out of memory" in advise("mode", "--bs", "128", code=3)
-        assert "1, 4, 16, 64, 128; choose one with --bs" in advise("mode", code=2)
-        assert "bs=2 was not measured" in advise("mode", "--bs", "2", code=3)
-        assert "number of calls" in advise("mode", "--bs", "1", "--calls", "0", code=2)
+def test_sizes_that_failed(advise, tmp_path):
+    (tmp_path / "a").write_text("3\n30\n")
+    best, others = buckets(advise, "--trace", str(tmp_path / "a"))
+    assert 30 not in best["sizes"] and others["exact"]["latency_ms"] is None
+    (tmp_path / "b").write_text("3\n128\n")
+    assert "up to 128: measure eager" in advise("buckets", "--trace", str(tmp_path / "b"), code=3)
+
+
+def test_a_budget(advise, trace):
+    for budget, sizes in (("14MiB", [3, 16]), ("1MiB", [])):
+        assert buckets(advise, "--trace", trace, "--memory-budget", budget)[0]["sizes"] == sizes
+    assert "too much" in advise("buckets", "--trace", trace, "--memory-budget", "14MiB")
+
+
+def test_a_generated_trace_and_the_period(advise):
+    for more, expected in (((), 1.25), (("--metric", "period"), 0.625)):
+        best, _ = buckets(advise, "--stream", "uniform", "low=4", "high=4", *more)
+        assert best["latency_ms"] == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        ("buckets --stream uniform --model other", 3, "measured models: net"),
+        ("buckets --stream uniform --mode compile+graph", 3, "eager, cuda-graph, default"),
+        ("buckets --stream uniform --mode default --memory-budget 1GiB", 3, "no memory of graphs was measured"),
+        ("buckets --stream none", 2, "--stream none"),
+        ("buckets --stream uniform high", 2, "needs stream.high"),
+        ("buckets --stream uniform high=x", 2, "stream.high must be like 64, got 'x'"),
+        ("buckets --trace nowhere.csv", 2, "nowhere.csv"),
+        ("buckets", 2, "--trace --stream"),
+        ("mode --bs 1 --memory 10MiB", 3, "cuda-graph needs more memory than allowed"),
+        ("mode --bs 128", 3, "cuda-graph oom: out of memory"),
+        ("mode", 2, "1, 4, 16, 30, 64, 128; choose one with --bs"),
+        ("mode --bs 2", 3, "bs=2 was not measured"),
+        ("mode --bs 1 --calls 0", 2, "number of calls"),
+    ],
+)
+def test_refusals(advise, words, code, expected):
+    assert expected in advise(*words.split(), code=code)
+
+
+def test_modes_by_the_call(advise):
+    found = json.loads(advise("mode", "--bs", "16", "--format", "json"))
+    assert [one["mode"] for one in found["modes"]] == ["cuda-graph", "default", "eager"]
+    assert found["modes"][1]["break_even"] == pytest.approx(10_000 / (4 - 3.016), abs=1)
+    assert found["too_close_to_call"] == []
+
+
+def test_few_calls_pay_nothing_back(advise):
+    assert "run cuda-graph: least latency over 100 calls" in advise("mode", "--bs", "1", "--calls", "100")
+    text = advise("mode", "--bs", "64", "--calls", "1000")
+    assert "run eager" in text
+    assert "default is faster a call; from" in text
 
 
 def test_too_close_to_call(tmp_path, capsys):

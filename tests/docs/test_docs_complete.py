@@ -19,7 +19,7 @@ from effbench.models.spec import KEYS
 from effbench.store import schema
 from effbench.sweeping import client
 
-GENERATE = pages.generator()
+GENERATE = pages.script("generate")
 TABLES = schema.Base.metadata.tables.values()
 BUCKETED = mode_settings(yaml.safe_load((cli.config_folder() / "mode" / "bucketed-graph.yaml").read_text()))
 
