@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import re
 import shlex
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
+
+from effbench import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -90,6 +93,12 @@ def rows(page: str) -> dict[str, list[str]]:
             for name in re.findall(r"`([^`]+)`", first) or [first.strip()]:
                 found[name] = [cell.strip() for cell in rest]
     return found
+
+
+def parser_of(command: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"effbench.commands.{cli.COMMANDS[command]}").add_arguments(parser)
+    return parser
 
 
 def script(name: str) -> ModuleType:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import re
 import shlex
 import subprocess
@@ -50,13 +48,10 @@ def test_every_command_is_one(service, tmp_path, monkeypatch, capsys):
         words = shlex.split(line.replace("$DB", "results/effbench.db"))
         kinds.append(words[0])
         if cli.is_bare_word(words[0]):
-            parser = argparse.ArgumentParser()
-            importlib.import_module(f"effbench.commands.{cli.COMMANDS[words[0]]}").add_arguments(parser)
-            parser.parse_args(words[1:])
+            pages.parser_of(words[0]).parse_args(words[1:])
         else:  # composed, and not run
-            assert (
-                hydra_sweep(["--cfg", "job", *(word for word in words if "," not in word or "shape" in word)]) is None
-            )
+            alone = [word for word in words if "," not in word or "shape" in word]
+            assert hydra_sweep(["--cfg", "job", *alone]) is None
     assert {"-m", "check", "baseline"} <= set(kinds)
 
 
