@@ -159,11 +159,14 @@ def as_csv(changes: Iterable[Change]) -> str:
 
 
 def check_lines(line: str, failed: Sequence[Change], shows: Shows) -> list[str]:
-    """Return for a terminal the verdict, and for each row that fails the command that shows it."""
-    lines = [line]
-    for command, changes in by_command(failed, shows).items():
-        lines += [*(f"  {sentence(change)}" for change in changes), f"    {command}"]
-    return lines
+    """Return for a terminal the verdict, and for each cell that fails the command that shows it."""
+    return [line, *(f"  {text}" for text in commands(failed, shows))]
+
+
+def commands(failed: Sequence[Change], shows: Shows) -> list[str]:
+    """Return for each cell a comment with its name and the command that shows it."""
+    names = {shows(change): f"# {one_line(change.name)}" for change in failed}
+    return [text for command, name in names.items() for text in (name, command)]
 
 
 def check_markdown(
@@ -174,10 +177,7 @@ def check_markdown(
     report; `line`: the verdict; `everything`: also the rows that are the same."""
     failing = [change for change in rows if change.gates]
     others = [c for c in rows if not c.gates and (everything or c.verdict is not Verdict.SAME or c.metric == STATUS)]
-    commands = []
-    for command, changes in by_command(failed[:MOST_ROWS], shows).items():
-        commands += [*(f"# {one_line(f'{one.name}: {one.metric} {one.verdict}')}" for one in changes), command]
-    text = "\n".join(commands)
+    text = "\n".join(commands(failed[:MOST_ROWS], shows))
     # longer than any run of backticks in it: nothing in it can end the block
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
     return paragraphs(
@@ -207,14 +207,6 @@ def first_rows(rows: Sequence[Change]) -> str:
 
 def folded(title: str, body: str) -> str:
     return f"<details><summary>{markdown_text(title)}</summary>\n\n{body}\n\n</details>"
-
-
-def by_command(failed: Sequence[Change], shows: Shows) -> dict[str, list[Change]]:
-    """Return command -> the rows that it shows: the metrics of a cell share one."""
-    found: dict[str, list[Change]] = {}
-    for change in failed:
-        found.setdefault(shows(change), []).append(change)
-    return found
 
 
 def sentence(change: Change) -> str:
