@@ -1,7 +1,6 @@
 """What distinguishes environments: how two of them differ, and short names for those of one sweep.
 
-With `python=` or `folder=` a sweep has several environments; their flags hold the path of the interpreter
-(`interpreter`) and its working directory (`folder`). Standard library only.
+With `python=` or `folder=` a sweep has several; their flags hold the paths of interpreter and working directory.
 """
 
 from __future__ import annotations
@@ -140,8 +139,7 @@ def short_names(paths: Sequence[str | None], none: str) -> list[str]:
     one path alone its last part. `none` stands for None."""
     whole = {path: PurePath(path) for path in paths if path is not None}
     # an interpreter is known by the folder of its virtual environment
-    is_python = {path: one.parent.name == "bin" and one.name.startswith("python") for path, one in whole.items()}
-    roots = {path: one.parents[1] if is_python[path] else one for path, one in whole.items()}
+    roots = {path: one.parents[1] if one.match("bin/python*") else one for path, one in whole.items()}
     parts = {path: one.parts for path, one in (roots if len(set(roots.values())) == len(whole) else whole).items()}
     if len(parts) == 1:
         parts = {path: one[-1:] for path, one in parts.items()}

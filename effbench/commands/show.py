@@ -71,11 +71,11 @@ def table_of(rows: Sequence[LabelledRow], metric: str | None, baseline_mode: str
 
 def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table: SpeedupTable) -> None:
     """Print title, table, legend, the mean of each mode, and reasons."""
-    places = (f"{row.source['gpu_name'] or 'CPU'}, torch {row.source['torch_version']}" for row in rows)
+    places = dict.fromkeys(f"{row.source['gpu_name'] or 'CPU'}, torch {row.source['torch_version']}" for row in rows)
     state = "" if sweep.state == "completed" else sweep.state
-    title = " ".join(filter(None, [f"Sweep {sweep.id}", sweep.name]))
-    facts = [f"[bold]{escape(title)}[/]", *map(escape, filter(None, [sweep.label, *dict.fromkeys(places), state]))]
-    console.print(" · ".join(facts), highlight=False)
+    title = f"Sweep {sweep.id} {sweep.name or ''}".rstrip()
+    facts = map(escape, filter(None, [sweep.label, *places, state]))
+    console.print(" · ".join([f"[bold]{escape(title)}[/]", *facts]), highlight=False)
     wide = table.wide().rich(lines=True)
     unbounded = console.options.update(max_width=10_000)
     is_narrow = Measurement.get(console, unbounded, wide).maximum > console.width
@@ -86,13 +86,11 @@ def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table:
         about = f"× against {table.baseline_mode} (its column shows the latency)"
     elif metric.better is not Better.NEITHER:
         about += f"; {metric.better} is better"
-    console.print(escape(" · ".join([about, *table.legend()])), style="dim", highlight=False)
     if all(entry.value is None for entry in table.entries):
-        console.print("nothing in this sweep has this figure", style="dim", highlight=False)
-    if table.metric == "speedup":
-        for text in means(rows):
-            console.print_line(escape(text))
-    reasons(console, rows)
+        about += " · nothing in this sweep has this figure"
+    console.print(escape(" · ".join([about, *table.legend()])), style="dim", highlight=False)
+    for text in [*(means(rows) if table.metric == "speedup" else []), *reasons(rows)]:
+        console.print_line(escape(text))
 
 
 def means(rows: Sequence[LabelledRow]) -> list[str]:
@@ -108,8 +106,8 @@ def means(rows: Sequence[LabelledRow]) -> list[str]:
     return lines
 
 
-def reasons(console: Console, rows: Sequence[LabelledRow]) -> None:
-    """Print every result that is not ok, with its reason; each reason once with its cells."""
+def reasons(rows: Sequence[LabelledRow]) -> list[str]:
+    """Return each reason of results that are not ok, with its cells; then the cells with unsteady trials."""
     groups: dict[tuple[str, str], list[str]] = {}
     unsteady = []
     for row in rows:
@@ -118,10 +116,8 @@ def reasons(console: Console, rows: Sequence[LabelledRow]) -> None:
             groups.setdefault((source["status"], source["reason"] or NO_REASON), []).append(row.name)
         elif source["unsteady_trials"]:
             unsteady.append(f"{row.name} ({source['unsteady_trials']} of {source['trials']})")
-    for (status, reason), cells in groups.items():
-        console.print_line(f"[yellow]{status}[/] {escape(listed(cells))}: {escape(reason)}")
-    if unsteady:
-        console.print_line(f"[dim]not steady after warm-up, trials: {escape(listed(unsteady))}[/]")
+    lines = [f"{status} {listed(cells)}: {reason}" for (status, reason), cells in groups.items()]
+    return [*lines, *([f"not steady after warm-up, trials: {listed(unsteady)}"] if unsteady else [])]
 
 
 def listed(names: Sequence[str]) -> str:
@@ -140,7 +136,6 @@ def end_of_sweep(outcome: Any) -> int:
         show(console, sweep, rows, table_of(rows, None, sweep.baseline_mode))
     counts = Counter(row.source["status"] for row in rows)
     numbers = ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
-    option = [] if outcome.db == options.DEFAULT_DB else ["--db", db]
     environments = len({row.source["environment_id"] for row in rows})
     where = f" in {environments} environments" if environments > 1 else ""
     console.print_line(f"{numbers} of {sweep.cells} cells{where} · database {db}")
@@ -148,7 +143,7 @@ def end_of_sweep(outcome: Any) -> int:
         again = resume_command(sweep.id, outcome.db, db, is_imported=sweep.imported_at is not None)
         console.print_line(f"interrupted; go on with: {escape(again)}")
         return options.INTERRUPTED
-    report = shlex.join(["effbench", "report", *option, "--sweep", sweep.id])
-    console.print_line(f"report: {escape(report)}")
+    option = [] if outcome.db == options.DEFAULT_DB else ["--db", db]
+    console.print_line(f"report: {escape(shlex.join(['effbench', 'report', *option, '--sweep', sweep.id]))}")
     failed = any(Status(status).is_failure for status in counts)
     return 1 if failed and outcome.on_failure == "fail" else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +29,8 @@ NO_BASELINE = "no baseline"
 NO_REASON = "no reason recorded"
 NOT_PROFILED = "not profiled: no CUDA, protocol.profile=false, or it failed (profile_failed in trial.extra)"
 _INTERVAL = re.compile(r" \((.*)\)")
-#: What CSV and JSON have of an entry.
-CSV_FACTS = ("value", "low", "high", "status", "reason", "best", "significant", "trials")
-JSON_FACTS = (*CSV_FACTS, "text", "baseline")
+#: What CSV has of an entry.
+FACTS = ("value", "low", "high", "status", "reason", "best", "significant", "trials")
 
 
 def rows_of(store: Store, sweep: SweepInfo) -> list[dict[str, Any]]:
@@ -64,6 +63,10 @@ class Entry:
     significant: bool | None = None
     baseline: bool = False
     source: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "source"}
 
     @property
     def unclear(self) -> bool:
@@ -119,8 +122,9 @@ class SpeedupTable:
     baseline_mode: str = "eager"
 
     @property
-    def label_names(self) -> list[str]:
-        return list(self.rows[0].labels) if self.rows else ["model", "bs"]
+    def labels(self) -> list[Column]:
+        names = self.rows[0].labels if self.rows else ["model", "bs"]
+        return [Column(name, numeric=name == "bs", filter=True) for name in names]
 
     @property
     def entries(self) -> list[Entry]:
@@ -146,17 +150,17 @@ class SpeedupTable:
         if fmt != "json":
             return self.wide().render(fmt)
         rows = [
-            {"labels": row.labels, "cells": {mode: _facts(entry, JSON_FACTS) for mode, entry in row.cells.items()}}
+            {"labels": row.labels, "cells": {mode: entry.facts for mode, entry in row.cells.items()}}
             for row in self.rows
         ]
         return as_json({"rows": rows, "modes": self.modes, "metric": self.metric, "baseline_mode": self.baseline_mode})
 
     def wide(self) -> Table:
         """Return a column for each mode; CSV has a line for each entry."""
-        columns = [*self._labels(), *(Column(f"mode {mode}", mode, numeric=True) for mode in self.modes)]
+        columns = [*self.labels, *(Column(f"mode {mode}", mode, numeric=True) for mode in self.modes)]
         rows = [row.labels | {f"mode {mode}": one.shown for mode, one in row.cells.items()} for row in self.rows]
         data = [
-            row.labels | {"mode": mode, "metric": self.metric} | _facts(entry, CSV_FACTS)
+            row.labels | {"mode": mode, "metric": self.metric} | {name: getattr(entry, name) for name in FACTS}
             for row in self.rows
             for mode, entry in row.cells.items()
         ]
@@ -165,15 +169,8 @@ class SpeedupTable:
     def long(self) -> Table:
         """Return a row for each entry, which fits where the columns do not."""
         rows = [(*row.labels.values(), mode, one.shown) for row in self.rows for mode, one in row.cells.items()]
-        columns = [*self._labels(), Column("a mode", "mode"), Column("its figure", self.metric, numeric=True)]
+        columns = [*self.labels, Column("a mode", "mode"), Column("its figure", self.metric, numeric=True)]
         return Table.of(columns, rows, group="model")
-
-    def _labels(self) -> list[Column]:
-        return [Column(name, numeric=name == "bs") for name in self.label_names]
-
-
-def _facts(entry: Entry, names: Iterable[str]) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in names}
 
 
 def speedup_table(rows: Sequence[LabelledRow], metric: str = "speedup", baseline_mode: str = "eager") -> SpeedupTable:

@@ -37,7 +37,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
 def grid_of(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
     """Return a row for each model, further swept parameters and bs; a column for each mode, linked to its cell."""
     in_ms = {mode for row in table.rows for mode, entry in row.cells.items() if entry.baseline}
-    columns = [Column(name, numeric=name == "bs", filter=True) for name in table.label_names]
+    columns = table.labels
     for mode in table.modes:
         title = f"{mode} (ms)" if table.metric == "speedup" and mode in in_ms else mode
         columns.append(Column(f"mode {mode}", title, numeric=True, mode=mode))
