@@ -65,21 +65,19 @@ def run(args: argparse.Namespace) -> int:
 
 def compare(store: Store, args: argparse.Namespace) -> Compared:
     """Compare what the arguments ask for. Raises UsageError, ConfigError, NothingFoundError."""
-    limits = limits_for(args)
-    keep = wanted_cells(args.cell)
-    if args.by:
-        if len(args.sweeps) != 1:
-            raise UsageError("compare --by takes one sweep, two parts of which are compared")
-        sweep = find(store, args.sweeps[0], args.on)
-        if args.across:
-            raise UsageError("--across is for two sweeps: the parts of one differ in nothing but --by")
-        return compare_parts(store, sweep, args.by, limits, args.values or (), args.on, keep)
-    if args.values:
+    limits, keep = limits_for(args), wanted_cells(args.cell)
+    if args.by and len(args.sweeps) != 1:
+        raise UsageError("compare --by takes one sweep, two parts of which are compared")
+    if args.by and args.across:
+        raise UsageError("--across is for two sweeps: the parts of one differ in nothing but --by")
+    if args.values and not args.by:
         raise UsageError("--values needs --by")
-    if len(args.sweeps) != 2:
+    if not args.by and len(args.sweeps) != 2:
         raise UsageError("compare takes two sweeps, before and after; or one with --by (effbench ls lists them)")
-    before, after = (find(store, reference, args.on) for reference in args.sweeps)
-    return compare_sweeps(store, before, after, limits, across_of(args.across), args.on, keep)
+    sweeps = [find(store, reference, args.on) for reference in args.sweeps]
+    if args.by:
+        return compare_parts(store, sweeps[0], args.by, limits, args.values or (), args.on, keep)
+    return compare_sweeps(store, *sweeps, limits, across_of(args.across), args.on, keep)
 
 
 def limits_for(args: argparse.Namespace) -> Limits:
@@ -97,11 +95,10 @@ def limits_for(args: argparse.Namespace) -> Limits:
 
 
 def words_of(option: str, text: str | None, allowed: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of an option, which are separated by commas. Raises UsageError for one that is not allowed."""
-    words = tuple(word for word in (text or "").replace(" ", "").split(",") if word)
-    for word in words:
-        if word not in allowed:
-            raise UsageError(f"{option} {word} is not possible; choose from {', '.join(allowed)}")
+    """Return the words of an option, separated by commas. Raises UsageError for one that is not allowed."""
+    words = tuple(word.strip() for word in (text or "").split(",") if word.strip())
+    if unknown := [word for word in words if word not in allowed]:
+        raise UsageError(f"{option} {unknown[0]} is not possible; choose from {', '.join(allowed)}")
     return words
 
 

@@ -19,7 +19,7 @@ from effbench.table import as_json as json_text
 FORMATS = ("markdown", "json", "csv", "junit")
 #: Rows of a job's summary, of those that fail and of the others: nobody reads more.
 MOST_ROWS = 50
-#: Not by colour alone: a sign that a plain terminal, a printout and a screen reader have, too; and a tone of a table.
+#: Verdict -> a sign, so that nothing is told by colour alone, and the tone of a table.
 SIGNS = {
     Verdict.BROKEN: ("✗", "bad"), Verdict.SLOWER: ("▲", "bad"), Verdict.MISSING: ("?", "status"),
     Verdict.AMBIGUOUS: ("~", "unsure"), Verdict.FIXED: ("✓", "good"), Verdict.FASTER: ("▼", "good"),
@@ -32,10 +32,9 @@ Shows = Callable[[Change], str]
 
 def word_of(change: Change) -> str:
     """Return `▲ slower`; `▲ more` unless it is a time. An ignored row is marked."""
-    metric = METRICS.get(change.metric)
-    is_time = metric is None or metric.unit in ("ms", "s")
-    word = str(change.verdict) if is_time else MORE.get(change.verdict, str(change.verdict))
-    return f"{SIGNS[change.verdict][0]} {word}" + (" (ignored)" if change.ignored else "")
+    is_time = change.metric == STATUS or METRICS[change.metric].unit in ("ms", "s")
+    word = change.verdict if is_time else MORE.get(change.verdict, change.verdict)
+    return f"{SIGNS[change.verdict][0]} {word}{' (ignored)' * change.ignored}"
 
 
 def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
@@ -137,11 +136,8 @@ def as_json(compared: Compared, changes: Iterable[Change], **more: Any) -> str:
     before, after = (
         {"sweep": one.title, "label": one.label, "state": one.state} for one in (compared.before, compared.after)
     )
-    modes = [
-        {"phase": m.phase, "mode": m.mode, "metric": m.metric, "ratio": m.ratio, "ci_low": m.low, "ci_high": m.high,
-         "cells": m.cells, "of": m.of}
-        for m in compared.modes
-    ]  # fmt: skip
+    renamed = {"low": "ci_low", "high": "ci_high"}
+    modes = [{renamed.get(name, name): value for name, value in vars(line).items()} for line in compared.modes]
     return json_text({
         "before": before, "after": after, "hardware": compared.hardware,
         "differences": compared.differences, "in_turns": compared.interleaved, "limits": compared.limits.source,
@@ -199,10 +195,8 @@ def not_checked(why: str, name: str) -> str:
 
 
 def first_rows(rows: Sequence[Change]) -> str:
-    if not rows:
-        return ""
     more = f"{len(rows) - MOST_ROWS} further rows are omitted here." if len(rows) > MOST_ROWS else ""
-    return paragraphs(table_of(rows[:MOST_ROWS]).render("markdown"), more).rstrip()
+    return paragraphs(table_of(rows[:MOST_ROWS]).render("markdown") if rows else "", more).rstrip()
 
 
 def folded(title: str, body: str) -> str:
