@@ -117,10 +117,9 @@ def print_cells(store: Store, sweep: SweepInfo) -> None:
     rows = []
     for unit, name in names_of(store, sweep).items():
         row = results.get(unit)
-        measured = ("not run yet", 0, "")
-        if row is not None:
-            measured = (row["status"], row["trials"], METRICS["latency_ms"].format(row["latency_ms"]))
-        rows.append((unit[0][:12], name, devices[unit[0]], *measured))
+        latency = METRICS["latency_ms"].format(row["latency_ms"]) if row else ""
+        measured = (row["status"], row["trials"]) if row else ("not run yet", 0)
+        rows.append((unit[0][:12], name, devices[unit[0]], *measured, latency))
     print_table(("cell key", "cell", "device", "status", "trials", "latency"), rows)
 
 

@@ -1,7 +1,7 @@
 """Which mode of a point is best, and what each mode achieves over all cells of a sweep.
 
-The speedup's interval says how well these very cells were measured; the intervals of `CellFigure` how much a figure
-depends on which cells were swept. Cells of one model are not independent, so the latter are too narrow.
+The speedup's interval says how well these very cells were measured; those of `over_cells` and `share_bounds` how much a
+figure depends on which cells were swept. Cells of one model are not independent, so the latter are too narrow.
 """
 
 from __future__ import annotations
@@ -56,65 +56,47 @@ def severity(status: str) -> int:
 # --- each mode over all points ---
 
 
-@dataclass(frozen=True)
-class CellFigure:
-    """A figure over `n` cells: `low` and `high` are its 95 % interval, or with `is_range` the least and the largest,
-    because the cells are too few or too far apart; None if all cells give the same. `value` is None over no cell."""
+def over_cells(
+    values: Iterable[float | None], middle: Callable[[Sequence[float]], Interval], form: Callable[[float], str]
+) -> tuple[float | None, str]:
+    """Return the middle of figures, one a cell, and its 95 % interval as text, or what is known instead.
 
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    n: int = 0
-    is_range: bool = False
-
-    def note(self, form: Callable[[float], str]) -> str:
-        """Return what stands next to the value: `1.31–1.56`, `1.10 to 2.60, least and largest`, `one cell`."""
-        if self.value is None:
-            return ""
-        if self.low is None:
-            return "one cell" if self.n == 1 else f"the same in all {self.n}"
-        if self.is_range:
-            return f"{form(self.low)} to {form(self.high)}, least and largest"
-        return f"{form(self.low)}–{form(self.high)}"
-
-
-def over_cells(values: Iterable[float | None], middle: Callable[[Sequence[float]], Interval]) -> CellFigure:
-    """Return the middle of figures, one a cell: `geometric_mean` with Student's t interval over the logarithms, or
-    `median_interval`, which needs six for one. Values that are missing, infinite or not positive are skipped."""
+    `middle`: `geometric_mean` with Student's t interval over the logarithms, or `median_interval`, which needs six for
+    one. Values that are missing, infinite or not positive are skipped.
+    """
     known = sorted(float(value) for value in values if value is not None and 0 < value < math.inf)
     if not known:
-        return CellFigure(None)
+        return None, ""
     if math.isclose(known[0], known[-1], rel_tol=ALIKE):
-        return CellFigure(known[0], n=len(known))
+        return known[0], "one cell" if len(known) == 1 else f"the same in all {len(known)}"
     found = middle(known)
     if found.low is None or (middle is geometric_mean and not is_clear(found.low, found.high)):
-        return CellFigure(found.value, known[0], known[-1], found.n, is_range=True)
-    return CellFigure(found.value, found.low, found.high, found.n)
+        return found.value, f"{form(known[0])} to {form(known[-1])}, least and largest"
+    return found.value, f"{form(found.low)}–{form(found.high)}"
 
 
-def share(passed: int, total: int) -> CellFigure:
-    """Return `passed` ÷ `total` (0 to 1, of at least one) with Wilson's score interval."""
+def share_bounds(passed: int, total: int) -> tuple[float, float]:
+    """Return Wilson's 95 % score interval of `passed` ÷ `total` (0 to 1, of at least one)."""
     seen = passed / total
     z2 = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) ** 2
     scale = 1 + z2 / total
     centre = (seen + z2 / (2 * total)) / scale
     half = math.sqrt(z2 * (seen * (1 - seen) / total + z2 / (4 * total**2))) / scale
     # exact at the ends, where rounding would leave a little
-    low, high = (0.0 if passed == 0 else centre - half), (1.0 if passed == total else centre + half)
-    return CellFigure(seen, low, high, total)
+    return 0.0 if passed == 0 else centre - half, 1.0 if passed == total else centre + half
 
 
 @dataclass(frozen=True)
 class ModeSummary:
     """A mode over all its results (model × bs and whatever else was swept), in one phase and environment: a training
-    step is not averaged with a call. `group` names phase and environment if there are several."""
+    step is not averaged with a call. `group` names phase and environment if there are several; `memory` (ratio) and
+    `compiled` (seconds) are what `over_cells` returns."""
 
     mode: str
     group: str
     score: ModeScore
-    passed: CellFigure
-    memory: CellFigure
-    compiled: CellFigure
+    memory: tuple[float | None, str]
+    compiled: tuple[float | None, str]
     not_ok: str
 
     @property
@@ -151,9 +133,10 @@ def by_mode(rows: Sequence[LabelledRow]) -> list[ModeSummary]:
         ok = [row for row in own if row["status"] == Status.OK]
         names = ("status", "speedup", "speedup_ci_low", "speedup_ci_high", "trials")
         score = mode_score(Outcome(*(row.get(name) for name in names)) for row in own)
-        memory = over_cells((row.get("memory_ratio") for row in ok), geometric_mean)
-        compiled = over_cells((row.get("compile_cold_s") for row in ok), median_interval)
+        memory = over_cells((row.get("memory_ratio") for row in ok), geometric_mean, "{:.2f}".format)
+        seconds = METRICS["compile_cold_s"].format
+        compiled = over_cells((row.get("compile_cold_s") for row in ok), median_interval, seconds)
         bad = Counter(str(row["status"]) for row in own if row["status"] != Status.OK)
         not_ok = ", ".join(f"{bad[status]} {status}" for status in sorted(bad, key=severity))
-        found.append(ModeSummary(mode, group, score, share(len(ok), len(own)), memory, compiled, not_ok))
+        found.append(ModeSummary(mode, group, score, memory, compiled, not_ok))
     return found

@@ -12,7 +12,8 @@ from effbench.environments import SOFTWARE
 from effbench.labels import ABSENT, LabelledRow
 from effbench.metrics import METRICS
 from effbench.report.colors import glyph_of
-from effbench.report.mode_scores import NO_INTERVAL, CellFigure, ModeSummary, severity
+from effbench.report.mode_scores import NO_INTERVAL, ModeSummary, severity, share_bounds
+from effbench.stats.intervals import ModeScore
 from effbench.table import Column, Shown, Table
 
 if TYPE_CHECKING:
@@ -70,28 +71,29 @@ def modes_table(modes: Sequence[ModeSummary]) -> Table:
     ]
     rows = []
     for one in modes:
-        score, memory, compiled = one.score, one.memory, one.compiled
+        score = one.score
         words = [one.interval or (NO_INTERVAL if score.averaged and score.low is None else "")]
         words += [f"of {score.averaged}"] if score.averaged < score.passed else []
         hint = "" if score.clear else f"measured {METRICS['speedup'].format(score.value)}"
-        passed = f"{score.passed} of {score.total} · {percents(one.passed)}"
-        ratio, seconds = METRICS["memory_ratio"].format, METRICS["compile_cold_s"].format
+        passed = score.passed / score.total
+        (ratio, ratios), (seconds, interval) = one.memory, one.compiled
         cells = (
             Shown(one.mode, one.mode, "mode", one.group, glyph=glyph_of(one.mode)),
             Shown(score.value, one.speedup_text, "strong", ", ".join(filter(None, words)), hint=hint),
-            Shown(one.passed.value, f"{100 * one.passed.value:.0f} %", sub=passed),
+            Shown(passed, f"{100 * passed:.0f} %", sub=f"{score.passed} of {score.total} · {percents(score)}"),
             Shown(one.not_ok, one.not_ok or ABSENT, "status" if one.not_ok else "absent"),
-            Shown(memory.value, ratio(memory.value), sub=memory.note("{:.2f}".format)),
-            Shown(compiled.value, seconds(compiled.value), sub=compiled.note(seconds)),
+            Shown(ratio, METRICS["memory_ratio"].format(ratio), sub=ratios),
+            Shown(seconds, METRICS["compile_cold_s"].format(seconds), sub=interval),
         )
         rows.append(cells)
     return Table.of(columns, rows, "Each mode over all models and batch sizes")
 
 
-def percents(found: CellFigure) -> str:
-    """Return the interval of a share in per cent: `92–98 %`, of thousands `99.6–99.8 %`."""
-    digits = 0 if found.high - found.low > 0.02 else 1
-    return f"{100 * found.low:.{digits}f}–{100 * found.high:.{digits}f} %"
+def percents(score: ModeScore) -> str:
+    """Return the interval of the pass rate: `92–98 %`, of thousands `99.6–99.8 %`."""
+    low, high = share_bounds(score.passed, score.total)
+    digits = 0 if high - low > 0.02 else 1
+    return f"{100 * low:.{digits}f}–{100 * high:.{digits}f} %"
 
 
 def environment_line(device_sweep: DeviceSweep) -> str:

@@ -11,16 +11,8 @@ from scipy import stats
 
 from effbench.labels import label_rows
 from effbench.report import summary
-from effbench.report.mode_scores import by_mode, over_cells, share
-from effbench.stats.intervals import geometric_mean, median_interval, mode_score
-
-
-def mean_ratio(values):
-    return over_cells(values, geometric_mean)
-
-
-def median(values):
-    return over_cells(values, median_interval)
+from effbench.report.mode_scores import by_mode, over_cells, share_bounds
+from effbench.stats.intervals import ModeScore, geometric_mean, median_interval, mode_score
 
 
 def default(*rows):
@@ -51,36 +43,36 @@ def test_scores_of_a_mode():
 
 def test_shares_have_wilsons_interval():
     for passed, total in [(8, 10), (0, 10), (10, 10), (81, 263), (1, 2), (1, 7), (62, 63), (3, 10_000)]:
-        found, expected = share(passed, total), stats.binomtest(passed, total).proportion_ci(method="wilson")
-        assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
-        assert (found.value, found.n) == (passed / total, total)
-    assert [summary.percents(share(*one)) for one in ((8, 9), (3, 10_000))] == ["57–98 %", "0.0–0.1 %"]
+        expected = stats.binomtest(passed, total).proportion_ci(method="wilson")
+        assert share_bounds(passed, total) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    rates = [summary.percents(ModeScore(1.0, passed, passed, total)) for passed, total in ((8, 9), (3, 10_000))]
+    assert rates == ["57–98 %", "0.0–0.1 %"]
 
 
 @pytest.mark.parametrize("n", [3, 9, 40])
 def test_ratios_have_the_t_interval_of_their_logarithms(n):
     logs = [random.Random(n).gauss(0.2, 0.3) + index * 0.01 for index in range(n)]
     low, high = stats.t.interval(0.95, n - 1, loc=sum(logs) / n, scale=stats.sem(logs))
-    found = mean_ratio([*map(math.exp, logs), None, math.nan])
-    assert (found.value, found.n, found.is_range) == (pytest.approx(math.exp(sum(logs) / n)), n, False)
-    assert (math.log(found.low), math.log(found.high)) == pytest.approx((low, high))
+    value, interval = over_cells([*map(math.exp, logs), None, math.nan], geometric_mean, "{:.9f}".format)
+    assert value == pytest.approx(math.exp(sum(logs) / n))
+    assert [math.log(float(bound)) for bound in interval.split("–")] == pytest.approx([low, high])
 
 
 def test_figures_without_an_interval_say_why():
-    for found, value, note in [
-        (mean_ratio([0.8]), 0.8, "one cell"), (mean_ratio([1.0] * 9), 1.0, "the same in all 9"),
-        (mean_ratio([0.8333333330, 0.8333333328, 0.8333333331]), 0.833333333, "the same in all 3"),  # rounded bytes
+    for values, middle, value, note in [
+        ([0.8], geometric_mean, 0.8, "one cell"), ([1.0] * 9, geometric_mean, 1.0, "the same in all 9"),
+        ([0.8333333330, 0.8333333328, 0.8333333331], geometric_mean, 0.833333333, "the same in all 3"),  # rounded bytes
         # two ratios far apart: bounds from 0.009 to 57 are no news
-        (mean_ratio([0.5, 1.0]), math.sqrt(0.5), "0.50 to 1.00, least and largest"),
-        (median([2.0, 3.0, 9.0, 4.0, 1.0]), 3.0, "1.00 to 9.00, least and largest"), (median([2.5]), 2.5, "one cell"),
+        ([0.5, 1.0], geometric_mean, math.sqrt(0.5), "0.50 to 1.00, least and largest"),
+        ([2.0, 3.0, 9.0, 4.0, 1.0], median_interval, 3.0, "1.00 to 9.00, least and largest"),
     ]:  # fmt: skip
-        assert (found.value, found.note("{:.2f}".format)) == (pytest.approx(value), note)
-    for nothing in (mean_ratio([None, math.nan, math.inf, 0.0, -1.0]), median([]), median([math.nan])):
-        assert (nothing.value, nothing.note(str)) == (None, "")
+        assert over_cells(values, middle, "{:.2f}".format) == (pytest.approx(value), note)
+    for nothing in ([None, math.nan, math.inf, 0.0, -1.0], []):
+        assert over_cells(nothing, geometric_mean, str) == (None, "")
 
 
 @pytest.mark.parametrize("n", [6, 7, 12, 30, 61])
 def test_the_median_has_the_narrowest_interval_that_covers(n):
-    values = [float(value) for value in random.Random(n).sample(range(1000), n)]
-    found, ordered, rank = median(values), sorted(values), int(stats.binom.ppf(0.025, n, 0.5))
-    assert (found.low, found.high, found.is_range) == (ordered[rank - 1], ordered[n - rank], False)
+    values = [float(value) for value in random.Random(n).sample(range(1, 1000), n)]
+    ordered, rank = sorted(values), int(stats.binom.ppf(0.025, n, 0.5))
+    assert over_cells(values, median_interval, str)[1] == f"{ordered[rank - 1]}–{ordered[n - rank]}"
