@@ -42,7 +42,7 @@ def check(settings: Mapping[str, Any]) -> str:
             raise ConfigError(f"stream.{name} must be like {default!r}, got {given[name]!r}")
         if name in ("length", "low", "spell", "tokens") and given[name] < 1:
             raise ConfigError(f"stream.{name} must be at least 1, got {given[name]}")
-    if "length" in own and given["length"] > MOST:
+    if given.get("length", 0) > MOST:
         raise ConfigError(f"stream.length must be at most {MOST}, got {given['length']}")
     if "high" in own and given["high"] < given["low"]:
         raise ConfigError(f"stream.high={given['high']} is below stream.low={given['low']}")
@@ -125,16 +125,13 @@ def read_sizes(path: str, column: str = "bs") -> list[int]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"cannot read the stream {path}: {getattr(error, 'strerror', None) or error}") from error
     heading = [cell.strip() for cell in rows[0][1]] if rows else []
-    place = 0
+    place = heading.index(column) if column in heading else 0
     if column in heading:
-        place = heading.index(column)
         rows = rows[1:]
     elif rows and (len(heading) > 1 or not is_size(heading[0])):
         raise ConfigError(f"the stream {path} has no column {column!r}; it has: {', '.join(heading)[:200]}")
     if not 0 < len(rows) <= MOST:
-        raise ConfigError(
-            f"the stream {path} has {len(rows)} sizes; it takes 1 to {MOST}, one a line or below {column!r}"
-        )
+        raise ConfigError(f"the stream {path} has {len(rows)} sizes; it takes 1 to {MOST}, one a line")
     sizes = []
     for number, row in rows:
         cell = row[place].strip() if place < len(row) else ""

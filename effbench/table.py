@@ -73,9 +73,8 @@ class Column:
         value = row.get(self.key)
         if isinstance(value, Shown):
             return value
-        if self.format is not None:
-            return Shown(value, self.format(value))
-        return Shown(value, "" if value is None else str(value))
+        text = "" if value is None else str(value)
+        return Shown(value, self.format(value) if self.format else text)
 
 
 @dataclass(frozen=True)
@@ -99,9 +98,11 @@ class Table:
 
     def render(self, fmt: str) -> str:
         """Return the table as text that ends with a newline. Raises UsageError for an unknown format."""
-        renderers = {"markdown": self._markdown, "csv": self._csv, "json": self._json, "html": self._html}
+        if fmt == "json":
+            return as_json(self.records())
+        renderers = {"markdown": self._markdown, "csv": self._csv, "html": self._html}
         if fmt not in renderers:
-            raise UsageError(f"unknown table format {fmt!r}; choose from {', '.join(renderers)}")
+            raise UsageError(f"unknown table format {fmt!r}; choose from json, {', '.join(renderers)}")
         return renderers[fmt]()
 
     def rich(self, *, lines: bool = False) -> RichTable:
@@ -152,7 +153,7 @@ class Table:
         """Return the exact values by row, as CSV and JSON hold them."""
         if self.data is not None:
             return [dict(row) for row in self.data]
-        return [{column.key: exact(row.get(column.key)) for column in self.columns} for row in self.rows]
+        return [{column.key: column.shown(row).value for column in self.columns} for row in self.rows]
 
     def _csv(self) -> str:
         records = self.records()
@@ -163,14 +164,6 @@ class Table:
         for record in records:
             writer.writerow({key: str(one).lower() if isinstance(one, bool) else one for key, one in record.items()})
         return out.getvalue()
-
-    def _json(self) -> str:
-        return as_json(self.records())
-
-
-def exact(value: Any) -> Any:
-    """Return the value itself, also of one with a text for people."""
-    return value.value if isinstance(value, Shown) else value
 
 
 def as_json(data: Any) -> str:

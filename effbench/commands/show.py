@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         rows = label_rows(rows_of(store, sweep))
     if not rows:
         raise NothingFoundError(f"sweep {sweep.id} has no results yet; effbench ls --cells lists what it planned")
-    table = bottleneck_table(rows) if args.why else table_of(rows, args.metric, sweep.baseline_mode)
+    table = bottleneck_table(rows) if args.why else speedup_table(rows, args.metric, sweep.baseline_mode)
     if args.format != "table":
         options.write(table.render(args.format), args)
         return 0
@@ -60,13 +60,6 @@ def run(args: argparse.Namespace) -> int:
         else:
             show(console, sweep, rows, table)
     return 0
-
-
-def table_of(rows: Sequence[LabelledRow], metric: str | None, baseline_mode: str) -> SpeedupTable:
-    """Return the table of a metric; by default of speedups, or of latencies if nothing has a speedup."""
-    if metric is None:
-        metric = "speedup" if any(row.source["speedup"] is not None for row in rows) else "latency_ms"
-    return speedup_table(rows, metric, baseline_mode)
 
 
 def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table: SpeedupTable) -> None:
@@ -133,7 +126,7 @@ def end_of_sweep(outcome: Any) -> int:
         rows = label_rows(rows_of(store, sweep))
         db = store.name  # without a password: this goes into logs
     if rows:
-        show(console, sweep, rows, table_of(rows, None, sweep.baseline_mode))
+        show(console, sweep, rows, speedup_table(rows, None, sweep.baseline_mode))
     counts = Counter(row.source["status"] for row in rows)
     numbers = ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
     environments = len({row.source["environment_id"] for row in rows})

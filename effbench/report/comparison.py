@@ -175,7 +175,7 @@ def check_markdown(
     others = [c for c in rows if not c.gates and (everything or c.verdict is not Verdict.SAME or c.metric == STATUS)]
     text = "\n".join(commands(failed[:MOST_ROWS], shows))
     # longer than any run of backticks in it: nothing in it can end the block
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
+    fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
     return paragraphs(
         f"## {'❌' if failed else '✅'} effbench: {markdown_text(line)}",
         markdown_text(heading(compared)),

@@ -173,12 +173,16 @@ class SpeedupTable:
         return Table.of(columns, rows, group="model")
 
 
-def speedup_table(rows: Sequence[LabelledRow], metric: str = "speedup", baseline_mode: str = "eager") -> SpeedupTable:
-    """Pivot labelled rows of the view `results` into a table of `metric`.
+def speedup_table(
+    rows: Sequence[LabelledRow], metric: str | None = "speedup", baseline_mode: str = "eager"
+) -> SpeedupTable:
+    """Pivot labelled rows of the view `results` into a table of `metric`; None: the speedup, or if there is none the
+    latency.
 
     With `speedup`, the baseline's column shows its latency, so that the absolute level is visible; its value stays the
     speedup 1. Only `ok` entries carry a value and can be best of their row. Raises UsageError for an unknown metric.
     """
+    metric = metric or ("speedup" if any(row.source["speedup"] is not None for row in rows) else "latency_ms")
     if metric not in METRICS:
         raise UsageError(f"unknown metric {metric!r}; choose from {', '.join(METRICS)}")
     modes = mode_order((row.mode, row.base_mode) for row in rows)
