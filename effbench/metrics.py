@@ -119,8 +119,7 @@ _ALL = (
     *_recorded(clocks_event_reasons=str, foreign_processes=int),
     Metric(
         "latency_ms", "latency", "ms", LOWER, "ratio",
-        "synchronise, host clock, call, synchronise: what one request sees; "
-        "geometric mean over trials of the median within each",
+        "synchronise, host clock, call, synchronise: what one request sees; geometric mean over trials of the median",
         interval=("latency_ci_low_ms", "latency_ci_high_ms"),
     ),
     Metric(
@@ -154,9 +153,8 @@ _ALL = (
         help="1 - busy ÷ period: share of a saturated stream's time in which no kernel runs", of_trial=False,
     ),
     Metric(
-        "enqueue_ms", "enqueue time", "ms", LOWER,
+        "enqueue_ms", "enqueue time", "ms", LOWER, combine="mean",
         help="host time until a call returns, before the GPU is done; geometric mean over trials of the median",
-        combine="mean",
     ),
     Metric("bound", kind=str, help="what limits the period", of_trial=False),
     Metric(
@@ -174,8 +172,7 @@ _ALL = (
     ),
     Metric(
         "break_even_calls", "break-even", "calls", LOWER, kind=int, of_trial=False,
-        help="calls until the preparation has paid for itself against the baseline; NULL where that is never or not "
-        "sure",
+        help="calls until the preparation has paid for itself against the baseline; NULL for never or not sure",
     ),
     _bytes(
         "build_peak_allocated_bytes", "peak allocated, building",
@@ -211,22 +208,19 @@ _ALL = (
     _count("recompiles", "recompiles", "Dynamo's count of compilations beyond the first of a frame"),
     _count("cudagraph_skips", "CUDA graph skips", "Inductor's count of graphs it ran without a CUDA graph"),
     Metric(
-        "flops", "FLOPs",
-        help="floating-point operations of one eager call in matrix products, convolutions and attention; "
-        "operators that torch's counter does not know count as none",
-        combine="max",
+        "flops", "FLOPs", combine="max",
+        help="floating-point operations of one eager call that torch's counter knows: matrix products, convolutions, "
+        "attention",
     ),
     Metric(
-        "min_bytes", "least bytes", "bytes",
+        "min_bytes", "least bytes", "bytes", combine="max",
         help="lower bound of the bytes that one call moves: what it reads of weights, buffers and inputs once, "
         "what it writes to them, and its outputs",
-        combine="max",
     ),
     Metric(
-        "roofline_fraction", "roofline fraction", "", HIGHER,
+        "roofline_fraction", "roofline fraction", "", HIGHER, of_trial=False,
         help="the larger of FLOPs ÷ matrix rate and least bytes ÷ copy bandwidth of this machine, ÷ period: "
         "1 is as fast as it can; above 1 the bytes came from a cache",
-        of_trial=False,
     ),
     Metric(
         "unsteady_trials", "unsteady trials", "", LOWER, help="trials whose warm-up ended before it was steady",
