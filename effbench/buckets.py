@@ -1,7 +1,4 @@
-"""Which batch sizes get a CUDA graph, and which graph a batch takes: the policy of servers.
-
-Standard library only: the mode that captures and the command that compares lists share it.
-"""
+"""Which batch sizes get a CUDA graph, and which graph a batch takes: the policy of servers."""
 
 from __future__ import annotations
 
@@ -11,13 +8,8 @@ from dataclasses import dataclass
 
 from effbench.errors import ConfigError
 
-#: Lists as the projects' defaults stand in their sources, for a GPU of 80 GB and more and one request a row:
-#: sglang-classic  SGLang of 2024: 1, 2, 4 and the multiples of 8 to 160.
-#: sglang          SGLang 0.5.6, python/sglang/srt/server_args.py, ServerArgs._generate_cuda_graph_batch_sizes without
-#:                 speculative decoding; its cuda_graph_max_bs on an H100 or H200 with fewer than 4 GPUs is 256.
-#: vllm            vLLM 0.11.1 and later, vllm/config/vllm.py, VllmConfig._set_cudagraph_sizes; its
-#:                 max_cudagraph_capture_size is min(2 × max_num_seqs, 512).
-#: no-padding      one graph for every size to 32: SGLang of 2024 with padding switched off.
+#: The defaults of SGLang of 2024 and 0.5.6 and of vLLM 0.11.1, for a GPU of 80 GB and one request a row
+#: (docs/streams.md); `no-padding` is SGLang of 2024 with padding switched off.
 LISTS: dict[str, tuple[int, ...]] = {
     "sglang-classic": (1, 2, 4, *range(8, 161, 8)),
     "sglang": (1, 2, 4, 8, 12, *range(16, 257, 8)),
@@ -32,9 +24,8 @@ PRESETS = (*LISTS, EXACT)
 def capture_sizes(buckets: str | Sequence[int], sizes: Sequence[int]) -> list[int]:
     """Return the sizes to capture, ascending, for a workload of batches of `sizes`.
 
-    A preset ends at the largest of them, which replaces the first larger one of the list, as servers do with the most
-    requests that they admit; `no-padding` only ends there. `exact`: the sizes that occur. A list of numbers is used as
-    it is. Raises ConfigError.
+    A preset ends at the largest of them, which replaces the first larger one of the list, as servers do; `no-padding`
+    only ends there. `exact`: the sizes that occur. A list of numbers is used as it is. Raises ConfigError.
     """
     if not isinstance(buckets, str):
         given = list(buckets) if isinstance(buckets, Sequence) else []
@@ -62,8 +53,8 @@ def bucket_of(captured: Sequence[int], raw: int) -> int | None:
 
 @dataclass(frozen=True)
 class Usage:
-    """The use of a capture list by calls. `rows` and `padded_rows` are those that graphs computed; `fallbacks`: calls
-    without a graph; `by_bucket`: calls of each captured size."""
+    """The use of a capture list. `rows` and `padded_rows` are computed by graphs; `fallbacks`: calls without a graph;
+    `by_bucket`: calls of each captured size."""
 
     calls: int
     fallbacks: int

@@ -1,12 +1,10 @@
 """What distinguishes environments: how two of them differ, and short names for those of one sweep.
 
-With `python=` or `folder=` a sweep has several environments; their flags hold the path of the interpreter
-(`interpreter`) and its working directory (`folder`). Standard library only.
+With `python=` or `folder=` a sweep has several; their flags hold the paths of interpreter and working directory.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -62,33 +60,30 @@ class Difference(NamedTuple):
 
 def diff_environments(before: Sequence[Where], after: Sequence[Where]) -> list[Difference]:
     """Return every difference in hardware, software, flags, protocol and machine between two sides."""
-    sides = (_facts(before), _facts(after))
-    names = dict.fromkeys(name for side in sides for facts in side for name in facts)
+    sides = [[_facts(*where) for where in side] for side in (before, after)]
     kinds = ("hardware", "software", "flag", "protocol", "machine")
+
+    def place(fact: tuple[str, str, str]) -> tuple:
+        kind, name, _ = fact
+        return kinds.index(kind), (name != "name", name) if kind in ("flag", "protocol") else ()
+
     found = []
-    for kind, name, label in sorted(names, key=lambda one: (kinds.index(one[0]), one[1] if one[0] == "flag" else "")):
-        values = [tuple(dict.fromkeys(facts.get((kind, name, label)) for facts in side)) for side in sides]
-        if {str(value) for value in values[0]} != {str(value) for value in values[1]}:
-            found.append(Difference(kind, name, label, *values))
+    for fact in sorted(dict.fromkeys(fact for side in sides for facts in side for fact in facts), key=place):
+        values = [tuple(dict.fromkeys(facts.get(fact) for facts in side)) for side in sides]
+        if set(map(str, values[0])) != set(map(str, values[1])):
+            found.append(Difference(*fact, *values))
     return found
 
 
-def _facts(side: Sequence[Where]) -> list[dict[tuple[str, str, str], Any]]:
-    """(kind, name, label) -> value, for each environment of a side."""
-    found = []
-    for sweep, environment in side:
-        facts = {("hardware", name, label): environment.get(name) for name, label in _HARDWARE.items()}
-        facts |= {("software", name, label): environment.get(name) for name, label in SOFTWARE.items()}
-        facts |= {("flag", name, name): value for name, value in sorted((environment["flags"] or {}).items())}
-        protocol = sweep["protocol"] or {}
-        facts |= {
-            ("protocol", name, "protocol" if name == "name" else f"protocol {name}"): value
-            for name, value in sorted(protocol.items(), key=lambda item: (item[0] != "name", item[0]))
-        }
-        host = sweep["host"] or {}
-        facts |= {("machine", name, label): host.get(name) for name, label in MACHINE.items()}
-        found.append(facts)
-    return found
+def _facts(sweep: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[tuple[str, str, str], Any]:
+    """Return (kind, name, label) -> value."""
+    flags, protocol, host = environment["flags"] or {}, sweep["protocol"] or {}, sweep["host"] or {}
+    facts = {("hardware", name, label): environment.get(name) for name, label in _HARDWARE.items()}
+    facts |= {("software", name, label): environment.get(name) for name, label in SOFTWARE.items()}
+    facts |= {("flag", name, name): value for name, value in flags.items()}
+    facts |= {("protocol", name, f"protocol {name}"): v for name, v in protocol.items() if name != "name"}
+    facts |= {("protocol", "name", "protocol"): protocol.get("name")}
+    return facts | {("machine", name, label): host.get(name) for name, label in MACHINE.items()}
 
 
 def changes_between(before: Where, after: Where) -> list[str]:
@@ -106,9 +101,9 @@ def separating(low: Sequence[Where], high: Sequence[Where]) -> list[str]:
     apart = [
         one
         for one in diff_environments(low, high)
-        if not {str(value or "none") for value in one.before} & {str(value or "none") for value in one.after}
+        if {str(value or "none") for value in one.before}.isdisjoint(str(value or "none") for value in one.after)
         and (one.kind in ("hardware", "software") or one.name in ("hostname", "name"))
-    ]  # fmt: skip
+    ]
     apart.sort(key=lambda one: (one.kind != "machine", one.kind == "protocol"))
     return [one.text(one.label, "|", "none") for one in apart]
 
@@ -127,16 +122,15 @@ def labels(environments: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str
     """Return environment id -> its short names as `interpreter` and `folder`, each only if the versions alone do not
     distinguish the environments."""
     rows = list(environments)
-    told = {row["id"]: tuple(row[name] for name in TELLING) for row in rows}
-    added: dict[str, dict[str, str]] = {}
+    known = {row["id"]: tuple(row[name] for name in TELLING) for row in rows}
+    added: dict[str, dict[str, str]] = {row["id"]: {} for row in rows}
     for by in ("folder", "python"):
         names = names_by(rows, by)
-        more = {one: (*told[one], name) for one, name in names.items()}
-        asked = {(row["flags"] or {}).get(FLAGS[by]) for row in rows}
-        if len(asked) > 1 and len(set(more.values())) > len(set(told.values())):
-            told = more
-            added[FLAGS[by]] = names
-    return {row["id"]: {flag: names[row["id"]] for flag, names in added.items()} for row in rows}
+        more = {one: (*known[one], name) for one, name in names.items()}
+        if len(set(names.values())) > 1 and len(set(more.values())) > len(set(known.values())):
+            known = more
+            added = {one: {**added[one], FLAGS[by]: name} for one, name in names.items()}
+    return added
 
 
 def labelled(rows: Iterable[dict[str, Any]], environments: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -146,29 +140,15 @@ def labelled(rows: Iterable[dict[str, Any]], environments: Iterable[Mapping[str,
 
 
 def short_names(paths: Sequence[str | None], none: str) -> list[str]:
-    """The shortest part of each path that tells it from the others: of `/venvs/a/bin/python` and `/venvs/b/bin/python`
-    `a` and `b`. `none` stands for None."""
-    distinct = list(dict.fromkeys(path for path in paths if path is not None))
-    parts = [PurePath(path).parts for path in distinct]
-    for shorten in (_root_of_python, tuple):
-        candidates: list[tuple[str, ...]] = [shorten(one) for one in parts]
-        if len(set(candidates)) == len(parts):
-            break
-    while len(candidates) > 1 and all(len(one) > 2 for one in candidates) and len({one[-1] for one in candidates}) == 1:
-        candidates = [one[:-1] for one in candidates]
-    names = {path: str(PurePath(*_telling(one, candidates))) for path, one in zip(distinct, candidates, strict=True)}
-    return [none if path is None else names[path] for path in paths]
-
-
-def _root_of_python(parts: tuple[str, ...]) -> tuple[str, ...]:
-    """The environment's folder of an interpreter in its `bin`; other paths as they are."""
-    is_python = len(parts) > 3 and parts[-2] == "bin" and re.fullmatch(r"python[\d.]*", parts[-1])
-    return parts[:-2] if is_python else parts
-
-
-def _telling(own: tuple[str, ...], all_parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """As many of its last parts as no other ends with; all where one is the end of another."""
-    for count in range(1, len(own)):
-        if sum(one[-count:] == own[-count:] for one in all_parts) == 1:
-            return own[-count:]
-    return own
+    """Return what tells each path from the others: of `/venvs/a/bin/python` and `/venvs/b/bin/python` `a` and `b`, of
+    one path alone its last part. `none` stands for None."""
+    whole = {path: PurePath(path) for path in paths if path is not None}
+    # an interpreter is known by the folder of its virtual environment
+    roots = {path: one.parents[1] if one.match("bin/python*") else one for path, one in whole.items()}
+    parts = {path: one.parts for path, one in (roots if len(set(roots.values())) == len(whole) else whole).items()}
+    if len(parts) == 1:
+        parts = {path: one[-1:] for path, one in parts.items()}
+    for end, kept in ((0, slice(1, None)), (-1, slice(None, -1))):  # drop what all begin with, then what all end with
+        while min(map(len, parts.values()), default=0) > 1 and len({one[end] for one in parts.values()}) == 1:
+            parts = {path: one[kept] for path, one in parts.items()}
+    return [none if path is None else str(PurePath(*parts[path])) for path in paths]

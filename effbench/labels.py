@@ -1,7 +1,6 @@
 """Labels that tell the rows of a sweep apart: model, bs and mode, and whatever else was swept.
 
-Standard library and the core types only. A figure or table of model × bs × mode would merge rows that differ in more
-(dtype, an input shape, the interpreter); the labels keep those apart.
+A figure or table of model × bs × mode would merge rows that differ in more (dtype, an input shape, the interpreter).
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ _STREAM = "stream.name"
 _COVERED = frozenset(
     {"bs", "dtype", "phase", "device", "model.name", "mode.name", _STREAM, "stream.samples_per_call", "stream.sizes"}
 )
-_FALLBACKS = ("sweep_id", "environment_id")
+#: Columns that become a label while rows share all others.
+_FALLBACKS = ("sweep_id", "environment_id", "cell_key", "key")
 ABSENT = "—"
 
 
@@ -69,11 +69,8 @@ class LabelledRow:
             for name, value in self.labels.items()
             if name not in ("model", "bs", "dtype")
         ]
-        shown = {"model": self.labels["model"], "bs": f"bs={self.labels['bs']}", "mode": self.mode}
-        shown["dtype"] = self.source.get("dtype")
-        known = {name: str(text) for name, text in shown.items() if self.source.get(name) is not None}
-        words = [known.get("model"), *extra, known.get("bs"), known.get("mode"), known.get("dtype")]
-        return " ".join(word for word in words if word)
+        words = [self.labels["model"], *extra, f"bs={self.labels['bs']}", self.mode, self.source.get("dtype")]
+        return " ".join(word for word in words if word not in (None, ABSENT, "bs=None"))
 
 
 def label_rows(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
@@ -83,13 +80,13 @@ def label_rows(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
     """
     labelled = _labelled(rows)
     first: dict[tuple[str, Any], int] = {}
-    for index, row in enumerate(labelled):
+    for row in labelled:
         for item in row.labels.items():
-            first.setdefault(item, index)
+            first.setdefault(item, len(first))
 
-    def place(row: LabelledRow) -> tuple:
-        others = tuple(first[item] for item in row.labels.items() if item[0] != "bs")
-        return (*others, row.labels["bs"] if row.labels["bs"] is not None else -1)
+    def place(row: LabelledRow) -> list[int]:
+        bs = row.labels["bs"]
+        return [*(first[item] for item in row.labels.items() if item[0] != "bs"), -1 if bs is None else bs]
 
     return sorted(labelled, key=place)
 
@@ -99,51 +96,57 @@ def row_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return [row.name for row in _labelled(rows)]
 
 
+def cell_row(cell: Cell) -> dict[str, Any]:
+    """Return a cell as a row of the view."""
+    row = {name: getattr(cell, name) for name in ("bs", "dtype", "phase", "device")}
+    return {"model": cell.model_name, "mode": cell.mode_name, **row, "params": cell.params(), "cell_key": cell.key}
+
+
 def cell_names(cells: Iterable[Cell]) -> dict[str, str]:
     """Return cell key -> a name that tells the cell from all others."""
-    distinct = {cell.key: cell for cell in cells}
-    rows = [
-        {"model": cell.model_name, "bs": cell.bs, "mode": cell.mode_name, "dtype": cell.dtype, "phase": cell.phase,
-         "device": cell.device, "params": cell.params()}
-        for cell in distinct.values()
-    ]  # fmt: skip
-    return dict(zip(distinct, row_names(rows), strict=True))
+    distinct = {cell.key: cell_row(cell) for cell in cells}
+    return dict(zip(distinct, row_names(distinct.values()), strict=True))
 
 
 def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
-    """The rows in their order, with labels; numbers that are not finite become None."""
+    """Return the rows in their order, with labels; numbers that are not finite become None."""
     rows = [
         {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
         for row in rows
     ]
     params = [flatten(row.get("params") or {}) for row in rows]
     columns = [name for name in COLUMNS if _varies(row.get(name) for row in rows)]
-    groups: dict[tuple, list[int]] = defaultdict(list)
-    for index, row in enumerate(rows):
-        groups[(row.get("model"), row.get("mode"), *(_text(row.get(name)) for name in columns))].append(index)
-    of_row: set[str] = set()
+    labels = [{name: _text(row.get(name)) for name in ("model", *columns)} for row in rows]
+    modes, sizes = [_text(row.get("mode")) for row in rows], [row.get("bs") for row in rows]
+    groups: dict[tuple, list[dict[str, Hashable]]] = defaultdict(list)
+    for own, mode, values in zip(labels, modes, params, strict=True):
+        groups[mode, *own.values()].append(values)
+    # parameters that vary among rows of one model, mode and columns: of a mode, and all others
     of_mode: dict[str, set[str]] = defaultdict(set)
-    for (_, mode, *_), members in groups.items():
-        for path in {path for index in members for path in params[index]} - _COVERED - of_row:
-            if _varies(params[index].get(path) for index in members):
-                (of_mode[mode] if path.startswith("mode.") else of_row).add(path)
-
-    paths_of_row = _undetermined(of_row, rows, columns, params)
+    others: set[str] = set()
+    for (mode, *_), members in groups.items():
+        for path in {path for values in members for path in values} - _COVERED - others:
+            if _varies(values.get(path) for values in members):
+                (of_mode[mode] if path.startswith("mode.") else others).add(path)
+    paths = _undetermined(others, [(*own.values(), bs) for own, bs in zip(labels, sizes, strict=True)], params)
     # also if all rows have the same stream: bs is its largest size and would pass for the only one
-    has_streams = any(_STREAM in values for values in params)
-    labelled = []
-    for row, values in zip(rows, params, strict=True):
-        labels: dict[str, Any] = {"model": _text(row.get("model"))}
-        labels |= {name: _text(row.get(name)) for name in columns}
-        labels |= {path: _text(values.get(path)) for path in paths_of_row}
-        labels |= {"stream": _text(values.get(_STREAM))} if has_streams else {}
-        labels["bs"] = row.get("bs") if row.get("bs") is None else int(row["bs"])
-        base = _text(row.get("mode"))
-        paths = sorted(of_mode[row.get("mode")] & values.keys())
-        settings = ", ".join(f"{path.removeprefix('mode.')}={_text(values[path])}" for path in paths)
-        labelled.append(LabelledRow(labels, f"{base} ({settings})" if settings else base, base, row))
-    _keep_apart(labelled)
-    return labelled
+    paths += [_STREAM] if any(_STREAM in values for values in params) else []
+    for own, values in zip(labels, params, strict=True):
+        own |= {"stream" if path == _STREAM else path: _text(values.get(path)) for path in paths}
+    names = []
+    for mode, values in zip(modes, params, strict=True):
+        settings = [
+            f"{path.removeprefix('mode.')}={_text(values[path])}" for path in sorted(of_mode[mode] & values.keys())
+        ]
+        names.append(f"{mode} ({', '.join(settings)})" if settings else mode)
+    for name in _FALLBACKS:
+        points = {(*own.values(), *point) for own, *point in zip(labels, sizes, names, strict=True)}
+        if len(points) < len(rows) and _varies(row.get(name) for row in rows):
+            labels = [own | {name: _text(row.get(name))} for own, row in zip(labels, rows, strict=True)]
+    return [
+        LabelledRow({**own, "bs": bs if bs is None else int(bs)}, name, mode, row)
+        for own, bs, name, mode, row in zip(labels, sizes, names, modes, rows, strict=True)
+    ]
 
 
 def mode_order(modes: Iterable[tuple[str, str]]) -> list[str]:
@@ -158,30 +161,24 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Hashable]:
     flat: dict[str, Hashable] = {}
     for key, item in value.items():
         path = f"{prefix}{key}"
+        if isinstance(item, list) and item and all(isinstance(part, Mapping) and "name" in part for part in item):
+            item = {str(part["name"]): {name: inner for name, inner in part.items() if name != "name"} for part in item}
         if isinstance(item, Mapping):
             flat |= flatten(item, f"{path}.")
-        elif isinstance(item, list) and item and all(isinstance(part, Mapping) and "name" in part for part in item):
-            for part in item:
-                flat |= flatten(
-                    {name: inner for name, inner in part.items() if name != "name"}, f"{path}.{part['name']}."
-                )
         else:
             flat[path] = json.dumps(item) if isinstance(item, list) else item
     return flat
 
 
-def _undetermined(
-    paths: set[str], rows: list[dict[str, Any]], columns: list[str], params: list[dict[str, Hashable]]
-) -> list[str]:
-    """The paths that add information to the labels before them: not a cache size that follows bs, not an input's shape
-    that follows a width. Arguments of the module come first, because inputs refer to them."""
-    known = [tuple(_text(row.get(name)) for name in ("model", "bs", *columns)) for row in rows]
+def _undetermined(paths: set[str], known: list[tuple], params: list[dict[str, Hashable]]) -> list[str]:
+    """Return the paths that add information to what is known of each row: not a cache size that follows bs, not an
+    input's shape that follows a width. Arguments of the module come first, because inputs refer to them."""
     kept = []
     for path in sorted(paths, key=lambda path: (not path.startswith("model.module."), path)):
-        values = [_text(values.get(path)) for values in params]
-        if len(set(zip(known, values, strict=True))) > len(set(known)):
+        more = [(*before, _text(values.get(path))) for before, values in zip(known, params, strict=True)]
+        if len(set(more)) > len(set(known)):
             kept.append(path)
-            known = [(*before, value) for before, value in zip(known, values, strict=True)]
+            known = more
     return sorted(kept)
 
 
@@ -191,26 +188,3 @@ def _varies(values: Iterable[Any]) -> bool:
 
 def _text(value: Any) -> str:
     return ABSENT if value is None else str(value)
-
-
-def _keep_apart(rows: list[LabelledRow]) -> None:
-    """Add a label until no two rows share labels and mode."""
-
-    def clash() -> bool:
-        return len({(*row.labels.values(), row.mode) for row in rows}) < len(rows)
-
-    def add(name: str, values: list[str]) -> None:
-        for row, value in zip(rows, values, strict=True):
-            bs = row.labels.pop("bs")
-            row.labels |= {name: value, "bs": bs}
-
-    for name in _FALLBACKS:
-        if clash() and _varies(row.source.get(name) for row in rows):
-            add(name, [_text(row.source.get(name)) for row in rows])
-    if clash():
-        seen: dict[tuple, int] = defaultdict(int)
-        numbers = []
-        for row in rows:
-            seen[(*row.labels.values(), row.mode)] += 1
-            numbers.append(str(seen[(*row.labels.values(), row.mode)]))
-        add("#", numbers)

@@ -1,8 +1,7 @@
 """Every measured quantity, declared once: type, unit, direction, format, how trials combine and how it is compared.
 
-The fields of `cell.Trial`, the columns of `trial`, `result` and the view `results`, the summary of trials, table
-headers and the docs derive from this table: a new metric is one row, and the code that measures it. Standard library
-only.
+The fields of `cell.Trial`, the columns of the database, summaries, table headers and docs derive from this table: a new
+metric is one row, and the code that measures it.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ class Metric:
     better: Better = Better.NEITHER
     compare: str = "none"
     help: str = ""
-    digits: int = 3
     interval: tuple[str, str] | None = None
     kind: type = float
     of_trial: bool = True
@@ -41,7 +39,7 @@ class Metric:
     explains: bool = False
 
     def format(self, value: float | int | None) -> str:
-        """`value` for a person: significant digits and a unit; an em dash for nothing."""
+        """Return `value` for a person: significant digits and a unit; an em dash for None."""
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return "—"
         if math.isinf(value):
@@ -51,12 +49,12 @@ class Metric:
         if self.unit == "×":
             return f"{value:.2f}×"
         if self.unit == "":
-            return f"{value:.{self.digits}g}"
-        return f"{significant(value, self.digits)} {self.unit}"
+            return f"{value:.3g}"
+        return f"{significant(value, 3)} {self.unit}"
 
 
 def significant(value: float, digits: int) -> str:
-    """`value` with so many significant digits and never an exponent below a million."""
+    """Return `value` with so many significant digits and never an exponent below a million."""
     if value == 0 or abs(value) >= 1e6 or abs(value) < 1e-4:
         return f"{value:.{digits}g}"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
@@ -64,16 +62,15 @@ def significant(value: float, digits: int) -> str:
 
 
 def format_bytes(value: float) -> str:
-    """Bytes in binary units: `1536` is `1.5 KiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024 or unit == "TiB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{significant(value, 3)} {unit}"
-        value /= 1024
-    raise AssertionError("unreachable")
+    """Return bytes in binary units: `1536` is `1.5 KiB`."""
+    if abs(value) < 1024:
+        return f"{value:.0f} B"
+    power = min(4, int(math.log2(abs(value)) // 10))
+    return f"{significant(value / 1024**power, 3)} {' KMGT'[power]}iB"
 
 
 def ratio_text(ratio: float | None, low: float | None = None, high: float | None = None) -> str:
-    """`1.052 (1.047–1.057)`; without bounds the ratio alone; of nothing a dash."""
+    """Return `1.052 (1.047–1.057)`; without bounds the ratio alone; empty for None."""
     if ratio is None:
         return ""
     if low is None or high is None:
@@ -82,50 +79,47 @@ def ratio_text(ratio: float | None, low: float | None = None, high: float | None
 
 
 def percent(value: float) -> str:
-    """A relative size as a share of a hundred: `1.2 %`, `34 %`."""
-    if not math.isfinite(value) or value >= 10:
-        return "more than tenfold" if value >= 10 else "?"
-    return f"{100 * value:.1f} %" if value < 0.1 else f"{100 * value:.0f} %"
+    """Return a relative size in per cent: `5.2 %` for 0.052, `34 %` for 0.34."""
+    if value >= 10:
+        return "more than tenfold"
+    return f"{100 * value:.{1 if value < 0.0995 else 0}f} %"
 
 
 LOWER, HIGHER, NEITHER = Better.LOWER, Better.HIGHER, Better.NEITHER
 
+
+def _recorded(**kinds: type) -> list[Metric]:
+    """Return quantities that trials record and results do not show."""
+    return [Metric(name, kind=kind) for name, kind in kinds.items()]
+
+
+def _bytes(name: str, title: str, help: str, compare: str = "none") -> Metric:
+    return Metric(name, title, "bytes", LOWER, compare, help, kind=int, combine="max")
+
+
+def _count(name: str, title: str, help: str, explains: bool = True) -> Metric:
+    return Metric(name, title, "", LOWER, "exact", help, kind=int, combine="max", explains=explains)
+
+
 #: Every measured quantity, in the order of columns. Quantities without a title are not metrics of results.
 _ALL = (
-    Metric("gpu_index", kind=int),
-    Metric("gpu_uuid", kind=str),
-    Metric("pid", kind=int),
+    *_recorded(gpu_index=int, gpu_uuid=str, pid=int),
     Metric("wall_s", help="seconds of the trial, seen from outside"),
     Metric("overhead_s", help="wall time outside the listed parts"),
-    Metric("build_s"),
-    Metric("prepare_s"),
-    Metric("compile_s"),
+    *_recorded(build_s=float, prepare_s=float, compile_s=float),
     Metric("compile_cache", kind=str, help="cold or warm; None if nothing compiles"),
-    Metric("check_s"),
-    Metric("warmup_s"),
-    Metric("timing_s"),
-    Metric("warmup_calls", kind=int),
-    Metric("steady", kind=bool),
-    Metric("latency_median_low_ms"),
-    Metric("latency_median_high_ms"),
-    Metric("latency_samples", kind=int),
-    Metric("period_samples", kind=int),
-    Metric("calls_per_block", kind=int),
-    Metric("input_copy_ms"),
+    *_recorded(check_s=float, warmup_s=float, timing_s=float, warmup_calls=int, steady=bool),
+    *_recorded(latency_median_low_ms=float, latency_median_high_ms=float, latency_samples=int, period_samples=int),
+    *_recorded(calls_per_block=int, input_copy_ms=float),
     Metric("discarded_blocks", kind=int, help="timed parts that were discarded because something disturbed them"),
-    Metric("peak_host_bytes", kind=int),
+    *_recorded(peak_host_bytes=int),
     Metric("compute_floor_ms", help="FLOPs at this machine's matrix rate"),
     Metric("memory_floor_ms", help="least bytes at this machine's copy bandwidth"),
-    Metric("sm_clock_mhz", kind=int),
-    Metric("memory_clock_mhz", kind=int),
-    Metric("temperature_c", kind=int),
-    Metric("power_w"),
-    Metric("clocks_event_reasons", kind=str),
-    Metric("foreign_processes", kind=int),
+    *_recorded(sm_clock_mhz=int, memory_clock_mhz=int, temperature_c=int, power_w=float),
+    *_recorded(clocks_event_reasons=str, foreign_processes=int),
     Metric(
         "latency_ms", "latency", "ms", LOWER, "ratio",
-        "synchronise, host clock, call, synchronise: what one request sees; "
-        "geometric mean over trials of the median within each",
+        "synchronise, host clock, call, synchronise: what one request sees; geometric mean over trials of the median",
         interval=("latency_ci_low_ms", "latency_ci_high_ms"),
     ),
     Metric(
@@ -153,18 +147,14 @@ _ALL = (
         "time in which kernels, copies or fills ran (union of their intervals), a call; from a profiled pass",
         combine="mean",
     ),
-    Metric(
-        "kernels", "kernels", "", LOWER, "exact", "kernels, copies and fills that one call runs on the GPU",
-        kind=int, combine="max",
-    ),
+    _count("kernels", "kernels", "kernels, copies and fills that one call runs on the GPU", explains=False),
     Metric(
         "gpu_idle_fraction", "GPU idle fraction", "", LOWER,
         help="1 - busy ÷ period: share of a saturated stream's time in which no kernel runs", of_trial=False,
     ),
     Metric(
-        "enqueue_ms", "enqueue time", "ms", LOWER,
+        "enqueue_ms", "enqueue time", "ms", LOWER, combine="mean",
         help="host time until a call returns, before the GPU is done; geometric mean over trials of the median",
-        combine="mean",
     ),
     Metric("bound", kind=str, help="what limits the period", of_trial=False),
     Metric(
@@ -181,38 +171,27 @@ _ALL = (
         "preparation and first call together; slowest of the trials, so with a cold cache",
     ),
     Metric(
-        "break_even_calls", "break-even", "calls", LOWER,
-        help="calls until the preparation has paid for itself against the baseline; NULL where that is never or not "
-        "sure",
-        kind=int, of_trial=False,
+        "break_even_calls", "break-even", "calls", LOWER, kind=int, of_trial=False,
+        help="calls until the preparation has paid for itself against the baseline; NULL for never or not sure",
     ),
-    Metric(
-        "build_peak_allocated_bytes", "peak allocated, building", "bytes", LOWER,
-        help="torch's peak of allocated device memory while the module and its inputs were made",
-        kind=int, combine="max",
+    _bytes(
+        "build_peak_allocated_bytes", "peak allocated, building",
+        "torch's peak of allocated device memory while the module and its inputs were made",
     ),
-    Metric(
-        "prepare_peak_allocated_bytes", "peak allocated, preparing", "bytes", LOWER,
-        help="torch's peak of allocated device memory while the mode was prepared, settling calls included",
-        kind=int, combine="max",
+    _bytes(
+        "prepare_peak_allocated_bytes", "peak allocated, preparing",
+        "torch's peak of allocated device memory while the mode was prepared, settling calls included",
     ),
-    Metric(
-        "peak_allocated_bytes", "peak allocated", "bytes", LOWER, "ratio",
-        "torch's peak of allocated device memory in steady state; a graph's pool is not part of it",
-        kind=int, combine="max",
+    _bytes(
+        "peak_allocated_bytes", "peak allocated",
+        "torch's peak of allocated device memory in steady state; a graph's pool is not part of it", "ratio",
     ),
-    Metric(
-        "peak_reserved_bytes", "peak reserved", "bytes", LOWER, "ratio",
-        "torch's peak of reserved device memory in steady state, graph pools included", kind=int, combine="max",
+    _bytes(
+        "peak_reserved_bytes", "peak reserved",
+        "torch's peak of reserved device memory in steady state, graph pools included", "ratio",
     ),
-    Metric(
-        "graph_pool_bytes", "graph pool", "bytes", LOWER, "ratio", "device memory in private (graph) pools",
-        kind=int, combine="max",
-    ),
-    Metric(
-        "process_gpu_bytes", "process on GPU", "bytes", LOWER,
-        help="NVML's figure for the whole process, context included", kind=int, combine="max",
-    ),
+    _bytes("graph_pool_bytes", "graph pool", "device memory in private (graph) pools", "ratio"),
+    _bytes("process_gpu_bytes", "process on GPU", "NVML's figure for the whole process, context included"),
     Metric(
         "memory_ratio", "memory ratio", "×", HIGHER,
         help="baseline's peak reserved ÷ this peak reserved: above 1 is less memory than the baseline", of_trial=False,
@@ -225,34 +204,23 @@ _ALL = (
         "rel_error", "relative error", "", LOWER, "bound", "‖output - eager‖ ÷ ‖eager‖, worst output and input set",
         combine="max", explains=True,
     ),
+    _count("graph_breaks", "graph breaks", "Dynamo's count"),
+    _count("recompiles", "recompiles", "Dynamo's count of compilations beyond the first of a frame"),
+    _count("cudagraph_skips", "CUDA graph skips", "Inductor's count of graphs it ran without a CUDA graph"),
     Metric(
-        "graph_breaks", "graph breaks", "", LOWER, "exact", "Dynamo's count", kind=int, combine="max", explains=True
+        "flops", "FLOPs", combine="max",
+        help="floating-point operations of one eager call that torch's counter knows: matrix products, convolutions, "
+        "attention",
     ),
     Metric(
-        "recompiles", "recompiles", "", LOWER, "exact",
-        "Dynamo's count of compilations beyond the first of a frame", kind=int, combine="max", explains=True,
-    ),
-    Metric(
-        "cudagraph_skips", "CUDA graph skips", "", LOWER, "exact",
-        "Inductor's count of graphs it ran without a CUDA graph", kind=int, combine="max", explains=True,
-    ),
-    Metric(
-        "flops", "FLOPs",
-        help="floating-point operations of one eager call in matrix products, convolutions and attention; "
-        "operators that torch's counter does not know count as none",
-        combine="max",
-    ),
-    Metric(
-        "min_bytes", "least bytes", "bytes",
+        "min_bytes", "least bytes", "bytes", combine="max",
         help="lower bound of the bytes that one call moves: what it reads of weights, buffers and inputs once, "
         "what it writes to them, and its outputs",
-        combine="max",
     ),
     Metric(
-        "roofline_fraction", "roofline fraction", "", HIGHER,
+        "roofline_fraction", "roofline fraction", "", HIGHER, of_trial=False,
         help="the larger of FLOPs ÷ matrix rate and least bytes ÷ copy bandwidth of this machine, ÷ period: "
         "1 is as fast as it can; above 1 the bytes came from a cache",
-        of_trial=False,
     ),
     Metric(
         "unsteady_trials", "unsteady trials", "", LOWER, help="trials whose warm-up ended before it was steady",

@@ -1,7 +1,4 @@
-"""Streams of batch sizes: what a server sees in the place of one size. Generated from a seed, or read from a file.
-
-Standard library only: planning, commands and the worker's tests share it.
-"""
+"""Streams of batch sizes, as a server sees them: generated from a seed, or read from a file."""
 
 from __future__ import annotations
 
@@ -29,32 +26,33 @@ MOST_DIGITS = 18  # of a batch size: what is longer is none
 
 
 def check(settings: Mapping[str, Any]) -> str:
-    """The kind, after its settings were found to be its own and sensible. Raises ConfigError."""
+    """Return the kind. Raises ConfigError for an unknown kind, and for a setting that is unknown, missing or out of
+    bounds."""
     kind = settings.get("name", NONE)
     if kind not in KINDS:
         raise ConfigError(f"stream.name={kind} is no kind of stream; allowed: {', '.join(KINDS)}")
     own = KINDS[kind]
-    for name, value in settings.items():
-        if name not in ("name", "description", *own) and value is not None:
-            has = ", ".join(own) or "none"
-            raise ConfigError(f"stream {kind} has no setting {name!r}; it has: {has}")
-    for name in own:
-        if settings.get(name) is None:
+    given = {name: value for name, value in settings.items() if value is not None}
+    for name in given.keys() - own.keys() - {"name", "description"}:
+        raise ConfigError(f"stream {kind} has no setting {name!r}; it has: {', '.join(own) or 'none'}")
+    for name, default in own.items():
+        if name not in given:
             raise ConfigError(f"stream {kind} needs stream.{name}")
-    for name, least in (("length", 1), ("low", 1), ("spell", 1), ("tokens", 1)):
-        if name in own and settings[name] < least:
-            raise ConfigError(f"stream.{name} must be at least {least}, got {settings[name]}")
-    if "length" in own and settings["length"] > MOST:
-        raise ConfigError(f"stream.length must be at most {MOST}, got {settings['length']}")
-    if "high" in own and settings["high"] < settings["low"]:
-        raise ConfigError(f"stream.high={settings['high']} is below stream.low={settings['low']}")
-    if "share" in own and not 0 < settings["share"] < 1:
-        raise ConfigError(f"stream.share must lie between 0 and 1, got {settings['share']:g}")
+        if default is not None and not isinstance(given[name], int | type(default)):
+            raise ConfigError(f"stream.{name} must be like {default!r}, got {given[name]!r}")
+        if name in ("length", "low", "spell", "tokens") and given[name] < 1:
+            raise ConfigError(f"stream.{name} must be at least 1, got {given[name]}")
+    if given.get("length", 0) > MOST:
+        raise ConfigError(f"stream.length must be at most {MOST}, got {given['length']}")
+    if "high" in own and given["high"] < given["low"]:
+        raise ConfigError(f"stream.high={given['high']} is below stream.low={given['low']}")
+    if "share" in own and not 0 < given["share"] < 1:
+        raise ConfigError(f"stream.share must lie between 0 and 1, got {given['share']:g}")
     return kind
 
 
 def sizes_of(settings: Mapping[str, Any]) -> list[int] | None:
-    """The batch sizes in order, one a call; None without a stream. Raises ConfigError."""
+    """Return the batch sizes in order, one a call; None without a stream. Raises ConfigError."""
     kind = check(settings)
     if kind == NONE:
         return None
@@ -67,10 +65,8 @@ def sizes_of(settings: Mapping[str, Any]) -> list[int] | None:
 
 
 def resolve(settings: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """A cell's part `stream`: `name` (tells it from other streams), `samples_per_call` (mean), `sizes`; None for none.
-
-    It holds what a file says, not where it lies.
-    """
+    """Return the part `stream` of a cell: a unique `name`, `samples_per_call` (mean) and `sizes`; None for no stream.
+    It holds what a file contains, not its path."""
     sizes = sizes_of(settings) if settings else None
     if sizes is None:
         return None
@@ -78,18 +74,16 @@ def resolve(settings: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if kind == "csv":
         name = f"csv {hashlib.sha256(json.dumps(sizes).encode()).hexdigest()[:8]}"
     else:
-        own = {key: settings[key] for key in KINDS[kind] if settings[key] != KINDS[kind][key]}
-        name = " ".join([kind, *(f"{key}={value}" for key, value in own.items())])
+        changed = (f"{key}={settings[key]}" for key, default in KINDS[kind].items() if settings[key] != default)
+        name = " ".join([kind, *changed])
     return {"name": name, "samples_per_call": sum(sizes) / len(sizes), "sizes": sizes}
 
 
 def batch_size(sizes: Sequence[int], given: int | None) -> int:
-    """`bs` of a cell with a stream: its largest size. Raises ConfigError where another one was given."""
+    """Return `bs` of a cell with a stream: its largest size. Raises ConfigError if another one was given."""
     largest = max(sizes)
-    if given is not None and given != largest:
-        raise ConfigError(
-            f"bs={given} and a stream whose largest size is {largest}: leave bs away, the stream decides it"
-        )
+    if given not in (None, largest):
+        raise ConfigError(f"bs={given} and a stream whose largest size is {largest}: omit bs, the stream decides it")
     return largest
 
 
@@ -124,38 +118,25 @@ def decode(draw: random.Random, length: int, low: int, high: int, tokens: int) -
 
 
 def read_sizes(path: str, column: str = "bs") -> list[int]:
-    """Sizes of a file: one a line, or the column named `column` of a CSV with a heading. Raises ConfigError."""
+    """Return the sizes in a file: one a line, or the column of this name in a CSV. Raises ConfigError."""
     try:
-        text = Path(path).expanduser().read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"cannot read the stream {path}: {reason}") from error
-    # what is counted are lines of the file, so that a message leads to the right one
-    try:
-        found = list(enumerate(csv.reader(text.splitlines()), start=1))
-    except csv.Error as error:
-        raise ConfigError(f"cannot read the stream {path}: {error}") from error
-    rows = [(number, row) for number, row in found if any(map(str.strip, row))]
-    if not rows:
-        raise ConfigError(f"the stream {path} is empty: it takes one batch size a line, or a column {column!r}")
-    heading = [cell.strip() for cell in rows[0][1]]
-    place = 0
+        lines = Path(path).expanduser().read_text(encoding="utf-8-sig").splitlines()
+        rows = [(number, row) for number, row in enumerate(csv.reader(lines), start=1) if any(map(str.strip, row))]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"cannot read the stream {path}: {getattr(error, 'strerror', None) or error}") from error
+    heading = [cell.strip() for cell in rows[0][1]] if rows else []
+    place = heading.index(column) if column in heading else 0
     if column in heading:
-        place = heading.index(column)
         rows = rows[1:]
-    elif len(heading) > 1 or not is_size(heading[0]):
+    elif rows and (len(heading) > 1 or not is_size(heading[0])):
         raise ConfigError(f"the stream {path} has no column {column!r}; it has: {', '.join(heading)[:200]}")
-    if not rows:
-        raise ConfigError(f"the stream {path} has a heading and no batch size below it")
-    if len(rows) > MOST:
-        raise ConfigError(f"the stream {path} has {len(rows)} sizes; at most {MOST}: take a part of it")
+    if not 0 < len(rows) <= MOST:
+        raise ConfigError(f"the stream {path} has {len(rows)} sizes; it takes 1 to {MOST}, one a line")
     sizes = []
     for number, row in rows:
         cell = row[place].strip() if place < len(row) else ""
         if not is_size(cell):
-            raise ConfigError(
-                f"line {number} of the stream {path} is {cell[:40]!r}; a batch size is a whole number from 1"
-            )
+            raise ConfigError(f"line {number} of the stream {path} is {cell[:40]!r}, not a whole number from 1")
         sizes.append(int(cell))
     return sizes
 

@@ -16,9 +16,8 @@ from rich.table import Table as RichTable
 
 from effbench.errors import UsageError
 from effbench.printable import one_line
-from effbench.terminal import PLAIN_WIDTH, Console, escape
+from effbench.terminal import escape
 
-FORMATS = ("terminal", "markdown", "csv", "json", "html")
 #: tone -> rich style; in HTML the tone is the class
 TONES = {"best": "bold green", "unsure": "dim", "status": "yellow", "bad": "bold red", "good": "green", "": ""}
 _MARKDOWN = frozenset("|`*[]\\")
@@ -42,7 +41,7 @@ class Shown(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The text with its second line in brackets."""
+        """Return the text with its second line in brackets."""
         return f"{self.text} ({self.sub})" if self.sub else self.text
 
 
@@ -50,9 +49,9 @@ class Shown(NamedTuple):
 class Column:
     """`key` names the value in a row and in CSV and JSON, `title` heads the column for people (default: the key).
 
-    `format` turns a value into text for people. `optional`: people do not see the column if it is empty in all rows.
-    `data_only`: only CSV and JSON have it. Of the site's tables: `filter` offers a choice of the values, `wide` wraps
-    long text, `mode` hides the column with that mode, `digits` shows plain numbers with so many significant digits.
+    `format` turns a value into text for people. `optional`: people do not see the column if it is empty in all rows. On
+    the site `filter` offers a choice of the values, `wide` wraps long text, `mode` hides the column with that mode and
+    `digits` shows plain numbers with so many significant digits.
     """
 
     key: str
@@ -60,7 +59,6 @@ class Column:
     numeric: bool = False
     format: Callable[[Any], str] | None = None
     optional: bool = False
-    data_only: bool = False
     help: str | None = None
     filter: bool = False
     wide: bool = False
@@ -75,18 +73,15 @@ class Column:
         value = row.get(self.key)
         if isinstance(value, Shown):
             return value
-        if self.format is not None:
-            return Shown(value, self.format(value))
-        return Shown(value, "" if value is None else str(value))
+        text = "" if value is None else str(value)
+        return Shown(value, self.format(value) if self.format else text)
 
 
 @dataclass(frozen=True)
 class Table:
-    """`rows`: key -> value. `data`: other records for CSV and JSON where a row for people combines several.
-
-    `group`: key of a column that is blank in the terminal where it repeats the row above; a change draws a line.
-    `caption` and `order` (numbers of columns with `asc` or `desc`) are for the site's tables.
-    """
+    """`rows`: key -> value. `data`: other records for CSV and JSON where a row for people combines several. `group`:
+    key of a column; the terminal draws a line where it changes. `caption` and `order` (numbers of columns with `asc`
+    or `desc`) are for the site's tables."""
 
     columns: Sequence[Column]
     rows: Sequence[Mapping[str, Any]]
@@ -101,54 +96,40 @@ class Table:
         keys = [column.key for column in columns]
         return cls(columns, [dict(zip(keys, row, strict=True)) for row in rows], caption=caption, **more)
 
-    def render(self, fmt: str, width: int = PLAIN_WIDTH) -> str:
-        """Return the table as text that ends with a newline. `width`: columns of the terminal.
-
-        Raises UsageError for a format that is not one of FORMATS.
-        """
-        renderers = {"markdown": self._markdown, "csv": self._csv, "json": self._json, "html": self._html}
-        if fmt == "terminal":
-            console = Console(file=io.StringIO(), width=width)
-            console.print(self.rich())
-            return console.file.getvalue()
+    def render(self, fmt: str) -> str:
+        """Return the table as text that ends with a newline. Raises UsageError for an unknown format."""
+        if fmt == "json":
+            return as_json(self.records())
+        renderers = {"markdown": self._markdown, "csv": self._csv, "html": self._html}
         if fmt not in renderers:
-            raise UsageError(f"unknown table format {fmt!r}; choose from {', '.join(FORMATS)}")
+            raise UsageError(f"unknown table format {fmt!r}; choose from json, {', '.join(renderers)}")
         return renderers[fmt]()
 
-    def rich(self, *, lines: bool = False, stacked: bool = False) -> RichTable:
-        """Return the table for a rich console. `lines`: with borders instead of spaces; `stacked`: with second lines
-        below the first instead of next to it."""
+    def rich(self, *, lines: bool = False) -> RichTable:
+        """Return the table for a rich console. `lines`: with borders instead of spaces."""
         columns, rows = self._for_people()
         drawn = RichTable(header_style="bold", pad_edge=False, box=box.HEAVY_HEAD if lines else None)
         for column in columns:
             drawn.add_column(escape(column.heading), justify="right" if column.numeric else "left", overflow="fold")
-        before = None
-        for source, row in zip(self.rows, rows, strict=True):
-            group = source.get(self.group) if self.group else None
-            if self.group and before is not None and group != before and lines:
+        groups = [row.get(self.group) for row in self.rows]
+        for number, row in enumerate(rows):
+            if lines and number and groups[number] != groups[number - 1]:
                 drawn.add_section()
-            texts = [_styled(shown, stacked) for shown in row]
-            if self.group and group == before:
-                texts = ["" if column.key == self.group else text for column, text in zip(columns, texts, strict=True)]
-            drawn.add_row(*texts)
-            before = group
+            drawn.add_row(*map(_styled, row))
         return drawn
 
     def _for_people(self) -> tuple[list[Column], list[list[Shown]]]:
-        columns = [column for column in self.columns if not column.data_only]
-        rows = [[column.shown(row) for column in columns] for row in self.rows]
-        used = [i for i, column in enumerate(columns) if not column.optional or any(row[i].line for row in rows)]
-        return [columns[i] for i in used], [[row[i] for i in used] for row in rows]
+        rows = [[column.shown(row) for column in self.columns] for row in self.rows]
+        used = [i for i, column in enumerate(self.columns) if not column.optional or any(row[i].line for row in rows)]
+        return [self.columns[i] for i in used], [[row[i] for i in used] for row in rows]
 
     def _markdown(self) -> str:
         columns, rows = self._for_people()
         lines = [[markdown_text(column.heading) for column in columns]]
         lines += [["---:" if column.numeric else "---" for column in columns]]
         for row in rows:
-            texts = [markdown_text(shown.line) for shown in row]
-            lines.append(
-                [f"**{text}**" if shown.tone == "best" else text for text, shown in zip(texts, row, strict=True)]
-            )
+            texts = (markdown_text(shown.line) for shown in row)
+            lines.append([f"**{text}**" if one.tone == "best" else text for text, one in zip(texts, row, strict=True)])
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def _html(self) -> str:
@@ -172,27 +153,17 @@ class Table:
         """Return the exact values by row, as CSV and JSON hold them."""
         if self.data is not None:
             return [dict(row) for row in self.data]
-        keys = [column.key for column in self.columns]
-        return [{key: exact(row.get(key)) for key in keys} for row in self.rows]
+        return [{column.key: column.shown(row).value for column in self.columns} for row in self.rows]
 
     def _csv(self) -> str:
         records = self.records()
         out = io.StringIO()
         keys = list(records[0]) if records else [column.key for column in self.columns]
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(keys)
+        writer = csv.DictWriter(out, keys, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
         for record in records:
-            values = [record.get(key) for key in keys]
-            writer.writerow([str(value).lower() if isinstance(value, bool) else value for value in values])
+            writer.writerow({key: str(one).lower() if isinstance(one, bool) else one for key, one in record.items()})
         return out.getvalue()
-
-    def _json(self) -> str:
-        return as_json(self.records())
-
-
-def exact(value: Any) -> Any:
-    """Return the value itself, also of one with a text for people."""
-    return value.value if isinstance(value, Shown) else value
 
 
 def as_json(data: Any) -> str:
@@ -217,7 +188,7 @@ def _finite(value: Any) -> Any:
 
 
 def _element(name: str, content: str, attributes: Mapping[str, str]) -> str:
-    """An HTML element of escaped content; attributes are escaped here, empty ones left out."""
+    """Return an HTML element of escaped content; attributes are escaped here, empty ones omitted."""
     given = "".join(f' {key}="{html.escape(value)}"' for key, value in attributes.items() if value)
     return f"<{name}{given}>{content}</{name}>"
 
@@ -232,7 +203,7 @@ def _html_text(shown: Shown) -> str:
     return text + (_element("span", html.escape(one_line(shown.sub)), {"class": "sub"}) if shown.sub else "")
 
 
-def _styled(shown: Shown, stacked: bool) -> str:
-    text = f"{escape(shown.text)}\n({escape(shown.sub)})" if stacked and shown.sub else escape(shown.line)
+def _styled(shown: Shown) -> str:
+    text = escape(f"{shown.line} ★" if shown.tone == "best" else shown.line)
     style = TONES.get(shown.tone)
     return f"[{style}]{text}[/]" if style else text

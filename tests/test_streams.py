@@ -11,7 +11,7 @@ from effbench import config, streams
 from effbench.cell import Cell
 from effbench.cli import config_folder
 from effbench.errors import ConfigError
-from effbench.labels import label_rows, row_names
+from effbench.labels import cell_row, label_rows, row_names
 from effbench.launcher import cells as plan
 
 GENERATED = [kind for kind, own in streams.KINDS.items() if "seed" in own]
@@ -55,21 +55,16 @@ def test_numbers_of_a_seed_are_for_ever():
     assert streams.sizes_of(settings("uniform", length=8)) == [36, 64, 63, 51, 57, 33, 49, 51]
 
 
-def test_bursts_have_their_share_and_nothing_lies_between():
+def test_the_shape_of_bursts_and_of_decoding():
     sizes = streams.sizes_of(settings("bursty", length=50_000, low=1, high=64, share=0.25))
     burst = [size for size in sizes if size >= 33]
     assert len(burst) / len(sizes) == pytest.approx(0.25, abs=0.04)
-    assert max(size for size in sizes if size < 33) == 8
-
-
-def test_decoding_shrinks_and_jumps():
+    assert max(size for size in sizes if size < 33) == 8, "nothing lies between"
     sizes = streams.sizes_of(settings("decode", length=5000, low=8, high=64))
-    steps = [after - before for before, after in itertools.pairwise(sizes)]
-    up = [(before, step) for before, step in zip(sizes, steps, strict=False) if step > 0]
-    assert up
-    assert all(before - 8 <= 8 + before // 4 for before, _ in up), "new ones come when few are left"
-    assert all(before + step >= 36 for before, step in up)
-    assert sum(step <= 0 for step in steps) > 0.9 * len(steps)
+    steps = list(itertools.pairwise(sizes))
+    up = [(before, after) for before, after in steps if after > before]
+    assert 0 < len(up) < 0.1 * len(steps)
+    assert all(before - 8 <= 8 + before // 4 and after >= 36 for before, after in up), "new ones come when few are left"
 
 
 def test_files_with_lines_or_a_column(tmp_path):
@@ -83,7 +78,7 @@ def test_files_with_lines_or_a_column(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("", "is empty"), ("bs\n", "no batch size below"), ("time,size\n1,2\n", "no column 'bs'; it has: time, size"),
+    [("", "has 0 sizes"), ("bs\n", "has 0 sizes"), ("time,size\n1,2\n", "no column 'bs'; it has: time, size"),
      ("4\nmany\n", "line 2 .* is 'many'"), ("4\n0\n", "line 2 .* is '0'"), ("bs,x\n1,2\n,3\n", "line 3 .* is ''"),
      ("4\n-1\n", "'-1'"), ("1.5\n", "no column"), (None, "No such file"), ("9" * 5000, "has no column 'bs'"),
      ("1\n" + "9" * 5000, "line 2 of"), ("x" * 200_000, "cannot read")],
@@ -95,8 +90,7 @@ def test_files_that_hold_no_sizes(text, expected, tmp_path):
         path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=expected) as error:
         streams.read_sizes(str(path))
-    assert str(path) in str(error.value)
-    assert len(str(error.value)) < 600
+    assert str(path) in str(error.value) and len(str(error.value)) < 600
 
 
 @pytest.mark.parametrize(
@@ -111,40 +105,34 @@ def test_refusals(given, expected):
         streams.check(given)
 
 
-def part(stream=None):
-    return {**PLAIN, "model": {**PLAIN["model"], "inputs": {"x": {"shape": [4]}}}, "stream": stream}
-
-
-def resolved(*parts):
-    return plan.resolve(parts, has_cuda=False)
+def resolved(stream=None):
+    part = {**PLAIN, "model": {**PLAIN["model"], "inputs": {"x": {"shape": [4]}}}, "stream": stream}
+    (cell,) = plan.resolve([part], has_cuda=False)
+    return cell
 
 
 def test_the_key_of_a_cell_without_a_stream_is_what_it_was():
-    cell = Cell(**PLAIN)
-    assert "stream" not in cell.params()
-    assert {cell.key, resolved(part())[0].key, resolved(part(settings("none")))[0].key} == {PLAIN_KEY}
+    assert "stream" not in Cell(**PLAIN).params()
+    assert {Cell(**PLAIN).key, resolved().key, resolved(settings("none")).key} == {PLAIN_KEY}
 
 
 def test_the_stream_of_a_cell():
-    streamed, plain = resolved(part(settings("uniform", low=8, high=8)), part())
+    streamed, plain = resolved(settings("uniform", low=8, high=8)), resolved()
     assert Cell.from_params(streamed.params()) == streamed
     assert streamed.key != PLAIN_KEY
     assert streamed.stream == {"name": "uniform low=8 high=8", "samples_per_call": 8.0, "sizes": [8] * 256}
-    rows = [
-        {"model": c.model_name, "bs": c.bs, "mode": c.mode_name, "dtype": c.dtype, "params": c.params()}
-        for c in (streamed, plain)
-    ]
+    rows = [cell_row(streamed), cell_row(plain)]
     assert row_names(rows)[0] == "m stream=uniform low=8 high=8 bs=8 eager float32"
     assert [list(row.labels) for row in label_rows(rows[1:])] == [["model", "bs"]]
     with pytest.raises(ConfigError, match="bs=8 and a stream whose largest size is 64"):
-        resolved(part(settings("uniform")))
+        resolved(settings("uniform"))
 
 
 def test_a_file_counts_by_what_it_says(tmp_path):
     cells = []
     for name, text in (("a.csv", "2\n8\n"), ("b.csv", "bs\n2\n8\n"), ("c.csv", "8\n2\n")):
         (tmp_path / name).write_text(text)
-        cells += resolved(part(settings("csv", path=str(tmp_path / name))))
+        cells.append(resolved(settings("csv", path=str(tmp_path / name))))
     assert cells[0].key == cells[1].key != cells[2].key
     assert cells[0].stream["samples_per_call"] == 5.0
     assert not any(str(tmp_path) in str(cell.params()) for cell in cells)

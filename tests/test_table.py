@@ -9,8 +9,15 @@ import pytest
 
 from effbench.errors import UsageError
 from effbench.table import Column, Shown, Table
+from effbench.terminal import Console
 
 EVIL = "<b>|x|\x1b[31m\nnext *line*"
+
+
+def drawn(table):
+    console = Console(file=io.StringIO(), width=100)
+    console.print(table.rich())
+    return console.file.getvalue().splitlines()
 
 
 @pytest.fixture
@@ -19,18 +26,17 @@ def table():
         Column("model"),
         Column("latency_ms", "latency", numeric=True, format=lambda value: "—" if value is None else f"{value:.1f} ms"),
         Column("note", optional=True),
-        Column("key", data_only=True),
     ]
     rows = [
-        {"model": "mlp", "latency_ms": Shown(1.25, "1.2 ms", "best"), "key": "a"},
-        {"model": EVIL, "latency_ms": None, "key": "b"},
+        {"model": "mlp", "latency_ms": Shown(1.25, "1.2 ms", "best")},
+        {"model": EVIL, "latency_ms": None},
     ]
     return Table(columns, rows)
 
 
 def test_for_people(table):
-    terminal = table.render("terminal").splitlines()
-    assert terminal[0].split() == ["model", "latency"] and terminal[1].split() == ["mlp", "1.2", "ms"]
+    terminal = drawn(table)
+    assert terminal[0].split() == ["model", "latency"] and terminal[1].split() == ["mlp", "1.2", "ms", "★"]
     assert len(terminal) == 3 and "\x1b" not in terminal[2] and terminal[2].endswith("—")
     heads, rule, best, evil = table.render("markdown").splitlines()
     assert (heads, rule, best) == ("| model | latency |", "| --- | ---: |", "| mlp | **1.2 ms** |")
@@ -40,39 +46,20 @@ def test_for_people(table):
 
 
 def test_for_programs(table):
-    expected = [
-        {"model": "mlp", "latency_ms": 1.25, "note": None, "key": "a"},
-        {"model": EVIL, "latency_ms": None, "note": None, "key": "b"},
-    ]
+    expected = [{"model": "mlp", "latency_ms": 1.25, "note": None}, {"model": EVIL, "latency_ms": None, "note": None}]
     assert json.loads(table.render("json")) == expected
-    assert list(csv.reader(io.StringIO(table.render("csv"))))[1:] == [["mlp", "1.25", "", "a"], [EVIL, "", "", "b"]]
-    assert json.loads(Table([Column("x")], [{"x": math.inf}, {"x": [math.nan]}]).render("json")) == [
-        {"x": None},
-        {"x": [None]},
-    ]
-
-
-def test_other_records_for_programs(table):
+    assert list(csv.reader(io.StringIO(table.render("csv"))))[1:] == [["mlp", "1.25", ""], [EVIL, "", ""]]
+    odd = Table([Column("x")], [{"x": math.inf}, {"x": [math.nan]}])
+    assert json.loads(odd.render("json")) == [{"x": None}, {"x": [None]}]
     other = Table(table.columns, table.rows, data=[{"entry": True}])
-    assert other.render("csv") == "entry\ntrue\n"
-    assert other.render("markdown") == table.render("markdown")
-
-
-def test_a_group_is_named_once():
-    rows = [{"model": name, "bs": bs} for name in ("mlp", "gpt2") for bs in (1, 8)]
-    lines = Table([Column("model"), Column("bs", numeric=True)], rows, group="model").render("terminal").splitlines()
-    assert [line.split() for line in lines] == [["model", "bs"], ["mlp", "1"], ["8"], ["gpt2", "1"], ["8"]]
+    assert other.render("csv") == "entry\ntrue\n" and other.render("markdown") == table.render("markdown")
+    with pytest.raises(UsageError, match="markdown, csv"):
+        table.render("xml")
 
 
 def test_second_lines_links_and_glyphs():
     cell = Shown(1, 'a"><b>', "best", "1–2", 'x.html#"<b>', "hint", ("#fff", "●"))
     made = Table.of([Column("x", help="what")], [[cell]])
-    assert made.render("markdown").splitlines()[2].endswith("(1–2)** |")
+    assert made.render("markdown").splitlines()[2].endswith("(1–2)** |") and "(1–2) ★" in drawn(made)[1]
     page = made.render("html")
     assert '<span class="sub">1–2</span>' in page and "●" in page and "<b>" not in page and '"x.html#&quot;' in page
-    assert made.rich(stacked=True).row_count == 1
-
-
-def test_an_unknown_format_is_refused(table):
-    with pytest.raises(UsageError, match="csv, json"):
-        table.render("xml")

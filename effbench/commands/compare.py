@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from effbench.commands import options
 from effbench.comparison.compare import Compared, compare_parts, compare_sweeps, find
@@ -21,24 +22,19 @@ HELP = "Compare two sweeps cell by cell and metric by metric; with --by two part
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
-    parser.add_argument(
-        "sweeps", nargs="+", metavar="SWEEP",
-        help="before and after: ids, names, baselines or last; with --by one sweep",
-    )  # fmt: skip
-    parser.add_argument(
-        "--by", metavar="NAME",
-        help=f"compare two parts of one sweep: {', '.join(BY_ENVIRONMENT)}, or a parameter such as dtype",
-    )  # fmt: skip
-    parser.add_argument(
-        "--values", nargs=2, metavar=("BEFORE", "AFTER"), help="which two of --by, if there are more (or the order)"
-    )
+    sweeps = "before and after: ids, names, baselines or last; with --by one sweep"
+    parser.add_argument("sweeps", nargs="+", metavar="SWEEP", help=sweeps)
+    parts = f"compare two parts of one sweep: {', '.join(BY_ENVIRONMENT)}, or a parameter such as dtype"
+    parser.add_argument("--by", metavar="NAME", help=parts)
+    values = "which two of --by, if there are more (or the order)"
+    parser.add_argument("--values", nargs=2, metavar=("BEFORE", "AFTER"), help=values)
     add_choice(parser)
 
 
 def add_choice(parser: argparse.ArgumentParser) -> None:
     """Options that `compare` and `check` share: which rows, what counts as a change, and the output."""
 
-    def add(option: str, help: str, metavar: str | None = None, **more: str) -> None:
+    def add(option: str, help: str, metavar: str, **more: Any) -> None:
         parser.add_argument(option, metavar=metavar, help=help, **more)
 
     add("--metric", "only this metric; may be repeated (default: all of config)", "NAME", action="append")
@@ -48,9 +44,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     add("--on", "only trials on this hardware or by this interpreter; a part of the name will do", "NAME")
     add("--across", f"compare although these differ, with commas: {', '.join(ACROSS)}", "NAMES", default="")
     add("--config", "limits and exceptions: a file, or a name below conf/check (default: default)", "NAME|FILE")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="a setting of it, on top"
-    )
+    add("--set", "a setting of it, on top", "KEY=VALUE", action="append", default=[], dest="settings")
     parser.add_argument("--all", action="store_true", help="also the rows that are the same")
     parser.add_argument("--format", default="table", choices=["table", *comparison.FORMATS], help="(default: table)")
     options.add_out(parser)
@@ -70,21 +64,19 @@ def run(args: argparse.Namespace) -> int:
 
 def compare(store: Store, args: argparse.Namespace) -> Compared:
     """Compare what the arguments ask for. Raises UsageError, ConfigError, NothingFoundError."""
-    limits = limits_for(args)
-    keep = wanted_cells(args.cell)
-    if args.by:
-        if len(args.sweeps) != 1:
-            raise UsageError("compare --by takes one sweep, two parts of which are compared")
-        sweep = find(store, args.sweeps[0], args.on)
-        if args.across:
-            raise UsageError("--across is for two sweeps: the parts of one differ in nothing but --by")
-        return compare_parts(store, sweep, args.by, limits, args.values or (), args.on, keep)
-    if args.values:
+    limits, keep = limits_for(args), wanted_cells(args.cell)
+    if args.by and len(args.sweeps) != 1:
+        raise UsageError("compare --by takes one sweep, two parts of which are compared")
+    if args.by and args.across:
+        raise UsageError("--across is for two sweeps: the parts of one differ in nothing but --by")
+    if args.values and not args.by:
         raise UsageError("--values needs --by")
-    if len(args.sweeps) != 2:
+    if not args.by and len(args.sweeps) != 2:
         raise UsageError("compare takes two sweeps, before and after; or one with --by (effbench ls lists them)")
-    before, after = (find(store, reference, args.on) for reference in args.sweeps)
-    return compare_sweeps(store, before, after, limits, across_of(args.across), args.on, keep)
+    sweeps = [find(store, reference, args.on) for reference in args.sweeps]
+    if args.by:
+        return compare_parts(store, sweeps[0], args.by, limits, args.values or (), args.on, keep)
+    return compare_sweeps(store, *sweeps, limits, across_of(args.across), args.on, keep)
 
 
 def limits_for(args: argparse.Namespace) -> Limits:
@@ -102,11 +94,10 @@ def limits_for(args: argparse.Namespace) -> Limits:
 
 
 def words_of(option: str, text: str | None, allowed: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of an option, which are separated by commas. Raises UsageError for one that is not allowed."""
-    words = tuple(word for word in (text or "").replace(" ", "").split(",") if word)
-    for word in words:
-        if word not in allowed:
-            raise UsageError(f"{option} {word} is not possible; choose from {', '.join(allowed)}")
+    """Return the words of an option, separated by commas. Raises UsageError for one that is not allowed."""
+    words = tuple(word.strip() for word in (text or "").split(",") if word.strip())
+    if unknown := [word for word in words if word not in allowed]:
+        raise UsageError(f"{option} {unknown[0]} is not possible; choose from {', '.join(allowed)}")
     return words
 
 
@@ -122,8 +113,8 @@ def wanted_cells(text: str | None) -> Callable[[Pair], bool] | None:
 
     def fits(pair: Pair) -> bool:
         names = (pair.name, "{model} bs={bs} {mode} {dtype}".format_map(pair.about))
-        fitting = any(text in name or fnmatch.fnmatchcase(name, text) for name in names)
-        return fitting or (len(text) >= 6 and pair.key.startswith(text))
+        is_key = len(text) >= 6 and pair.key.startswith(text)
+        return is_key or any(text in name or fnmatch.fnmatchcase(name, text) for name in names)
 
     return fits
 
@@ -135,21 +126,18 @@ def chosen(changes: Sequence[Change], args: argparse.Namespace) -> list[Change]:
 
 
 def render(compared: Compared, rows: Sequence[Change], args: argparse.Namespace) -> str:
+    if args.format == "markdown":
+        shown = visible(rows, args)
+        return comparison.markdown(compared, shown, len(rows) - len(shown))
     if args.format == "json":
         return comparison.as_json(compared, rows)
-    if args.format == "csv":
-        return comparison.as_csv(rows)
-    if args.format == "junit":
-        return comparison.as_junit(compared, rows)
-    shown = visible(rows, args)
-    return comparison.markdown(compared, shown, len(rows) - len(shown))
+    return comparison.as_csv(rows) if args.format == "csv" else comparison.as_junit(compared, rows)
 
 
 def visible(rows: Sequence[Change], args: argparse.Namespace) -> list[Change]:
-    """For people: rows that are the same are counted, not listed, unless asked for or failing on both sides."""
-    if args.all or args.only:
-        return list(rows)
-    return [change for change in rows if change.verdict is not Verdict.SAME or change.metric == STATUS]
+    """Return the rows for people: those that are the same are counted, unless asked for or failing on both sides."""
+    show_same = args.all or args.only
+    return [change for change in rows if show_same or change.verdict is not Verdict.SAME or change.metric == STATUS]
 
 
 def show(console: Console, compared: Compared, rows: Sequence[Change], args: argparse.Namespace) -> None:
@@ -162,10 +150,7 @@ def show(console: Console, compared: Compared, rows: Sequence[Change], args: arg
         console.print(comparison.table_of(shown).rich())
     hidden = len(rows) - len(shown)
     more = f" ({hidden} rows that are the same are not shown: --all)" if hidden else ""
-    console.print_line(escape(f"{comparison.counts_text(compared)}{more}"))
-    for text in comparison.summary_lines(compared):
+    for text in (f"{comparison.counts_text(compared)}{more}", *comparison.summary_lines(compared)):
         console.print_line(escape(text))
-    for text in comparison.limits_line(compared):
-        console.print_line(escape(text), "dim")
     for note in compared.notes:
         console.print_line(f"note: {escape(note)}", "yellow")

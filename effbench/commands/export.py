@@ -27,16 +27,10 @@ DATABASES = (".db", ".sqlite")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     options.add_sweeps(parser)
-    parser.add_argument(
-        "--format",
-        choices=FORMATS,
-        help="of the view (default: by the name of --out, else csv); Parquet needs effbench[export]",
-    )
-    parser.add_argument(
-        "--whole",
-        action="store_true",
-        help="whole sweeps as a SQLite file: plan, environments, every trial with its samples; so does --out FILE.db",
-    )
+    form = "of the view (default: by the name of --out, else csv); Parquet needs effbench[export]"
+    parser.add_argument("--format", choices=FORMATS, help=form)
+    sweeps = "whole sweeps as a SQLite file: plan, environments, every trial with its samples; so does --out FILE.db"
+    parser.add_argument("--whole", action="store_true", help=sweeps)
     parser.add_argument("--no-samples", action="store_true", help="with --whole: without the raw samples")
     parser.add_argument("--to", metavar="URL", help="whole sweeps straight into another database, as import does")
     parser.add_argument("--out", metavar="FILE", help="write there instead of standard output")

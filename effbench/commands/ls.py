@@ -11,7 +11,7 @@ from effbench.cell import Status
 from effbench.commands import options
 from effbench.environments import TELLING, labels
 from effbench.errors import NothingFoundError, UsageError
-from effbench.labels import cell_names, row_names
+from effbench.labels import cell_row, row_names
 from effbench.metrics import METRICS
 from effbench.store.connect import artifact_home
 from effbench.store.store import Store
@@ -27,14 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_sweep(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--cells", action="store_true", help="every planned cell of a sweep, measured or not")
-    which.add_argument(
-        "--failures", action="store_true", help="every result of a sweep that is not ok, with its reason"
-    )
-    parser.add_argument(
-        "--traceback", action="store_true",
-        help="with --failures: the traceback of each cell's last failed trial, or else the end of its output",
-    )  # fmt: skip
+    which.add_argument("--failures", action="store_true", help="every result that is not ok, with its reason")
     which.add_argument("--artifacts", action="store_true", help="the files that a sweep's trials left to look into")
+    last = "with --failures: the traceback of each cell's last failed trial, or else the end of its output"
+    parser.add_argument("--traceback", action="store_true", help=last)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,69 +38,54 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("ls: --traceback needs --failures; try `effbench ls --failures --traceback`")
     with Store.open(args.db, mode="read") as store:
         if args.cells:
-            print_cells(store, args.sweep)
+            print_cells(store, store.find_sweep(args.sweep))
         elif args.failures:
-            print_failures(store, args.sweep, args.traceback)
+            print_failures(store, store.find_sweep(args.sweep), args.traceback)
         elif args.artifacts:
-            print_artifacts(store, args.sweep, artifact_home(args.db))
+            print_artifacts(store, store.find_sweep(args.sweep), artifact_home(args.db))
         else:
             print_sweeps(store)
     return 0
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    records = [dict(zip(columns, row, strict=True)) for row in rows]
-    terminal().print(Table([Column(name) for name in columns], records).rich())
-
-
-def print_artifacts(store: Store, reference: str, folder: Path) -> None:
-    """Print a line a file, with its cell; then what could not be made, and why."""
-    sweep = store.find_sweep(reference)
-    names = names_of(store, sweep)
-    trials = store.trials(sweep.id)
-    rows = []
-    # of a round that was tried again the last attempt, whose files exist
-    last = {unit_of(trial): trial for trial in trials if {"artifacts", "artifact_notes"} & trial["extra"].keys()}
-    for unit, trial in last.items():
-        for name in trial["extra"].get("artifacts", ()):
-            path = folder / name
-            rows.append((names[unit], kind_of(name), f"{path}{'' if path.is_file() else ' (gone)'}"))
-        for kind, why in trial["extra"].get("artifact_notes", {}).items():
-            rows.append((names[unit], kind, f"none: {why}"))
-    if not rows:
-        raise NothingFoundError(f"sweep {sweep.id} has no artifacts; ask for them: 'artifacts=[trace,code,graph]'")
-    print_table(("cell", "kind", "file"), rows)
+    terminal().print(Table.of([Column(name, optional=name == "baseline") for name in columns], rows).rich())
 
 
 def unit_of(row: dict[str, Any]) -> tuple[str, str]:
-    """Cell key and environment id of a result or a trial."""
+    """Return cell key and environment id of a result or a trial."""
     return row["cell_key"], row["environment_id"]
 
 
 def names_of(store: Store, sweep: SweepInfo) -> dict[tuple[str, str], str]:
-    """Cell key and environment id -> a name, for every planned cell in every environment that it was planned for or ran
-    in; with what tells the environments apart where there are several. An environment id of "" where none is known."""
-    cells = {cell.key: cell for cell in store.planned(sweep.id)}
-    ran = (trial["environment_id"] for trial in store.trials(sweep.id))
+    """Return cell key and environment id -> a unique name, for every planned cell in every environment that it was
+    planned for or ran in. The environment id is "" if none is known."""
+    ran = (row["id"] for row in store.environments_of(sweep.id))
     ids = dict.fromkeys([*(sweep.host.get("environments") or ()), *ran])
     environments = {row["id"]: row for row in store.environments(ids)}
-    if len(environments) < 2:
-        return {(key, one): name for key, name in cell_names(cells.values()).items() for one in environments or [""]}
     added = labels(environments.values())
-    units = [(key, one) for key in cells for one in ids if one in environments]
-    rows = [
-        {"model": cells[key].model_name, "bs": cells[key].bs, "mode": cells[key].mode_name, "dtype": cells[key].dtype,
-         "phase": cells[key].phase, "device": cells[key].device, "params": cells[key].params(), "environment_id": one,
-         **{name: environments[one][name] for name in TELLING}, **added[one]}
-        for key, one in units
-    ]  # fmt: skip
-    return dict(zip(units, row_names(rows), strict=True))
+    rows = {}
+    for cell in store.planned(sweep.id):
+        for one in [one for one in ids if one in environments] or [""]:
+            place = {name: environments[one][name] for name in TELLING} | added[one] if one else {}
+            rows[cell.key, one] = {**cell_row(cell), **place, "environment_id": one}
+    return dict(zip(rows, row_names(rows.values()), strict=True))
 
 
-def kind_of(name: str) -> str:
-    """What a file is, by its name."""
-    stem = name.rpartition("/")[2].partition(".")[0].rstrip("0123456789").rstrip("-")
-    return {"memory": "snapshot", "cuda-graph": "graph"}.get(stem, stem)
+def print_artifacts(store: Store, sweep: SweepInfo, folder: Path) -> None:
+    """Print a line for each file, with its cell; then what could not be made, and why."""
+    names = names_of(store, sweep)
+    # of a round that was tried again the last attempt, whose files exist
+    kinds = {"artifacts", "artifact_notes"}
+    last = {unit_of(trial): trial["extra"] for trial in store.trials(sweep.id) if kinds & trial["extra"].keys()}
+    rows = []
+    for unit, extra in last.items():
+        for path in (folder / name for name in extra.get("artifacts", ())):
+            rows.append((names[unit], f"{path}{'' if path.is_file() else ' (gone)'}"))
+        rows += [(names[unit], f"no {kind}: {why}") for kind, why in extra.get("artifact_notes", {}).items()]
+    if not rows:
+        raise NothingFoundError(f"sweep {sweep.id} has no artifacts; ask for them: 'artifacts=[trace,code,graph]'")
+    print_table(("cell", "file"), rows)
 
 
 def print_sweeps(store: Store) -> None:
@@ -112,42 +93,38 @@ def print_sweeps(store: Store) -> None:
     for baseline in store.baselines():
         baselines.setdefault(baseline.sweep_id, {})[baseline.name] = None
     rows = [
-        {
-            "sweep": sweep.id,
-            "name": sweep.name,
-            "baseline": ", ".join(baselines.get(sweep.id, ())),
-            "started (UTC)": str(sweep.started_at)[:19],
-            "state": sweep.state + ", imported" * (sweep.imported_at is not None),
-            "protocol": sweep.protocol.get("name", ""),
-            "cells": sweep.cells,
-            "trials": sweep.trials,
-            "statuses": ", ".join(f"{number} {status}" for status, number in sweep.statuses.items()),
-            "label": sweep.label,
-        }
+        (
+            sweep.id,
+            sweep.name,
+            ", ".join(baselines.get(sweep.id, ())),
+            str(sweep.started_at)[:19],
+            sweep.state + ", imported" * (sweep.imported_at is not None),
+            sweep.protocol.get("name", ""),
+            sweep.cells,
+            sweep.trials,
+            ", ".join(f"{number} {status}" for status, number in sweep.statuses.items()),
+            sweep.label,
+        )
         for sweep in store.sweeps()
     ]
-    names = ["sweep", "name", "baseline", "started (UTC)", "state", "protocol", "cells", "trials", "statuses", "label"]
-    columns = [Column(name, optional=name == "baseline") for name in names]
-    terminal().print(Table(columns, rows).rich())
+    names = ("sweep", "name", "baseline", "started (UTC)", "state", "protocol", "cells", "trials", "statuses", "label")
+    print_table(names, rows)
 
 
-def print_cells(store: Store, reference: str) -> None:
-    sweep = store.find_sweep(reference)
+def print_cells(store: Store, sweep: SweepInfo) -> None:
     devices = {cell.key: cell.device for cell in store.planned(sweep.id)}
     results = {unit_of(row): row for row in store.results(sweep.id)}
     rows = []
     for unit, name in names_of(store, sweep).items():
         row = results.get(unit)
-        measured = ("not run yet", 0, "")
-        if row is not None:
-            measured = (row["status"], row["trials"], METRICS["latency_ms"].format(row["latency_ms"]))
-        rows.append((unit[0][:12], name, devices[unit[0]], *measured))
+        latency = METRICS["latency_ms"].format(row["latency_ms"]) if row else ""
+        measured = (row["status"], row["trials"]) if row else ("not run yet", 0)
+        rows.append((unit[0][:12], name, devices[unit[0]], *measured, latency))
     print_table(("cell key", "cell", "device", "status", "trials", "latency"), rows)
 
 
-def print_failures(store: Store, reference: str, traceback: bool) -> None:
-    """A line for each result that is not ok, or its reason followed by the traceback."""
-    sweep = store.find_sweep(reference)
+def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
+    """Print a line for each result that is not ok, or its reason followed by the traceback."""
     rows = options.rows_of(store, sweep)
     failed = [(row, name) for row, name in zip(rows, row_names(rows), strict=True) if row["status"] != Status.OK]
     console = terminal()

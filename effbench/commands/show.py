@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.measure import Measurement
-from rich.table import Table as RichTable
 
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.errors import NothingFoundError, nearest
 from effbench.labels import LabelledRow, label_rows
 from effbench.metrics import METRICS, Better
-from effbench.report.mode_scores import describe, score
+from effbench.report.mode_scores import ModeSummary, by_mode
 from effbench.report.tables import FORMATS, NO_REASON, SpeedupTable, bottleneck_table, rows_of, speedup_table
 from effbench.store.store import Store
+from effbench.store.sweeps import SweepInfo
 from effbench.sweeping.trust import resume_command
 from effbench.terminal import Console, escape, terminal
 
@@ -30,13 +30,8 @@ MOST_NAMES = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     options.add_sweep(parser)
-    parser.add_argument(
-        "--metric",
-        type=metric_name,
-        metavar="NAME",
-        help="what the table shows (default: speedup, or latency_ms if nothing has a speedup); one of: "
-        + ", ".join(METRICS),
-    )
+    metrics = f"(default: speedup, or latency_ms if nothing has a speedup); one of: {', '.join(METRICS)}"
+    parser.add_argument("--metric", type=metric_name, metavar="NAME", help=f"what the table shows {metrics}")
     parser.add_argument("--why", action="store_true", help="what bounds each cell, with the figures that show it")
     parser.add_argument("--format", default="table", choices=["table", *FORMATS], help="(default: table)")
     options.add_out(parser)
@@ -55,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         rows = label_rows(rows_of(store, sweep))
     if not rows:
         raise NothingFoundError(f"sweep {sweep.id} has no results yet; effbench ls --cells lists what it planned")
-    table = bottleneck_table(rows) if args.why else table_of(rows, args.metric, sweep.baseline_mode)
+    table = bottleneck_table(rows) if args.why else speedup_table(rows, args.metric, sweep.baseline_mode)
     if args.format != "table":
         options.write(table.render(args.format), args)
         return 0
@@ -67,69 +62,45 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def table_of(rows: Sequence[LabelledRow], metric: str | None, baseline_mode: str) -> SpeedupTable:
-    """The table of a metric; by default of speedups, or of latencies if nothing has a speedup."""
-    if metric is None:
-        metric = "speedup" if any(row.source["speedup"] is not None for row in rows) else "latency_ms"
-    return speedup_table(rows, metric, baseline_mode)
-
-
-def show(console: Console, sweep: Any, rows: Sequence[LabelledRow], table: SpeedupTable) -> None:
-    """Print title, table, legend and reasons."""
-    name = f" {sweep.name}" if sweep.name else ""
-    label = f" · {sweep.label}" if sweep.label else ""
-    places = (f"{row.source['gpu_name'] or 'CPU'}, torch {row.source['torch_version']}" for row in rows)
-    state = "" if sweep.state == "completed" else f" · {sweep.state}"
-    title = (
-        f"[bold]Sweep {sweep.id}{escape(name)}[/]{escape(label)} · {escape(', '.join(dict.fromkeys(places)))}{state}"
-    )
-    console.print(title, highlight=False)
-    console.print(fitting_table(console, table))
-    marks = table.legend("★")
-    if table.metric == "speedup":
-        text = f"× against {escape(table.baseline_mode)} (its column shows the latency)"
-        console.print(" · ".join([text, *marks]), style="dim", highlight=False)
-        over_all(console, rows)
-    else:
-        metric = METRICS[table.metric]
-        direction = "" if metric.better is Better.NEITHER else f"; {metric.better} is better"
-        console.print(f"{metric.title}: {metric.help}{direction}", style="dim", highlight=False)
-        if marks:
-            console.print(" · ".join(marks), style="dim", highlight=False)
-        if all(entry.value is None for entry in table.entries):
-            console.print("nothing in this sweep has this figure", style="dim", highlight=False)
-    reasons(console, rows)
-
-
-def over_all(console: Console, rows: Sequence[LabelledRow]) -> None:
-    """Print the geometric mean of each mode if there is more than one point to average; training and inference apart,
-    and so are environments."""
-    groups: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
-    for row in rows:
-        groups.setdefault((str(row.source["phase"]), row.where), {}).setdefault(row.mode, []).append(row.source)
-    phases = {phase for phase, _ in groups}
-    for (phase, where), modes in groups.items():
-        scores = {mode: score(own) for mode, own in modes.items()}
-        texts = [f"{escape(mode)} {describe(found)}" for mode, found in scores.items() if found.value != 1.0]
-        if texts and max(found.averaged for found in scores.values()) > 1:
-            what = (f" in {phase}" if len(phases) > 1 else "") + (f" ({escape(where)})" if where else "")
-            line = f"geometric mean of the speedups{what}: " + " · ".join(texts)
-            console.print_line(line)
-
-
-def fitting_table(console: Console, table: SpeedupTable) -> RichTable:
-    """A column for each mode; in a narrow terminal the interval below the value, or else a line for each entry."""
+def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table: SpeedupTable) -> None:
+    """Print title, table, legend, the mean of each mode, and reasons."""
+    places = dict.fromkeys(f"{row.source['gpu_name'] or 'CPU'}, torch {row.source['torch_version']}" for row in rows)
+    state = "" if sweep.state == "completed" else sweep.state
+    title = f"Sweep {sweep.id} {sweep.name or ''}".rstrip()
+    facts = map(escape, filter(None, [sweep.label, *places, state]))
+    console.print(" · ".join([f"[bold]{escape(title)}[/]", *facts]), highlight=False)
+    wide = table.wide().rich(lines=True)
     unbounded = console.options.update(max_width=10_000)
-    wide = table.wide(marked=True)
-    for stacked in (False, True):
-        drawn = wide.rich(lines=True, stacked=stacked)
-        if Measurement.get(console, unbounded, drawn).maximum <= console.width:
-            return drawn
-    return table.long().rich(lines=True)
+    is_narrow = Measurement.get(console, unbounded, wide).maximum > console.width
+    console.print(table.long().rich(lines=True) if is_narrow else wide)
+    metric = METRICS[table.metric]
+    about = f"{metric.title}: {metric.help}"
+    if table.metric == "speedup":
+        about = f"× against {table.baseline_mode} (its column shows the latency)"
+    elif metric.better is not Better.NEITHER:
+        about += f"; {metric.better} is better"
+    if all(entry.value is None for entry in table.entries):
+        about += " · nothing in this sweep has this figure"
+    console.print(escape(" · ".join([about, *table.legend()])), style="dim", highlight=False)
+    for text in [*(means(rows) if table.metric == "speedup" else []), *reasons(rows)]:
+        console.print_line(escape(text))
 
 
-def reasons(console: Console, rows: Sequence[LabelledRow]) -> None:
-    """Print every result that is not ok, with its reason; each reason once with its cells."""
+def means(rows: Sequence[LabelledRow]) -> list[str]:
+    """Return the geometric means of the modes, a line for each phase and environment with more than one point."""
+    groups: dict[str, list[ModeSummary]] = {}
+    for mode in by_mode(rows):
+        groups.setdefault(mode.group, []).append(mode)
+    lines = []
+    for group, modes in groups.items():
+        texts = [f"{mode.mode} {mode.text}" for mode in modes if mode.score.value != 1.0]
+        if texts and max(mode.score.averaged for mode in modes) > 1:
+            lines.append(f"geometric mean of the speedups{f' in {group}' if group else ''}: {' · '.join(texts)}")
+    return lines
+
+
+def reasons(rows: Sequence[LabelledRow]) -> list[str]:
+    """Return each reason of results that are not ok, with its cells; then the cells with unsteady trials."""
     groups: dict[tuple[str, str], list[str]] = {}
     unsteady = []
     for row in rows:
@@ -138,10 +109,8 @@ def reasons(console: Console, rows: Sequence[LabelledRow]) -> None:
             groups.setdefault((source["status"], source["reason"] or NO_REASON), []).append(row.name)
         elif source["unsteady_trials"]:
             unsteady.append(f"{row.name} ({source['unsteady_trials']} of {source['trials']})")
-    for (status, reason), cells in groups.items():
-        console.print_line(f"[yellow]{status}[/] {escape(listed(cells))}: {escape(reason)}")
-    if unsteady:
-        console.print_line(f"[dim]not steady after warm-up, trials: {escape(listed(unsteady))}[/]")
+    lines = [f"{status} {listed(cells)}: {reason}" for (status, reason), cells in groups.items()]
+    return [*lines, *([f"not steady after warm-up, trials: {listed(unsteady)}"] if unsteady else [])]
 
 
 def listed(names: Sequence[str]) -> str:
@@ -157,10 +126,9 @@ def end_of_sweep(outcome: Any) -> int:
         rows = label_rows(rows_of(store, sweep))
         db = store.name  # without a password: this goes into logs
     if rows:
-        show(console, sweep, rows, table_of(rows, None, sweep.baseline_mode))
+        show(console, sweep, rows, speedup_table(rows, None, sweep.baseline_mode))
     counts = Counter(row.source["status"] for row in rows)
     numbers = ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
-    option = [] if outcome.db == options.DEFAULT_DB else ["--db", db]
     environments = len({row.source["environment_id"] for row in rows})
     where = f" in {environments} environments" if environments > 1 else ""
     console.print_line(f"{numbers} of {sweep.cells} cells{where} · database {db}")
@@ -168,7 +136,7 @@ def end_of_sweep(outcome: Any) -> int:
         again = resume_command(sweep.id, outcome.db, db, is_imported=sweep.imported_at is not None)
         console.print_line(f"interrupted; go on with: {escape(again)}")
         return options.INTERRUPTED
-    report = shlex.join(["effbench", "report", *option, "--sweep", sweep.id])
-    console.print_line(f"report: {escape(report)}")
+    option = [] if outcome.db == options.DEFAULT_DB else ["--db", db]
+    console.print_line(f"report: {escape(shlex.join(['effbench', 'report', *option, '--sweep', sweep.id]))}")
     failed = any(Status(status).is_failure for status in counts)
     return 1 if failed and outcome.on_failure == "fail" else 0

@@ -1,95 +1,67 @@
-"""Advice from measured results: which batch sizes to capture for a trace of batches.
+"""Advice from measured results: which batch sizes to capture for a trace of batches, and which mode to run.
 
-Pure: rows or measured points and a trace in, advice out. A capture list is found exactly, by dynamic programming: a
-batch of r rows takes the smallest graph that holds it, so that the cost of a list is a sum over its gaps.
+The best capture list is found exactly, by dynamic programming: a batch takes the smallest graph that holds its rows, so
+the cost of a list is a sum over its gaps.
 """
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from effbench.buckets import bucket_of, usage
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import LabelledRow, flatten, label_rows
+from effbench.metrics import INTERVALS
+from effbench.report.mode_scores import least
+from effbench.store.summary import break_even_calls
 
-MIB = 2**20
-#: What a graph adds to a shared pool: the smallest segment by which torch's allocator lets a pool grow.
-PER_GRAPH_BYTES = 2 * MIB
-MEASURED, BETWEEN, BELOW, ABOVE = "measured", "between", "below", "above"
+#: What a graph adds to the pool that all share: the smallest segment by which torch's allocator lets a pool grow.
+PER_GRAPH_BYTES = 2 * 2**20
 #: Columns of a call's cost, by the name that a user types.
 CALL = {"latency": "latency_ms", "period": "period_ms"}
-#: Statuses that show that a graph of this size is impossible (noise only hides its time).
-FAILED = frozenset({"incorrect", "crashed", "timeout", "error", "oom", "unsupported", "degraded"})
+#: Relative difference that is rounding: sums of the same figures in another order.
+ROUNDING = 1e-12
+#: Measured values by batch size.
+Curve = Mapping[int, float]
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Measured values by batch size, ascending. Between two of them a straight line; below the smallest its value;
-    above the largest the line through the last two, which does not fall."""
-
-    points: tuple[tuple[int, float], ...]
-
-    @classmethod
-    def of(cls, values: Mapping[int, float]) -> Curve:
-        if not values:
-            raise ValueError("a curve needs a point")
-        return cls(tuple(sorted(values.items())))
-
-    @property
-    def sizes(self) -> list[int]:
-        return [size for size, _ in self.points]
-
-    def where(self, size: int) -> str:
-        """Return how a value at `size` is known: MEASURED, BETWEEN, BELOW or ABOVE."""
-        if size in self.sizes:
-            return MEASURED
-        return BELOW if size < self.points[0][0] else ABOVE if size > self.points[-1][0] else BETWEEN
-
-    def at(self, size: int) -> float:
-        last, value = self.points[-1]
-        if size <= last or len(self.points) == 1:
-            return float(np.interp(size, self.sizes, [value for _, value in self.points]))
-        before, earlier = self.points[-2]
-        return value + max(0.0, (value - earlier) / (last - before)) * (size - last)
+def value_at(curve: Curve, size: int) -> float:
+    """Return the value at a size: on the straight line between its neighbours, below the smallest size as there;
+    infinite above the largest, where nothing is known."""
+    sizes = sorted(curve)
+    return float(np.interp(size, sizes, [curve[one] for one in sizes], right=math.inf)) if sizes else math.inf
 
 
 @dataclass(frozen=True)
 class Costs:
-    """`graph_ms`: a call through the graph of a size; `eager_ms`: a call without a graph, None if not measured;
-    `pool_bytes`: memory of the graph of a size alone, None if unknown; `failed`: sizes whose graph was tried and was
-    not ok: such a graph cannot be captured, whatever its neighbours suggest."""
+    """Measured costs by batch size, of one model and mode.
+
+    `graph_ms`: a call through the graph of a size; `eager_ms`: a call without a graph; `pool_bytes`: memory of the
+    graph of a size alone; `failed`: sizes whose graph was tried and was not ok. Empty curves were not measured.
+    """
 
     graph_ms: Curve
-    eager_ms: Curve | None = None
-    pool_bytes: Curve | None = None
+    eager_ms: Curve = field(default_factory=dict)
+    pool_bytes: Curve = field(default_factory=dict)
     failed: frozenset[int] = frozenset()
+    case: str = ""
+    mode: str = ""
 
     def call_ms(self, bucket: int | None, raw: int) -> float:
-        """Infinite for a call without a graph if eager was not measured."""
-        if bucket is not None:
-            return self.graph_ms.at(bucket)
-        return self.eager_ms.at(raw) if self.eager_ms else math.inf
-
-
-@dataclass(frozen=True)
-class Points:
-    """`case`: the model with whatever else was swept. `missing`: results that are not ok, each with its reason."""
-
-    case: str
-    mode: str
-    costs: Costs
-    missing: list[str] = field(default_factory=list)
+        """Return the milliseconds of a call of `raw` rows, infinite if they are not known."""
+        if bucket is None:
+            return value_at(self.eager_ms, raw)
+        return math.inf if bucket in self.failed else value_at(self.graph_ms, bucket)
 
 
 def rows_of_case(rows: Iterable[Mapping[str, Any]], model: str | None) -> list[LabelledRow]:
-    """Return the rows of one model with one batch size (no stream), from one sweep or more.
+    """Return the rows of one model with one batch size (no stream).
 
     `model` is its name, or its name with what else was swept, as `mlp · dtype=float32`. Raises NothingFoundError if
     there is none, UsageError if several fit.
@@ -98,84 +70,47 @@ def rows_of_case(rows: Iterable[Mapping[str, Any]], model: str | None) -> list[L
     cases = list(dict.fromkeys(row.case for row in labelled if model in (None, row.case, row.labels["model"])))
     if not cases:
         known = ", ".join(dict.fromkeys(row.case for row in labelled)) or "none with one batch size"
-        what = "no result" if model is None else f"no result of {model}"
-        raise NothingFoundError(f"{what} in this sweep; measured models: {known}")
-    if len(cases) > 1:
-        raise UsageError(f"several fit: {'; '.join(cases)}; choose one of them with --model (in quotes)")
-    return [row for row in labelled if row.case == cases[0]]
+        raise NothingFoundError(f"no result of {model or 'any model'} in this sweep; measured models: {known}")
+    return [row for row in labelled if row.case == the_only(cases, "--model")]
 
 
-def points(
-    rows: Iterable[Mapping[str, Any]], model: str | None, mode: str, metric: str, eager: str = "eager"
-) -> Points:
-    """Return the cost of a call and of memory by batch size: `mode` as graphs, `eager` as calls without a graph.
+def the_only(values: Sequence[Any], option: str) -> Any:
+    """Return the only value. Raises UsageError if there are several."""
+    if len(values) > 1:
+        raise UsageError(f"several fit: {', '.join(map(repr, values))}; choose one with {option}")
+    return values[0]
+
+
+def costs_of(rows: Iterable[Mapping[str, Any]], model: str | None, mode: str, metric: str, eager: str) -> Costs:
+    """Return the costs of `mode` as graphs and of the mode `eager` as calls without a graph.
 
     `metric`: latency or period. Raises NothingFoundError without an ok result of the mode, UsageError if settings of
     the mode were swept and `mode` names none of them.
     """
     own = rows_of_case(rows, model)
     named = list(dict.fromkeys(row.mode for row in own if mode in (row.mode, row.base_mode)))
-    if len(named) > 1:
-        raise UsageError(f"several fit: {'; '.join(named)}; choose one of them with --mode (in quotes)")
-    graphs = [row for row in own if row.mode in named]
-    times = values(graphs, CALL[metric])
-    if not times:
-        known = ", ".join(dict.fromkeys(row.mode for row in own if values([row], CALL[metric])))
-        raise NothingFoundError(
-            f"no ok result of mode {mode} with a {metric} for {own[0].case}; there are: {known or 'none at all'}"
-        )
-    plain = values([row for row in own if row.base_mode == eager], CALL[metric])
-    pool = values(graphs, "graph_pool_bytes")
-    failed = frozenset(row.labels["bs"] for row in graphs if row.source["status"] in FAILED)
-    costs = Costs(Curve.of(times), Curve.of(plain) if plain else None, Curve.of(pool) if pool else None, failed)
-    missing = [
-        f"{row.mode} bs={row.labels['bs']}: {row.source['status']} ({row.source['reason'] or 'no reason recorded'})"
-        for row in graphs
-        if row.source["status"] != "ok"
-    ]
-    return Points(own[0].case, named[0], costs, missing)
+    graphs = [row for row in own if row.mode == the_only(named or [mode], "--mode")]
+    graph_ms = curve_of(graphs, CALL[metric])
+    if not graph_ms:
+        known = ", ".join(dict.fromkeys(row.mode for row in own if curve_of([row], CALL[metric]))) or "none at all"
+        raise NothingFoundError(f"no ok result of mode {mode} with a {metric} for {own[0].case}; there are: {known}")
+    eager_ms = curve_of([row for row in own if row.base_mode == eager], CALL[metric])
+    # noise only hides a time
+    failed = frozenset(row.labels["bs"] for row in graphs if row.source["status"] not in ("ok", "noisy"))
+    return Costs(graph_ms, eager_ms, curve_of(graphs, "graph_pool_bytes"), failed, own[0].case, named[0])
 
 
-def values(rows: Iterable[LabelledRow], column: str) -> dict[int, float]:
-    """Return batch size -> value for ok rows that have one."""
-    return {
-        row.labels["bs"]: row.source[column]
-        for row in rows
-        if row.source["status"] == "ok" and row.source.get(column) is not None
-    }
+def curve_of(rows: Iterable[LabelledRow], column: str) -> Curve:
+    """Return the values of the ok rows by batch size."""
+    ok = [row for row in rows if row.source["status"] == "ok" and row.source.get(column) is not None]
+    return {row.labels["bs"]: row.source[column] for row in ok}
 
 
 @dataclass(frozen=True)
-class Memory:
-    """The model of graph memory. shared: the largest graph's pool, which the others reuse, and `per_graph_bytes` for
-    each graph; not shared: each graph has its own pool. `budget_bytes` None: no limit."""
-
-    budget_bytes: int | None = None
-    shared: bool = True
-    per_graph_bytes: int = PER_GRAPH_BYTES
-
-    def weight(self, pool: float) -> float:
-        """Return what one more graph costs, whatever the others are."""
-        return self.per_graph_bytes + (0 if self.shared else pool)
-
-    def of(self, sizes: Sequence[int], pool: Curve | None) -> float | None:
-        """Return the bytes of the graphs of `sizes` together, None if no pool was measured."""
-        if not sizes:
-            return 0
-        if pool is None:
-            return None
-        largest = pool.at(max(sizes)) if self.shared else 0
-        return largest + sum(self.weight(pool.at(size)) for size in sizes)
-
-    def fits(self, needed: float | None) -> bool:
-        return self.budget_bytes is None or (needed is not None and needed <= self.budget_bytes)
-
-
-@dataclass(frozen=True)
-class ListAdvice:
-    """The effect of a capture list on a trace. `latency_ms`: expected time of a call, None if sizes above the list have
-    no eager figure; `fallbacks`: share of calls without a graph; `doubts`: what was not measured; `guessed`: sizes
-    above all measured ones that the latency rests on, so that it cannot be ranked."""
+class CaptureList:
+    """A capture list and its effect on a trace: `latency_ms`: expected time of a call, None if a size that it uses is
+    above all measured ones or failed; `padding_waste`: padded rows ÷ rows of graphs; `fallbacks`: share of calls
+    without a graph; `memory_bytes`: None if not known; `unmeasured`: sizes whose figures follow from other sizes."""
 
     name: str
     sizes: list[int]
@@ -183,121 +118,115 @@ class ListAdvice:
     padding_waste: float | None
     fallbacks: float
     memory_bytes: float | None
-    fits: bool
-    doubts: list[str] = field(default_factory=list)
-    guessed: list[int] = field(default_factory=list)
+    unmeasured: list[int]
 
 
-def evaluate(name: str, sizes: Sequence[int], trace: Mapping[int, int], costs: Costs, memory: Memory) -> ListAdvice:
-    """`trace`: batch size -> calls. `sizes` is ascending."""
+def evaluate(name: str, sizes: Sequence[int], trace: Mapping[int, int], costs: Costs) -> CaptureList:
+    """Return the effect of a list. `sizes` is ascending; `trace`: batch size -> calls."""
     buckets = {raw: bucket_of(sizes, raw) for raw in trace}
-    total = sum(count * costs.call_ms(buckets[raw], raw) for raw, count in trace.items())
-    used, needed, calls = usage(sizes, trace), memory.of(sizes, costs.pool_bytes), sum(trace.values())
-    failed = [size for size in sizes if size in costs.failed]
-    doubts = [f"a graph that failed when it was measured: {listed(failed)}"] if failed else []
-    guessed = set()
-    rests_on = [("graph", costs.graph_ms, {bucket for bucket in buckets.values() if bucket is not None})]
-    if costs.eager_ms is not None:
-        rests_on.append(("eager", costs.eager_ms, {raw for raw, bucket in buckets.items() if bucket is None}))
-    for what, curve, taken in rests_on:
-        for where, text in (
-            (BETWEEN, "between measured sizes"),
-            (BELOW, f"below the smallest measured size, taken as at {curve.sizes[0]}"),
-            (ABOVE, f"above the largest measured size, {curve.sizes[-1]}, a guess"),
-        ):
-            if found := [size for size in sorted(taken) if curve.where(size) == where]:
-                doubts.append(f"{what} figures {text}: {listed(found)}")
-                guessed.update(found if where == ABOVE else ())
-    return ListAdvice(
-        name,
-        list(sizes),
-        total / calls if math.isfinite(total) else None,
-        used.padding_waste,
-        used.fallbacks / calls,
-        needed,
-        memory.fits(needed),
-        doubts,
-        sorted(guessed),
+    used = usage(sizes, trace)
+    # the graphs reuse the pool of the largest
+    memory = value_at(costs.pool_bytes, max(sizes)) + PER_GRAPH_BYTES * len(sizes) if sizes else 0.0
+    call_ms = sum(count * costs.call_ms(buckets[raw], raw) for raw, count in trace.items()) / used.calls
+    unmeasured = {raw for raw, bucket in buckets.items() if bucket is None} - set(costs.eager_ms)
+    unmeasured |= {bucket for bucket in buckets.values() if bucket is not None} - set(costs.graph_ms)
+    fallbacks, known = used.fallbacks / used.calls, math.isfinite(memory)
+    latency_ms = call_ms if math.isfinite(call_ms) else None
+    return CaptureList(
+        name, list(sizes), latency_ms, used.padding_waste, fallbacks, memory if known else None, sorted(unmeasured)
     )
 
 
-def listed(sizes: Sequence[int], most: int = 6) -> str:
-    texts = [str(size) for size in sizes]
-    return ", ".join(texts) if len(texts) <= most else f"{', '.join(texts[:most])} and {len(texts) - most} more"
-
-
-class Chain(NamedTuple):
-    """A list of captured sizes up to `last`: `weight` of all its graphs, `cost_ms` of the calls that they take."""
-
-    weight: float
-    cost_ms: float
-    last: int
-    before: Chain | None
-
-    def sizes(self) -> list[int]:
-        chain: Chain | None = self
-        found = []
-        while chain is not None:
-            found.append(chain.last)
-            chain = chain.before
-        return found[::-1]
-
-
-def best_lists(
-    trace: Mapping[int, int], costs: Costs, memory: Memory, slacks: Sequence[float] = (0.0,)
-) -> list[ListAdvice]:
-    """Return, for each of `slacks`, the list of least memory whose expected latency is at most that much (relative)
-    above the least. Empty if no list can serve every size: the budget is too small, or sizes lie above all measured
-    ones and eager is unknown.
+def best_list(trace: Mapping[int, int], costs: Costs, budget_bytes: int | None = None) -> CaptureList | None:
+    """Return the list of least expected latency that fits the budget; of equals that of least memory. None if no list
+    can serve every size: the budget is too small, or sizes lie above all measured ones.
 
     Candidates are the sizes of the trace and the measured ones, from the smallest measured to the largest, without
-    those whose graph failed: between them costs are lines, which have no lowest point of their own. Chains that need no
-    less memory and are no faster than another with the same end are dropped, so the result is exact.
+    those whose graph failed: between them costs are straight lines, so no other size can be better.
     """
-    ordered = sorted(trace)
-    calls_below = [0]
-    rest_ms = [0.0]  # of the end of the trace without a graph, from the end on
-    for size in ordered:
-        calls_below.append(calls_below[-1] + trace[size])
-    for size in reversed(ordered):
-        rest_ms.append(rest_ms[-1] + trace[size] * costs.call_ms(None, size))
+    first, last = min(costs.graph_ms), max(costs.graph_ms)
+    sizes = sorted({*costs.graph_ms, *(size for size in trace if first <= size <= last)} - costs.failed)
+    plain_ms = {size: count * costs.call_ms(None, size) for size, count in trace.items()}
+    below = np.array([sum(count for size, count in trace.items() if size <= end) for end in sizes])
+    rest_ms = np.array([sum(ms for size, ms in plain_ms.items() if size > end) for end in sizes])
+    call_ms = np.array([costs.call_ms(size, size) for size in sizes])
+    pool = np.array([value_at(costs.pool_bytes, size) if costs.pool_bytes else 0.0 for size in sizes])
+    # from a list that ends at row i to one that ends at column j: the calls between them take graph j
+    steps = np.where(np.triu(np.ones((len(sizes), len(sizes))), 1), (below - below[:, None]) * call_ms, np.inf)
+    cost = below * call_ms
+    totals, memory, before = [], [], []
+    for count in range(1, len(sizes) + 1):  # lists of so many graphs, by the size that they end at
+        needed = pool + count * PER_GRAPH_BYTES
+        fits = budget_bytes is None or needed <= budget_bytes
+        totals.append(np.where(fits, cost + rest_ms, np.inf))
+        memory.append(needed)
+        longer = cost[:, None] + steps
+        before.append(longer.argmin(axis=0))
+        cost = longer.min(axis=0)
+    without_graphs = sum(plain_ms.values())
+    most = min(without_graphs, np.min(totals)) * (1 + ROUNDING)
+    if not math.isfinite(most):
+        return None
+    chosen: list[int] = []
+    if without_graphs > most:
+        lightest = np.where(np.array(totals) <= most, memory, np.inf).argmin()
+        count, end = divmod(int(lightest), len(sizes))
+        chosen = [sizes[end]]
+        for ends in reversed(before[:count]):
+            end = ends[end]
+            chosen.insert(0, sizes[end])
+    return evaluate("advised", chosen, trace, costs)
 
-    def calls_to(size: int) -> int:
-        """Calls of at most `size` rows."""
-        return calls_below[bisect.bisect_right(ordered, size)]
 
-    def rest_after(size: int) -> float:
-        """Milliseconds of the calls of more than `size` rows without a graph."""
-        return rest_ms[len(ordered) - bisect.bisect_right(ordered, size)]
+# --- which mode to run ---
 
-    pool = costs.pool_bytes
-    budget = math.inf if memory.budget_bytes is None or not pool else memory.budget_bytes
-    finals: list[tuple[float, float, Chain | None]] = [(rest_after(0), 0.0, None)]  # milliseconds, memory, the list
-    frontiers: list[list[Chain]] = []
-    first, last = costs.graph_ms.sizes[0], costs.graph_ms.sizes[-1]
-    between = {size for size in trace if first <= size <= last} - costs.failed
-    for size in sorted({*costs.graph_ms.sizes, *between}):
-        ms, taken = costs.graph_ms.at(size), calls_to(size)
-        alone = pool.at(size) if pool else 0.0
-        weight = memory.weight(alone) if pool else 1.0  # unknown memory: fewer graphs of equals
-        steps = [(weight, taken * ms, None)]
-        for frontier in frontiers:
-            own = (taken - calls_to(frontier[0].last)) * ms if frontier else 0.0
-            steps += [(chain.weight + weight, chain.cost_ms + own, chain) for chain in frontier]
-        frontier, fastest = [], math.inf
-        for total, cost, before in sorted(steps, key=itemgetter(0, 1)):
-            if cost < fastest and total <= budget:
-                frontier.append(Chain(total, cost, size, before))
-                fastest = cost
-        frontiers.append(frontier)
-        fixed = alone if pool and memory.shared else 0.0
-        finals += [(chain.cost_ms + rest_after(size), chain.weight + fixed, chain) for chain in frontier]
-    finals = [final for final in finals if math.isfinite(final[0]) and final[1] <= budget]
-    found = []
-    for slack in slacks if finals else ():
-        # equal sums may differ by rounding
-        most = min(final[0] for final in finals) * (1 + slack) * (1 + 1e-12)
-        chain = min((final for final in finals if final[0] <= most), key=itemgetter(1, 0))[2]
-        name = f"advised, within {100 * slack:g} %" if slack else "advised"
-        found.append(evaluate(name, chain.sizes() if chain else [], trace, costs, memory))
-    return found
+
+def rank_modes(
+    rows: Sequence[LabelledRow], column: str, calls: int | None, memory_bytes: int | None, baseline_mode: str
+) -> tuple[list[dict[str, Any]], list[str], dict[str, str]]:
+    """Return the figures of the modes of one case and batch size, the best in `column` first; the modes that it is not
+    significantly faster than; and mode -> why it is excluded. Raises NothingFoundError if no mode is left.
+
+    `calls`: how many follow one preparation; None: preparation does not count. `memory_bytes`: most peak reserved
+    memory. Figures: `score_ms` is a call with its share of the preparation, `prepare_s` the time before the mode is
+    ready (`warm`: with a filled compile cache), `break_even` the calls until that is paid back against the baseline.
+    """
+    reasons = {row.mode: why_excluded(row.source, column, memory_bytes) for row in rows}
+    excluded = {mode: reason for mode, reason in reasons.items() if reason}
+    if len(excluded) == len(rows):
+        raise NothingFoundError(
+            "no mode is left: " + "; ".join(f"{mode} {reason}" for mode, reason in excluded.items())
+        )
+    # the baseline's time counts also if its memory excludes it
+    base = next((row.source for row in rows if row.base_mode == baseline_mode and row.source["status"] == "ok"), {})
+    base_ms, bounds = base.get(column), INTERVALS[column]
+    found, scored = [], []
+    for row in rows:
+        if row.mode in excluded:
+            continue
+        source, call_ms = row.source, row.source[column]
+        cold, warm = source.get("compile_cold_s"), source.get("compile_warm_s")
+        # modes that compile nothing still capture or trace: until the first output is there
+        prepare_s = next((value for value in (cold, warm, source.get("first_call_s")) if value is not None), 0.0)
+        share_ms = prepare_s * 1000 / calls if calls else 0.0
+        known = {name: source[name] for name in (column, *bounds) if source.get(name) is not None}
+        scored.append(source | {name: value + share_ms for name, value in known.items()})
+        figures = {"mode": row.mode, "call_ms": call_ms, "score_ms": call_ms + share_ms, "prepare_s": prepare_s}
+        figures |= {"low_ms": known.get(bounds[0]), "high_ms": known.get(bounds[1])}
+        figures |= {"warm": cold is None and warm is not None, "speedup": base_ms / call_ms if base_ms else None}
+        figures["break_even"] = None if base is source else break_even_calls(prepare_s, base_ms or 0.0, call_ms)
+        figures["memory_bytes"] = source.get("peak_reserved_bytes")
+        found.append(figures)
+    _, tied = least(scored, column)
+    return sorted(found, key=itemgetter("score_ms")), [found[place]["mode"] for place in tied], excluded
+
+
+def why_excluded(source: Mapping[str, Any], column: str, memory_bytes: int | None = None) -> str | None:
+    """Return why a result cannot be chosen, None if it can."""
+    if source["status"] != "ok":
+        return f"{source['status']}: {source['reason'] or 'no reason recorded'}"
+    if source.get(column) is None:
+        return f"no {column.removesuffix('_ms')} was measured"
+    if memory_bytes is not None and not (source.get("peak_reserved_bytes") or math.inf) <= memory_bytes:
+        return "needs more memory than allowed, or its memory was not measured"
+    return None

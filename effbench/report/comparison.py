@@ -8,7 +8,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 from effbench.comparison.compare import Compared, ModeChange
-from effbench.comparison.sides import Side
 from effbench.comparison.verdicts import COLUMNS, STATUS, Change, Verdict, counted, record
 from effbench.metrics import METRICS, percent, ratio_text
 from effbench.printable import one_line
@@ -20,7 +19,7 @@ from effbench.table import as_json as json_text
 FORMATS = ("markdown", "json", "csv", "junit")
 #: Rows of a job's summary, of those that fail and of the others: nobody reads more.
 MOST_ROWS = 50
-#: Not by colour alone: a sign that a plain terminal, a printout and a screen reader have, too; and a tone of a table.
+#: Verdict -> a sign, so that nothing is told by colour alone, and the tone of a table.
 SIGNS = {
     Verdict.BROKEN: ("✗", "bad"), Verdict.SLOWER: ("▲", "bad"), Verdict.MISSING: ("?", "status"),
     Verdict.AMBIGUOUS: ("~", "unsure"), Verdict.FIXED: ("✓", "good"), Verdict.FASTER: ("▼", "good"),
@@ -32,35 +31,37 @@ Shows = Callable[[Change], str]
 
 
 def word_of(change: Change) -> str:
-    """`▲ slower`; `▲ more` unless it is a time. An ignored row is marked."""
-    metric = METRICS.get(change.metric)
-    is_time = metric is None or metric.unit in ("ms", "s")
-    word = str(change.verdict) if is_time else MORE.get(change.verdict, str(change.verdict))
-    return f"{SIGNS[change.verdict][0]} {word}" + (" (ignored)" if change.ignored else "")
+    """Return `▲ slower`; `▲ more` unless it is a time. An ignored row is marked."""
+    is_time = change.metric == STATUS or METRICS[change.metric].unit in ("ms", "s")
+    word = change.verdict if is_time else MORE.get(change.verdict, change.verdict)
+    return f"{SIGNS[change.verdict][0]} {word}{' (ignored)' * change.ignored}"
 
 
-def figure(metric: str, value: float | None) -> str:
-    return "" if metric == STATUS else METRICS[metric].format(value)
-
-
-def table_of(changes: Sequence[Change]) -> Table:
-    """Return the rows as a table; CSV and JSON have the columns COLUMNS."""
+def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
+    """Return the rows as a table; CSV and JSON have the columns COLUMNS. `cell_page`: where links to cells lead."""
     columns = [
-        Column("verdict"), Column("cell"), Column("metric"), Column("before", numeric=True, optional=True),
-        Column("after", numeric=True, optional=True), Column("ratio", "after ÷ before", numeric=True, optional=True),
-        Column("detectable", numeric=True, optional=True), Column("why", optional=True),
-    ]  # fmt: skip
-    return Table(columns, [_row(change) for change in changes], [record(change) for change in changes])
+        Column("verdict"),
+        Column("cell"),
+        Column("metric"),
+        Column("before", numeric=True, optional=True),
+        Column("after", numeric=True, optional=True),
+        Column("ratio", "after ÷ before (95 %)", numeric=True, optional=True),
+        Column("detectable", numeric=True, optional=True),
+        Column("why", optional=True, wide=True),
+    ]
+    return Table(columns, [_row(one, cell_page) for one in changes], [record(one) for one in changes])
 
 
-def _row(change: Change) -> dict[str, Any]:
-    shows = change.smallest_slowdown
+def _row(change: Change, cell_page: str = "") -> dict[str, Any]:
+    shows, name = change.smallest_slowdown, one_line(change.name)
+    has_page = cell_page and change.verdict is not Verdict.MISSING
+    text = METRICS[change.metric].format if change.metric != STATUS else lambda value: ""
     return {
         "verdict": Shown(change.verdict, word_of(change), SIGNS[change.verdict][1]),
-        "cell": one_line(change.name),
+        "cell": Shown(name, name, "name linked", link=f"{cell_page}#cell={change.key}") if has_page else name,
         "metric": change.metric,
-        "before": figure(change.metric, change.before),
-        "after": figure(change.metric, change.after),
+        "before": text(change.before),
+        "after": text(change.after),
         "ratio": ratio_text(change.ratio, change.low, change.high),
         "detectable": "" if shows is None else f"≥ {percent(shows)}" if shows < 10 else percent(shows),
         "why": one_line(change.reason or ""),
@@ -68,67 +69,57 @@ def _row(change: Change) -> dict[str, Any]:
 
 
 def counts_text(compared: Compared) -> str:
-    """`2 slower, 1 broken, 40 same`: rows by verdict."""
+    """Return the rows by verdict: `2 slower, 1 broken, 40 same`."""
     return ", ".join(f"{number} {verdict}" for verdict, number in compared.counts.items()) or "nothing to compare"
 
 
 def heading(compared: Compared) -> str:
-    """Both sides with their labels, and the hardware."""
+    """Return both sides with their labels, and the hardware."""
     sides = (f"{side.title} {side.label or ''}".strip() for side in (compared.before, compared.after))
     return one_line(f"{' → '.join(sides)} · {compared.hardware}")
 
 
 def summary_lines(compared: Compared) -> list[str]:
-    """A line for each mode, and what these trials could have shown."""
+    """Return a line for each mode, what these trials could have shown, and where the limits come from."""
     phases = {line.phase for line in compared.modes}
     lines = [(f"{line.phase} " if len(phases) > 1 else "") + mode_text(line) for line in compared.modes]
-    return [*lines, *filter(None, [sensitivity(compared)])]
-
-
-def limits_line(compared: Compared) -> list[str]:
-    """Where the limits come from, if that is known."""
-    return [f"limits: {compared.limits.source}"] if compared.limits.source else []
+    limits = f"limits: {compared.limits.source}" if compared.limits.source else None
+    return [*lines, *filter(None, [sensitivity(compared), limits])]
 
 
 def mode_text(line: ModeChange) -> str:
-    """`eager: latency 1.003 (0.998–1.008) over 12 cells`; without cells `eager: latency – over 0 of 12 cells`."""
+    """Return `eager: latency 1.003 (0.998–1.008) over 12 cells`; `unclear (0.60–29540)` if a mean is too wide."""
+    text = ratio_text(line.ratio, line.low, line.high) or "–"
+    if not is_clear(line.low, line.high):
+        text = f"{UNCLEAR} {text.partition(' ')[2]}"
     count = f"{line.cells} {'' if line.of in (None, line.cells) else f'of {line.of} '}"
-    figures = mean_text(line.ratio, line.low, line.high)
-    return f"{line.mode}: {METRICS[line.metric].title} {figures} over {count}cell{'s' * ((line.of or line.cells) != 1)}"
-
-
-def mean_text(ratio: float | None, low: float | None, high: float | None) -> str:
-    """Return a geometric mean over cells as `ratio_text` does, or `unclear (0.60–29540)` if it cannot be quoted."""
-    text = ratio_text(ratio, low, high) or "–"
-    return text if is_clear(low, high) else f"{UNCLEAR} {text.partition(' ')[2]}"
+    return f"{line.mode}: {METRICS[line.metric].title} {text} over {count}cell{'s' * ((line.of or line.cells) != 1)}"
 
 
 def sensitivity(compared: Compared) -> str | None:
-    """Return which slower latency these trials would have shown, at the median and at worst; None if no latency was
-    compared."""
+    """Return which slower latency these trials would have shown; None if no latency was compared."""
     latencies = [change for change in compared.changes if change.metric == "latency_ms" and change.ratio is not None]
-    if not latencies:
-        return None
     known = sorted((one.smallest_slowdown, one.name) for one in latencies if one.smallest_slowdown is not None)
-    if not known:
+    if known:
+        middle, (worst, name) = known[len(known) // 2][0], known[-1]
+        return (
+            f"these {'pairs of rounds' if compared.interleaved else 'trials'} show a slower latency from "
+            f"{percent(middle)} at the median, from {percent(worst)} at worst ({one_line(name)})"
+        )
+    if latencies:
         return "one trial on a side: no verdict on a time is possible; use more rounds (protocol=standard has 5)"
-    middle, (worst, name) = known[len(known) // 2][0], known[-1]
-    how = "pairs of rounds" if compared.interleaved else "trials"
-    return (
-        f"these {how} show a slower latency from {percent(middle)} at the median, from {percent(worst)} at worst "
-        f"({one_line(name)}); after ÷ before with its 95 % interval"
-    )
+    return None
 
 
 def markdown(compared: Compared, changes: Sequence[Change], hidden: int = 0) -> str:
-    """A section for a pull request or a job summary. `hidden`: how many rows are omitted as the same."""
+    """Return a section for a pull request or a job summary. `hidden`: how many rows are omitted as the same."""
     return paragraphs(
         f"**{markdown_text(heading(compared))}**",
         bullets(compared.differences),
         counts_text(compared),
         table_of(changes).render("markdown") if changes else "",
         f"{hidden} rows that are the same are omitted." if hidden else "",
-        bullets([*summary_lines(compared), *limits_line(compared), *compared.notes]),
+        bullets([*summary_lines(compared), *compared.notes]),
     )
 
 
@@ -141,18 +132,14 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 def as_json(compared: Compared, changes: Iterable[Change], **more: Any) -> str:
-    """Both sides, the differences, the rows and the modes; docs/regressions.md lists the keys. `more`: further ones."""
-
-    def side(one: Side) -> dict[str, Any]:
-        return {"sweep": one.title, "label": one.label, "state": one.state}
-
-    modes = [
-        {"phase": m.phase, "mode": m.mode, "metric": m.metric, "ratio": m.ratio, "ci_low": m.low, "ci_high": m.high,
-         "cells": m.cells, "of": m.of}
-        for m in compared.modes
-    ]  # fmt: skip
+    """Return both sides, differences, rows and modes; docs/regressions.md lists the keys. `more`: further ones."""
+    before, after = (
+        {"sweep": one.title, "label": one.label, "state": one.state} for one in (compared.before, compared.after)
+    )
+    renamed = {"low": "ci_low", "high": "ci_high"}
+    modes = [{renamed.get(name, name): value for name, value in vars(line).items()} for line in compared.modes]
     return json_text({
-        "before": side(compared.before), "after": side(compared.after), "hardware": compared.hardware,
+        "before": before, "after": after, "hardware": compared.hardware,
         "differences": compared.differences, "in_turns": compared.interleaved, "limits": compared.limits.source,
         "counts": {str(verdict): number for verdict, number in compared.counts.items()},
         "modes": modes, "notes": compared.notes, "changes": [record(change) for change in changes], **more,
@@ -168,27 +155,27 @@ def as_csv(changes: Iterable[Change]) -> str:
 
 
 def check_lines(line: str, failed: Sequence[Change], shows: Shows) -> list[str]:
-    """For a terminal: the verdict, and for each row that fails the command that shows it."""
-    lines = [line]
-    for command, changes in by_command(failed, shows).items():
-        lines += [*(f"  {sentence(change)}" for change in changes), f"    {command}"]
-    return lines
+    """Return for a terminal the verdict, and for each cell that fails the command that shows it."""
+    return [line, *(f"  {text}" for text in commands(failed, shows))]
+
+
+def commands(failed: Sequence[Change], shows: Shows) -> list[str]:
+    """Return for each cell a comment with its name and the command that shows it."""
+    names = {shows(change): f"# {one_line(change.name)}" for change in failed}
+    return [text for command, name in names.items() for text in (name, command)]
 
 
 def check_markdown(
     compared: Compared, rows: Sequence[Change], failed: Sequence[Change], line: str, shows: Shows,
     everything: bool = False,
 ) -> str:  # fmt: skip
-    """A section: passed or not, what fails and how to see it, then, folded, what else changed. `rows`: those to report;
-    `line`: from `verdict_line`; `everything`: also the rows that are the same."""
+    """Return a section: passed or not, what fails and how to see it, then, folded, what else changed. `rows`: those to
+    report; `line`: the verdict; `everything`: also the rows that are the same."""
     failing = [change for change in rows if change.gates]
     others = [c for c in rows if not c.gates and (everything or c.verdict is not Verdict.SAME or c.metric == STATUS)]
-    commands = []
-    for command, changes in by_command(failed[:MOST_ROWS], shows).items():
-        commands += [*(f"# {one_line(f'{one.name}: {one.metric} {one.verdict}')}" for one in changes), command]
-    text = "\n".join(commands)
+    text = "\n".join(commands(failed[:MOST_ROWS], shows))
     # longer than any run of backticks in it: nothing in it can end the block
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
+    fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
     return paragraphs(
         f"## {'❌' if failed else '✅'} effbench: {markdown_text(line)}",
         markdown_text(heading(compared)),
@@ -197,37 +184,27 @@ def check_markdown(
         folded("How to see each of them", f"{fence}sh\n{text}\n{fence}") if failed else "",
         folded(f"What fails nothing: {counted(others)}", first_rows(others)) if others else "",
         bullets(summary_lines(compared)),
-        "; ".join([counts_text(compared), *map(markdown_text, limits_line(compared))]),
+        counts_text(compared),
         bullets(f"note: {text}" for text in compared.notes),
     )
 
 
 def not_checked(why: str, name: str) -> str:
-    """The section if there is nothing to judge."""
+    """Return the section if there is nothing to judge."""
     return paragraphs(f"## ❌ effbench: not checked against {markdown_text(name)}", markdown_text(why))
 
 
 def first_rows(rows: Sequence[Change]) -> str:
-    if not rows:
-        return ""
     more = f"{len(rows) - MOST_ROWS} further rows are omitted here." if len(rows) > MOST_ROWS else ""
-    return paragraphs(table_of(rows[:MOST_ROWS]).render("markdown"), more).rstrip()
+    return paragraphs(table_of(rows[:MOST_ROWS]).render("markdown") if rows else "", more).rstrip()
 
 
 def folded(title: str, body: str) -> str:
     return f"<details><summary>{markdown_text(title)}</summary>\n\n{body}\n\n</details>"
 
 
-def by_command(failed: Sequence[Change], shows: Shows) -> dict[str, list[Change]]:
-    """Command -> the rows that it shows, in their order: a cell's metrics have one."""
-    found: dict[str, list[Change]] = {}
-    for change in failed:
-        found.setdefault(shows(change), []).append(change)
-    return found
-
-
 def sentence(change: Change) -> str:
-    """One line for a log: `latency_ms slower: 1.02 ms → 1.08 ms, 1.059 (1.051–1.067)`."""
+    """Return one line for a log: `latency_ms slower: 1.02 ms → 1.08 ms, 1.059 (1.051–1.067)`."""
     row = _row(change)
     parts = [f"{change.metric} {change.verdict}"]
     if change.before is not None and change.after is not None:
@@ -239,37 +216,31 @@ def sentence(change: Change) -> str:
 
 
 def as_junit(compared: Compared, changes: Iterable[Change], shows: Shows | None = None) -> str:
-    """A test suite for each cell, a test for each of its metrics: what fails a check fails here; what is ambiguous, or
-    missing and ignored, is skipped with the reason, as CI services show it; so is hardware that was not checked.
-    `shows`: the command that shows a row."""
-    cells: dict[str, list[Change]] = {}
+    """Return a test suite for each cell and a test for each of its metrics: what fails a check fails here; what is
+    ambiguous, or missing and ignored, is skipped with the reason; so is hardware that was not checked. `shows`: the
+    command that shows a row."""
+    root = ElementTree.Element("testsuites", name="effbench")
+    suites: dict[str, ElementTree.Element] = {}
+
+    def add_test(suite: str, name: str) -> ElementTree.Element:
+        if suite not in suites:
+            suites[suite] = ElementTree.SubElement(root, "testsuite", name=clean(suite))
+        return ElementTree.SubElement(suites[suite], "testcase", classname=clean(suite), name=name)
+
     for change in changes:
-        cells.setdefault(change.name, []).append(change)
-    every = [change for own in cells.values() for change in own]
-    root = ElementTree.Element("testsuites", name="effbench", **totals(every, len(compared.unchecked)))
-    for name, own in cells.items():
-        suite = ElementTree.SubElement(root, "testsuite", name=clean(name), **totals(own))
-        for change in own:
-            test = ElementTree.SubElement(suite, "testcase", classname=clean(name), name=change.metric)
-            message = clean(sentence(change))
-            if change.gates:
-                failure = ElementTree.SubElement(test, "failure", message=message, type=str(change.verdict))
-                failure.text = clean("\n".join([heading(compared), *([shows(change)] if shows else [])]))
-            elif change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING):
-                ElementTree.SubElement(test, "skipped", message=message)
-    for machine in map(clean, compared.unchecked):
-        suite = ElementTree.SubElement(root, "testsuite", name=machine, **totals([], 1))
-        test = ElementTree.SubElement(suite, "testcase", classname=machine, name="hardware")
-        ElementTree.SubElement(test, "skipped", message=f"{machine}: not checked")
+        test, message = add_test(change.name, change.metric), clean(sentence(change))
+        if change.gates:
+            failure = ElementTree.SubElement(test, "failure", message=message, type=str(change.verdict))
+            failure.text = clean("\n".join([heading(compared), *([shows(change)] if shows else [])]))
+        elif change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING):
+            ElementTree.SubElement(test, "skipped", message=message)
+    for machine in compared.unchecked:
+        ElementTree.SubElement(add_test(machine, "hardware"), "skipped", message=clean(f"{machine}: not checked"))
+    for element in (root, *root):
+        for total, tag in {"tests": "testcase", "failures": "failure", "skipped": "skipped", "errors": "error"}.items():
+            element.set(total, str(len(list(element.iter(tag)))))
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
-
-
-def totals(changes: Sequence[Change], unchecked: int = 0) -> dict[str, str]:
-    failures = sum(change.gates for change in changes)
-    skipped = sum(change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING) and not change.gates for change in changes)
-    tests, skipped = len(changes) + unchecked, skipped + unchecked
-    return {"tests": str(tests), "failures": str(failures), "skipped": str(skipped), "errors": "0"}
 
 
 def clean(text: str) -> str:

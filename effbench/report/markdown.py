@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from effbench.report import summary
+from effbench.report import comparison, summary
 from effbench.report.data import Changes, DeviceSweep
+from effbench.report.mode_scores import by_mode
 from effbench.report.tables import NO_REASON, speedup_table
 from effbench.table import markdown_text as escape
 
@@ -24,12 +25,10 @@ def report(device_sweeps: Iterable[DeviceSweep]) -> str:
 
 def section(device_sweep: DeviceSweep) -> str:
     rows, baseline = device_sweep.labelled, device_sweep.baseline_mode
-    modes = summary.by_mode(rows)
+    modes, speedups = by_mode(rows), speedup_table(rows, "speedup", baseline)
     counts = summary.count_statuses(rows)
-    lead = summary.lead(summary.fastest(rows, baseline), modes)
     lines = [f"## {escape(device_sweep.name)} on {escape(device_sweep.hardware)}", ""]
-    if lead and counts.get("ok"):
-        lines += [(f"**{escape(lead.series)}** " if lead.wins else "") + lead.sentence, ""]
+    lines += [escape(summary.headline(speedups, modes)), ""]
     bad = ", ".join(f"{number} {status}" for status, number in counts.items() if status != "ok")
     lines += [f"{counts.get('ok', 0)} of {len(rows)} results ok{f'; {escape(bad)}' if bad else ''}.", ""]
     state = device_sweep.sweep.get("state") or "completed"
@@ -37,9 +36,8 @@ def section(device_sweep: DeviceSweep) -> str:
         is_now = "is still running" if state == "running" else f"is {state}"
         lines += [f"**This sweep {escape(is_now)}: {len(device_sweep.unmeasured)} planned cells have no result.**", ""]
     lines += [summary.modes_table(modes).render("markdown"), HEADLINES]
-    speedups = speedup_table(rows, "speedup", baseline)
     lines += ["", speedups.render("markdown")]
-    lines += [f"× against {escape(baseline)}, whose column shows its latency; {'; '.join(speedups.legend('bold:'))}."]
+    lines += [f"× against {escape(baseline)}, whose column shows its latency; {'; '.join(speedups.legend())}."]
     failures = summary.worst_first(rows)
     if failures:
         lines += ["", "### Not ok", ""]
@@ -66,7 +64,7 @@ def since(changes: Changes) -> list[str]:
     lines += [", ".join(f"{number} {verdict}" for verdict, number in changes.compared.counts.items()) + "."]
     sure = summary.sure_changes(changes)
     if sure:
-        lines += ["", summary.changes_table(sure[: summary.MOST_CHANGES]).render("markdown").rstrip("\n")]
+        lines += ["", comparison.table_of(sure[: summary.MOST_CHANGES]).render("markdown").rstrip("\n")]
     if len(sure) > summary.MOST_CHANGES:
         lines += ["", f"{len(sure) - summary.MOST_CHANGES} more: `{changes.command}`"]
     return lines

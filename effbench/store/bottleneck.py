@@ -5,10 +5,11 @@ After the roofline model (Williams, Waterman, Patterson 2009), with ceilings mea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from effbench.metrics import format_bytes, significant
+from effbench.metrics import format_bytes, percent, significant
 
 #: From here on the GPU is idle so much between kernels that launching them decides, not what they do.
 LAUNCH_IDLE = 0.2
@@ -16,7 +17,6 @@ LAUNCH_IDLE = 0.2
 NEAR_A_CEILING = 0.25
 #: From here on a call's enqueueing fills its period: the host is the bottleneck.
 HOST_SHARE = 0.7
-_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 class Floors(NamedTuple):
@@ -27,10 +27,8 @@ class Floors(NamedTuple):
 
 
 def idle_fraction(busy_ms: float | None, period_ms: float | None) -> float | None:
-    """Return the share of the period (0 to 1) in which no kernel runs; None if either is unknown.
-
-    Busy and period come from different runs of the same step: if noise makes busy the longer one, 0 is meant.
-    """
+    """Return the share of the period (0 to 1) in which no kernel runs; None if either is unknown. Busy and period come
+    from different runs: noise may make busy the longer one, which counts as 0."""
     if not busy_ms or not period_ms:
         return None
     return max(0.0, 1.0 - busy_ms / period_ms)
@@ -40,8 +38,8 @@ def bound(busy_ms: float | None, period_ms: float | None, floors: Floors) -> str
     """Return what most of the period goes into; None if that is not known.
 
     `launch`: the GPU is idle for a fifth of the time or more, waiting for kernels to be launched. `memory`, `compute`:
-    it is busy, and that floor is the larger one. `latency`: it is busy, and the larger floor is under a quarter of its
-    busy time: kernels too small (or too inefficient) to come near a ceiling; fewer or larger ones would help.
+    it is busy, and that floor is the larger one. `latency`: it is busy, but kernels are too small or too inefficient to
+    come near a ceiling: the larger floor is under a quarter of its busy time.
     """
     idle = idle_fraction(busy_ms, period_ms)
     if idle is None:
@@ -67,39 +65,28 @@ def why(row: Mapping[str, Any]) -> str | None:
     busy, period, idle = row.get("gpu_busy_ms"), row.get("period_ms"), row.get("gpu_idle_fraction")
     if busy is None or period is None or idle is None:
         return None
-    number = row.get("kernels")
+    number, near, bottleneck = row.get("kernels"), row.get("roofline_fraction"), row.get("bound")
     kernels = "its kernels" if number is None else f"{int(number)} kernel{'' if number == 1 else 's'}"
-    near = row.get("roofline_fraction")
-    match row.get("bound"):
-        # imported rows may lack the figures of a ceiling
-        case "memory" if near is not None and row.get("min_bytes") is not None:
-            speed = f"{percent(near)} of the copy bandwidth ({format_bytes(row['min_bytes'])} at least)"
-            return f"{speed} in {_ms(period)}; {kernels}, the GPU is idle {percent(idle)}"
-        case "compute" if near is not None and row.get("flops") is not None:
-            speed = f"{percent(near)} of the matrix rate ({_si(row['flops'])}FLOP)"
-            return f"{speed} in {_ms(period)}; {kernels}, the GPU is idle {percent(idle)}"
-        case "latency":
-            each = f"{kernels} of {significant(1e3 * busy / max(1, number or 1), 2)} µs on average"
-            busy_at = f"the GPU is busy {percent(1 - idle)} of the time, but at {percent(near or 0.0)}"
-            return f"{busy_at} of its nearest ceiling: {each}"
-        case bottleneck:
-            verb = "takes" if number == 1 else "take"
-            idling = (
-                f"the GPU is idle {percent(idle)} of the time: {kernels} {verb} {significant(busy, 3)} of {_ms(period)}"
-            )
-            return f"{idling}; {_waits(row)}" if bottleneck == "launch" else idling
-
-
-def percent(fraction: float) -> str:
-    """Return `5.2 %` for 0.052 and `52 %` for 0.52."""
-    return f"{100 * fraction:.{1 if fraction < 0.0995 else 0}f} %"
-
-
-def _waits(row: Mapping[str, Any]) -> str:
+    # imported rows may lack the figures of a ceiling
+    ceiling = None
+    if bottleneck == "memory" and near is not None and row.get("min_bytes") is not None:
+        ceiling = f"the copy bandwidth ({format_bytes(row['min_bytes'])} at least)"
+    elif bottleneck == "compute" and near is not None and row.get("flops") is not None:
+        ceiling = f"the matrix rate ({_si(row['flops'])}FLOP)"
+    if ceiling:
+        return f"{percent(near)} of {ceiling} in {_ms(period)}; {kernels}, the GPU is idle {percent(idle)}"
+    if bottleneck == "latency":
+        each = f"{kernels} of {significant(1e3 * busy / max(1, number or 1), 2)} µs on average"
+        busy_at = f"the GPU is busy {percent(1 - idle)} of the time, but at {percent(near or 0.0)}"
+        return f"{busy_at} of its nearest ceiling: {each}"
+    verb = "takes" if number == 1 else "take"
+    text = f"the GPU is idle {percent(idle)} of the time: {kernels} {verb} {significant(busy, 3)} of {_ms(period)}"
+    if bottleneck != "launch":
+        return text
     enqueue = row.get("enqueue_ms")
-    if enqueue is not None and enqueue >= HOST_SHARE * row["period_ms"]:
-        return f"the host needs {_ms(enqueue)} to enqueue them"
-    return "the rest is gaps between kernels"
+    if enqueue is not None and enqueue >= HOST_SHARE * period:
+        return f"{text}; the host needs {_ms(enqueue)} to enqueue them"
+    return f"{text}; the rest is gaps between kernels"
 
 
 def _ms(value: float) -> str:
@@ -107,8 +94,6 @@ def _ms(value: float) -> str:
 
 
 def _si(value: float) -> str:
-    """With the prefix that leaves one to three digits: `3.4e11` is `340 G`."""
-    for size, prefix in _PREFIXES:
-        if value >= size:
-            return f"{significant(value / size, 3)} {prefix}"
-    return f"{value:.0f} "
+    """Return a number with the prefix that leaves one to three digits: `3.4e11` is `340 G`."""
+    power = min(4, int(math.log10(value) // 3)) if value >= 1000 else 0
+    return f"{significant(value / 1000**power, 3)} {' kMGT'[power]}" if power else f"{value:.0f} "

@@ -10,9 +10,9 @@ from whole_sweeps import begun
 from effbench import cli
 from effbench.cell import Cell, Environment, Status, Trial
 from effbench.commands.advise import byte_size
-from effbench.report.advice import MIB
 from effbench.store import Store
 
+MIB = 2**20
 SIZES = (1, 4, 16, 64)
 #: ms of a call, MiB of its pool, seconds of preparation, by mode.
 MODES = {
@@ -22,40 +22,37 @@ MODES = {
 }
 
 
-def cell(mode, bs, model="net", **more):
-    model = {"name": model, "module": {"_target_": "a.Net"}, "inputs": []}
+def cell(mode, bs, **more):
+    model = {"name": "net", "module": {"_target_": "a.Net"}, "inputs": []}
     return Cell(model, bs, {"name": mode, "_target_": f"m.{mode}"}, "float32", "inference", "cpu", **more)
 
 
-def trial(one, number, noise=0.01, **more):
+def trial(one, number):
     ms, pool, compile_s = MODES[one.mode_name]
-    factor = 1 + noise * (number - 1)
+    factor = 1 + 0.01 * (number - 1)
     values = {"latency_ms": ms(one.bs) * factor, "latency_min_ms": ms(one.bs), "period_ms": ms(one.bs) / 2 * factor,
               "peak_reserved_bytes": (one.bs + 10) * MIB, "first_call_s": 0.5, "latency_samples": 100,
               "graph_pool_bytes": pool and pool(one.bs) * MIB,
               "compile_s": compile_s, "compile_cache": compile_s and ("warm" if number else "cold")}  # fmt: skip
-    return Trial(one.key, number, Status.OK, **(values | more))
-
-
-def fill(path, cells, trials):
-    with Store.open(path, mode="write") as store:
-        environment = Environment(None, None, None, None, "2.13", None, "3.11", "cpu", "Linux")
-        store.add_environment(environment, {})
-        sweep = begun(store, cells, rounds=3)
-        for one in trials:
-            store.record(sweep, environment.id, one)
-    return str(path)
+    return Trial(one.key, number, Status.OK, **values)
 
 
 @pytest.fixture(scope="module")
 def db(tmp_path_factory):
-    """Three modes at four sizes, one failure, and a stream that is no point of any curve."""
+    """Three modes at four sizes, two failures, and a stream that is no point of any curve."""
     cells = [cell(mode, bs) for bs in SIZES for mode in MODES]
     stream = {"name": "uniform", "samples_per_call": 2.0, "sizes": [1, 3]}
-    streamed, failed = cell("cuda-graph", 3, stream=stream), cell("cuda-graph", 128)
-    trials = [trial(one, number) for one in cells for number in range(3)]
-    trials += [trial(streamed, 0), Trial(failed.key, 0, Status.OOM, "in prepare: out of memory")]
-    return fill(tmp_path_factory.mktemp("advise") / "a.db", [*cells, streamed, failed], trials)
+    streamed, failed, wrong = cell("cuda-graph", 3, stream=stream), cell("cuda-graph", 128), cell("cuda-graph", 30)
+    trials = [trial(one, number) for one in cells for number in range(3)] + [trial(streamed, 0)]
+    trials += [Trial(failed.key, 0, Status.OOM, "out of memory"), Trial(wrong.key, 0, Status.INCORRECT, "off by 2")]
+    path = tmp_path_factory.mktemp("advise") / "a.db"
+    with Store.open(path, mode="write") as store:
+        environment = Environment(None, None, None, None, "2.13", None, "3.11", "cpu", "Linux")
+        store.add_environment(environment, {})
+        sweep = begun(store, [*cells, streamed, failed, wrong], rounds=3)
+        for one in trials:
+            store.record(sweep, environment.id, one)
+    return str(path)
 
 
 @pytest.fixture
@@ -76,114 +73,84 @@ def trace(tmp_path):
     return str(path)
 
 
-class TestBuckets:
-    def test_the_list_and_its_figures(self, advise, trace):
-        found = json.loads(advise("buckets", "--trace", trace, "--format", "json"))
-        best = found["advised"]
-        # 40 and 64 rows as a graph take 3.5 and 5 ms, and a graph above the rest cannot leave 40 to eager's 4 ms
-        assert best["sizes"] == [3, 16, 40]
-        assert best["latency_ms"] == pytest.approx((4 * (1 + 3 / 16) + 2 * 2 + 3.5 + 4.0) / 8, rel=1e-3)
-        assert best["fallbacks"] == pytest.approx(1 / 8)
-        assert best["memory_bytes"] == (22 + 3 * 2) * MIB
-        others = {one["name"]: one for one in found["others"]}
-        assert others["exact"]["sizes"] == [3, 16, 40, 64]
-        assert others["exact"]["latency_ms"] == pytest.approx(best["latency_ms"] + 1 / 8, rel=1e-3)
-        assert others["no graph"]["latency_ms"] == pytest.approx(4.0, rel=1e-3)
-        assert others["powers-of-two"]["padding_waste"] == pytest.approx((4 + 24) / (4 * 4 + 32 + 128))
-        assert {"sglang", "sglang-classic", "vllm", "no-padding"} <= set(others)
-        assert found["missing"] == ["cuda-graph bs=128: oom (in prepare: out of memory)"]
-        assert all(best["latency_ms"] <= one["latency_ms"] for one in others.values())
-
-    def test_sizes_that_failed(self, tmp_path, advise, trace):
-        cells = [cell(mode, bs) for bs in SIZES for mode in ("eager", "cuda-graph")]
-        failed = cell("cuda-graph", 3)
-        bad = Trial(failed.key, 0, Status.INCORRECT, "off by 2")
-        db = fill(tmp_path / "b.db", [*cells, failed], [*(trial(one, 0) for one in cells), bad])
-        found = json.loads(advise("buckets", "--trace", trace, "--format", "json", "--db", db))
-        assert 3 not in found["advised"]["sizes"]
-        assert found["missing"] == ["cuda-graph bs=3: incorrect (off by 2)"]
-        assert "exact: a graph that failed" in advise("buckets", "--trace", trace, "--db", db)
-        (tmp_path / "large.csv").write_text("bs\n3\n128\n")
-        text = advise("buckets", "--trace", str(tmp_path / "large.csv"))
-        assert "bs=128 was measured, and failed" in text
-        assert "measure bs=128 first" not in text
-
-    def test_a_budget(self, advise, trace):
-        for words, sizes in (
-            (["14MiB"], [3, 16]), (["14MiB", "--pool", "private"], [16]), (["14MiB", "--per-graph", "0"], [3, 16]),
-            (["1MiB"], []),
-        ):  # fmt: skip
-            found = json.loads(advise("buckets", "--trace", trace, "--format", "json", "--memory-budget", *words))
-            assert found["advised"]["sizes"] == sizes, words
-
-    def test_refusals(self, advise):
-        for words, code, expected in (
-            ("--stream uniform --model other", 3, "measured models: net"),
-            ("--stream uniform --mode compile+graph", 3, "eager, cuda-graph, default"),
-            ("--stream uniform --mode default --memory-budget 1GiB", 3, "no memory of graphs was measured"),
-            ("--stream none", 2, "--stream none"),
-            ("--stream uniform high", 2, "KEY=VALUE"),
-            ("--stream uniform high=x", 2, "needs a number"),
-            ("--trace nowhere.csv", 2, "nowhere.csv"),
-            ("", 2, "--trace --stream"),
-        ):
-            assert expected in advise("buckets", *words.split(), code=code)
-
-    def test_a_generated_trace_and_the_period(self, advise):
-        words = ("buckets", "--stream", "uniform", "low=4", "high=4", "--format", "json")
-        for more, expected in (((), 1.25), (("--metric", "period"), 0.625)):
-            found = json.loads(advise(*words, *more))
-            assert found["advised"]["latency_ms"] == pytest.approx(expected, rel=1e-3)
+def buckets(advise, *words):
+    found = json.loads(advise("buckets", *words, "--format", "json"))
+    return found["advised"], {one["name"]: one for one in found["others"]}
 
 
-class TestMode:
-    def test_by_the_call(self, advise):
-        found = json.loads(advise("mode", "--bs", "16", "--format", "json"))
-        assert found["best"] == "cuda-graph"
-        assert [one["mode"] for one in found["modes"]] == ["cuda-graph", "default", "eager"]
-        assert found["modes"][1]["break_even"] == pytest.approx(10_000 / (4 - 3.016), abs=1)
-        assert found["too_close_to_call"] == []
-
-    def test_few_calls_pay_nothing_back(self, advise):
-        assert "run cuda-graph: least latency over 100 calls" in advise("mode", "--bs", "1", "--calls", "100")
-        text = advise("mode", "--bs", "64", "--calls", "1000")
-        assert "run eager" in text
-        assert "default is faster a call; from" in text
-
-    def test_refusals(self, advise):
-        assert "cuda-graph needs more memory than allowed" in advise("mode", "--bs", "1", "--memory", "10MiB", code=3)
-        assert "cuda-graph oom: in prepare: out of memory" in advise("mode", "--bs", "128", code=3)
-        assert "1, 4, 16, 64, 128; choose one with --bs" in advise("mode", code=2)
-        assert "bs=2 was not measured" in advise("mode", "--bs", "2", code=3)
-        assert "number of calls" in advise("mode", "--bs", "1", "--calls", "0", code=2)
+def test_the_list_and_its_figures(advise, trace):
+    best, others = buckets(advise, "--trace", trace)
+    # 40 and 64 rows as a graph take 3.5 and 5 ms, and a graph above the rest cannot leave 40 to eager's 4 ms
+    assert best["sizes"] == [3, 16, 40]
+    assert best["latency_ms"] == pytest.approx((4 * (1 + 3 / 16) + 2 * 2 + 3.5 + 4.0) / 8, rel=1e-3)
+    assert best["fallbacks"] == pytest.approx(1 / 8)
+    assert best["memory_bytes"] == (22 + 3 * 2) * MIB
+    assert others["exact"]["sizes"] == [3, 16, 40, 64]
+    assert others["exact"]["latency_ms"] == pytest.approx(best["latency_ms"] + 1 / 8, rel=1e-3)
+    assert others["no graph"]["latency_ms"] == pytest.approx(4.0, rel=1e-3)
+    assert others["powers-of-two"]["padding_waste"] == pytest.approx((4 + 24) / (4 * 4 + 32 + 128))
+    assert {"sglang", "sglang-classic", "vllm", "no-padding"} <= set(others)
+    assert all(best["latency_ms"] <= one["latency_ms"] for one in others.values())
+    text = advise("buckets", "--trace", trace)
+    assert "capture: [3, 16, 40]" in text and "follow from others: [3, 40]" in text
 
 
-def test_too_close_to_call(tmp_path, capsys):
-    cells = [cell("eager", 1), cell("default", 1)]
-    trials = [trial(cells[0], number, noise=0.2) for number in range(3)]
-    trials += [trial(cells[1], number, latency_ms=3.9 + number / 100) for number in range(3)]
-    db = fill(tmp_path / "a.db", cells, trials)
-    assert cli.run(["advise", "mode", "--db", db]) == 0
-    text = capsys.readouterr().out
-    assert "no significant winner: " in text
-    assert "eager has the least preparation" in text
+def test_sizes_that_failed(advise, tmp_path):
+    (tmp_path / "a").write_text("3\n30\n")
+    best, others = buckets(advise, "--trace", str(tmp_path / "a"))
+    assert 30 not in best["sizes"] and others["exact"]["latency_ms"] is None
+    (tmp_path / "b").write_text("3\n128\n")
+    assert "up to 128: measure eager" in advise("buckets", "--trace", str(tmp_path / "b"), code=3)
+
+
+def test_a_budget(advise, trace):
+    for budget, sizes in (("14MiB", [3, 16]), ("1MiB", [])):
+        assert buckets(advise, "--trace", trace, "--memory-budget", budget)[0]["sizes"] == sizes
+    assert "too much" in advise("buckets", "--trace", trace, "--memory-budget", "14MiB")
+
+
+def test_a_generated_trace_and_the_period(advise):
+    for more, expected in (((), 1.25), (("--metric", "period"), 0.625)):
+        best, _ = buckets(advise, "--stream", "uniform", "low=4", "high=4", *more)
+        assert best["latency_ms"] == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        ("buckets --stream uniform --model other", 3, "measured models: net"),
+        ("buckets --stream uniform --mode compile+graph", 3, "eager, cuda-graph, default"),
+        ("buckets --stream uniform --mode default --memory-budget 1GiB", 3, "no memory of graphs was measured"),
+        ("buckets --stream none", 2, "--stream none"),
+        ("buckets --stream uniform high", 2, "needs stream.high"),
+        ("buckets --stream uniform high=x", 2, "stream.high must be like 64, got 'x'"),
+        ("buckets --trace nowhere.csv", 2, "nowhere.csv"),
+        ("buckets", 2, "--trace --stream"),
+        ("mode --bs 1 --memory 10MiB", 3, "cuda-graph needs more memory than allowed"),
+        ("mode --bs 128", 3, "cuda-graph oom: out of memory"),
+        ("mode", 2, "1, 4, 16, 30, 64, 128; choose one with --bs"),
+        ("mode --bs 2", 3, "bs=2 was not measured"),
+        ("mode --bs 1 --calls 0", 2, "number of calls"),
+    ],
+)
+def test_refusals(advise, words, code, expected):
+    assert expected in advise(*words.split(), code=code)
+
+
+def test_modes_by_the_call(advise):
+    found = json.loads(advise("mode", "--bs", "16", "--format", "json"))
+    assert [one["mode"] for one in found["modes"]] == ["cuda-graph", "default", "eager"]
+    assert found["modes"][1]["break_even"] == pytest.approx(10_000 / (4 - 3.016), abs=1)
+    assert found["too_close_to_call"] == []
+
+
+def test_few_calls_pay_nothing_back(advise):
+    assert "run cuda-graph: least latency over 100 calls" in advise("mode", "--bs", "1", "--calls", "100")
+    text = advise("mode", "--bs", "64", "--calls", "1000")
+    assert "run eager" in text
+    assert "default is faster a call; from" in text
 
 
 def test_byte_sizes():
     for text, size in (("512", 512), ("2KiB", 2048), ("1.5GB", 1_500_000_000), ("4M", 4 * MIB), ("1 TiB", 2**40)):
         assert byte_size(text) == size
-
-
-def test_a_list_that_rests_on_a_guess_is_not_ranked(tmp_path, capsys):
-    """Eager at 1, 2 and 3 rows, a graph at 2 alone, with figures by which extrapolation flatters the graph."""
-    cells = [cell("eager", 1), cell("eager", 2), cell("eager", 3), cell("cuda-graph", 2)]
-    little = fill(tmp_path / "little.db", cells, [trial(one, 0) for one in cells])
-    (tmp_path / "trace").write_text("1\n3\n")
-    words = ["advise", "buckets", "--trace", str(tmp_path / "trace"), "--db", little]
-    assert cli.run([*words, "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["advised"]["guessed"] == []
-    assert {one["name"]: one["guessed"] for one in found["others"]}["exact"] == [3]
-    assert cli.run([*words, "--format", "markdown"]) == 0
-    lines = {line.split(" | ")[0][2:]: line for line in capsys.readouterr().out.splitlines() if " ms " in line}
-    assert "1.000×" in lines["advised"] and "a guess" in lines["exact"] and "×" not in lines["exact"]

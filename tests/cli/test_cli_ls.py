@@ -34,6 +34,8 @@ def test_failures_with_their_tracebacks(failing, effbench):
     assert "    first line\n      error of round 2\n" in done.out, "the last trial's, as it was"
     assert "crashed of round 2" in done.out and "of round 1" not in done.out
     assert "first line" not in effbench("ls", "--failures").out
+    done = effbench("ls", "--traceback")
+    assert done.code == 2 and "--failures" in done.err
 
 
 def test_no_failures_is_a_line(made, effbench):
@@ -41,8 +43,3 @@ def test_no_failures_is_a_line(made, effbench):
     for words in (["--failures"], ["--failures", "--traceback"]):
         done = effbench("ls", *words)
         assert (done.code, done.out) == (0, f"no failures in sweep {sweep}: 2 cells ok\n")
-
-
-def test_a_traceback_is_of_failures(made, effbench):
-    done = effbench("ls", "--traceback")
-    assert done.code == 2 and "--failures" in done.err

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import re
 import shlex
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
+
+from effbench import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -16,21 +19,12 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 FILE = re.compile(r"^# ([\w./+-]+\.(?:py|yaml))\n")
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """A fenced block; `language` as it is written after the fence."""
 
     page: str
     language: str
     text: str
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """A command of a `console` block with what it says."""
-
-    command: str
-    said: str
 
 
 def pages() -> dict[str, str]:
@@ -51,25 +45,20 @@ def outside_blocks(text: str) -> str:
 
 
 def commands() -> list[tuple[str, str]]:
-    """(page, command line) of every `effbench …` in a block or in inline code, without what a pipe does with it."""
+    """Return (page, command line) of every `effbench …` in a block or in inline code, but for the refused ones."""
     found = []
     for block in blocks("sh", "console"):
         lines = block.text.replace("\\\n", " ").splitlines()
         found += [(block.page, line.removeprefix("$ ")) for line in lines if re.match(r"(\$ )?effbench ", line)]
-    # a refusal is tested as what it is; its block starts with `$ ` and stands in errors.md
-    refused = {refusal.command for refusal in refusals()}
     for page, text in pages().items():
         found += [(page, " ".join(code.split())) for code in re.findall(r"`(effbench [^`]+)`", outside_blocks(text))]
-    kept = [(page, line) for page, line in dict.fromkeys(found) if line not in refused and "…" not in line]
-    return kept
+    return [(page, line) for page, line in dict.fromkeys(found) if line not in refusals() and "…" not in line]
 
 
-def refusals() -> list[Refusal]:
-    found = []
-    for block in blocks("console"):
-        first, _, said = block.text.partition("\n")
-        found.append(Refusal(first.removeprefix("$ "), said))
-    return found
+def refusals() -> dict[str, str]:
+    """Return the command of each `console` block -> what it says."""
+    parts = (block.text.removeprefix("$ ").partition("\n") for block in blocks("console"))
+    return {command: said for command, _, said in parts}
 
 
 def arguments(command: str) -> list[str]:
@@ -106,13 +95,14 @@ def rows(page: str) -> dict[str, list[str]]:
     return found
 
 
-def generator() -> ModuleType:
-    """docs/generate.py as a module."""
-    return script("generate")
+def parser_of(command: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"effbench.commands.{cli.COMMANDS[command]}").add_arguments(parser)
+    return parser
 
 
 def script(name: str) -> ModuleType:
-    """A script of docs/ as a module."""
+    """Return a script of docs/ as a module."""
     spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import logging
 
 import pages
@@ -22,16 +20,9 @@ class NoServer:
         pass
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("docs")
-    pages.write_files(folder)
-    return folder
-
-
 @pytest.fixture
-def planned(monkeypatch, folder):
-    """Sweeps end after the plan; what was planned lies in the list."""
+def planned(monkeypatch, tmp_path):
+    """Sweeps end after the plan; what was planned is in the list."""
     found = []
 
     def plan_only(jobs, command, server, progress, stop, extend=None):
@@ -44,7 +35,8 @@ def planned(monkeypatch, folder):
         rest = [word for word in argv if overrides.key_of(word) != "resume"]
         return rest, [word for word in rest if overrides.key_of(word)]
 
-    monkeypatch.chdir(folder)
+    pages.write_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "ForkServer", NoServer)
     monkeypatch.setattr(launch, "conduct", plan_only)
     monkeypatch.setattr(overrides, "expand", without_resume)
@@ -64,8 +56,7 @@ def test_there_are_commands():
 def test_commands_parse(line, planned, capsys):
     words = pages.arguments(line)
     if cli.is_bare_word(words[0]):
-        parser = argparse.ArgumentParser()
-        importlib.import_module(f"effbench.commands.{cli.COMMANDS[words[0]]}").add_arguments(parser)
+        parser = pages.parser_of(words[0])
         if words[1:] != ["--help"]:
             parser.parse_args(words[1:])
     elif words == ["--version"]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import re
 
 import pages
@@ -19,7 +17,7 @@ from effbench.models.spec import KEYS
 from effbench.store import schema
 from effbench.sweeping import client
 
-GENERATE = pages.generator()
+GENERATE = pages.script("generate")
 TABLES = schema.METADATA.tables.values()
 BUCKETED = mode_settings(yaml.safe_load((cli.config_folder() / "mode" / "bucketed-graph.yaml").read_text()))
 
@@ -41,9 +39,7 @@ def test_subcommands_and_their_options(command):
     section = re.search(rf"^### {command}\n(.*?)(?=^##)", text, re.M | re.S)
     assert section, f"no section for {command}"
     assert f"```sh\neffbench {command}" in section[1], "no example"
-    parser = argparse.ArgumentParser()
-    importlib.import_module(f"effbench.commands.{cli.COMMANDS[command]}").add_arguments(parser)
-    for action in parser._actions:
+    for action in pages.parser_of(command)._actions:
         for option in action.option_strings:
             if option not in ("-h", "--help"):
                 assert f"`{option}" in section[1], f"{command} {option}"

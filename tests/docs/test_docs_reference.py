@@ -33,14 +33,6 @@ def test_the_sweeps_to_import_are_those_of_the_tables(tmp_path):
         assert found[row["cell_key"]]["latency_ms"] == pytest.approx(row["latency_ms"])
 
 
-@pytest.mark.parametrize("marker", ["try", "test"])
-def test_the_readme_has_its_two_commands_on_one_line(marker):
-    text = (pages.ROOT / "README.md").read_text(encoding="utf-8")
-    block = text.partition(f"<!-- {marker} -->\n```sh\n")[2].partition("\n```")[0]
-    assert block and "\n" not in block
-    assert "-c constraints.txt" in block
-
-
 def test_what_is_said_of_the_claims_is_so():
     reference = pages.script("reference_tables")
     found = json.loads(reference.CLAIMS.read_text(encoding="utf-8"))

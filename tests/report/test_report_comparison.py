@@ -43,19 +43,16 @@ def test_a_row_of_the_table():
 
 
 def test_markdown():
-    text = comparison.markdown(compared(SLOWER, BROKEN, differences=["torch_version 1 → 2"], notes=["a note"]),
-                               [SLOWER], 3)  # fmt: skip
-    lines = text.splitlines()
-    assert lines[0] == "**one v1 → two v1 · NVIDIA H200**"
-    assert "- torch_version 1 → 2" in lines
-    assert "1 broken, 1 slower" in lines
-    assert "3 rows that are the same are omitted." in lines
-    assert lines[-1] == "- a note"
-    assert any(line.startswith("- these trials show a slower latency from 2.2 %") for line in lines)
-    (table,) = [line for line in lines if line.startswith("| verdict")]
-    assert table == "| verdict | cell | metric | before | after | after ÷ before | detectable |"  # no row says why
-    row = next(line for line in lines if "mlp" in line)
-    assert row.count("|") == table.count("|")
+    whole = compared(SLOWER, BROKEN, differences=["torch_version 1 → 2"], notes=["a note"])
+    text = comparison.markdown(whole, [SLOWER], 3)
+    assert text.startswith("**one v1 → two v1 · NVIDIA H200**\n")
+    for line in ("- torch_version 1 → 2", "1 broken, 1 slower", "3 rows that are the same are omitted.", "- a note",
+                 "| verdict | cell | metric | before | after | after ÷ before (95 %) | detectable |"):  # fmt: skip
+        assert f"\n{line}\n" in text
+    assert "- these trials show a slower latency from 2.2 %" in text
+    nothing = compared(label=None)
+    assert comparison.markdown(nothing, []) == "**one → two · NVIDIA H200**\n\nnothing to compare\n"
+    assert ElementTree.fromstring(comparison.as_junit(nothing, [])).get("tests") == "0"
 
 
 def test_names_cannot_begin_anything_in_markdown():
@@ -77,16 +74,17 @@ def strict(text):
     return json.loads(text, parse_constant=refuse)
 
 
-def test_json():
+def test_json_and_csv():
     modes = [ModeChange("inference", "eager", "latency_ms", 1.05, 1.04, 1.06, 3)]
     whole = strict(comparison.as_json(compared(SLOWER, BROKEN, modes=modes), [SLOWER, BROKEN]))
     assert whole["before"] == {"sweep": "one", "label": "v1", "state": "completed"}
-    assert whole["counts"] == {"broken": 1, "slower": 1}
-    assert whole["modes"][0]["ci_high"] == 1.06
+    assert whole["counts"] == {"broken": 1, "slower": 1} and whole["modes"][0]["ci_high"] == 1.06
     first, second = whole["changes"]
     assert set(first) == set(COLUMNS)
     assert (first["verdict"], first["gates"], first["ci_low"]) == ("slower", True, 1.051)
     assert (second["cell"], second["ratio"], second["reason"]) == ("gpt2", None, "error: boom (ok before)")
+    rows = list(csv.DictReader(io.StringIO(comparison.as_csv([SLOWER, change(name='a,"b"\nc')]))))
+    assert [row["cell"] for row in rows] == ["mlp", 'a,"b"\nc'] and [row["ratio"] for row in rows] == ["1.059", ""]
 
 
 def test_json_has_no_number_that_json_does_not_know():
@@ -95,12 +93,6 @@ def test_json_has_no_number_that_json_does_not_know():
     whole = strict(comparison.as_json(compared(odd, modes=modes), [odd]))
     assert whole["changes"][0]["ratio"] is whole["modes"][0]["ratio"] is whole["modes"][0]["ci_low"] is None
     assert cells_of(odd)[5:7] == ["inf (0–inf)", "more than tenfold"]
-
-
-def test_csv():
-    rows = list(csv.DictReader(io.StringIO(comparison.as_csv([SLOWER, change(name='a,"b"\nc')]))))
-    assert [row["cell"] for row in rows] == ["mlp", 'a,"b"\nc']
-    assert (rows[0]["ratio"], rows[1]["ratio"]) == ("1.059", "")
 
 
 def test_junit():
@@ -138,10 +130,3 @@ def test_no_name_steers_a_terminal_or_breaks_a_line():
     assert comparison.sentence(row) == "a [31m b c: status broken: x y"
     for text in (comparison.markdown(compared(row, label="v\x1b1"), [row]), comparison.heading(compared(label="\x07"))):
         assert all(c.isprintable() or c == "\n" for c in text)
-
-
-def test_nothing_to_say():
-    nothing = compared(label=None)
-    assert comparison.counts_text(nothing) == "nothing to compare"
-    assert comparison.markdown(nothing, []) == "**one → two · NVIDIA H200**\n\nnothing to compare\n"
-    assert ElementTree.fromstring(comparison.as_junit(nothing, [])).get("tests") == "0"

@@ -3,74 +3,62 @@
 from __future__ import annotations
 
 import math
-import random
 
 import pytest
+import synthetic as make
 from scipy import stats
 
-from effbench.report.mode_scores import Spread, describe, mean_ratio, median, score, share
+from effbench.labels import label_rows
+from effbench.report import summary
+from effbench.report.mode_scores import by_mode, over_cells, share_bounds
+from effbench.stats.intervals import ModeScore, geometric_mean, median_interval, mode_score
 
 
-def row(speedup, low=None, high=None, status="ok", trials=5):
-    return {"status": status, "speedup": speedup, "speedup_ci_low": low, "speedup_ci_high": high, "trials": trials}
+def default(*rows):
+    """The summary of the mode `default`, of which the rows have these columns."""
+    rows = [make.row(bs=number + 1, mode="default", **row) for number, row in enumerate(rows)]
+    (found,) = by_mode(label_rows(rows))
+    return found
+
+
+def speedup(value, low=None, high=None, **more):
+    return {"speedup": value, "speedup_ci_low": low, "speedup_ci_high": high, **more}
 
 
 def test_scores_of_a_mode():
-    found = score([row(2.0, 1.9, 2.1), row(0.5, 0.45, 0.55), row(None, status="oom")])
-    assert found.value == pytest.approx(1.0) and 0.9 < found.low < 1.0 < found.high < 1.1
-    assert (found.passed, found.total, found.averaged) == (2, 3, 2)
+    found = default(speedup(2.0, 1.9, 2.1), speedup(0.5, 0.45, 0.55), speedup(None, status="oom", reason="full"))
+    score = found.score
+    assert score.value == pytest.approx(1.0) and 0.9 < score.low < 1.0 < score.high < 1.1
+    assert (score.passed, score.total, score.averaged, found.not_ok) == (2, 3, 2, "1 oom")
+    assert found.text == f"1.00× ({score.low:.2f}–{score.high:.2f}), 2 of 3 ok"
     for rows, text in [
-        ([row(2.0, 1.9, 2.1), row(0.5, 0.45, 0.55), row(None, status="oom")],
-         f"1.00× ({found.low:.2f}–{found.high:.2f}), 2 of 3 ok"),
-        ([row(2.0), row(8.0)], "4.00×, 2 of 2 ok"), ([row(math.nan, math.nan, math.nan)], "1 of 1 ok"),
-        ([row(None, status="error")], "0 of 1 ok"), ([row(1.0, 1.0, 1.0)] * 2, "1.00×, 2 of 2 ok"),
+        ([speedup(2.0), speedup(8.0)], "4.00×, 2 of 2 ok"), ([speedup(math.nan)], "1 of 1 ok"),
+        ([speedup(None, status="error")], "0 of 1 ok"), ([speedup(1.0, 1.0, 1.0)] * 2, "1.00×, 2 of 2 ok"),
+        ([speedup(136.0, 0.6, 29_540.0, trials=2)], "unclear (0.61–30,176), 1 of 1 ok"),
     ]:  # fmt: skip
-        assert describe(score(rows)) == text
+        assert default(*rows).text == text
+    assert not mode_score([("ok", 2.0, 0.9, 3.7, 5)]).clear and mode_score([("ok", 2.0, 1.1, 4.3, 5)]).clear
 
 
 def test_shares_have_wilsons_interval():
     for passed, total in [(8, 10), (0, 10), (10, 10), (81, 263), (1, 2), (1, 7), (62, 63), (3, 10_000)]:
-        found, expected = share(passed, total), stats.binomtest(passed, total).proportion_ci(method="wilson")
-        assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
-        assert (found.value, found.n, found.spread) == (passed / total, total, Spread.INTERVAL)
-    assert share(0, 0).spread is Spread.NONE and share(0, 0).value is None
-    for passed in (-1, 4):
-        with pytest.raises(ValueError, match="cannot have passed"):
-            share(passed, 3)
+        expected = stats.binomtest(passed, total).proportion_ci(method="wilson")
+        assert share_bounds(passed, total) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    rates = [summary.percents(ModeScore(1.0, passed, passed, total)) for passed, total in ((8, 9), (3, 10_000))]
+    assert rates == ["57–98 %", "0.0–0.1 %"]
 
 
-@pytest.mark.parametrize("n", [3, 9, 40])
-def test_ratios_have_the_t_interval_of_their_logarithms(n):
-    logs = [random.Random(n).gauss(0.2, 0.3) + index * 0.01 for index in range(n)]
-    low, high = stats.t.interval(0.95, n - 1, loc=sum(logs) / n, scale=stats.sem(logs))
-    found = mean_ratio([*map(math.exp, logs), None, math.nan])
-    assert (found.value, found.n, found.spread) == (pytest.approx(math.exp(sum(logs) / n)), n, Spread.INTERVAL)
-    assert (math.log(found.low), math.log(found.high)) == pytest.approx((low, high))
-
-
-def test_ratios_without_an_interval_say_why():
-    assert (mean_ratio([0.8]).spread, mean_ratio([0.8]).note("{:.2f}".format)) == (Spread.ALONE, "one cell")
-    equal = mean_ratio([1.0] * 9)
-    assert (equal.value, equal.low, equal.note("{:.2f}".format)) == (1.0, None, "the same in all 9")
-    assert mean_ratio([0.8333333330, 0.8333333328, 0.8333333331]).spread is Spread.EQUAL  # rounded bytes
-    # two ratios far apart: bounds from 0.009 to 57 are no news
-    apart = mean_ratio([0.5, 1.0])
-    assert (apart.spread, apart.low, apart.high) == (Spread.RANGE, 0.5, 1.0)
-    assert apart.value == pytest.approx(math.sqrt(0.5))
-    assert apart.note("{:.2f}".format) == "0.50 to 1.00, least and largest"
-    nothing = mean_ratio([None, math.nan, math.inf, 0.0, -1.0])
-    assert (nothing.value, nothing.spread, nothing.note(str)) == (None, Spread.NONE, "")
-
-
-@pytest.mark.parametrize("n", [6, 7, 12, 30, 61])
-def test_the_median_has_the_narrowest_interval_that_covers(n):
-    values = [float(value) for value in random.Random(n).sample(range(1000), n)]
-    found, ordered, rank = median(values), sorted(values), int(stats.binom.ppf(0.025, n, 0.5))
-    assert (found.low, found.high, found.spread) == (ordered[rank - 1], ordered[n - rank], Spread.INTERVAL)
-
-
-def test_few_seconds_have_a_range():
-    found = median([2.0, 3.0, 9.0, 4.0, 1.0])
-    assert (found.value, found.low, found.high, found.spread) == (3.0, 1.0, 9.0, Spread.RANGE)
-    assert median([2.5]).spread is Spread.ALONE and median([2.5, 2.5]).spread is Spread.EQUAL
-    assert median([]).spread is Spread.NONE and median([math.nan]).value is None
+def test_figures_over_cells_have_an_interval_or_say_why_not():
+    for values, middle, value, note in [
+        ([0.8], geometric_mean, 0.8, "one cell"), ([1.0] * 9, geometric_mean, 1.0, "the same in all 9"),
+        ([0.8333333330, 0.8333333328, 0.8333333331], geometric_mean, 0.833333333, "the same in all 3"),  # rounded bytes
+        # two ratios far apart: bounds from 0.009 to 57 are no news
+        ([0.5, 1.0], geometric_mean, math.sqrt(0.5), "0.50 to 1.00, least and largest"),
+        ([2.0, 3.0, 9.0, 4.0, 1.0], median_interval, 3.0, "1.00 to 9.00, least and largest"),
+        # logs ±0.2231 and 0: standard error 0.2231 ÷ √3, t(2) = 4.3027
+        ([0.8, 1.0, 1.25, None, math.nan], geometric_mean, 1.0, "0.57–1.74"),
+        (list(range(1, 7)), median_interval, 3.5, "1.00–6.00"),
+    ]:  # fmt: skip
+        assert over_cells(values, middle, "{:.2f}".format) == (pytest.approx(value), note)
+    for nothing in ([None, math.nan, math.inf, 0.0, -1.0], []):
+        assert over_cells(nothing, geometric_mean, str) == (None, "")

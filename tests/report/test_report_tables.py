@@ -32,11 +32,12 @@ PAIR = [
 def test_texts_order_and_best():
     table = speedup_table(PAIR)
     assert table.modes == ["eager", "default", "max-autotune", "cuda-graph"]
-    assert [row.labels for row in table.rows] == [{"model": "mlp", "bs": 1}]
-    cells = table.rows[0].cells
+    (row,) = table.rows
+    cells = row.cells
     texts = ["0.123 ms", "1.02× (0.97–1.08) n.s.", "oom", "2.31× (2.25–2.38)"]
-    assert [entry.text for entry in cells.values()] == texts
-    assert [mode for mode, entry in cells.items() if entry.best] == ["cuda-graph"]
+    assert [entry.text for entry in cells.values()] == texts and row.labels == {"model": "mlp", "bs": 1}
+    assert (cells["default"].short, cells["default"].interval) == ("1.02× n.s.", "0.97–1.08")
+    assert [mode for mode, entry in cells.items() if entry.best] == [row.winner] == ["cuda-graph"]
     assert cells["max-autotune"].reason == "out of memory" and cells["max-autotune"].value is None
     assert [entry.tone for entry in cells.values()] == ["", "unsure", "status", "best"]
     assert cells["cuda-graph"].trials == 5 and cells["eager"].value == 1
@@ -56,55 +57,47 @@ def test_significance_and_the_legend():
     ]:  # fmt: skip
         table = speedup_table([make.row(), with_interval(low, high)])
         entry = table.rows[0].cells["default"]
-        legend = " · ".join(table.legend("★"))
+        legend = " · ".join(table.legend())
         assert entry.significant is significant and mark in legend
         assert entry.text.endswith("n.s.") is (mark == "includes 1")
         assert not any(other in legend for other in {"includes 1", "no interval", "unclear"} - {mark})
 
 
-def test_one_trial_has_a_value_no_interval_and_no_winner():
-    table = speedup_table(make.cpu_quick())
-    entry = table.rows[0].cells["default"]
+def test_only_a_mode_that_is_significantly_faster_than_every_other_is_the_best():
+    (one_trial, *_) = speedup_table(make.cpu_quick()).rows
+    entry = one_trial.cells["default"]
     assert (entry.text, entry.low, entry.significant, entry.trials) == ("1.30×", None, None, 1)
-    assert table.rows[0].no_winner and not any(entry.best for entry in table.entries)
+    assert one_trial.compares and one_trial.winner is None
+    wide = {"latency_ms": 0.0075, "latency_ci_low_ms": 0.0001, "latency_ci_high_ms": 0.5, "speedup": 16.7}
+    unsure, sure = with_interval(0.2, 900.0, **wide), make.row(mode="cuda-graph")
+    table = speedup_table([make.row(), unsure, sure])
+    assert table.rows[0].winner is None and not any(entry.best for entry in table.entries)
+    assert (table.rows[0].leader, table.rows[0].tied) == ("default", ["eager", "cuda-graph"])
+    assert (table.rows[0].cells["default"].text, table.rows[0].cells["default"].value) == ("unclear", 16.7)
+    assert any("no significant winner in 1 of 1" in text for text in table.legend())
+    assert speedup_table([make.row(), sure]).rows[0].cells["cuda-graph"].best
 
 
-def test_no_baseline_and_not_run():
+def test_no_baseline_not_run_and_another_baseline():
     rows = [make.failed("mlp", 1, "eager", "timeout", "late"), make.row(mode="default", speedup=None), make.row(bs=8)]
     first, second = speedup_table(rows).rows
     assert first.cells["default"].text == "no baseline" and "eager has no ok result" in first.cells["default"].reason
     assert second.cells["default"].text == "not run" and second.cells["default"].status is None
-
-
-def test_another_baseline_shows_its_latency():
     rows = [make.row(speedup=0.5), make.row(mode="default", latency_ms=2.0, speedup=1.0)]
     cells = speedup_table(rows, baseline_mode="default").rows[0].cells
     assert (cells["default"].text, cells["default"].baseline, cells["eager"].baseline) == ("2.00 ms", True, False)
 
 
 def test_other_metrics():
+    rows = [make.row(latency_ms=1.0), make.row(mode="default", latency_ms=0.5)]
     for metric, text, best in [
         ("latency_ms", "0.500 ms (0.480–0.520)", "default"), ("peak_reserved_bytes", "42.5 MiB", None),
         ("throughput_per_s", "2500 samples/s", "default"), ("flops", "1e+09", None), ("graph_breaks", "0", None),
     ]:  # fmt: skip
-        rows = [make.row(latency_ms=1.0), make.row(mode="default", latency_ms=0.5)]
-        cells = speedup_table(rows, metric).rows[0].cells
-        assert cells["default"].text == text
-        assert next((mode for mode, entry in cells.items() if entry.best), None) == best
+        (row,) = speedup_table(rows, metric).rows
+        assert (row.cells["default"].text, row.winner) == (text, best)
     with pytest.raises(UsageError, match="latency_ms"):
         speedup_table([], "speed")
-
-
-def test_only_a_mode_that_is_significantly_faster_than_every_other_is_the_best():
-    unsure = with_interval(
-        0.2, 900.0, latency_ms=0.0075, latency_ci_low_ms=0.0001, latency_ci_high_ms=0.5, speedup=16.7
-    )
-    sure = make.row(mode="cuda-graph")
-    table = speedup_table([make.row(), unsure, sure])
-    assert not any(entry.best for entry in table.entries)
-    assert (table.rows[0].cells["default"].text, table.rows[0].cells["default"].value) == ("unclear", 16.7)
-    assert any("no significant winner in 1 of 1" in text for text in table.legend("★"))
-    assert speedup_table([make.row(), sure]).rows[0].cells["cuda-graph"].best
 
 
 # --- labels ---
@@ -129,15 +122,12 @@ def test_order_of_rows_and_modes():
     assert speedup_table(rows).modes == [*MODES, "aa", "zz"]
 
 
-def test_a_swept_column_becomes_a_label():
-    for column in ("dtype", "phase", "torch_version", "python", "environment_id", "sweep_id"):
+def test_what_was_swept_becomes_a_label():
+    for column in ("dtype", "phase", "torch_version", "python", "environment_id", "sweep_id", "cell_key"):
         rows = [make.row(mode=mode) | {column: value} for value in ("a", "b") for mode in ("eager", "default")]
         table = speedup_table(rows)
         assert [row.labels for row in table.rows] == [{"model": "mlp", column: value, "bs": 1} for value in ("a", "b")]
         assert all(entry.status == "ok" for entry in table.entries)
-
-
-def test_swept_parameters():
     rows = [with_params({"model.module.width": width}, mode=mode) for width in (256, 512)
             for mode in ("eager", "default")]  # fmt: skip
     table = speedup_table([*rows, make.row("resnet50")])
@@ -147,16 +137,14 @@ def test_swept_parameters():
     assert len(speedup_table([make.row(), other]).rows) == 1, "a parameter that follows the mode splits no row"
     table = speedup_table([make.row(), *(with_params({"mode.full": full}, mode="default") for full in (False, True))])
     assert (table.modes, len(table.rows)) == (["eager", "default (full=False)", "default (full=True)"], 1)
-    assert [row.labels["#"] for row in speedup_table([make.row(), make.row()]).rows] == ["1", "2"]
 
 
 # --- formats ---
 
 
 def test_formats():
-    heads, rule, first, second = speedup_table([*PAIR, make.row("a|b<i>", 2)]).render("markdown").splitlines()
+    heads, _, first, second = speedup_table([*PAIR, make.row("a|b<i>", 2)]).render("markdown").splitlines()
     assert heads == "| model | bs | eager | default | max-autotune | cuda-graph |"
-    assert rule == "| --- | ---: | ---: | ---: | ---: | ---: |"
     assert first == "| mlp | 1 | 0.123 ms | 1.02× (0.97–1.08) n.s. | oom | **2.31× (2.25–2.38)** |"
     assert "<i>" not in second and second.count("|") == 7 and "**" not in second, "one alone is the best of nothing"
     lines = list(csv.DictReader(io.StringIO(speedup_table(PAIR).render("csv"))))
@@ -169,19 +157,13 @@ def test_formats():
     assert read["rows"][0]["labels"] == {"model": "mlp", "bs": 1}
     assert read["rows"][0]["cells"]["cuda-graph"]["value"] == pytest.approx(2.5)
     assert speedup_table([]).render("markdown") == "| model | bs |\n| --- | ---: |\n"
-    with pytest.raises(UsageError, match="markdown"):
-        speedup_table([]).render("yaml")
-
-
-# --- bottlenecks ---
 
 
 def test_every_cell_has_a_bottleneck_or_a_reason_why_it_is_unknown():
     profiled = {"latency_ms": 0.15, "period_ms": 0.143, "gpu_busy_ms": 0.068, "gpu_idle_fraction": 0.524, "kernels": 15}
     known = make.row(bs=8, enqueue_ms=0.137, bound="launch", **profiled)
     unknown = make.row(bs=8, mode="cuda-graph", gpu_busy_ms=None, gpu_idle_fraction=None, period_ms=None)
-    rows = [known, make.failed("mlp", 8, "default", "error", "it broke"), unknown]
-    table = bottleneck_table(label_rows(rows))
+    table = bottleneck_table(label_rows([known, make.failed("mlp", 8, "default", "error", "it broke"), unknown]))
     assert [column.heading for column in table.columns] == ["model", "bs", "mode", "latency", "period", "bound", "why"]
     assert [row["bound"] for row in table.rows] == ["launch", "—", "—"]
     assert table.rows[0]["why"].startswith("the GPU is idle 52 % of the time: 15 kernels")
@@ -190,5 +172,3 @@ def test_every_cell_has_a_bottleneck_or_a_reason_why_it_is_unknown():
     data = json.loads(table.render("json"))
     assert (data[0]["gpu_busy_ms"], data[0]["kernels"], data[0]["bound"]) == (0.068, 15, "launch")
     assert data[1]["status"] == "error"
-    lines = list(csv.DictReader(io.StringIO(table.render("csv"))))
-    assert [line["mode"] for line in lines] == ["eager", "default", "cuda-graph"]

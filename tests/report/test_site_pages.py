@@ -19,7 +19,6 @@ from effbench.report.site.build import write_site
 from effbench.report.site.pages import environments, failures, index
 from effbench.report.site.pages.history import lines_of
 from effbench.store import Store
-from effbench.table import exact
 
 
 @pytest.fixture
@@ -167,14 +166,10 @@ def test_changes_since_the_sweep_before(made, monkeypatch):
     assert found["counts"] == {str(verdict): count for verdict, count in compared.counts.items()}
     sure = [one for one in compared.changes if one.verdict not in (Verdict.SAME, Verdict.AMBIGUOUS)]
     rows = [texts(row) for row in found["rows"].rows]
-    assert [row["metric"] for row in rows] == ["latency", "period"] and len(sure) == 2
+    assert [row["metric"] for row in rows] == ["latency_ms", "period_ms"] and len(sure) == 2
     assert rows[0]["ratio"].startswith("1.100 (")
     assert found["command"] == f"effbench compare {before} {after} --on 'NVIDIA H200' --db {path}"
-    modes = {exact(row["mode"]): row for row in found["modes"].rows}
-    assert list(modes) == ["eager", "default", "cuda-graph"]
-    for line in compared.modes:
-        shown = modes[line.mode][line.metric]
-        assert shown.line == comparison.mean_text(line.ratio, line.low, line.high)
+    assert found["lines"] == comparison.summary_lines(compared)
     monkeypatch.setattr(summary, "MOST_CHANGES", 1)
     assert (len(changed(path, after)["rows"].rows), changed(path, after)["more"]) == (1, 1)
     monkeypatch.setattr(data, "MOST_CELLS", 5)

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from effbench.metrics import METRICS
-from effbench.report import summary
+from effbench.report import comparison, summary
 from effbench.report.data import Changes, DeviceSweep
-from effbench.report.mode_scores import UNCLEAR
+from effbench.report.mode_scores import by_mode
 from effbench.report.site.page import Page, PageFolder
 from effbench.report.site.pages.cell import address
+from effbench.report.tables import Row, speedup_table
 from effbench.stats.intervals import CLEAR
 
 #: Rows of the table of the fastest modes that a reader takes in; the rest is on the speedups page.
@@ -20,29 +21,28 @@ MOST_FAILURES = 8
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
     answers = [answer(device_sweep) for device_sweep in folder.report.device_sweeps]
-    return {"answers": answers, "most_cases": MOST_CASES, "clear": CLEAR, "unclear": UNCLEAR}
+    return {"answers": answers, "most_cases": MOST_CASES, "clear": CLEAR}
 
 
 def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
-    """What the overview shows of one device sweep."""
+    """Return what the overview shows of one device sweep."""
     rows = device_sweep.labelled
-    best = summary.fastest(rows, device_sweep.baseline_mode)
-    modes = summary.by_mode(rows)
-    lead = summary.lead(best, modes)
-    means = {mode.series: mode.speedup_text for mode in modes if mode.score.averaged and not mode.phase}
+    table = speedup_table(rows, "speedup", device_sweep.baseline_mode)
+    modes = by_mode(rows)
+    fastest: dict[str, dict[int, Row]] = {}
+    for row in table.rows:
+        fastest.setdefault(row.case, {})[row.labels["bs"]] = row
     failures = summary.worst_first(rows)
     return {
         "device_sweep": device_sweep,
         "counts": summary.count_statuses(rows),
         "results": len(rows),
-        "fastest": dict(list(best.items())[:MOST_CASES]),
-        "cases": len(best),
-        "sizes": sorted({bs for row in best.values() for bs in row}),
-        "lead": lead,
-        "mean": means.get(lead.series) if lead else None,
-        "waiting": len(device_sweep.unmeasured),
-        "series": modes[0].series if modes else "",
+        "headline": summary.headline(table, modes),
         "modes": summary.modes_table(modes),
+        "fastest": dict(list(fastest.items())[:MOST_CASES]),
+        "cases": len(fastest),
+        "sizes": sorted({row.labels["bs"] for row in table.rows}),
+        "waiting": len(device_sweep.unmeasured),
         "failures": [(row, address(device_sweep, row.source)) for row in failures[:MOST_FAILURES]],
         "more_failures": len(failures) - MOST_FAILURES,
         "environment": summary.environment_line(device_sweep),
@@ -51,10 +51,7 @@ def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
 
 
 def changed(changes: Changes, cell_page: str) -> dict[str, Any]:
-    """Values of templates/changed.html.j2: what changed since the sweep before.
-
-    `quiet`: nothing surely changed; `judged`: whether the trials could show a verdict on a time at all.
-    """
+    """Return the values of templates/changed.html.j2: what changed since the sweep before."""
     found: dict[str, Any] = {"previous": changes.previous, "why": changes.why, "command": changes.command}
     compared = changes.compared
     if compared is None:
@@ -62,12 +59,10 @@ def changed(changes: Changes, cell_page: str) -> dict[str, Any]:
     sure = summary.sure_changes(changes)
     return found | {
         "counts": {str(verdict): number for verdict, number in compared.counts.items()},
-        "rows": summary.changes_table(sure[: summary.MOST_CHANGES], cell_page) if sure else None,
+        "rows": comparison.table_of(sure[: summary.MOST_CHANGES], cell_page) if sure else None,
         "more": len(sure) - summary.MOST_CHANGES,
-        "modes": summary.changed_modes(compared.modes) if compared.modes else None,
+        "lines": comparison.summary_lines(compared),
         "differences": list(compared.differences),
-        "judged": any(change.smallest_slowdown is not None for change in compared.changes),
-        "quiet": not sure,
         "only": [METRICS[name].title for name in changes.only],
     }
 
