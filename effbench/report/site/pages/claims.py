@@ -98,4 +98,4 @@ def experiment_cell(entry: Entry, pages: Mapping[str, DeviceSweep]) -> Shown:
     )
 
 
-PAGE = Page("claims", "Claims", 70, context, of_device_sweep=False, scripts=(*GRIDS, "linked.js"))
+PAGE = Page("claims", "Claims", 70, context, of_device_sweep=False, scripts=GRIDS)

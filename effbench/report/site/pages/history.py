@@ -354,5 +354,5 @@ def baselines_table(past: HistoryData) -> Table:
 
 PAGE = Page(
     "history", "History", 60, context, of_device_sweep=False,
-    scripts=(*GRIDS, "linked.js", *CHARTS, "history.js"),
+    scripts=(*GRIDS, *CHARTS, "history.js"),
 )  # fmt: skip
