@@ -113,7 +113,7 @@ class Visit:
         until(
             self.page,
             "[...document.querySelectorAll('.grid-place[data-src], #grid')]"
-            ".every((place) => place.closest('details:not([open])') || place.childElementCount)",
+            ".every((place) => place.closest('details:not([open]), [hidden]') || place.childElementCount)",
         )
 
     def __enter__(self) -> Visit:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.io.json import to_json_plotly
 
 from effbench.metrics import INTERVALS
 from effbench.printable import one_line
@@ -82,20 +81,19 @@ class Drawing:
         """Add a trace for rows of one mode, in its look, with a hover text for each point."""
         series = rows[0].series
         style = style_of(series)
-        trace = {"type": "scatter", "mode": "markers", "marker": {"symbol": style.symbol, "size": 9}} | settings
+        trace = {"type": "scatter", "marker": {"symbol": style.symbol, "size": 9}} | settings
         trace["marker"] = {"color": style.color} | trace["marker"]
+        if trace["type"] == "scatter":
+            trace.setdefault("mode", "markers")
         trace |= {"hoverinfo": "text", "hovertext": [hover(row) for row in rows], "meta": {"mode": series}}
         self.data.append({"x": x, "y": y, "name": safe(series), **trace})
 
     def annotate(self, text: str, **settings: Any) -> None:
         self.layout.setdefault("annotations", []).append({"text": text, "showarrow": False, **settings})
 
-    def to_json(self) -> str:
-        return to_json_plotly({"data": self.data, "layout": self.layout}, engine="json")
-
     def validated(self) -> go.Figure:
         """Return the same as Plotly's own class. Raises ValueError for what Plotly does not know."""
-        return go.Figure({"data": self.data, "layout": self.layout})
+        return go.Figure(vars(self))
 
 
 def by_series(table: pd.DataFrame) -> list[tuple[str, list[Any]]]:

@@ -40,7 +40,7 @@ def draw(table: pd.DataFrame) -> Drawing:
         for heights, marker in ((reserved, {"color": color}), (pools, {"color": color, "pattern": hatch})):
             if any(heights):
                 x = [str(row.bs) for row in rows]
-                figure.add_mode(rows, x, heights, type="bar", mode=None, marker=marker, **group)
+                figure.add_mode(rows, x, heights, type="bar", marker=marker, **group)
     return figure
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from effbench.cell import Status
+from effbench.config import DEFAULT_DB
 from effbench.labels import LabelledRow, label_rows
 from effbench.report.colors import glyph_of
 from effbench.report.data import DeviceSweep
@@ -13,6 +15,7 @@ from effbench.report.site.page import Page, PageFolder, Section
 from effbench.report.site.pages.cell import address
 from effbench.report.summary import count_statuses, severity, worst_first
 from effbench.report.tables import NO_REASON
+from effbench.store.secrets import masked_url
 from effbench.table import Column, Shown, Table
 
 #: Columns of counts that are no failure but worth a look -> what to call them.
@@ -63,8 +66,8 @@ def named(own: DeviceSweep) -> tuple[list[LabelledRow], list[LabelledRow]]:
 
 
 def waiting_section(folder: PageFolder, rows: Sequence[LabelledRow]) -> Section:
-    sweep = folder.device_sweep.sweep
-    command = resume_command(sweep, folder.report.db_override)
+    sweep, database = folder.device_sweep.sweep, folder.report.database
+    command = resume_command(sweep, "" if database == DEFAULT_DB else f" {shlex.quote(f'db={masked_url(database)}')}")
     caption = f"The sweep is {'still running' if sweep['state'] == 'running' else sweep['state']}."
     if command:
         caption += f" To run these cells: {command}"
