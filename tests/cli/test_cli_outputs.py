@@ -218,23 +218,3 @@ def test_a_folder_of_others_is_not_written(two, effbench, monkeypatch):
         refused(effbench("report", "--out", "site"), "cannot write the site to site: No space left")
     assert not list(Path("site").rglob(".*"))
     assert effbench("report", "--out", "site").code == 0, "it goes on after a failure"
-
-
-def test_a_process_that_is_stopped_removes_its_file(tmp_path):
-    from effbench.outputs import replacing
-    from effbench.report.site.parallel import started
-
-    ready, writing = os.pipe()
-
-    def work(part):
-        with replacing(tmp_path / "x"):
-            os.write(writing, b"x")
-            threading.Event().wait(60)
-
-    with pytest.raises(KeyError), started(1, work):
-        os.read(ready, 1)
-        assert len(list(tmp_path.iterdir())) == 1
-        raise KeyError
-    assert list(tmp_path.iterdir()) == []
-    os.close(ready)
-    os.close(writing)

@@ -11,12 +11,15 @@ from typing import Any
 from urllib.parse import quote
 
 from effbench.comparison.sides import hardware_of
+from effbench.labels import LabelledRow
 from effbench.metrics import METRICS
 from effbench.report.colors import glyph_of
 from effbench.report.data import DeviceSweep
 from effbench.report.site import cell_data
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
 from effbench.table import Column, Shown, Table
+
+FIGURES = ("latency_ms", "speedup")
 
 
 def address(device_sweep: DeviceSweep, row: Mapping[str, Any]) -> str:
@@ -44,27 +47,38 @@ def environment_name(row: Mapping[str, Any]) -> str:
     return " · ".join(parts + [f"{name} {flags[name]}" for name in ("interpreter", "folder") if flags.get(name)])
 
 
+#: Columns that name a cell, in every table of cells.
+CELL = [Column("cell"), Column("model", filter=True), Column("bs", numeric=True, filter=True),
+        Column("mode", filter=True)]  # fmt: skip
+TRIALS = Column("trials", numeric=True)
+
+
+def link(own: DeviceSweep, row: LabelledRow) -> str:
+    return f"cell.html{address(own, row.source)}"
+
+
+def cell_of(row: LabelledRow, own: DeviceSweep | None = None) -> dict[str, Any]:
+    """Return values of CELL and TRIALS; the name is a link if the cell has a result (`own`: in which device sweep)."""
+    return {
+        "cell": Shown(row.name, row.name, "name", link=link(own, row) if own else ""),
+        "model": row.case,
+        "bs": row.labels["bs"],
+        "mode": Shown(row.mode, row.mode, glyph=glyph_of(row.base_mode)),
+        "trials": row.source.get("trials"),
+    }
+
+
 def list_of(own: DeviceSweep) -> Table:
-    """Every cell with a link to it."""
-    names = [name for name in own.labelled[0].labels if name != "bs"] if own.labelled else ["model"]
-    columns = [
-        *(Column(name, filter=True) for name in names), Column("bs", numeric=True, filter=True),
-        Column("the mode", "mode", filter=True), Column("the status", "status", filter=True),
-        *(Column(f"the {name}", name, numeric=True) for name in ("latency", "speedup", "trials")),
-    ]  # fmt: skip
+    """Return every cell with a link to it; failed ones without figures."""
+    columns = [*CELL, Column("status", filter=True)]
+    columns += [Column(name, METRICS[name].title, numeric=True) for name in FIGURES]
     rows = []
     for row in own.labelled:
-        source = row.source
-        ok = source["status"] == "ok"
-        figures = {name: source[name] if ok else None for name in ("latency_ms", "speedup")}
-        rows.append([
-            *(str(row.labels[name]) for name in names), row.labels["bs"],
-            Shown(row.mode, row.mode, link=address(own, source), glyph=glyph_of(row.base_mode)),
-            "ok" if ok else Shown(None, str(source["status"]), "status"),
-            *(Shown(value, METRICS[name].format(value)) for name, value in figures.items()),
-            source["trials"],
-        ])  # fmt: skip
-    return Table.of(columns, rows, "Cells of this sweep")
+        status = str(row.source["status"])
+        figures = {name: row.source[name] if status == "ok" else None for name in FIGURES}
+        shown = {name: Shown(value, METRICS[name].format(value)) for name, value in figures.items()}
+        rows.append(cell_of(row, own) | shown | {"status": Shown(status, status, "" if status == "ok" else "status")})
+    return Table([*columns, TRIALS], rows, caption="Cells of this sweep")
 
 
 PAGE = Page("cell", "Cells", 50, context, scripts=(*GRIDS, *CHARTS, "cell_samples.js", "cell.js"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from effbench.comparison.sides import hardware_of
@@ -20,16 +19,6 @@ PARTS = ("environment", "flags", "details", "ceilings", "noise")
 FACTS_CAPTION = "A column for each environment, those used last first. Filter by differs to see what changed."
 
 
-@dataclass(frozen=True)
-class SeenEnvironment:
-    """`name` tells it from the others; `sweeps`: ids of those that ran in it, oldest first."""
-
-    name: str
-    row: Mapping[str, Any]
-    sweeps: Sequence[str]
-    calibration: Mapping[str, Any]
-
-
 def context(folder: PageFolder) -> Mapping[str, Any]:
     seen = seen_environments(folder.report)
     if not seen:
@@ -41,16 +30,18 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     return {"sections": sections}
 
 
-def seen_environments(report: ReportData) -> list[SeenEnvironment]:
-    """Return all environments, those used last first."""
+def seen_environments(report: ReportData) -> list[dict[str, Any]]:
+    """Return all environments, those used last first, each with its calibration, `title` (tells it from the others) and
+    `sweeps` (ids of those that ran in it, oldest first)."""
     used = report.history.sweeps_of_environment if report.history else {}
     names = titles(report.environments)
     seen = [
-        SeenEnvironment(names[row["id"]], row, used.get(row["id"], ()), report.calibrations.get(row["id"]) or {})
+        {**row, **(report.calibrations.get(row["id"]) or {})}
+        | {"title": names[row["id"]], "sweeps": used.get(row["id"], [])}
         for row in report.environments
     ]
     rank = {sweep["id"]: place for place, sweep in enumerate(report.sweeps)}  # newest first
-    return sorted(seen, key=lambda one: min((rank.get(sweep, len(rank)) for sweep in one.sweeps), default=len(rank)))
+    return sorted(seen, key=lambda one: min((rank.get(sweep, len(rank)) for sweep in one["sweeps"]), default=len(rank)))
 
 
 def titles(environments: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -60,7 +51,7 @@ def titles(environments: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {key: f"{name} · {key[:8]}" if names.count(name) > 1 else name for key, name in plain.items()}
 
 
-def all_table(seen: Sequence[SeenEnvironment], report: ReportData) -> Table:
+def all_table(seen: Sequence[Mapping[str, Any]], report: ReportData) -> Table:
     columns = [
         Column("hardware", filter=True),
         *(Column(name, title) for name, title in SOFTWARE.items()),
@@ -70,24 +61,23 @@ def all_table(seen: Sequence[SeenEnvironment], report: ReportData) -> Table:
     slugs = {one.sweep["id"]: one.slug for one in report.device_sweeps}
     rows = []
     for one in seen:
-        last = one.sweeps[-1] if one.sweeps else None
+        last = one["sweeps"][-1] if one["sweeps"] else None
         named = f"last: {sweeps.get(last, {}).get('name') or last}" if last else ""
         link = f"{slugs[last]}/speedups.html" if last in slugs else ""
-        hardware = hardware_of(one.row)
         rows.append([
-            Shown(hardware, hardware, sub=one.row["id"][:8]),
-            *(one.row[name] or ABSENT for name in SOFTWARE),
-            Shown(None, time_text(one.row.get("first_seen_at")), "nowrap"),
-            Shown(len(one.sweeps), str(len(one.sweeps)), "", named, link),
+            Shown(hardware_of(one), hardware_of(one), sub=one["id"][:8]),
+            *(one[name] or ABSENT for name in SOFTWARE),
+            Shown(None, time_text(one.get("first_seen_at")), "nowrap"),
+            Shown(len(one["sweeps"]), str(len(one["sweeps"])), "", named, link),
         ])  # fmt: skip
     return Table.of(columns, rows, "Machines and software seen")
 
 
-def facts_table(seen: Sequence[SeenEnvironment]) -> Table:
+def facts_table(seen: Sequence[Mapping[str, Any]]) -> Table:
     """Return every fact with a column for each environment."""
     known = [facts_of(one) for one in seen]
     columns = [Column("part", filter=True), Column("fact"), Column("differs", filter=True)]
-    columns += [Column(one.row["id"], one.name, wide=True) for one in seen]
+    columns += [Column(one["id"], one["title"], wide=True) for one in seen]
     rows = []
     for part, name in sorted(
         dict.fromkeys(key for facts in known for key in facts), key=lambda key: PARTS.index(key[0])
@@ -97,16 +87,15 @@ def facts_table(seen: Sequence[SeenEnvironment]) -> Table:
     return Table.of(columns, rows, "All that is known of each")
 
 
-def facts_of(one: SeenEnvironment) -> dict[tuple[str, str], Any]:
+def facts_of(one: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
     """Return (part, name) -> the shown value of everything that is stored about the machine and its software."""
     columns = {"gpu_name": "GPU", "gpu_memory_bytes": "GPU memory", **SOFTWARE}
-    found = {("environment", title): shown(name, one.row[name]) for name, title in columns.items()}
+    found = {("environment", title): shown(name, one[name]) for name, title in columns.items()}
     for part in PARTS[1:]:
-        values = one.row.get(part) or one.calibration.get(part)
-        facts = flatten(values) if isinstance(values, Mapping) else {}
+        facts = flatten(one[part]) if isinstance(one.get(part), Mapping) else {}
         found |= {(part, name): shown(name, value) for name, value in facts.items()}
-    if one.calibration:
-        found["ceilings", "measured at (UTC)"] = time_text(one.calibration.get("measured_at"))
+    if one.get("measured_at"):
+        found["ceilings", "measured at (UTC)"] = time_text(one["measured_at"])
     return found
 
 

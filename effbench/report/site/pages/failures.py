@@ -9,10 +9,9 @@ from typing import Any
 from effbench.cell import Status
 from effbench.config import DEFAULT_DB
 from effbench.labels import LabelledRow, label_rows
-from effbench.report.colors import glyph_of
 from effbench.report.data import DeviceSweep
 from effbench.report.site.page import Page, PageFolder, Section
-from effbench.report.site.pages.cell import address
+from effbench.report.site.pages.cell import CELL, TRIALS, cell_of, link
 from effbench.report.summary import count_statuses, severity, worst_first
 from effbench.report.tables import NO_REASON
 from effbench.store.secrets import masked_url
@@ -26,10 +25,6 @@ ODD = {
     "cudagraph_skips": "CUDA graph skips",
 }
 ODD_CAPTION = "Ok results with a warm-up that never got steady, or with a count of Dynamo or Inductor above zero."
-#: Columns that name a cell.
-CELL = [Column("cell"), Column("model", filter=True), Column("bs", numeric=True, filter=True),
-        Column("mode", filter=True)]  # fmt: skip
-TRIALS = Column("trials", numeric=True)
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
@@ -81,21 +76,6 @@ def resume_command(sweep: Mapping[str, Any], db_override: str) -> str | None:
     if sweep["state"] == "running" or sweep.get("imported_at"):
         return None
     return f"effbench -m resume={sweep['id']}{db_override}"
-
-
-def cell_of(row: LabelledRow, own: DeviceSweep | None = None) -> dict[str, Any]:
-    """Return values of CELL and trials; the name is a link if the cell has a result (`own`: in which device sweep)."""
-    return {
-        "cell": Shown(row.name, row.name, "name", link=link(own, row) if own else ""),
-        "model": row.case,
-        "bs": row.labels["bs"],
-        "mode": Shown(row.mode, row.mode, glyph=glyph_of(row.base_mode)),
-        "trials": row.source.get("trials"),
-    }
-
-
-def link(own: DeviceSweep, row: LabelledRow) -> str:
-    return f"cell.html{address(own, row.source)}"
 
 
 def outcome(row: LabelledRow) -> tuple[Shown, str]:
