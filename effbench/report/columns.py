@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from effbench.labels import ABSENT
@@ -14,6 +15,7 @@ UNITS = {"ms": "ms", "s": "s", "mhz": "MHz", "c": "°C", "w": "W", "mj": "mJ", "
 _TITLES = {"case": "model", "series": "mode", "bs": "batch size"}
 
 
+@cache
 def title_and_unit(name: str) -> tuple[str, str]:
     """Return the words for a column and its unit, which is empty for texts and counts."""
     if name in METRICS:

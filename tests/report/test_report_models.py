@@ -40,7 +40,7 @@ def test_some_models_at_a_time_or_one(visit):
         one.page.locator("#models").select_option(index=index)
         assert shown(one) == names and one.page.url.endswith(after or ".html#")
     one.draw()
-    assert one.page.locator("#latency figure:not([hidden]) .main-svg").count() == len(THIRD)
+    assert one.page.locator("#latency figure:not([hidden]) .chart[data-drawn]").count() == len(THIRD)
     one.page.locator("#latency summary").click()
     until(one.page, "document.querySelector('#latency details tbody')")
     assert set(one.texts("#latency details tbody td:first-child")) == set(THIRD), "the numbers of what is shown"

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from plotly.io.json import to_json_plotly
+from plotly.utils import PlotlyJSONEncoder
 
 from effbench.outputs import replacing
 
@@ -62,7 +62,7 @@ class Writer:
 
 def as_json(value: Any) -> str:
     """Return compact JSON; what is not finite is null, numpy and pandas values and times are converted."""
-    return to_json_plotly(value, engine="json")
+    return json.dumps(value, cls=PlotlyJSONEncoder, ensure_ascii=False, separators=(",", ":"))
 
 
 def claim(out: Path) -> None:
