@@ -65,6 +65,10 @@ def record(path, cells_trials, *environments, **facts):
 def written(path, out):
     """Write the site of a database; returns key -> entries, and the index."""
     site(out, *report_of(path).device_sweeps)
+    return cells_in(out)
+
+
+def cells_in(out):
     (folder,) = [one for one in out.iterdir() if (one / "cell.html").is_file()]
     found, about = {}, content(folder / "data" / "cell-index.js")
     for first, source in about["chunks"]:
@@ -145,14 +149,6 @@ def test_failures_and_kernels(small):
     assert (kernels["passes"], kernels["calls"], kernels["in_graphs"]) == (4, 12, 3)
 
 
-def test_two_environments_of_a_cell_are_two_entries(tmp_path):
-    cell = a_cell()
-    record(tmp_path / "r.db", {cell: [trial(cell, 0, count=20), trial(cell, 1, count=20)]}, GPU, LATER)
-    found, about = written(tmp_path / "r.db", tmp_path / "site")
-    assert {entry["env"] for entry in found[cell.key]} == {GPU.id, LATER.id} == set(about["environments"])
-    assert all(len(entry["trials"]) == 2 for entry in found[cell.key])
-
-
 def test_a_sweep_that_goes_on_adds_nothing_to_what_was_read(tmp_path):
     eager, graph = a_cell(), a_cell("cuda-graph")
     sweep_id = record(tmp_path / "r.db", {eager: [trial(eager, count=20)], graph: []})
@@ -219,26 +215,23 @@ def test_several_processes_write_what_one_writes(tmp_path, monkeypatch):
             written(tmp_path / "r.db", tmp_path / "together")
 
 
-def test_each_gpu_is_there_once_with_its_newest_sweep(tmp_path):
-    """An older sweep ran on two GPUs, a newer one on the first of them alone."""
-    eager = a_cell()
-    older = record(tmp_path / "r.db", {eager: [trial(eager)]}, GPU, dataclasses.replace(GPU, gpu_name="NVIDIA A100"))
-    newer = record(tmp_path / "r.db", {eager: [trial(eager)]}, GPU)
-    found = [(one.hardware, one.sweep["id"]) for one in report_of(tmp_path / "r.db").device_sweeps]
-    assert sorted(found) == sorted([(GPU.gpu_name, newer), ("NVIDIA A100", older)])
-    assert len(report_of(tmp_path / "r.db", [older]).device_sweeps) == 2
-
-
-def test_links_to_failures_lead_to_the_environment_that_failed(tmp_path):
-    eager = a_cell()
-    sweep = record(tmp_path / "r.db", {eager: [trial(eager)]})
-    with Store.open(tmp_path / "r.db", mode="write") as store:
+def test_each_gpu_is_there_once_with_its_newest_sweep_and_links_name_the_environment(tmp_path):
+    """An older sweep ran on two GPUs, a newer one on the first of them alone, with two versions of torch."""
+    eager, path = a_cell(), tmp_path / "r.db"
+    older = record(path, {eager: [trial(eager)]}, GPU, dataclasses.replace(GPU, gpu_name="NVIDIA A100"))
+    newer = record(path, {eager: [trial(eager)]})
+    with Store.open(path, mode="write") as store:
         bad = store.add_environment(LATER, {})
-        store.record(sweep, bad, Trial(eager.key, 0, Status.CRASHED, "died"))
-    (own,) = report_of(tmp_path / "r.db").device_sweeps
+        store.record(newer, bad, Trial(eager.key, 0, Status.CRASHED, "died"))
+    own, other = sorted(report_of(path).device_sweeps, key=lambda one: one.hardware != GPU.gpu_name)
+    assert [(one.hardware, one.sweep["id"]) for one in (own, other)] == [(GPU.gpu_name, newer), ("NVIDIA A100", older)]
+    assert len(report_of(path, [older]).device_sweeps) == 2
     link = f"#cell={eager.key[:16]}&env={bad}"
-    hostile = {"cell_key": "../../x", "environment_id": "&"}
-    assert cell_page.address(own, hostile) == "#cell=..%2F..%2Fx&env=%26"
     bad_rows = failures.worst_first(failures.named(own)[0])
     assert failures.reasons_table(own, bad_rows).rows[0]["one of them"].link == f"cell.html{link}"
     assert index.answer(own)["failures"][0][1] == link
+    hostile = {"cell_key": "../../x", "environment_id": "&"}
+    assert cell_page.address(own, hostile) == "#cell=..%2F..%2Fx&env=%26"
+    site(tmp_path / "site", own)
+    found, about = cells_in(tmp_path / "site")
+    assert {entry["env"] for entry in found[eager.key]} == {GPU.id, LATER.id} == set(about["environments"])
