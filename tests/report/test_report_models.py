@@ -19,7 +19,7 @@ FIRST, SECOND, THIRD = NAMES[:MODELS_A_PAGE], NAMES[MODELS_A_PAGE : 2 * MODELS_A
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    one = device_sweep(make.rows(models=NAMES, sizes=(1, 8), modes=("eager", "default")))
+    one = device_sweep(make.rows(models=NAMES, sizes=(1, 8, 64), modes=("eager", "default")))
     return site(tmp_path_factory.mktemp("models"), one), one
 
 
@@ -55,6 +55,16 @@ def test_some_models_at_a_time_or_one(visit):
         until(one.page, "!document.querySelector('figure[data-at]').hidden")
         assert shown(one) == FIRST
     one.assert_quiet()
+
+
+def test_large_tables_have_pages_and_a_search(chromium, made):
+    with Visit(chromium, page_of(*made, "speedups")) as one:
+        assert len(one.texts("#grid tbody tr")) == 100
+        assert "1 to 100 of 150" in one.page.locator("#grid [role=status]").inner_text()
+        one.page.locator("#grid button[aria-label='page 2']").click()
+        assert len(one.texts("#grid tbody tr")) == 50
+        one.page.locator("#grid input[type=search]").fill("model-11 8")
+        assert one.texts("#grid tbody tr td:first-child") == ["model-11"]
 
 
 def test_no_page_loads_more_than_it_may(chromium, tmp_path):

@@ -1,4 +1,4 @@
-"""Environments: machines and software seen, and every fact of them side by side."""
+"""Environments: every fact of the machines and software seen, side by side."""
 
 from __future__ import annotations
 
@@ -15,19 +15,15 @@ from effbench.report.data import ReportData
 from effbench.report.site.page import Page, PageFolder
 from effbench.table import Column, Shown, Table
 
-PARTS = ("environment", "flags", "details", "ceilings", "noise")
-FACTS_CAPTION = "A column for each environment, those used last first. Filter by differs to see what changed."
+PARTS = ("environment", "flags", "details", "ceilings", "noise", "record")
+CAPTION = "A column for each environment, those used last first. Filter by differs to see what changed."
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
     seen = seen_environments(folder.report)
     if not seen:
         return {"lead": "No environment is recorded yet: nothing ran.", "sections": []}
-    sections = [
-        folder.table("all", all_table(seen, folder.report)),
-        folder.table("facts", facts_table(seen), FACTS_CAPTION, linked=True),
-    ]
-    return {"sections": sections}
+    return {"sections": [folder.table("facts", facts_table(seen, folder.report), CAPTION, linked=True)]}
 
 
 def seen_environments(report: ReportData) -> list[dict[str, Any]]:
@@ -51,31 +47,11 @@ def titles(environments: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {key: f"{name} · {key[:8]}" if names.count(name) > 1 else name for key, name in plain.items()}
 
 
-def all_table(seen: Sequence[Mapping[str, Any]], report: ReportData) -> Table:
-    columns = [
-        Column("hardware", filter=True),
-        *(Column(name, title) for name, title in SOFTWARE.items()),
-        Column("first seen (UTC)"), Column("sweeps", numeric=True, help="below it the last one"),
-    ]  # fmt: skip
-    sweeps = {sweep["id"]: sweep for sweep in report.sweeps}
-    slugs = {one.sweep["id"]: one.slug for one in report.device_sweeps}
-    rows = []
-    for one in seen:
-        last = one["sweeps"][-1] if one["sweeps"] else None
-        named = f"last: {sweeps.get(last, {}).get('name') or last}" if last else ""
-        link = f"{slugs[last]}/speedups.html" if last in slugs else ""
-        rows.append([
-            Shown(hardware_of(one), hardware_of(one), sub=one["id"][:8]),
-            *(one[name] or ABSENT for name in SOFTWARE),
-            Shown(None, time_text(one.get("first_seen_at")), "nowrap"),
-            Shown(len(one["sweeps"]), str(len(one["sweeps"])), "", named, link),
-        ])  # fmt: skip
-    return Table.of(columns, rows, "Machines and software seen")
-
-
-def facts_table(seen: Sequence[Mapping[str, Any]]) -> Table:
+def facts_table(seen: Sequence[Mapping[str, Any]], report: ReportData) -> Table:
     """Return every fact with a column for each environment."""
-    known = [facts_of(one) for one in seen]
+    names = {sweep["id"]: sweep.get("name") or sweep["id"] for sweep in report.sweeps}
+    slugs = {one.sweep["id"]: one.slug for one in report.device_sweeps}
+    known = [facts_of(one) | {("record", "last sweep"): last_sweep(one, names, slugs)} for one in seen]
     columns = [Column("part", filter=True), Column("fact"), Column("differs", filter=True)]
     columns += [Column(one["id"], one["title"], wide=True) for one in seen]
     rows = []
@@ -84,19 +60,28 @@ def facts_table(seen: Sequence[Mapping[str, Any]]) -> Table:
     ):
         values = [facts.get((part, name), ABSENT) for facts in known]
         rows.append([part, name, "yes" if len(set(values)) > 1 else "no", *values])
-    return Table.of(columns, rows, "All that is known of each")
+    return Table.of(columns, rows, "Machines and software seen")
+
+
+def last_sweep(one: Mapping[str, Any], names: Mapping[str, str], slugs: Mapping[str, str]) -> Any:
+    """Return the name of the last sweep that ran here, with a link if the site has pages about it."""
+    if not one["sweeps"]:
+        return ABSENT
+    last = one["sweeps"][-1]
+    name = names.get(last, last)
+    return Shown(last, name, link=f"{slugs[last]}/speedups.html" if last in slugs else "")
 
 
 def facts_of(one: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
     """Return (part, name) -> the shown value of everything that is stored about the machine and its software."""
     columns = {"gpu_name": "GPU", "gpu_memory_bytes": "GPU memory", **SOFTWARE}
     found = {("environment", title): shown(name, one[name]) for name, title in columns.items()}
-    for part in PARTS[1:]:
+    for part in ("flags", "details", "ceilings", "noise"):
         facts = flatten(one[part]) if isinstance(one.get(part), Mapping) else {}
         found |= {(part, name): shown(name, value) for name, value in facts.items()}
-    if one.get("measured_at"):
-        found["ceilings", "measured at (UTC)"] = time_text(one["measured_at"])
-    return found
+    times = {"first seen (UTC)": "first_seen_at", "calibrated (UTC)": "measured_at"}
+    found |= {("record", title): time_text(one.get(name)) for title, name in times.items()}
+    return found | {("record", "id"): one["id"], ("record", "sweeps"): len(one["sweeps"])}
 
 
 def time_text(value: Any) -> str:
