@@ -70,7 +70,7 @@ def test_everything_that_is_set_is_in_the_link(visit):
                                ("search", "float16"), ("sort", "desc:default"), ("status", "ok")]  # fmt: skip
     assert one.page.evaluate("history.length") == depth, "Back leaves the page, whatever was set"
     before = state(one)
-    assert len(before["rows"]) == 6 and not any("cuda-graph" in head for head in before["heads"])
+    assert len(before["rows"]) == 12 and not any("cuda-graph" in head for head in before["heads"])
     again = visit("many", "#" + one.page.url.partition("#")[2])
     assert state(again) == before
     # what is taken back leaves the URL

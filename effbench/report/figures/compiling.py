@@ -93,9 +93,9 @@ def _equal_lines(figure: Drawing, x_range: list[float], y_range: list[float]) ->
         xs = [10**low, 10**high]
         line = {"width": 1, "dash": "dot", "color": GRAY}
         figure.add(x=xs, y=[x * 10**shift for x in xs], mode="lines", hoverinfo="skip", line=line)
-        at_top = high < x_range[1]
-        place = {"xanchor": "left", "yanchor": "top"} if at_top else {"xanchor": "right", "yanchor": "bottom"}
-        figure.annotate(f"{10**power:,} calls", x=high, y=high + shift, font={"size": 10}, **place)
+        below = "top" if high < x_range[1] else "bottom"
+        place = {"x": high, "y": high + shift, "xanchor": "right", "yanchor": below}
+        figure.annotate(f"{10**power:,} calls", font={"size": 10}, **place)
 
 
 COMPILE = Figure(

@@ -39,7 +39,9 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
         ]
     if waiting:
         sections.append(waiting_section(folder, waiting))
-    sections.append(folder.table("odd", odd_table(own, measured), ODD_CAPTION))
+    odd = odd_table(own, measured)
+    if odd.rows:
+        sections.append(folder.table("odd", odd, ODD_CAPTION))
     return {"lead": lead(measured, bad), "sections": sections}
 
 

@@ -15,7 +15,7 @@ document.addEventListener("DOMContentLoaded", async () => {
   const digits = (value) => String(Number(value.toPrecision(4)));
   function bytes(value) {
     const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    const power = value > 0 ? Math.min(Math.floor(Math.log2(value) / 10), 4) : 0;
+    const power = value >= 1 ? Math.min(Math.floor(Math.log2(value) / 10), 4) : 0;
     return `${digits(value / 1024 ** power)} ${units[power]}`;
   }
 
