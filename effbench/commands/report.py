@@ -9,10 +9,8 @@ from pathlib import Path
 from effbench.commands import options
 from effbench.errors import StoreError, UsageError
 from effbench.outputs import require_folder
-from effbench.report.site.writer import is_site
 from effbench.store.store import Store
 
-IMAGES = ("png", "svg")
 HELP = "Write the site of a database: plain files that open from disk or from any web server."
 
 
@@ -26,28 +24,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=["html", "markdown"], default="html", help="(default: %(default)s)")
     parser.add_argument(
         "--static-images",
-        choices=IMAGES,
+        choices=["png", "svg"],
         help="also every figure as a file below DIR/images, which needs kaleido and a Chromium",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     began = time.perf_counter()
-    references = list(dict.fromkeys(args.sweep))
+    # pandas and plotly load slowly: `effbench --help` needs neither
+    from effbench.commands.claims import every_entry
+    from effbench.report import data, markdown
+    from effbench.report.figures.images import write_images
+    from effbench.report.site.build import write_site
+    from effbench.report.site.writer import is_site
+
     as_markdown = args.format == "markdown"
     if as_markdown and args.static_images:
         raise UsageError("--static-images belongs to the site: omit --format markdown")
     out = Path(args.out or "dashboards")
     if not as_markdown:
         require_folder(out, is_site, args.force)
-    # pandas and plotly load slowly: `effbench --help` needs neither
-    from effbench.commands.claims import every_entry
-    from effbench.report import data, markdown
-    from effbench.report.figures.images import write_images
-    from effbench.report.site.build import write_site
-
     with Store.open(args.db, mode="read") as store:
-        found = data.read(store, args.db, references, whole=not as_markdown)
+        found = data.read(store, args.db, args.sweep, whole=not as_markdown)
         if as_markdown:
             options.write(markdown.report(found.device_sweeps), args)
             return 0
@@ -57,11 +55,8 @@ def run(args: argparse.Namespace) -> int:
         written = write_site(found, out, images)
     except OSError as error:
         raise StoreError(f"cannot write the site to {out}: {error.strerror or error}") from error
-    size = written.size() / 2**20
-    print(
-        f"{out / 'index.html'} ({len(written.written)} files, {size:.1f} MiB, "
-        f"{time.perf_counter() - began:.1f} s): open it in a browser"
-    )
+    size, seconds = written.size() / 2**20, time.perf_counter() - began
+    print(f"{out / 'index.html'} ({len(written.written)} files, {size:.1f} MiB, {seconds:.1f} s): open it in a browser")
     if images:
         print(f"{len(images)} images below {out / 'images'}")
     return 0

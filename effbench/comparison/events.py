@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from effbench.cell import Status, digest
 from effbench.comparison.limits import ExceptionRule
-from effbench.environments import hardware_of
 from effbench.comparison.verdicts import STATUS
+from effbench.environments import hardware_of
 from effbench.labels import row_names
 from effbench.metrics import METRICS, Better
 from effbench.store.sides import Series

@@ -1,4 +1,4 @@
-"""How a mode looks, everywhere and always the same: a colour, a marker and a dash; and the colours of both themes.
+"""How a mode looks, everywhere and always the same: a colour, a marker and a dash.
 
 The seven fixed colours keep a CIELAB distance of at least 27 from each other in normal vision and under simulated
 protanopia, deuteranopia and tritanopia, and a contrast of about 3:1 or more with both page backgrounds, so one colour
@@ -35,43 +35,9 @@ STYLES: dict[str, ModeStyle] = {
 _SYMBOLS = (("star", "★"), ("pentagon", "⬟"), ("triangle-left", "◀"), ("triangle-right", "▶"))
 _DASHES = ("dashdot", "longdash", "longdashdot")
 
-#: CSS variables of the page and colours of the figures, by theme.
-THEMES: dict[str, dict[str, str]] = {
-    "light": {
-        "paper": "#ffffff",
-        "panel": "#f6f7f9",
-        "ink": "#1b2027",
-        "muted": "#59636e",
-        "line": "#d5dae1",
-        "accent": "#0b5cad",
-        "good": "#0b5cad",
-        "bad": "#a3330c",
-        "mark": "#e4effb",
-        "alert": "#fdf1e7",
-    },
-    "dark": {
-        "paper": "#0f1318",
-        "panel": "#171d24",
-        "ink": "#e6eaef",
-        "muted": "#9aa5b1",
-        "line": "#2d3640",
-        "accent": "#7cb8f5",
-        "good": "#7cb8f5",
-        "bad": "#f0a27a",
-        "mark": "#16304b",
-        "alert": "#33241a",
-    },
-}
-
-#: Slower (orange) – neutral – faster (blue), symmetrical; told apart in every common colour vision.
-DIVERGING: dict[str, list[tuple[float, str]]] = {
-    "light": [(0.0, "#b35806"), (0.25, "#f5b865"), (0.5, "#f2f3f5"), (0.75, "#8cc0e0"), (1.0, "#1c5f9c")],
-    "dark": [(0.0, "#c06a1c"), (0.25, "#7a4716"), (0.5, "#262d36"), (0.75, "#235584"), (1.0, "#2f7ec6")],
-}
-
 
 def style_of(mode: str) -> ModeStyle:
-    """The style of `mode`; one that is not among the fixed ones gets its own from a hash of its name."""
+    """Return the style of `mode`; one that is not among the fixed ones gets its own from a hash of its name."""
     if mode in STYLES:
         return STYLES[mode]
     seed = hashlib.sha256(mode.encode("utf-8", "replace")).digest()
@@ -82,6 +48,6 @@ def style_of(mode: str) -> ModeStyle:
 
 
 def glyph_of(mode: str) -> tuple[str, str]:
-    """The colour and the character of a mode."""
+    """Return the colour and the character of a mode."""
     style = style_of(mode)
     return style.color, style.glyph

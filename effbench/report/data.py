@@ -36,9 +36,8 @@ from effbench.store.sweeps import CONFIRMING, SweepInfo
 #: Of more cells the report compares these metrics alone with the sweep before: all metrics of 10,000 cells take 5.5 s.
 MOST_CELLS = 2000
 TIMES = ("latency_ms", "period_ms")
-NUMBERS = (*METRICS, *(bound for bounds in INTERVALS.values() for bound in bounds), "trials")
-TEXTS = ("model", "mode", "dtype", "phase", "device", "status", "reason", "environment_id", "cell_key")
-
+NUMBERS = [*METRICS, *(bound for bounds in INTERVALS.values() for bound in bounds), "trials"]
+TEXTS = ["model", "mode", "dtype", "phase", "device", "status", "reason", "environment_id", "cell_key"]
 
 #: A row of the table `trial`, and timer -> how many samples were taken, and the stored ones in order (float32 array).
 Trial = tuple[Mapping[str, Any], Mapping[str, tuple[int, Any]]]
@@ -129,8 +128,7 @@ class DeviceSweep:
 @dataclass
 class ReportData:
     """`device_sweeps`: the first is what a reader sees first; `sweeps`: all, newest first; `calibrations`: environment
-    id -> `ceilings`, `noise` and `measured_at`; `db_override`: what a sweep's command needs to find the database
-    (` db=…`, without its password)."""
+    id -> `ceilings`, `noise` and `measured_at`, None without."""
 
     database: str
     device_sweeps: Sequence[DeviceSweep]
@@ -138,8 +136,7 @@ class ReportData:
     environments: Sequence[Mapping[str, Any]] = ()
     claims: Sequence[Mapping[str, Any]] = ()
     history: History | None = None
-    calibrations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    db_override: str = ""
+    calibrations: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
 
 
 def frame_of(labelled: Sequence[LabelledRow], baseline_mode: str) -> pd.DataFrame:
@@ -155,14 +152,9 @@ def frame_of(labelled: Sequence[LabelledRow], baseline_mode: str) -> pd.DataFram
         | {"is_baseline": row.base_mode == baseline_mode}
         for row in labelled
     ]
-    columns = (*(labelled[0].source if labelled else ()), *TEXTS, "bs", *NUMBERS)
-    columns = list(dict.fromkeys([*columns, "case", "series", "series_rank", "is_baseline"]))
-    frame = pd.DataFrame.from_records(records, columns=columns)
-    for name in columns:
-        if name in NUMBERS:
-            frame[name] = pd.to_numeric(frame[name], errors="coerce").astype("float64")
-        elif isinstance(frame[name].dtype, pd.StringDtype):
-            frame[name] = frame[name].astype(object)  # hundreds of small figures take values out of it one by one
+    known = [*TEXTS, "bs", *NUMBERS, "case", "series", "series_rank", "is_baseline"]
+    frame = pd.DataFrame.from_records(records, columns=list(dict.fromkeys([*(records[0] if records else ()), *known])))
+    frame[NUMBERS] = frame[NUMBERS].apply(pd.to_numeric, errors="coerce").astype("float64")
     frame["case_rank"] = pd.factorize(frame["case"])[0]
     return frame.sort_values(["case_rank", "bs", "series_rank"], kind="stable", ignore_index=True)
 
@@ -182,9 +174,7 @@ def read(store: Store, database: str, references: Sequence[str] = (), *, whole: 
         found.history = read_history(store, everything=True, exceptions=read_limits().exceptions)
         found.sweeps = [dataclasses.asdict(info) for info in infos]
         found.environments = store.environments()
-        known = {row["id"]: store.calibration(row["id"]) for row in found.environments}
-        found.calibrations = {key: value for key, value in known.items() if value is not None}
-        found.db_override = "" if database == DEFAULT_DB else f" {shlex.quote(f'db={masked_url(database)}')}"
+        found.calibrations = {row["id"]: store.calibration(row["id"]) for row in found.environments}
     cells = cells_of_sweeps(found.history.whole if found.history else store.series(()))
     for device_sweep in found.device_sweeps:
         device_sweep.changes = read_changes(store, device_sweep, cells, infos)
@@ -218,7 +208,7 @@ def newest(store: Store, infos: Sequence[SweepInfo]) -> dict[str, set[str]]:
 
 
 def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[DeviceSweep]:
-    """One for each hardware of the sweep."""
+    """Return one for each hardware of the sweep."""
     rows = rows_of(store, info)
     environments = {one["id"]: one for one in store.environments(row["environment_id"] for row in rows)}
     by_hardware: dict[str, list[dict[str, Any]]] = {}
@@ -231,7 +221,7 @@ def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[Devic
             hardware=hardware,
             rows=own,
             environments=[environments[key] for key in dict.fromkeys(row["environment_id"] for row in own)],
-            unmeasured=unmeasured(store, info, own, environments),
+            unmeasured=unmeasured(store, info, own),
             database=database,
             overrides=overrides,
         )
@@ -239,23 +229,14 @@ def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[Devic
     ]
 
 
-def unmeasured(
-    store: Store, info: SweepInfo, rows: Sequence[Mapping[str, Any]], environments: Mapping[str, Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """The planned cells that have no result in an environment of these rows, as rows of the view."""
-    places = {
-        row["environment_id"]: {
-            **{name: environments[row["environment_id"]][name] for name in TELLING},
-            **{name: row[name] for name in COLUMNS if name in row},
-            "environment_id": row["environment_id"],
-        }
-        for row in rows
-    }
+def unmeasured(store: Store, info: SweepInfo, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the planned cells that have no result in an environment of these rows, as rows of the view."""
+    names = ("environment_id", *TELLING, *COLUMNS)
+    places = {row["environment_id"]: {name: row[name] for name in names if name in row} for row in rows}
     measured = {(row["cell_key"], row["environment_id"]) for row in rows}
-    cells = store.planned_cells(info.id)
     return [
         {**cell, **place, "cell_key": cell["key"]}
-        for cell in cells
+        for cell in store.planned_cells(info.id)
         for key, place in places.items()
         if (cell["key"], key) not in measured
     ]

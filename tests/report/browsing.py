@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import http.server
 import json
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -67,17 +64,6 @@ def page_of(folder: Path, one: DeviceSweep, name: str) -> Path:
     return folder / one.slug / f"{name}.html"
 
 
-@contextlib.contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """The folder from a web server of this machine; gives its address."""
-    quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
-    handler = functools.partial(quiet, directory=folder)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
 def until(page: Any, condition: str, seconds: float = 30) -> None:
     """Wait for a JavaScript condition; Playwright's own way needs eval, which the page's policy forbids."""
     deadline = time.monotonic() + seconds
@@ -89,17 +75,15 @@ def until(page: Any, condition: str, seconds: float = 30) -> None:
 class Visit:
     """A page opened in a browser, everything on it drawn."""
 
-    def __init__(
-        self, browser: Any, where: Path | str, width: int = 1200, theme: str = "light", after: str = ""
-    ) -> None:
+    def __init__(self, browser: Any, where: Path, width: int = 1200, theme: str = "light", after: str = "") -> None:
         self.requests, self.complaints, self.dialogs = [], [], []
         self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
-        self.page.goto((where if isinstance(where, str) else where.resolve().as_uri()) + after)
-        self.home = self.page.url.partition("#")[0].rpartition("/")[0].rpartition("/")[0]
+        self.page.goto(where.resolve().as_uri() + after)
+        self.home = next(parent for parent in where.resolve().parents if (parent / "site.json").exists()).as_uri()
         self.draw()
 
     def draw(self) -> None:
@@ -113,7 +97,7 @@ class Visit:
         until(
             self.page,
             "[...document.querySelectorAll('.grid-place[data-src], #grid')]"
-            ".every((place) => place.closest('details:not([open])') || place.childElementCount)",
+            ".every((place) => place.closest('details:not([open]), [hidden]') || place.childElementCount)",
         )
 
     def __enter__(self) -> Visit:
@@ -142,7 +126,7 @@ def visits(browser: Any, ready: str) -> Iterator[Callable[..., Visit]]:
     """Opens pages as `Visit` does, waits until each is ready (a JavaScript condition), and closes them in the end."""
     opened: list[Visit] = []
 
-    def open(where: Path | str, **more: Any) -> Visit:
+    def open(where: Path, **more: Any) -> Visit:
         opened.append(Visit(browser, where, **more))
         until(opened[-1].page, ready)
         return opened[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from effbench.labels import MODES
+from effbench.report.data import NUMBERS
 
 #: Speedup of a mode over eager at bs 1; it halves towards 1 with every eightfold batch size.
 GAIN = dict(zip(MODES, (1.0, 1.3, 2.4, 1.35, 1.6, 2.5, 2.8), strict=True))
@@ -20,20 +21,12 @@ def row(model: str = "mlp", bs: int = 1, mode: str = "eager", **more: Any) -> di
     reserved = (40 if model == "mlp" else 420) * 2**20 * (1 + bs / 16)
     compiled = COMPILE_S.get(mode, 5.0)
     dtype = more.get("dtype", "bfloat16")
+    module = {"_target_": f"nets.{model}", "width": 512}
     params = {
-        "model": {
-            "name": model,
-            "module": {"_target_": f"nets.{model}", "width": 512},
-            "inputs": {"x": {"shape": [64]}},
-        },
-        "mode": {"name": mode, "_target_": "modes.Any"},
-        "bs": bs,
-        "dtype": dtype,
-        "phase": "inference",
-        "device": "cuda",
-        "numerics": {"tf32": True},
-        "env": {},
-    }
+        "model": {"name": model, "module": module, "inputs": {"x": {"shape": [64]}}},
+        "mode": {"name": mode, "_target_": "modes.Any"}, "bs": bs, "dtype": dtype, "phase": "inference",
+        "device": "cuda", "numerics": {"tf32": True}, "env": {},
+    }  # fmt: skip
     values = {
         "sweep_id": 1, "sweep_name": "h200 standard", "label": "4f2c9d1", "started_at": "2026-03-01T09:30:00+00:00",
         "model": model, "bs": bs, "mode": mode, "dtype": dtype, "phase": "inference", "device": "cuda",
@@ -63,10 +56,8 @@ def row(model: str = "mlp", bs: int = 1, mode: str = "eager", **more: Any) -> di
 
 def failed(model: str, bs: int, mode: str, status: str, reason: str, **more: Any) -> dict[str, Any]:
     """A row without figures."""
-    known = {"model", "bs", "mode", "status", "reason", "trials", "dtype", "phase", "device", "gpu_name", "params"}
-    known |= {"sweep_id", "sweep_name", "label", "started_at", "torch_version", "python", "environment_id", "cell_key"}
-    values = row(model, bs, mode, status=status, reason=reason, **more)
-    return {name: value if name in known | more.keys() else None for name, value in values.items()}
+    measured = row(model, bs, mode, status=status, reason=reason, **more)
+    return measured | dict.fromkeys(NUMBERS) | {"trials": 5} | more
 
 
 def rows(models=("mlp", "resnet50", "transformer"), sizes=(1, 8, 64), modes=MODES) -> list[dict[str, Any]]:
@@ -99,35 +90,17 @@ def sample(**more: Any) -> list[dict[str, Any]]:
 
 def cpu_quick() -> list[dict[str, Any]]:
     """One trial each on a CPU: no interval, no period, no device memory."""
-    absent = {
-        "latency_ci_low_ms", "latency_ci_high_ms", "speedup_ci_low", "speedup_ci_high", "period_ms", "gpu_busy_ms",
-        "period_ci_low_ms", "period_ci_high_ms",
-        "kernels", "gpu_idle_fraction", "peak_allocated_bytes", "peak_reserved_bytes", "graph_pool_bytes",
-        "process_gpu_bytes", "memory_ratio", "energy_mj", "gpu_name",
-    }  # fmt: skip
+    kept = {"latency_ms", "speedup", "throughput_per_s", "compile_cold_s", "compile_warm_s", "trials", "rel_error"}
     out = [row("mlp", 1, mode, device="cpu", dtype="float32", trials=1) for mode in ("eager", "default")]
-    out += [failed("mlp", 1, "cuda-graph", "unsupported", "needs CUDA", device="cpu", dtype="float32", gpu_name=None)]
-    return [item | dict.fromkeys(absent) for item in out]
+    out += [failed("mlp", 1, "cuda-graph", "unsupported", "needs CUDA", device="cpu", dtype="float32")]
+    return [item | dict.fromkeys([*set(NUMBERS) - kept, "gpu_name"]) for item in out]
 
 
 SWEEP: dict[str, Any] = {
-    "id": 1,
-    "name": "h200 standard",
-    "label": "4f2c9d1",
-    "started_at": "2026-03-01T09:30:00+00:00",
-    "finished_at": "2026-03-01T11:02:00+00:00",
-    "state": "completed",
-    "command": [
-        "-m",
-        "model=mlp,resnet50,transformer",
-        "bs=1,8,64",
-        "mode=eager,default",
-        "sweep.name='h200 standard'",
-    ],
-    "protocol": {"name": "standard", "rounds": 5},
-    "git_revision": "4f2c9d1",
-    "baseline_mode": "eager",
-}
+    "id": 1, "name": "h200 standard", "label": "4f2c9d1", "started_at": "2026-03-01T09:30:00+00:00",
+    "finished_at": "2026-03-01T11:02:00+00:00", "state": "completed", "command": ["-m", "model=mlp,resnet50"],
+    "protocol": {"name": "standard", "rounds": 5}, "git_revision": "4f2c9d1", "baseline_mode": "eager",
+}  # fmt: skip
 ENVIRONMENT: dict[str, Any] = {
     "id": "0123456789abcdef", "gpu_name": "NVIDIA H200", "gpu_memory_bytes": 150_000_000_000, "driver_version": "570.1",
     "cuda_version": "12.8", "torch_version": "2.13.0", "triton_version": "3.5", "python": "3.12.4",

@@ -17,7 +17,6 @@ def opened(chromium, claims_site, page, **more):
     _, _, report, folder = claims_site
     of_sweep = folder / report.device_sweeps[0].slug
     one = Visit(chromium, (of_sweep if page.of_device_sweep else folder) / f"{page.name}.html", width=390, **more)
-    one.home = folder.resolve().as_uri()
     until(one.page, READY.get(page.name, "true"))
     return one
 

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import re
+from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import pytest
@@ -15,11 +16,10 @@ from made_sweeps import a_cell
 
 from effbench.cell import Environment, Status, Trial
 from effbench.metrics import METRICS
-from effbench.report.site import cell_data
-from effbench.report.site.cell_data import BINS, FACTS, POINTS, evenly, packed
+from effbench.report.site import cell_data, cell_files
+from effbench.report.site.cell_data import FACTS, POINTS, evenly
 from effbench.report.site.pages import cell as cell_page
 from effbench.report.site.pages import failures, index
-from effbench.report.site.parallel import started
 from effbench.store import Store
 from effbench.store.values import SAMPLE_LIMIT
 
@@ -65,6 +65,10 @@ def record(path, cells_trials, *environments, **facts):
 def written(path, out):
     """Write the site of a database; returns key -> entries, and the index."""
     site(out, *report_of(path).device_sweeps)
+    return cells_in(out)
+
+
+def cells_in(out):
     (folder,) = [one for one in out.iterdir() if (one / "cell.html").is_file()]
     found, about = {}, content(folder / "data" / "cell-index.js")
     for first, source in about["chunks"]:
@@ -100,7 +104,7 @@ def test_results_are_those_of_the_view(small):
         known = {name: [row[name], METRICS[name].format(row[name])] for name in METRICS if row[name] is not None}
         assert {name: one[:2] for name, one in entry["results"].items()} == known
         assert (entry["status"], entry["reason"], entry["count"]) == (row["status"], row["reason"], row["trials"])
-        assert entry["params"] == row["params"]
+        assert entry["params"]["model.name"] == row["params"]["model"]["name"]
     low, high = (METRICS["latency_ms"].format(rows[eager.key][f"latency_ci_{end}_ms"]) for end in ("low", "high"))
     assert found[eager.key][0]["results"]["latency_ms"][2] == f"{low} to {high}"
 
@@ -109,31 +113,30 @@ def test_trials_are_those_of_the_table(small):
     eager, _, found, about, _, trials, _ = small
     (entry,) = found[eager.key]
     assert [(one[0], one[1]) for one in entry["trials"]] == [(0, 0), (1, 0), (1, 1), (2, 0)]
-    assert [fact[0] for fact in about["facts"]] == [title for _, title, *_ in FACTS]
+    assert dict(about["facts"])["peak reserved"] and not dict(about["facts"])["latency (ms)"]
     for row, values in zip(trials, entry["trials"], strict=True):
-        expected = row | {"started_at": f"{row['started_at']:%Y-%m-%d %H:%M:%S}"}
-        assert values == [expected[name] for name, *_ in FACTS]
-    assert entry["short"]["preempted"] == [0, 1, 1, 2] and entry["short"]["cache.hits"] == [1, 1, 1, 1]
+        expected = row | {"started_at": row["started_at"].isoformat()}
+        assert values == [expected[name] for name in FACTS]
+    assert entry["extra"]["preempted"] == [0, 1, 1, 2] and entry["extra"]["cache.hits"] == [1, 1, 1, 1]
+    assert "profile" not in entry["extra"]
 
 
 def test_samples_are_those_that_are_stored(small):
     eager, _, found, _, _, _, stored = small
     (entry,) = found[eager.key]
-    shown = entry["samples"]["latency_ms"]
-    assert shown["taken"] == [300, 300, SAMPLE_LIMIT + 700, 300]
-    assert shown["stored"] == [300, 300, SAMPLE_LIMIT, 300] and shown["shown"] == [POINTS] * 4
-    points = np.frombuffer(base64.b64decode(shown["points"]), "<f4").reshape(4, POINTS)
-    edges = np.linspace(shown["low"], shown["high"], BINS + 1)
-    for own, counts, array in zip(points, shown["counts"], stored, strict=True):
-        assert own.tolist() == array[evenly(len(array), POINTS)].tolist()
-        assert sum(counts) == len(array) and counts[-1] == int((array > shown["high"]).sum())
-        expected = np.histogram(array, edges)[0]
-        assert np.abs(np.cumsum(expected) - np.cumsum(counts[:-1])).max() <= 1  # one that lies on an edge
     assert set(entry["samples"]) == {"latency_ms", "period_ms", "warmup_ms"}
-    assert entry["samples"]["warmup_ms"]["shown"] == [12] * 4
+    shown = entry["samples"]["latency_ms"]
+    assert [one["taken"] for one in shown] == [300, 300, SAMPLE_LIMIT + 700, 300]
+    assert [one["stored"] for one in shown] == [300, 300, SAMPLE_LIMIT, 300]
+    for number, (one, array) in enumerate(zip(shown, stored, strict=True)):
+        points = np.frombuffer(base64.b64decode(one["points"]), "<f4")
+        assert one["trial"] == number and points.tolist() == array[evenly(len(array), POINTS)].tolist()
+    assert evenly(1000, 60)[[0, -1]].tolist() == [0, 999]
+    many = cell_data.samples([{"latency_ms": (1000, np.arange(1000, dtype="<f4"))}] * 100)["latency_ms"]
+    assert {len(base64.b64decode(one["points"])) for one in many} == {4 * 60}, "many trials share the points"
 
 
-def test_failures_kernels_and_neighbours(small):
+def test_failures_and_kernels(small):
     eager, graph, found, *_ = small
     (own,), (other,) = found[eager.key], found[graph.key]
     facts = {"status": "error", "reason": "in prepare: boom", "phase": "prepare", "traceback": "Trace\nboom"}
@@ -144,16 +147,6 @@ def test_failures_kernels_and_neighbours(small):
     assert kernels["rows"] == [["gemm<bf16>", 2.0, pytest.approx(0.3), pytest.approx(0.6), 4],
                                ["add", 1.0, pytest.approx(0.2), pytest.approx(0.4), 4]]  # fmt: skip
     assert (kernels["passes"], kernels["calls"], kernels["in_graphs"]) == (4, 12, 3)
-    assert [one[0] for one in own["modes"]] == ["cuda-graph"] and own["modes"][0][3] == graph.key[:16]
-    assert other["modes"][0][3:6] == [eager.key[:16], own["env"], "ok"]
-
-
-def test_two_environments_of_a_cell_are_two_entries(tmp_path):
-    cell = a_cell()
-    record(tmp_path / "r.db", {cell: [trial(cell, 0, count=20), trial(cell, 1, count=20)]}, GPU, LATER)
-    found, about = written(tmp_path / "r.db", tmp_path / "site")
-    assert {entry["env"] for entry in found[cell.key]} == {GPU.id, LATER.id} == set(about["environments"])
-    assert all(len(entry["trials"]) == 2 for entry in found[cell.key])
 
 
 def test_a_sweep_that_goes_on_adds_nothing_to_what_was_read(tmp_path):
@@ -190,77 +183,55 @@ def test_artifacts_come_with_the_site(tmp_path, monkeypatch):
     assert not [path for path in (tmp_path / "site").rglob("*") if path.suffix == ".html" and "page" in path.name]
 
 
-def test_samples_that_are_not_finite():
-    odd = np.array([1.0, np.nan, 2.0, np.inf], dtype="<f4")
-    shown = packed([odd, np.array([np.nan], dtype="<f4"), np.ones(3, dtype="<f4")])
-    assert [sum(row) for row in shown["counts"]] == [2, 0, 3] and json.dumps(shown, allow_nan=False)
-    assert packed([np.array([np.nan], dtype="<f4")])["low"] is None
-    same = packed([np.full(5, 0.25, dtype="<f4")])
-    assert same["low"] == 0.25 < same["high"] and sum(same["counts"][0][:-1]) == 5
-    assert packed([np.arange(1000, dtype="<f4")] * 100)["shown"] == [60] * 100, "many trials share the points"
-    assert evenly(1000, 60)[[0, -1]].tolist() == [0, 999]
-    assert cell_data.more([{"extra": {"a": None, "long": "x" * 99}}]) == ({}, {"long": "x" * 99})
-
-
 def test_files_stay_small_and_keys_in_order(tmp_path):
     class Writer:
         @staticmethod
-        def json(path, text):
+        def script(path, text):
             (tmp_path / path.rpartition("/")[2]).write_text(text)
 
-    many = [(f"{number:04}", [{"text": "x" * 90_000}]) for number in range(30)]
-    chunks = list(cell_page.write_chunks(Writer, "", iter(many)))
-    assert len(chunks) > 2 and [first for first, _ in chunks] == sorted(first for first, _ in chunks)
+    many = [(f"{number:04}", [{"text": "x" * 90_000, "value": float("nan")}]) for number in range(30)]
+    files = list(cell_files.write_cells(Writer, "", iter(many)))
+    assert len(files) > 2 and [first for first, _ in files] == sorted(first for first, _ in files)
     assert all(path.stat().st_size < 1_000_000 for path in tmp_path.iterdir())
-    assert sum(len(json.loads(path.read_text())) for path in tmp_path.iterdir()) == 30
+    found = [json.loads(path.read_text()) for path in tmp_path.iterdir()]
+    assert sum(map(len, found)) == 30 and next(iter(found[0].values()))[0]["value"] is None
     with pytest.raises(ValueError, match="order"):
-        list(cell_page.write_chunks(Writer, "", iter(reversed(many))))
-    assert cell_page.short_key("a" * 64) == "a" * 16
-    assert cell_page.short_key("../../x" + "0" * 57) == "../../x" + "0" * 57
+        list(cell_files.write_cells(Writer, "", iter(reversed(many))))
 
 
 def test_several_processes_write_what_one_writes(tmp_path, monkeypatch):
     made = {a_cell(bs=size): [trial(a_cell(bs=size), number, count=20) for number in range(3)] for size in range(1, 8)}
     record(tmp_path / "r.db", made)
     alone, _ = written(tmp_path / "r.db", tmp_path / "alone")
-    monkeypatch.setattr(cell_page, "MANY_TRIALS", 1)
-    monkeypatch.setattr(cell_page, "processes", lambda: 3)
+    monkeypatch.setattr(cell_files, "MANY_TRIALS", 1)
+    monkeypatch.setattr(cell_files, "processes", lambda: 3)
     together, about = written(tmp_path / "r.db", tmp_path / "together")
     assert together == alone and len(about["chunks"]) == 3
     listed = json.loads((tmp_path / "together" / "site.json").read_text())["files"]
     assert all(any(path.endswith(source) for path in listed) for _, source in about["chunks"])
+    for failing, error in ((lambda *_: 1 / 0, ZeroDivisionError), (lambda *_: os._exit(7), BrokenProcessPool)):
+        monkeypatch.setattr(cell_files, "write_part", failing)
+        with pytest.raises(error):
+            written(tmp_path / "r.db", tmp_path / "together")
 
 
-def test_what_fails_in_another_process_is_raised_here():
-    def work(part):
-        if part:
-            raise ValueError("part 1")
-        return part
-
-    with pytest.raises(ValueError, match="part 1"), started(2, work) as wait:
-        wait()
-    with pytest.raises(RuntimeError, match="ended with code 7"), started(1, lambda part: os._exit(7)) as wait:
-        wait()
-
-
-def test_each_gpu_is_there_once_with_its_newest_sweep(tmp_path):
-    """An older sweep ran on two GPUs, a newer one on the first of them alone."""
-    eager = a_cell()
-    older = record(tmp_path / "r.db", {eager: [trial(eager)]}, GPU, dataclasses.replace(GPU, gpu_name="NVIDIA A100"))
-    newer = record(tmp_path / "r.db", {eager: [trial(eager)]}, GPU)
-    found = [(one.hardware, one.sweep["id"]) for one in report_of(tmp_path / "r.db").device_sweeps]
-    assert sorted(found) == sorted([(GPU.gpu_name, newer), ("NVIDIA A100", older)])
-    assert len(report_of(tmp_path / "r.db", [older]).device_sweeps) == 2
-
-
-def test_links_to_failures_lead_to_the_environment_that_failed(tmp_path):
-    eager = a_cell()
-    sweep = record(tmp_path / "r.db", {eager: [trial(eager)]})
-    with Store.open(tmp_path / "r.db", mode="write") as store:
+def test_each_gpu_is_there_once_with_its_newest_sweep_and_links_name_the_environment(tmp_path):
+    """An older sweep ran on two GPUs, a newer one on the first of them alone, with two versions of torch."""
+    eager, path = a_cell(), tmp_path / "r.db"
+    older = record(path, {eager: [trial(eager)]}, GPU, dataclasses.replace(GPU, gpu_name="NVIDIA A100"))
+    newer = record(path, {eager: [trial(eager)]})
+    with Store.open(path, mode="write") as store:
         bad = store.add_environment(LATER, {})
-        store.record(sweep, bad, Trial(eager.key, 0, Status.CRASHED, "died"))
-    (own,) = report_of(tmp_path / "r.db").device_sweeps
+        store.record(newer, bad, Trial(eager.key, 0, Status.CRASHED, "died"))
+    own, other = sorted(report_of(path).device_sweeps, key=lambda one: one.hardware != GPU.gpu_name)
+    assert [(one.hardware, one.sweep["id"]) for one in (own, other)] == [(GPU.gpu_name, newer), ("NVIDIA A100", older)]
+    assert len(report_of(path, [older]).device_sweeps) == 2
     link = f"#cell={eager.key[:16]}&env={bad}"
     bad_rows = failures.worst_first(failures.named(own)[0])
-    assert failures.groups_of(own, bad_rows)[0].cells[0][0] == f"cell.html{link}"
+    assert failures.reasons_table(own, bad_rows).rows[0]["one of them"].link == f"cell.html{link}"
     assert index.answer(own)["failures"][0][1] == link
+    hostile = {"cell_key": "../../x", "environment_id": "&"}
+    assert cell_page.address(own, hostile) == "#cell=..%2F..%2Fx&env=%26"
+    site(tmp_path / "site", own)
+    found, about = cells_in(tmp_path / "site")
+    assert {entry["env"] for entry in found[eager.key]} == {GPU.id, LATER.id} == set(about["environments"])

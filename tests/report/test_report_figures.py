@@ -8,18 +8,12 @@ import synthetic as make
 
 from effbench.labels import MODES, label_rows
 from effbench.report import summary
-from effbench.report.colors import STYLES, THEMES, style_of
+from effbench.report.colors import STYLES, style_of
+from effbench.report.columns import heading, value_text
 from effbench.report.data import frame_of
-from effbench.report.figures import (
-    all_figures,
-    base,
-    compiling,
-    curves,
-    launch_bound,
-    memory,
-    speedup_heatmap,
-)
+from effbench.report.figures import all_figures, base, compiling, curves, launch_bound, memory, speedup_heatmap
 from effbench.report.mode_scores import by_mode
+from effbench.report.site.page import numbers
 from effbench.report.tables import speedup_table
 
 
@@ -52,48 +46,61 @@ def test_the_frame_is_in_reading_order_and_has_every_column():
 @pytest.mark.parametrize("figure", all_figures(), ids=lambda figure: figure.name)
 def test_every_figure_has_its_numbers_and_units(figure, sample):
     data = figure.data(sample)
-    assert {*base.KEY_HEADINGS, *figure.numbers} <= set(data.columns)
+    assert {"case", "bs", "series", "series_rank"} < set(data.columns)
     drawn = figure.draw(data[data["case"] == "mlp"]).validated()
     titles = [axis.title.text for axis in (drawn.layout.xaxis, drawn.layout.yaxis) if axis.title.text]
     assert len(drawn.data) > 0 and all("(" in title for title in titles)
-    assert base.safe("<b>&amp;\n%{x}") == "&lt;b&gt;&amp;amp; %{x}"
     assert figure.caption and figure.absent and figure.data(sample.iloc[:0]).empty
+    table = numbers(figure.title, data)
+    assert len(table.rows) == len(data) and len(table.columns) == len(data.columns) - 1
 
 
-def test_heatmap_has_a_logarithm_only_for_ok_results(sample):
+def test_names_are_text_and_every_value_is_in_the_hover_text(sample):
+    assert base.safe("<b>&amp;\n%{x}") == "&lt;b&gt;&amp;amp; %{x}"
+    data = curves.latency_data(sample)
+    graph = next(row for row in data.itertuples(index=False) if row.series == "compile+graph" and row.bs == 8)
+    assert base.hover(graph._replace(case="<i>")) == (
+        "<b>compile+graph</b> · &lt;i&gt; · bs 8<br>status: ok<br>latency: 0.0571 ms (95 %: 0.0549 ms to 0.0594 ms)"
+        "<br>period: 0.0457 ms<br>throughput: 175000 samples/s<br>trials: 5"
+    )
+
+
+def test_the_headings_and_texts_of_columns():
+    names = ("latency_ms", "baseline_enqueue_ms", "sm_clock_mhz", "peak_host_bytes", "speedup_ci_low", "case", "pid")
+    assert [heading(name) for name in names] == [
+        "latency (ms)", "baseline enqueue (ms)", "sm clock (MHz)", "peak host", "speedup 95 % low", "model", "pid",
+    ]  # fmt: skip
+    values = [("peak_host_bytes", 1536), ("power_w", 12.34567), ("steady", True), ("speedup", None), ("cudnn", 91900)]
+    assert [value_text(*one) for one in values] == ["1.50 KiB", "12.35 W", "yes", "—", "91900"]
+
+
+def test_heatmap_has_a_colour_only_for_ok_results(sample):
     table = speedup_heatmap.data(sample)
-    graph = table.query("case == 'mlp' and bs == 1 and series == 'cuda-graph'").iloc[0]
-    assert len(table) == 63 and graph["log2"] == pytest.approx(math.log2(2.5))
-    assert table.query("status != 'ok'")["log2"].isna().all()
     figure = speedup_heatmap.draw(table).validated()
-    assert figure.data[0].zmin == -figure.data[0].zmax
-    assert sorted(figure.data[2].text)[0] == "<b>degraded</b>" and len(figure.data[2].text) == 3 + 7
+    heat, _, statuses = figure.data
+    assert len(table) == 63 and heat.z[0][5] == pytest.approx(math.log2(2.5)), "mlp at bs 1 as a graph"
+    assert heat.zmin == -heat.zmax and sum(value is None for row in heat.z for value in row) == 3 + 7
+    assert sorted(statuses.text)[0] == "<b>degraded</b>" and len(statuses.text) == 3 + 7
     assert speedup_heatmap.data(frame([make.row(speedup=None)])).empty
 
 
 def test_latency_lines_break_at_results_that_are_not_ok(sample):
     table = curves.latency_data(sample)
     figure = curves.LATENCY.draw(table[table["case"] == "transformer"]).validated()
-    band, eager = (trace for trace in figure.data if trace.meta["mode"] == "eager")
+    (eager,) = (trace for trace in figure.data if trace.meta["mode"] == "eager")
     assert eager.x == (1, 8, 64) and eager.y[2] is None and eager.y[0] == pytest.approx(2.5)
-    assert band.x == (1, 8, 8, 1, 1) and band.y == pytest.approx((2.6, 3.328, 3.072, 2.4, 2.6))
-    # a point alone has a band as wide as a whisker
-    part = table[(table["case"] == "resnet50") & (table["series"] == "max-autotune-no-cudagraphs")]
-    first, last, line = curves.LATENCY.draw(part).validated().data
-    assert line.y[1] is None and first.x == pytest.approx((0.97, 1.03, 1.03, 0.97, 0.97))
-    assert last.x == pytest.approx((62.08, 65.92, 65.92, 62.08, 62.08))
+    assert eager.error_y.array == pytest.approx((0.1, 0.128, 0)) and eager.error_y.arrayminus[0] == pytest.approx(0.1)
+    alone = curves.LATENCY.draw(table[(table["case"] == "mlp") & (table["bs"] == 8)]).validated()
+    assert [trace.y for trace in alone.data] == [(rank,) for rank in range(7)] and alone.data[0].error_x.visible
 
 
 def test_throughput_has_the_bounds_of_the_period_or_of_the_latency(sample):
-    row = curves.throughput_data(sample).iloc[0]
-    assert (row["case"], row["bs"], row["series"]) == ("mlp", 1, "eager")
-    bounds = (row["throughput_per_s"] / 1.02, row["throughput_per_s"] / 0.98)
-    assert (row["throughput_low"], row["throughput_high"]) == pytest.approx(bounds)
     cpu = [one | {f"latency_ci_{end}_ms": factor * (one["latency_ms"] or math.nan)
                   for end, factor in (("low", 0.5), ("high", 2))} for one in make.cpu_quick()]  # fmt: skip
-    row = curves.throughput_data(frame(cpu)).iloc[0]
-    bounds = (row["throughput_per_s"] / 2, row["throughput_per_s"] * 2)
-    assert (row["throughput_low"], row["throughput_high"]) == pytest.approx(bounds)
+    for rows, low, high in ((sample, 1 / 1.02, 1 / 0.98), (frame(cpu), 1 / 2, 2)):
+        row = curves.throughput_data(rows).iloc[0]
+        bounds = (row["throughput_per_s"] * low, row["throughput_per_s"] * high)
+        assert (row["throughput_ci_low"], row["throughput_ci_high"]) == pytest.approx(bounds)
 
 
 def test_the_launch_ratio_is_the_baselines(sample):
@@ -114,31 +121,30 @@ def test_break_even(sample):
     assert sum(len(trace.x) for trace in marks) == int((table["saved_ms"] > 0).sum())
     lines = [trace for trace in drawn.data if trace.mode == "lines"]
     for line, note in zip(lines, drawn.layout.annotations, strict=True):
-        calls = float(note.text.replace(",", "").replace("10<sup>", "1e").split("<")[0].split()[0])
+        calls = float(note.text.replace(",", "").split()[0])
         assert 1e3 * line.x[0] / line.y[0] == pytest.approx(calls)
     slow = sample.assign(latency_ms=sample["latency_ms"].where(sample["is_baseline"], 100.0))
-    assert (
-        "none pays back"
-        in compiling.break_even_draw(compiling.break_even_data(slow)).validated().layout.annotations[0].text
-    )
+    nothing = compiling.break_even_draw(compiling.break_even_data(slow)).validated()
+    assert "none pays back" in nothing.layout.annotations[0].text
 
 
-def test_pareto_front():
-    for pairs, front in [
-        ([(1, 3), (2, 2), (3, 1)], [True, True, True]), ([(1, 1), (2, 2)], [True, False]),
-        ([(1, 1), (1, 1)], [True, True]), ([(1, 1), (1, 2)], [True, False]), ([], []),
+def test_pareto_front(sample):
+    for pairs, beaten in [
+        ([(1, 3), (2, 2), (3, 1)], [False, False, False]), ([(1, 1), (2, 2)], [False, True]),
+        ([(1, 1), (1, 1)], [False, False]), ([(1, 1), (1, 2)], [False, True]),
     ]:  # fmt: skip
-        assert memory.on_front(pairs) == front
+        assert [memory.is_beaten(pair, pairs) for pair in pairs] == beaten
+    table = memory.pareto_data(sample)
+    point = table[(table["case"] == "mlp") & (table["bs"] == 1)].set_index("series")["beaten"]
+    assert (point["compile+graph"], point["cuda-graph"], point["eager"]) == (False, True, True)
 
 
-def test_memory_in_binary_units_with_the_pool_inside(sample):
+def test_memory_in_mebibytes_with_the_pool_inside(sample):
     table = memory.data(sample)
     figure = memory.draw(table[table["case"] == "mlp"]).validated()
     bars = {(trace.meta["mode"], trace.marker.pattern.shape): trace.y for trace in figure.data}
     assert bars["eager", None][0] == pytest.approx(42.5) and bars["cuda-graph", None][0] == pytest.approx(51.0)
     assert bars["cuda-graph", "/"][0] == pytest.approx(42.5 * 0.3) and ("eager", "/") not in bars
-    assert figure.layout.yaxis.title.text == "device memory (MiB)"
-    assert memory.unit_of(3 * 2**30) == ("GiB", 2**30) and memory.unit_of(10) == ("B", 1)
     assert memory.data(frame(make.cpu_quick())).empty
 
 
@@ -187,8 +193,8 @@ def test_every_mode_has_its_own_look_with_contrast_in_both_themes():
     assert tuple(STYLES) == MODES
     for a, b in itertools.combinations(STYLES.values(), 2):
         assert a.color != b.color and a.symbol != b.symbol and a.glyph != b.glyph
-    for style, theme in itertools.product(STYLES.values(), THEMES.values()):
-        light, dark = sorted((luminance(style.color), luminance(theme["paper"])), reverse=True)
+    for style, paper in itertools.product(STYLES.values(), ("#ffffff", "#0f1318")):
+        light, dark = sorted((luminance(style.color), luminance(paper)), reverse=True)
         assert (light + 0.05) / (dark + 0.05) > 2.75
     assert style_of("torchscript") == style_of("torchscript") != style_of("onnx")
     assert style_of("torchscript").color not in {style.color for style in STYLES.values()}

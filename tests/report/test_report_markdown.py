@@ -45,7 +45,3 @@ def test_two_rounds_that_scatter_have_no_winner(made, effbench):
     text = effbench("report", "--format", "markdown").out
     assert "No significant winner in 3 of 3 points" in text and "fastest" not in text
     assert "| default | unclear (" in text
-    shown = effbench("show").out
-    assert "★ best" not in shown and "no significant winner in 3 of 3 rows" in shown and "unclear" in shown
-    advised = effbench("advise", "mode", "--bs", "8").out
-    assert "no significant winner" in advised and "run " not in advised

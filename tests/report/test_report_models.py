@@ -1,4 +1,4 @@
-"""Many models: their small figures a page at a time, in the address, and no page of more bytes than it may load."""
+"""Many models: their small figures some at a time, by the URL, and no page of more bytes than it may load."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from effbench.report.site.page import MODELS_A_PAGE
 
 SHARED = "plotly.min.js"
 MOST = 5 * 10**6
-NAMES = [f"model-{number}" for number in range(MODELS_A_PAGE * 2)] + [EVIL[0], "model=1&page=3"]
+NAMES = [f"model-{number}" for number in range(MODELS_A_PAGE * 2)] + [EVIL[0], "model=1&from=25"]
 FIRST, SECOND, THIRD = NAMES[:MODELS_A_PAGE], NAMES[MODELS_A_PAGE : 2 * MODELS_A_PAGE], NAMES[2 * MODELS_A_PAGE :]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    one = device_sweep(make.rows(models=NAMES, sizes=(1, 8), modes=("eager", "default")))
+    one = device_sweep(make.rows(models=NAMES, sizes=(1, 8, 64), modes=("eager", "default")))
     return site(tmp_path_factory.mktemp("models"), one), one
 
 
@@ -33,43 +33,38 @@ def shown(one, section="latency"):
     return one.texts(f"#{section} figure:not([hidden]) figcaption")
 
 
-def test_a_page_of_models_at_a_time(visit):
+def test_some_models_at_a_time_or_one(visit):
     one = visit()
     assert shown(one) == FIRST == shown(one, "throughput")
-    back, on = one.page.locator("button[data-step]").all()
-    assert back.is_disabled() and not on.is_disabled()
-    on.focus()
-    one.page.keyboard.press("Enter")
-    assert shown(one) == SECOND
-    one.page.keyboard.press("Enter")
-    assert shown(one) == THIRD and "page=3" in one.page.url
-    assert on.is_disabled() and one.page.evaluate("document.activeElement.dataset.step") == "-1"
+    for index, (names, after) in enumerate([(FIRST, ""), (SECOND, "from=25"), (THIRD, "from=49")]):
+        one.page.locator("#models").select_option(index=index)
+        assert shown(one) == names and one.page.url.endswith(after or ".html#")
     one.draw()
-    assert one.page.locator("#latency figure:not([hidden]) .main-svg").count() > 0
-    one.page.emulate_media(media="print")
-    assert one.page.locator("#models-page").is_visible(), "which models are printed"
-    one.page.locator("#models-page").select_option(index=0)
-    assert shown(one) == FIRST and "page" not in one.page.url
-    one.assert_quiet()
-
-
-def test_addresses(visit):
-    for name in ("model-30", EVIL[0], "model=1&page=3"):
-        one = visit(f"#model={quote(name, safe='')}")
-        assert shown(one) == [name] == shown(one, "throughput")
-        one.page.locator("#model").select_option("")
-        assert name in shown(one), "all: the page where it is"
-        one.assert_quiet()
-    one = visit("#page=99")
-    assert shown(one) == FIRST
-    for after in ("page=0", "page=-1", "page=1e0", "page=x", f"model={quote(EVIL[1])}"):
-        one.page.evaluate("location.hash = '#page=2'")
+    assert one.page.locator("#latency figure:not([hidden]) .chart[data-drawn]").count() == len(THIRD)
+    one.page.locator("#latency summary").click()
+    until(one.page, "document.querySelector('#latency details tbody')")
+    assert set(one.texts("#latency details tbody td:first-child")) == set(THIRD), "the numbers of what is shown"
+    for name in ("model-30", EVIL[0], "model=1&from=25"):
+        again = visit(f"#model={quote(name, safe='')}")
+        assert shown(again) == [name] == shown(again, "throughput")
+        again.assert_quiet()
+    for after in ("from=99", "from=x", f"model={quote(EVIL[1])}"):
+        one.page.evaluate("location.hash = '#from=25'")
         until(one.page, "document.querySelector('figure[data-at]').hidden")
-        assert shown(one) == SECOND
         one.page.evaluate("hash => { location.hash = hash }", after)
         until(one.page, "!document.querySelector('figure[data-at]').hidden")
         assert shown(one) == FIRST
     one.assert_quiet()
+
+
+def test_large_tables_have_pages_and_a_search(chromium, made):
+    with Visit(chromium, page_of(*made, "speedups")) as one:
+        assert len(one.texts("#grid tbody tr")) == 100
+        assert "1 to 100 of 150" in one.page.locator("#grid [role=status]").inner_text()
+        one.page.locator("#grid button[aria-label='page 2']").click()
+        assert len(one.texts("#grid tbody tr")) == 50
+        one.page.locator("#grid input[type=search]").fill("model-11 8")
+        assert one.texts("#grid tbody tr td:first-child") == ["model-11"]
 
 
 def test_no_page_loads_more_than_it_may(chromium, tmp_path):

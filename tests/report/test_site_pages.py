@@ -110,37 +110,39 @@ def test_claims_with_their_verdicts(made, report):
     assert row["why"] == EVIL[0] and row["machine"].text == "NVIDIA H200, torch 2.13.0"
 
 
-def test_failures_are_grouped_by_equal_reason_the_worst_first(made, report):
+def test_failures_the_worst_first_and_by_reason(made, report):
     own = report.device_sweeps[0]
     measured, waiting = failures.named(own)
     bad = failures.worst_first(measured)
     keys = [cell.key for cell in sweeps.cells()]
     links = [f"cell.html#cell={key[:16]}" for key in keys]
-    groups = failures.groups_of(own, bad)
-    assert [(group.status, group.reason) for group in groups] == [("error", sweeps.WHY), ("oom", EVIL[1])]
-    assert {link for link, _ in groups[0].cells} == {links[1], links[4]} and groups[1].cells[0][0] == links[5]
+    reasons = failures.reasons_table(own, bad).rows
+    assert [(row["status"].text, row["reason"], row["cells"]) for row in reasons] == [
+        ("error", sweeps.WHY, 2), ("oom", EVIL[1], 1),
+    ]  # fmt: skip
+    assert [row["one of them"].link for row in reasons] == [links[1], links[5]]
     rows = failures.bad_table(own, bad).rows
     assert [row["status"].text for row in rows] == ["error", "error", "oom"]
     assert rows[0]["cell"].link == links[1] and rows[0]["reason"] == sweeps.WHY
     assert [row.source["cell_key"] for row in waiting] == [keys[3]]
+    assert failures.lead(measured, bad) == "3 of 5 results are not ok: 2 error, 1 oom."
     first = report_of(made[0].path, [made[1][0]]).device_sweeps[0]
     measured, waiting = failures.named(first)
     assert not waiting and not failures.worst_first(measured)
-    odd = [(row.source["cell_key"], what, count) for row, what, count in failures.odd_rows(measured)]
-    assert odd == [(keys[3], "recompiles", 2)]
+    (odd,) = failures.odd_table(first, measured).rows
+    assert (odd["cell"].link, odd["what"], odd["count"]) == (links[3], "recompiles", 2)
 
 
 def test_environments_with_all_that_is_known(report):
     new, old = environments.seen_environments(report)
-    assert (new.row["torch_version"], old.row["torch_version"]) == ("2.13.0", "2.12.0")
-    assert (len(new.sweeps), len(old.sweeps)) == (sweeps.SWEEPS - sweeps.UPDATE, sweeps.UPDATE)
-    facts = {(part, name): getattr(value, "text", value) for part, name, value in environments.facts_of(new)}
-    assert facts["software", "torch"] == "2.13.0" and facts["machine", "GPU"] == "NVIDIA H200"
-    assert facts["ceilings", "copy_bytes_per_s"] == "4.20 TB/s" and facts["noise", "launch"] == "0.01"
-    assert facts["ceilings", "flops_per_s.bfloat16"] == "700.0 TFLOP/s"
-    assert ("flags", EVIL[1], EVIL[0]) in list(environments.facts_of(old))
-    rows = [list(texts(row).values())[-3:] for row in environments.all_table([new, old], report).rows]
-    assert rows == [["4.20 TB/s", "700 TFLOP/s", "measured"], ["—", "—", "—"]]
+    assert (new["torch_version"], old["torch_version"]) == ("2.13.0", "2.12.0")
+    assert (len(new["sweeps"]), len(old["sweeps"])) == (sweeps.SWEEPS - sweeps.UPDATE, sweeps.UPDATE)
+    rows = {row["fact"]: texts(row) for row in environments.facts_table([new, old], report).rows}
+    found = {name: (row["differs"], row[new["id"]], row[old["id"]]) for name, row in rows.items()}
+    assert found["torch"] == ("yes", "2.13.0", "2.12.0") and found["GPU"] == ("no", "NVIDIA H200", "NVIDIA H200")
+    assert found["copy_bytes_per_s"] == ("yes", "4.2 TB/s", "—") and found["launch"][1] == "0.01"
+    assert found["flops_per_s.bfloat16"][1] == "700 TFLOP/s" and found[EVIL[1]] == ("yes", "—", EVIL[0])
+    assert found["sweeps"] == ("yes", len(new["sweeps"]), len(old["sweeps"]))
     alike = [{"id": name * 8, "gpu_name": "G", "torch_version": "2.13"} for name in "ab"]
     assert len(set(environments.titles(alike).values())) == 2
 

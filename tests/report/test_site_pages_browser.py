@@ -10,17 +10,8 @@ from effbench.report.history_table import line_id
 from effbench.store import Store
 
 PLACE = "NVIDIA H200"
-#: The middle of the point of a sweep as it is on the screen now; the star of the baseline is on top of a point.
-POINT = """(number) => {
-    const points = [...document.querySelectorAll('#series .scatterlayer .points path.point')];
-    const boxes = points.map((point) => point.getBoundingClientRect());
-    const xs = [...new Set(boxes.map((box) => Math.round(box.x + box.width / 2)))].sort((a, b) => a - b);
-    const box = boxes.find((one) => Math.round(one.x + one.width / 2) === xs[number]);
-    return [box.x + box.width / 2, box.y + box.height / 2];
-}"""
 READY = """[...document.querySelectorAll('.linked-grid')].every((one) => one.dataset.ready)
 && (!document.querySelector('#series') || document.querySelector('#series').dataset.series)
-&& (!document.querySelector('#both') || document.querySelector('#both').dataset.shown)
 && [...document.querySelectorAll('#series .chart:not([hidden])')].every((one) => one.dataset.drawn)"""
 
 
@@ -36,15 +27,9 @@ def made(claims_site):
 def visit(chromium, made):
     """visit("history", after="#…") opens a page."""
     folder, report, *_ = made
+    slugs = {"failures": f"{report.device_sweeps[0].slug}/"}
     with visits(chromium, READY) as opened:
-
-        def open(name, **more):
-            where = folder / report.device_sweeps[0].slug if name == "failures" else folder
-            one = opened(where / f"{name}.html", **more)
-            one.home = folder.resolve().as_uri()
-            return one
-
-        yield open
+        yield lambda name, **more: opened(folder / f"{slugs.get(name, '')}{name}.html", **more)
 
 
 def rows(one, place, column=None):
@@ -58,19 +43,29 @@ def rows(one, place, column=None):
 
 def test_failures_are_filtered_and_linked(visit):
     one = visit("failures")
-    assert rows(one, "#table", "status") == ["error", "error", "oom"]
-    one.page.locator("#table select[data-column=status]").select_option("oom")
-    assert rows(one, "#table", "status") == ["oom"] and one.page.url.endswith("#status=oom")
-    one.page.locator("#table select[data-column=status]").select_option("")
-    button = one.page.locator("button[data-value=error]")
-    button.click()
-    assert button.get_attribute("aria-pressed") == "true"
-    assert rows(one, "#table", "status") == ["error", "error"]
-    assert len(rows(visit("failures", after="#status=error&mode=default&model=mlp"), "#table")) == 1
-    assert one.page.locator("#reasons pre").all_inner_texts()[0] == sweeps.WHY
-    keys = [link.get_attribute("href") for link in one.page.locator("#reasons article").first.locator("a").all()]
-    assert keys == [f"cell.html#cell={sweeps.cells()[number].key[:16]}" for number in (1, 4)]
+    assert rows(one, "#not-ok", "status") == ["error", "error", "oom"]
+    choice = one.page.locator("#not-ok select[data-column=status]")
+    choice.select_option("oom")
+    assert rows(one, "#not-ok", "status") == ["oom"] and one.page.url.endswith("#status=oom")
+    choice.select_option("")
+    assert len(rows(one, "#not-ok")) == 3 and "status" not in one.page.url
+    assert len(rows(visit("failures", after="#status=error&mode=default&model=mlp"), "#not-ok")) == 1
+    link = one.page.locator("#reasons tbody a").first.get_attribute("href")
+    assert link == f"cell.html#cell={sweeps.cells()[1].key[:16]}"
     assert len(rows(one, "#waiting")) == 1
+
+
+def test_claims_by_verdict_and_what_differs_between_environments(visit):
+    one = visit("claims")
+    button = one.page.locator("button[data-value=refuted]")
+    button.click()
+    assert button.get_attribute("aria-pressed") == "true" and one.page.url.endswith("#verdict=refuted")
+    assert len(rows(one, ".linked-grid")) == 1
+    button.click()
+    assert len(rows(one, ".linked-grid")) > 20
+    facts = {row[1]: row[2:] for row in rows(visit("environments", after="#differs=yes"), "#facts")}
+    assert facts["torch"] == ["yes", "2.13.0", "2.12.0"] and "CUDA" not in facts
+    assert facts[EVIL[1]] == ["yes", "—", EVIL[0]]
 
 
 def test_a_link_opens_its_series_and_its_numbers_are_those_of_the_database(visit, made):
@@ -129,7 +124,7 @@ def test_cells_that_broke_are_degraded_or_gone(chromium, visit, made):
         assert one.page.locator("#series .chart").is_hidden()
 
 
-def test_rows_and_points_lead_to_the_cells_that_are_here(visit, made):
+def test_rows_lead_to_the_cells_that_are_here(visit, made):
     _, report, _, ids = made
     own, cell = {one.sweep["id"]: one for one in report.device_sweeps}, sweeps.cells()[0]
     address = f"#series={line_id(cell.key, PLACE)}.latency_ms"
@@ -145,31 +140,3 @@ def test_rows_and_points_lead_to_the_cells_that_are_here(visit, made):
     one.page.locator("a", has_text="its history").click()
     one.page.wait_for_url("**/history.html*")
     until(one.page, f"document.querySelector('#series')?.dataset.series === '{address.partition('=')[2]}'")
-    one = visit("history", after=address)
-    one.page.locator("#series .chart").scroll_into_view_if_needed()
-    for number, wanted in ((1, "history.html"), (sweeps.SWEEPS - 1, f"{own[ids[-1]].slug}/cell.html")):
-        one.page.mouse.move(*one.page.evaluate(POINT, number))
-        one.page.wait_for_timeout(150)
-        one.page.mouse.click(*one.page.evaluate(POINT, number))
-        one.page.wait_for_timeout(500)
-        assert wanted in one.page.url
-    one.assert_quiet()
-
-
-def test_two_environments_side_by_side(visit, made):
-    new, old = [one["id"] for one in reversed(made[1].environments)]
-    one = visit("environments", after=f"#a={old}&b={new}")
-    assert one.page.locator("#both").get_attribute("data-shown") == f"{old} {new}"
-    facts = {row[2]: row[3:] for row in rows(one, "#both")}
-    assert facts["torch"] == ["2.12.0", "2.13.0"] and "CUDA" not in facts
-    assert facts[EVIL[1]] == [EVIL[0], "—"]
-    one.page.locator("#only").uncheck()
-    until(one.page, "document.querySelector('#both tbody').innerText.includes('CUDA')")
-    facts = {row[2]: row for row in rows(one, "#both")}
-    assert facts["CUDA"][0] == "=" and facts["torch"][0] == "≠"
-    one.page.locator("#second").select_option(index=1)
-    until(one.page, f"document.getElementById('both').dataset.shown === '{old} {old}'")
-    assert f"a={old}&b={old}&only=0" in one.page.url
-    assert one.page.locator("#differing").inner_text().startswith("0 of ")
-    again = visit("environments", after="#environment-1")
-    assert again.page.locator("#environment-1").get_attribute("open") is not None

@@ -1,80 +1,60 @@
-"""What a mode costs before its first useful call, compile seconds with a cold and with a warm cache; and when it pays
-that back, seconds of compiling against milliseconds saved a call."""
+"""What a mode costs before its first useful call, and when that pays back: compile seconds with a cold and with a warm
+cache, and compile seconds against milliseconds saved a call."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pandas as pd
 
-from effbench.metrics import METRICS
 from effbench.report.colors import style_of
 from effbench.report.figures.base import (
+    GRAY,
     KEYS,
     Drawing,
     Figure,
     by_series,
-    column,
-    hover,
     log_axis,
     mode_axis,
     of_baseline,
-    safe,
-    scatter_marks,
 )
-
-#: Column, name of the cache, suffix of the symbol, offset from the row.
-_CACHES = (("compile_cold_s", "cold cache", "", -0.14), ("compile_warm_s", "warm cache", "-open", 0.14))
 
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
-    """Columns: KEYS, status, compile_cold_s, compile_warm_s, first_call_s, break_even_calls.
-
-    Every result that compiled, degraded and failed ones too: their seconds were spent all the same.
-    """
+    """Return every result that compiled, degraded and failed ones too: their seconds were spent all the same."""
     columns = ["compile_cold_s", "compile_warm_s", "first_call_s", "break_even_calls"]
     table = frame[[*KEYS, "status", *columns]]
     return table.dropna(subset=["compile_cold_s", "compile_warm_s"], how="all").reset_index(drop=True)
 
 
 def draw(table: pd.DataFrame) -> Drawing:
-    """Draw one row a mode, one dot a batch size: filled with a cold cache, open with a warm one."""
+    """Draw one row a mode, one mark a batch size: filled with a cold cache, open with a warm one."""
     parts = by_series(table)
-    seconds = pd.concat([table["compile_cold_s"], table["compile_warm_s"]]).dropna()
-    figure = Drawing(90 + 30 * len(parts))
-    if not (seconds > 0).any():
-        return figure
-    figure.layout["xaxis"] = log_axis("compile time (s)", seconds)
+    figure = Drawing(
+        90 + 30 * len(parts),
+        xaxis=log_axis("compile time (s)", pd.concat([table["compile_cold_s"], table["compile_warm_s"]])),
+    )
     figure.layout["yaxis"] = mode_axis([name for name, _ in parts])
     for rank, (name, rows) in enumerate(parts):
-        style = style_of(name)
-        for shown, cache, suffix, offset in _CACHES:
-            part = [row for row in rows if getattr(row, shown) > 0]
-            if not part:
-                continue
-            texts = [
-                hover(row, METRICS[shown].format(getattr(row, shown)), cache,
-                      "" if row.status == "ok" else f"status {safe(row.status)}")
-                for row in part
-            ]  # fmt: skip
-            marker = {"symbol": f"{style.symbol}{suffix}", "line": {"width": 1.6, "color": style.color}}
-            figure.add_marks(name, column(part, shown), [rank + offset] * len(part), texts, marker=marker)
+        for column, suffix, offset in (("compile_cold_s", "", -0.14), ("compile_warm_s", "-open", 0.14)):
+            shown = [row for row in rows if getattr(row, column) > 0]
+            if shown:
+                seconds = [getattr(row, column) for row in shown]
+                marker = {"symbol": f"{style_of(name).symbol}{suffix}", "size": 9}
+                figure.add_mode(shown, seconds, [rank + offset] * len(shown), marker=marker)
     return figure
 
 
 def break_even_data(frame: pd.DataFrame) -> pd.DataFrame:
-    """Columns: KEYS, compile_cold_s, saved_ms, break_even_calls, latency_ms.
+    """Return each `ok` result that compiled and has a baseline, also if nothing is saved.
 
-    `saved_ms`: the baseline's latency - this one, a call. A row for each `ok` result that compiled and has a baseline,
-    also if nothing is saved.
+    `saved_ms`: the baseline's latency - this one, a call.
     """
     ok = frame[(frame["status"] == "ok") & (frame["latency_ms"] > 0)]
-    base = of_baseline(ok, ["latency_ms"]).rename(columns={"latency_ms": "baseline_ms"})
     columns = [*KEYS, "compile_cold_s", "break_even_calls", "latency_ms"]
     others = ok.loc[~ok["is_baseline"] & (ok["compile_cold_s"] > 0), columns]
-    table = others.merge(base, how="inner", left_on=["case", "bs"], right_index=True)
-    table["saved_ms"] = table["baseline_ms"] - table["latency_ms"]
+    table = others.merge(of_baseline(ok, ["latency_ms"]), how="inner", left_on=["case", "bs"], right_index=True)
+    table["saved_ms"] = table["baseline_latency_ms"] - table["latency_ms"]
     return table.reset_index(drop=True)
 
 
@@ -87,12 +67,20 @@ def break_even_draw(table: pd.DataFrame) -> Drawing:
         nothing = "no compiled result is faster than its baseline: none pays back"
         figure.annotate(nothing, xref="paper", yref="paper", x=0.5, y=0.5)
         return figure
-    x_axis = log_axis("compile time, cold cache (s)", saving["compile_cold_s"])
-    y_axis = log_axis("saved a call (ms)", saving["saved_ms"])
-    figure.layout |= {"xaxis": x_axis, "yaxis": y_axis}
-    _equal_lines(figure, x_axis["range"], y_axis["range"])
-    scatter_marks(figure, saving, "compile_cold_s", "saved_ms", break_even_text)
+    x_range, y_range = log_range(saving["compile_cold_s"]), log_range(saving["saved_ms"])
+    figure.layout["xaxis"] = log_axis("compile time, cold cache (s)", saving["compile_cold_s"], range=x_range)
+    figure.layout["yaxis"] = log_axis("saved a call (ms)", saving["saved_ms"], range=y_range)
+    _equal_lines(figure, x_range, y_range)
+    for _, rows in by_series(saving):
+        figure.add_mode(rows, [row.compile_cold_s for row in rows], [row.saved_ms for row in rows])
     return figure
+
+
+def log_range(values: pd.Series) -> list[float]:
+    """Return the decimal logarithms of the ends of an axis over positive values."""
+    low, high = math.log10(values.min()), math.log10(values.max())
+    pad = max(0.06 * (high - low), 0.08)
+    return [low - pad, high + pad]
 
 
 def _equal_lines(figure: Drawing, x_range: list[float], y_range: list[float]) -> None:
@@ -103,35 +91,25 @@ def _equal_lines(figure: Drawing, x_range: list[float], y_range: list[float]) ->
         if low >= high:
             continue
         xs = [10**low, 10**high]
-        line = {"width": 1, "dash": "dot", "color": "rgba(128,136,146,0.7)"}
+        line = {"width": 1, "dash": "dot", "color": GRAY}
         figure.add(x=xs, y=[x * 10**shift for x in xs], mode="lines", hoverinfo="skip", line=line)
-        calls = f"{10**power:,} calls" if power < 5 else f"10<sup>{power}</sup> calls"
-        at_top = high < x_range[1]
-        place = {"xanchor": "left", "yanchor": "top"} if at_top else {"xanchor": "right", "yanchor": "bottom"}
-        figure.annotate(calls, x=high, y=high + shift, font={"size": 10}, **place)
-
-
-def break_even_text(row: Any) -> str:
-    calls = METRICS["break_even_calls"].format(row.break_even_calls)
-    paid = "whether it pays back is not sure" if math.isnan(row.break_even_calls) else f"pays back after {calls}"
-    cost = f"compiles {METRICS['compile_cold_s'].format(row.compile_cold_s)}, saves {row.saved_ms:.3g} ms a call"
-    return hover(row, paid, cost)
+        below = "top" if high < x_range[1] else "bottom"
+        place = {"x": high, "y": high + shift, "xanchor": "right", "yanchor": below}
+        figure.annotate(f"{10**power:,} calls", font={"size": 10}, **place)
 
 
 COMPILE = Figure(
     name="compile",
     title="Compile time",
     order=50,
-    caption="Seconds from handing the module over to the last preparing call, imports excluded; a dot a batch size, "
+    page="cost",
+    caption="Seconds from handing the module over to the last preparing call, imports excluded; a mark a batch size, "
     "filled with an empty compile cache, open with the cell's own cache filled.",
     absent="Nothing in this sweep was compiled, or no compile time was recorded.",
     data=data,
     draw=draw,
-    page="cost",
-    numbers={"status": "status", "compile_cold_s": "cold (s)", "compile_warm_s": "warm (s)",
-             "first_call_s": "first output (s)", "break_even_calls": "break-even (calls)"},
     small_multiples=True,
-)  # fmt: skip
+)
 BREAK_EVEN = Figure(
     name="break-even",
     title="When a mode pays back",
@@ -143,8 +121,5 @@ BREAK_EVEN = Figure(
     absent="Nothing was compiled, or there is no baseline to save against.",
     data=break_even_data,
     draw=break_even_draw,
-    numbers={"compile_cold_s": "compile, cold (s)", "saved_ms": "saved a call (ms)",
-             "break_even_calls": "break-even (calls)", "latency_ms": "latency (ms)"},
-    modes=True,
-)  # fmt: skip
+)
 FIGURES = [COMPILE, BREAK_EVEN]

@@ -9,7 +9,6 @@ from pathlib import Path
 import plotly.graph_objects as go
 
 from effbench.errors import UsageError
-from effbench.report.colors import THEMES
 from effbench.report.data import DeviceSweep
 from effbench.report.figures import all_figures
 from effbench.report.figures.base import safe
@@ -24,7 +23,7 @@ NO_BROWSER = (
 
 
 def write_images(device_sweeps: Sequence[DeviceSweep], out: Path, form: str) -> list[Path]:
-    """Write every figure as `out/images/SLUG/FIGURE[-N].FORM` and return the paths.
+    """Write every figure as `out/images/SLUG/FIGURE-N.FORM` and return the paths.
 
     Raises UsageError if kaleido or its browser is missing, with what to do.
     """
@@ -37,13 +36,9 @@ def write_images(device_sweeps: Sequence[DeviceSweep], out: Path, form: str) -> 
     for device_sweep in device_sweeps:
         folder = out / "images" / device_sweep.slug
         for figure in all_figures():
-            data = figure.data(device_sweep.frame)
-            parts = [("", data)]
-            if figure.small_multiples:
-                parts = [(str(case), part) for case, part in data.groupby("case", sort=False)]
-            for number, (case, part) in enumerate(parts if len(data) else []):
-                path = folder / f"{figure.name}{f'-{number}' if len(parts) > 1 else ''}.{form}"
-                images[path] = alone(figure.draw(part).validated(), f"{figure.title}{f' · {case}' if case else ''}")
+            for number, (case, part) in enumerate(figure.parts(figure.data(device_sweep.frame))):
+                title = f"{figure.title} · {case}" if case else figure.title
+                images[folder / f"{figure.name}-{number}.{form}"] = alone(figure.draw(part).validated(), title)
     if not images:
         return []
     claim(out)
@@ -60,27 +55,18 @@ def write_images(device_sweeps: Sequence[DeviceSweep], out: Path, form: str) -> 
 
 
 def alone(figure: go.Figure, title: str) -> go.Figure:
-    """Return the figure with what the page around it shows otherwise: title, legend, colours of the light theme."""
-    colors = THEMES["light"]
+    """Return the figure with its title and legend on a white ground; on the site the page around it has them."""
     named: set[str] = set()
     for trace in figure.data:
-        mode = (trace.meta or {}).get("mode")
-        # a band and a line of one mode are one entry of the legend
-        first = mode is not None and getattr(trace, "fill", None) is None and mode not in named
-        if trace.type != "heatmap":
-            trace.showlegend = first
-        if first:
-            named.add(mode)
+        trace.showlegend = trace.name is not None and trace.name not in named
+        named.add(trace.name)
     figure.update_layout(
+        template="plotly_white",
+        paper_bgcolor="white",
         title={"text": safe(title), "x": 0.01, "font": {"size": 15}},
-        margin={"t": 46, "b": 10, "l": 12, "r": 14},
+        margin={"t": 46},
         height=int(figure.layout.height) + 46,
-        showlegend=bool(named),
+        showlegend=True,
         legend={"orientation": "h", "y": -0.25},
-        paper_bgcolor=colors["paper"],
-        plot_bgcolor=colors["paper"],
-        font={"color": colors["ink"]},
     )
-    figure.update_xaxes(gridcolor=colors["line"], linecolor=colors["muted"])
-    figure.update_yaxes(gridcolor=colors["line"], linecolor=colors["muted"])
     return figure

@@ -2,56 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
-from effbench.metrics import METRICS
-from effbench.report.figures.base import (
-    KEYS,
-    Drawing,
-    Figure,
-    hover,
-    interval_text,
-    log_axis,
-    of_baseline,
-    scatter_marks,
-)
+from effbench.report.figures.base import GRAY, KEYS, Drawing, Figure, by_series, log_axis, of_baseline
 
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
-    """Columns: KEYS, launch_ratio, speedup with its bounds; gpu_busy_ms and enqueue_ms of the baseline.
+    """Return a row for each `ok` result of another mode whose baseline was profiled.
 
-    `launch_ratio`: the baseline's enqueue time ÷ its GPU busy time; above 1 the host is slower than the GPU. A row for
-    each `ok` result of another mode whose baseline was profiled.
+    `launch_ratio`: the baseline's enqueue time ÷ its GPU busy time; above 1 the host is slower than the GPU.
     """
     ok = frame[frame["status"] == "ok"]
     base = of_baseline(ok[(ok["gpu_busy_ms"] > 0) & (ok["enqueue_ms"] > 0)], ["gpu_busy_ms", "enqueue_ms"])
     others = ok.loc[~ok["is_baseline"] & (ok["speedup"] > 0), [*KEYS, "speedup", "speedup_ci_low", "speedup_ci_high"]]
     table = others.merge(base, how="inner", left_on=["case", "bs"], right_index=True)
-    table["launch_ratio"] = table["enqueue_ms"] / table["gpu_busy_ms"]
+    table["launch_ratio"] = table["baseline_enqueue_ms"] / table["baseline_gpu_busy_ms"]
     return table.reset_index(drop=True)
 
 
 def draw(table: pd.DataFrame) -> Drawing:
-    """Draw speedup over the launch ratio, both logarithmic, a mark for each result."""
+    """Draw speedup over the launch ratio, both logarithmic, a mark for each result and lines where each is 1."""
     figure = Drawing(
         400,
         xaxis=log_axis("the baseline's enqueue time ÷ GPU busy time (×)", table["launch_ratio"]),
-        yaxis=log_axis("speedup (×)", pd.concat([table["speedup"], pd.Series([1.0])])),
+        yaxis=log_axis("speedup (×)", table["speedup"]),
     )
-    figure.add_line("y", 1)
-    if table["launch_ratio"].min() < 1 < table["launch_ratio"].max():
-        figure.add_line("x", 1, dash="dot")
-    scatter_marks(figure, table, "launch_ratio", "speedup", text)
+    line = {"type": "line", "line": {"width": 1, "color": GRAY, "dash": "dot"}}
+    figure.layout["shapes"] = [
+        line | {"y0": 1, "y1": 1, "yref": "y", "x0": 0, "x1": 1, "xref": "x domain"},
+        line | {"x0": 1, "x1": 1, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain"},
+    ]
+    for _, rows in by_series(table):
+        figure.add_mode(rows, [row.launch_ratio for row in rows], [row.speedup for row in rows])
     return figure
-
-
-def text(row: Any) -> str:
-    interval = interval_text(row.speedup_ci_low, row.speedup_ci_high, ".2f")
-    enqueue, busy = METRICS["enqueue_ms"].format(row.enqueue_ms), METRICS["gpu_busy_ms"].format(row.gpu_busy_ms)
-    launching = f"the baseline enqueues for {enqueue}, its kernels run {busy}"
-    return hover(row, METRICS["speedup"].format(row.speedup), interval, launching)
 
 
 FIGURE = Figure(
@@ -64,8 +47,4 @@ FIGURE = Figure(
     absent="It needs a profiled baseline (CUDA, protocol.profile=true) and an ok result of another mode.",
     data=data,
     draw=draw,
-    numbers={"launch_ratio": "launch ratio (×)", "speedup": "speedup (×)", "speedup_ci_low": "95 % low (×)",
-             "speedup_ci_high": "95 % high (×)", "enqueue_ms": "baseline's enqueue (ms)",
-             "gpu_busy_ms": "baseline's GPU busy (ms)"},
-    modes=True,
-)  # fmt: skip
+)

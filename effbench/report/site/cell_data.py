@@ -1,11 +1,11 @@
-"""What the page of a cell shows of its trials: facts, samples, kernels, errors, and artifacts as files of the site."""
+"""What the page of a cell shows: results, facts, samples, kernels, errors, and artifacts as files of the site."""
 
 from __future__ import annotations
 
 import base64
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -13,66 +13,28 @@ from typing import Any
 import numpy as np
 
 from effbench.cell import digest
-from effbench.metrics import INTERVALS, METRICS, format_bytes
+from effbench.labels import LabelledRow, flatten
+from effbench.metrics import METRICS, format_bytes
 from effbench.printable import excerpt
-from effbench.report.data import Trial
+from effbench.report.colors import glyph_of
+from effbench.report.columns import heading, interval_text, title_and_unit
+from effbench.report.data import DeviceSweep, Trial
 from effbench.report.site.writer import Writer
+from effbench.store.schema import TrialRow
 
-#: Columns of `trial` that trials are compared by, in reading order, by part of the table.
-PARTS = {
-    "trial": ("round", "attempt", "status", "phase"),
-    "time": (
-        "latency_ms", "latency_median_low_ms", "latency_median_high_ms", "latency_min_ms", "latency_p95_ms",
-        "latency_samples", "enqueue_ms", "period_ms", "period_samples", "calls_per_block", "input_copy_ms",
-    ),
-    "steadiness": (
-        "warmup_calls", "steady", "discarded_blocks", "foreign_processes", "clocks_event_reasons", "sm_clock_mhz",
-        "memory_clock_mhz", "temperature_c", "power_w", "energy_mj",
-    ),
-    "preparation": ("compile_s", "compile_cache", "prepare_s", "first_call_s"),
-    "GPU": ("gpu_busy_ms", "kernels", "flops", "min_bytes", "compute_floor_ms", "memory_floor_ms"),
-    "memory": (
-        "build_peak_allocated_bytes", "prepare_peak_allocated_bytes", "peak_allocated_bytes", "peak_reserved_bytes",
-        "graph_pool_bytes", "process_gpu_bytes", "peak_host_bytes",
-    ),
-    "counters": ("rel_error", "graph_breaks", "recompiles", "cudagraph_skips"),
-    "seconds": ("wall_s", "overhead_s", "build_s", "check_s", "warmup_s", "timing_s"),
-    "where": ("gpu_index", "gpu_uuid", "pid", "started_at"),
-}  # fmt: skip
-#: Ends of names of columns -> units.
-UNITS = {"ms": "ms", "s": "s", "mhz": "MHz", "c": "°C", "w": "W", "mj": "mJ", "bytes": "bytes"}
-#: Titles of columns that are neither a metric's nor the name in words.
-TITLES = {
-    "phase": "last phase", "latency_ms": "latency, median", "period_ms": "period, median",
-    "latency_median_low_ms": "its 95 % interval, low", "latency_median_high_ms": "its 95 % interval, high",
-    "steady": "steady after warm-up", "foreign_processes": "foreign processes on the GPU", "sm_clock_mhz": "SM clock",
-    "peak_host_bytes": "peak on the host", "gpu_index": "GPU index", "gpu_uuid": "GPU", "pid": "process",
-    "started_at": "started (UTC)",
-}  # fmt: skip
-
-
-def _fact(name: str, part: str) -> tuple[str, str, str, str]:
-    stem, _, end = name.rpartition("_")
-    unit = UNITS.get(end, "") if stem else ""
-    title = METRICS[name].title if name in METRICS else (stem if unit else name).replace("_", " ")
-    return name, TITLES.get(name, title), unit, part
-
-
-#: Column of `trial`, title, unit, part of the table.
-FACTS = [_fact(name, part) for part, names in PARTS.items() for name in names]
-_VALUES = itemgetter(*(name for name, *_ in FACTS))
-_STARTED = [name for name, *_ in FACTS].index("started_at")
+#: Columns of `trial` that trials are compared by, round and attempt first.
+FACTS = [
+    column.name
+    for column in TrialRow.__table__.columns
+    if column.name not in ("id", "sweep_id", "cell_key", "environment_id", "reason", "extra", "recorded_at")
+]
+_VALUES = itemgetter(*FACTS)
 #: Parts of `extra` that have a place of their own.
 _ELSEWHERE = frozenset({"profile", "traceback", "log", "artifacts"})
-#: Texts from this length on are no column of a table.
-_LONG = 60
-#: Points of one trial and timer that are drawn in order; fewer if a cell has many trials.
+#: Samples of one trial and timer that are drawn; fewer if a cell has many trials.
 POINTS = 200
 MOST_POINTS = 6000
 FEWEST_POINTS = 25
-BINS = 48
-#: Share of the points that the bins cover; what lies above is counted together.
-COVERED = 0.99
 #: Ends of names that no browser runs; another file stays where it is.
 KINDS = (".json.gz", ".json", ".py", ".txt", ".log", ".dot", ".pickle")
 #: Bytes of one file, and of all that one process copies for a device sweep: traces and snapshots can be very large.
@@ -80,54 +42,91 @@ LARGEST = 4 * 2**20
 MOST = 64 * 2**20
 
 
-def results(row: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return metric -> its value, text and interval's text (None without one); only metrics that the result has."""
-    found: dict[str, list[Any]] = {}
-    for name, metric in METRICS.items():
-        value = row.get(name)
-        if value is None:
-            continue
-        bounds = [row.get(column) for column in INTERVALS.get(name, ())]
-        interval = None
-        if bounds and None not in bounds and bounds[0] < bounds[1]:
-            interval = f"{metric.format(bounds[0])} to {metric.format(bounds[1])}"
-        found[name] = [value, metric.format(value), interval]
-    return found
+def fact_headings() -> list[list[Any]]:
+    """Return the heading of each of FACTS, and whether its values are sizes in bytes."""
+    return [[heading(name), title_and_unit(name)[1] == "bytes"] for name in FACTS]
 
 
-def of_trials(trials: Sequence[Trial]) -> dict[str, Any]:
-    """Return everything that follows from the trials of a cell."""
-    rows = [row for row, _ in trials]
-    short, long = more(rows)
+def cells_of(
+    own: DeviceSweep, writer: Writer, part: int = 0, parts: int = 1
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield the key of each cell with an entry for each of its environments.
+
+    Trials of a cell without a result (the sweep runs, and had none when its results were read) are skipped.
+    """
+    rows = {(row.source["cell_key"], row.source["environment_id"]): row for row in own.labelled}
+    files = ArtifactFiles(writer, f"{own.slug}/", own.artifacts)
+    for key, of_cell in groupby(own.trials(part, parts), key=lambda trial: trial[0]["cell_key"]):
+        entries = [
+            entry(own, rows[key, environment], list(trials), files)
+            for environment, trials in groupby(of_cell, key=lambda trial: trial[0]["environment_id"])
+            if (key, environment) in rows
+        ]
+        if entries:
+            yield key, entries
+
+
+def entry(own: DeviceSweep, row: LabelledRow, trials: Sequence[Trial], files: ArtifactFiles) -> dict[str, Any]:
+    """Return what the page shows of one result."""
+    source, facts = row.source, [facts for facts, _ in trials]
+    command, why_not = own.command(source["params"], source["environment_id"])
     return {
-        "trials": [trial_values(row) for row in rows],
-        "short": short,
-        "long": long,
+        "env": source["environment_id"],
+        "name": row.name,
+        "mode": row.mode,
+        "glyph": glyph_of(row.base_mode),
+        "about": {name: source[name] for name in ("model", "bs", "dtype", "phase", "device")},
+        "status": source["status"],
+        "reason": source["reason"],
+        "bound": source.get("bound"),
+        "count": source["trials"],
+        "results": results(source),
+        "artifacts": files.links(trials),
+        "params": flatten(source["params"]),
+        "command": command,
+        "why_not": why_not,
+        "trials": list(map(_VALUES, facts)),
+        "extra": extra(facts),
         "samples": samples([timers for _, timers in trials]),
-        "kernels": kernels(rows),
-        "errors": errors(rows),
+        "kernels": kernels(facts),
+        "errors": errors(facts),
     }
 
 
-def trial_values(row: Mapping[str, Any]) -> list[Any]:
-    """Return the values of FACTS."""
-    values = list(_VALUES(row))
-    started = values[_STARTED]
-    values[_STARTED] = None if started is None else f"{started:%Y-%m-%d %H:%M:%S}"
-    return values
+def results(row: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return metric -> its value, text and interval's text; only metrics that the result has."""
+    return {
+        name: [row[name], metric.format(row[name]), interval_text(name, row)]
+        for name, metric in METRICS.items()
+        if row.get(name) is not None
+    }
 
 
-def samples(trials: Sequence[Mapping[str, tuple[int, Any]]]) -> dict[str, dict[str, Any]]:
-    """Return timer -> `packed` of the trials that have it, `trials`: which these are, `taken`: how many there were."""
-    found = {}
-    for timer in dict.fromkeys(timer for timers in trials for timer in timers):
-        having = {
-            place: timers[timer] for place, timers in enumerate(trials) if timer in timers and len(timers[timer][1])
-        }
-        if having:
-            taken, arrays = zip(*having.values(), strict=True)
-            found[timer] = {"trials": list(having), "taken": list(map(int, taken))} | packed(arrays)
+def extra(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return what else the trials recorded: name -> a value for each trial, None without one."""
+    flat = [flatten({key: value for key, value in row["extra"].items() if key not in _ELSEWHERE}) for row in rows]
+    names = dict.fromkeys(name for one in flat for name, value in one.items() if value is not None)
+    return {name: [one.get(name) for one in flat] for name in names}
+
+
+def samples(trials: Sequence[Mapping[str, tuple[int, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """Return timer -> its trials: `trial` (position), samples `taken` and `stored`, and evenly chosen `points` of those
+    that are stored, as base64 of little-endian float32."""
+    most = min(POINTS, max(FEWEST_POINTS, MOST_POINTS // max(1, len(trials))))
+    found: dict[str, list[dict[str, Any]]] = {}
+    for position, timers in enumerate(trials):
+        for timer, (taken, stored) in timers.items():
+            if len(stored):
+                shown = stored[evenly(len(stored), min(most, len(stored)))].astype("<f4", copy=False)
+                points = base64.b64encode(shown.tobytes()).decode("ascii")
+                facts = {"trial": position, "taken": int(taken), "stored": len(stored), "points": points}
+                found.setdefault(timer, []).append(facts)
     return found
+
+
+def evenly(stored: int, shown: int) -> np.ndarray:
+    """Return which of the stored samples are shown, both ends among them."""
+    return np.arange(shown) * (stored - 1) // max(1, shown - 1)
 
 
 def kernels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -136,123 +135,31 @@ def kernels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     passes = [profile for row in rows if (profile := row["extra"].get("profile"))]
     if not passes:
         return None
-    sums: dict[str, list[float]] = {}
+    listed: dict[str, list[Mapping[str, Any]]] = {}
     for kernel in (kernel for one in passes for kernel in one["top"]):
-        added = (kernel["count"], kernel["ms"], kernel["share"], 1)
-        sums[kernel["name"]] = [a + b for a, b in zip(sums.get(kernel["name"], (0.0, 0.0, 0.0, 0)), added, strict=True)]
-    means = [[name, count / n, ms / n, share / n, n] for name, (count, ms, share, n) in sums.items()]
-    means.sort(key=lambda row: -row[2] * row[4])
+        listed.setdefault(kernel["name"], []).append(kernel)
+    means = [
+        [name, *(sum(one[fact] for one in own) / len(own) for fact in ("count", "ms", "share")), len(own)]
+        for name, own in listed.items()
+    ]
     return {
         "passes": len(passes),
         "calls": passes[0].get("calls"),
-        "in_graphs": max((one.get("kernels_in_graphs") or 0 for one in passes), default=0),
-        "rows": means,
+        "in_graphs": max(one.get("kernels_in_graphs") or 0 for one in passes),
+        "rows": sorted(means, key=lambda row: -row[2] * row[4]),
     }
 
 
 def errors(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return what went wrong, each once with its trials (their positions): `reason`, `traceback`, `log`."""
     found: dict[tuple, dict[str, Any]] = {}
-    for index, row in enumerate(rows):
-        extra = row["extra"]
-        facts = {"status": row["status"], "reason": row["reason"], "phase": row["phase"]}
-        facts |= {name: excerpt(str(extra[name])) for name in ("traceback", "log") if extra.get(name)}
-        if row["status"] == "ok" and len(facts) == 3 and not row["reason"]:
+    for position, row in enumerate(rows):
+        texts = {name: excerpt(str(row["extra"][name])) for name in ("traceback", "log") if row["extra"].get(name)}
+        if row["status"] == "ok" and not texts and not row["reason"]:
             continue
-        key = tuple(str(value) for value in facts.values())
-        found.setdefault(key, facts | {"trials": []})["trials"].append(index)
+        facts = {name: row[name] for name in ("status", "reason", "phase")} | texts
+        found.setdefault(tuple(facts.items()), facts | {"trials": []})["trials"].append(position)
     return list(found.values())
-
-
-def more(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-    """Return what else `extra` holds: short values as name -> one a trial (None without), and longer ones as name ->
-    text, or a list of texts if trials differ."""
-    flat = [_flat(row["extra"]) for row in rows]
-    short: dict[str, list[Any]] = {}
-    long: dict[str, Any] = {}
-    for name in dict.fromkeys(name for one in flat for name in one):
-        values = [one.get(name) for one in flat]
-        if str in set(map(type, values)) and any(isinstance(value, str) and len(value) > _LONG for value in values):
-            texts = list(dict.fromkeys(str(value) for value in values if value is not None))
-            long[name] = texts if len(texts) > 1 else texts[0]
-        else:
-            short[name] = values
-    return short, long
-
-
-def _flat(extra: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in extra.items():
-        if not prefix and key in _ELSEWHERE:
-            continue
-        name = prefix + key
-        if isinstance(value, (int, float)):
-            found[name] = value
-        elif isinstance(value, dict):
-            # an open set of texts, such as reasons with their counts: one fact, not one for each
-            if any(" " in inner for inner in value):
-                found[name] = "\n".join(f"{inner}: {_text(item)}" for inner, item in value.items())
-            else:
-                found |= _flat(value, f"{name}.")
-        elif isinstance(value, list):
-            if value:
-                found[name] = ("\n" if any(not _is_short(item) for item in value) else ", ").join(map(_text, value))
-        elif value is not None:
-            found[name] = value
-    return found
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _is_short(value: Any) -> bool:
-    return not isinstance(value, list | dict) and len(str(value)) <= 24
-
-
-def evenly(stored: int, shown: int) -> np.ndarray:
-    """Return which of the stored samples are shown, both ends among them; cell_samples.js does the same."""
-    return np.arange(shown) * (stored - 1) // max(1, shown - 1)
-
-
-def packed(arrays: Sequence[np.ndarray]) -> dict[str, Any]:
-    """Return the samples of T trials as few bytes; `arrays`: the stored ones of each, float32.
-
-    `stored`, `shown` (T): how many. `points`: those that are shown, trial after trial, as base64 of little-endian
-    float32. `counts` (T, BINS + 1): of all that are stored and finite, in BINS equal bins from `low` to `high`, then
-    those above; a row is empty where nothing is finite.
-    """
-    most = min(POINTS, max(FEWEST_POINTS, MOST_POINTS // len(arrays)))
-    shown = [min(most, len(array)) for array in arrays]
-    points = np.concatenate([array[evenly(len(array), many)] for array, many in zip(arrays, shown, strict=True)])
-    found: dict[str, Any] = {
-        "stored": [len(array) for array in arrays],
-        "shown": shown,
-        "points": base64.b64encode(points.astype("<f4", copy=False).tobytes()).decode("ascii"),
-    }
-    return found | _histogram(arrays, points)
-
-
-def _histogram(arrays: Sequence[np.ndarray], points: np.ndarray) -> dict[str, Any]:
-    sizes = [len(array) for array in arrays]
-    pool = np.concatenate(arrays)
-    trial = np.repeat(np.arange(len(sizes)) * (BINS + 1), sizes)
-    finite = np.isfinite(pool)
-    if not finite.all():
-        pool, trial, points = pool[finite], trial[finite], points[np.isfinite(points)]
-    if not len(pool) or not len(points):
-        return {"low": None, "high": None, "counts": [[] for _ in sizes]}
-    low = float(pool.min())
-    place = int(COVERED * (len(points) - 1))
-    high = float(np.partition(points, place)[place])
-    if high <= low:
-        high = low + max(abs(low) * 1e-6, 1e-12)
-    places = ((pool.astype(np.float64) - low) * (BINS / (high - low))).astype(np.int64)
-    # the highest bin holds its upper end
-    places[(places == BINS) & (pool <= high)] = BINS - 1
-    np.minimum(places, BINS, out=places)
-    counts = np.bincount(places + trial, minlength=len(sizes) * (BINS + 1))
-    return {"low": low, "high": high, "counts": counts.reshape(len(sizes), BINS + 1).tolist()}
 
 
 class ArtifactFiles:

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pandas.api.types import is_float_dtype, is_numeric_dtype
+import pandas as pd
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from effbench.labels import ABSENT
-from effbench.metrics import METRICS
+from effbench.report.columns import heading, title_and_unit, value_text
 from effbench.report.data import DeviceSweep, ReportData
-from effbench.report.figures.base import KEY_HEADINGS, Figure
+from effbench.report.figures.base import Figure
 from effbench.report.site.writer import Writer
 from effbench.table import Column, Shown, Table
 
 #: Scripts of pages with tables, and of those with figures.
 GRIDS = ("grid.js",)
 CHARTS = ("plotly.min.js", "charts.js")
-#: Digits of a figure's number in the table behind it; samples are stored with seven.
-KEPT = 9
 #: Models whose small figures a page shows at a time: their figures are some 40 KiB each.
 MODELS_A_PAGE = 24
-#: A text column whose texts repeat this often holds each text once.
-MANY = 4
 
 
 @dataclass(frozen=True)
 class Page:
-    """`context`: what its template (`templates/NAME.html.j2`) is given. A page of a device sweep is written once for
-    each, into its folder; the others once."""
+    """`context`: the values of its template, which is `templates/NAME.html.j2` if there is one, else `page.html.j2`
+    with `lead` (a sentence) and `sections`. A page of a device sweep is written once for each, into its folder; the
+    others once."""
 
     name: str
     title: str
@@ -46,7 +42,7 @@ class Panel:
     """A figure that the page loads from `src` when it comes into view; `at`: the place of its model among all, None
     if it is not about a single one."""
 
-    title: str
+    model: str
     src: str
     height: int
     at: int | None = None
@@ -54,33 +50,38 @@ class Panel:
 
 @dataclass
 class Section:
-    """A figure of the page with its small multiples; `grids`: where its numbers are, none without a panel; several if
-    models are shown a page at a time: those of each page."""
+    """A part of a page: a table, or a figure with the tables of its numbers; without either the caption is all.
 
-    figure: Figure
+    `tables`: data files; several if models are shown a page at a time. `linked`: the table's filters are in the URL.
+    """
+
+    name: str
+    title: str
+    caption: str = ""
+    tables: list[str] = field(default_factory=list)
+    linked: bool = False
     panels: list[Panel] = field(default_factory=list)
     modes: list[str] = field(default_factory=list)
-    grids: list[str] = field(default_factory=list)
-    rows: int = 0
+    matrix: bool = False
 
 
 @dataclass
 class PageFolder:
-    """Where a page is, what it is about, and how it keeps data next to it. Paths are relative to the page. `chunks`:
-    returns the files of a device sweep's cells."""
+    """Where a page is, what it is about, and how it keeps data next to it. Paths are relative to the page. `cells`
+    returns the files of all cells by the slug of their device sweep, as soon as they are written."""
 
     page: str
     report: ReportData
     writer: Writer
     device_sweep: DeviceSweep | None = None
-    chunks: Callable[[DeviceSweep], list[list[str]]] | None = None
+    cells: Callable[[], Mapping[str, list[list[str]]]] | None = None
 
     @property
     def folder(self) -> str:
         return f"{self.device_sweep.slug}/" if self.device_sweep else ""
 
     def data(self, name: str, value: Any) -> str:
-        """Keep `value` for the page's scripts; returns what they load it by."""
+        """Keep `value` for the page's scripts; return the path that they load it by."""
         path = f"data/{self.page}-{name}.js"
         self.writer.data(self.folder + path, value)
         return path
@@ -88,32 +89,28 @@ class PageFolder:
     def grid(self, name: str, table: Table) -> str:
         return self.data(name, grid_data(table))
 
+    def table(self, name: str, table: Table, caption: str = "", *, linked: bool = False) -> Section:
+        """Return a section with a table, or with the caption alone if the table has no rows."""
+        tables = [self.grid(name, table)] if table.rows else []
+        return Section(name, table.caption, caption, tables, linked)
+
     def section(self, figure: Figure) -> Section:
-        """Draw the figure of this device sweep; without data the section has no panel."""
+        """Draw the figure of this device sweep, and keep its numbers."""
         data = figure.data(self.device_sweep.frame)
-        section = Section(figure)
         if data.empty:
-            return section
-        parts: list[tuple[str, int | None, Any]] = [("", None, data)]
-        places = {case: at for at, case in enumerate(models(self.device_sweep))} if figure.small_multiples else {}
-        if places:
-            parts = [(str(case), places[case], part) for case, part in data.groupby("case", sort=False)]
-        for number, (title, at, part) in enumerate(parts):
+            return Section(figure.name, figure.title, figure.absent)
+        section = Section(figure.name, figure.title, figure.caption, matrix=figure.matrix)
+        places = {model: at for at, model in enumerate(models(self.device_sweep))}
+        for number, (model, part) in enumerate(figure.parts(data)):
             drawn = figure.draw(part)
-            path = f"data/{self.page}-{figure.name}-{number}.js"
-            self.writer.json(self.folder + path, drawn.to_json())
-            section.panels.append(Panel(title, path, int(drawn.layout["height"]), at))
-        ranks = dict(zip(data["series"], data["series_rank"], strict=True))
-        section.modes = sorted(ranks, key=lambda name: ranks[name]) if figure.small_multiples or figure.modes else []
-        section.rows = len(data)
-        if len(places) > MODELS_A_PAGE:
-            page = data["case"].map(places) // MODELS_A_PAGE
-            section.grids = [
-                self.grid(f"{figure.name}-numbers-{number}", numbers(figure, data[page == number]))
-                for number in range(-(-len(places) // MODELS_A_PAGE))
-            ]
-        else:
-            section.grids = [self.grid(f"{figure.name}-numbers", numbers(figure, data))]
+            source = self.data(f"{figure.name}-{number}", vars(drawn))
+            section.panels.append(Panel(model, source, drawn.layout["height"], places.get(model)))
+        if not figure.matrix:
+            section.modes = list(data.sort_values("series_rank")["series"].unique())
+        rank = data["case"].map(places) // MODELS_A_PAGE
+        for number in range(len(model_ranges(list(places))) if figure.small_multiples else 1):
+            part = data[rank == number] if figure.small_multiples else data
+            section.tables.append(self.grid(f"{figure.name}-numbers-{number}", numbers(figure.title, part)))
         return section
 
 
@@ -122,49 +119,37 @@ def models(device_sweep: DeviceSweep) -> list[str]:
     return list(dict.fromkeys(device_sweep.frame["case"]))
 
 
-def numbers(figure: Figure, data: Any) -> Table:
-    """Return the figure's data as a table: every figure also as numbers."""
+def model_ranges(names: list[str]) -> list[tuple[int, int]]:
+    """Return the models that a page shows at a time, as (first, last + 1)."""
+    starts = range(0, len(names), MODELS_A_PAGE)
+    return [(start, min(start + MODELS_A_PAGE, len(names))) for start in starts]
+
+
+def numbers(title: str, data: pd.DataFrame) -> Table:
+    """Return a figure's data as a table: every figure also as numbers."""
     columns, values = [], []
-    for name, heading in (KEY_HEADINGS | figure.numbers).items():
-        is_bytes = name in METRICS and METRICS[name].unit == "bytes"
-        digits = 4 if is_float_dtype(data[name]) and not is_bytes else None
-        is_choice = name in ("case", "series", "status")
-        columns.append(Column(name, heading, numeric=is_numeric_dtype(data[name]), filter=is_choice, digits=digits))
-        values.append([_number(name, value, is_bytes, digits) for value in data[name].tolist()])
-    return Table.of(columns, list(zip(*values, strict=True)), figure.title)
+    for name in (name for name in data.columns if name != "series_rank"):
+        numeric = is_numeric_dtype(data[name]) and not is_bool_dtype(data[name])
+        columns.append(Column(name, heading(name), numeric=numeric, filter=name in ("case", "series", "status")))
+        values.append([_number(name, value) for value in data[name].tolist()])
+    return Table.of(columns, list(zip(*values, strict=True)), title)
 
 
-def _number(name: str, value: Any, is_bytes: bool, digits: int | None) -> Any:
-    if digits:
-        return float(f"{value:.{KEPT}g}") if math.isfinite(value) else None
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return Shown(None, ABSENT)
-    if is_bytes:
-        return Shown(value, METRICS[name].format(value))
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return value if isinstance(value, int | str) else json.dumps(value)
+def _number(name: str, value: Any) -> Any:
+    if isinstance(value, bool) or title_and_unit(name)[1] == "bytes":
+        return Shown(None if value != value else value, value_text(name, value))
+    return float(f"{value:.9g}") if isinstance(value, float) and math.isfinite(value) else value
 
 
 def grid_data(table: Table) -> dict[str, Any]:
-    """Return a table as `static/grid.js` reads it: cells are texts, numbers or objects, see `_cell`. A column of few
-    texts holds their numbers; `of` are the texts."""
-    columns, values = [], []
-    for column in table.columns:
-        facts = {"title": column.heading} | {name: getattr(column, name) for name in _COLUMN_FACTS}
-        own = [_cell(row[column.key]) for row in table.rows]
-        if own and set(map(type, own)) == {str}:
-            texts = {value: number for number, value in enumerate(dict.fromkeys(own))}
-            if MANY * len(texts) <= len(own):
-                facts["of"] = list(texts)
-                own = [texts[value] for value in own]
-        columns.append({name: value for name, value in facts.items() if value})
-        values.append(own)
-    rows = list(zip(*values, strict=True)) if table.rows else []
+    """Return a table as `static/grid.js` reads it; cells are texts, numbers or objects, see `_cell`."""
+    facts = ("numeric", "filter", "mode", "wide", "help")
+    columns = [
+        {"title": column.heading} | {name: getattr(column, name) for name in facts if getattr(column, name)}
+        for column in table.columns
+    ]
+    rows = [[_cell(row[column.key]) for column in table.columns] for row in table.rows]
     return {"caption": table.caption, "columns": columns, "rows": rows, "order": list(table.order)}
-
-
-_COLUMN_FACTS = ("numeric", "filter", "mode", "wide", "help", "digits")
 
 
 def _cell(value: Any) -> Any:

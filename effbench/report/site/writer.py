@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
+
+from plotly.utils import PlotlyJSONEncoder
 
 from effbench.outputs import replacing
 
@@ -24,9 +25,6 @@ class Writer:
         self.written: dict[str, int] = {}  # path -> bytes
         claim(out)
 
-    def text(self, path: str, text: str) -> None:
-        self.bytes(path, text.encode("utf-8", "replace"))
-
     def bytes(self, path: str, content: bytes) -> None:
         target = self.out / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -34,16 +32,18 @@ class Writer:
             file.write(content)
         self.written[path] = len(content)
 
+    def text(self, path: str, text: str) -> None:
+        self.bytes(path, text.encode("utf-8", "replace"))
+
     def copy(self, path: str, source: Path) -> None:
         self.bytes(path, source.read_bytes())
 
-    def data(self, path: str, value: Any) -> str:
-        """`value` as a script that hands it to the page: `fetch` does not work from disk. NaN is null. Returns the
-        path, as `effbench.load` takes it."""
-        self.json(path, json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
-        return path
+    def data(self, path: str, value: Any) -> None:
+        """Write `value` as a script that hands it to the page: `fetch` does not work from disk."""
+        self.script(path, as_json(value))
 
-    def json(self, path: str, text: str) -> None:
+    def script(self, path: str, text: str) -> None:
+        """Write JSON as a script that hands it to the page."""
         self.text(path, f"effbench.put({text});\n")
 
     def close(self) -> None:
@@ -56,8 +56,13 @@ class Writer:
         _write_list(self.out, sorted(self.written))
 
     def size(self) -> int:
-        """Bytes of all files."""
+        """Return the bytes of all files."""
         return sum(self.written.values())
+
+
+def as_json(value: Any) -> str:
+    """Return compact JSON; what is not finite is null, numpy and pandas values and times are converted."""
+    return json.dumps(value, cls=PlotlyJSONEncoder, ensure_ascii=False, separators=(",", ":"))
 
 
 def claim(out: Path) -> None:
@@ -89,5 +94,5 @@ def _listed(folder: Path) -> list[str] | None:
 
 def _remove_empty(folder: Path, root: Path) -> None:
     while folder != root and folder.is_relative_to(root) and not any(folder.iterdir()):
-        shutil.rmtree(folder)
+        folder.rmdir()
         folder = folder.parent

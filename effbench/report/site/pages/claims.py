@@ -22,4 +22,4 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     }
 
 
-PAGE = Page("claims", "Claims", 70, context, of_device_sweep=False, scripts=(*GRIDS, "linked.js"))
+PAGE = Page("claims", "Claims", 70, context, of_device_sweep=False, scripts=GRIDS)

@@ -2,68 +2,56 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from effbench.cell import Status
+from effbench.config import DEFAULT_DB
 from effbench.labels import LabelledRow, label_rows
-from effbench.report.colors import glyph_of
 from effbench.report.data import DeviceSweep
-from effbench.report.site.page import GRIDS, Page, PageFolder
-from effbench.report.site.pages.cell import address
+from effbench.report.site.page import Page, PageFolder, Section
+from effbench.report.site.pages.cell import CELL, TRIALS, cell_of, link
 from effbench.report.summary import count_statuses, severity, worst_first
 from effbench.report.tables import NO_REASON
+from effbench.store.secrets import masked_url
 from effbench.table import Column, Shown, Table
 
-#: Groups, and cells of one, that are listed above the table, which holds all.
-MOST_GROUPS = 25
-MOST_CELLS = 24
-#: Columns of counts that are no failure but worth a look -> what to call one of them.
+#: Columns of counts that are no failure but worth a look -> what to call them.
 ODD = {
     "unsteady_trials": "unsteady trials",
     "graph_breaks": "graph breaks",
     "recompiles": "recompiles",
     "cudagraph_skips": "CUDA graph skips",
 }
-
-
-@dataclass
-class Group:
-    """Cells that failed for the same reason: `cells` as (link, name)."""
-
-    status: str
-    reason: str
-    cells: list[tuple[str, str]] = field(default_factory=list)
+ODD_CAPTION = "Ok results with a warm-up that never got steady, or with a count of Dynamo or Inductor above zero."
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
     own = folder.device_sweep
     measured, waiting = named(own)
     bad = worst_first(measured)
-    groups = groups_of(own, bad)
-    odd = odd_rows(measured)
-    return {
-        "results": len(measured),
-        "bad": len(bad),
-        "statuses": count_statuses(bad),
-        "groups": groups[:MOST_GROUPS],
-        "more_groups": len(groups) - MOST_GROUPS,
-        "most_cells": MOST_CELLS,
-        "grid": folder.grid("not-ok", bad_table(own, bad)) if bad else None,
-        "resume": resume_command(own.sweep, folder.report.db_override),
-        "waiting": len(waiting),
-        "waiting_grid": folder.grid("waiting", waiting_table(waiting)) if waiting else None,
-        "odd": len({id(row) for row, *_ in odd}),
-        "odd_grid": folder.grid("odd", odd_table(own, odd)) if odd else None,
-    }
+    sections = []
+    if bad:
+        sections += [
+            folder.table("not-ok", bad_table(own, bad), linked=True),
+            folder.table("reasons", reasons_table(own, bad)),
+        ]
+    if waiting:
+        sections.append(waiting_section(folder, waiting))
+    odd = odd_table(own, measured)
+    if odd.rows:
+        sections.append(folder.table("odd", odd, ODD_CAPTION))
+    return {"lead": lead(measured, bad), "sections": sections}
 
 
-def resume_command(sweep: Mapping[str, Any], db_override: str) -> str | None:
-    """Return the command that resumes this sweep, None while it runs and for an imported one: that runs elsewhere."""
-    if sweep["state"] == "running" or sweep.get("imported_at"):
-        return None
-    return f"effbench -m resume={sweep['id']}{db_override}"
+def lead(rows: Sequence[LabelledRow], bad: Sequence[LabelledRow]) -> str:
+    if not rows:
+        return "There is no result yet."
+    if not bad:
+        return f"All {len(rows)} results are ok."
+    counts = ", ".join(f"{number} {status}" for status, number in count_statuses(bad).items())
+    return f"{len(bad)} of {len(rows)} results {'is' if len(bad) == 1 else 'are'} not ok: {counts}."
 
 
 def named(own: DeviceSweep) -> tuple[list[LabelledRow], list[LabelledRow]]:
@@ -74,62 +62,61 @@ def named(own: DeviceSweep) -> tuple[list[LabelledRow], list[LabelledRow]]:
     return [row for row in rows if "status" in row.source], [row for row in rows if "status" not in row.source]
 
 
-def groups_of(own: DeviceSweep, rows: Sequence[LabelledRow]) -> list[Group]:
-    """Group by status and equal reason: the worst status first, within one the most frequent reason."""
-    found: dict[tuple[str, str], Group] = {}
-    for row in rows:
-        status, reason = str(row.source["status"]), row.source.get("reason") or NO_REASON
-        group = found.setdefault((status, reason), Group(status, reason))
-        group.cells.append((f"cell.html{address(own, row.source)}", row.name))
-    return sorted(found.values(), key=lambda group: (severity(group.status), -len(group.cells)))
+def waiting_section(folder: PageFolder, rows: Sequence[LabelledRow]) -> Section:
+    sweep, database = folder.device_sweep.sweep, folder.report.database
+    command = resume_command(sweep, "" if database == DEFAULT_DB else f" {shlex.quote(f'db={masked_url(database)}')}")
+    caption = f"The sweep is {'still running' if sweep['state'] == 'running' else sweep['state']}."
+    if command:
+        caption += f" To run these cells: {command}"
+    return folder.table(
+        "waiting", Table(CELL, list(map(cell_of, rows)), caption="Planned cells without a trial"), caption
+    )
 
 
-#: Columns of all three tables that name a cell.
-CELL = [Column("cell"), Column("model", filter=True), Column("mode", filter=True)]
-BS = Column("bs", numeric=True, filter=True)
-TRIALS = Column("trials", numeric=True)
+def resume_command(sweep: Mapping[str, Any], db_override: str) -> str | None:
+    """Return the command that resumes this sweep, None while it runs and for an imported one: that runs elsewhere."""
+    if sweep["state"] == "running" or sweep.get("imported_at"):
+        return None
+    return f"effbench -m resume={sweep['id']}{db_override}"
 
 
-def cell_of(row: LabelledRow, own: DeviceSweep | None = None) -> dict[str, Any]:
-    """Values of CELL, bs and trials; the name is a link if the cell has a result (`own`: in which device sweep)."""
-    link = f"cell.html{address(own, row.source)}" if own else ""
-    return {
-        "cell": Shown(row.name, row.name, "name" if own else "", link=link),
-        "model": row.case,
-        "bs": row.labels["bs"],
-        "mode": Shown(row.mode, row.mode, glyph=glyph_of(row.base_mode)),
-        "trials": row.source.get("trials"),
-    }
+def outcome(row: LabelledRow) -> tuple[Shown, str]:
+    """Return the status and the reason of a result."""
+    status = str(row.source["status"])
+    return Shown(severity(status), status, "status"), row.source.get("reason") or NO_REASON
 
 
 def bad_table(own: DeviceSweep, rows: Sequence[LabelledRow]) -> Table:
-    cell, model, mode = CELL
-    columns = [Column("status", filter=True), cell, model, BS, mode, TRIALS, Column("reason", wide=True)]
-    found = []
-    for row in rows:
-        status = str(row.source["status"])
-        reason = row.source.get("reason") or NO_REASON
-        found.append(cell_of(row, own) | {"status": Shown(severity(status), status, "status"), "reason": reason})
+    columns = [Column("status", filter=True), *CELL, TRIALS, Column("reason", wide=True)]
+    found = [cell_of(row, own) | dict(zip(("status", "reason"), outcome(row), strict=True)) for row in rows]
     return Table(columns, found, caption="Results that are not ok")
 
 
-def waiting_table(rows: Sequence[LabelledRow]) -> Table:
-    cell, model, mode = CELL
-    return Table([cell, model, BS, mode], [cell_of(row) for row in rows], caption="Planned cells without a trial")
-
-
-def odd_rows(rows: Sequence[LabelledRow]) -> list[tuple[LabelledRow, str, int]]:
-    """Return results that are ok and have a count worth a look: the row, which count, and how many."""
-    ok = [row for row in rows if row.source["status"] == Status.OK]
-    return [
-        (row, title, int(row.source[column])) for column, title in ODD.items() for row in ok if row.source.get(column)
+def reasons_table(own: DeviceSweep, rows: Sequence[LabelledRow]) -> Table:
+    """Each status and reason with its cells: the worst status first, within one the most frequent reason."""
+    groups: dict[tuple[Shown, str], list[LabelledRow]] = {}
+    for row in rows:
+        groups.setdefault(outcome(row), []).append(row)
+    ordered = sorted(groups.items(), key=lambda group: (group[0][0].value, -len(group[1])))
+    columns = [Column("status", filter=True), Column("cells", numeric=True), Column("reason", wide=True),
+               Column("one of them")]  # fmt: skip
+    found = [
+        [status, len(cells), reason, Shown(cells[0].name, cells[0].name, "name", link=link(own, cells[0]))]
+        for (status, reason), cells in ordered
     ]
+    return Table.of(columns, found, "By reason")
 
 
-def odd_table(own: DeviceSweep, rows: Sequence[tuple[LabelledRow, str, int]]) -> Table:
+def odd_table(own: DeviceSweep, rows: Sequence[LabelledRow]) -> Table:
+    """Return results that are ok and have a count worth a look."""
     columns = [Column("what", filter=True), Column("count", numeric=True), *CELL, TRIALS]
-    found = [cell_of(row, own) | {"what": title, "count": number} for row, title, number in rows]
-    return Table(columns, found, caption="Results that are ok but worth a look")
+    found = [
+        cell_of(row, own) | {"what": title, "count": int(row.source[column])}
+        for column, title in ODD.items()
+        for row in rows
+        if row.source["status"] == Status.OK and row.source.get(column)
+    ]
+    return Table(columns, found, caption="Ok, but worth a look")
 
 
-PAGE = Page("failures", "Failures", 80, context, scripts=(*GRIDS, "linked.js"))
+PAGE = Page("failures", "Failures", 80, context)

@@ -137,5 +137,5 @@ def write_lines(folder: PageFolder, past: History) -> str:
     return folder.data("index", index)
 
 
-SCRIPTS = (*GRIDS, "linked.js", *CHARTS, "history.js")
+SCRIPTS = (*GRIDS, *CHARTS, "history.js")
 PAGE = Page("history", "History", 60, context, of_device_sweep=False, scripts=SCRIPTS)

@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from effbench.report.figures import all_figures
-from effbench.report.site.page import CHARTS, GRIDS, MODELS_A_PAGE, Page, PageFolder, models
+from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder, model_ranges, models
 from effbench.report.tables import bottleneck_table
+
+BOTTLENECKS = (
+    "Launch: the GPU waits for the host. Memory, compute: a ceiling of this machine is near. Latency: kernels too small"
+    " for either. Of a profiled pass, on CUDA only."
+)
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
-    found = {
-        "sections": [folder.section(figure) for figure in all_figures(folder.page)],
-        "models": models(folder.device_sweep),
-        "models_a_page": MODELS_A_PAGE,
-    }
+    sections = [folder.section(figure) for figure in all_figures(folder.page)]
     if folder.page == "scaling":
-        found["why"] = folder.grid("why", bottleneck_table(folder.device_sweep.labelled))
-    return found
+        sections.append(folder.table("why", bottleneck_table(folder.device_sweep.labelled), BOTTLENECKS))
+    names = models(folder.device_sweep)
+    return {"sections": sections, "models": names, "ranges": model_ranges(names)}
 
 
 SCRIPTS = (*GRIDS, *CHARTS, "models.js")

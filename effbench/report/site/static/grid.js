@@ -1,33 +1,22 @@
 "use strict";
 // Tables that a reader sorts, filters, pages and copies; cells are built as texts, never as HTML.
 (() => {
-  const { load, element, complain } = window.effbench;
-  const text = (cell) => (cell === null || cell === undefined ? "" : typeof cell === "object" ? cell.t : String(cell));
+  const { load, element, complain, place } = window.effbench;
   const value = (cell) => (cell !== null && typeof cell === "object" ? (cell.v === undefined ? cell.t : cell.v) : cell);
-
-  const digits = (value, many) => (Number.isInteger(value) && Math.abs(value) < 1e9 ? String(value) : String(Number(value.toPrecision(many))));
-
-  /** The rows of `grid` as cells: texts by their numbers (`of`), figures with so many digits (`digits`), see page.py. */
-  function decoded(grid) {
-    const cell = grid.columns.map((column) => {
-      if (column.of) return (item) => column.of[item];
-      if (column.digits) return (item) => (item === null ? { t: "—" } : { t: digits(item, column.digits), v: item });
-      return (item) => item;
-    });
-    return grid.rows.map((row) => row.map((item, index) => cell[index](item)));
+  function text(cell) {
+    if (cell === null || cell === undefined) return "—";
+    if (typeof cell === "object") return cell.t;
+    return typeof cell === "number" && !Number.isInteger(cell) ? String(Number(cell.toPrecision(4))) : String(cell);
   }
 
-  /** Fill a table cell. */
-  function fill(td, cell) {
-    td.replaceChildren();
-    if (cell === null || typeof cell !== "object") { td.textContent = text(cell); return; }
-    const inner = [];
-    if (cell.g) inner.push(element("span", { class: "glyph", style: `color:${cell.g[0]}`, "aria-hidden": "true", text: cell.g[1] }));
-    inner.push(cell.t);
-    const main = cell.h ? element("a", { href: cell.h, title: cell.d, class: cell.g ? "mode" : null }, ...inner) : element("span", { title: cell.d, class: cell.g ? "mode" : null }, ...inner);
-    td.append(main);
+  /** A table cell with its link, glyph, second line and classes. */
+  function filled(cell, column) {
+    const td = element("td", { class: [column.numeric && "num", column.wide && "reason", cell?.c].filter(Boolean).join(" ") || null });
+    if (cell === null || typeof cell !== "object") { td.textContent = text(cell); return td; }
+    const glyph = cell.g && element("span", { class: "glyph", style: `color:${cell.g[0]}`, "aria-hidden": "true", text: cell.g[1] });
+    td.append(element(cell.h ? "a" : "span", { href: cell.h, title: cell.d, class: cell.g ? "mode" : null }, glyph, cell.t));
     if (cell.s) td.append(element("span", { class: "sub", text: cell.s }));
-    if (cell.c) td.classList.add(...cell.c.split(" "));
+    return td;
   }
 
   /** What a column is sorted by; nothing comes last in both directions. */
@@ -36,31 +25,27 @@
     if (numeric) return typeof found === "number" ? found : null;
     return found === null || found === undefined || found === "" ? null : String(found).toLowerCase();
   };
-  function compare(a, b) {
-    if (a === null || b === null) return 0;
-    return a < b ? -1 : a > b ? 1 : 0;
-  }
 
   function csv(columns, rows) {
     const quote = (item) => (/[",\n\r]/.test(item) ? `"${item.replace(/"/g, '""')}"` : item);
-    const plain = (cell) => { const found = value(cell); return quote(found === null || found === undefined ? "" : String(found)); };
-    return [columns.map((column) => quote(column.title)), ...rows.map((row) => row.map(plain))].map((line) => line.join(",")).join("\n") + "\n";
+    const lines = [columns.map((column) => column.title), ...rows.map((row) => row.map((cell) => String(value(cell) ?? "")))];
+    return lines.map((line) => `${line.map(quote).join(",")}\n`).join("");
   }
 
   function markdown(columns, rows) {
-    const safe = (item) => item.replace(/\s+/g, " ").replace(/\\/g, "\\\\").replace(/\|/g, "\\|").replace(/</g, "&lt;").replace(/\*/g, "\\*");
-    const line = (items) => `| ${items.join(" | ")} |`;
-    const rule = columns.map((column) => (column.numeric ? "---:" : "---"));
-    const full = (cell) => (cell && cell.s ? `${text(cell)} (${cell.s})` : text(cell));
-    return [line(columns.map((column) => safe(column.title))), line(rule), ...rows.map((row) => line(row.map((cell) => safe(full(cell)))))].join("\n") + "\n";
+    const safe = (item) => item.replace(/\s+/g, " ").replace(/[\\|*]/g, "\\$&").replace(/</g, "&lt;");
+    const full = (cell) => (cell?.s ? `${text(cell)} (${cell.s})` : text(cell));
+    const lines = [columns.map((column) => safe(column.title)), columns.map((column) => (column.numeric ? "---:" : "---")),
+      ...rows.map((row) => row.map((cell) => safe(full(cell))))];
+    return lines.map((line) => `| ${line.join(" | ")} |\n`).join("");
   }
 
   async function copy(content, button) {
-    const said = button.textContent;
+    const label = button.textContent;
     let done = true;
     try {
       await navigator.clipboard.writeText(content);
-    } catch {
+    } catch { // without https there is no clipboard
       const area = element("textarea", { class: "off" });
       area.value = content;
       document.body.append(area);
@@ -69,151 +54,166 @@
       area.remove();
     }
     button.textContent = done ? "copied" : "the browser refused";
-    setTimeout(() => { button.textContent = said; }, 1500);
+    setTimeout(() => { button.textContent = label; }, 1500);
   }
 
   /**
-   * Show `source` (see grid_data in page.py) in `place`. Returns { grid, draw(), rows(), visible(column, shown), markdown(), csv() };
-   * rows() are those that are shown, on all pages.
+   * Show `source` (see grid_data in page.py) in `box`. Returns { grid, draw(), visible(column, shown) }.
    * options.keep: a function of a row that says whether it is shown; options.state: { filters: Map of a column's number
    * to its value, search, order } to begin with, what does not fit is left out; options.changed: given the same whenever
    * the reader has changed it; options.page: rows of a page; options.class: of the table.
    */
-  function show(place, source, options = {}) {
-    const grid = { ...source, rows: decoded(source) };
+  function show(box, source, options = {}) {
     const given = options.state || {};
     const size = options.page || 100;
-    const long = grid.rows.length > 25;
-    const chosen = new Map(); // column -> value
+    const long = source.rows.length > 25;
+    const filters = new Map(); // column -> value
     const hidden = new Set(); // columns
-    let order = given.order && given.order.length ? given.order : grid.order || [];
-    let words = [];
-    let search = "";
-    let page = 0;
-    let shown = grid.rows;
+    let order = given.order && given.order.length ? given.order : source.order || [];
+    let search = long && given.search ? given.search : "";
+    let shown = source.rows;
 
     const body = element("tbody");
-    const heads = grid.columns.map((column, index) => element("th", { scope: "col", title: column.help, class: column.numeric ? "num" : null, onclick: (event) => sortBy(index, event.shiftKey) },
-      element("button", { type: "button", class: "sort", text: column.title })));
-    const table = element("table", { class: `grid ${options.class || ""}` }, element("caption", { class: "off", text: grid.caption }), element("thead", {}, element("tr", {}, ...heads)), body);
-    const filters = element("div", { class: "filters" });
+    const heads = source.columns.map((column, index) => element("th", {
+      scope: "col", title: column.help, class: column.numeric ? "num" : null, onclick: (event) => sortBy(index, event.shiftKey),
+    }, element("button", { type: "button", class: "sort", text: column.title })));
+    const table = element("table", { class: `grid ${options.class || ""}` },
+      element("caption", { class: "off", text: source.caption }), element("thead", {}, element("tr", {}, ...heads)), body);
+    const choices = element("div", { class: "filters" });
     const tools = element("div", { class: "tools" });
     const info = element("span", { role: "status" });
     const pager = element("span", { class: "pages" });
-    place.replaceChildren(element("div", { class: "bar-of-table" }, filters, tools),
-      element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": grid.caption }, table),
+    box.replaceChildren(element("div", { class: "bar-of-table" }, choices, tools),
+      element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": source.caption }, table),
       ...(long ? [element("div", { class: "below-table" }, info, pager)] : []));
 
-    const state = () => ({ filters: chosen, search, order });
-    const tell = () => { if (options.changed) options.changed(state()); };
-    const fits = (row) => {
-      for (const [index, wanted] of chosen) if (text(row[index]) !== wanted) return false;
+    const changed = () => { draw(); if (options.changed) options.changed({ filters, search, order }); };
+    function fits(row) {
+      for (const [index, wanted] of filters) if (text(row[index]) !== wanted) return false;
       if (options.keep && !options.keep(row)) return false;
-      if (!words.length) return true;
-      const whole = row.map(text).join("\n").toLowerCase();
-      return words.every((word) => whole.includes(word));
-    };
+      const whole = search && row.map(text).join("\n").toLowerCase();
+      return search.toLowerCase().split(/\s+/).every((word) => whole.includes(word));
+    }
 
     /** A click sorts upwards, then downwards, then not; with Shift next to the columns that are sorted by already. */
     function sortBy(index, more) {
       const current = order.find(([column]) => column === index);
       const next = !current ? [[index, "asc"]] : current[1] === "asc" ? [[index, "desc"]] : [];
-      order = more && current ? order.flatMap((one) => (one === current ? next : [one])) : more ? [...order, ...next] : next;
-      draw();
-      tell();
+      order = !more ? next : current ? order.flatMap((one) => (one === current ? next : [one])) : [...order, ...next];
+      changed();
     }
 
     /** Choose and sort the rows anew, from the first page on. */
     function draw() {
-      shown = grid.rows.filter(fits);
-      const keys = order.filter(([index]) => grid.columns[index]).map(([index, direction]) => [new Map(shown.map((row) => [row, sortable(row[index], grid.columns[index].numeric)])), direction === "desc" ? -1 : 1]);
+      const keys = order.filter(([index]) => source.columns[index]);
+      shown = source.rows.filter(fits).map((row) => [row, keys.map(([index]) => sortable(row[index], source.columns[index].numeric))]);
       if (keys.length) {
-        shown.sort((one, other) => {
-          for (const [key, sign] of keys) {
-            const [a, b] = [key.get(one), key.get(other)];
-            const found = (a === null) - (b === null) || sign * compare(a, b);
+        shown.sort(([, one], [, other]) => {
+          for (const [at, [, direction]] of keys.entries()) {
+            const [a, b] = [one[at], other[at]];
+            const found = a === b ? 0 : a === null ? 1 : b === null ? -1 : (a < b) === (direction === "asc") ? -1 : 1;
             if (found) return found;
           }
           return 0;
         });
       }
+      shown = shown.map(([row]) => row);
       heads.forEach((head, index) => {
         const own = order.find(([column]) => column === index);
         head.dataset.order = own ? own[1] : "";
         if (own && own === order[0]) head.setAttribute("aria-sort", own[1] === "desc" ? "descending" : "ascending"); else head.removeAttribute("aria-sort");
+        head.hidden = hidden.has(index);
       });
       turn(0);
     }
 
     /** Show a page of the rows. */
-    function turn(number) {
-      page = number;
-      const rows = shown.slice(page * size, (page + 1) * size).map((row) => element("tr", {}, ...row.map((cell, index) => {
-        const column = grid.columns[index];
-        const td = element("td", { class: [column.numeric ? "num" : "", column.wide ? "reason" : ""].join(" ").trim() || null, hidden: hidden.has(index) });
-        fill(td, cell);
-        return td;
-      })));
-      if (!rows.length) rows.push(element("tr", {}, element("td", { colspan: grid.columns.length, text: grid.rows.length ? "No row fits the filters." : "Nothing here." })));
+    function turn(page) {
+      const visible = source.columns.map((column, index) => [column, index]).filter(([, index]) => !hidden.has(index));
+      const rows = shown.slice(page * size, (page + 1) * size).map((row) => element("tr", {}, ...visible.map(([column, index]) => filled(row[index], column))));
+      if (!rows.length) rows.push(element("tr", {}, element("td", { colspan: visible.length, text: source.rows.length ? "No row fits the filters." : "Nothing here." })));
       body.replaceChildren(...rows);
-      heads.forEach((head, index) => { head.hidden = hidden.has(index); });
       if (!long) return;
-      const count = (many) => many.toLocaleString("en");
-      info.textContent = `${shown.length ? `${count(page * size + 1)} to ${count(Math.min((page + 1) * size, shown.length))}` : "0"} of ${count(shown.length)} rows${shown.length < grid.rows.length ? ` (${count(grid.rows.length)} in all)` : ""}`;
+      const first = shown.length ? page * size + 1 : 0;
+      info.textContent = `${first} to ${Math.min((page + 1) * size, shown.length)} of ${shown.length} rows${shown.length < source.rows.length ? ` (${source.rows.length} in all)` : ""}`;
       const last = Math.ceil(shown.length / size) - 1;
-      const step = (to, name, label) => element("button", { type: "button", "aria-label": label, "aria-current": to === page && name !== "‹" && name !== "›" ? "page" : null, disabled: to < 0 || to > last, text: name, onclick: () => { turn(to); } });
+      const step = (to, name, label) => element("button", {
+        type: "button", "aria-label": label, "aria-current": to === page ? "page" : null, disabled: to < 0 || to > last, text: name, onclick: () => turn(to),
+      });
       const near = [...new Set([0, page - 1, page, page + 1, last])].filter((one) => one >= 0 && one <= last);
       pager.replaceChildren(...(last < 1 ? [] : [step(page - 1, "‹", "previous page"), ...near.map((one) => step(one, String(one + 1), `page ${one + 1}`)), step(page + 1, "›", "next page")]));
     }
 
-    grid.columns.forEach((column, index) => {
-      if (!column.filter) return;
-      const values = [...new Set(grid.rows.map((row) => text(row[index])))];
+    source.columns.forEach((column, index) => {
+      const values = column.filter ? [...new Set(source.rows.map((row) => text(row[index])))] : [];
       if (values.length < 2) return;
-      const select = element("select", { "data-column": column.title }, element("option", { value: "", text: "all" }), ...values.map((name) => element("option", { value: name, text: name })));
       const wanted = given.filters && given.filters.get(index);
-      if (wanted && values.includes(wanted)) { select.value = wanted; chosen.set(index, wanted); }
+      if (values.includes(wanted)) filters.set(index, wanted);
+      const select = element("select", { "data-column": column.title }, element("option", { value: "", text: "all" }),
+        ...values.map((name) => element("option", { value: name, text: name, selected: name === filters.get(index) })));
       select.addEventListener("change", () => {
-        if (select.value === "") chosen.delete(index); else chosen.set(index, select.value);
-        draw();
-        tell();
+        if (select.value === "") filters.delete(index); else filters.set(index, select.value);
+        changed();
       });
-      filters.append(element("label", {}, `${column.title} `, select));
+      choices.append(element("label", {}, `${column.title} `, select));
     });
     if (long) {
-      const input = element("input", { type: "search", placeholder: "any text" });
-      const look = (wanted) => { search = wanted; words = wanted.toLowerCase().split(/\s+/).filter(Boolean); };
-      if (given.search) { input.value = given.search; look(given.search); }
-      input.addEventListener("input", () => { look(input.value); draw(); tell(); });
-      filters.append(element("label", {}, "search ", input));
+      const input = element("input", { type: "search", placeholder: "any text", value: search });
+      input.addEventListener("input", () => { search = input.value; changed(); });
+      choices.append(element("label", {}, "search ", input));
     }
-    const picked = (write) => {
-      const columns = grid.columns.map((_, index) => index).filter((index) => !hidden.has(index));
-      return write(columns.map((index) => grid.columns[index]), shown.map((row) => columns.map((index) => row[index])));
-    };
     for (const [name, write] of [["Markdown", markdown], ["CSV", csv]]) {
       const button = element("button", { type: "button", class: "quiet", "data-copy": name, text: `copy ${name}` });
-      button.addEventListener("click", () => copy(picked(write), button));
+      const pick = (row) => row.filter((_, index) => !hidden.has(index));
+      button.addEventListener("click", () => copy(write(pick(source.columns), shown.map(pick)), button));
       tools.append(button);
     }
     draw();
-    const visible = (index, on) => { if (on) hidden.delete(index); else hidden.add(index); };
-    return { grid, draw, visible, rows: () => shown, markdown: () => picked(markdown), csv: () => picked(csv) };
+    return { grid: source, draw, visible: (index, on) => { if (on) hidden.delete(index); else hidden.add(index); } };
   }
 
-  async function open(place) {
-    if (place.dataset.opened) return;
-    place.dataset.opened = "true";
-    try { show(place, await load(place.dataset.src)); } catch (error) { complain(place, error); }
+  /** Show a table whose filters stand in the URL; a button with data-filter="COLUMN" and data-value sets one. */
+  function linked(box, source) {
+    const columns = source.columns.map((column, index) => [column.title, index]).filter(([, index]) => source.columns[index].filter);
+    const buttons = [...document.querySelectorAll("button[data-filter]")];
+    const press = () => buttons.forEach((button) => {
+      button.setAttribute("aria-pressed", String(place.read()[button.dataset.filter] === button.dataset.value));
+    });
+    function render() {
+      const wanted = place.read();
+      const state = { filters: new Map(columns.map(([title, index]) => [index, wanted[title]])) };
+      const changed = ({ filters }) => { place.write(Object.fromEntries(columns.map(([title, index]) => [title, filters.get(index)]))); press(); };
+      show(box, source, { page: Number(box.dataset.page), class: box.dataset.class, state, changed });
+      press();
+    }
+    for (const button of buttons) {
+      button.addEventListener("click", () => {
+        place.write({ [button.dataset.filter]: button.getAttribute("aria-pressed") === "true" ? "" : button.dataset.value });
+        render();
+      });
+    }
+    window.addEventListener("hashchange", render);
+    render();
+    box.dataset.ready = "true";
+  }
+
+  async function open(box) {
+    try {
+      const source = await load(box.dataset.src);
+      if (box.matches(".linked-grid")) linked(box, source); else show(box, source);
+    } catch (error) { complain(box, error); }
   }
 
   window.effbench.grid = show;
   window.effbench.copy = copy;
   document.addEventListener("DOMContentLoaded", () => {
-    for (const place of document.querySelectorAll(".grid-place[data-src]")) {
-      if (place.dataset.src === "") continue; // others say what it shows
-      const closed = place.closest("details:not([open])");
-      if (closed) closed.addEventListener("toggle", () => open(place), { once: true }); else open(place);
+    // a folded table is loaded once it is displayed
+    const watcher = new IntersectionObserver((entries) => entries.filter((entry) => entry.isIntersecting).forEach(({ target }) => {
+      watcher.unobserve(target);
+      open(target);
+    }), { rootMargin: "1000000px" });
+    for (const box of document.querySelectorAll(".grid-place[data-src], .linked-grid[data-src]")) {
+      if (box.closest("details:not([open]), [hidden]")) watcher.observe(box); else open(box);
     }
   });
 })();

@@ -73,8 +73,7 @@ window.effbench = (() => {
   }
   if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen; else chosen = null;
   dark.addEventListener("change", changed);
-  window.addEventListener("beforeprint", () => { printing = true; changed(); });
-  window.addEventListener("afterprint", () => { printing = false; changed(); });
+  for (const [event, is] of [["beforeprint", true], ["afterprint", false]]) window.addEventListener(event, () => { printing = is; changed(); });
 
   document.addEventListener("DOMContentLoaded", () => {
     const button = document.getElementById("theme");

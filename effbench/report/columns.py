@@ -1,0 +1,61 @@
+"""Headings and texts of measured columns, for figures, their tables of numbers and the page of a cell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from effbench.labels import ABSENT
+from effbench.metrics import INTERVALS, METRICS, format_bytes
+
+#: End of a column's name -> its unit.
+UNITS = {"ms": "ms", "s": "s", "mhz": "MHz", "c": "°C", "w": "W", "mj": "mJ", "bytes": "bytes"}
+_TITLES = {"case": "model", "series": "mode", "bs": "batch size"}
+
+
+@cache
+def title_and_unit(name: str) -> tuple[str, str]:
+    """Return the words for a column and its unit, which is empty for texts and counts."""
+    if name in METRICS:
+        return METRICS[name].title, METRICS[name].unit
+    stem, _, end = name.rpartition("_")
+    unit = UNITS.get(end, "") if stem else ""
+    title = (stem if unit else name).replace("_", " ")
+    return _TITLES.get(name, title.replace(" ci ", " 95 % ")), unit
+
+
+def heading(name: str) -> str:
+    """Return `latency (ms)`; sizes in bytes carry their unit in each value instead."""
+    title, unit = title_and_unit(name)
+    return f"{title} ({unit})" if unit not in ("", "bytes") else title
+
+
+def value_text(name: str, value: Any) -> str:
+    """Return a value for a reader, with its unit; an em dash for none."""
+    if is_missing(value):
+        return ABSENT
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name in METRICS:
+        return METRICS[name].format(value)
+    if not isinstance(value, int | float):
+        return str(value)
+    unit = title_and_unit(name)[1]
+    if unit == "bytes":
+        return format_bytes(value)
+    text = f"{value:.0f}" if float(value).is_integer() else f"{value:.4g}"
+    return f"{text} {unit}" if unit else text
+
+
+def interval_text(name: str, row: Mapping[str, Any]) -> str:
+    """Return the 95 % interval of a metric as `0.12 ms to 0.13 ms`; empty if it has none here."""
+    low, high = (row.get(column) for column in INTERVALS.get(name, ("", "")))
+    if is_missing(low) or is_missing(high) or not low < high:
+        return ""
+    return f"{METRICS[name].format(low)} to {METRICS[name].format(high)}"
+
+
+def is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
