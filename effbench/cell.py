@@ -32,16 +32,15 @@ class Status(StrEnum):
 
     @property
     def is_failure(self) -> bool:
-        """True for what makes a sweep exit with 1."""
-        return self in FAILURES
+        """Whether it makes a sweep exit with 1."""
+        return self in (Status.ERROR, Status.CRASHED, Status.TIMEOUT, Status.INCORRECT)
 
     @property
     def is_measured(self) -> bool:
-        """True where the trial carries figures (a speedup is still only shown for `ok`)."""
+        """Whether the trial has figures (a speedup is still only shown for `ok`)."""
         return self in (Status.OK, Status.DEGRADED, Status.NOISY)
 
 
-FAILURES = frozenset({Status.ERROR, Status.CRASHED, Status.TIMEOUT, Status.INCORRECT})
 
 #: Worst first: a result takes the worst status of its trials.
 SEVERITY = (
@@ -89,16 +88,15 @@ def targets_in(node: Any) -> Iterator[str]:
             yield from targets_in(value)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cell:
-    """One point of the matrix: everything that defines the work, nothing of how it is measured.
+    """One point of the matrix: everything that defines the work, nothing of how it is measured. Its identity is `key`.
 
     `model` holds `name`, `module` (`_target_` and arguments), `inputs` (a list in the order of forward's arguments,
-    each with its `name`), `tolerance`, `allow_nonfinite`;
-    `mode` holds `name`, `_target_` and its own settings; `numerics` and `env` are flat. `stream` is None for calls of
-    one batch size, else its `name`, `samples_per_call` and `sizes`; `bs` is then the largest of them. `training` holds
-    the step's settings, None in the inference phase. All values are plain JSON and resolved: `dtype` and `device` are
-    never `auto`.
+    each with its `name`), `tolerance` and `allow_nonfinite`; `mode` holds `name`, `_target_` and its own settings.
+    `stream` is None for calls of one batch size, else its `name`, `samples_per_call` and `sizes`; `bs` is then the
+    largest of them. `training` holds the step's settings, None in the inference phase. All values are plain JSON and
+    resolved: `dtype` and `device` are never `auto`.
     """
 
     model: dict[str, Any]
@@ -126,13 +124,9 @@ class Cell:
         return self.mode["name"]
 
     def params(self) -> dict[str, Any]:
-        """Every resolved parameter as plain JSON. `stream` and `training` only where there is one: keys are what they
-        were before these existed."""
+        """Return every parameter as plain JSON; `stream` and `training` only if set, so that older keys stay valid."""
         params = dataclasses.asdict(self)
-        for name in ("stream", "training"):
-            if params[name] is None:
-                del params[name]
-        return params
+        return {name: value for name, value in params.items() if value is not None}
 
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> Cell:
@@ -140,6 +134,9 @@ class Cell:
 
     def __str__(self) -> str:
         return f"{self.model_name} bs={self.bs} {self.mode_name} {self.dtype}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cell) and self.key == other.key
 
     def __hash__(self) -> int:
         return hash(self.key)

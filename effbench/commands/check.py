@@ -27,7 +27,7 @@ from effbench.stats.significance import LEAST_PAIRS
 from effbench.store.decisions import BaselineInfo
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
-from effbench.sweeping import trust
+from effbench.sweeping import resume
 from effbench.terminal import escape, terminal
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--confirm", action="store_true",
         help="run what is slower again before reporting it, old and new in turns if both can be run here",
     )  # fmt: skip
-    parser.add_argument(trust.FLAG, action="store_true", help=f"with --confirm: {trust.HELP}")
+    parser.add_argument(resume.FLAG, action="store_true", help=f"with --confirm: {resume.HELP}")
     parser.add_argument(
         "--rounds",
         type=int,
@@ -106,7 +106,7 @@ def confirmed(compared: Compared, before: SweepInfo, sweep: SweepInfo, args: arg
         raise UsageError(f"--rounds {args.rounds}: fewer than {LEAST_PAIRS} pairs confirm nothing")
     flagged = [change for change in failing(compared) if change.verdict is Verdict.SLOWER]
     command = ["check", "--baseline", args.baseline, "--sweep", sweep.id, "--confirm"]
-    command += [trust.FLAG] if args.trust_imported else []
+    command += [resume.FLAG] if args.trust_imported else []
     quiet = args.format != "table" and not args.out
     try:
         return confirm.confirm(

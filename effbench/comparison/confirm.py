@@ -18,7 +18,7 @@ from effbench.stats.significance import LEAST_PAIRS, confirms
 from effbench.store.sides import CellResult
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
-from effbench.sweeping import trust
+from effbench.sweeping import resume
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, Settings
 from effbench.sweeping.progress import Progress
@@ -59,7 +59,7 @@ def confirm(
         return Confirmation(unsettled(compared, flagged, "not run again", f"nothing was run again: {why}"))
 
     if after.imported_at is not None and not trust_imported:
-        return not_run(trust.refusal(after))
+        return not_run(resume.refusal(after))
     old_facts, new_facts = facts_of(compared.before, before), facts_of(compared.after, after)
     keys = {change.key for change in flagged}
     with Store.open(db, mode="read") as store:
@@ -68,7 +68,7 @@ def confirm(
         raise UsageError("--confirm runs the same cells again: omit --across dtype and numerics")
     for sweep in (before, after):
         if sweep.imported_at is not None and trust_imported:
-            trust.announce(sweep, cells)
+            resume.announce(sweep, cells)
     try:
         here, moved = current(new_facts, after.id, cells)
     except UsageError as error:
@@ -88,7 +88,7 @@ def confirm(
         return run_cells(settings, runs, Command([*command], []), None, Progress(quiet=quiet), threading.Event())
 
     if before.imported_at is not None and not trust_imported:
-        old_side = nullcontext(Origin(None, trust.refusal(before)))
+        old_side = nullcontext(Origin(None, resume.refusal(before)))
     else:
         software = software_changed(compared.before, compared.after)
         old_side = origin(old_facts, new_facts or {}, here, cells, software)

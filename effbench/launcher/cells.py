@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import threading
 from collections.abc import Iterator, Sequence
@@ -55,7 +54,7 @@ def conduct(
     wrong before the first trial; nothing is recorded then.
     """
     parts, settings = split(jobs)
-    chosen = interpreters_of_parts(parts, progress)
+    chosen = [interpreters.resolve(part["python"], part["folder"]) for part in parts]
     wanted: dict[Interpreter, list[dict[str, Any]]] = {}
     for part, interpreter in zip(parts, chosen, strict=True):
         wanted.setdefault(interpreter, []).append(part)
@@ -65,24 +64,13 @@ def conduct(
     ):
         cells = resolve(parts, has_cuda=any(pool.gpus for pool in pools.values()))
         check_baseline(settings, cells)
-        overrides: dict[str, list[str]] = {}
         options = [word for word in command.overrides if word.startswith("--")]
         for job, part, cell in zip(jobs, parts, cells, strict=True):
             # the baseline may lack settings that only other modes have
             dropped = {f"mode.{name}" for name in job.config["mode"].keys() - part["mode"].keys()}
-            overrides.setdefault(cell.key, [*options, *overrides_of_cell(job.overrides, dropped)])
-        command = dataclasses.replace(command, of_cells=overrides)
+            command.of_cells.setdefault(cell.key, [*options, *overrides_of_cell(job.overrides, dropped)])
         runs = [CellRun(cell, interpreter) for cell, interpreter in zip(cells, chosen, strict=True)]
         return run_sweep(store, settings, runs, command, pools, progress, stop, extend)
-
-
-def interpreters_of_parts(parts: Sequence[dict[str, Any]], progress: Progress) -> list[Interpreter]:
-    """Return the interpreter of each part, with a notice if two settings mean the same one. Raises ConfigError."""
-    asked = [(part["python"], part["folder"]) for part in parts]
-    known = {one: interpreters.resolve(*one) for one in dict.fromkeys(asked)}
-    for notice in interpreters.named_twice(known):
-        progress.note(notice)
-    return [known[one] for one in asked]
 
 
 def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:

@@ -11,7 +11,7 @@ from typing import NoReturn
 from effbench.config import DEFAULT_DB, shipped
 from effbench.errors import ConfigError, UsageError, nearest
 from effbench.store.store import Store
-from effbench.sweeping import trust
+from effbench.sweeping import resume
 
 #: Options that decide what the overrides mean: they are stored and replayed with them.
 CONFIG_OPTIONS = ("--config-dir", "--config-path", "--config-name")
@@ -94,15 +94,15 @@ def expand(words: list[str], trust_imported: bool = False) -> tuple[list[str], l
     reference = value_of(given.get("resume"))
     if reference in (None, "null"):
         if trust_imported:
-            raise UsageError(f"{trust.FLAG} goes with resume=: effbench -m resume=ID {trust.FLAG}")
+            raise UsageError(f"{resume.FLAG} goes with resume=: effbench -m resume=ID {resume.FLAG}")
         return words, list(given.values())
     db = value_of(given.get("db")) or DEFAULT_DB
     with Store.open(db, mode="read") as store:
         sweep = store.find_sweep(reference)
         if sweep.imported_at is not None:
             if not trust_imported:
-                raise UsageError(trust.refusal(sweep))
-            trust.announce(sweep, store.planned(sweep.id), sweep.overrides)
+                raise UsageError(resume.refusal(sweep))
+            resume.announce(sweep, store.planned(sweep.id), sweep.overrides)
     # it continues in the database where it was found; the stored word may name another, and has no password
     replayed = [word for word in sweep.overrides if key_of(word) not in {*given, "db"}]
     together = [*replayed, *(word for word in words if key_of(word) != "resume"), f"resume={sweep.id}"]

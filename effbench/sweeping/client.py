@@ -58,17 +58,20 @@ class Request:
 
     def failure(self) -> tuple[Status, str]:
         """Return the status and reason of a task without a result."""
-        outcome = self.outcome
-        where = f"in {self.phase}" if self.phase else "before it began"
+        outcome, status = self.outcome, Status.CRASHED
         if self.timed_out_s is not None:
-            return Status.TIMEOUT, f"not done after {self.timed_out_s:g} s ({where})"
-        if reason := outcome.get("died") or outcome.get("failed") or outcome.get("reason"):
-            return Status.CRASHED, f"{reason} ({where})"
-        if outcome["oom_killed"]:
-            return Status.OOM, f"ended by the kernel: host memory ran out ({where})"
-        if outcome["signal"]:
-            return Status.CRASHED, f"killed by {signal_name(outcome['signal'])} ({where})"
-        return Status.CRASHED, f"the process exited with code {outcome['exit']} ({where})"
+            status, reason = Status.TIMEOUT, f"not done after {self.timed_out_s:g} s"
+        elif reason := outcome.get("died") or outcome.get("failed") or outcome.get("reason"):
+            pass
+        elif outcome["oom_killed"]:
+            status, reason = Status.OOM, "ended by the kernel: host memory ran out"
+        elif outcome["signal"]:
+            number = outcome["signal"]
+            known = number in set(signal.Signals)
+            reason = f"killed by {signal.Signals(number).name if known else f'signal {number}'}"
+        else:
+            reason = f"the process exited with code {outcome['exit']}"
+        return status, f"{reason} ({f'in {self.phase}' if self.phase else 'before it began'})"
 
 
 class ForkServer:
@@ -269,10 +272,3 @@ class ForkServer:
 
     def last_words(self) -> str:
         return f": {self.stderr[-1]}" if self.stderr else ""
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -8,7 +8,8 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,27 +45,40 @@ class Slot:
         """The lock file. Raises WorkerError if its folder is not safe."""
         return lock_folder() / f"{self.gpu['uuid'] if self.gpu else 'cpu'}.lock"
 
-    def acquire(self, timeout_s: float, stop: threading.Event, on_wait: Callable[[], None]) -> Lock | None:
-        """Return the lock, held; None once `stop` is set. Calls `on_wait` once if another process holds it.
+    @contextmanager
+    def locked(
+        self, timeout_s: float, stop: threading.Event, on_wait: Callable[[], None] = lambda: None
+    ) -> Iterator[bool]:
+        """Hold the lock, yielding True; yield False without it once `stop` is set. Calls `on_wait` once if another
+        process holds it.
 
         Raises WorkerError if the lock cannot be opened, or is not free in time.
         """
         path = self.lock_path
         deadline = time.monotonic() + timeout_s
-        announced = False
-        while (lock := try_lock(path)) is None:
+        has_waited = False
+        while (descriptor := try_lock(path)) is None:
             if stop.is_set():
-                return None
-            if not announced:
+                yield False
+                return
+            if not has_waited:
                 on_wait()
-                announced = True
+                has_waited = True
             stop.wait(POLL_S)
             if time.monotonic() > deadline:
                 raise WorkerError(
                     f"{self.name} was in use by another effbench for {timeout_s:.0f} s "
                     "(executor.lock_timeout_s); continue later with resume=last"
                 )
-        return lock
+        try:
+            yield True
+        finally:
+            os.close(descriptor)
+
+
+def gpu_slot(gpu: dict[str, Any], cores: Iterable[int] | None = None) -> Slot:
+    """Return the slot of a GPU as the probe describes it."""
+    return Slot(f"GPU {gpu['index']}", "cuda", gpu, cores and tuple(cores))
 
 
 def slots_of(gpus: Sequence[dict[str, Any]], cells: Iterable[Cell], executor: dict[str, Any]) -> list[Slot]:
@@ -76,13 +90,7 @@ def slots_of(gpus: Sequence[dict[str, Any]], cells: Iterable[Cell], executor: di
             raise ConfigError(f"executor.gpus names {missing}; visible here: {sorted(known) or 'no GPU'}")
         gpus = [known[index] for index in wanted]
     devices = {cell.device for cell in cells}
-    slots = []
-    if "cuda" in devices:
-        shares = share_cores(cores, gpus)
-        slots = [
-            Slot(f"GPU {gpu['index']}", "cuda", gpu, share and tuple(share))
-            for gpu, share in zip(gpus, shares, strict=True)
-        ]
+    slots = list(map(gpu_slot, gpus, share_cores(cores, gpus))) if "cuda" in devices else []
     if "cpu" in devices or not slots:
         # a CPU cell has all cores unless some are named: its threads are what is measured
         own = None if cores == "auto" else wanted_cores(cores, os.sched_getaffinity(0))
@@ -91,16 +99,6 @@ def slots_of(gpus: Sequence[dict[str, Any]], cells: Iterable[Cell], executor: di
 
 
 # --- locks ---
-
-
-@dataclass
-class Lock:
-    """A lock that is held."""
-
-    descriptor: int
-
-    def release(self) -> None:
-        os.close(self.descriptor)
 
 
 def lock_folder() -> Path:
@@ -123,44 +121,42 @@ def lock_folder() -> Path:
             os.fchmod(descriptor, 0o1777)
         elif status.st_uid != 0 and not status.st_mode & stat.S_ISVTX:
             raise WorkerError(
-                f"{path} belongs to another user, who can replace the lock files in it (uid {status.st_uid}, mode "
-                f"{stat.S_IMODE(status.st_mode):o}); ask for `chmod 1777 {path}`, {ELSEWHERE}"
+                f"{path} belongs to another user, who can replace the lock files in it; "
+                f"ask for `chmod 1777 {path}`, {ELSEWHERE}"
             )
     finally:
         os.close(descriptor)
     return path
 
 
-def try_lock(path: Path) -> Lock | None:
-    """Lock this file, made if it is missing; return None if another process holds it.
+def try_lock(path: Path) -> int | None:
+    """Lock this file, made if it is missing. Return its descriptor, whose close releases the lock; None if another
+    process holds it.
 
     The file is neither followed through a link nor changed. Raises WorkerError if it cannot be opened.
     """
     try:
-        descriptor = _open(path)
+        descriptor = open_lock(path)
     except OSError as error:
         why = "it is a link" if path.is_symlink() else error.strerror
-        how = f"remove it, let all users write to {path.parent}"
-        raise WorkerError(f"cannot open the lock file {path} ({why}); {how}, {ELSEWHERE}") from None
-    try:
+        raise WorkerError(f"cannot open the lock file {path} ({why}); remove it, {ELSEWHERE}") from None
+    with ExitStack() as unless_locked:
+        unless_locked.callback(os.close, descriptor)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise WorkerError(f"{path} is not a regular file, so it cannot be a lock; remove it, {ELSEWHERE}")
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_nlink:  # else it was removed meanwhile: others lock another file
-            return Lock(descriptor)
-    except BlockingIOError:
-        pass
-    except OSError as error:
-        os.close(descriptor)
-        raise WorkerError(f"cannot lock {path} ({error.strerror}); {ELSEWHERE[3:]}") from None
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
-    return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise WorkerError(f"cannot lock {path} ({error.strerror}); {ELSEWHERE[3:]}") from None
+        if not os.fstat(descriptor).st_nlink:  # it was removed meanwhile: others lock another file
+            return None
+        unless_locked.pop_all()
+    return descriptor
 
 
-def _open(path: Path) -> int:
+def open_lock(path: Path) -> int:
     """Open the file, made if it is missing. It may belong to another user: reading is enough for a lock."""
     try:
         descriptor = os.open(path, FLAGS | os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -194,9 +190,7 @@ def wanted_cores(setting: Any, usable: Collection[int]) -> list[int] | None:
     if setting == "auto":
         return sorted(usable)
     try:
-        wanted = (
-            parse_cores(str(setting)) if isinstance(setting, str | int) else sorted({int(core) for core in setting})
-        )
+        wanted = parse_cores(str(setting)) if isinstance(setting, str | int) else sorted(set(map(int, setting)))
     except (ValueError, TypeError):
         raise ConfigError(f"executor.cores is {setting!r}: use auto, null, or cores such as 2-7 or [2,3]") from None
     if not wanted or (missing := sorted(set(wanted) - set(usable))):
@@ -220,24 +214,20 @@ def share_cores(
     if wanted is None:
         return [None] * len(gpus)
     cores = physical_cores(wanted, topology)
-    near = [tuple(core for core in cores if set(core) & set(near_cores(gpu))) or tuple(cores) for gpu in gpus]
-    if any(set(one) & set(other) and one != other for one in near for other in near):
-        near = [tuple(cores)] * len(gpus)  # sets that overlap in part have no even shares
+    near = [[core for core in cores if set(core) & near_cores(gpu)] or cores for gpu in gpus]
+    if any(one != other and not set(one).isdisjoint(other) for one in near for other in near):
+        near = [cores] * len(gpus)  # sets that overlap in part have no even shares
     shares: list[list[int] | None] = []
     for index, mine in enumerate(near):
-        sharing = [other for other, theirs in enumerate(near) if set(theirs) & set(mine)]
-        place, count = sharing.index(index), len(sharing)
-        size = len(mine) // count
-        if size == 0:
-            shares.append(None)
-            continue
-        share = mine[place * size : (place + 1) * size]
+        size = len(mine) // near.count(mine)
+        first = near[:index].count(mine) * size
+        share = mine[first : first + size]
         threads = sorted(thread for core in share for thread in core)
         # the very first core also serves the sweep, its fork server and most interrupts
         if setting == "auto" and len(threads) >= SPARE_FROM and share[0] == cores[0]:
             spare = share[0] if size >= SPARE_FROM else share[0][:1]
             threads = [thread for thread in threads if thread not in spare]
-        shares.append(threads)
+        shares.append(threads or None)
     return shares
 
 
@@ -260,8 +250,8 @@ def physical_cores(usable: Collection[int], topology: Path = TOPOLOGY) -> list[t
     return cores
 
 
-def near_cores(gpu: dict[str, Any]) -> list[int]:
+def near_cores(gpu: dict[str, Any]) -> set[int]:
     try:
-        return parse_cores(gpu.get("near_cores") or "")
+        return set(parse_cores(gpu.get("near_cores") or ""))
     except ValueError:  # the machine does not report them
-        return []
+        return set()

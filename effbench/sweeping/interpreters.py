@@ -1,4 +1,4 @@
-"""Where trials run: interpreters and working directories, and what git says of them.
+"""Where trials run: interpreters and working directories, and their git state.
 
 Both are axes of a sweep (`python=`, `folder=`) and belong to the environment, not to the cell.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -33,7 +34,7 @@ import importlib.util, json, runpy
 try:
     from importlib.metadata import version
     torch = version("torch")
-except Exception:
+except ImportError:  # PackageNotFoundError is one
     torch = None
 server, needed = sys.argv[1:3]
 missing = [name for name in needed.split(",") if importlib.util.find_spec(name) is None]
@@ -87,11 +88,8 @@ class Interpreter:
     def environment(self, fingerprint: dict[str, Any]) -> Environment:
         """Return the environment of a probe's answer. Its flags name what was given, so that two interpreters with the
         same software differ."""
-        flags = dict(fingerprint["flags"])
-        if self.python:
-            flags["interpreter"] = self.python
-        if self.folder:
-            flags["folder"] = self.folder
+        own = {"interpreter": self.python, "folder": self.folder}
+        flags = fingerprint["flags"] | {name: value for name, value in own.items() if value}
         return Environment(**{**fingerprint, "flags": flags})
 
 
@@ -108,71 +106,31 @@ def resolve(python: str | None = None, folder: str | None = None) -> Interpreter
     for name, given in (("python", python), ("folder", folder)):
         if given is not None and not given.strip():
             raise ConfigError(f"{name}= is empty; leave it out, or say {name}=null for effbench's own")
-    return Interpreter(python and _executable(python), folder and _folder(folder))
-
-
-def named_twice(known: Mapping[tuple[str | None, str | None], Interpreter]) -> list[str]:
-    """Return a notice for each interpreter given under several names; `known`: settings -> interpreter."""
-    first: dict[Interpreter, tuple[str | None, str | None]] = {}
-    notices = []
-    for given, interpreter in known.items():
-        other = first.setdefault(interpreter, given)
-        if other != given:
-            one, two = (
-                " ".join(f"{name}={value}" for name, value in zip(("python", "folder"), names, strict=True) if value)
-                for names in (other, given)
-            )
-            notices.append(f"{two} is the same as {one}: it runs once")
-    return notices
-
-
-def _executable(text: str) -> str:
-    path = Path(text).expanduser()
-    if os.sep not in text and not text.startswith("~"):
-        on_path = shutil.which(text)
-        if on_path is None and not path.exists():
-            raise ConfigError(f"python={text}: no such program on PATH; give the path of an interpreter")
-        path = Path(on_path or text)
-    path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow the link out of a virtual environment
-    if path.is_dir():
-        inside = path / "bin" / "python"
-        hint = f"its interpreter is {inside}" if inside.exists() else "give the interpreter in it"
-        raise ConfigError(f"python={text} is a folder; {hint}")
-    if not path.exists():
-        raise ConfigError(f"python={text}: there is no {path}; give the path of an interpreter")
-    if not os.access(path, os.X_OK):
-        raise ConfigError(f"python={text}: {path} is not executable; give the path of an interpreter")
-    return str(path)
-
-
-def _folder(text: str) -> str:
-    path = Path(text).expanduser().resolve()
-    if not path.is_dir():
-        what = "is no folder" if path.exists() else "does not exist"
-        raise ConfigError(f"folder={text}: {path} {what}; give the working directory of the trials")
-    return str(path)
+    if python is not None:
+        found = shutil.which(os.path.expanduser(python))  # noqa: PTH111 - Path would drop the ./ that marks a path
+        if found is None:
+            raise ConfigError(f"python={python}: no such program; give the path of an interpreter: venv/bin/python")
+        python = os.path.abspath(found)  # noqa: PTH100 - resolve() would follow the link out of a virtual environment
+    if folder is not None:
+        path = Path(folder).expanduser().resolve()
+        if not path.is_dir():
+            raise ConfigError(f"folder={folder}: no such folder; give the working directory of the trials")
+        folder = str(path)
+    return Interpreter(python, folder)
 
 
 def why_unfit(python: str, version: Sequence[int], missing: Sequence[str], torch: str | None) -> str | None:
     """Return why trials cannot run under this interpreter, from what BOOTSTRAP reported; None if they can."""
+    given, oldest_python, oldest_torch = (".".join(map(str, one)) for one in (version, OLDEST_PYTHON, OLDEST_TORCH))
     if tuple(version) < OLDEST_PYTHON:
-        return f"python={python} is Python {dotted(version)}; trials need {dotted(OLDEST_PYTHON)} or newer"
+        return f"python={python} is Python {given}; trials need {oldest_python} or newer"
     if missing:
         packages = [NEEDED[name] for name in missing]
         return f"python={python} lacks {', '.join(packages)}\nfix: {python} -m pip install {' '.join(packages)}"
-    if torch and _release(torch) < OLDEST_TORCH:
-        return f"python={python} has torch {torch}; trials need {dotted(OLDEST_TORCH)} or newer"
+    release = re.match(r"(\d+)\.(\d+)(?:\.|$)", torch or "")  # a version of another form passes as new enough
+    if release and tuple(map(int, release.groups())) < OLDEST_TORCH:
+        return f"python={python} has torch {torch}; trials need {oldest_torch} or newer"
     return None
-
-
-def dotted(version: Sequence[int]) -> str:
-    return ".".join(map(str, version))
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """Return (2, 11) for `2.11.0a0+git1234`; a version that does not start with two numbers passes as new enough."""
-    parts = version.split(".")[:2]
-    return tuple(map(int, parts)) if len(parts) == 2 and all(part.isdigit() for part in parts) else OLDEST_TORCH
 
 
 def cache_home() -> Path:

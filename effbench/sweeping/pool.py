@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from effbench.errors import ConfigError, WorkerError
 from effbench.message import ProbeRequest
 from effbench.store.store import Store
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.devices import Slot
+from effbench.sweeping.devices import gpu_slot
 from effbench.sweeping.interpreters import HERE, Interpreter
 
 PROBE_TIMEOUT_S = 300.0
@@ -54,8 +54,8 @@ class ServerPool:
         self.users: Counter[ForkServer] = Counter()
         self.lock = threading.Lock()
 
-    def start(self) -> ForkServer:
-        return ForkServer(**self.interpreter.given)
+    def start(self, preload: bool = True) -> ForkServer:
+        return ForkServer(**self.interpreter.given, preload=preload)
 
     def probe(self, parts: Sequence[dict[str, Any]], baseline_mode: str) -> None:
         """Learn the environment; check the targets and settings of these parameters of cells (see `probe`)."""
@@ -68,16 +68,28 @@ class ServerPool:
         self.cells, self.last_round, self.renews = cells, last_round, renews
         preload(self.current, cells)
 
-    def take(self, round: int) -> ForkServer:
-        """Return a live server for a trial of this round; `give_back` it when the trial has ended.
+    @contextmanager
+    def server(self, round: int, alone: bool = False, preload: bool = True) -> Iterator[ForkServer]:
+        """Yield a live server for a trial of this round. `alone`: a separate one, which is closed afterwards.
 
-        The next one loads while this round runs. Raises WorkerError if a new one does not start.
+        Raises WorkerError if a new one does not start.
         """
+        server = self.fresh(preload) if alone else self.take(round)
+        try:
+            yield server
+        finally:
+            if alone:
+                server.close()
+            else:
+                self.give_back(server)
+
+    def take(self, round: int) -> ForkServer:
+        """Return the shared server of this round and count its user. The next one loads while this round runs."""
         with self.lock:
             used = self.current
-            later = self.renews and self.round is not None and round > self.round
+            is_later = self.renews and self.round is not None and round > self.round
             # short rounds do not wait for the next server: it serves the first round that finds it loaded
-            if self.next is not None and self.next_is_ready.is_set() and not self.next.dead and (later or used.dead):
+            if (is_later or used.dead) and self.next and self.next_is_ready.is_set() and not self.next.dead:
                 self.current, self.next = self.next, None
             elif used.dead:
                 self.current = self.fresh()
@@ -86,7 +98,7 @@ class ServerPool:
             self.round = round if self.round is None else max(round, self.round)
             if self.renews and self.next is None and self.round < self.last_round:
                 self.next, self.next_is_ready = self.start(), threading.Event()
-                threading.Thread(target=self.load, args=(self.next, self.next_is_ready), daemon=True).start()
+                threading.Thread(target=self.load_next, args=(self.next, self.next_is_ready), daemon=True).start()
             self.users[self.current] += 1
             return self.current
 
@@ -96,25 +108,25 @@ class ServerPool:
             if server is not self.current:
                 self.retire(server)
 
-    def fresh(self) -> ForkServer:
+    def fresh(self, preload: bool = True) -> ForkServer:
         """Return another server, ready; the caller closes it. Raises WorkerError if it does not start."""
-        server = self.start()
+        return self.load(self.start(preload), preload)
+
+    def load(self, server: ForkServer, with_models: bool = True) -> ForkServer:
+        """Return the server once it is ready; close it if it does not get so."""
         try:
             server.wait_ready()
-            preload(server, self.cells)
+            if with_models:
+                preload(server, self.cells)
         except BaseException:
             server.close()
             raise
         return server
 
-    def load(self, server: ForkServer, is_ready: threading.Event) -> None:
-        """Prepare the next server during the trials of this round. If it fails, the sweep keeps the one it has."""
-        try:
-            server.wait_ready()
-            preload(server, self.cells)
-        except WorkerError:
-            server.close()
-        else:
+    def load_next(self, server: ForkServer, is_ready: threading.Event) -> None:
+        """Load the next server during the trials of this round. If that fails, the sweep keeps the one it has."""
+        with suppress(WorkerError):
+            self.load(server)
             is_ready.set()
 
     def retire(self, server: ForkServer) -> None:
@@ -174,38 +186,36 @@ def check_devices(pools: Pools, wanted: Mapping[Interpreter, Sequence[dict[str, 
         )
 
 
-def probe(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str) -> dict[str, Any]:
+def probe(
+    server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str, modes_only: bool = False
+) -> dict[str, Any]:
     """Import every target once, in a child; return the environment, its details and GPUs; adapt the modes' settings.
 
-    Raises ConfigError for what cannot be imported and for a setting that a mode does not have.
+    `modes_only`: for cells that are not run, whose modules may be missing. Raises ConfigError for what cannot be
+    imported and for a setting that a mode does not have.
     """
-    targets = [list(targets_in(part["model"]["module"])) for part in parts]
-    named = (part["training"]["loss"] for part in parts if part["phase"] == "training")
-    losses = dict.fromkeys(loss for loss in named if loss not in LOSSES)
     modes = {str(part["mode"]): part["mode"] for part in parts}
-    request = ProbeRequest(
-        modules=list(dict.fromkeys(target for some in targets for target in some[:1])),
-        others=list(dict.fromkeys(target for some in targets for target in some[1:]) | losses),
-        modes=list(modes.values()),
-    )
+    request = ProbeRequest(modes=list(modes.values()), device="cpu" if modes_only else "auto")
+    losses: list[str] = []
+    if not modes_only:
+        targets = [list(targets_in(part["model"]["module"])) for part in parts]
+        named = [part["training"]["loss"] for part in parts if part["phase"] == "training"]
+        losses = [loss for loss in dict.fromkeys(named) if loss not in LOSSES]
+        request.modules = list(dict.fromkeys(target for some in targets for target in some[:1]))
+        request.others = list(dict.fromkeys([*(target for some in targets for target in some[1:]), *losses]))
     answer = server.call("probe", request.to_json(), PROBE_TIMEOUT_S)
     for loss in losses:
         answer["errors"] = [text.replace(f"_target_={loss}", f"training.loss={loss}") for text in answer["errors"]]
-    refuse(answer["errors"] or adapt_modes(parts, dict(zip(modes, answer["settings"], strict=True)), baseline_mode))
+    known = dict(zip(modes, answer["settings"], strict=True))
+    if errors := answer["errors"] or adapt_modes(parts, known, baseline_mode):
+        more = f" (and {len(errors) - 2} more like these)" if len(errors) > 2 else ""
+        raise ConfigError("\n".join(errors[:2]) + more)
     return answer
 
 
 def fit_modes(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str) -> None:
     """Do what `probe` does for the modes alone: for cells that are not run, and whose modules may be missing."""
-    modes = {str(part["mode"]): part["mode"] for part in parts}
-    answer = server.call("probe", ProbeRequest(modes=list(modes.values()), device="cpu").to_json(), PROBE_TIMEOUT_S)
-    refuse(answer["errors"] or adapt_modes(parts, dict(zip(modes, answer["settings"], strict=True)), baseline_mode))
-
-
-def refuse(errors: Sequence[str]) -> None:
-    if errors:
-        more = f" (and {len(errors) - 2} more like these)" if len(errors) > 2 else ""
-        raise ConfigError("\n".join(errors[:2]) + more)
+    probe(server, parts, baseline_mode, modes_only=True)
 
 
 def adapt_modes(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | None], baseline_mode: str) -> list[str]:
@@ -256,16 +266,12 @@ def measure_ceilings(
     known = store.calibration(environment_id)
     if not gpus or (known and known["ceilings"] and not again):
         return None
-    slot = Slot(f"GPU {gpus[0]['index']}", "cuda", gpus[0])
-    lock = None
+    slot = gpu_slot(gpus[0])
     try:
-        lock = slot.acquire(lock_timeout_s, threading.Event(), lambda: None)
-        answer = server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env)
+        with slot.locked(lock_timeout_s, threading.Event()):
+            answer = server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env)
     except WorkerError as error:
         return str(error)
-    finally:
-        if lock is not None:
-            lock.release()
     if answer["ceilings"] is None:
         return answer["reason"]
     store.add_calibration(environment_id, gpus[0]["uuid"], ceilings=answer["ceilings"])

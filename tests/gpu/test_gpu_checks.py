@@ -11,7 +11,7 @@ from effbench.experiments.definition import load, load_all
 from effbench.experiments.run import Machine
 from effbench.message import CheckRequest
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.evidence import gather
+from effbench.sweeping.checks import gather
 
 #: Smaller than by default, where that saves seconds.
 SETTINGS = {

@@ -9,7 +9,7 @@ import pytest
 from schedule_parts import PROTOCOL, A, B, Server, cell_runs, cells, gpus, key_of, ok, pool_of, trials
 
 from effbench.cell import Status, Trial
-from effbench.sweeping import schedule
+from effbench.sweeping import pool
 from effbench.sweeping.interpreters import HERE, Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial
 from effbench.sweeping.progress import run_names
@@ -92,7 +92,7 @@ class TestScheduled:
         made.run(trials(cell_runs(2, interpreters=BOTH), 3))
         counts = Counter((trial.run.cell.key == bad, trial.run.interpreter) for trial, _ in made.done)
         assert counts == {(True, A): 3, (True, B): 1, (False, A): 3, (False, B): 3}
-        assert {trial.run.interpreter for trial in made.progress.dropped_trials} == {B}
+        assert made.progress.changes == [-2]
 
     def test_rounds_end_early_for_the_one_that_is_known(self, pairs):
         def answer(interpreter, request):
@@ -122,7 +122,7 @@ class TestScheduled:
         )
         assert len(of_round) == (8 if noisy == second else 7)
         assert len(made.done) == 6 + len(of_round)
-        assert len(made.progress.added_trials) == len(of_round) - 6
+        assert sum(made.progress.changes) == len(of_round) - 6
 
     def test_one_that_failed_does_not_come_again(self, pairs):
         def answer(interpreter, request):
@@ -159,7 +159,7 @@ class TestScheduled:
 
     def test_fresh_interpreters_are_those_asked_for(self, pairs, monkeypatch):
         started = []
-        monkeypatch.setattr(schedule, "ForkServer", lambda **options: started.append(options) or Server())
+        monkeypatch.setattr(pool, "ForkServer", lambda **options: started.append(options) or Server())
         pairs(isolation="spawn").run(trials(cell_runs(1, interpreters=BOTH)))
         assert started == [{"python": one.python, "preload": False} for one in BOTH]
 

@@ -11,7 +11,7 @@ from schedule_parts import PROTOCOL, Server, cell_runs, cells, gpus, key_of, ok,
 
 from effbench.cell import Status, Trial
 from effbench.errors import StoreError, WorkerError
-from effbench.sweeping import pool, schedule
+from effbench.sweeping import pool
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.plan import PlannedTrial
 
@@ -106,7 +106,7 @@ def test_a_failure_drops_the_rounds_that_are_left(make, status):
     made = make(Server(answer))
     made.run(trials(2, 4))
     assert Counter(one.cell_key for one in made.recorded) == {bad: 2, cells(2)[0].key: 4}
-    assert [(trial.run.cell.key, trial.round) for trial in made.progress.dropped_trials] == [(bad, 2), (bad, 3)]
+    assert made.progress.changes == [-2]
 
 
 def test_a_noisy_trial_is_tried_again_after_the_rest_of_its_round(make):
@@ -119,8 +119,8 @@ def test_a_noisy_trial_is_tried_again_after_the_rest_of_its_round(make):
     made = make(Server(answer), protocol={**PROTOCOL, "attempts": 2})
     made.run(trials(3, 2))
     assert [(t.round, t.attempt) for _, t in made.progress.order] == [(0, 0)] * 3 + [(0, 1)] + [(1, 0)] * 3
-    (another,) = made.progress.added_trials
-    assert (another.run.cell.key, another.round, another.attempt) == (unlucky, 0, 1)
+    assert made.progress.order[3][1].run.cell.key == unlucky
+    assert made.progress.changes == [1]
     endless = make(Server(lambda request, env: ok(request, "noisy")), protocol={**PROTOCOL, "attempts": 3})
     endless.run(trials(1, 2))
     assert [(one.round, one.attempt) for one in endless.recorded] == [(n, tried) for n in (0, 1) for tried in (0, 1, 2)]
@@ -146,7 +146,7 @@ class TestEnoughRounds:
         made = make(Server(lambda request, env: answer(request)), protocol=self.PROTOCOL)
         made.run(trials(1, 8))
         assert [one.round for one in made.recorded] == list(range(rounds))
-        assert [trial.round for trial in made.progress.dropped_trials] == list(range(rounds, 8))
+        assert -sum(change for change in made.progress.changes if change < 0) == 8 - rounds
 
     @pytest.mark.parametrize(("before", "rounds"), [(4, [4]), (5, [])])
     def test_rounds_before_a_resumption_count(self, make, before, rounds):
@@ -243,7 +243,7 @@ class TestFailuresOfTheHarness:
     def test_a_trial_whose_server_dies_is_run_once_more_from_a_separate_one(self, make, monkeypatch, again):
         died = Server(lambda request, env: {"died": "the fork server ended (code -9)"})
         alone = died if again else Server()
-        monkeypatch.setattr(pool, "ForkServer", lambda: alone)
+        monkeypatch.setattr(pool, "ForkServer", lambda **_: alone)
         made = make(died)
         made.run(trials(1))
         (one,) = made.recorded
@@ -254,7 +254,7 @@ class TestFailuresOfTheHarness:
             assert alone.closed and one.extra["harness_retries"] == ["the fork server ended (code -9) (in check)"]
 
     def test_a_server_that_does_not_start_is_tried_again(self, make, monkeypatch):
-        def fail():
+        def fail(**_):
             made.append(1)
             raise BlockingIOError(11, "Resource temporarily unavailable")
 
@@ -336,7 +336,6 @@ def spawned(monkeypatch):
         made.append(Server(**options))
         return made[-1]
 
-    monkeypatch.setattr(schedule, "ForkServer", start)
     monkeypatch.setattr(pool, "ForkServer", start)
     return made
 
@@ -359,7 +358,7 @@ def test_a_dead_server_is_replaced(make, spawned):
     made = make(dead)
     made.run(trials(3))
     (new,) = spawned
-    assert (len(new.envs), new.options) == (3, {})
+    assert (len(new.envs), new.options) == (3, {"preload": True})
     assert [one.status for one in made.recorded] == ["ok"] * 3
 
 

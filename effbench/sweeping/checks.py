@@ -7,13 +7,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from effbench.cell import Status
 from effbench.message import CheckRequest
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.devices import Slot
+from effbench.sweeping.devices import Slot, gpu_slot
 from effbench.sweeping.interpreters import HERE
 from effbench.sweeping.pool import ServerPool
 
@@ -22,8 +23,8 @@ TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class CheckOutcome:
-    """What became of a request. `facts` are there for `ok` only; `seconds`: in its process; `gpu`: as the probe names
-    it; `log`: the end of what it printed, where its process died or was ended; `traceback`: of an error."""
+    """How a check ended. `facts`: of an `ok` one only; `seconds`: in its process; `gpu`: as the probe describes it;
+    `log`: the end of what it printed, if its process died or was killed; `traceback`: of an error."""
 
     request: CheckRequest
     status: Status
@@ -52,59 +53,37 @@ def gather(
     stop = stop or threading.Event()
     server.wait_ready()
     outcomes: list[CheckOutcome] = []
-    servers = ServerPool(HERE, server)  # a check that takes the server with it does not take the others too
-    try:
+    with closing(ServerPool(HERE, server)) as pool:  # a check that kills the server does not take the others with it
         for request in requests:
             if request.device == "auto":
                 request = replace(request, device="cuda" if gpus else "cpu")
-            slot = slot_of(request, gpus)
-            lock = slot.acquire(lock_timeout_s, stop, lambda: None)
-            if lock is None:
-                break
-            try:
-                own = servers.take(0)
-                try:
-                    outcome = run_one(own, slot, request, timeout_s, stop)
-                finally:
-                    servers.give_back(own)
-            finally:
-                lock.release()
+            # without a GPU, a check that needs one says so itself
+            slot = gpu_slot(gpus[0]) if gpus and request.device != "cpu" else Slot("CPU", "cpu")
+            with slot.locked(lock_timeout_s, stop) as is_held:
+                outcome = run_check(pool, slot, request, timeout_s, stop) if is_held else None
             if outcome is None:
                 break
             outcomes.append(outcome)
             on_outcome(outcome)
-    finally:
-        servers.close()
     return outcomes
 
 
-def slot_of(request: CheckRequest, gpus: Sequence[dict[str, Any]]) -> Slot:
-    """Return the CPU if a GPU is asked for and there is none: the check says itself what it lacks."""
-    if gpus and request.device != "cpu":
-        return Slot(f"GPU {gpus[0]['index']}", "cuda", gpus[0])
-    return Slot("CPU", "cpu")
-
-
-def run_one(
-    server: ForkServer, slot: Slot, request: CheckRequest, timeout_s: float, stop: threading.Event
+def run_check(
+    pool: ServerPool, slot: Slot, request: CheckRequest, timeout_s: float, stop: threading.Event
 ) -> CheckOutcome | None:
-    """Return None if it was stopped."""
-    with tempfile.TemporaryDirectory(prefix="effbench-check-", ignore_cleanup_errors=True) as folder:
+    """Run a check once; return None if it was stopped."""
+    with (
+        pool.server(0) as server,
+        tempfile.TemporaryDirectory(prefix="effbench-check-", ignore_cleanup_errors=True) as folder,
+    ):
         sent = replace(request, cache_dir=request.cache_dir or folder)
         start = time.monotonic()
         done = server.run("check", sent.to_json(), timeout_s, slot.env, stop=stop)
         wall_s = time.monotonic() - start
     if done.stopped:
         return None
-    if (answer := done.result) is None:
+    if done.result is None:
         status, reason = done.failure()
-        return CheckOutcome(request, status, reason, None, wall_s, slot.gpu, done.outcome.get("log") or None)
-    return CheckOutcome(
-        request,
-        Status(answer["status"]),
-        answer["reason"],
-        answer["facts"],
-        answer["seconds"],
-        slot.gpu,
-        traceback=answer.get("traceback"),
-    )
+        return CheckOutcome(request, status, reason, None, wall_s, slot.gpu, log=done.outcome.get("log") or None)
+    answer = {**done.result, "status": Status(done.result["status"])}
+    return CheckOutcome(request, gpu=slot.gpu, **answer)
