@@ -41,7 +41,6 @@ class Status(StrEnum):
         return self in (Status.OK, Status.DEGRADED, Status.NOISY)
 
 
-
 #: Worst first: a result takes the worst status of its trials.
 SEVERITY = (
     Status.INCORRECT,

@@ -16,16 +16,17 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice, product
+from math import prod
 from typing import Any
 
 import hydra
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
+from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
@@ -35,7 +36,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from effbench import config, streams
 from effbench.errors import EffbenchError, UsageError
 from effbench.launcher import errors, overrides
-from effbench.launcher.cells import INTERPRETER_KEYS, Job, conduct
+from effbench.launcher.cells import Job, conduct
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.resume import FLAG
@@ -56,7 +57,7 @@ class Session:
     progress: Progress
     conductor: Callable[..., Outcome | None]
     server: ForkServer | None
-    stop: threading.Event
+    stop: threading.Event = field(default_factory=threading.Event)
     outcome: Outcome | None = None
 
 
@@ -71,7 +72,7 @@ def hydra_sweep(
     nothing).
 
     `commands`: suggested if a word is no override. `conductor`: called in place of `conduct`. `server`: one to use and
-    leave running; without it one is started and closed. Raises EffbenchError if the configuration is invalid.
+    leave running; None: one is started if needed. Raises EffbenchError if the configuration is invalid.
     """
     # Hydra's own error printing exits with 1 and shows tracebacks; this makes it raise instead
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -82,7 +83,7 @@ def hydra_sweep(
     overrides.refuse_hidden(words)
     config.register()
     register()
-    session = Session(Command(argv, stored), Progress(quiet=quiet), conductor or conduct, server, threading.Event())
+    session = Session(Command(argv, stored), Progress(quiet=quiet), conductor or conduct, server)
     bypassed = False
 
     def task(_: object) -> None:
@@ -107,8 +108,6 @@ def hydra_sweep(
         raise errors.explain(error, words) from error
     finally:
         sys.argv = before
-        if session.server is not None and session.server is not server:
-            session.server.close()
 
 
 class EffbenchSweeper(Sweeper):
@@ -128,32 +127,18 @@ class EffbenchSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> Any:
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         parsed = parser.parse_overrides([f"{key}={value}" for key, value in self.params.items()] + arguments)
-        refuse_endless(parsed)
         values: dict[str, list[str]] = {}
         for override in parsed:
             key = override.get_key_element()
             if not override.is_sweep_override():
                 values[key] = [f"{key}={override.get_value_element_as_str()}"]
-            elif override.is_discrete_sweep():
-                values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            elif override.is_discrete_sweep():  # a range may be endless
+                values[key] = [f"{key}={value}" for value in islice(override.sweep_string_iterator(), MOST_CELLS + 1)]
             else:
                 raise UsageError(f"{override.input_line}: only a sweeper that chooses values takes an interval")
+            if prod(map(len, values.values())) > MOST_CELLS:
+                raise UsageError(f"{override.input_line}: more than {MOST_CELLS:,} cells, the most that a sweep takes")
         return [self.launcher.launch([list(job) for job in product(*values.values())], initial_job_idx=0)]
-
-
-def refuse_endless(parsed: Sequence[Override]) -> None:
-    """Raise UsageError for a range without an end, or one zero too many, before it fills the memory."""
-    cells = 1
-    for override in parsed:
-        value = override.value()
-        if isinstance(value, RangeSweep):  # lists were typed, and end
-            cells *= sum(1 for _ in islice(value.range(), MOST_CELLS + 1))
-        elif isinstance(value, ChoiceSweep):
-            cells *= len(value.list)
-        if cells > MOST_CELLS:
-            raise UsageError(
-                f"{override.input_line}: that makes more than {MOST_CELLS:,} cells, the most that one sweep takes"
-            )
 
 
 class EffbenchLauncher(Launcher):
@@ -166,8 +151,6 @@ class EffbenchLauncher(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         session = self.session
-        if session.server is None and not all(map(names_interpreter, job_overrides)):
-            session.server = ForkServer()  # starts while the jobs are composed
         composer = Composer(self.loader, self.config)
         jobs = [Job(list(words), composer.compose(words)) for words in job_overrides]
         session.outcome = session.conductor(
@@ -178,11 +161,6 @@ class EffbenchLauncher(Launcher):
             JobReturn(overrides=job.overrides, status=JobStatus.COMPLETED, _return_value=latency)
             for job, latency in zip(jobs, latencies, strict=True)
         ]
-
-
-def names_interpreter(words: Sequence[str]) -> bool:
-    """Return whether this job names its interpreter: effbench's own need not load torch then."""
-    return any(overrides.key_of(word) in INTERPRETER_KEYS for word in words)
 
 
 def register() -> None:
@@ -237,7 +215,8 @@ class Composer:
     def compose_with_hydra(self, choices: Sequence[str]) -> DictConfig:
         composed = self.loader.load_sweep_config(self.master, list(choices))
         OmegaConf.set_readonly(composed, False)
-        name_protocol(composed)
+        # named after its file: a user's file that builds on a shipped protocol is another protocol
+        composed.protocol.name = composed.hydra.runtime.choices.get("protocol") or composed.protocol.name
         with open_dict(composed):
             del composed["hydra"]
         return composed
@@ -247,17 +226,6 @@ class Composer:
         key = override.key_or_group
         is_option = not isinstance(override.value(), dict) and bool(self.options_of(key))
         return is_option or override.package is not None or key.partition(".")[0] == "hydra"
-
-
-def name_protocol(composed: DictConfig) -> None:
-    """Name a user's protocol after its file, unless the file gives it a name of its own.
-
-    A protocol that effbench ships keeps its name to itself: a user's file that builds on it does not inherit it.
-    """
-    option = composed.hydra.runtime.choices.get("protocol")
-    name = OmegaConf.select(composed, "protocol.name")
-    if option and name != option and (config.shipped("conf") / "protocol" / f"{name}.yaml").is_file():
-        composed.protocol.name = option
 
 
 def use_largest_size(composed: DictConfig, given: bool) -> None:

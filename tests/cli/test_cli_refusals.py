@@ -154,7 +154,7 @@ def test_a_yaml_of_the_user_is_named(text, said, effbench, tmp_path, monkeypatch
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [("rounds: 1\n", "mine"), ("name: yours\n", "yours"), ("defaults: [quick]\nrounds: 2\n", "mine")],
+    [("rounds: 1\n", "mine"), ("defaults: [quick]\nrounds: 2\n", "mine")],
 )
 def test_a_protocol_of_the_user_has_its_own_name(text, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
