@@ -56,12 +56,12 @@ SEVERITY = (
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with sorted keys and no spaces: equal values give equal text."""
+    """Return JSON with sorted keys and no spaces: equal values give equal text. Raises ValueError for NaN and inf."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of the canonical JSON, in hex."""
+    """Return the SHA-256 of the canonical JSON, in hex."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
@@ -71,7 +71,7 @@ def encodable(text: str) -> str:
 
 
 def mode_settings(mode: dict[str, Any]) -> dict[str, Any]:
-    """A mode's own settings, its constructor's keyword arguments: all but what describes it."""
+    """Return a mode's own settings, the keyword arguments of its constructor."""
     return {key: value for key, value in mode.items() if key not in ("name", "description", "_target_")}
 
 
@@ -143,7 +143,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Environment:
-    """Fingerprint of hardware and software. Two machines alike in all of this share an id."""
+    """Fingerprint of hardware and software. Machines that are alike in all of it share an id."""
 
     gpu_name: str | None
     gpu_memory_bytes: int | None

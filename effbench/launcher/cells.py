@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from effbench import streams
-from effbench.cell import Cell
+from effbench.cell import Cell, canonical_json
 from effbench.config import BOUNDS, sections
 from effbench.errors import ConfigError
 from effbench.launcher.overrides import overrides_of_cell
@@ -74,10 +73,7 @@ def conduct(
 
 
 def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:
-    """Return the part of each job that is swept (SWEPT_KEYS), and the settings that all share.
-
-    Raises ConfigError for an invalid value, and for a setting of the sweep that was itself swept.
-    """
+    """Return the part of each job that is swept (SWEPT_KEYS), and the settings that all share. Raises ConfigError."""
     parts, settings = [], None
     for job in jobs:
         validate(job.config)
@@ -86,21 +82,11 @@ def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:
         if settings is None:
             settings = of_sweep
         elif settings != of_sweep:
-            key = difference(settings, of_sweep)
+            key = next(key for key in settings if settings[key] != of_sweep[key])
             raise ConfigError(f"{key} holds for a whole sweep and cannot be swept: choose one value, or run two sweeps")
     if settings is None:
         raise ConfigError("the sweep is empty: these overrides leave no cell")
     return parts, Settings(**settings)
-
-
-def difference(one: dict[str, Any], other: dict[str, Any]) -> str:
-    """Return the dotted name of the first setting that differs, or of the group if another option was chosen."""
-    key = next(key for key in one if one[key] != other[key])
-    if key == "protocol" and one[key]["name"] != other[key]["name"]:
-        return key
-    if isinstance(one[key], dict) and one[key].keys() == other[key].keys():
-        return f"{key}.{difference(one[key], other[key])}"
-    return key
 
 
 def validate(config: dict[str, Any]) -> None:
@@ -111,56 +97,41 @@ def validate(config: dict[str, Any]) -> None:
             raise ConfigError(f"unknown setting {prefix}{unknown[0]}; allowed: {', '.join(known)}")
         if missing := [key for key in known if key not in node]:
             raise ConfigError(f"{prefix}{missing[0]} was taken out, and every sweep needs it")
-    for name, value in leaves(config):
-        if isinstance(value, float) and not math.isfinite(value):
-            quoted = f"'{name}=\"{value}\"'"
-            raise ConfigError(f"{name}={value} is no finite number; a word needs quotes inside quotes: {quoted}")
-        if name in BOUNDS and value is not None:
-            sign, bound = BOUNDS[name]
-            if value < bound or (sign == ">" and value == bound):
-                unit = " seconds" if name.endswith("_s") else ""
-                limit = f"{'above' if sign == '>' else 'at least'} {bound:g}{unit}"
-                raise ConfigError(f"{name} must be {limit}, got {value:g}")
-    protocol, model, mode, env = (config[name] for name in ("protocol", "model", "mode", "env"))
+    try:
+        canonical_json(config)
+    except ValueError:
+        how = "a word of this kind needs quotes inside quotes: 'model.name=\"nan\"'"
+        raise ConfigError(f"nan and inf are not allowed as numbers; {how}") from None
+    for name, (sign, bound) in BOUNDS.items():
+        section, _, key = name.rpartition(".")
+        value = (config[section] if section else config)[key]
+        if value is not None and (value < bound or (sign == ">" and value == bound)):
+            unit = " seconds" if name.endswith("_s") else ""
+            limit = f"{'above' if sign == '>' else 'at least'} {bound:g}{unit}"
+            raise ConfigError(f"{name} must be {limit}, got {value:g}")
+    protocol, model, mode, gpus = config["protocol"], config["model"], config["mode"], config["executor"]["gpus"]
     if protocol["max_samples"] < protocol["min_samples"]:
-        raise ConfigError(
-            f"protocol.max_samples={protocol['max_samples']} is below protocol.min_samples={protocol['min_samples']}"
-        )
+        raise ConfigError("protocol.max_samples is below protocol.min_samples")
     if streams.check(config["stream"]) != streams.NONE and config["phase"] == "training":
         raise ConfigError("phase=training takes one batch size: leave stream at none, or phase at inference")
     name = config["sweep"]["name"] or ""
     if name == "last" or name.startswith(CONFIRMING):
         use = "the newest sweep" if name == "last" else "the re-runs of effbench check --confirm"
         raise ConfigError(f"sweep.name={name} is reserved for {use}: choose another name")
-    gpus = config["executor"]["gpus"]
     if gpus != "auto" and not (isinstance(gpus, list) and gpus and all(isinstance(gpu, int) for gpu in gpus)):
         raise ConfigError(f"executor.gpus is {gpus!r}: use auto or a list of indices such as [0,1]")
     if not isinstance(model["module"], dict) or not isinstance(model["module"].get("_target_"), str):
         raise ConfigError(
             "model.module._target_ names the nn.Module to build, for example my_pkg.Net or nets/mine.py:Net"
         )
-    if not isinstance(mode, dict) or not isinstance(mode.get("_target_"), str) or not isinstance(mode.get("name"), str):
+    if not isinstance(mode, dict) or not all(isinstance(mode.get(key), str) for key in ("name", "_target_")):
         raise ConfigError("a mode's YAML needs name and _target_, both text (docs/extending.md)")
     if not model["inputs"]:
         raise ConfigError("the model has no inputs: describe them, for example 'model.inputs.x.shape=[16]'")
     parse_inputs(model["inputs"])
-    if not isinstance(env, dict):
-        raise ConfigError(f"env is {env!r}; it maps environment variables to values: env.OMP_NUM_THREADS=1")
-    for name, value in env.items():  # a dot in a name makes a mapping of it
-        if not isinstance(value, str | int | float):
-            raise ConfigError(f"env.{name} is {value!r}: an environment variable takes text or a number, as env.FOO=1")
-
-
-def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value in nested settings with its dotted name; those of a list have the name of the list."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from leaves(inner, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, list):
-        for inner in value:
-            yield from leaves(inner, name)
-    else:
-        yield name, value
+    env = config["env"]
+    if not isinstance(env, dict) or not all(isinstance(value, str | int | float) for value in env.values()):
+        raise ConfigError(f"env is {env!r}: it maps variables to text or numbers, as env.FOO=1; a name has no dot")
 
 
 def resolve(parts: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import glob
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -13,14 +11,10 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from effbench import config
 from effbench.errors import ConfigError, nearest
-from effbench.launcher.overrides import key_of, value_of
 
 
-def explain(error: Exception, words: Sequence[str]) -> ConfigError:
-    """Return a ConfigError with the same meaning in one or two lines.
-
-    `words`: the command line as `overrides.arrange` returns it.
-    """
+def explain(error: Exception) -> ConfigError:
+    """Return a ConfigError with the same meaning in one or two lines."""
     causes = list(chain(error))
     text = " ".join(map(str, causes))
     last = first_line(causes[-1])
@@ -30,7 +24,7 @@ def explain(error: Exception, words: Sequence[str]) -> ConfigError:
         how = "it is key=value, or key=value,value to sweep; put quotes around values with spaces, ? or ="
         return ConfigError(f"cannot read the override {error.override!r}: {how}")
     if match := re.search(r"Could not override '(.+?)'", text):
-        return ConfigError(unknown_setting(match[1], words))
+        return ConfigError(unknown_setting(match[1]))
     if match := re.search(r"Error merging override (\S+)", text):
         return wrong_type(match[1], last)
     if match := re.search(r"In '(.+?)': \w+ raised while composing config:\s*(.+)", text):
@@ -71,16 +65,9 @@ def missing_config(error: MissingConfigException) -> ConfigError:
     return ConfigError(f"unknown {group[1]} {group[2]!r}{suggest(group[2], options)}\nallowed: {', '.join(options)}")
 
 
-def unknown_setting(name: str, words: Sequence[str]) -> str:
-    """Suggest the group that has the option given to `name`, or the setting with the most similar name."""
-    folders = [Path(value_of(word) or "") for word in words if key_of(word) == "--config-dir"]
-    options = [glob.escape((value_of(word) or "").split(",")[0]) for word in words if key_of(word) == name]
-    patterns = [f"*/{option}.yaml" for option in options]
-    files = [file for folder in (*folders, config.shipped("conf")) for one in patterns for file in folder.glob(one)]
+def unknown_setting(name: str) -> str:
     settings = [f"{section}.{key}".lstrip(".") for section, keys in config.sections() for key in keys]
-    known = [setting for setting in settings if setting.count(".") <= name.count(".") + 1]
-    groups = {file.parent.name for file in files} - {name}
-    hint = suggest(name, groups) or suggest(name, known)
+    hint = suggest(name, [setting for setting in settings if setting.count(".") <= name.count(".") + 1])
     return f"unknown setting {name!r}{hint}; effbench --help lists all settings"
 
 

@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice, product
@@ -64,19 +64,18 @@ class Session:
 def hydra_sweep(
     argv: list[str],
     quiet: bool = False,
-    commands: Collection[str] = (),
     conductor: Callable[..., Outcome | None] | None = None,
     server: ForkServer | None = None,
 ) -> Outcome | None:
     """Run the sweep of a command line through Hydra. Returns None if Hydra only printed something (or the conductor ran
     nothing).
 
-    `commands`: suggested if a word is no override. `conductor`: called in place of `conduct`. `server`: one to use and
+    `conductor`: called in place of `conduct`. `server`: one to use and
     leave running; None: one is started if needed. Raises EffbenchError if the configuration is invalid.
     """
     # Hydra's own error printing exits with 1 and shows tracebacks; this makes it raise instead
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    arranged = overrides.arrange([word for word in argv if word != FLAG], commands)
+    arranged = overrides.arrange([word for word in argv if word != FLAG])
     words, stored = overrides.expand(arranged, FLAG in argv)
     if any(overrides.key_of(word) == "hydra.mode" for word in words):
         raise UsageError(OTHER_LAUNCHER)
@@ -105,7 +104,7 @@ def hydra_sweep(
             raise UsageError("Hydra could not read this command line (see above); effbench --help") from end
         return session.outcome
     except Exception as error:
-        raise errors.explain(error, words) from error
+        raise errors.explain(error) from error
     finally:
         sys.argv = before
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from effbench.config import DEFAULT_DB, shipped
-from effbench.errors import ConfigError, UsageError, nearest
+from effbench.errors import ConfigError, UsageError
 from effbench.store.store import Store
 from effbench.sweeping import resume
 
@@ -34,11 +34,11 @@ def value_of(word: str | None) -> str | None:
     return None if word is None else word.partition("=")[2].strip("'\"")
 
 
-def arrange(argv: Sequence[str], commands: Collection[str]) -> list[str]:
+def arrange(argv: Sequence[str]) -> list[str]:
     """Return the same words with options before overrides: Hydra's parser does not take `bs=1 -m mode=eager`.
 
     Every command line is a sweep here: `-m` is added if it is missing, and omitted with --cfg or --info (Hydra allows
-    only one of them). Raises UsageError for an unknown option and for a word that is no override; suggests `commands`.
+    only one of them). Raises UsageError for an unknown option and for a word that is no override.
     """
     from hydra._internal.utils import get_args_parser
 
@@ -47,11 +47,8 @@ def arrange(argv: Sequence[str], commands: Collection[str]) -> list[str]:
     given = parser.parse_intermixed_args(argv)
     for word in given.overrides:
         if "=" not in word and not word.startswith("~"):
-            if near := nearest(word, commands):
-                hint = f"a command comes first, with arguments of its own: effbench {near} --help"
-            else:
-                hint = "an override is key=value, such as bs=8; effbench --help shows all settings"
-            raise UsageError(f"{word!r} is no override; {hint}")
+            how = "an override is key=value, such as bs=8, and a command comes first; see effbench --help"
+            raise UsageError(f"{word!r} is no override; {how}")
     given.multirun = not (given.cfg or given.info or given.shell_completion)
     given.run = False
     options = [option for action in parser._actions if (option := option_of(action, given))]

@@ -110,10 +110,8 @@ class ForkServer:
         self.is_python = False
         self.unfit: str | None = None
         self.stderr: list[str] = []
-        self.stderr_reader, self.message_reader = (
-            threading.Thread(target=target, daemon=True, name=f"effbench-{target.__name__}")
-            for target in (self.read_stderr, self.read_messages)
-        )
+        self.stderr_reader = threading.Thread(target=self.read_stderr, daemon=True, name="effbench-stderr")
+        self.message_reader = threading.Thread(target=self.read_messages, daemon=True, name="effbench-messages")
         self.stderr_reader.start()
         self.message_reader.start()
 
@@ -164,24 +162,24 @@ class ForkServer:
         stop: threading.Event | None = None,
     ) -> Request:
         """Run a task until it ends, times out or `stop` is set; its process tree has ended when this returns."""
-        start = time.monotonic()
+        deadline = time.monotonic() + timeout_s
         request = self.submit(task, payload, env, on_phase)
         try:
             while not request.done.wait(min(POLL_S, timeout_s)):
-                request.stopped = stop is not None and stop.is_set()
-                if not request.stopped and time.monotonic() - start > timeout_s:
+                if stop is not None and stop.is_set():
+                    request.stopped = True
+                elif time.monotonic() > deadline:
                     request.timed_out_s = timeout_s
-                if request.stopped or request.timed_out_s is not None:
-                    self.kill(request)
-                    break
+                else:
+                    continue
+                self.kill(request)
+                break
         except BaseException:  # Ctrl-C: the task must not outlive the lock that it runs under
             self.kill(request)
             raise
         return request
 
-    def call(
-        self, task: str, payload: dict[str, Any], timeout_s: float, env: dict[str, str] | None = None
-    ) -> dict[str, Any]:
+    def call(self, task: str, payload: dict[str, Any], timeout_s: float, env: dict[str, str] | None = None) -> Any:
         """Return the result of a task of the harness; retry if it failed at the GPU or could not start.
 
         Raises WorkerError if it fails or takes too long.
@@ -220,13 +218,12 @@ class ForkServer:
 
     def read_messages(self) -> None:
         with self.process.stdout as lines:
-            while line := lines.readline(MOST_LINE_BYTES):
-                try:
+            try:
+                while line := lines.readline(MOST_LINE_BYTES):
                     self.handle(decode(line))
-                except MessageError as error:  # nothing that follows can be relied on
-                    self.stderr.append(f"not understood: {error}")
-                    self.process.kill()
-                    break
+            except MessageError as error:  # nothing that follows can be relied on
+                self.stderr.append(f"not understood: {error}")
+                self.process.kill()
         code = self.process.wait()
         self.stderr_reader.join(LAST_WORDS_TIMEOUT_S)
         with self.lock:
@@ -249,18 +246,15 @@ class ForkServer:
                 self.ready.set()
             case {"event": "refused", "reason": reason}:
                 self.stderr.append(f"refused: {reason}")
-            case {"event": "started", "id": str(id), "pid": int(pid)}:
-                if request := self.requests.get(id):
-                    request.pid = pid
-            case {"event": "phase", "id": str(id), "phase": str(phase)}:
-                if request := self.requests.get(id):
-                    request.phase = phase
-                    request.on_phase(phase)
-            case {"event": "ended", "id": str(id), "result": _, "exit": _, "signal": _}:
+            case {"event": "started", "id": str(id), "pid": int(pid)} if id in self.requests:
+                self.requests[id].pid = pid
+            case {"event": "phase", "id": str(id), "phase": str(phase)} if id in self.requests:
+                self.requests[id].phase = phase
+                self.requests[id].on_phase(phase)
+            case {"event": "ended", "id": str(id), "result": _, "exit": _, "signal": _} if id in self.requests:
                 with self.lock:
-                    request = self.requests.pop(id, None)
-                if request:
-                    request.end(message)
+                    request = self.requests.pop(id)
+                request.end(message)
             case _:
                 raise MessageError(f"no event of this version: {str(message)[:200]}")
 

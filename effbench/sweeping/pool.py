@@ -46,9 +46,7 @@ class ServerPool:
         self.borrowed = server
         self.current = server or self.start()
         self.cells: Sequence[Cell] = ()
-        self.renews = False
-        self.last_round = 0
-        self.round: int | None = None
+        self.round = self.last_round = 0
         self.next: ForkServer | None = None
         self.next_is_ready = threading.Event()
         self.users: Counter[ForkServer] = Counter()
@@ -58,14 +56,14 @@ class ServerPool:
         return ForkServer(**self.interpreter.given, preload=preload)
 
     def probe(self, parts: Sequence[dict[str, Any]], baseline_mode: str) -> None:
-        """Learn the environment; check the targets and settings of these parameters of cells (see `probe`)."""
+        """Learn the environment, and check these parameters of cells (see `probe`)."""
         answer = probe(self.current, parts, baseline_mode)
         self.environment = self.interpreter.environment(answer["environment"])
         self.details, self.gpus = answer["details"], answer["gpus"]
 
-    def prepare(self, cells: Sequence[Cell], last_round: int, renews: bool) -> None:
-        """Preload the models of these cells, now and in each further server. `renews`: use a new server each round."""
-        self.cells, self.last_round, self.renews = cells, last_round, renews
+    def prepare(self, cells: Sequence[Cell], last_round: int = 0) -> None:
+        """Preload the models of these cells. Each round up to `last_round` gets a new server."""
+        self.cells, self.last_round = cells, last_round
         preload(self.current, cells)
 
     @contextmanager
@@ -74,7 +72,7 @@ class ServerPool:
 
         Raises WorkerError if a new one does not start.
         """
-        server = self.fresh(preload) if alone else self.take(round)
+        server = self.load(self.start(preload), preload) if alone else self.take(round)
         try:
             yield server
         finally:
@@ -87,16 +85,16 @@ class ServerPool:
         """Return the shared server of this round and count its user. The next one loads while this round runs."""
         with self.lock:
             used = self.current
-            is_later = self.renews and self.round is not None and round > self.round
             # short rounds do not wait for the next server: it serves the first round that finds it loaded
-            if (is_later or used.dead) and self.next and self.next_is_ready.is_set() and not self.next.dead:
+            is_next_ready = self.next is not None and self.next_is_ready.is_set() and not self.next.dead
+            if is_next_ready and (used.dead or round > self.round):
                 self.current, self.next = self.next, None
             elif used.dead:
-                self.current = self.fresh()
+                self.current = self.load(self.start())
             if self.current is not used:
                 self.retire(used)
-            self.round = round if self.round is None else max(round, self.round)
-            if self.renews and self.next is None and self.round < self.last_round:
+            self.round = max(round, self.round)
+            if self.next is None and self.round < self.last_round:
                 self.next, self.next_is_ready = self.start(), threading.Event()
                 threading.Thread(target=self.load_next, args=(self.next, self.next_is_ready), daemon=True).start()
             self.users[self.current] += 1
@@ -108,12 +106,8 @@ class ServerPool:
             if server is not self.current:
                 self.retire(server)
 
-    def fresh(self, preload: bool = True) -> ForkServer:
-        """Return another server, ready; the caller closes it. Raises WorkerError if it does not start."""
-        return self.load(self.start(preload), preload)
-
     def load(self, server: ForkServer, with_models: bool = True) -> ForkServer:
-        """Return the server once it is ready; close it if it does not get so."""
+        """Return the server once it is ready; close it and raise WorkerError if it does not get so."""
         try:
             server.wait_ready()
             if with_models:
@@ -124,8 +118,7 @@ class ServerPool:
         return server
 
     def load_next(self, server: ForkServer, is_ready: threading.Event) -> None:
-        """Load the next server during the trials of this round. If that fails, the sweep keeps the one it has."""
-        with suppress(WorkerError):
+        with suppress(WorkerError):  # the sweep keeps the server that it has
             self.load(server)
             is_ready.set()
 
@@ -149,13 +142,11 @@ Pools = Mapping[Interpreter, ServerPool]
 @contextmanager
 def open_pools(
     wanted: Mapping[Interpreter, Sequence[dict[str, Any]]], server: ForkServer | None, baseline_mode: str
-) -> Iterator[dict[Interpreter, ServerPool]]:
+) -> Iterator[Pools]:
     """Start a pool for each interpreter and probe it with the cells that it runs; close the pools at the end.
 
-    `wanted`: parameters of cells (`model`, `mode`, `phase`, `training`, `device`), whose modes are adapted in place
-    (see `probe`). `server`: that of effbench's own interpreter in the working directory, which stays open; None: one is
-    started if needed. Raises ConfigError for an unsuitable interpreter, a target that it cannot import and a setting
-    that a mode does not have.
+    `wanted`: parameters of cells, whose modes are adapted in place. `server`: that of effbench's own interpreter, which
+    stays open; None: one is started if needed. Raises ConfigError as `probe` does and for an unsuitable interpreter.
     """
     pools: dict[Interpreter, ServerPool] = {}
     try:
@@ -168,22 +159,10 @@ def open_pools(
                 if str(error).startswith("python=") or (interpreter == HERE and len(wanted) == 1):
                     raise
                 raise ConfigError(f"{interpreter}: {error}") from error
-        check_devices(pools, wanted)
         yield pools
     finally:
         for pool in pools.values():
             pool.close()
-
-
-def check_devices(pools: Pools, wanted: Mapping[Interpreter, Sequence[dict[str, Any]]]) -> None:
-    """Raise ConfigError if `device=auto` would mean different devices under different interpreters."""
-    asking = [pool for one, pool in pools.items() if any(part["device"] == "auto" for part in wanted[one])]
-    blind = [pool for pool in asking if not pool.gpus]
-    if blind and len(blind) < len(asking):
-        raise ConfigError(
-            f"{blind[0].interpreter} has torch {blind[0].environment.torch_version}, which sees no GPU, and another "
-            "interpreter's does\nfix: install a build of torch for CUDA there, or use device=cpu"
-        )
 
 
 def probe(
@@ -214,7 +193,7 @@ def probe(
 
 
 def fit_modes(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str) -> None:
-    """Do what `probe` does for the modes alone: for cells that are not run, and whose modules may be missing."""
+    """Do what `probe` does for the modes alone."""
     probe(server, parts, baseline_mode, modes_only=True)
 
 
@@ -236,8 +215,7 @@ def adapt_modes(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | No
 
 
 def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
-    """Have the server import effbench's own model modules (and so torchvision, transformers), and look up once for all
-    trials what its own modes ask the machine.
+    """Have the server import effbench's own model modules, and look up once what its own modes ask the machine.
 
     A user's modules are imported in each trial: their import must not affect the server.
     """
@@ -258,8 +236,7 @@ def measure_ceilings(
     again: bool = False,
     lock_timeout_s: float = 3600.0,
 ) -> str | None:
-    """Measure the ceilings of the first of these GPUs and store them, unless those of the environment are known
-    (`again`: in any case). GPUs of one environment are of one kind.
+    """Measure and store the ceilings of the first GPU (an environment's are of one kind) if unknown or `again`.
 
     Return why they could not be measured, or None.
     """

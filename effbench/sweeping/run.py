@@ -111,7 +111,7 @@ def run_sweep(
         environment_id = ids[interpreter]
         pool.cache_root = sweep_cache / environment_id
         own_cells = [run.cell for run in runs if run.interpreter == interpreter]
-        pool.prepare(own_cells, rounds - 1, renews=settings.executor["renew_server"] and bool(gpus))
+        pool.prepare(own_cells, rounds - 1 if settings.executor["renew_server"] and gpus else 0)
         if trials and settings.protocol["profile"]:
             lock_timeout_s = settings.executor["lock_timeout_s"]
             if why := measure_ceilings(pool.current, store, environment_id, gpus, lock_timeout_s=lock_timeout_s):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
 
 import pytest
-from schedule_parts import FACTS, A, B
+from schedule_parts import FACTS
 
-from effbench.cell import Environment
 from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping import pool
 from effbench.sweeping.interpreters import HERE, Interpreter
@@ -73,11 +71,11 @@ class Prompt(ServerPool):
         return server
 
 
-def prepared(last_round, renews=True):
+def prepared(last_round):
     first = Fake()
     first.ready.set()
     servers = Prompt(HERE, first)
-    servers.prepare([], last_round, renews)
+    servers.prepare([], last_round)
     return servers
 
 
@@ -131,7 +129,7 @@ class TestRounds:
         assert renewed.take(1) is first
 
     def test_a_dead_one_is_replaced(self, started):
-        kept = prepared(0, renews=False)
+        kept = prepared(0)
         kept.current.dead = "ended"
         assert kept.take(0) is started[0]
         started[0].dead = "ended"
@@ -173,14 +171,6 @@ class TestOpened:
         with open_pools({HERE: [PART]}, lent, "eager") as pools:
             assert pools[HERE].current is lent
         assert (started, lent.closed) == ([], False)
-
-    def test_a_gpu_for_one_alone_is_refused_if_auto_would_mean_two_things(self):
-        facts = Environment(**FACTS)
-        ready = {A: SimpleNamespace(interpreter=A, gpus=[{}], environment=facts),
-                 B: SimpleNamespace(interpreter=B, gpus=[], environment=facts)}  # fmt: skip
-        with pytest.raises(ConfigError, match=rf"^python={B.python} has torch 2.13.0, which sees no GPU"):
-            pool.check_devices(ready, {A: [{"device": "auto"}], B: [{"device": "auto"}]})
-        pool.check_devices(ready, {A: [{"device": "cuda"}], B: [{"device": "cpu"}]})
 
 
 def mode_part(name, **settings):
