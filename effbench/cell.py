@@ -18,17 +18,17 @@ from effbench.metrics import TRIAL_METRICS
 
 
 class Status(StrEnum):
-    """How a trial or a result ended. Exactly one, never silent."""
+    """How a trial or a result ended, worst first: a result takes the worst status of its trials."""
 
-    OK = "ok"
-    DEGRADED = "degraded"  # it ran, but not as its name says
     INCORRECT = "incorrect"  # output outside tolerance against eager
-    OOM = "oom"
-    ERROR = "error"
-    TIMEOUT = "timeout"
     CRASHED = "crashed"  # the process died
+    TIMEOUT = "timeout"
+    ERROR = "error"
+    OOM = "oom"
     UNSUPPORTED = "unsupported"  # cannot run here: a reason, not a failure
+    DEGRADED = "degraded"  # it ran, but not as its name says
     NOISY = "noisy"  # throttled or disturbed on every try
+    OK = "ok"
 
     @property
     def is_failure(self) -> bool:
@@ -41,18 +41,7 @@ class Status(StrEnum):
         return self in (Status.OK, Status.DEGRADED, Status.NOISY)
 
 
-#: Worst first: a result takes the worst status of its trials.
-SEVERITY = (
-    Status.INCORRECT,
-    Status.CRASHED,
-    Status.TIMEOUT,
-    Status.ERROR,
-    Status.OOM,
-    Status.UNSUPPORTED,
-    Status.DEGRADED,
-    Status.NOISY,
-    Status.OK,
-)
+SEVERITY = tuple(Status)
 
 
 def canonical_json(value: Any) -> str:

@@ -55,7 +55,7 @@ def decode(line: bytes | bytearray | str) -> dict[str, Any]:
 
 @dataclass
 class Payload:
-    """What a task is asked for. Its fields are plain JSON: `Payload(**payload.to_json())` is the same."""
+    """What a task is asked for, in plain JSON: `Payload(**payload.to_json())` is the same."""
 
     to_json = asdict
 

@@ -13,13 +13,11 @@ from effbench.config import BOUNDS, sections
 from effbench.errors import ConfigError
 from effbench.launcher.overrides import overrides_of_cell
 from effbench.models.spec import parse_inputs
-from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING
 from effbench.sweeping import interpreters
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, Settings
-from effbench.sweeping.pool import open_pools
+from effbench.sweeping.pool import Pools
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Command, Outcome, check_baseline, run_sweep
 
@@ -46,21 +44,11 @@ def conduct(
     stop: threading.Event,
     extend: Outcome | None = None,
 ) -> Outcome:
-    """Run (or resume) the sweep of these jobs.
-
-    `server`: of effbench's own interpreter, which stays open; None: one is started if needed. `extend`: an earlier
-    outcome of the same invocation, whose sweep gets these cells in addition. Raises EffbenchError for anything that is
-    wrong before the first trial; nothing is recorded then.
-    """
+    """Run (or resume) the sweep of these jobs; see `run_sweep`."""
     parts, settings = split(jobs)
     chosen = [interpreters.resolve(part["python"], part["folder"]) for part in parts]
-    wanted: dict[Interpreter, list[dict[str, Any]]] = {}
-    for part, interpreter in zip(parts, chosen, strict=True):
-        wanted.setdefault(interpreter, []).append(part)
-    with (
-        Store.open(settings.db, mode="write") as store,  # first: a database that cannot be opened is known at once
-        open_pools(wanted, server, settings.baseline_mode) as pools,
-    ):
+
+    def plan(pools: Pools) -> list[CellRun]:
         cells = resolve(parts, has_cuda=any(pool.gpus for pool in pools.values()))
         check_baseline(settings, cells)
         options = [word for word in command.overrides if word.startswith("--")]
@@ -68,8 +56,10 @@ def conduct(
             # the baseline may lack settings that only other modes have
             dropped = {f"mode.{name}" for name in job.config["mode"].keys() - part["mode"].keys()}
             command.of_cells.setdefault(cell.key, [*options, *overrides_of_cell(job.overrides, dropped)])
-        runs = [CellRun(cell, interpreter) for cell, interpreter in zip(cells, chosen, strict=True)]
-        return run_sweep(store, settings, runs, command, pools, progress, stop, extend)
+        return list(map(CellRun, cells, chosen))
+
+    asked = list(zip(chosen, parts, strict=True))
+    return run_sweep(settings, asked, plan, command, server, progress, stop, extend)
 
 
 def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:

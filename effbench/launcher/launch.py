@@ -16,8 +16,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import islice, product
 from math import prod
 from typing import Any
@@ -49,29 +48,16 @@ OTHER_LAUNCHER = "effbench runs cells through its own launcher: leave hydra/laun
 ONE_OPTION = ("model", "stream", "mode", "protocol", "executor")
 
 
-@dataclass
-class Session:
-    """What the launcher needs of one invocation; it travels on Hydra's task function. `outcome`: of the last launch."""
-
-    command: Command
-    progress: Progress
-    conductor: Callable[..., Outcome | None]
-    server: ForkServer | None
-    stop: threading.Event = field(default_factory=threading.Event)
-    outcome: Outcome | None = None
-
-
 def hydra_sweep(
     argv: list[str],
     quiet: bool = False,
     conductor: Callable[..., Outcome | None] | None = None,
     server: ForkServer | None = None,
 ) -> Outcome | None:
-    """Run the sweep of a command line through Hydra. Returns None if Hydra only printed something (or the conductor ran
-    nothing).
+    """Run the sweep of a command line through Hydra. Return None if nothing was run, as with --help.
 
-    `conductor`: called in place of `conduct`. `server`: one to use and
-    leave running; None: one is started if needed. Raises EffbenchError if the configuration is invalid.
+    `conductor`: called in place of `conduct`. `server`: one to use and leave running; None: one is started if needed.
+    Raises EffbenchError if the configuration is invalid.
     """
     # Hydra's own error printing exits with 1 and shows tracebacks; this makes it raise instead
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -82,27 +68,31 @@ def hydra_sweep(
     overrides.refuse_hidden(words)
     config.register()
     register()
-    session = Session(Command(argv, stored), Progress(quiet=quiet), conductor or conduct, server)
     bypassed = False
 
     def task(_: object) -> None:
         nonlocal bypassed
         bypassed = True
 
-    task.session = session  # type: ignore[attr-defined]
+    # what the launcher needs travels on Hydra's task function
+    progress, stop = Progress(quiet=quiet), threading.Event()
+    task.conduct = partial(
+        conductor or conduct, command=Command(argv, stored), server=server, progress=progress, stop=stop
+    )
+    task.outcome = None  # of the last launch
     before = sys.argv
     sys.argv = ["effbench", *words]
     try:
         hydra.main(version_base="1.3", config_path=str(config.shipped("conf")), config_name="config")(task)()
         if bypassed:
             raise UsageError(OTHER_LAUNCHER)
-        return session.outcome
+        return task.outcome
     except (EffbenchError, KeyboardInterrupt, BrokenPipeError):
         raise
     except SystemExit as end:
         if end.code not in (0, None):
             raise UsageError("Hydra could not read this command line (see above); effbench --help") from end
-        return session.outcome
+        return task.outcome
     except Exception as error:
         raise errors.explain(error) from error
     finally:
@@ -144,18 +134,15 @@ class EffbenchLauncher(Launcher):
     """Composes all jobs, then conducts one sweep over them. Other sweepers (Optuna) get the latency as objective."""
 
     def setup(self, *, hydra_context: Any, task_function: Any, config: DictConfig) -> None:
-        self.session: Session = task_function.session
+        self.task = task_function
         self.loader = hydra_context.config_loader
         self.config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        session = self.session
         composer = Composer(self.loader, self.config)
         jobs = [Job(list(words), composer.compose(words)) for words in job_overrides]
-        session.outcome = session.conductor(
-            jobs, session.command, session.server, session.progress, session.stop, extend=session.outcome
-        )
-        latencies = session.outcome.latencies if session.outcome else [None] * len(jobs)
+        self.task.outcome = self.task.conduct(jobs, extend=self.task.outcome)
+        latencies = self.task.outcome.latencies if self.task.outcome else [None] * len(jobs)
         return [
             JobReturn(overrides=job.overrides, status=JobStatus.COMPLETED, _return_value=latency)
             for job, latency in zip(jobs, latencies, strict=True)

@@ -20,8 +20,7 @@ NOT_OF_CELLS = ("db", "resume", "sweep", "hydra", "python", "folder")
 
 
 def key_of(word: str) -> str | None:
-    """Return `model` of `model=mlp`, `model.module.width` of `+model.module.width=3`; None for other options than
-    CONFIG_OPTIONS."""
+    """Return `model.module.width` of `+model.module.width=3`; None for an option that is not of CONFIG_OPTIONS."""
     if word.startswith("-"):
         option = word.partition("=")[0]
         return option if option in CONFIG_OPTIONS else None
@@ -35,11 +34,8 @@ def value_of(word: str | None) -> str | None:
 
 
 def arrange(argv: Sequence[str]) -> list[str]:
-    """Return the same words with options before overrides: Hydra's parser does not take `bs=1 -m mode=eager`.
-
-    Every command line is a sweep here: `-m` is added if it is missing, and omitted with --cfg or --info (Hydra allows
-    only one of them). Raises UsageError for an unknown option and for a word that is no override.
-    """
+    """Return the same words, options first: Hydra's parser does not take `bs=1 -m mode=eager`. `-m` is added, except to
+    --cfg and --info, with which Hydra does not allow it. Raises UsageError for what is no option and no override."""
     from hydra._internal.utils import get_args_parser
 
     parser = get_args_parser()
@@ -82,9 +78,7 @@ def refuse_hidden(words: Iterable[str]) -> None:
 def expand(words: list[str], trust_imported: bool = False) -> tuple[list[str], list[str]]:
     """Return the arguments for Hydra, and those that are stored with the sweep: its overrides and CONFIG_OPTIONS.
 
-    `words` are arranged: an option is one word, options come first. For `resume=REF` the stored words of that sweep
-    are added, without those that are given again; REF becomes the sweep's id.
-
+    For `resume=REF` the stored words of that sweep are added, without those that are given again; REF becomes its id.
     Raises UsageError for an imported sweep without `trust_imported`: another person chose its words.
     """
     given = {name: word for word in words if (name := key_of(word))}

@@ -77,8 +77,7 @@ class Request:
 class ForkServer:
     """One fork server. Thread-safe; starts on construction and is ready some seconds later.
 
-    `python`: its executable, None: this one. `folder`: its working directory, None: this one's. Raises ConfigError if
-    the executable cannot be run.
+    `python`, `folder`: see Interpreter. Raises ConfigError if the executable cannot be run.
     """
 
     _ids = itertools.count(1)

@@ -49,8 +49,7 @@ class Slot:
     def locked(
         self, timeout_s: float, stop: threading.Event, on_wait: Callable[[], None] = lambda: None
     ) -> Iterator[bool]:
-        """Hold the lock, yielding True; yield False without it once `stop` is set. Calls `on_wait` once if another
-        process holds it.
+        """Hold the lock, yielding True; yield False without it once `stop` is set. Calls `on_wait` once if it waits.
 
         Raises WorkerError if the lock cannot be opened, or is not free in time.
         """
@@ -102,7 +101,7 @@ def slots_of(gpus: Sequence[dict[str, Any]], cells: Iterable[Cell], executor: di
 
 
 def lock_folder() -> Path:
-    """Return the folder of the lock files, which all users of the machine share; make it if it is missing.
+    """Return the folder of the lock files, shared by all users of the machine and made if it is missing.
 
     Raises WorkerError if it is no real folder, or if another user could replace the lock files in it.
     """
@@ -130,11 +129,8 @@ def lock_folder() -> Path:
 
 
 def try_lock(path: Path) -> int | None:
-    """Lock this file, made if it is missing. Return its descriptor, whose close releases the lock; None if another
-    process holds it.
-
-    The file is neither followed through a link nor changed. Raises WorkerError if it cannot be opened.
-    """
+    """Lock this file, made if it is missing, never a link's target. Return its descriptor, whose close releases the
+    lock; None if another process holds it. Raises WorkerError if it cannot be opened."""
     try:
         descriptor = open_lock(path)
     except OSError as error:
@@ -204,11 +200,10 @@ def share_cores(
     usable: Collection[int] | None = None,
     topology: Path = TOPOLOGY,
 ) -> list[list[int] | None]:
-    """Return the cores for the trials of each GPU, in order; None: wherever the kernel puts them.
+    """Return the cores for the trials of each GPU of the probe's answer; None: wherever the kernel puts them.
 
-    All hardware threads of a physical core go to the same GPU. `gpus` are those of the probe's answer; `near_cores` is
-    the kernel's list for the GPU's bus. GPUs near the same cores share them evenly. If the near cores of two GPUs
-    overlap in part, all GPUs share all cores. Fewer physical cores than GPUs are not shared out at all.
+    All hardware threads of a physical core go to the same GPU. GPUs near the same cores (on their bus) share them
+    evenly. If the near cores of two GPUs overlap in part, all GPUs share all cores.
     """
     wanted = wanted_cores(setting, os.sched_getaffinity(0) if usable is None else usable)
     if wanted is None:
@@ -232,10 +227,7 @@ def share_cores(
 
 
 def physical_cores(usable: Collection[int], topology: Path = TOPOLOGY) -> list[tuple[int, ...]]:
-    """Return the usable hardware threads of each physical core, by first thread.
-
-    A thread counts as its own core if the kernel does not list its siblings, as in some containers.
-    """
+    """Return the usable hardware threads of each physical core; each is its own if the kernel lists no siblings."""
     cores: list[tuple[int, ...]] = []
     left = set(usable)
     for thread in sorted(left):

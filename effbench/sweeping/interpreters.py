@@ -47,7 +47,7 @@ runpy.run_module(server, run_name="__main__", alter_sys=True)
 @dataclass(frozen=True)
 class Interpreter:
     """`python`: an executable, None: the one that runs effbench. `folder`: the working directory whose modules trials
-    import, None: the one that effbench was started in. Paths are absolute; `resolve` makes them so."""
+    import, None: the one that effbench was started in. Paths are absolute (see `resolve`)."""
 
     python: str | None = None
     folder: str | None = None
@@ -86,8 +86,7 @@ class Interpreter:
         return " ".join(f"{name}={value}" for name, value in self.given.items()) or "effbench's own interpreter"
 
     def environment(self, fingerprint: dict[str, Any]) -> Environment:
-        """Return the environment of a probe's answer. Its flags name what was given, so that two interpreters with the
-        same software differ."""
+        """Return the environment of a probe's answer, in which interpreters with the same software differ."""
         own = {"interpreter": self.python, "folder": self.folder}
         flags = fingerprint["flags"] | {name: value for name, value in own.items() if value}
         return Environment(**{**fingerprint, "flags": flags})
@@ -98,10 +97,10 @@ HERE = Interpreter()
 
 
 def resolve(python: str | None = None, folder: str | None = None) -> Interpreter:
-    """Return the interpreter of the settings `python` and `folder`, with absolute paths.
+    """Return the interpreter of these settings, with absolute paths; a bare name is searched on PATH.
 
-    A bare name is searched on PATH. Links of a folder are followed, those of an interpreter are not: a virtual
-    environment's is a link. Raises ConfigError if something does not exist; starting it tells whether it is suitable.
+    Links of a folder are followed. Raises ConfigError if something does not exist; starting it tells whether it is
+    suitable.
     """
     for name, given in (("python", python), ("folder", folder)):
         if given is not None and not given.strip():
@@ -141,9 +140,9 @@ def cache_home() -> Path:
 
 @functools.cache
 def lone_package() -> str:
-    """Return a folder that holds effbench and nothing else, for the PYTHONPATH of another interpreter.
+    """Return a folder with effbench alone, for the PYTHONPATH of another interpreter.
 
-    An installed effbench lies next to this interpreter's torch and numpy, which another one must not import.
+    An installed effbench lies next to this interpreter's torch and numpy.
     """
     package = Path(__file__).resolve().parents[1]
     folder = cache_home() / "package" / hashlib.sha256(str(package).encode()).hexdigest()[:12]
@@ -167,8 +166,7 @@ def git_description(folder: Path) -> str | None:
 
 
 def git_changes(folder: Path) -> str | None:
-    """Return a hash of the uncommitted changes in tracked files, None without any: two dirty trees of one commit have
-    the same description."""
+    """Return a hash of the uncommitted changes in tracked files, None without any."""
     changes = _git(folder, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-color")
     return hashlib.sha256(changes.encode(errors="surrogateescape")).hexdigest()[:16] if changes else None
 

@@ -36,10 +36,7 @@ class Settings:
 
     @classmethod
     def with_defaults(cls, **given: Any) -> Settings:
-        """Return the given settings, all others with their defaults: for a sweep without a command line.
-
-        `sweep`, `protocol` and `executor` may be given in part.
-        """
+        """Return these settings, others with their defaults; those that are mappings may be given in part."""
         values = dataclasses.asdict(Config())
         names = [field.name for field in dataclasses.fields(cls)]
         nested = {name: values[name] | value for name, value in given.items() if isinstance(value, dict)}
@@ -76,8 +73,7 @@ def interpreters_of(runs: Iterable[CellRun]) -> list[Interpreter]:
 def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[list[CellRun]]:
     """Return the runs of each cell in this round's random order, so that drift of the machine affects every mode alike.
 
-    The interpreters of a cell alternate from round to round (A-B, B-A, A-B …): trials of one round are pairs, and drift
-    within a pair favours neither.
+    The interpreters of a cell alternate from round to round (A-B, B-A, A-B …): drift within a round favours neither.
     """
     groups: dict[Cell, list[CellRun]] = {}
     for run in runs:
@@ -133,8 +129,7 @@ class Group:
 class Queue:
     """The trials that are left, in groups. A cell never runs twice at once: its compile cache has one writer.
 
-    `history`: the recorded trials of each cell run. `slots`: names of the slots by GPU UUID. Both decide where a group
-    continues that was interrupted.
+    `history` (recorded trials) and `slots` (names by GPU UUID) tell where an interrupted group continues.
     """
 
     def __init__(
@@ -186,11 +181,8 @@ class Queue:
             return dropped
 
     def retry(self, group: Group, ended: int, attempts: int, slot: str) -> int:
-        """Add the group again after the trials that are left of its round: the disturbance may have passed by then.
-
-        Its first `ended` trials run again if they have attempts left, the others for the first time. Return how many
-        run again.
-        """
+        """Add the group again at the end of its round: the disturbance may have passed by then. Return how many of its
+        first `ended` trials run again, as they have attempts left; the others run for the first time."""
         with self.lock:
             again = [
                 replace(trial, attempt=trial.attempt + 1)

@@ -7,7 +7,7 @@ import platform
 import shutil
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,89 +61,88 @@ def run_cells(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> Outcome:
-    """Run a sweep over given cell runs without Hydra, for example of cells from a database.
-
-    `settings`: see `Settings.with_defaults`. `runs`: the interpreters of a cell alternate from round to round; each
-    cell run counts once. `command`: stored as what the user typed. `server`: of effbench's own interpreter, which stays
-    open; None: one is started if needed. A set `stop` ends the sweep as Ctrl-C does.
-
-    Cells that fail are results with a status. Raises EffbenchError for anything that is wrong before the first trial
-    (an unsuitable interpreter, a model that it cannot import); nothing is recorded then.
-    """
-    if not runs:
-        raise ConfigError("no cell to run")
-    wanted: dict[Interpreter, list[dict[str, Any]]] = {}
-    for run in runs:
-        wanted.setdefault(run.interpreter, []).append(run.cell.params())
-    with (
-        Store.open(settings.db, mode="write") as store,
-        open_pools(wanted, server, settings.baseline_mode) as pools,
-    ):
-        return run_sweep(
-            store, settings, runs, command, pools, progress or Progress(quiet=True), stop or threading.Event()
-        )
+    """Run a sweep over given cell runs without Hydra, for example of cells from a database. See `run_sweep`."""
+    asked = [(run.interpreter, run.cell.params()) for run in runs]
+    progress, stop = progress or Progress(quiet=True), stop or threading.Event()
+    return run_sweep(settings, asked, lambda pools: runs, command, server, progress, stop)
 
 
 def run_sweep(
-    store: Store,
     settings: Settings,
-    asked: Sequence[CellRun],
+    asked: Sequence[tuple[Interpreter, dict[str, Any]]],
+    plan: Callable[[Pools], Sequence[CellRun]],
     command: Command,
-    pools: Pools,
+    server: ForkServer | None,
     progress: Progress,
     stop: threading.Event,
     extend: Outcome | None = None,
 ) -> Outcome:
-    """Run (or resume) a sweep whose interpreters are ready. `extend`: the outcome of a sweep that gets these cells in
-    addition, for Hydra sweepers that choose the next cells by the results of the last."""
-    runs = list(dict.fromkeys(asked))
-    cells = cells_of(runs)
-    slots = slots_of(max((pool.gpus for pool in pools.values()), key=len), cells, settings.executor)
-    lock_folder()  # an unsafe one is refused before anything is recorded
-    ids = {one: store.add_environment(pool.environment, pool.details) for one, pool in pools.items()}
-    sweep_id = begin(store, settings, command, cells, ids, progress, extend)
-    history = recorded_trials(store, sweep_id, cells, ids)
-    rounds, attempts = settings.protocol["rounds"], settings.protocol["attempts"]
-    trials = trials_left(runs, rounds, settings.sweep["seed"], attempts, history)
-    sweep_cache = cache_folder(settings.executor["cache_dir"]) / sweep_id
-    gpus = [slot.gpu for slot in slots if slot.gpu]
-    for interpreter, pool in pools.items():
-        environment_id = ids[interpreter]
-        pool.cache_root = sweep_cache / environment_id
-        own_cells = [run.cell for run in runs if run.interpreter == interpreter]
-        pool.prepare(own_cells, rounds - 1 if settings.executor["renew_server"] and gpus else 0)
-        if trials and settings.protocol["profile"]:
-            lock_timeout_s = settings.executor["lock_timeout_s"]
-            if why := measure_ceilings(pool.current, store, environment_id, gpus, lock_timeout_s=lock_timeout_s):
-                progress.note(f"this GPU's ceilings could not be measured: {why}; no roofline in these results")
-        known = store.calibration(environment_id)
-        pool.ceilings = known and known["ceilings"]
-    schedule = Schedule(
-        pools=pools,
-        slots=slots,
-        settings=settings,
-        record=lambda trial, record: store.record(sweep_id, ids[trial.run.interpreter], record),
-        progress=progress,
-        artifacts=lambda trial: wanted_artifacts(trial, settings, sweep_id, ids[trial.run.interpreter]),
-        history=history,
-        stop=stop,
-    )
-    state, failure = "failed", None
-    try:
-        with progress.showing(sweep_id, settings, runs, trials, slots), stop_on_ctrl_c(stop):
-            schedule.run(trials)
-        state = "interrupted" if stop.is_set() else "completed"
-    except KeyboardInterrupt:  # a second Ctrl-C
-        state = "interrupted"
-        raise
-    except StoreError as error:  # for example a full disk: the cells are not at fault, and the rest can run later
-        state, failure = "interrupted", error
-    finally:
-        if state == "completed" and not settings.executor["keep_cache"]:
-            shutil.rmtree(sweep_cache, ignore_errors=True)
-        end(store, sweep_id, state, settings.db, failure)
-    measured = {(row["cell_key"], row["environment_id"]): row["latency_ms"] for row in store.results(sweep_id)}
-    latencies = [measured.get((run.cell.key, ids[run.interpreter])) for run in asked]
+    """Run (or resume) a sweep. Cells that fail are results with a status; a set `stop` ends it as Ctrl-C does.
+
+    `asked`: the parameters of each cell under its interpreter. `plan`: returns the cell runs once the interpreters are
+    known. `server`: of effbench's own interpreter, which stays open; None: one is started if needed. `extend`: the
+    outcome of a sweep that gets these cells in addition, for Hydra sweepers that choose cells by the last results.
+
+    Raises EffbenchError for anything that is wrong before the first trial; nothing is recorded then.
+    """
+    if not asked:
+        raise ConfigError("no cell to run")
+    wanted: dict[Interpreter, list[dict[str, Any]]] = {}
+    for interpreter, part in asked:
+        wanted.setdefault(interpreter, []).append(part)
+    with (
+        Store.open(settings.db, mode="write") as store,  # first: a database that cannot be opened is known at once
+        open_pools(wanted, server, settings.baseline_mode) as pools,
+    ):
+        planned = plan(pools)
+        runs = list(dict.fromkeys(planned))
+        cells = cells_of(runs)
+        slots = slots_of(max((pool.gpus for pool in pools.values()), key=len), cells, settings.executor)
+        lock_folder()  # an unsafe one is refused before anything is recorded
+        ids = {one: store.add_environment(pool.environment, pool.details) for one, pool in pools.items()}
+        sweep_id = begin(store, settings, command, cells, ids, progress, extend)
+        history = recorded_trials(store, sweep_id, cells, ids)
+        protocol = settings.protocol
+        trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], protocol["attempts"], history)
+        sweep_cache = cache_folder(settings.executor["cache_dir"]) / sweep_id
+        gpus = [slot.gpu for slot in slots if slot.gpu]
+        for interpreter, pool in pools.items():
+            environment_id = ids[interpreter]
+            pool.cache_root = sweep_cache / environment_id
+            own_cells = [run.cell for run in runs if run.interpreter == interpreter]
+            pool.prepare(own_cells, protocol["rounds"] - 1 if settings.executor["renew_server"] and gpus else 0)
+            if trials and protocol["profile"]:
+                lock_timeout_s = settings.executor["lock_timeout_s"]
+                if why := measure_ceilings(pool.current, store, environment_id, gpus, lock_timeout_s=lock_timeout_s):
+                    progress.note(f"this GPU's ceilings could not be measured: {why}; no roofline in these results")
+            known = store.calibration(environment_id)
+            pool.ceilings = known and known["ceilings"]
+        schedule = Schedule(
+            pools=pools,
+            slots=slots,
+            settings=settings,
+            record=lambda trial, record: store.record(sweep_id, ids[trial.run.interpreter], record),
+            progress=progress,
+            artifacts=lambda trial: wanted_artifacts(trial, settings, sweep_id, ids[trial.run.interpreter]),
+            history=history,
+            stop=stop,
+        )
+        state, failure = "failed", None
+        try:
+            with progress.showing(sweep_id, settings, runs, trials, slots), stop_on_ctrl_c(stop):
+                schedule.run(trials)
+            state = "interrupted" if stop.is_set() else "completed"
+        except KeyboardInterrupt:  # a second Ctrl-C
+            state = "interrupted"
+            raise
+        except StoreError as error:  # for example a full disk: the cells are not at fault, and the rest can run later
+            state, failure = "interrupted", error
+        finally:
+            if state == "completed" and not settings.executor["keep_cache"]:
+                shutil.rmtree(sweep_cache, ignore_errors=True)
+            end(store, sweep_id, state, settings.db, failure)
+        measured = {(row["cell_key"], row["environment_id"]): row["latency_ms"] for row in store.results(sweep_id)}
+    latencies = [measured.get((run.cell.key, ids[run.interpreter])) for run in planned]
     first = ids[runs[0].interpreter]
     return Outcome(sweep_id, first, settings.db, state, settings.on_failure, latencies, ids)
 
@@ -152,13 +151,8 @@ def recorded_trials(
     store: Store, sweep_id: str, cells: Sequence[Cell], ids: Mapping[Interpreter, str]
 ) -> dict[CellRun, list[Trial]]:
     """Return the recorded trials (last attempts) of each cell run. `ids`: the environment of each interpreter."""
-    by_key = {cell.key: cell for cell in cells}
-    return {
-        CellRun(by_key[key], interpreter): trials
-        for interpreter, environment_id in ids.items()
-        for key, trials in store.history(sweep_id, environment_id).items()
-        if key in by_key
-    }
+    recorded = {one: store.history(sweep_id, environment_id) for one, environment_id in ids.items()}
+    return {CellRun(cell, one): recorded[one][cell.key] for one in ids for cell in cells if cell.key in recorded[one]}
 
 
 def wanted_artifacts(
@@ -229,8 +223,8 @@ def begin(
 def end(store: Store, sweep_id: str, state: str, db: str, failure: StoreError | None = None) -> None:
     """Record how the sweep ended. `failure`: why the database could not store a trial.
 
-    If the database file was moved, deleted or replaced, save all that was recorded in another file. Raises StoreError
-    that names the command to continue with, for this and for everything that the database could not store.
+    If the database file was moved, deleted or replaced, all that was recorded is saved in another file. For this and
+    for whatever could not be stored, raises StoreError that names the command to continue with.
     """
     try:
         store.finish_sweep(sweep_id, state)
@@ -259,8 +253,6 @@ def host_facts() -> dict[str, Any]:
 
 def check_baseline(settings: Settings, cells: Sequence[Cell]) -> None:
     """Raise ConfigError if the baseline is not in the sweep; only the default, eager, may be missing."""
-    modes = sorted({cell.mode_name for cell in cells})
-    if settings.baseline_mode not in (*modes, Config.baseline_mode):
-        raise ConfigError(
-            f"baseline_mode={settings.baseline_mode} is not among the modes of this sweep: {', '.join(modes)}"
-        )
+    modes, baseline = sorted({cell.mode_name for cell in cells}), settings.baseline_mode
+    if baseline not in (*modes, Config.baseline_mode):
+        raise ConfigError(f"baseline_mode={baseline} is not among the modes of this sweep: {', '.join(modes)}")
