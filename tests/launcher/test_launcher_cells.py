@@ -9,9 +9,8 @@ import pytest
 import whole_sweeps as whole
 
 from effbench.cell import Cell
-from effbench.cli import COMMANDS
 from effbench.errors import ConfigError
-from effbench.launcher import cells, launch, overrides
+from effbench.launcher import cells, overrides
 from effbench.launcher.cells import resolve
 from effbench.store import Store
 from effbench.sweeping.plan import Settings
@@ -96,9 +95,9 @@ def test_what_validation_refuses_beyond_the_command_lines_of_the_cli_tests(compo
     valid = compose([])
     cells.validate(valid)
     for path, value, error in (
-        ("model.module.how", float("nan"), r"model\.module\.how=nan is no finite number"),
-        ("model.module.how", [1.0, float("inf")], r"model\.module\.how=inf"),
-        ("protocol.max_samples", 10, r"max_samples=10 is below protocol\.min_samples=30"),
+        ("model.module.how", float("nan"), "nan and inf are not allowed"),
+        ("model.module.how", [1.0, float("inf")], "nan and inf are not allowed"),
+        ("protocol.max_samples", 10, r"max_samples is below protocol\.min_samples"),
         ("protocol.enough_interval", 0.0, r"protocol\.enough_interval must be above 0, got 0"),
         ("sweep.name", "last", "sweep.name=last is reserved for the newest sweep"),
         ("sweep.name", "confirm:x", "reserved for the re-runs of effbench check"),
@@ -159,10 +158,10 @@ class TestAgain:
 class TestWords:
     def test_options_first_overrides_in_their_order(self):
         words = ["bs=1", "-m", "mode=eager", "--config-dir", "conf", "~env", "+a=b"]
-        arranged = overrides.arrange(words, COMMANDS)
+        arranged = overrides.arrange(words)
         assert arranged == ["--multirun", "--config-dir=conf", "bs=1", "mode=eager", "~env", "+a=b"]
         for shown in (["-m", "--cfg", "job"], ["--cfg=job", "--run"], ["-m", "-i"]):
-            assert not {"--multirun", "--run"} & set(overrides.arrange(shown, COMMANDS))
+            assert not {"--multirun", "--run"} & set(overrides.arrange(shown))
 
     def test_the_key_of_a_word(self):
         for word, key in (
@@ -183,8 +182,3 @@ class TestWords:
             sweep_id = whole.sweep(store, overrides=["bs=1", "db=postgresql://me:***@host/x", "mode=eager"])
         words, _ = overrides.expand(["resume=last", f"db={path}"])
         assert words == ["bs=1", "mode=eager", f"db={path}", f"resume={sweep_id}"]
-
-    def test_if_no_job_runs_here_no_server_is_started_beforehand(self):
-        assert launch.names_interpreter(["bs=1", "python=a"])
-        assert launch.names_interpreter(["folder=a"])
-        assert not launch.names_interpreter(["bs=1", "sweep.name=python=a"])

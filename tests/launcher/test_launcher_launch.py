@@ -108,19 +108,6 @@ def test_the_later_word_wins_as_with_hydra(loader, overrides):
         assert composer.compose(overrides) == by_hydra(loader, overrides)
 
 
-def test_what_a_word_may_not_say_is_refused_with_its_name(loader):
-    composer = Composer(*loader)
-    for override, error in (
-        ("bs=abc", "bs=abc: Value 'abc'"),
-        ("mode=[eager,default]", "takes one value"),
-        ("model=[tiny]", "takes one value"),
-    ):
-        composer.compose(["bs=1"])
-        with pytest.raises(ConfigError, match=error):
-            composer.compose([override])
-    assert composer.compose(["bs=2"])["bs"] == 2
-
-
 def test_bs_and_what_refers_to_it_follow_the_stream(loader):
     composer = Composer(*loader)
     for size in (8, 16, 8):

@@ -12,7 +12,7 @@ import pytest
 from effbench.cell import Status
 from effbench.errors import WorkerError
 from effbench.message import CheckRequest
-from effbench.sweeping import evidence
+from effbench.sweeping import checks
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import Slot
 
@@ -77,7 +77,7 @@ def own_locks(tmp_path, monkeypatch):
 
 
 def gather(requests, server, **more):
-    return evidence.gather(requests, server, [], **more)
+    return checks.gather(requests, server, [], **more)
 
 
 def request(name, **more):

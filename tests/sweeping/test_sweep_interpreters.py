@@ -18,7 +18,7 @@ from effbench.cell import Environment
 from effbench.errors import ConfigError
 from effbench.sweeping import interpreters
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.interpreters import HERE, Interpreter, named_twice, resolve
+from effbench.sweeping.interpreters import HERE, Interpreter, resolve
 
 
 @pytest.fixture
@@ -57,31 +57,19 @@ class TestFound:
         (tmp_path / "current").symlink_to(tmp_path / "venv")
         assert resolve(folder="current") == Interpreter(None, str(tmp_path / "venv")), "a folder does not"
 
-    def test_one_under_two_names_is_reported(self, script, tmp_path):
-        (tmp_path / "old").mkdir()
-        (tmp_path / "link").symlink_to("old")
-        asked = [(None, name) for name in ("old", "link", "./old")] + [(None, None)]
-        notices = named_twice({one: resolve(*one) for one in asked})
-        assert notices == [f"folder={name} is the same as folder=old: it runs once" for name in ("link", "./old")]
-
     @pytest.mark.parametrize(
         ("given", "error"),
         [
             ({"python": ""}, "python= is empty; leave it out, or say python=null"),
             ({"folder": "  "}, "folder= is empty"),
-            ({"python": "no-such-python"}, "python=no-such-python: no such program on PATH"),
-            ({"python": "not/there"}, "python=not/there: there is no "),
-            ({"python": "."}, "python=. is a folder; give the"),
-            ({"python": "venv"}, "python=venv is a folder; its interpreter is .*venv/bin/python"),
-            ({"python": "./plain"}, "python=./plain: .* is not executable"),
-            ({"folder": "gone"}, "folder=gone: .* does not exist"),
-            ({"folder": "plain"}, "folder=plain: .* is no folder"),
+            *[({"python": name}, "no such program") for name in ("nothing", "not/there", ".", "venv", "./plain")],
+            *[({"folder": name}, "no such folder") for name in ("gone", "plain")],
         ],
-    )
+    )  # fmt: skip
     def test_what_is_not_there(self, script, tmp_path, given, error):
         script(path="venv/bin/python")
         (tmp_path / "plain").write_text("")
-        with pytest.raises(ConfigError, match=f"^{error}"):
+        with pytest.raises(ConfigError, match=error):
             resolve(**given)
 
 
@@ -123,11 +111,9 @@ class TestJudged:
         server.wait_ready()
         server.close()
 
-    def test_one_that_dies_is_named_with_the_signal(self, script):
+    def test_one_that_does_not_run_is_named(self, script, tmp_path):
         path = script(more="echo boo >&2\nkill -SEGV $$")
         refused(path, r"is no Python interpreter that works: .*code -11\): boo")
-
-    def test_a_program_of_another_machine(self, script, tmp_path):
         path = tmp_path / "python"
         path.write_bytes(b"\x7fELF nonsense")
         path.chmod(0o755)
