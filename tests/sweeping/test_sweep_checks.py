@@ -1,10 +1,11 @@
-"""Evidence from end to end: the fork server, a child a piece, and what becomes of pieces that misbehave."""
+"""Behaviour checks from end to end: the fork server, a child per check, and checks that misbehave."""
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
+from contextlib import closing
+from pathlib import Path
 
 import filelock
 import pytest
@@ -18,7 +19,7 @@ from effbench.sweeping.devices import Slot
 
 pytestmark = pytest.mark.slow
 
-PIECES = """
+CHECKS = """
 import os, signal, time
 import torch
 from effbench.errors import UnsupportedError
@@ -53,7 +54,7 @@ def hangs(device, pid_file=None):
             file.write(str(os.getpid()))
     time.sleep(600)
 
-def takes_the_server_along(device):
+def kills_the_server(device):
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(600)
 """
@@ -61,12 +62,10 @@ def takes_the_server_along(device):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """One that finds the pieces in its working directory; torch is loaded in each child."""
-    folder = tmp_path_factory.mktemp("pieces")
-    (folder / "my_pieces.py").write_text(PIECES)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        server = ForkServer()
+    """One that finds the checks in its working directory; torch is loaded in each child."""
+    folder = tmp_path_factory.mktemp("checks")
+    (folder / "my_checks.py").write_text(CHECKS)
+    server = ForkServer(folder=str(folder))
     yield server
     server.close()
 
@@ -81,71 +80,61 @@ def gather(requests, server, **more):
 
 
 def request(name, **more):
-    return CheckRequest(f"my_pieces.{name}", device="cpu", **more)
+    return CheckRequest(f"my_checks.{name}", device="cpu", **more)
 
 
-def test_each_piece_costs_itself_alone(server):
+def test_each_check_costs_itself_alone(server):
     names = ["fine", "unsupported", "crashes", "hangs", "fine"]
     seen = []
-    outcomes = gather(
-        [request(name) for name in names], server, timeout_s=10, on_outcome=lambda outcome: seen.append(outcome)
-    )
+    outcomes = gather([request(name) for name in names], server, timeout_s=10, on_outcome=seen.append)
     assert seen == outcomes
-    assert [outcome.request.target for outcome in outcomes] == [f"my_pieces.{name}" for name in names]
+    assert [outcome.request.target for outcome in outcomes] == [f"my_checks.{name}" for name in names]
     statuses = [outcome.status for outcome in outcomes]
     assert statuses == [Status.OK, Status.UNSUPPORTED, Status.CRASHED, Status.TIMEOUT, Status.OK]
     fine, unsupported, crashed, hung, again = outcomes
     assert (fine.facts["device"], fine.reason) == ("cpu", None)
     assert fine.seconds > 0
     assert (unsupported.reason, unsupported.facts) == ("it needs CUDA", None)
-    assert crashed.reason == "killed by SIGABRT (in running)"
-    assert "last words" in crashed.log
-    assert hung.reason == "not done after 10 s (in running)"
-    assert hung.seconds >= 10
+    assert crashed.reason == "killed by SIGABRT (in running)" and "last words" in crashed.log
+    assert hung.reason == "not done after 10 s (in running)" and hung.seconds >= 10
     assert again.facts["pid"] != fine.facts["pid"]
 
 
 def test_seeds_settings_and_caches(server):
-    first, second, other = gather(
-        [request("fine", settings={"width": 3}), request("fine"), request("fine", seed=1)], server
-    )
-    assert first.facts["settings"] == {"width": 3}
-    assert first.facts["seeded"] == second.facts["seeded"] != other.facts["seeded"]
-    assert first.facts["cache"] != second.facts["cache"]
-    assert first.facts["cache_is_there"]
-    assert not os.path.exists(os.path.dirname(first.facts["cache"])), "gone afterwards"  # noqa: PTH110, PTH120
-    assert first.request.cache_dir is None
+    asked = [request("fine", settings={"width": 3}), request("fine"), request("fine", seed=1)]
+    first, second, other = (outcome.facts for outcome in gather(asked, server))
+    assert first["settings"] == {"width": 3}
+    assert first["seeded"] == second["seeded"] != other["seeded"]
+    assert first["cache"] != second["cache"] and first["cache_is_there"]
+    assert not Path(first["cache"]).parent.exists(), "gone afterwards"
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("wrong", "ValueError: first line"),
-        ("not_plain", "TypeError: fact 'tensor' is not plain JSON: "),
-        ("not_finite", "TypeError: fact 'ratio' is not plain JSON: "),
-        ("nothing", "TypeError: a check returns a dict of facts, not NoneType"),
-        ("no_such", "ConfigError: _target_=my_pieces.no_such: my_pieces has no no_such"),
-    ],
-)
-def test_an_error_has_its_reason(server, name, reason):
-    (found,) = gather([request(name)], server)
-    assert found.status is Status.ERROR
-    assert found.reason.startswith(reason)
-    assert "Traceback" in found.traceback
+def test_an_error_has_its_reason(server):
+    expected = {
+        "wrong": "ValueError: first line",
+        "not_plain": "TypeError: fact 'tensor' is not plain JSON: ",
+        "not_finite": "TypeError: fact 'ratio' is not plain JSON: ",
+        "nothing": "TypeError: a check returns a dict of facts, not NoneType",
+        "no_such": "ConfigError: _target_=my_checks.no_such: my_checks has no no_such",
+    }
+    for found, reason in zip(gather(map(request, expected), server), expected.values(), strict=True):
+        assert found.status is Status.ERROR
+        assert found.reason.startswith(reason)
+        assert "Traceback" in found.traceback
 
 
-def test_the_device_is_locked_while_a_piece_runs(server, monkeypatch):
+def test_the_device_is_locked_while_a_check_runs(server, monkeypatch):
     monkeypatch.setattr("effbench.sweeping.devices.POLL_S", 0.02)
-    lock = filelock.FileLock(Slot("CPU", "cpu").lock_path, mode=0o666)
-    lock.acquire()
-    with pytest.raises(WorkerError, match="in use by another effbench"):
+    with (
+        filelock.FileLock(Slot("CPU", "cpu").lock_path, mode=0o666),
+        pytest.raises(WorkerError, match="in use by another effbench"),
+    ):
         gather([request("fine")], server, lock_timeout_s=0.1)
-    lock.release()
     (found,) = gather([request("fine")], server, lock_timeout_s=0.1)
     assert found.status is Status.OK
 
 
-def test_ctrl_c_ends_the_piece(server, tmp_path, wait_gone):
+def test_ctrl_c_ends_the_check(server, tmp_path, wait_gone):
     pid_file = tmp_path / "pid"
 
     class Interrupted(threading.Event):
@@ -161,12 +150,9 @@ def test_ctrl_c_ends_the_piece(server, tmp_path, wait_gone):
 
 
 def test_a_server_that_dies_is_replaced(tmp_path, monkeypatch):
-    (tmp_path / "my_pieces.py").write_text(PIECES)
+    (tmp_path / "my_checks.py").write_text(CHECKS)
     monkeypatch.chdir(tmp_path)
-    server = ForkServer(preload=False)
-    try:
-        found = gather([request("takes_the_server_along"), request("fine")], server, timeout_s=120)
-    finally:
-        server.close()
+    with closing(ForkServer(preload=False)) as server:
+        found = gather([request("kills_the_server"), request("fine")], server, timeout_s=120)
     assert [outcome.status for outcome in found] == [Status.CRASHED, Status.OK]
     assert "the fork server ended" in found[0].reason
