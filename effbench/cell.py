@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, get_origin, get_type_hints
 
 from effbench.metrics import TRIAL_METRICS
 
@@ -176,9 +176,8 @@ class TrialRecord:
             trial = cls(**{**data, "status": Status(data["status"]), "samples": samples})
         except (AttributeError, KeyError, OverflowError, TypeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
-        kinds = {**_RECORD_KINDS, **{metric.name: metric.kind | None for metric in TRIAL_METRICS}}
-        for name, kind in kinds.items():
-            value = getattr(trial, name)
+        for name, kind in get_type_hints(cls).items():
+            value, kind = getattr(trial, name), dict if get_origin(kind) is dict else kind
             # JSON distinguishes integers from other numbers by chance
             allowed = kind | int | float if isinstance(1, kind) or isinstance(1.0, kind) else kind
             if not isinstance(value, allowed):
@@ -186,11 +185,6 @@ class TrialRecord:
         trial.reason = trial.reason and encodable(trial.reason)
         return trial
 
-
-_RECORD_KINDS: dict[str, Any] = {
-    "cell_key": str, "round": int, "reason": str | None, "attempt": int, "phase": str | None,
-    "started_at": str | None, "samples": dict, "extra": dict,
-}  # fmt: skip
 
 Trial = dataclasses.make_dataclass(
     "Trial", [(metric.name, metric.kind | None, None) for metric in TRIAL_METRICS], bases=(TrialRecord,)

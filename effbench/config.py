@@ -1,7 +1,6 @@
 """The structured configuration: every setting of a sweep, with type, default, unit and bounds.
 
-`register()` puts the schema into Hydra's ConfigStore. A model's `module` and `inputs` and a mode's own settings are
-open (a user adds keys without `+`); everything else is closed, so that a misspelt key is an error.
+A model's `module` and `inputs`, a mode's settings and `env` are open: a user adds keys without `+`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 DEFAULT_DB = "results/effbench.db"
 LOSSES = ("mean-square", "mean")  # any other is a path
@@ -192,17 +191,12 @@ def sections() -> Iterator[tuple[str, list[str]]]:
             yield one.name, [inner.name for inner in dataclasses.fields(one.default_factory)]
 
 
-def schema() -> DictConfig:
-    """Return the typed configuration, with the nodes that users may extend left open."""
-    node = OmegaConf.structured(Config)
-    OmegaConf.set_struct(node, True)
-    for open_node in (node.model.module, node.model.inputs, node.env, node.mode):
-        OmegaConf.set_struct(open_node, False)
-    return node
-
-
 def register() -> None:
-    """Put the schema into Hydra's ConfigStore under the name `schema`."""
+    """Put the typed configuration into Hydra's ConfigStore, with the nodes that users may extend left open."""
     from hydra.core.config_store import ConfigStore
 
-    ConfigStore.instance().store(name="schema", node=schema(), provider="effbench")
+    schema = OmegaConf.structured(Config)
+    OmegaConf.set_struct(schema, True)
+    for open_node in (schema.model.module, schema.model.inputs, schema.env, schema.mode):
+        OmegaConf.set_struct(open_node, False)
+    ConfigStore.instance().store(name="schema", node=schema, provider="effbench")

@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def heed_ctrl_c() -> None:
-    """As on a terminal: where tests run in the background of a script, their children would ignore it."""
+    """Handle it as on a terminal; children of a script that runs in the background would ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

@@ -100,6 +100,10 @@ def slots_of(gpus: Sequence[dict[str, Any]], cells: Iterable[Cell], executor: di
 # --- locks ---
 
 
+def unusable(path: Path, why: str | None) -> WorkerError:
+    return WorkerError(f"cannot use {path} for locks ({why}); remove it, {ELSEWHERE}")
+
+
 def lock_folder() -> Path:
     """Return the folder of the lock files, shared by all users of the machine and made if it is missing.
 
@@ -111,18 +115,15 @@ def lock_folder() -> Path:
         path.mkdir(exist_ok=True)
         descriptor = os.open(path, FLAGS | os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        if path.is_symlink() or path.is_file():
-            raise WorkerError(f"{path} is not a folder, so it cannot hold lock files; remove it, {ELSEWHERE}") from None
-        raise WorkerError(f"cannot use {path} for lock files ({error.strerror}); {ELSEWHERE[3:]}") from None
+        is_other = path.is_symlink() or path.is_file()
+        raise unusable(path, "it is not a folder" if is_other else error.strerror) from None
     try:
         status = os.fstat(descriptor)
         if status.st_uid == os.getuid():
             os.fchmod(descriptor, 0o1777)
         elif status.st_uid != 0 and not status.st_mode & stat.S_ISVTX:
-            raise WorkerError(
-                f"{path} belongs to another user, who can replace the lock files in it; "
-                f"ask for `chmod 1777 {path}`, {ELSEWHERE}"
-            )
+            why = "it belongs to another user, who can replace the files in it"
+            raise WorkerError(f"cannot use {path} for locks ({why}); ask for `chmod 1777 {path}`, {ELSEWHERE}")
     finally:
         os.close(descriptor)
     return path
@@ -134,18 +135,17 @@ def try_lock(path: Path) -> int | None:
     try:
         descriptor = open_lock(path)
     except OSError as error:
-        why = "it is a link" if path.is_symlink() else error.strerror
-        raise WorkerError(f"cannot open the lock file {path} ({why}); remove it, {ELSEWHERE}") from None
+        raise unusable(path, "it is a link" if path.is_symlink() else error.strerror) from None
     with ExitStack() as unless_locked:
         unless_locked.callback(os.close, descriptor)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise WorkerError(f"{path} is not a regular file, so it cannot be a lock; remove it, {ELSEWHERE}")
+            raise unusable(path, "it is not a regular file")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return None
         except OSError as error:
-            raise WorkerError(f"cannot lock {path} ({error.strerror}); {ELSEWHERE[3:]}") from None
+            raise unusable(path, error.strerror) from None
         if not os.fstat(descriptor).st_nlink:  # it was removed meanwhile: others lock another file
             return None
         unless_locked.pop_all()
@@ -195,10 +195,7 @@ def wanted_cores(setting: Any, usable: Collection[int]) -> list[int] | None:
 
 
 def share_cores(
-    setting: Any,
-    gpus: Sequence[dict[str, Any]],
-    usable: Collection[int] | None = None,
-    topology: Path = TOPOLOGY,
+    setting: Any, gpus: Sequence[dict[str, Any]], usable: Collection[int] | None = None, topology: Path = TOPOLOGY
 ) -> list[list[int] | None]:
     """Return the cores for the trials of each GPU of the probe's answer; None: wherever the kernel puts them.
 

@@ -79,7 +79,8 @@ class Schedule:
             if record is None:
                 return
             self.record(trial, record)
-            self.remember(trial.run, record)
+            known = self.history.get(trial.run, [])  # a retried round counts with its last attempt
+            self.history[trial.run] = [*(other for other in known if other.round != record.round), record]
             more, retry = 0, False
             # a cell that failed once cannot become ok again: the worst status counts
             if not record.status.is_measured or self.is_enough(trial.run):
@@ -90,11 +91,6 @@ class Schedule:
             self.progress.ended(slot, trial, record)
             if retry:
                 return
-
-    def remember(self, run: CellRun, record: Trial) -> None:
-        """Add a record to the history; a retried round counts with its last attempt."""
-        known = self.history.get(run, [])
-        self.history[run] = [other for other in known if other.round != record.round] + [record]
 
     def is_enough(self, run: CellRun) -> bool:
         """Return whether latency and period are known precisely enough to skip further rounds."""
