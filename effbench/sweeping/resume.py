@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from effbench.cell import Cell, targets_in
@@ -60,21 +60,17 @@ def what_runs(sweep: SweepInfo, cells: Iterable[Cell]) -> Iterator[str]:
                 yield f"{what} {facts[key]}"
 
 
-def check_same_plan(info: SweepInfo, planned: Iterable[Cell], cells: Iterable[Cell], settings: Settings) -> None:
-    """Raise ResumeError that names the first difference."""
-    before, now = dict.fromkeys(planned), dict.fromkeys(cells)
-    for what, differing in (("missing", before.keys() - now.keys()), ("more", now.keys() - before.keys())):
-        if differing:
-            first = next(cell for cell in (*before, *now) if cell in differing)
-            raise ResumeError(
-                f"sweep {info.id} has another plan: {len(differing)} cells {what} "
-                f"(first: {first} on {first.device}); {HOW_TO_RESUME}"
-            )
+def check_same_plan(info: SweepInfo, planned: Sequence[Cell], cells: Sequence[Cell], settings: Settings) -> None:
+    """Raise ResumeError if the plan differs."""
+    missing, more = len(set(planned) - set(cells)), len(set(cells) - set(planned))
+    if missing or more:
+        plan = f"{missing} cells missing, {more} cells more"
+        raise ResumeError(f"sweep {info.id} has another plan: {plan}; {HOW_TO_RESUME}")
     pairs = {f"protocol.{key}": (info.protocol.get(key, value), value) for key, value in settings.protocol.items()}
     pairs["baseline_mode"] = (info.baseline_mode, settings.baseline_mode)
     pairs["sweep.seed"] = (info.seed, settings.sweep["seed"])
-    for key, old in (("name", info.name), ("label", info.label)):
-        pairs[f"sweep.{key}"] = (old, settings.sweep[key] or old)
+    pairs["sweep.name"] = (info.name, settings.sweep["name"] or info.name)
+    pairs["sweep.label"] = (info.label, settings.sweep["label"] or info.label)
     for key, (old, new) in pairs.items():
         if old != new:
             raise ResumeError(f"sweep {info.id} has {key}={old}, not {new}; {HOW_TO_RESUME}")

@@ -133,6 +133,8 @@ def test_resuming_takes_the_same_plan(db):
     settings = Settings.with_defaults(db=str(db), protocol={"rounds": 2}, resume=done.sweep_id)
     with pytest.raises(ResumeError, match=r"has protocol.rounds=1, not 2"):
         run_cells(settings, cell_runs(TRIALS, "cpu"), Command([], []), Server())
+    with Store.open(db) as store:
+        assert store.find_sweep("last").state == "completed", "a refused resume changes nothing"
 
 
 def info(*interpreters, trials=1):
