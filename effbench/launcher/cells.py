@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,11 +22,9 @@ from effbench.sweeping.pool import Pools
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Command, Outcome, check_baseline, run_sweep
 
-#: Top-level keys that define a cell.
-CELL_KEYS = ("model", "bs", "stream", "mode", "dtype", "phase", "training", "device", "numerics", "env")
-#: Those that say under which interpreter it runs. All others are settings of the whole sweep.
+#: Top-level keys of the whole sweep; all others define a cell, or say under which interpreter it runs.
+OF_SWEEP = [field.name for field in dataclasses.fields(Settings)]
 INTERPRETER_KEYS = ("python", "folder")
-SWEPT_KEYS = CELL_KEYS + INTERPRETER_KEYS
 
 
 @dataclass(frozen=True)
@@ -63,12 +62,12 @@ def conduct(
 
 
 def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:
-    """Return the part of each job that is swept (SWEPT_KEYS), and the settings that all share. Raises ConfigError."""
+    """Return the part of each job that is swept, and the settings that all share. Raises ConfigError."""
     parts, settings = [], None
     for job in jobs:
         validate(job.config)
-        parts.append({key: job.config[key] for key in SWEPT_KEYS})
-        of_sweep = {key: value for key, value in job.config.items() if key not in SWEPT_KEYS}
+        parts.append({key: value for key, value in job.config.items() if key not in OF_SWEEP})
+        of_sweep = {key: job.config[key] for key in OF_SWEEP}
         if settings is None:
             settings = of_sweep
         elif settings != of_sweep:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -38,6 +37,9 @@ def arrange(argv: Sequence[str]) -> list[str]:
     --cfg and --info, with which Hydra does not allow it. Raises UsageError for what is no option and no override."""
     from hydra._internal.utils import get_args_parser
 
+    def refuse(message: str) -> NoReturn:
+        raise UsageError(f"{message}; effbench --help shows what can be set, effbench --hydra-help Hydra's options")
+
     parser = get_args_parser()
     parser.error = refuse  # type: ignore[method-assign] - argparse prints its usage and exits
     given = parser.parse_intermixed_args(argv)
@@ -47,21 +49,13 @@ def arrange(argv: Sequence[str]) -> list[str]:
             raise UsageError(f"{word!r} is no override; {how}")
     given.multirun = not (given.cfg or given.info or given.shell_completion)
     given.run = False
-    options = [option for action in parser._actions if (option := option_of(action, given))]
+    options = []
+    for action in parser._actions:
+        value = getattr(given, action.dest, action.default)
+        if action.option_strings and value != action.default:
+            name = action.option_strings[0]
+            options.append(name if value is True else f"{name}={value}")
     return [*options, *given.overrides]
-
-
-def option_of(action: argparse.Action, given: argparse.Namespace) -> str | None:
-    """Return the option as one word, None if it was not given."""
-    value = getattr(given, action.dest, action.default)
-    if not action.option_strings or value == action.default:
-        return None
-    name = action.option_strings[0]
-    return name if value is True else f"{name}={value}"
-
-
-def refuse(message: str) -> NoReturn:
-    raise UsageError(f"{message}; effbench --help shows what can be set, effbench --hydra-help Hydra's options")
 
 
 def refuse_hidden(words: Iterable[str]) -> None:

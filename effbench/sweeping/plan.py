@@ -114,16 +114,10 @@ def trials_left(
 class Group:
     """The trials of a cell in a round, one per interpreter. `slot`: the name of the only slot that may run them."""
 
+    cell: Cell
+    round: int
     trials: list[PlannedTrial]
-    slot: str | None = None
-
-    @property
-    def cell(self) -> Cell:
-        return self.trials[0].run.cell
-
-    @property
-    def round(self) -> int:
-        return self.trials[0].round
+    slot: str | None
 
 
 class Queue:
@@ -144,11 +138,10 @@ class Queue:
                 if trial.gpu_uuid in slots:
                     ran_on.setdefault((run.cell, trial.round), {})[run] = slots[trial.gpu_uuid]
         self.groups: list[Group] = []
-        for key, planned in groupby(trials, key=lambda trial: (trial.run.cell, trial.round)):
-            group = Group(list(planned))
-            own = {trial.run for trial in group.trials}
-            group.slot = next((slot for run, slot in ran_on.get(key, {}).items() if run not in own), None)
-            self.groups.append(group)
+        for key, grouped in groupby(trials, key=lambda trial: (trial.run.cell, trial.round)):
+            planned = {trial.run: trial for trial in grouped}
+            slot = next((slot for run, slot in ran_on.get(key, {}).items() if run not in planned), None)
+            self.groups.append(Group(*key, list(planned.values()), slot))
 
     def take(self, slot: str, device: str, devices: Collection[str]) -> Group | None:
         """Return the next group for the slot of this name and device, None if there is none now.
@@ -191,7 +184,7 @@ class Queue:
             ]
             place = sum(other.round <= group.round for other in self.groups)
             only = slot if len(group.trials) > 1 else group.slot
-            self.groups.insert(place, Group([*again, *group.trials[ended:]], only))
+            self.groups.insert(place, replace(group, trials=[*again, *group.trials[ended:]], slot=only))
             return len(again)
 
     def is_empty(self) -> bool:
