@@ -7,6 +7,7 @@ import shlex
 
 import pytest
 import whole_sweeps as whole
+from omegaconf import OmegaConf
 
 from effbench.cell import Cell
 from effbench.errors import ConfigError
@@ -40,17 +41,14 @@ def keys(*parts):
     return {cell.key for cell in resolve(parts, has_cuda=False)}
 
 
-@pytest.mark.parametrize(
-    ("changed", "cuda", "expected"),
-    [
+def test_auto_is_decided_by_the_machine():
+    for changed, has_cuda, expected in (
         ({}, True, ("cuda", "bfloat16")),
         ({}, False, ("cpu", "float32")),
         ({"device": "cpu", "dtype": "float16"}, True, ("cpu", "float16")),
-    ],
-)
-def test_auto_is_decided_by_the_machine(changed, cuda, expected):
-    (cell,) = resolve([part(**changed)], has_cuda=cuda)
-    assert (cell.device, cell.dtype) == expected
+    ):
+        (cell,) = resolve([part(**changed)], has_cuda=has_cuda)
+        assert (cell.device, cell.dtype) == expected
 
 
 def test_what_defines_a_cell():
@@ -105,14 +103,10 @@ def test_what_validation_refuses_beyond_the_command_lines_of_the_cli_tests(compo
         ("env", "x", "env is 'x'"),
         ("mode.name", 5, "needs name and _target_"),
     ):
-        config = copy.deepcopy(valid)
-        *above, last = path.split(".")
-        node = config
-        for name in above:
-            node = node[name]
-        node[last] = value
+        config = OmegaConf.create(valid)
+        OmegaConf.update(config, path, value)
         with pytest.raises(ConfigError, match=error):
-            cells.validate(config)
+            cells.validate(OmegaConf.to_container(config))
 
 
 def test_defaults_of_a_sweep_without_a_command_line(compose):
