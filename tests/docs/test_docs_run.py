@@ -32,7 +32,7 @@ def here(tmp_path_factory):
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         server = ForkServer()
 
-        patch.setattr(pool, "ForkServer", lambda **_: server)
+        patch.setattr(pool, "ForkServer", lambda **given: ForkServer(**given) if "python" in given else server)
         really_close = server.close
         server.close = lambda: None
         yield folder
