@@ -10,7 +10,7 @@ from typing import Any
 
 from effbench import streams
 from effbench.cell import Cell, canonical_json
-from effbench.config import BOUNDS, sections
+from effbench.config import sections
 from effbench.errors import ConfigError
 from effbench.launcher.overrides import overrides_of_cell
 from effbench.models.spec import parse_inputs
@@ -86,18 +86,16 @@ def validate(config: dict[str, Any]) -> None:
             raise ConfigError(f"unknown setting {prefix}{unknown[0]}; allowed: {', '.join(known)}")
         if missing := [key for key in known if key not in node]:
             raise ConfigError(f"{prefix}{missing[0]} was taken out, and every sweep needs it")
+        for key, setting in known.items():
+            value, least, above = node[key], setting.metadata.get("least"), setting.metadata.get("above")
+            if value is not None and ((least is not None and value < least) or (above is not None and value <= above)):
+                limit = f"at least {least:g}" if above is None else f"above {above:g}"
+                raise ConfigError(f"{prefix}{key} must be {limit}{' seconds' * key.endswith('_s')}, got {value:g}")
     try:
         canonical_json(config)
     except ValueError:
         how = "a word of this kind needs quotes inside quotes: 'model.name=\"nan\"'"
         raise ConfigError(f"nan and inf are not allowed as numbers; {how}") from None
-    for name, (sign, bound) in BOUNDS.items():
-        section, _, key = name.rpartition(".")
-        value = (config[section] if section else config)[key]
-        if value is not None and (value < bound or (sign == ">" and value == bound)):
-            unit = " seconds" if name.endswith("_s") else ""
-            limit = f"{'above' if sign == '>' else 'at least'} {bound:g}{unit}"
-            raise ConfigError(f"{name} must be {limit}, got {value:g}")
     protocol, model, mode, gpus = config["protocol"], config["model"], config["mode"], config["executor"]["gpus"]
     if protocol["max_samples"] < protocol["min_samples"]:
         raise ConfigError("protocol.max_samples is below protocol.min_samples")
