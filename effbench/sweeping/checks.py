@@ -59,31 +59,26 @@ def gather(
                 request = replace(request, device="cuda" if gpus else "cpu")
             # without a GPU, a check that needs one says so itself
             slot = gpu_slot(gpus[0]) if gpus and request.device != "cpu" else Slot("CPU", "cpu")
-            with slot.locked(lock_timeout_s, stop) as is_held:
-                outcome = run_check(pool, slot, request, timeout_s, stop) if is_held else None
-            if outcome is None:
+            with slot.locked(lock_timeout_s, stop) as is_held, pool.server(0) as own, cache_folder() as folder:
+                if not is_held:
+                    break
+                sent = replace(request, cache_dir=request.cache_dir or folder)
+                start = time.monotonic()
+                done = own.run("check", sent.to_json(), timeout_s, slot.env, stop=stop)
+                wall_s = time.monotonic() - start
+            if done.stopped:
                 break
+            if done.result is None:
+                status, reason = done.failure()
+                log = done.outcome.get("log") or None
+                outcome = CheckOutcome(request, status, reason, None, wall_s, slot.gpu, log=log)
+            else:
+                answer = {**done.result, "status": Status(done.result["status"])}
+                outcome = CheckOutcome(request, gpu=slot.gpu, **answer)
             outcomes.append(outcome)
             on_outcome(outcome)
     return outcomes
 
 
-def run_check(
-    pool: ServerPool, slot: Slot, request: CheckRequest, timeout_s: float, stop: threading.Event
-) -> CheckOutcome | None:
-    """Run a check once; return None if it was stopped."""
-    with (
-        pool.server(0) as server,
-        tempfile.TemporaryDirectory(prefix="effbench-check-", ignore_cleanup_errors=True) as folder,
-    ):
-        sent = replace(request, cache_dir=request.cache_dir or folder)
-        start = time.monotonic()
-        done = server.run("check", sent.to_json(), timeout_s, slot.env, stop=stop)
-        wall_s = time.monotonic() - start
-    if done.stopped:
-        return None
-    if done.result is None:
-        status, reason = done.failure()
-        return CheckOutcome(request, status, reason, None, wall_s, slot.gpu, log=done.outcome.get("log") or None)
-    answer = {**done.result, "status": Status(done.result["status"])}
-    return CheckOutcome(request, gpu=slot.gpu, **answer)
+def cache_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="effbench-check-", ignore_cleanup_errors=True)

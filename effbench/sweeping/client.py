@@ -245,12 +245,14 @@ class ForkServer:
                 self.ready.set()
             case {"event": "refused", "reason": reason}:
                 self.stderr.append(f"refused: {reason}")
-            case {"event": "started", "id": str(id), "pid": int(pid)} if id in self.requests:
+            case {"event": "started" | "phase" | "ended", "id": str(id)} if id not in self.requests:
+                pass  # of a request that has ended
+            case {"event": "started", "id": str(id), "pid": int(pid)}:
                 self.requests[id].pid = pid
-            case {"event": "phase", "id": str(id), "phase": str(phase)} if id in self.requests:
+            case {"event": "phase", "id": str(id), "phase": str(phase)}:
                 self.requests[id].phase = phase
                 self.requests[id].on_phase(phase)
-            case {"event": "ended", "id": str(id), "result": _, "exit": _, "signal": _} if id in self.requests:
+            case {"event": "ended", "id": str(id), "result": _, "exit": _, "signal": _}:
                 with self.lock:
                     request = self.requests.pop(id)
                 request.end(message)

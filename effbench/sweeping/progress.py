@@ -91,9 +91,8 @@ class Progress:
     def status(self) -> Text:
         """Return the live status: how far the sweep is, and what each slot runs."""
         with self.lock:
-            passed_s = time.monotonic() - self.start_s
-            left = timedelta(seconds=round(passed_s * (self.total - self.done) / self.done)) if self.done else "?"
-            lines = [f"{self.done}/{self.total} trials, {left} left"]
+            passed = timedelta(seconds=round(time.monotonic() - self.start_s))
+            lines = [f"{self.done} of {self.total} trials in {passed}"]
             lines += [f"{slot}  {self.name(trial)} · {phase}" for slot, (trial, phase) in self.running.items()]
         return Text("\n".join(map(one_line, lines)), no_wrap=True, overflow="ellipsis")
 

@@ -7,15 +7,12 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
-import filelock
 import pytest
 
 from effbench.cell import Status
-from effbench.errors import WorkerError
 from effbench.message import CheckRequest
 from effbench.sweeping import checks
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.devices import Slot
 
 pytestmark = pytest.mark.slow
 
@@ -121,17 +118,6 @@ def test_an_error_has_its_reason(server):
         assert found.status is Status.ERROR
         assert found.reason.startswith(reason)
         assert "Traceback" in found.traceback
-
-
-def test_the_device_is_locked_while_a_check_runs(server, monkeypatch):
-    monkeypatch.setattr("effbench.sweeping.devices.POLL_S", 0.02)
-    with (
-        filelock.FileLock(Slot("CPU", "cpu").lock_path, mode=0o666),
-        pytest.raises(WorkerError, match="in use by another effbench"),
-    ):
-        gather([request("fine")], server, lock_timeout_s=0.1)
-    (found,) = gather([request("fine")], server, lock_timeout_s=0.1)
-    assert found.status is Status.OK
 
 
 def test_ctrl_c_ends_the_check(server, tmp_path, wait_gone):
