@@ -12,58 +12,45 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, get_origin, get_type_hints
 
 from effbench.metrics import TRIAL_METRICS
 
 
 class Status(StrEnum):
-    """How a trial or a result ended. Exactly one, never silent."""
+    """How a trial or a result ended, worst first: a result takes the worst status of its trials."""
 
-    OK = "ok"
-    DEGRADED = "degraded"  # it ran, but not as its name says
     INCORRECT = "incorrect"  # output outside tolerance against eager
-    OOM = "oom"
-    ERROR = "error"
-    TIMEOUT = "timeout"
     CRASHED = "crashed"  # the process died
+    TIMEOUT = "timeout"
+    ERROR = "error"
+    OOM = "oom"
     UNSUPPORTED = "unsupported"  # cannot run here: a reason, not a failure
+    DEGRADED = "degraded"  # it ran, but not as its name says
     NOISY = "noisy"  # throttled or disturbed on every try
+    OK = "ok"
 
     @property
     def is_failure(self) -> bool:
-        """True for what makes a sweep exit with 1."""
-        return self in FAILURES
+        """Whether it makes a sweep exit with 1."""
+        return self in (Status.ERROR, Status.CRASHED, Status.TIMEOUT, Status.INCORRECT)
 
     @property
     def is_measured(self) -> bool:
-        """True where the trial carries figures (a speedup is still only shown for `ok`)."""
+        """Whether the trial has figures (a speedup is still only shown for `ok`)."""
         return self in (Status.OK, Status.DEGRADED, Status.NOISY)
 
 
-FAILURES = frozenset({Status.ERROR, Status.CRASHED, Status.TIMEOUT, Status.INCORRECT})
-
-#: Worst first: a result takes the worst status of its trials.
-SEVERITY = (
-    Status.INCORRECT,
-    Status.CRASHED,
-    Status.TIMEOUT,
-    Status.ERROR,
-    Status.OOM,
-    Status.UNSUPPORTED,
-    Status.DEGRADED,
-    Status.NOISY,
-    Status.OK,
-)
+SEVERITY = tuple(Status)
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with sorted keys and no spaces: equal values give equal text."""
+    """Return JSON with sorted keys and no spaces: equal values give equal text. Raises ValueError for NaN and inf."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of the canonical JSON, in hex."""
+    """Return the SHA-256 of the canonical JSON, in hex."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
@@ -73,7 +60,7 @@ def encodable(text: str) -> str:
 
 
 def mode_settings(mode: dict[str, Any]) -> dict[str, Any]:
-    """A mode's own settings, its constructor's keyword arguments: all but what describes it."""
+    """Return a mode's own settings, the keyword arguments of its constructor."""
     return {key: value for key, value in mode.items() if key not in ("name", "description", "_target_")}
 
 
@@ -89,16 +76,15 @@ def targets_in(node: Any) -> Iterator[str]:
             yield from targets_in(value)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cell:
-    """One point of the matrix: everything that defines the work, nothing of how it is measured.
+    """One point of the matrix: everything that defines the work, nothing of how it is measured. Its identity is `key`.
 
     `model` holds `name`, `module` (`_target_` and arguments), `inputs` (a list in the order of forward's arguments,
-    each with its `name`), `tolerance`, `allow_nonfinite`;
-    `mode` holds `name`, `_target_` and its own settings; `numerics` and `env` are flat. `stream` is None for calls of
-    one batch size, else its `name`, `samples_per_call` and `sizes`; `bs` is then the largest of them. `training` holds
-    the step's settings, None in the inference phase. All values are plain JSON and resolved: `dtype` and `device` are
-    never `auto`.
+    each with its `name`), `tolerance` and `allow_nonfinite`; `mode` holds `name`, `_target_` and its own settings.
+    `stream` is None for calls of one batch size, else its `name`, `samples_per_call` and `sizes`; `bs` is then the
+    largest of them. `training` holds the step's settings, None in the inference phase. All values are plain JSON and
+    resolved: `dtype` and `device` are never `auto`.
     """
 
     model: dict[str, Any]
@@ -126,13 +112,9 @@ class Cell:
         return self.mode["name"]
 
     def params(self) -> dict[str, Any]:
-        """Every resolved parameter as plain JSON. `stream` and `training` only where there is one: keys are what they
-        were before these existed."""
+        """Return every parameter as plain JSON; `stream` and `training` only if set, so that older keys stay valid."""
         params = dataclasses.asdict(self)
-        for name in ("stream", "training"):
-            if params[name] is None:
-                del params[name]
-        return params
+        return {name: value for name, value in params.items() if value is not None}
 
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> Cell:
@@ -141,13 +123,16 @@ class Cell:
     def __str__(self) -> str:
         return f"{self.model_name} bs={self.bs} {self.mode_name} {self.dtype}"
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cell) and self.key == other.key
+
     def __hash__(self) -> int:
         return hash(self.key)
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Fingerprint of hardware and software. Two machines alike in all of this share an id."""
+    """Fingerprint of hardware and software. Machines that are alike in all of it share an id."""
 
     gpu_name: str | None
     gpu_memory_bytes: int | None
@@ -191,9 +176,8 @@ class TrialRecord:
             trial = cls(**{**data, "status": Status(data["status"]), "samples": samples})
         except (AttributeError, KeyError, OverflowError, TypeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
-        kinds = {**_RECORD_KINDS, **{metric.name: metric.kind | None for metric in TRIAL_METRICS}}
-        for name, kind in kinds.items():
-            value = getattr(trial, name)
+        for name, kind in get_type_hints(cls).items():
+            value, kind = getattr(trial, name), dict if get_origin(kind) is dict else kind
             # JSON distinguishes integers from other numbers by chance
             allowed = kind | int | float if isinstance(1, kind) or isinstance(1.0, kind) else kind
             if not isinstance(value, allowed):
@@ -201,11 +185,6 @@ class TrialRecord:
         trial.reason = trial.reason and encodable(trial.reason)
         return trial
 
-
-_RECORD_KINDS: dict[str, Any] = {
-    "cell_key": str, "round": int, "reason": str | None, "attempt": int, "phase": str | None,
-    "started_at": str | None, "samples": dict, "extra": dict,
-}  # fmt: skip
 
 Trial = dataclasses.make_dataclass(
     "Trial", [(metric.name, metric.kind | None, None) for metric in TRIAL_METRICS], bases=(TrialRecord,)

@@ -131,7 +131,7 @@ def run_sweep(argv: list[str]) -> int:
     """Run a sweep (or Hydra's own --help, --cfg, --info …) with live progress; end with the table of its results."""
     from effbench.launcher.launch import hydra_sweep
 
-    outcome = hydra_sweep(argv, commands=COMMANDS)
+    outcome = hydra_sweep(argv)
     if outcome is None:  # --help and its like
         return 0
     from effbench.commands.show import end_of_sweep

@@ -1,7 +1,6 @@
 """The structured configuration: every setting of a sweep, with type, default, unit and bounds.
 
-`register()` puts the schema into Hydra's ConfigStore. A model's `module` and `inputs` and a mode's own settings are
-open (a user adds keys without `+`); everything else is closed, so that a misspelt key is an error.
+A model's `module` and `inputs`, a mode's settings and `env` are open: a user adds keys without `+`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 DEFAULT_DB = "results/effbench.db"
 LOSSES = ("mean-square", "mean")  # any other is a path
@@ -34,30 +33,10 @@ OnFailure = choice("OnFailure", "fail", "ignore")
 Artifact = choice("Artifact", "trace", "code", "snapshot", "graph")
 MatmulPrecision = choice("MatmulPrecision", "highest", "high", "medium")
 
-#: Numeric settings -> whether the bound itself is excluded (">") or allowed (">="), and the bound.
-BOUNDS: dict[str, tuple[str, float]] = {
-    "bs": (">=", 1),
-    "timeout_s": (">", 0),
-    "model.tolerance": (">", 0),
-    "training.lr": (">", 0),
-    "protocol.rounds": (">=", 1),
-    "protocol.attempts": (">=", 1),
-    "protocol.input_sets": (">=", 1),
-    "protocol.check_steps": (">=", 1),
-    "protocol.min_samples": (">=", 2),
-    "protocol.max_samples": (">=", 2),
-    "protocol.warmup_calls": (">=", 0),
-    "protocol.max_warmup_calls": (">=", 1),
-    "protocol.enough_interval": (">", 0),
-    "protocol.target_interval": (">=", 0),
-    "protocol.budget_s": (">", 0),
-    "protocol.min_time_s": (">=", 0),
-    "protocol.warmup_s": (">=", 0),
-    "protocol.min_block_ms": (">=", 0),
-    "protocol.load_s": (">=", 0),
-    "executor.foreign_wait_s": (">=", 0),
-    "executor.lock_timeout_s": (">=", 0),
-}
+
+def number(default: float | None, least: float | None = None, above: float | None = None) -> Any:
+    """Return a setting whose value must be at least `least`, or larger than `above`."""
+    return field(default=default, metadata={"least": least, "above": above})
 
 
 def shipped(folder: str) -> Path:
@@ -74,7 +53,7 @@ class Model:
     description: str = ""
     module: Any = field(default_factory=dict)
     inputs: Any = field(default_factory=dict)
-    tolerance: float | None = None  # relative; null: by dtype
+    tolerance: float | None = number(None, above=0)  # relative; null: by dtype
     allow_nonfinite: bool = False
 
 
@@ -111,7 +90,7 @@ class Training:
 
     optimizer: Optimizer = Optimizer.adam
     implementation: Implementation = Implementation.foreach
-    lr: float = 1e-4
+    lr: float = number(1e-4, above=0)
     loss: str = "mean-square"  # mean-square, mean, or the path of a callable(output, inputs) that gives a scalar
     set_to_none: bool = True  # how gradients are zeroed before each step
 
@@ -128,21 +107,21 @@ class Protocol:
     """How a cell is measured (docs/measuring.md); not part of the cell."""
 
     name: str = "standard"
-    rounds: int = 5  # trials of each cell, each in a process of its own
-    budget_s: float = 5.0  # most seconds of timing in a trial, latency and period together
-    min_time_s: float = 0.5  # least seconds of each timer
-    min_samples: int = 30  # least samples of each timer
-    target_interval: float = 0.005  # stop when the median's 95 % interval is this narrow, relative
-    max_samples: int = 100_000  # most samples of each timer
-    warmup_calls: int = 10  # least calls before timing
-    warmup_s: float = 0.2  # least seconds before timing
-    max_warmup_calls: int = 300
-    min_block_ms: float = 5.0  # least length of a block of back-to-back calls
-    load_s: float = 0.3  # seconds of back-to-back calls before the period is timed
-    input_sets: int = 3  # inputs rotate over so many sets
-    check_steps: int = 5  # training: steps that are compared with eager
-    enough_interval: float | None = None  # a cell's rounds end early once its 95 % interval is this narrow, relative
-    attempts: int = 2  # tries of a round whose trial is noisy
+    rounds: int = number(5, least=1)  # trials of each cell, each in a process of its own
+    budget_s: float = number(5.0, above=0)  # most seconds of timing in a trial, latency and period together
+    min_time_s: float = number(0.5, least=0)  # least seconds of each timer
+    min_samples: int = number(30, least=2)  # least samples of each timer
+    target_interval: float = number(0.005, least=0)  # stop when the median's 95 % interval is this narrow, relative
+    max_samples: int = number(100_000, least=2)  # most samples of each timer
+    warmup_calls: int = number(10, least=0)  # least calls before timing
+    warmup_s: float = number(0.2, least=0)  # least seconds before timing
+    max_warmup_calls: int = number(300, least=1)
+    min_block_ms: float = number(5.0, least=0)  # least length of a block of back-to-back calls
+    load_s: float = number(0.3, least=0)  # seconds of back-to-back calls before the period is timed
+    input_sets: int = number(3, least=1)  # inputs rotate over so many sets
+    check_steps: int = number(5, least=1)  # training: steps that are compared with eager
+    enough_interval: float | None = number(None, above=0)  # a cell's rounds end early at this relative 95 % interval
+    attempts: int = number(2, least=1)  # tries of a round whose trial is noisy
     profile: bool = True  # a profiled pass at the end of each trial, on CUDA
 
 
@@ -152,8 +131,8 @@ class Executor:
     gpus: Any = "auto"  # auto: all visible; or a list of indices, e.g. [0,1]
     cores: Any = "auto"  # CPU cores for trials on GPUs, divided among them; null: no pinning; or 2-7, or [2,3]
     renew_server: bool = True  # on CUDA: a fork server of its own for the trials of each round
-    foreign_wait_s: float = 30.0  # longest wait for another process to stop using a GPU
-    lock_timeout_s: float = 3600.0  # longest wait for a GPU that another effbench process uses
+    foreign_wait_s: float = number(30.0, least=0)  # longest wait for another process to stop using a GPU
+    lock_timeout_s: float = number(3600.0, least=0)  # longest wait for a GPU that another effbench process uses
     cache_dir: str | None = None  # compile caches; null: effbench/compile below the user's cache folder
     keep_cache: bool = False  # keep the compile caches of a finished sweep
 
@@ -161,7 +140,7 @@ class Executor:
 @dataclass
 class Config:
     model: Model = field(default_factory=Model)
-    bs: int = 1
+    bs: int = number(1, least=1)
     stream: Stream = field(default_factory=Stream)
     mode: Any = field(default_factory=dict)
     dtype: Dtype = Dtype.auto  # auto: bfloat16 on CUDA, float32 on CPU
@@ -176,7 +155,7 @@ class Config:
     protocol: Protocol = field(default_factory=Protocol)
     executor: Executor = field(default_factory=Executor)
     isolation: Isolation = Isolation.fork  # fork: from a server with torch preloaded; spawn: a fresh interpreter each
-    timeout_s: float = 900.0  # longest wall time of a trial
+    timeout_s: float = number(900.0, above=0)  # longest wall time of a trial
     baseline_mode: str = "eager"
     resume: str | None = None  # a sweep's id, name or `last`: continue where it stopped
     artifacts: list[Artifact] = field(default_factory=list)  # saved from each cell's first trial
@@ -184,25 +163,21 @@ class Config:
     db: str = DEFAULT_DB  # a path or any SQLAlchemy URL
 
 
-def sections() -> Iterator[tuple[str, list[str]]]:
-    """Yield each closed part of the configuration ("" is the top) with the names of its settings."""
-    yield "", [one.name for one in dataclasses.fields(Config)]
-    for one in dataclasses.fields(Config):
-        if dataclasses.is_dataclass(one.default_factory):
-            yield one.name, [inner.name for inner in dataclasses.fields(one.default_factory)]
-
-
-def schema() -> DictConfig:
-    """Return the typed configuration, with the nodes that users may extend left open."""
-    node = OmegaConf.structured(Config)
-    OmegaConf.set_struct(node, True)
-    for open_node in (node.model.module, node.model.inputs, node.env, node.mode):
-        OmegaConf.set_struct(open_node, False)
-    return node
+def sections() -> Iterator[tuple[str, dict[str, dataclasses.Field]]]:
+    """Yield each closed part of the configuration ("" is the top) with its settings by name."""
+    top = {setting.name: setting for setting in dataclasses.fields(Config)}
+    yield "", top
+    for name, setting in top.items():
+        if dataclasses.is_dataclass(setting.default_factory):
+            yield name, {inner.name: inner for inner in dataclasses.fields(setting.default_factory)}
 
 
 def register() -> None:
-    """Put the schema into Hydra's ConfigStore under the name `schema`."""
+    """Put the typed configuration into Hydra's ConfigStore, with the nodes that users may extend left open."""
     from hydra.core.config_store import ConfigStore
 
-    ConfigStore.instance().store(name="schema", node=schema(), provider="effbench")
+    schema = OmegaConf.structured(Config)
+    OmegaConf.set_struct(schema, True)
+    for open_node in (schema.model.module, schema.model.inputs, schema.env, schema.mode):
+        OmegaConf.set_struct(open_node, False)
+    ConfigStore.instance().store(name="schema", node=schema, provider="effbench")

@@ -1,4 +1,4 @@
-"""What crosses the process border between a sweep and its fork server: versioned, plain JSON lines.
+"""Messages between a sweep and its fork server: versioned, plain JSON lines.
 
 Sweep to server:   {"v", "op": "run", "id", "task", "payload", "env"}   task: probe, preload, ceilings,
                                                                         check, compile_options or trial
@@ -37,12 +37,12 @@ class MessageError(ValueError):
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """One line, newline included. NaN and infinities travel as Python's JSON writes them."""
+    """Return one line with its newline. NaN and infinities travel as Python's JSON writes them."""
     return json.dumps({"v": VERSION, **message}, separators=(",", ":")).encode() + b"\n"
 
 
 def decode(line: bytes | bytearray | str) -> dict[str, Any]:
-    """Raises MessageError on anything but a JSON object of this version."""
+    """Return the message of a line. Raises MessageError for anything but a JSON object of this version."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -54,7 +54,14 @@ def decode(line: bytes | bytearray | str) -> dict[str, Any]:
 
 
 @dataclass
-class TrialRequest:
+class Payload:
+    """What a task is asked for, in plain JSON: `Payload(**payload.to_json())` is the same."""
+
+    to_json = asdict
+
+
+@dataclass
+class TrialRequest(Payload):
     """One trial: the cell (its params), the protocol's settings, and where to run it."""
 
     cell: dict[str, Any]
@@ -70,12 +77,9 @@ class TrialRequest:
     ceilings: dict[str, Any] | None = None  # of this machine, where known
     artifacts: dict[str, Any] | None = None  # kinds, the folder to write them to, its name in the record
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass
-class ProbeRequest:
+class ProbeRequest(Payload):
     """Which targets must be importable; the answer carries the environment as well.
 
     `modules` make models; `others` are targets among their arguments, and losses."""
@@ -85,12 +89,9 @@ class ProbeRequest:
     modes: list[dict[str, Any]] = field(default_factory=list)
     device: str = "auto"
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass
-class CheckRequest:
+class CheckRequest(Payload):
     """A behaviour check: a function by its target, called with the device and the settings."""
 
     target: str
@@ -98,6 +99,3 @@ class CheckRequest:
     device: str = "auto"
     cache_dir: str | None = None  # its compile caches; None: a fresh folder, gone afterwards
     seed: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)

@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def heed_ctrl_c() -> None:
-    """As on a terminal: where tests run in the background of a script, their children would ignore it."""
+    """Handle it as on a terminal; children of a script that runs in the background would ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -134,12 +134,15 @@ class LastingServer(ForkServer):
 def lasting_servers(folder: Path) -> Iterator[None]:
     """Commands that need a fork server get the lasting one of the folder."""
     from effbench.commands import doctor
-    from effbench.launcher import launch
-    from effbench.sweeping import client
+    from effbench.sweeping import client, pool
+
+    def start(**options):
+        is_own = {"python", "folder"} & options.keys() or not options.get("preload", True)
+        return ForkServer(**options) if is_own else LastingServer.of(folder)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (doctor, launch, client):
-            patch.setattr(module, "ForkServer", lambda: LastingServer.of(folder))
+        for module in (doctor, pool, client):
+            patch.setattr(module, "ForkServer", start)
         yield
 
 

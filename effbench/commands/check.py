@@ -24,7 +24,7 @@ from effbench.stats.significance import LEAST_PAIRS
 from effbench.store.decisions import BaselineInfo
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
-from effbench.sweeping import trust
+from effbench.sweeping import resume
 from effbench.terminal import escape
 
 HELP = "Compare a sweep with a baseline: exit 1 if a cell is slower or broken, or was not measured."
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--confirm", action="store_true",
         help="run what is slower again before reporting it, old and new in turns if both can be run here",
     )  # fmt: skip
-    parser.add_argument(trust.FLAG, action="store_true", help=f"with --confirm: {trust.HELP}")
+    parser.add_argument(resume.FLAG, action="store_true", help=f"with --confirm: {resume.HELP}")
     parser.add_argument(
         "--rounds", type=int, default=LEAST_PAIRS, metavar="N",
         help="rounds of --confirm (default and least: %(default)s)",
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
             from effbench.comparison.confirm import confirm  # loads what sweeps need
 
             words = ["check", "--baseline", args.baseline, "--sweep", sweep.id, "--confirm"]
-            words += [trust.FLAG] if args.trust_imported else []
+            words += [resume.FLAG] if args.trust_imported else []
             quiet = args.format != "table" and not args.out
             confirmation = confirm(compared, before, sweep, args.db, words, args.rounds, quiet, args.trust_imported)
     except EffbenchError as error:

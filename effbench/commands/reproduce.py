@@ -68,8 +68,8 @@ def measure(
     console: Console, chosen: Sequence[Experiment], db: str, overrides: list[str], args: argparse.Namespace
 ) -> int:
     from effbench.experiments.run import Machine, replaced_with_group, reproduce
+    from effbench.sweeping.checks import CheckOutcome
     from effbench.sweeping.client import ForkServer
-    from effbench.sweeping.evidence import CheckOutcome
 
     def report(outcome: CheckOutcome) -> None:
         if not args.quiet and outcome.status is not Status.OK:

@@ -19,7 +19,7 @@ from effbench.report.mode_scores import ModeSummary, by_mode
 from effbench.report.tables import FORMATS, NO_REASON, SpeedupTable, bottleneck_table, rows_of, speedup_table
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
-from effbench.sweeping.trust import resume_command
+from effbench.sweeping.resume import resume_command
 from effbench.terminal import Console, escape, terminal
 
 HELP = "The speedup table of a sweep: rows model × bs, columns modes."

@@ -19,7 +19,7 @@ from effbench.stats.significance import LEAST_PAIRS, confirms
 from effbench.store.sides import CellResult
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
-from effbench.sweeping import trust
+from effbench.sweeping import resume
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, Settings
 from effbench.sweeping.progress import Progress
@@ -102,14 +102,14 @@ def run_again(
     sides, and why the latter is None."""
     for sweep in (before, after):
         if sweep.imported_at is not None and trust_imported:
-            trust.announce(sweep, cells)
+            resume.announce(sweep, cells)
     if after.imported_at is not None and not trust_imported:
-        raise UsageError(trust.refusal(after))
+        raise UsageError(resume.refusal(after))
     old_facts, new_facts = facts_of(compared.before, before), facts_of(compared.after, after)
     here = current(new_facts, after.id, cells)
     try:
         if before.imported_at is not None and not trust_imported:
-            raise UsageError(trust.refusal(before))
+            raise UsageError(resume.refusal(before))
         software = software_changed(compared.before, compared.after)
         with origin(old_facts, new_facts, here, cells, software) as there:
             return run(there, here), here, there, None

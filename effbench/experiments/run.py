@@ -27,8 +27,8 @@ from effbench.launcher.overrides import key_of
 from effbench.message import CheckRequest, ProbeRequest
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.store import Store
+from effbench.sweeping.checks import CheckOutcome, gather
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.evidence import CheckOutcome, gather
 from effbench.sweeping.plan import Settings
 from effbench.sweeping.pool import PROBE_TIMEOUT_S, fit_modes, probe
 from effbench.sweeping.progress import Progress

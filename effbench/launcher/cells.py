@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from effbench import streams
-from effbench.cell import Cell
-from effbench.config import BOUNDS, sections
+from effbench.cell import Cell, canonical_json
+from effbench.config import sections
 from effbench.errors import ConfigError
 from effbench.launcher.overrides import overrides_of_cell
 from effbench.models.spec import parse_inputs
-from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING
 from effbench.sweeping import interpreters
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, Settings
-from effbench.sweeping.pool import open_pools
+from effbench.sweeping.pool import Pools
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Command, Outcome, check_baseline, run_sweep
 
-#: Top-level keys that define a cell.
-CELL_KEYS = ("model", "bs", "stream", "mode", "dtype", "phase", "training", "device", "numerics", "env")
-#: Those that say under which interpreter it runs. All others are settings of the whole sweep.
+#: Top-level keys of the whole sweep; all others define a cell, or say under which interpreter it runs.
+OF_SWEEP = [field.name for field in dataclasses.fields(Settings)]
 INTERPRETER_KEYS = ("python", "folder")
-SWEPT_KEYS = CELL_KEYS + INTERPRETER_KEYS
 
 
 @dataclass(frozen=True)
@@ -48,71 +43,39 @@ def conduct(
     stop: threading.Event,
     extend: Outcome | None = None,
 ) -> Outcome:
-    """Run (or resume) the sweep of these jobs.
-
-    `server`: of effbench's own interpreter, which stays open; None: one is started if needed. `extend`: an earlier
-    outcome of the same invocation, whose sweep gets these cells in addition. Raises EffbenchError for anything that is
-    wrong before the first trial; nothing is recorded then.
-    """
+    """Run (or resume) the sweep of these jobs; see `run_sweep`."""
     parts, settings = split(jobs)
-    chosen = interpreters_of_parts(parts, progress)
-    wanted: dict[Interpreter, list[dict[str, Any]]] = {}
-    for part, interpreter in zip(parts, chosen, strict=True):
-        wanted.setdefault(interpreter, []).append(part)
-    with (
-        Store.open(settings.db, mode="write") as store,  # first: a database that cannot be opened is known at once
-        open_pools(wanted, server, settings.baseline_mode) as pools,
-    ):
+    chosen = [interpreters.resolve(part["python"], part["folder"]) for part in parts]
+
+    def plan(pools: Pools) -> list[CellRun]:
         cells = resolve(parts, has_cuda=any(pool.gpus for pool in pools.values()))
         check_baseline(settings, cells)
-        overrides: dict[str, list[str]] = {}
         options = [word for word in command.overrides if word.startswith("--")]
         for job, part, cell in zip(jobs, parts, cells, strict=True):
             # the baseline may lack settings that only other modes have
             dropped = {f"mode.{name}" for name in job.config["mode"].keys() - part["mode"].keys()}
-            overrides.setdefault(cell.key, [*options, *overrides_of_cell(job.overrides, dropped)])
-        command = dataclasses.replace(command, of_cells=overrides)
-        runs = [CellRun(cell, interpreter) for cell, interpreter in zip(cells, chosen, strict=True)]
-        return run_sweep(store, settings, runs, command, pools, progress, stop, extend)
+            command.of_cells.setdefault(cell.key, [*options, *overrides_of_cell(job.overrides, dropped)])
+        return list(map(CellRun, cells, chosen))
 
-
-def interpreters_of_parts(parts: Sequence[dict[str, Any]], progress: Progress) -> list[Interpreter]:
-    """Return the interpreter of each part, with a notice if two settings mean the same one. Raises ConfigError."""
-    asked = [(part["python"], part["folder"]) for part in parts]
-    known = {one: interpreters.resolve(*one) for one in dict.fromkeys(asked)}
-    for notice in interpreters.named_twice(known):
-        progress.note(notice)
-    return [known[one] for one in asked]
+    asked = list(zip(chosen, parts, strict=True))
+    return run_sweep(settings, asked, plan, command, server, progress, stop, extend)
 
 
 def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:
-    """Return the part of each job that is swept (SWEPT_KEYS), and the settings that all share.
-
-    Raises ConfigError for an invalid value, and for a setting of the sweep that was itself swept.
-    """
+    """Return the part of each job that is swept, and the settings that all share. Raises ConfigError."""
     parts, settings = [], None
     for job in jobs:
         validate(job.config)
-        parts.append({key: job.config[key] for key in SWEPT_KEYS})
-        of_sweep = {key: value for key, value in job.config.items() if key not in SWEPT_KEYS}
+        parts.append({key: value for key, value in job.config.items() if key not in OF_SWEEP})
+        of_sweep = {key: job.config[key] for key in OF_SWEEP}
         if settings is None:
             settings = of_sweep
         elif settings != of_sweep:
-            key = difference(settings, of_sweep)
+            key = next(key for key in settings if settings[key] != of_sweep[key])
             raise ConfigError(f"{key} holds for a whole sweep and cannot be swept: choose one value, or run two sweeps")
     if settings is None:
         raise ConfigError("the sweep is empty: these overrides leave no cell")
     return parts, Settings(**settings)
-
-
-def difference(one: dict[str, Any], other: dict[str, Any]) -> str:
-    """Return the dotted name of the first setting that differs, or of the group if another option was chosen."""
-    key = next(key for key in one if one[key] != other[key])
-    if key == "protocol" and one[key]["name"] != other[key]["name"]:
-        return key
-    if isinstance(one[key], dict) and one[key].keys() == other[key].keys():
-        return f"{key}.{difference(one[key], other[key])}"
-    return key
 
 
 def validate(config: dict[str, Any]) -> None:
@@ -123,56 +86,39 @@ def validate(config: dict[str, Any]) -> None:
             raise ConfigError(f"unknown setting {prefix}{unknown[0]}; allowed: {', '.join(known)}")
         if missing := [key for key in known if key not in node]:
             raise ConfigError(f"{prefix}{missing[0]} was taken out, and every sweep needs it")
-    for name, value in leaves(config):
-        if isinstance(value, float) and not math.isfinite(value):
-            quoted = f"'{name}=\"{value}\"'"
-            raise ConfigError(f"{name}={value} is no finite number; a word needs quotes inside quotes: {quoted}")
-        if name in BOUNDS and value is not None:
-            sign, bound = BOUNDS[name]
-            if value < bound or (sign == ">" and value == bound):
-                unit = " seconds" if name.endswith("_s") else ""
-                limit = f"{'above' if sign == '>' else 'at least'} {bound:g}{unit}"
-                raise ConfigError(f"{name} must be {limit}, got {value:g}")
-    protocol, model, mode, env = (config[name] for name in ("protocol", "model", "mode", "env"))
+        for key, setting in known.items():
+            value, least, above = node[key], setting.metadata.get("least"), setting.metadata.get("above")
+            if value is not None and ((least is not None and value < least) or (above is not None and value <= above)):
+                limit = f"at least {least:g}" if above is None else f"above {above:g}"
+                raise ConfigError(f"{prefix}{key} must be {limit}{' seconds' * key.endswith('_s')}, got {value:g}")
+    try:
+        canonical_json(config)
+    except ValueError:
+        how = "a word of this kind needs quotes inside quotes: 'model.name=\"nan\"'"
+        raise ConfigError(f"nan and inf are not allowed as numbers; {how}") from None
+    protocol, model, mode, gpus = config["protocol"], config["model"], config["mode"], config["executor"]["gpus"]
     if protocol["max_samples"] < protocol["min_samples"]:
-        raise ConfigError(
-            f"protocol.max_samples={protocol['max_samples']} is below protocol.min_samples={protocol['min_samples']}"
-        )
+        raise ConfigError("protocol.max_samples is below protocol.min_samples")
     if streams.check(config["stream"]) != streams.NONE and config["phase"] == "training":
         raise ConfigError("phase=training takes one batch size: leave stream at none, or phase at inference")
     name = config["sweep"]["name"] or ""
     if name == "last" or name.startswith(CONFIRMING):
         use = "the newest sweep" if name == "last" else "the re-runs of effbench check --confirm"
         raise ConfigError(f"sweep.name={name} is reserved for {use}: choose another name")
-    gpus = config["executor"]["gpus"]
     if gpus != "auto" and not (isinstance(gpus, list) and gpus and all(isinstance(gpu, int) for gpu in gpus)):
         raise ConfigError(f"executor.gpus is {gpus!r}: use auto or a list of indices such as [0,1]")
     if not isinstance(model["module"], dict) or not isinstance(model["module"].get("_target_"), str):
         raise ConfigError(
             "model.module._target_ names the nn.Module to build, for example my_pkg.Net or nets/mine.py:Net"
         )
-    if not isinstance(mode, dict) or not isinstance(mode.get("_target_"), str) or not isinstance(mode.get("name"), str):
+    if not isinstance(mode, dict) or not all(isinstance(mode.get(key), str) for key in ("name", "_target_")):
         raise ConfigError("a mode's YAML needs name and _target_, both text (docs/extending.md)")
     if not model["inputs"]:
         raise ConfigError("the model has no inputs: describe them, for example 'model.inputs.x.shape=[16]'")
     parse_inputs(model["inputs"])
-    if not isinstance(env, dict):
-        raise ConfigError(f"env is {env!r}; it maps environment variables to values: env.OMP_NUM_THREADS=1")
-    for name, value in env.items():  # a dot in a name makes a mapping of it
-        if not isinstance(value, str | int | float):
-            raise ConfigError(f"env.{name} is {value!r}: an environment variable takes text or a number, as env.FOO=1")
-
-
-def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value in nested settings with its dotted name; those of a list have the name of the list."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from leaves(inner, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, list):
-        for inner in value:
-            yield from leaves(inner, name)
-    else:
-        yield name, value
+    env = config["env"]
+    if not isinstance(env, dict) or not all(isinstance(value, str | int | float) for value in env.values()):
+        raise ConfigError(f"env is {env!r}: it maps variables to text or numbers, as env.FOO=1; a name has no dot")
 
 
 def resolve(parts: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from effbench.config import DEFAULT_DB, shipped
-from effbench.errors import ConfigError, UsageError, nearest
+from effbench.errors import ConfigError, UsageError
 from effbench.store.store import Store
-from effbench.sweeping import trust
+from effbench.sweeping import resume
 
 #: Options that decide what the overrides mean: they are stored and replayed with them.
 CONFIG_OPTIONS = ("--config-dir", "--config-path", "--config-name")
@@ -20,8 +19,7 @@ NOT_OF_CELLS = ("db", "resume", "sweep", "hydra", "python", "folder")
 
 
 def key_of(word: str) -> str | None:
-    """Return `model` of `model=mlp`, `model.module.width` of `+model.module.width=3`; None for other options than
-    CONFIG_OPTIONS."""
+    """Return `model.module.width` of `+model.module.width=3`; None for an option that is not of CONFIG_OPTIONS."""
     if word.startswith("-"):
         option = word.partition("=")[0]
         return option if option in CONFIG_OPTIONS else None
@@ -34,41 +32,30 @@ def value_of(word: str | None) -> str | None:
     return None if word is None else word.partition("=")[2].strip("'\"")
 
 
-def arrange(argv: Sequence[str], commands: Collection[str]) -> list[str]:
-    """Return the same words with options before overrides: Hydra's parser does not take `bs=1 -m mode=eager`.
-
-    Every command line is a sweep here: `-m` is added if it is missing, and omitted with --cfg or --info (Hydra allows
-    only one of them). Raises UsageError for an unknown option and for a word that is no override; suggests `commands`.
-    """
+def arrange(argv: Sequence[str]) -> list[str]:
+    """Return the same words, options first: Hydra's parser does not take `bs=1 -m mode=eager`. `-m` is added, except to
+    --cfg and --info, with which Hydra does not allow it. Raises UsageError for what is no option and no override."""
     from hydra._internal.utils import get_args_parser
+
+    def refuse(message: str) -> NoReturn:
+        raise UsageError(f"{message}; effbench --help shows what can be set, effbench --hydra-help Hydra's options")
 
     parser = get_args_parser()
     parser.error = refuse  # type: ignore[method-assign] - argparse prints its usage and exits
     given = parser.parse_intermixed_args(argv)
     for word in given.overrides:
         if "=" not in word and not word.startswith("~"):
-            if near := nearest(word, commands):
-                hint = f"a command comes first, with arguments of its own: effbench {near} --help"
-            else:
-                hint = "an override is key=value, such as bs=8; effbench --help shows all settings"
-            raise UsageError(f"{word!r} is no override; {hint}")
+            how = "an override is key=value, such as bs=8, and a command comes first; see effbench --help"
+            raise UsageError(f"{word!r} is no override; {how}")
     given.multirun = not (given.cfg or given.info or given.shell_completion)
     given.run = False
-    options = [option for action in parser._actions if (option := option_of(action, given))]
+    options = []
+    for action in parser._actions:
+        value = getattr(given, action.dest, action.default)
+        if action.option_strings and value != action.default:
+            name = action.option_strings[0]
+            options.append(name if value is True else f"{name}={value}")
     return [*options, *given.overrides]
-
-
-def option_of(action: argparse.Action, given: argparse.Namespace) -> str | None:
-    """Return the option as one word, None if it was not given."""
-    value = getattr(given, action.dest, action.default)
-    if not action.option_strings or value == action.default:
-        return None
-    name = action.option_strings[0]
-    return name if value is True else f"{name}={value}"
-
-
-def refuse(message: str) -> NoReturn:
-    raise UsageError(f"{message}; effbench --help shows what can be set, effbench --hydra-help Hydra's options")
 
 
 def refuse_hidden(words: Iterable[str]) -> None:
@@ -85,24 +72,22 @@ def refuse_hidden(words: Iterable[str]) -> None:
 def expand(words: list[str], trust_imported: bool = False) -> tuple[list[str], list[str]]:
     """Return the arguments for Hydra, and those that are stored with the sweep: its overrides and CONFIG_OPTIONS.
 
-    `words` are arranged: an option is one word, options come first. For `resume=REF` the stored words of that sweep
-    are added, without those that are given again; REF becomes the sweep's id.
-
+    For `resume=REF` the stored words of that sweep are added, without those that are given again; REF becomes its id.
     Raises UsageError for an imported sweep without `trust_imported`: another person chose its words.
     """
     given = {name: word for word in words if (name := key_of(word))}
     reference = value_of(given.get("resume"))
     if reference in (None, "null"):
         if trust_imported:
-            raise UsageError(f"{trust.FLAG} goes with resume=: effbench -m resume=ID {trust.FLAG}")
+            raise UsageError(f"{resume.FLAG} goes with resume=: effbench -m resume=ID {resume.FLAG}")
         return words, list(given.values())
     db = value_of(given.get("db")) or DEFAULT_DB
     with Store.open(db, mode="read") as store:
         sweep = store.find_sweep(reference)
         if sweep.imported_at is not None:
             if not trust_imported:
-                raise UsageError(trust.refusal(sweep))
-            trust.announce(sweep, store.planned(sweep.id), sweep.overrides)
+                raise UsageError(resume.refusal(sweep))
+            resume.announce(sweep, store.planned(sweep.id), sweep.overrides)
     # it continues in the database where it was found; the stored word may name another, and has no password
     replayed = [word for word in sweep.overrides if key_of(word) not in {*given, "db"}]
     together = [*replayed, *(word for word in words if key_of(word) != "resume"), f"resume={sweep.id}"]

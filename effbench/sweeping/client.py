@@ -58,24 +58,26 @@ class Request:
 
     def failure(self) -> tuple[Status, str]:
         """Return the status and reason of a task without a result."""
-        outcome = self.outcome
-        where = f"in {self.phase}" if self.phase else "before it began"
+        outcome, status = self.outcome, Status.CRASHED
         if self.timed_out_s is not None:
-            return Status.TIMEOUT, f"not done after {self.timed_out_s:g} s ({where})"
-        if reason := outcome.get("died") or outcome.get("failed") or outcome.get("reason"):
-            return Status.CRASHED, f"{reason} ({where})"
-        if outcome["oom_killed"]:
-            return Status.OOM, f"ended by the kernel: host memory ran out ({where})"
-        if outcome["signal"]:
-            return Status.CRASHED, f"killed by {signal_name(outcome['signal'])} ({where})"
-        return Status.CRASHED, f"the process exited with code {outcome['exit']} ({where})"
+            status, reason = Status.TIMEOUT, f"not done after {self.timed_out_s:g} s"
+        elif reason := outcome.get("died") or outcome.get("failed") or outcome.get("reason"):
+            pass
+        elif outcome["oom_killed"]:
+            status, reason = Status.OOM, "ended by the kernel: host memory ran out"
+        elif outcome["signal"]:
+            number = outcome["signal"]
+            known = number in set(signal.Signals)
+            reason = f"killed by {signal.Signals(number).name if known else f'signal {number}'}"
+        else:
+            reason = f"the process exited with code {outcome['exit']}"
+        return status, f"{reason} ({f'in {self.phase}' if self.phase else 'before it began'})"
 
 
 class ForkServer:
     """One fork server. Thread-safe; starts on construction and is ready some seconds later.
 
-    `python`: its executable, None: this one. `folder`: its working directory, None: this one's. Raises ConfigError if
-    the executable cannot be run.
+    `python`, `folder`: see Interpreter. Raises ConfigError if the executable cannot be run.
     """
 
     _ids = itertools.count(1)
@@ -107,10 +109,8 @@ class ForkServer:
         self.is_python = False
         self.unfit: str | None = None
         self.stderr: list[str] = []
-        self.stderr_reader, self.message_reader = (
-            threading.Thread(target=target, daemon=True, name=f"effbench-{target.__name__}")
-            for target in (self.read_stderr, self.read_messages)
-        )
+        self.stderr_reader = threading.Thread(target=self.read_stderr, daemon=True, name="effbench-stderr")
+        self.message_reader = threading.Thread(target=self.read_messages, daemon=True, name="effbench-messages")
         self.stderr_reader.start()
         self.message_reader.start()
 
@@ -161,24 +161,24 @@ class ForkServer:
         stop: threading.Event | None = None,
     ) -> Request:
         """Run a task until it ends, times out or `stop` is set; its process tree has ended when this returns."""
-        start = time.monotonic()
+        deadline = time.monotonic() + timeout_s
         request = self.submit(task, payload, env, on_phase)
         try:
             while not request.done.wait(min(POLL_S, timeout_s)):
-                request.stopped = stop is not None and stop.is_set()
-                if not request.stopped and time.monotonic() - start > timeout_s:
+                if stop is not None and stop.is_set():
+                    request.stopped = True
+                elif time.monotonic() > deadline:
                     request.timed_out_s = timeout_s
-                if request.stopped or request.timed_out_s is not None:
-                    self.kill(request)
-                    break
+                else:
+                    continue
+                self.kill(request)
+                break
         except BaseException:  # Ctrl-C: the task must not outlive the lock that it runs under
             self.kill(request)
             raise
         return request
 
-    def call(
-        self, task: str, payload: dict[str, Any], timeout_s: float, env: dict[str, str] | None = None
-    ) -> dict[str, Any]:
+    def call(self, task: str, payload: dict[str, Any], timeout_s: float, env: dict[str, str] | None = None) -> Any:
         """Return the result of a task of the harness; retry if it failed at the GPU or could not start.
 
         Raises WorkerError if it fails or takes too long.
@@ -217,13 +217,12 @@ class ForkServer:
 
     def read_messages(self) -> None:
         with self.process.stdout as lines:
-            while line := lines.readline(MOST_LINE_BYTES):
-                try:
+            try:
+                while line := lines.readline(MOST_LINE_BYTES):
                     self.handle(decode(line))
-                except MessageError as error:  # nothing that follows can be relied on
-                    self.stderr.append(f"not understood: {error}")
-                    self.process.kill()
-                    break
+            except MessageError as error:  # nothing that follows can be relied on
+                self.stderr.append(f"not understood: {error}")
+                self.process.kill()
         code = self.process.wait()
         self.stderr_reader.join(LAST_WORDS_TIMEOUT_S)
         with self.lock:
@@ -246,18 +245,17 @@ class ForkServer:
                 self.ready.set()
             case {"event": "refused", "reason": reason}:
                 self.stderr.append(f"refused: {reason}")
+            case {"event": "started" | "phase" | "ended", "id": str(id)} if id not in self.requests:
+                pass  # of a request that has ended
             case {"event": "started", "id": str(id), "pid": int(pid)}:
-                if request := self.requests.get(id):
-                    request.pid = pid
+                self.requests[id].pid = pid
             case {"event": "phase", "id": str(id), "phase": str(phase)}:
-                if request := self.requests.get(id):
-                    request.phase = phase
-                    request.on_phase(phase)
+                self.requests[id].phase = phase
+                self.requests[id].on_phase(phase)
             case {"event": "ended", "id": str(id), "result": _, "exit": _, "signal": _}:
                 with self.lock:
-                    request = self.requests.pop(id, None)
-                if request:
-                    request.end(message)
+                    request = self.requests.pop(id)
+                request.end(message)
             case _:
                 raise MessageError(f"no event of this version: {str(message)[:200]}")
 
@@ -269,10 +267,3 @@ class ForkServer:
 
     def last_words(self) -> str:
         return f": {self.stderr[-1]}" if self.stderr else ""
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -8,7 +8,8 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,27 +45,39 @@ class Slot:
         """The lock file. Raises WorkerError if its folder is not safe."""
         return lock_folder() / f"{self.gpu['uuid'] if self.gpu else 'cpu'}.lock"
 
-    def acquire(self, timeout_s: float, stop: threading.Event, on_wait: Callable[[], None]) -> Lock | None:
-        """Return the lock, held; None once `stop` is set. Calls `on_wait` once if another process holds it.
+    @contextmanager
+    def locked(
+        self, timeout_s: float, stop: threading.Event, on_wait: Callable[[], None] = lambda: None
+    ) -> Iterator[bool]:
+        """Hold the lock, yielding True; yield False without it once `stop` is set. Calls `on_wait` once if it waits.
 
         Raises WorkerError if the lock cannot be opened, or is not free in time.
         """
         path = self.lock_path
         deadline = time.monotonic() + timeout_s
-        announced = False
-        while (lock := try_lock(path)) is None:
+        has_waited = False
+        while (descriptor := try_lock(path)) is None:
             if stop.is_set():
-                return None
-            if not announced:
+                yield False
+                return
+            if not has_waited:
                 on_wait()
-                announced = True
+                has_waited = True
             stop.wait(POLL_S)
             if time.monotonic() > deadline:
                 raise WorkerError(
                     f"{self.name} was in use by another effbench for {timeout_s:.0f} s "
                     "(executor.lock_timeout_s); continue later with resume=last"
                 )
-        return lock
+        try:
+            yield True
+        finally:
+            os.close(descriptor)
+
+
+def gpu_slot(gpu: dict[str, Any], cores: Iterable[int] | None = None) -> Slot:
+    """Return the slot of a GPU as the probe describes it."""
+    return Slot(f"GPU {gpu['index']}", "cuda", gpu, cores and tuple(cores))
 
 
 def slots_of(gpus: Sequence[dict[str, Any]], cells: Iterable[Cell], executor: dict[str, Any]) -> list[Slot]:
@@ -76,13 +89,7 @@ def slots_of(gpus: Sequence[dict[str, Any]], cells: Iterable[Cell], executor: di
             raise ConfigError(f"executor.gpus names {missing}; visible here: {sorted(known) or 'no GPU'}")
         gpus = [known[index] for index in wanted]
     devices = {cell.device for cell in cells}
-    slots = []
-    if "cuda" in devices:
-        shares = share_cores(cores, gpus)
-        slots = [
-            Slot(f"GPU {gpu['index']}", "cuda", gpu, share and tuple(share))
-            for gpu, share in zip(gpus, shares, strict=True)
-        ]
+    slots = list(map(gpu_slot, gpus, share_cores(cores, gpus))) if "cuda" in devices else []
     if "cpu" in devices or not slots:
         # a CPU cell has all cores unless some are named: its threads are what is measured
         own = None if cores == "auto" else wanted_cores(cores, os.sched_getaffinity(0))
@@ -93,18 +100,12 @@ def slots_of(gpus: Sequence[dict[str, Any]], cells: Iterable[Cell], executor: di
 # --- locks ---
 
 
-@dataclass
-class Lock:
-    """A lock that is held."""
-
-    descriptor: int
-
-    def release(self) -> None:
-        os.close(self.descriptor)
+def unusable(path: Path, why: str | None) -> WorkerError:
+    return WorkerError(f"cannot use {path} for locks ({why}); remove it, {ELSEWHERE}")
 
 
 def lock_folder() -> Path:
-    """Return the folder of the lock files, which all users of the machine share; make it if it is missing.
+    """Return the folder of the lock files, shared by all users of the machine and made if it is missing.
 
     Raises WorkerError if it is no real folder, or if another user could replace the lock files in it.
     """
@@ -114,53 +115,44 @@ def lock_folder() -> Path:
         path.mkdir(exist_ok=True)
         descriptor = os.open(path, FLAGS | os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        if path.is_symlink() or path.is_file():
-            raise WorkerError(f"{path} is not a folder, so it cannot hold lock files; remove it, {ELSEWHERE}") from None
-        raise WorkerError(f"cannot use {path} for lock files ({error.strerror}); {ELSEWHERE[3:]}") from None
+        is_other = path.is_symlink() or path.is_file()
+        raise unusable(path, "it is not a folder" if is_other else error.strerror) from None
     try:
         status = os.fstat(descriptor)
         if status.st_uid == os.getuid():
             os.fchmod(descriptor, 0o1777)
         elif status.st_uid != 0 and not status.st_mode & stat.S_ISVTX:
-            raise WorkerError(
-                f"{path} belongs to another user, who can replace the lock files in it (uid {status.st_uid}, mode "
-                f"{stat.S_IMODE(status.st_mode):o}); ask for `chmod 1777 {path}`, {ELSEWHERE}"
-            )
+            why = "it belongs to another user, who can replace the files in it"
+            raise WorkerError(f"cannot use {path} for locks ({why}); ask for `chmod 1777 {path}`, {ELSEWHERE}")
     finally:
         os.close(descriptor)
     return path
 
 
-def try_lock(path: Path) -> Lock | None:
-    """Lock this file, made if it is missing; return None if another process holds it.
-
-    The file is neither followed through a link nor changed. Raises WorkerError if it cannot be opened.
-    """
+def try_lock(path: Path) -> int | None:
+    """Lock this file, made if it is missing, never a link's target. Return its descriptor, whose close releases the
+    lock; None if another process holds it. Raises WorkerError if it cannot be opened."""
     try:
-        descriptor = _open(path)
+        descriptor = open_lock(path)
     except OSError as error:
-        why = "it is a link" if path.is_symlink() else error.strerror
-        how = f"remove it, let all users write to {path.parent}"
-        raise WorkerError(f"cannot open the lock file {path} ({why}); {how}, {ELSEWHERE}") from None
-    try:
+        raise unusable(path, "it is a link" if path.is_symlink() else error.strerror) from None
+    with ExitStack() as unless_locked:
+        unless_locked.callback(os.close, descriptor)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise WorkerError(f"{path} is not a regular file, so it cannot be a lock; remove it, {ELSEWHERE}")
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_nlink:  # else it was removed meanwhile: others lock another file
-            return Lock(descriptor)
-    except BlockingIOError:
-        pass
-    except OSError as error:
-        os.close(descriptor)
-        raise WorkerError(f"cannot lock {path} ({error.strerror}); {ELSEWHERE[3:]}") from None
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
-    return None
+            raise unusable(path, "it is not a regular file")
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise unusable(path, error.strerror) from None
+        if not os.fstat(descriptor).st_nlink:  # it was removed meanwhile: others lock another file
+            return None
+        unless_locked.pop_all()
+    return descriptor
 
 
-def _open(path: Path) -> int:
+def open_lock(path: Path) -> int:
     """Open the file, made if it is missing. It may belong to another user: reading is enough for a lock."""
     try:
         descriptor = os.open(path, FLAGS | os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -194,9 +186,7 @@ def wanted_cores(setting: Any, usable: Collection[int]) -> list[int] | None:
     if setting == "auto":
         return sorted(usable)
     try:
-        wanted = (
-            parse_cores(str(setting)) if isinstance(setting, str | int) else sorted({int(core) for core in setting})
-        )
+        wanted = parse_cores(str(setting)) if isinstance(setting, str | int) else sorted(set(map(int, setting)))
     except (ValueError, TypeError):
         raise ConfigError(f"executor.cores is {setting!r}: use auto, null, or cores such as 2-7 or [2,3]") from None
     if not wanted or (missing := sorted(set(wanted) - set(usable))):
@@ -205,47 +195,36 @@ def wanted_cores(setting: Any, usable: Collection[int]) -> list[int] | None:
 
 
 def share_cores(
-    setting: Any,
-    gpus: Sequence[dict[str, Any]],
-    usable: Collection[int] | None = None,
-    topology: Path = TOPOLOGY,
+    setting: Any, gpus: Sequence[dict[str, Any]], usable: Collection[int] | None = None, topology: Path = TOPOLOGY
 ) -> list[list[int] | None]:
-    """Return the cores for the trials of each GPU, in order; None: wherever the kernel puts them.
+    """Return the cores for the trials of each GPU of the probe's answer; None: wherever the kernel puts them.
 
-    All hardware threads of a physical core go to the same GPU. `gpus` are those of the probe's answer; `near_cores` is
-    the kernel's list for the GPU's bus. GPUs near the same cores share them evenly. If the near cores of two GPUs
-    overlap in part, all GPUs share all cores. Fewer physical cores than GPUs are not shared out at all.
+    All hardware threads of a physical core go to the same GPU. GPUs near the same cores (on their bus) share them
+    evenly. If the near cores of two GPUs overlap in part, all GPUs share all cores.
     """
     wanted = wanted_cores(setting, os.sched_getaffinity(0) if usable is None else usable)
     if wanted is None:
         return [None] * len(gpus)
     cores = physical_cores(wanted, topology)
-    near = [tuple(core for core in cores if set(core) & set(near_cores(gpu))) or tuple(cores) for gpu in gpus]
-    if any(set(one) & set(other) and one != other for one in near for other in near):
-        near = [tuple(cores)] * len(gpus)  # sets that overlap in part have no even shares
+    near = [[core for core in cores if set(core) & near_cores(gpu)] or cores for gpu in gpus]
+    if any(one != other and not set(one).isdisjoint(other) for one in near for other in near):
+        near = [cores] * len(gpus)  # sets that overlap in part have no even shares
     shares: list[list[int] | None] = []
     for index, mine in enumerate(near):
-        sharing = [other for other, theirs in enumerate(near) if set(theirs) & set(mine)]
-        place, count = sharing.index(index), len(sharing)
-        size = len(mine) // count
-        if size == 0:
-            shares.append(None)
-            continue
-        share = mine[place * size : (place + 1) * size]
+        size = len(mine) // near.count(mine)
+        first = near[:index].count(mine) * size
+        share = mine[first : first + size]
         threads = sorted(thread for core in share for thread in core)
         # the very first core also serves the sweep, its fork server and most interrupts
         if setting == "auto" and len(threads) >= SPARE_FROM and share[0] == cores[0]:
             spare = share[0] if size >= SPARE_FROM else share[0][:1]
             threads = [thread for thread in threads if thread not in spare]
-        shares.append(threads)
+        shares.append(threads or None)
     return shares
 
 
 def physical_cores(usable: Collection[int], topology: Path = TOPOLOGY) -> list[tuple[int, ...]]:
-    """Return the usable hardware threads of each physical core, by first thread.
-
-    A thread counts as its own core if the kernel does not list its siblings, as in some containers.
-    """
+    """Return the usable hardware threads of each physical core; each is its own if the kernel lists no siblings."""
     cores: list[tuple[int, ...]] = []
     left = set(usable)
     for thread in sorted(left):
@@ -260,8 +239,8 @@ def physical_cores(usable: Collection[int], topology: Path = TOPOLOGY) -> list[t
     return cores
 
 
-def near_cores(gpu: dict[str, Any]) -> list[int]:
+def near_cores(gpu: dict[str, Any]) -> set[int]:
     try:
-        return parse_cores(gpu.get("near_cores") or "")
+        return set(parse_cores(gpu.get("near_cores") or ""))
     except ValueError:  # the machine does not report them
-        return []
+        return set()

@@ -1,4 +1,4 @@
-"""Where trials run: interpreters and working directories, and what git says of them.
+"""Where trials run: interpreters and working directories, and their git state.
 
 Both are axes of a sweep (`python=`, `folder=`) and belong to the environment, not to the cell.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -33,7 +34,7 @@ import importlib.util, json, runpy
 try:
     from importlib.metadata import version
     torch = version("torch")
-except Exception:
+except ImportError:  # PackageNotFoundError is one
     torch = None
 server, needed = sys.argv[1:3]
 missing = [name for name in needed.split(",") if importlib.util.find_spec(name) is None]
@@ -46,7 +47,7 @@ runpy.run_module(server, run_name="__main__", alter_sys=True)
 @dataclass(frozen=True)
 class Interpreter:
     """`python`: an executable, None: the one that runs effbench. `folder`: the working directory whose modules trials
-    import, None: the one that effbench was started in. Paths are absolute; `resolve` makes them so."""
+    import, None: the one that effbench was started in. Paths are absolute (see `resolve`)."""
 
     python: str | None = None
     folder: str | None = None
@@ -85,13 +86,9 @@ class Interpreter:
         return " ".join(f"{name}={value}" for name, value in self.given.items()) or "effbench's own interpreter"
 
     def environment(self, fingerprint: dict[str, Any]) -> Environment:
-        """Return the environment of a probe's answer. Its flags name what was given, so that two interpreters with the
-        same software differ."""
-        flags = dict(fingerprint["flags"])
-        if self.python:
-            flags["interpreter"] = self.python
-        if self.folder:
-            flags["folder"] = self.folder
+        """Return the environment of a probe's answer, in which interpreters with the same software differ."""
+        own = {"interpreter": self.python, "folder": self.folder}
+        flags = fingerprint["flags"] | {name: value for name, value in own.items() if value}
         return Environment(**{**fingerprint, "flags": flags})
 
 
@@ -100,79 +97,39 @@ HERE = Interpreter()
 
 
 def resolve(python: str | None = None, folder: str | None = None) -> Interpreter:
-    """Return the interpreter of the settings `python` and `folder`, with absolute paths.
+    """Return the interpreter of these settings, with absolute paths; a bare name is searched on PATH.
 
-    A bare name is searched on PATH. Links of a folder are followed, those of an interpreter are not: a virtual
-    environment's is a link. Raises ConfigError if something does not exist; starting it tells whether it is suitable.
+    Links of a folder are followed. Raises ConfigError if something does not exist; starting it tells whether it is
+    suitable.
     """
     for name, given in (("python", python), ("folder", folder)):
         if given is not None and not given.strip():
             raise ConfigError(f"{name}= is empty; leave it out, or say {name}=null for effbench's own")
-    return Interpreter(python and _executable(python), folder and _folder(folder))
-
-
-def named_twice(known: Mapping[tuple[str | None, str | None], Interpreter]) -> list[str]:
-    """Return a notice for each interpreter given under several names; `known`: settings -> interpreter."""
-    first: dict[Interpreter, tuple[str | None, str | None]] = {}
-    notices = []
-    for given, interpreter in known.items():
-        other = first.setdefault(interpreter, given)
-        if other != given:
-            one, two = (
-                " ".join(f"{name}={value}" for name, value in zip(("python", "folder"), names, strict=True) if value)
-                for names in (other, given)
-            )
-            notices.append(f"{two} is the same as {one}: it runs once")
-    return notices
-
-
-def _executable(text: str) -> str:
-    path = Path(text).expanduser()
-    if os.sep not in text and not text.startswith("~"):
-        on_path = shutil.which(text)
-        if on_path is None and not path.exists():
-            raise ConfigError(f"python={text}: no such program on PATH; give the path of an interpreter")
-        path = Path(on_path or text)
-    path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow the link out of a virtual environment
-    if path.is_dir():
-        inside = path / "bin" / "python"
-        hint = f"its interpreter is {inside}" if inside.exists() else "give the interpreter in it"
-        raise ConfigError(f"python={text} is a folder; {hint}")
-    if not path.exists():
-        raise ConfigError(f"python={text}: there is no {path}; give the path of an interpreter")
-    if not os.access(path, os.X_OK):
-        raise ConfigError(f"python={text}: {path} is not executable; give the path of an interpreter")
-    return str(path)
-
-
-def _folder(text: str) -> str:
-    path = Path(text).expanduser().resolve()
-    if not path.is_dir():
-        what = "is no folder" if path.exists() else "does not exist"
-        raise ConfigError(f"folder={text}: {path} {what}; give the working directory of the trials")
-    return str(path)
+    if python is not None:
+        found = shutil.which(os.path.expanduser(python))  # noqa: PTH111 - Path would drop the ./ that marks a path
+        if found is None:
+            raise ConfigError(f"python={python}: no such program; give the path of an interpreter: venv/bin/python")
+        python = os.path.abspath(found)  # noqa: PTH100 - resolve() would follow the link out of a virtual environment
+    if folder is not None:
+        path = Path(folder).expanduser().resolve()
+        if not path.is_dir():
+            raise ConfigError(f"folder={folder}: no such folder; give the working directory of the trials")
+        folder = str(path)
+    return Interpreter(python, folder)
 
 
 def why_unfit(python: str, version: Sequence[int], missing: Sequence[str], torch: str | None) -> str | None:
     """Return why trials cannot run under this interpreter, from what BOOTSTRAP reported; None if they can."""
+    given, oldest_python, oldest_torch = (".".join(map(str, one)) for one in (version, OLDEST_PYTHON, OLDEST_TORCH))
     if tuple(version) < OLDEST_PYTHON:
-        return f"python={python} is Python {dotted(version)}; trials need {dotted(OLDEST_PYTHON)} or newer"
+        return f"python={python} is Python {given}; trials need {oldest_python} or newer"
     if missing:
         packages = [NEEDED[name] for name in missing]
         return f"python={python} lacks {', '.join(packages)}\nfix: {python} -m pip install {' '.join(packages)}"
-    if torch and _release(torch) < OLDEST_TORCH:
-        return f"python={python} has torch {torch}; trials need {dotted(OLDEST_TORCH)} or newer"
+    release = re.match(r"(\d+)\.(\d+)(?:\.|$)", torch or "")  # a version of another form passes as new enough
+    if release and tuple(map(int, release.groups())) < OLDEST_TORCH:
+        return f"python={python} has torch {torch}; trials need {oldest_torch} or newer"
     return None
-
-
-def dotted(version: Sequence[int]) -> str:
-    return ".".join(map(str, version))
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """Return (2, 11) for `2.11.0a0+git1234`; a version that does not start with two numbers passes as new enough."""
-    parts = version.split(".")[:2]
-    return tuple(map(int, parts)) if len(parts) == 2 and all(part.isdigit() for part in parts) else OLDEST_TORCH
 
 
 def cache_home() -> Path:
@@ -183,9 +140,9 @@ def cache_home() -> Path:
 
 @functools.cache
 def lone_package() -> str:
-    """Return a folder that holds effbench and nothing else, for the PYTHONPATH of another interpreter.
+    """Return a folder with effbench alone, for the PYTHONPATH of another interpreter.
 
-    An installed effbench lies next to this interpreter's torch and numpy, which another one must not import.
+    An installed effbench lies next to this interpreter's torch and numpy.
     """
     package = Path(__file__).resolve().parents[1]
     folder = cache_home() / "package" / hashlib.sha256(str(package).encode()).hexdigest()[:12]
@@ -209,8 +166,7 @@ def git_description(folder: Path) -> str | None:
 
 
 def git_changes(folder: Path) -> str | None:
-    """Return a hash of the uncommitted changes in tracked files, None without any: two dirty trees of one commit have
-    the same description."""
+    """Return a hash of the uncommitted changes in tracked files, None without any."""
     changes = _git(folder, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-color")
     return hashlib.sha256(changes.encode(errors="surrogateescape")).hexdigest()[:16] if changes else None
 

@@ -1,7 +1,7 @@
 """Ctrl-C, SIGTERM and SIGHUP: none is lost, and the first asks a sweep to stop.
 
-Python raises KeyboardInterrupt wherever its main thread happens to be. In a destructor or a weak reference's callback,
-which imports use by the hundred, it is printed and dropped. `remembered` keeps the first one for the sweep.
+Python prints and drops a KeyboardInterrupt in a destructor or in a weak reference's callback, which imports use by the
+hundred. `remembered` keeps it for the sweep.
 """
 
 from __future__ import annotations

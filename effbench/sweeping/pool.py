@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from effbench.errors import ConfigError, WorkerError
 from effbench.message import ProbeRequest
 from effbench.store.store import Store
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.devices import Slot
+from effbench.sweeping.devices import gpu_slot
 from effbench.sweeping.interpreters import HERE, Interpreter
 
 PROBE_TIMEOUT_S = 300.0
@@ -46,47 +46,57 @@ class ServerPool:
         self.borrowed = server
         self.current = server or self.start()
         self.cells: Sequence[Cell] = ()
-        self.renews = False
-        self.last_round = 0
-        self.round: int | None = None
+        self.round = self.last_round = 0
         self.next: ForkServer | None = None
         self.next_is_ready = threading.Event()
         self.users: Counter[ForkServer] = Counter()
         self.lock = threading.Lock()
 
-    def start(self) -> ForkServer:
-        return ForkServer(**self.interpreter.given)
+    def start(self, preload: bool = True) -> ForkServer:
+        return ForkServer(**self.interpreter.given, preload=preload)
 
     def probe(self, parts: Sequence[dict[str, Any]], baseline_mode: str) -> None:
-        """Learn the environment; check the targets and settings of these parameters of cells (see `probe`)."""
+        """Learn the environment, and check these parameters of cells (see `probe`)."""
         answer = probe(self.current, parts, baseline_mode)
         self.environment = self.interpreter.environment(answer["environment"])
         self.details, self.gpus = answer["details"], answer["gpus"]
 
-    def prepare(self, cells: Sequence[Cell], last_round: int, renews: bool) -> None:
-        """Preload the models of these cells, now and in each further server. `renews`: use a new server each round."""
-        self.cells, self.last_round, self.renews = cells, last_round, renews
+    def prepare(self, cells: Sequence[Cell], last_round: int = 0) -> None:
+        """Preload the models of these cells. Each round up to `last_round` gets a new server."""
+        self.cells, self.last_round = cells, last_round
         preload(self.current, cells)
 
-    def take(self, round: int) -> ForkServer:
-        """Return a live server for a trial of this round; `give_back` it when the trial has ended.
+    @contextmanager
+    def server(self, round: int, alone: bool = False, preload: bool = True) -> Iterator[ForkServer]:
+        """Yield a live server for a trial of this round. `alone`: a separate one, which is closed afterwards.
 
-        The next one loads while this round runs. Raises WorkerError if a new one does not start.
+        Raises WorkerError if a new one does not start.
         """
+        server = self.load(self.start(preload), preload) if alone else self.take(round)
+        try:
+            yield server
+        finally:
+            if alone:
+                server.close()
+            else:
+                self.give_back(server)
+
+    def take(self, round: int) -> ForkServer:
+        """Return the shared server of this round and count its user. The next one loads while this round runs."""
         with self.lock:
             used = self.current
-            later = self.renews and self.round is not None and round > self.round
             # short rounds do not wait for the next server: it serves the first round that finds it loaded
-            if self.next is not None and self.next_is_ready.is_set() and not self.next.dead and (later or used.dead):
+            is_next_ready = self.next is not None and self.next_is_ready.is_set() and not self.next.dead
+            if is_next_ready and (used.dead or round > self.round):
                 self.current, self.next = self.next, None
             elif used.dead:
-                self.current = self.fresh()
+                self.current = self.load(self.start())
             if self.current is not used:
                 self.retire(used)
-            self.round = round if self.round is None else max(round, self.round)
-            if self.renews and self.next is None and self.round < self.last_round:
+            self.round = max(round, self.round)
+            if self.next is None and self.round < self.last_round:
                 self.next, self.next_is_ready = self.start(), threading.Event()
-                threading.Thread(target=self.load, args=(self.next, self.next_is_ready), daemon=True).start()
+                threading.Thread(target=self.load_next, args=(self.next, self.next_is_ready), daemon=True).start()
             self.users[self.current] += 1
             return self.current
 
@@ -96,25 +106,20 @@ class ServerPool:
             if server is not self.current:
                 self.retire(server)
 
-    def fresh(self) -> ForkServer:
-        """Return another server, ready; the caller closes it. Raises WorkerError if it does not start."""
-        server = self.start()
+    def load(self, server: ForkServer, with_models: bool = True) -> ForkServer:
+        """Return the server once it is ready; close it and raise WorkerError if it does not get so."""
         try:
             server.wait_ready()
-            preload(server, self.cells)
+            if with_models:
+                preload(server, self.cells)
         except BaseException:
             server.close()
             raise
         return server
 
-    def load(self, server: ForkServer, is_ready: threading.Event) -> None:
-        """Prepare the next server during the trials of this round. If it fails, the sweep keeps the one it has."""
-        try:
-            server.wait_ready()
-            preload(server, self.cells)
-        except WorkerError:
-            server.close()
-        else:
+    def load_next(self, server: ForkServer, is_ready: threading.Event) -> None:
+        with suppress(WorkerError):  # the sweep keeps the server that it has
+            self.load(server)
             is_ready.set()
 
     def retire(self, server: ForkServer) -> None:
@@ -137,13 +142,11 @@ Pools = Mapping[Interpreter, ServerPool]
 @contextmanager
 def open_pools(
     wanted: Mapping[Interpreter, Sequence[dict[str, Any]]], server: ForkServer | None, baseline_mode: str
-) -> Iterator[dict[Interpreter, ServerPool]]:
+) -> Iterator[Pools]:
     """Start a pool for each interpreter and probe it with the cells that it runs; close the pools at the end.
 
-    `wanted`: parameters of cells (`model`, `mode`, `phase`, `training`, `device`), whose modes are adapted in place
-    (see `probe`). `server`: that of effbench's own interpreter in the working directory, which stays open; None: one is
-    started if needed. Raises ConfigError for an unsuitable interpreter, a target that it cannot import and a setting
-    that a mode does not have.
+    `wanted`: parameters of cells, whose modes are adapted in place. `server`: that of effbench's own interpreter, which
+    stays open; None: one is started if needed. Raises ConfigError as `probe` does and for an unsuitable interpreter.
     """
     pools: dict[Interpreter, ServerPool] = {}
     try:
@@ -156,56 +159,42 @@ def open_pools(
                 if str(error).startswith("python=") or (interpreter == HERE and len(wanted) == 1):
                     raise
                 raise ConfigError(f"{interpreter}: {error}") from error
-        check_devices(pools, wanted)
         yield pools
     finally:
         for pool in pools.values():
             pool.close()
 
 
-def check_devices(pools: Pools, wanted: Mapping[Interpreter, Sequence[dict[str, Any]]]) -> None:
-    """Raise ConfigError if `device=auto` would mean different devices under different interpreters."""
-    asking = [pool for one, pool in pools.items() if any(part["device"] == "auto" for part in wanted[one])]
-    blind = [pool for pool in asking if not pool.gpus]
-    if blind and len(blind) < len(asking):
-        raise ConfigError(
-            f"{blind[0].interpreter} has torch {blind[0].environment.torch_version}, which sees no GPU, and another "
-            "interpreter's does\nfix: install a build of torch for CUDA there, or use device=cpu"
-        )
-
-
-def probe(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str) -> dict[str, Any]:
+def probe(
+    server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str, modes_only: bool = False
+) -> dict[str, Any]:
     """Import every target once, in a child; return the environment, its details and GPUs; adapt the modes' settings.
 
-    Raises ConfigError for what cannot be imported and for a setting that a mode does not have.
+    `modes_only`: for cells that are not run, whose modules may be missing. Raises ConfigError for what cannot be
+    imported and for a setting that a mode does not have.
     """
-    targets = [list(targets_in(part["model"]["module"])) for part in parts]
-    named = (part["training"]["loss"] for part in parts if part["phase"] == "training")
-    losses = dict.fromkeys(loss for loss in named if loss not in LOSSES)
     modes = {str(part["mode"]): part["mode"] for part in parts}
-    request = ProbeRequest(
-        modules=list(dict.fromkeys(target for some in targets for target in some[:1])),
-        others=list(dict.fromkeys(target for some in targets for target in some[1:]) | losses),
-        modes=list(modes.values()),
-    )
+    request = ProbeRequest(modes=list(modes.values()), device="cpu" if modes_only else "auto")
+    losses: list[str] = []
+    if not modes_only:
+        targets = [list(targets_in(part["model"]["module"])) for part in parts]
+        named = [part["training"]["loss"] for part in parts if part["phase"] == "training"]
+        losses = [loss for loss in dict.fromkeys(named) if loss not in LOSSES]
+        request.modules = list(dict.fromkeys(target for some in targets for target in some[:1]))
+        request.others = list(dict.fromkeys([*(target for some in targets for target in some[1:]), *losses]))
     answer = server.call("probe", request.to_json(), PROBE_TIMEOUT_S)
     for loss in losses:
         answer["errors"] = [text.replace(f"_target_={loss}", f"training.loss={loss}") for text in answer["errors"]]
-    refuse(answer["errors"] or adapt_modes(parts, dict(zip(modes, answer["settings"], strict=True)), baseline_mode))
+    known = dict(zip(modes, answer["settings"], strict=True))
+    if errors := answer["errors"] or adapt_modes(parts, known, baseline_mode):
+        more = f" (and {len(errors) - 2} more like these)" if len(errors) > 2 else ""
+        raise ConfigError("\n".join(errors[:2]) + more)
     return answer
 
 
 def fit_modes(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str) -> None:
-    """Do what `probe` does for the modes alone: for cells that are not run, and whose modules may be missing."""
-    modes = {str(part["mode"]): part["mode"] for part in parts}
-    answer = server.call("probe", ProbeRequest(modes=list(modes.values()), device="cpu").to_json(), PROBE_TIMEOUT_S)
-    refuse(answer["errors"] or adapt_modes(parts, dict(zip(modes, answer["settings"], strict=True)), baseline_mode))
-
-
-def refuse(errors: Sequence[str]) -> None:
-    if errors:
-        more = f" (and {len(errors) - 2} more like these)" if len(errors) > 2 else ""
-        raise ConfigError("\n".join(errors[:2]) + more)
+    """Do what `probe` does for the modes alone."""
+    probe(server, parts, baseline_mode, modes_only=True)
 
 
 def adapt_modes(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | None], baseline_mode: str) -> list[str]:
@@ -226,8 +215,7 @@ def adapt_modes(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | No
 
 
 def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
-    """Have the server import effbench's own model modules (and so torchvision, transformers), and look up once for all
-    trials what its own modes ask the machine.
+    """Have the server import effbench's own model modules, and look up once what its own modes ask the machine.
 
     A user's modules are imported in each trial: their import must not affect the server.
     """
@@ -248,24 +236,19 @@ def measure_ceilings(
     again: bool = False,
     lock_timeout_s: float = 3600.0,
 ) -> str | None:
-    """Measure the ceilings of the first of these GPUs and store them, unless those of the environment are known
-    (`again`: in any case). GPUs of one environment are of one kind.
+    """Measure and store the ceilings of the first GPU (an environment's are of one kind) if unknown or `again`.
 
     Return why they could not be measured, or None.
     """
     known = store.calibration(environment_id)
     if not gpus or (known and known["ceilings"] and not again):
         return None
-    slot = Slot(f"GPU {gpus[0]['index']}", "cuda", gpus[0])
-    lock = None
+    slot = gpu_slot(gpus[0])
     try:
-        lock = slot.acquire(lock_timeout_s, threading.Event(), lambda: None)
-        answer = server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env)
+        with slot.locked(lock_timeout_s, threading.Event()):
+            answer = server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env)
     except WorkerError as error:
         return str(error)
-    finally:
-        if lock is not None:
-            lock.release()
     if answer["ceilings"] is None:
         return answer["reason"]
     store.add_calibration(environment_id, gpus[0]["uuid"], ceilings=answer["ceilings"])

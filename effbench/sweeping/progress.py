@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import Any
 
-from rich.console import Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
 from rich.text import Text
 
 from effbench.cell import Status, Trial
@@ -44,7 +43,7 @@ def run_names(runs: Sequence[CellRun]) -> dict[CellRun, str]:
 
 
 class Progress:
-    """Is told how a sweep goes, from several threads, and prints it. `quiet`: prints nothing."""
+    """Prints how a sweep goes; called from several threads. `quiet`: prints nothing."""
 
     def __init__(self, console: Console | None = None, quiet: bool = False) -> None:
         self.console = console or Console()
@@ -52,13 +51,10 @@ class Progress:
         self.lock = threading.Lock()
         self.total = self.done = self.rounds = 0
         self.names: dict[CellRun, str] = {}
+        self.start_s = time.monotonic()
+        #: what each slot runs -> its phase
+        self.running: dict[str, tuple[PlannedTrial, str]] = {}
         self.live: Live | None = None
-        text = TextColumn("{task.description}", markup=False)
-        columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.sweep_bar = Bars(*columns, console=self.console)
-        self.slot_bars = Bars(text, TimeElapsedColumn(), console=self.console)
-        self.slots: dict[str, TaskID] = {}
-        self.running: dict[str, str] = {}
 
     @contextmanager
     def showing(
@@ -69,8 +65,10 @@ class Progress:
         trials: Sequence[PlannedTrial],
         slots: Sequence[Slot],
     ) -> Iterator[None]:
+        """Print the title, and within, on a terminal, the live status."""
         self.names = run_names(runs)
         self.total, self.done, self.rounds = len(trials), 0, settings.protocol["rounds"]
+        self.start_s = time.monotonic()
         interpreters = len(interpreters_of(runs))
         under = f" × {interpreters} interpreters" if interpreters > 1 else ""
         cells, rounds = count(len(cells_of(runs)), "cell"), count(self.rounds, "round")
@@ -81,8 +79,7 @@ class Progress:
         if self.quiet or not trials or not self.console.is_terminal:
             yield
             return
-        self.sweep_bar.add_task("trials", total=self.total)
-        self.live = Live(Group(self.sweep_bar, self.slot_bars), console=self.console, transient=True)
+        self.live = Live(get_renderable=self.status, console=self.console, transient=True)
         self.live.start()
         try:
             yield
@@ -90,6 +87,14 @@ class Progress:
             with suppress(OSError):  # a terminal that was closed
                 self.live.stop()
             self.live = None
+
+    def status(self) -> Text:
+        """Return the live status: how far the sweep is, and what each slot runs."""
+        with self.lock:
+            passed = timedelta(seconds=round(time.monotonic() - self.start_s))
+            lines = [f"{self.done} of {self.total} trials in {passed}"]
+            lines += [f"{slot}  {self.name(trial)} · {phase}" for slot, (trial, phase) in self.running.items()]
+        return Text("\n".join(map(one_line, lines)), no_wrap=True, overflow="ellipsis")
 
     def note(self, text: str | Text) -> None:
         """Print a line, unless quiet. If the reader has left (`| head`), the output ends, not the sweep."""
@@ -100,53 +105,35 @@ class Progress:
         except (SystemExit, OSError):  # rich turns a broken pipe into SystemExit
             self.quiet = True
 
+    def name(self, trial: PlannedTrial) -> str:
+        return f"{self.names[trial.run]} · round {trial.round + 1}/{self.rounds}"
+
     def started(self, slot: Slot, trial: PlannedTrial) -> None:
         with self.lock:
-            self.running[slot.name] = f"{self.names[trial.run]} · round {trial.round + 1}/{self.rounds}"
-            if slot.name in self.slots:
-                self.slot_bars.remove_task(self.slots.pop(slot.name))
-            self.slots[slot.name] = self.slot_bars.add_task("", total=None)
-        self.phase(slot, "start")
+            self.running[slot.name] = (trial, "start")
 
     def phase(self, slot: Slot, phase: str) -> None:
         with self.lock:
-            if slot.name in self.slots:
-                text = one_line(f"{slot.name}  {self.running[slot.name]} · {phase}")
-                self.slot_bars.update(self.slots[slot.name], description=text)
+            if slot.name in self.running:  # the message of a trial that was killed may be late
+                self.running[slot.name] = (self.running[slot.name][0], phase)
 
-    def waiting(self, slot: Slot, trial: PlannedTrial) -> None:
+    def waiting(self, slot: Slot) -> None:
         self.note(one_line(f"{slot.name} is in use by another effbench: waiting"))
 
     def retried(self, slot: Slot, trial: PlannedTrial, reason: str) -> None:
         self.note(one_line(f"{self.names[trial.run]} on {slot.name}: effbench tries this trial again: {reason}"))
 
+    def resized(self, change: int) -> None:
+        """Add this many trials to those that the sweep will run."""
+        with self.lock:
+            self.total += change
+
     def ended(self, slot: Slot, trial: PlannedTrial, record: Trial) -> None:
+        """Print the line of a trial: `[ 3/21] mlp bs=8 eager float32 · round 1/5 · ok 0.123 ms (2.1 s)`."""
         with self.lock:
+            self.running.pop(slot.name, None)
             self.done += 1
-            line = self.line(trial, record)
-            self.refresh()
-        self.note(line)
-
-    def added(self, trial: PlannedTrial) -> None:
-        with self.lock:
-            self.total += 1
-            self.refresh()
-
-    def dropped(self, trials: Collection[PlannedTrial]) -> None:
-        with self.lock:
-            self.total -= len(trials)
-            self.refresh()
-
-    def refresh(self) -> None:
-        for task in self.sweep_bar.task_ids:
-            self.sweep_bar.update(task, completed=self.done, total=self.total)
-
-    def line(self, trial: PlannedTrial, record: Trial) -> Text:
-        """Return the line of an ended trial: `[ 3/21] mlp bs=8 eager float32 · round 1/5 · ok 0.123 ms (2.1 s)`."""
-        width = len(str(self.total))
-        text = Text(
-            f"[{self.done:>{width}}/{self.total}] {self.names[trial.run]} · round {trial.round + 1}/{self.rounds} · "
-        )
+            text = Text(f"[{self.done:>{len(str(self.total))}}/{self.total}] {self.name(trial)} · ")
         if trial.attempt:
             text.append(f"try {trial.attempt + 1} · ")
         text.append(record.status.value, style=STYLES.get(record.status, "red"))
@@ -158,4 +145,4 @@ class Progress:
         if record.reason:
             text.append(f": {one_line(record.reason)}")
         text.append(f" ({record.wall_s or 0:.1f} s)", style="dim")
-        return text
+        self.note(text)

@@ -7,7 +7,7 @@ import platform
 import shutil
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,21 +15,19 @@ from typing import Any
 import effbench
 from effbench.cell import Cell, Trial
 from effbench.config import Config
-from effbench.errors import ConfigError, ResumeError, StoreError
+from effbench.errors import ConfigError, StoreError
 from effbench.store import connect, liveness, secrets
 from effbench.store.store import Store
 from effbench.store.values import artifact_folder
+from effbench.sweeping import resume
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import lock_folder, slots_of
 from effbench.sweeping.interpreters import Interpreter, cache_home, git_description, git_revision
 from effbench.sweeping.interrupts import stop_on_ctrl_c
-from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, interpreters_of, trials_left
-from effbench.sweeping.pool import Pools, ServerPool, measure_ceilings, open_pools
+from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
+from effbench.sweeping.pool import Pools, measure_ceilings, open_pools
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.schedule import Schedule
-from effbench.sweeping.trust import resume_command
-
-HOW_TO_RESUME = "resume without overrides, or start a new sweep without resume="
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Command:
 
     argv: Sequence[str]
     overrides: Sequence[str]
-    of_cells: Mapping[str, list[str]] = field(default_factory=dict)
+    of_cells: dict[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,123 +61,98 @@ def run_cells(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> Outcome:
-    """Run a sweep over given cell runs without Hydra, for example of cells from a database.
-
-    `settings`: see `Settings.with_defaults`. `runs`: the interpreters of a cell alternate from round to round; each
-    cell run counts once. `command`: stored as what the user typed. `server`: of effbench's own interpreter, which stays
-    open; None: one is started if needed. A set `stop` ends the sweep as Ctrl-C does.
-
-    Cells that fail are results with a status. Raises EffbenchError for anything that is wrong before the first trial
-    (an unsuitable interpreter, a model that it cannot import); nothing is recorded then.
-
-        runs = [CellRun(cell, one) for cell in store.planned(sweep_id) for one in (HERE, resolve(python="/old/python"))]
-        outcome = run_cells(Settings.with_defaults(db="x.db", protocol={"rounds": 10}), runs, Command(argv, []))
-    """
-    if not runs:
-        raise ConfigError("no cell to run")
-    wanted: dict[Interpreter, list[dict[str, Any]]] = {}
-    for run in runs:
-        wanted.setdefault(run.interpreter, []).append(run.cell.params())
-    with (
-        Store.open(settings.db, mode="write") as store,
-        open_pools(wanted, server, settings.baseline_mode) as pools,
-    ):
-        return run_sweep(
-            store, settings, runs, command, pools, progress or Progress(quiet=True), stop or threading.Event()
-        )
+    """Run a sweep over given cell runs without Hydra, for example of cells from a database. See `run_sweep`."""
+    asked = [(run.interpreter, run.cell.params()) for run in runs]
+    progress, stop = progress or Progress(quiet=True), stop or threading.Event()
+    return run_sweep(settings, asked, lambda pools: runs, command, server, progress, stop)
 
 
 def run_sweep(
-    store: Store,
     settings: Settings,
-    asked: Sequence[CellRun],
+    asked: Sequence[tuple[Interpreter, dict[str, Any]]],
+    plan: Callable[[Pools], Sequence[CellRun]],
     command: Command,
-    pools: Pools,
+    server: ForkServer | None,
     progress: Progress,
     stop: threading.Event,
     extend: Outcome | None = None,
 ) -> Outcome:
-    """Run (or resume) a sweep whose interpreters are ready. `extend`: the outcome of a sweep that gets these cells in
-    addition, for Hydra sweepers that choose the next cells by the results of the last."""
-    runs = list(dict.fromkeys(asked))
-    cells = cells_of(runs)
-    slots = slots_of(max((pool.gpus for pool in pools.values()), key=len), cells, settings.executor)
-    lock_folder()  # an unsafe one is refused before anything is recorded
-    ids = {one: store.add_environment(pool.environment, pool.details) for one, pool in pools.items()}
-    if extend is None:
-        sweep_id = begin(store, settings, command, runs, pools, progress)
-    else:
-        sweep_id = extend.sweep_id
-        store.extend_sweep(sweep_id, cells, command.of_cells)
-        store.note_environments(sweep_id, environment_facts(pools))
-    history = recorded_trials(store, sweep_id, cells, {one: ids[one] for one in interpreters_of(runs)})
-    rounds, attempts = settings.protocol["rounds"], settings.protocol["attempts"]
-    trials = trials_left(runs, rounds, settings.sweep["seed"], attempts, history)
-    sweep_cache = cache_folder(settings.executor["cache_dir"]) / sweep_id
-    gpus = [slot.gpu for slot in slots if slot.gpu]
-    for interpreter, pool in pools.items():
-        pool.cache_root = sweep_cache / ids[interpreter]
-        own_cells = [run.cell for run in runs if run.interpreter == interpreter]
-        pool.prepare(own_cells, rounds - 1, renews=settings.executor["renew_server"] and bool(gpus))
-        if gpus and trials and settings.protocol["profile"]:
-            measure_missing_ceilings(pool, store, ids[interpreter], gpus, settings, progress)
-        known = store.calibration(ids[interpreter])
-        pool.ceilings = known and known["ceilings"]
-    schedule = Schedule(
-        pools=pools,
-        slots=slots,
-        settings=settings,
-        record=lambda trial, record: store.record(sweep_id, ids[trial.run.interpreter], record),
-        progress=progress,
-        artifacts=lambda trial: wanted_artifacts(trial, settings, sweep_id, ids[trial.run.interpreter]),
-        history=history,
-        stop=stop,
-    )
-    state, failure = "failed", None
-    try:
-        with progress.showing(sweep_id, settings, runs, trials, slots), stop_on_ctrl_c(stop):
-            schedule.run(trials)
-        state = "interrupted" if stop.is_set() else "completed"
-    except KeyboardInterrupt:  # a second Ctrl-C
-        state = "interrupted"
-        raise
-    except StoreError as error:  # for example a full disk: the cells are not at fault, and the rest can run later
-        state, failure = "interrupted", error
-    finally:
-        if state == "completed" and not settings.executor["keep_cache"]:
-            shutil.rmtree(sweep_cache, ignore_errors=True)
-        end(store, sweep_id, state, settings.db, failure)
-    measured = {(row["cell_key"], row["environment_id"]): row["latency_ms"] for row in store.results(sweep_id)}
-    latencies = [measured.get((run.cell.key, ids[run.interpreter])) for run in asked]
+    """Run (or resume) a sweep. Cells that fail are results with a status; a set `stop` ends it as Ctrl-C does.
+
+    `asked`: the parameters of each cell under its interpreter. `plan`: returns the cell runs once the interpreters are
+    known. `server`: of effbench's own interpreter, which stays open; None: one is started if needed. `extend`: the
+    outcome of a sweep that gets these cells in addition, for Hydra sweepers that choose cells by the last results.
+
+    Raises EffbenchError for anything that is wrong before the first trial; nothing is recorded then.
+    """
+    if not asked:
+        raise ConfigError("no cell to run")
+    wanted: dict[Interpreter, list[dict[str, Any]]] = {}
+    for interpreter, part in asked:
+        wanted.setdefault(interpreter, []).append(part)
+    with (
+        Store.open(settings.db, mode="write") as store,  # first: a database that cannot be opened is known at once
+        open_pools(wanted, server, settings.baseline_mode) as pools,
+    ):
+        planned = plan(pools)
+        runs = list(dict.fromkeys(planned))
+        cells = cells_of(runs)
+        slots = slots_of(max((pool.gpus for pool in pools.values()), key=len), cells, settings.executor)
+        lock_folder()  # an unsafe one is refused before anything is recorded
+        ids = {one: store.add_environment(pool.environment, pool.details) for one, pool in pools.items()}
+        sweep_id = begin(store, settings, command, cells, ids, progress, extend)
+        history = recorded_trials(store, sweep_id, cells, ids)
+        protocol = settings.protocol
+        trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], protocol["attempts"], history)
+        sweep_cache = cache_folder(settings.executor["cache_dir"]) / sweep_id
+        gpus = [slot.gpu for slot in slots if slot.gpu]
+        for interpreter, pool in pools.items():
+            environment_id = ids[interpreter]
+            pool.cache_root = sweep_cache / environment_id
+            own_cells = [run.cell for run in runs if run.interpreter == interpreter]
+            pool.prepare(own_cells, protocol["rounds"] - 1 if settings.executor["renew_server"] and gpus else 0)
+            if trials and protocol["profile"]:
+                lock_timeout_s = settings.executor["lock_timeout_s"]
+                if why := measure_ceilings(pool.current, store, environment_id, gpus, lock_timeout_s=lock_timeout_s):
+                    progress.note(f"this GPU's ceilings could not be measured: {why}; no roofline in these results")
+            known = store.calibration(environment_id)
+            pool.ceilings = known and known["ceilings"]
+        schedule = Schedule(
+            pools=pools,
+            slots=slots,
+            settings=settings,
+            record=lambda trial, record: store.record(sweep_id, ids[trial.run.interpreter], record),
+            progress=progress,
+            artifacts=lambda trial: wanted_artifacts(trial, settings, sweep_id, ids[trial.run.interpreter]),
+            history=history,
+            stop=stop,
+        )
+        state, failure = "failed", None
+        try:
+            with progress.showing(sweep_id, settings, runs, trials, slots), stop_on_ctrl_c(stop):
+                schedule.run(trials)
+            state = "interrupted" if stop.is_set() else "completed"
+        except KeyboardInterrupt:  # a second Ctrl-C
+            state = "interrupted"
+            raise
+        except StoreError as error:  # for example a full disk: the cells are not at fault, and the rest can run later
+            state, failure = "interrupted", error
+        finally:
+            if state == "completed" and not settings.executor["keep_cache"]:
+                shutil.rmtree(sweep_cache, ignore_errors=True)
+            end(store, sweep_id, state, settings.db, failure)
+        measured = {(row["cell_key"], row["environment_id"]): row["latency_ms"] for row in store.results(sweep_id)}
+    latencies = [measured.get((run.cell.key, ids[run.interpreter])) for run in planned]
     first = ids[runs[0].interpreter]
     return Outcome(sweep_id, first, settings.db, state, settings.on_failure, latencies, ids)
 
 
 def recorded_trials(
-    store: Store, sweep_id: str, cells: Sequence[Cell], ids: dict[Interpreter, str]
+    store: Store, sweep_id: str, cells: Sequence[Cell], ids: Mapping[Interpreter, str]
 ) -> dict[CellRun, list[Trial]]:
     """Return the recorded trials (last attempts) of each cell run. `ids`: the environment of each interpreter."""
-    by_key = {cell.key: cell for cell in cells}
-    return {
-        CellRun(by_key[key], interpreter): trials
-        for interpreter, environment_id in ids.items()
-        for key, trials in store.history(sweep_id, environment_id).items()
-        if key in by_key
-    }
-
-
-def measure_missing_ceilings(
-    pool: ServerPool,
-    store: Store,
-    environment_id: str,
-    gpus: Sequence[dict[str, Any]],
-    settings: Settings,
-    progress: Progress,
-) -> None:
-    lock_timeout_s = settings.executor["lock_timeout_s"]
-    reason = measure_ceilings(pool.current, store, environment_id, gpus, lock_timeout_s=lock_timeout_s)
-    if reason:
-        progress.note(f"this GPU's ceilings could not be measured: {reason}; no roofline in these results")
+    recorded = {one: store.history(sweep_id, environment_id) for one, environment_id in ids.items()}
+    return {CellRun(cell, one): recorded[one][cell.key] for one in ids for cell in cells if cell.key in recorded[one]}
 
 
 def wanted_artifacts(
@@ -204,41 +177,54 @@ def cache_folder(configured: str | None) -> Path:
 
 
 def begin(
-    store: Store, settings: Settings, command: Command, runs: Sequence[CellRun], pools: Pools, progress: Progress
+    store: Store,
+    settings: Settings,
+    command: Command,
+    cells: Sequence[Cell],
+    ids: Mapping[Interpreter, str],
+    progress: Progress,
+    extend: Outcome | None,
 ) -> str:
-    """Return the id of a new sweep, or of the one to resume. Raises ResumeError if its plan is another."""
-    cells = cells_of(runs)
-    if settings.resume is None:
-        here = Path.cwd()
-        return store.begin_sweep(
-            name=settings.sweep["name"],
-            label=settings.sweep["label"] or git_description(here),
-            command=secrets.masked([*command.argv]),
-            overrides=secrets.masked_db([*command.overrides]),
-            protocol=settings.protocol,
-            baseline_mode=settings.baseline_mode,
-            seed=settings.sweep["seed"],
-            git_revision=git_revision(here),
-            host=host_facts() | {"environments": environment_facts(pools)},
-            plan=cells,
-            rounds=settings.protocol["rounds"],
-            cell_overrides=command.of_cells,
-        )
-    info = store.find_sweep(settings.resume)
-    check_same_plan(info, store.planned(info.id), cells, settings)
-    check_same_interpreters(info, pools)
-    for change in changes(store, info, pools):
-        progress.note(change)
-    store.note_environments(info.id, environment_facts(pools))
-    store.finish_sweep(info.id, "running")
-    return info.id
+    """Return the id of a new sweep, or of the one to resume or `extend`. `ids`: the environment of each interpreter.
+
+    Raises ResumeError if the plan of the sweep to resume is another.
+    """
+    environments = {environment_id: interpreter.facts() for interpreter, environment_id in ids.items()}
+    if extend is not None:
+        store.extend_sweep(extend.sweep_id, cells, command.of_cells)
+        store.note_environments(extend.sweep_id, environments)
+        return extend.sweep_id
+    if settings.resume is not None:
+        info = store.find_sweep(settings.resume)
+        resume.check_same_plan(info, store.planned(info.id), cells, settings)
+        resume.check_same_interpreters(info, ids.keys())
+        for change in resume.changes(info, ids, environments):
+            progress.note(change)
+        store.note_environments(info.id, environments)
+        store.finish_sweep(info.id, "running")
+        return info.id
+    here = Path.cwd()
+    return store.begin_sweep(
+        name=settings.sweep["name"],
+        label=settings.sweep["label"] or git_description(here),
+        command=secrets.masked([*command.argv]),
+        overrides=secrets.masked_db([*command.overrides]),
+        protocol=settings.protocol,
+        baseline_mode=settings.baseline_mode,
+        seed=settings.sweep["seed"],
+        git_revision=git_revision(here),
+        host=host_facts() | {"environments": environments},
+        plan=cells,
+        rounds=settings.protocol["rounds"],
+        cell_overrides=command.of_cells,
+    )
 
 
 def end(store: Store, sweep_id: str, state: str, db: str, failure: StoreError | None = None) -> None:
     """Record how the sweep ended. `failure`: why the database could not store a trial.
 
-    If the database file was moved, deleted or replaced, save all that was recorded in another file. Raises StoreError
-    that names the command to continue with, for this and for everything that the database could not store.
+    If the database file was moved, deleted or replaced, all that was recorded is saved in another file. For this and
+    for whatever could not be stored, raises StoreError that names the command to continue with.
     """
     try:
         store.finish_sweep(sweep_id, state)
@@ -249,7 +235,7 @@ def end(store: Store, sweep_id: str, state: str, db: str, failure: StoreError | 
         db = name = str(store.rescue(sweep_id))
         failure = StoreError(f"{connect.moved(store.name)}; all that was recorded is in {name}")
     if failure is not None:
-        raise StoreError(f"{failure}\nContinue with: {resume_command(sweep_id, db, name)}") from failure
+        raise StoreError(f"{failure}\nContinue with: {resume.resume_command(sweep_id, db, name)}") from failure
 
 
 def host_facts() -> dict[str, Any]:
@@ -265,65 +251,8 @@ def host_facts() -> dict[str, Any]:
     }
 
 
-def environment_facts(pools: Pools) -> dict[str, dict[str, Any]]:
-    """Return environment id -> facts of its interpreter: the value of `host["environments"]` of a sweep."""
-    return {pool.environment.id: interpreter.facts() for interpreter, pool in pools.items()}
-
-
-def check_same_plan(info: Any, planned: list[Cell], cells: list[Cell], settings: Settings) -> None:
-    """Raise ResumeError that names the first difference."""
-    before, now = {cell.key: cell for cell in planned}, {cell.key: cell for cell in cells}
-    gone = [cell for key, cell in before.items() if key not in now]
-    new = [cell for key, cell in now.items() if key not in before]
-    if gone or new:
-        parts = [
-            f"{len(differing)} {what} (first: {differing[0]} on {differing[0].device})"
-            for differing, what in ((gone, "cells missing"), (new, "cells more"))
-            if differing
-        ]
-        raise ResumeError(f"sweep {info.id} has another plan: {', '.join(parts)}; {HOW_TO_RESUME}")
-    pairs = {f"protocol.{key}": (info.protocol.get(key, value), value) for key, value in settings.protocol.items()}
-    pairs["baseline_mode"] = (info.baseline_mode, settings.baseline_mode)
-    pairs["sweep.seed"] = (info.seed, settings.sweep["seed"])
-    for key, old in (("name", info.name), ("label", info.label)):
-        pairs[f"sweep.{key}"] = (old, settings.sweep[key] or old)
-    for key, (old, new) in pairs.items():
-        if old != new:
-            raise ResumeError(f"sweep {info.id} has {key}={old}, not {new}; {HOW_TO_RESUME}")
-
-
-def check_same_interpreters(info: Any, pools: Pools) -> None:
-    """Raise ResumeError if others were given. A sweep without a record of them ran under effbench's own."""
-    recorded = info.host.get("environments") or {}
-    before = {Interpreter.from_facts(facts) for facts in recorded.values()} or {Interpreter()}
-    if before != set(pools):
-        was, now = (" and ".join(sorted(map(str, some))) for some in (before, pools))
-        raise ResumeError(f"sweep {info.id} ran under {was}, not {now}; {HOW_TO_RESUME}")
-
-
-def changes(store: Store, info: Any, pools: Pools) -> Iterator[str]:
-    """Yield why the trials to come differ from those recorded."""
-    if not info.trials:
-        return
-    recorded = info.host.get("environments") or {}
-    for interpreter, pool in pools.items():
-        of = f" of {interpreter}" if len(pools) > 1 else ""
-        before, now = recorded.get(pool.environment.id), interpreter.facts()
-        # an environment that was planned, but has no trial, has not changed
-        known = before is not None if recorded else bool(store.history(info.id, pool.environment.id))
-        if not known:
-            yield f"hardware or software{of} differs from that of the recorded trials: all cells run anew here"
-        elif before and before["git_description"] != now["git_description"]:
-            was = f"{before['git_description']}, and is at {now['git_description']}"
-            yield f"the folder{of} was at {was}: the trials to come measure other code than those recorded"
-        elif before and before.get("git_changes", now["git_changes"]) != now["git_changes"]:
-            yield f"the folder{of} was changed since, at the same commit: the trials to come measure other code"
-
-
 def check_baseline(settings: Settings, cells: Sequence[Cell]) -> None:
     """Raise ConfigError if the baseline is not in the sweep; only the default, eager, may be missing."""
-    modes = sorted({cell.mode_name for cell in cells})
-    if settings.baseline_mode not in (*modes, Config.baseline_mode):
-        raise ConfigError(
-            f"baseline_mode={settings.baseline_mode} is not among the modes of this sweep: {', '.join(modes)}"
-        )
+    modes, baseline = sorted({cell.mode_name for cell in cells}), settings.baseline_mode
+    if baseline not in (*modes, Config.baseline_mode):
+        raise ConfigError(f"baseline_mode={baseline} is not among the modes of this sweep: {', '.join(modes)}")

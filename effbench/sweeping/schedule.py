@@ -14,9 +14,9 @@ from effbench.cell import Status, Trial
 from effbench.errors import WorkerError
 from effbench.message import BEFORE_USER_CODE, TrialRequest
 from effbench.stats.intervals import enough
-from effbench.sweeping.client import POLL_S, RETRY_PAUSES_S, ForkServer, Request
+from effbench.sweeping.client import POLL_S, RETRY_PAUSES_S, Request
 from effbench.sweeping.devices import Slot
-from effbench.sweeping.plan import CellRun, PlannedTrial, Queue, Settings
+from effbench.sweeping.plan import CellRun, Group, PlannedTrial, Queue, Settings
 from effbench.sweeping.pool import Pools
 from effbench.sweeping.progress import Progress
 
@@ -38,15 +38,14 @@ class Schedule:
     history: dict[CellRun, list[Trial]] = field(default_factory=dict)
     stop: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
-    history_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, trials: list[PlannedTrial]) -> None:
         """Run all trials. Once `stop` is set, end those in flight unrecorded and return."""
         known = {run for run in self.history if self.is_enough(run)}
         if spared := [trial for trial in trials if trial.run in known]:
-            self.progress.dropped(spared)
-        slots = {slot.gpu["uuid"]: slot.name for slot in self.slots if slot.gpu}
-        queue = Queue([trial for trial in trials if trial.run not in known], dict(self.history), slots)
+            self.progress.resized(-len(spared))
+        left = [trial for trial in trials if trial.run not in known]
+        queue = Queue(left, self.history, {slot.gpu["uuid"]: slot.name for slot in self.slots if slot.gpu})
         threads = [
             threading.Thread(target=self.work, args=(slot, queue), name=f"effbench-{slot.name}") for slot in self.slots
         ]
@@ -60,44 +59,44 @@ class Schedule:
 
     def work(self, slot: Slot, queue: Queue) -> None:
         devices = {other.device for other in self.slots}
-        attempts = self.settings.protocol["attempts"]
         try:
             while not self.stop.is_set() and not queue.is_empty():
-                trial = queue.take(slot.name, slot.device, devices)
-                if trial is None:  # what is left runs elsewhere, or is for another device
+                group = queue.take(slot.name, slot.device, devices)
+                if group is None:  # what is left runs elsewhere, or is for another device
                     self.stop.wait(POLL_S)
                     continue
-                record = self.run_locked(slot, trial)
-                if record is None:
-                    return
-                self.record(trial, record)
-                if record.status is Status.NOISY and trial.attempt + 1 < attempts:
-                    for added in queue.retry(trial, attempts):
-                        self.progress.added(added)
-                self.remember(trial.run, record)
-                # a cell that failed once cannot become ok again: the worst status counts
-                dropped = queue.finished(trial, drop_rest=not record.status.is_measured or self.is_enough(trial.run))
-                self.progress.ended(slot, trial, record)
-                if dropped:
-                    self.progress.dropped(dropped)
+                self.run_group(slot, queue, group)
+                queue.finished(group)
         except BaseException as error:
             self.error = self.error or error
             self.stop.set()
 
-    def remember(self, run: CellRun, record: Trial) -> None:
-        """Add a record to the history; a retried round counts with its last attempt."""
-        with self.history_lock:
-            known = self.history.get(run, [])
-            self.history[run] = [other for other in known if other.round != record.round] + [record]
+    def run_group(self, slot: Slot, queue: Queue, group: Group) -> None:
+        """Run the trials of a cell in a round, until one is noisy: then all of them are queued again."""
+        attempts = self.settings.protocol["attempts"]
+        for ended, trial in enumerate(group.trials, 1):
+            record = None if self.stop.is_set() else self.run_locked(slot, trial)
+            if record is None:
+                return
+            self.record(trial, record)
+            known = self.history.get(trial.run, [])  # a retried round counts with its last attempt
+            self.history[trial.run] = [*(other for other in known if other.round != record.round), record]
+            more, retry = 0, False
+            # a cell that failed once cannot become ok again: the worst status counts
+            if not record.status.is_measured or self.is_enough(trial.run):
+                more = -len(queue.drop(trial.run))
+            elif record.status is Status.NOISY and trial.attempt + 1 < attempts:
+                more, retry = queue.retry(group, ended, attempts, slot.name), True
+            self.progress.resized(more)
+            self.progress.ended(slot, trial, record)
+            if retry:
+                return
 
     def is_enough(self, run: CellRun) -> bool:
         """Return whether latency and period are known precisely enough to skip further rounds."""
         target = self.settings.protocol["enough_interval"]
-        if target is None:
-            return False
-        with self.history_lock:
-            known = list(self.history.get(run, ()))
-        if any(record.status not in (Status.OK, Status.NOISY) for record in known):
+        known = self.history.get(run, [])
+        if target is None or any(record.status not in (Status.OK, Status.NOISY) for record in known):
             return False
         good = [record for record in known if record.status is Status.OK]
         timers = [[getattr(record, name) for record in good] for name in ("latency_ms", "period_ms")]
@@ -107,14 +106,11 @@ class Schedule:
     def run_locked(self, slot: Slot, trial: PlannedTrial) -> Trial | None:
         """Run the trial under the device's lock; return None if the sweep was stopped meanwhile."""
         timeout_s = self.settings.executor["lock_timeout_s"]
-        lock = slot.acquire(timeout_s, self.stop, lambda: self.progress.waiting(slot, trial))
-        if lock is None:
-            return None
-        try:
+        with slot.locked(timeout_s, self.stop, lambda: self.progress.waiting(slot)) as is_held:
+            if not is_held:
+                return None
             self.progress.started(slot, trial)
             return self.run_retried(slot, trial)
-        finally:
-            lock.release()
 
     def run_retried(self, slot: Slot, trial: PlannedTrial) -> Trial | None:
         """Run the trial, again after a pause if the harness failed; return None if the sweep was stopped meanwhile.
@@ -153,14 +149,14 @@ class Schedule:
 
     def run_once(self, slot: Slot, trial: PlannedTrial, alone: bool) -> tuple[Trial | None, Request]:
         """Run the trial once (`alone`: from a separate fork server). No record if the sweep was stopped meanwhile."""
-        cell, pool = trial.run.cell, self.pools[trial.run.interpreter]
+        cell, pool, gpu = trial.run.cell, self.pools[trial.run.interpreter], slot.gpu or {}
         message = TrialRequest(
             cell=cell.params(),
             protocol=self.settings.protocol,
             round=trial.round,
             attempt=trial.attempt,
-            gpu_index=slot.gpu["index"] if slot.gpu else None,
-            gpu_uuid=slot.gpu["uuid"] if slot.gpu else None,
+            gpu_index=gpu.get("index"),
+            gpu_uuid=gpu.get("uuid"),
             cache_dir=str(pool.cache_root / cell.key[:32]),
             cores=list(slot.cores) if slot.cores else None,
             foreign_wait_s=self.settings.executor["foreign_wait_s"],
@@ -170,14 +166,9 @@ class Schedule:
         )
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         # variables may be read when torch is imported: such a cell needs a fresh interpreter
-        spawn = self.settings.isolation == "spawn" or bool(cell.env)
-        if spawn:
-            server = ForkServer(**trial.run.interpreter.given, preload=False)
-            server.wait_ready()
-        else:
-            server = pool.fresh() if alone else pool.take(trial.round)
-        start = time.monotonic()
-        try:
+        is_spawned = self.settings.isolation == "spawn" or bool(cell.env)
+        with pool.server(trial.round, alone=alone or is_spawned, preload=not is_spawned) as server:
+            start = time.monotonic()
             request = server.run(
                 "trial",
                 message.to_json(),
@@ -187,18 +178,12 @@ class Schedule:
                 self.stop,
             )
             wall_s = time.monotonic() - start
-        finally:
-            if spawn or alone:
-                server.close()
-            else:
-                pool.give_back(server)
         if request.stopped:
             return None, request
         record = record_of(request, trial)
         if message.artifacts and record.phase == "artifacts" and "artifacts" not in record.extra:
             shutil.rmtree(message.artifacts["folder"], ignore_errors=True)  # incomplete, and no row names it
-        record.started_at = started_at
-        record.wall_s = wall_s
+        record.started_at, record.wall_s = started_at, wall_s
         record.gpu_index, record.gpu_uuid = message.gpu_index, message.gpu_uuid
         if seconds := record.extra.get("phase_seconds"):
             record.overhead_s = record.wall_s - sum(seconds.get(name, 0.0) for name in PHASES)
@@ -217,7 +202,6 @@ def record_of(request: Request, trial: PlannedTrial) -> Trial:
         except ValueError as error:
             request.outcome["reason"] = f"its process sent a result that is no trial's record: {error}"
     status, reason = request.failure()
-    record = Trial(key, trial.round, status, reason, trial.attempt, phase=request.phase, pid=request.outcome.get("pid"))
-    if log := request.outcome.get("log"):
-        record.extra["log"] = log
-    return record
+    log = {"log": request.outcome["log"]} if request.outcome.get("log") else {}
+    pid = request.outcome.get("pid")
+    return Trial(key, trial.round, status, reason, trial.attempt, phase=request.phase, pid=pid, extra=log)

@@ -98,7 +98,7 @@ def test_progress():
     settings = SimpleNamespace(protocol={"rounds": 1, "name": EVIL})
     with progress.showing("s", settings, [run], [trial], [slot]):
         progress.started(slot, trial)
-        progress.console.print(progress.slot_bars)
+        progress.console.print(progress.status())
         progress.ended(slot, trial, Trial(cell.key, 0, Status.ERROR, EVIL))
     assert "owned" in stream.getvalue()
     assert_printable(stream.getvalue())

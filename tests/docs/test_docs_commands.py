@@ -13,15 +13,15 @@ from effbench.launcher.launch import hydra_sweep
 from effbench.sweeping import run
 
 
-class NoServer:
-    """In the place of the fork server: these sweeps are composed and planned, not run."""
-
-    def close(self) -> None:
-        pass
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("docs")
+    pages.write_files(folder)
+    return folder
 
 
 @pytest.fixture
-def planned(monkeypatch, tmp_path):
+def planned(monkeypatch, folder):
     """Sweeps end after the plan; what was planned is in the list."""
     found = []
 
@@ -35,9 +35,7 @@ def planned(monkeypatch, tmp_path):
         rest = [word for word in argv if overrides.key_of(word) != "resume"]
         return rest, [word for word in rest if overrides.key_of(word)]
 
-    pages.write_files(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "ForkServer", NoServer)
+    monkeypatch.chdir(folder)
     monkeypatch.setattr(launch, "conduct", plan_only)
     monkeypatch.setattr(overrides, "expand", without_resume)
     yield found

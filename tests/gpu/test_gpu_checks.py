@@ -10,8 +10,8 @@ from effbench.cell import Status
 from effbench.experiments.definition import load, load_all
 from effbench.experiments.run import Machine
 from effbench.message import CheckRequest
+from effbench.sweeping.checks import gather
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.evidence import gather
 
 #: Smaller than by default, where that saves seconds.
 SETTINGS = {

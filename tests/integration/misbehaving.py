@@ -36,11 +36,6 @@ class Raises(Base):
         raise ValueError("bad weather\nand a second line")
 
 
-class RaisesInInit(Base):
-    def __init__(self):
-        raise ValueError("no such weather")
-
-
 class CannotSay(Base):
     def mischief(self, x):
         class MuteError(Exception):
@@ -60,11 +55,6 @@ class Leaves(Base):
         sys.exit(7)
 
 
-class LeavesQuietly(Base):
-    def mischief(self, x):
-        sys.exit()
-
-
 class LeavesAtOnce(Base):
     def mischief(self, x):
         print("last words")
@@ -77,19 +67,9 @@ class WantsTooMuch(Base):
         torch.empty(1 << 55, dtype=torch.uint8)
 
 
-class WantsTooMuchInPython(Base):
-    def mischief(self, x):
-        bytearray(1 << 55)
-
-
 class Segfaults(Base):
     def mischief(self, x):
         ctypes.string_at(0)
-
-
-class Aborts(Base):
-    def mischief(self, x):
-        os.abort()
 
 
 class ClosesEverything(Base):

@@ -7,11 +7,11 @@ import shlex
 
 import pytest
 import whole_sweeps as whole
+from omegaconf import OmegaConf
 
 from effbench.cell import Cell
-from effbench.cli import COMMANDS
 from effbench.errors import ConfigError
-from effbench.launcher import cells, launch, overrides
+from effbench.launcher import cells, overrides
 from effbench.launcher.cells import resolve
 from effbench.store import Store
 from effbench.sweeping.plan import Settings
@@ -41,17 +41,14 @@ def keys(*parts):
     return {cell.key for cell in resolve(parts, has_cuda=False)}
 
 
-@pytest.mark.parametrize(
-    ("changed", "cuda", "expected"),
-    [
+def test_auto_is_decided_by_the_machine():
+    for changed, has_cuda, expected in (
         ({}, True, ("cuda", "bfloat16")),
         ({}, False, ("cpu", "float32")),
         ({"device": "cpu", "dtype": "float16"}, True, ("cpu", "float16")),
-    ],
-)
-def test_auto_is_decided_by_the_machine(changed, cuda, expected):
-    (cell,) = resolve([part(**changed)], has_cuda=cuda)
-    assert (cell.device, cell.dtype) == expected
+    ):
+        (cell,) = resolve([part(**changed)], has_cuda=has_cuda)
+        assert (cell.device, cell.dtype) == expected
 
 
 def test_what_defines_a_cell():
@@ -96,9 +93,9 @@ def test_what_validation_refuses_beyond_the_command_lines_of_the_cli_tests(compo
     valid = compose([])
     cells.validate(valid)
     for path, value, error in (
-        ("model.module.how", float("nan"), r"model\.module\.how=nan is no finite number"),
-        ("model.module.how", [1.0, float("inf")], r"model\.module\.how=inf"),
-        ("protocol.max_samples", 10, r"max_samples=10 is below protocol\.min_samples=30"),
+        ("model.module.how", float("nan"), "nan and inf are not allowed"),
+        ("model.module.how", [1.0, float("inf")], "nan and inf are not allowed"),
+        ("protocol.max_samples", 10, r"max_samples is below protocol\.min_samples"),
         ("protocol.enough_interval", 0.0, r"protocol\.enough_interval must be above 0, got 0"),
         ("sweep.name", "last", "sweep.name=last is reserved for the newest sweep"),
         ("sweep.name", "confirm:x", "reserved for the re-runs of effbench check"),
@@ -106,14 +103,10 @@ def test_what_validation_refuses_beyond_the_command_lines_of_the_cli_tests(compo
         ("env", "x", "env is 'x'"),
         ("mode.name", 5, "needs name and _target_"),
     ):
-        config = copy.deepcopy(valid)
-        *above, last = path.split(".")
-        node = config
-        for name in above:
-            node = node[name]
-        node[last] = value
+        config = OmegaConf.create(valid)
+        OmegaConf.update(config, path, value)
         with pytest.raises(ConfigError, match=error):
-            cells.validate(config)
+            cells.validate(OmegaConf.to_container(config))
 
 
 def test_defaults_of_a_sweep_without_a_command_line(compose):
@@ -159,10 +152,10 @@ class TestAgain:
 class TestWords:
     def test_options_first_overrides_in_their_order(self):
         words = ["bs=1", "-m", "mode=eager", "--config-dir", "conf", "~env", "+a=b"]
-        arranged = overrides.arrange(words, COMMANDS)
+        arranged = overrides.arrange(words)
         assert arranged == ["--multirun", "--config-dir=conf", "bs=1", "mode=eager", "~env", "+a=b"]
         for shown in (["-m", "--cfg", "job"], ["--cfg=job", "--run"], ["-m", "-i"]):
-            assert not {"--multirun", "--run"} & set(overrides.arrange(shown, COMMANDS))
+            assert not {"--multirun", "--run"} & set(overrides.arrange(shown))
 
     def test_the_key_of_a_word(self):
         for word, key in (
@@ -183,8 +176,3 @@ class TestWords:
             sweep_id = whole.sweep(store, overrides=["bs=1", "db=postgresql://me:***@host/x", "mode=eager"])
         words, _ = overrides.expand(["resume=last", f"db={path}"])
         assert words == ["bs=1", "mode=eager", f"db={path}", f"resume={sweep_id}"]
-
-    def test_if_no_job_runs_here_no_server_is_started_beforehand(self):
-        assert launch.names_interpreter(["bs=1", "python=a"])
-        assert launch.names_interpreter(["folder=a"])
-        assert not launch.names_interpreter(["bs=1", "sweep.name=python=a"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 
 import pytest
@@ -13,13 +12,12 @@ from effbench.launcher.launch import Composer
 
 #: What a job may be made of: one of each line, or none of it.
 POOL = (
-    ["model=mlp", "model=tiny", "model=attention", "model=gpt2", "model=lin3", "model=custom"],
-    ["mode=eager", "mode=default", "mode=compile+graph", "mode=max-autotune"],
+    ["model=mlp", "model=tiny", "model=gpt2", "model=lin3", "model=custom"],
+    ["mode=eager", "mode=default", "mode=compile+graph"],
     ["protocol=quick", "protocol=rigorous"],
-    ["bs=1", "bs=8", "bs=512"],
+    ["bs=1", "bs=8"],
     ["dtype=float32", "dtype=auto"],
     ["numerics.tf32=true", "numerics.tf32=false"],
-    ["numerics.seed=7"],
     ["model.name=other", "model.name=null", "model.name='a b, c'"],
     ["model.tolerance=0.01", "model.tolerance=null", "model.tolerance=1e-3"],
     ["model.module.width=64", "+model.module.extra=1", "++model.module.extra=[1,2]"],
@@ -30,11 +28,8 @@ POOL = (
     ["model.inputs.y.low=1", "model.module.deep.x=5"],
     ["mode.fullgraph=true", "mode.options={max_autotune:true}", "mode.options={}"],
     ["env.FOO=1", "env.FOO=bar", "env={A:1,B:2}"],
-    ["protocol.budget_s=3", "protocol.budget_s=0.5"],
-    ["protocol.rounds=3"],
+    ["protocol.budget_s=3", "protocol.rounds=3"],
     ["executor.gpus=[0,1]", "executor.gpus=auto"],
-    ["sweep.name=n"],
-    ["timeout_s=10", "timeout_s=1.5"],
     ["db=x.db", "db='sqlite:///x.db?a=b'"],
     ["model.module.depth=${bs}"],
     ["~mode.options"],
@@ -68,28 +63,9 @@ def test_equal_to_hydra_for_any_mixture(loader):
         overrides = [draw.choice(line) for line in lines]
         expected = attempt(lambda given: by_hydra(loader, given), overrides)
         refused += expected == "refused"
-        assert attempt(composer.compose, overrides) == expected, overrides
-        # once more, from what is kept by now
-        assert attempt(composer.compose, overrides) == expected, overrides
+        for _ in range(2):  # once more, from what is kept by now
+            assert attempt(composer.compose, overrides) == expected, overrides
     assert 0 < refused < 25, "most of the mixtures are meant to be valid"
-
-
-@pytest.mark.slow
-def test_nothing_of_one_job_stays_in_the_next(loader):
-    """Jobs over the same keys share one composed configuration."""
-    composer = Composer(*loader)
-    values = {
-        "bs": ["1", "2"],
-        "model.module.sizes": ["[1,2,3]", "[9]", "[]"],
-        "model.name": ["null", "a"],
-        "env.FOO": ["1", "x"],
-        "model.tolerance": ["0.5", "null"],
-    }
-    jobs = [[f"{key}={value}" for key, value in zip(values, chosen, strict=True)]
-            for chosen in itertools.product(*values.values())]  # fmt: skip
-    random.Random(2).shuffle(jobs)
-    for overrides in ([], *jobs, [], ["bs=3"]):
-        assert composer.compose(overrides) == by_hydra(loader, overrides), overrides
 
 
 @pytest.mark.parametrize(
@@ -106,19 +82,6 @@ def test_the_later_word_wins_as_with_hydra(loader, overrides):
     composer = Composer(*loader)
     for _ in range(2):
         assert composer.compose(overrides) == by_hydra(loader, overrides)
-
-
-def test_what_a_word_may_not_say_is_refused_with_its_name(loader):
-    composer = Composer(*loader)
-    for override, error in (
-        ("bs=abc", "bs=abc: Value 'abc'"),
-        ("mode=[eager,default]", "takes one value"),
-        ("model=[tiny]", "takes one value"),
-    ):
-        composer.compose(["bs=1"])
-        with pytest.raises(ConfigError, match=error):
-            composer.compose([override])
-    assert composer.compose(["bs=2"])["bs"] == 2
 
 
 def test_bs_and_what_refers_to_it_follow_the_stream(loader):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from schedule_parts import PROTOCOL, Server, Watcher, gpus, pool_of
 
-from effbench.sweeping import client, devices, schedule
+from effbench.sweeping import client, devices, pool, schedule
 from effbench.sweeping.interpreters import HERE
 from effbench.sweeping.plan import Settings
 
@@ -33,3 +33,11 @@ def make(tmp_path, monkeypatch):
         return made
 
     return build
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The made-up servers that pools start."""
+    made = []
+    monkeypatch.setattr(pool, "ForkServer", lambda **options: made.append(Server(**options)) or made[-1])
+    return made

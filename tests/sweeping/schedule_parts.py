@@ -114,8 +114,7 @@ class Watcher:
         self.waited: list[str] = []
         self.retries: list[str] = []
         self.waiting_now = threading.Event()
-        self.dropped_trials: list[PlannedTrial] = []
-        self.added_trials: list[PlannedTrial] = []
+        self.changes: list[int] = []
 
     def started(self, slot, trial):
         with self.lock:
@@ -127,7 +126,7 @@ class Watcher:
 
     def phase(self, slot, phase): ...
 
-    def waiting(self, slot, trial):
+    def waiting(self, slot):
         self.waited.append(slot.name)
         self.waiting_now.set()
 
@@ -138,8 +137,6 @@ class Watcher:
         with self.lock:
             assert self.running.pop(slot.name) == trial
 
-    def added(self, trial):
-        self.added_trials.append(trial)
-
-    def dropped(self, trials):
-        self.dropped_trials += trials
+    def resized(self, change):
+        if change:
+            self.changes.append(change)

@@ -18,7 +18,7 @@ from effbench.cell import Environment
 from effbench.errors import ConfigError
 from effbench.sweeping import interpreters
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.interpreters import HERE, Interpreter, named_twice, resolve
+from effbench.sweeping.interpreters import HERE, Interpreter, resolve
 
 
 @pytest.fixture
@@ -41,12 +41,8 @@ def script(tmp_path, monkeypatch):
 
 
 class TestFound:
-    def test_nothing_given_is_here(self):
-        assert resolve() == HERE == Interpreter()
-        assert HERE.given == {}
-        assert (HERE.executable, HERE.home) == (sys.executable, os.getcwd())  # noqa: PTH109
-
     def test_names_and_links(self, script, tmp_path, monkeypatch):
+        assert resolve() == HERE == Interpreter()
         path = script(path="bin/python-of-mine")
         monkeypatch.setenv("PATH", str(Path(path).parent))
         assert resolve("python-of-mine").python == path, "a bare name is looked for on PATH"
@@ -57,32 +53,18 @@ class TestFound:
         (tmp_path / "current").symlink_to(tmp_path / "venv")
         assert resolve(folder="current") == Interpreter(None, str(tmp_path / "venv")), "a folder does not"
 
-    def test_one_under_two_names_is_reported(self, script, tmp_path):
-        (tmp_path / "old").mkdir()
-        (tmp_path / "link").symlink_to("old")
-        asked = [(None, name) for name in ("old", "link", "./old")] + [(None, None)]
-        notices = named_twice({one: resolve(*one) for one in asked})
-        assert notices == [f"folder={name} is the same as folder=old: it runs once" for name in ("link", "./old")]
-
-    @pytest.mark.parametrize(
-        ("given", "error"),
-        [
-            ({"python": ""}, "python= is empty; leave it out, or say python=null"),
-            ({"folder": "  "}, "folder= is empty"),
-            ({"python": "no-such-python"}, "python=no-such-python: no such program on PATH"),
-            ({"python": "not/there"}, "python=not/there: there is no "),
-            ({"python": "."}, "python=. is a folder; give the"),
-            ({"python": "venv"}, "python=venv is a folder; its interpreter is .*venv/bin/python"),
-            ({"python": "./plain"}, "python=./plain: .* is not executable"),
-            ({"folder": "gone"}, "folder=gone: .* does not exist"),
-            ({"folder": "plain"}, "folder=plain: .* is no folder"),
-        ],
-    )
-    def test_what_is_not_there(self, script, tmp_path, given, error):
+    def test_what_is_not_there(self, script, tmp_path):
         script(path="venv/bin/python")
         (tmp_path / "plain").write_text("")
-        with pytest.raises(ConfigError, match=f"^{error}"):
-            resolve(**given)
+        for setting, error, values in (
+            ("python", "python= is empty; leave it out, or say python=null", [""]),
+            ("folder", "folder= is empty", ["  "]),
+            ("python", "no such program", ["nothing", "not/there", ".", "venv", "./plain"]),
+            ("folder", "no such folder", ["gone", "plain"]),
+        ):
+            for value in values:
+                with pytest.raises(ConfigError, match=error):
+                    resolve(**{setting: value})
 
 
 def report(version=(3, 12), missing=(), torch="2.13.0"):
@@ -99,35 +81,27 @@ def refused(path, error):
 class TestJudged:
     """By what it reports when it is started, before it imports torch."""
 
-    @pytest.mark.parametrize(
-        ("text", "error"),
-        [
+    def test_one_that_will_not_do_is_named_with_what_it_lacks(self, script):
+        fix = "fix: .*/python -m pip install torch nvidia-ml-py"
+        for text, error in (
             (report(version=(3, 10)), "is Python 3.10; trials need 3.11 or newer"),
-            (
-                report(missing=["torch", "pynvml"], torch=None),
-                "lacks torch, nvidia-ml-py\nfix: .*/python -m pip install torch nvidia-ml-py",
-            ),
+            (report(missing=["torch", "pynvml"], torch=None), f"lacks torch, nvidia-ml-py\n{fix}"),
             (report(torch="2.4.1+cu121"), r"has torch 2\.4\.1\+cu121; trials need 2\.11 or newer"),
             ("GNU bash, version 5.2", "is no Python interpreter that works"),
             ('["other", 1, 2, 3]', "is no Python interpreter that works"),
-        ],
-    )
-    def test_one_that_will_not_do_is_named_with_what_it_lacks(self, script, text, error):
-        path = script(text)
-        refused(path, f"^python={path} {error}")
+        ):
+            path = script(text)
+            refused(path, f"^python={path} {error}")
 
-    @pytest.mark.parametrize("torch", ["2.11.0", "2.12.0a0+git1234", "3.0", "nightly"])
-    def test_one_that_will_do(self, script, torch):
-        ready = '{"v": 1, "event": "ready"}'
-        server = ForkServer(script(f"{report(torch=torch)}\n{ready}", more="cat"))
-        server.wait_ready()
-        server.close()
+    def test_one_that_will_do(self, script):
+        for torch in ("2.11.0", "2.12.0a0+git1234", "3.0", "nightly"):
+            server = ForkServer(script(f'{report(torch=torch)}\n{{"v": 1, "event": "ready"}}', more="cat"))
+            server.wait_ready()
+            server.close()
 
-    def test_one_that_dies_is_named_with_the_signal(self, script):
+    def test_one_that_does_not_run_is_named(self, script, tmp_path):
         path = script(more="echo boo >&2\nkill -SEGV $$")
         refused(path, r"is no Python interpreter that works: .*code -11\): boo")
-
-    def test_a_program_of_another_machine(self, script, tmp_path):
         path = tmp_path / "python"
         path.write_bytes(b"\x7fELF nonsense")
         path.chmod(0o755)

@@ -9,7 +9,6 @@ import pytest
 from schedule_parts import PROTOCOL, A, B, Server, cell_runs, cells, gpus, key_of, ok, pool_of, trials
 
 from effbench.cell import Status, Trial
-from effbench.sweeping import schedule
 from effbench.sweeping.interpreters import HERE, Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial
 from effbench.sweeping.progress import run_names
@@ -18,7 +17,7 @@ BOTH = (A, B)
 
 
 class TestPlanned:
-    def test_neighbours_in_turns_of_order(self):
+    def test_interpreters_of_a_cell_are_neighbours_in_alternating_order(self):
         left = trials(cell_runs(6, interpreters=BOTH), 4)
         for number in range(4):
             of_round = [trial.run for trial in left if trial.round == number]
@@ -26,16 +25,8 @@ class TestPlanned:
             assert all(one.cell == other.cell for one, other in pairs)
             expected = BOTH if number % 2 == 0 else BOTH[::-1]
             assert {(one.interpreter, other.interpreter) for one, other in pairs} == {expected}
-
-    def test_cells_come_in_the_order_that_they_have_under_one(self):
-        alone, both = (trials(cell_runs(9, interpreters=some), 3, 7) for some in ((HERE,), BOTH))
-        assert [trial.run.cell for trial in alone] == [trial.run.cell for trial in both[::2]]
-
-    def test_what_failed_under_one_does_not_concern_the_other(self):
-        under_a, under_b = cell_runs(1, interpreters=BOTH)
-        key = under_a.cell.key
-        history = {under_a: [Trial(key, 0, Status.ERROR)], under_b: [Trial(key, 0, Status.OK)]}
-        assert trials([under_a, under_b], 3, history=history) == [PlannedTrial(under_b, 1), PlannedTrial(under_b, 2)]
+        alone = trials(cell_runs(6, interpreters=(HERE,)), 4)
+        assert [trial.run.cell for trial in alone] == [trial.run.cell for trial in left[::2]], "the same order of cells"
 
     @pytest.mark.parametrize(
         ("of_a", "expected"),
@@ -69,8 +60,7 @@ def pairs(make, tmp_path):
         pools = {one: pool_of(servers[one], tmp_path / name, one, {"of": name}) for one, name in zip(BOTH, "ab")}  # noqa: B905
         done: list[tuple[PlannedTrial, Trial]] = []
         made = make(pools=pools, record=lambda trial, one: done.append((trial, one)), **options)
-        made.done, made.server_of = [], servers
-        made.done = done
+        made.done, made.server_of = done, servers
         return made
 
     return build
@@ -92,7 +82,7 @@ class TestScheduled:
         made.run(trials(cell_runs(2, interpreters=BOTH), 3))
         counts = Counter((trial.run.cell.key == bad, trial.run.interpreter) for trial, _ in made.done)
         assert counts == {(True, A): 3, (True, B): 1, (False, A): 3, (False, B): 3}
-        assert {trial.run.interpreter for trial in made.progress.dropped_trials} == {B}
+        assert made.progress.changes == [-2]
 
     def test_rounds_end_early_for_the_one_that_is_known(self, pairs):
         def answer(interpreter, request):
@@ -122,7 +112,7 @@ class TestScheduled:
         )
         assert len(of_round) == (8 if noisy == second else 7)
         assert len(made.done) == 6 + len(of_round)
-        assert len(made.progress.added_trials) == len(of_round) - 6
+        assert sum(made.progress.changes) == len(of_round) - 6
 
     def test_one_that_failed_does_not_come_again(self, pairs):
         def answer(interpreter, request):
@@ -132,43 +122,35 @@ class TestScheduled:
         made.run(trials(cell_runs(1, interpreters=BOTH)))
         assert [(trial.run.interpreter, trial.attempt) for trial, _ in made.done] == [(A, 0), (B, 0), (B, 1)]
 
-    def test_a_pair_stays_on_one_gpu(self, pairs):
+    def test_a_pair_stays_on_one_gpu_also_when_resumed(self, pairs):
         made = pairs(slots=gpus(3))  # the watcher asserts that a cell never runs twice at once
         made.run(trials(cell_runs(5, interpreters=BOTH), 6))
         where: dict[tuple, set[str]] = {}
         for slot, trial in made.progress.order:
             where.setdefault((trial.run.cell.key, trial.round), set()).add(slot)
-        assert len(where) == 30
-        assert all(len(slots) == 1 for slots in where.values())
-
-    def test_a_pair_that_was_interrupted_continues_where_it_was(self, pairs):
-        """What was recorded under one decides on which GPU the other runs, if that is still there."""
+        assert [len(slots) for slots in where.values()] == [1] * 30
         runs = cell_runs(4, interpreters=BOTH)
         history = {
             run: [Trial(run.cell.key, 0, Status.OK, latency_ms=1.0, gpu_uuid=f"GPU-{index}")]
             for index, run in enumerate(run for run in runs if run.interpreter == A)
         }
         made = pairs(slots=gpus(3), history=dict(history))
-        left = trials(runs, history=history)
-        made.run(list(left))
-        assert len(left) == len(made.done) == 4
-        assert {trial.run.interpreter for trial in left} == {B}
+        made.run(trials(runs, history=history))
+        assert [trial.run.interpreter for trial, _ in made.done] == [B] * 4
         slot_of = {trial.run.cell.key: slot for slot, trial in made.progress.order}
         assert [slot_of[cell.key] for cell in cells(3)] == ["GPU 0", "GPU 1", "GPU 2"]
         assert slot_of[cells(4)[3].key] in slot_of.values(), "a GPU that is gone does not block"
 
-    def test_fresh_interpreters_are_those_asked_for(self, pairs, monkeypatch):
-        started = []
-        monkeypatch.setattr(schedule, "ForkServer", lambda **options: started.append(options) or Server())
+    def test_fresh_interpreters_are_those_asked_for(self, pairs, started):
         pairs(isolation="spawn").run(trials(cell_runs(1, interpreters=BOTH)))
-        assert started == [{"python": one.python, "preload": False} for one in BOTH]
+        assert [server.options for server in started] == [{"python": one.python, "preload": False} for one in BOTH]
 
 
 def test_progress_names_the_interpreter():
     (cell,) = cells(1)
-    assert set(run_names([CellRun(cell)]).values()) == {"m bs=1 eager float32"}
-    assert list(run_names([CellRun(cell, A), CellRun(cell, B)]).values()) == [
-        "m bs=1 eager float32 · a", "m bs=1 eager float32 · b",
-    ]  # fmt: skip
-    both = [CellRun(cell), CellRun(cell, Interpreter(A.python, "/checkout/new"))]
-    assert list(run_names(both).values()) == ["m bs=1 eager float32 · own · here", "m bs=1 eager float32 · a · new"]
+    for runs, names in (
+        ([CellRun(cell)], [""]),
+        ([CellRun(cell, A), CellRun(cell, B)], [" · a", " · b"]),
+        ([CellRun(cell), CellRun(cell, Interpreter(A.python, "/checkout/new"))], [" · own · here", " · a · new"]),
+    ):
+        assert list(run_names(runs).values()) == [f"m bs=1 eager float32{name}" for name in names]

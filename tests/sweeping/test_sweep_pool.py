@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
 
 import pytest
-from schedule_parts import FACTS, A, B
+from schedule_parts import FACTS
 
-from effbench.cell import Environment
 from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping import pool
 from effbench.sweeping.interpreters import HERE, Interpreter
@@ -26,8 +24,8 @@ class Fake:
     slow = False
 
     def __init__(self, folder="/good", **_):
-        self.folder, self.dead, self.closed, self.preloaded = folder, None, False, False
-        self.ready = threading.Event()
+        self.folder, self.dead, self.preloaded = folder, None, False
+        self.ready, self.was_closed = threading.Event(), threading.Event()
         if not self.slow:
             self.ready.set()
 
@@ -42,7 +40,11 @@ class Fake:
         return {"errors": errors, "settings": [[]], "gpus": [], "details": {}, "environment": FACTS}
 
     def close(self):
-        self.closed = True
+        self.was_closed.set()
+
+    @property
+    def closed(self):
+        return self.was_closed.is_set()
 
 
 @pytest.fixture
@@ -73,11 +75,11 @@ class Prompt(ServerPool):
         return server
 
 
-def prepared(last_round, renews=True):
+def prepared(last_round):
     first = Fake()
     first.ready.set()
     servers = Prompt(HERE, first)
-    servers.prepare([], last_round, renews)
+    servers.prepare([], last_round)
     return servers
 
 
@@ -90,48 +92,29 @@ class TestRounds:
         renewed.give_back(first)
         second = renewed.take(1)
         assert second is started[0] and second.preloaded
-        renewed.give_back(second)
         third = renewed.take(2)
+        assert renewed.take(1) is third, "a straggler takes the server that is there"
         assert (third, len(started)) == (started[1], 2), "none is started after the last round"
+        assert not second.closed, "it has a trial"
+        renewed.give_back(second)
         assert (second.closed, first.closed) == (True, False), "a borrowed one stays open"
         renewed.close()
         assert (third.closed, first.closed) == (True, False)
 
-    def test_a_server_with_a_trial_of_the_round_before_lives_until_it_ends(self, started):
-        renewed = prepared(3)
-        renewed.give_back(renewed.take(0))
-        slow = renewed.take(1)
-        now = renewed.take(2)
-        assert renewed.take(1) is now, "a straggler takes the server that is there"
-        assert not slow.closed
-        renewed.give_back(slow)
-        assert slow.closed
-
-    def test_a_round_does_not_wait_for_a_server_that_still_loads(self, started, monkeypatch):
+    @pytest.mark.parametrize("why_dead", [None, "no torch"])
+    def test_a_round_does_not_wait_for_a_server_that_still_loads(self, started, monkeypatch, why_dead):
         monkeypatch.setattr(Fake, "slow", True)
         renewed = prepared(9)
         first = renewed.take(0)
         assert renewed.take(1) is first
+        started[0].dead = why_dead
         started[0].ready.set()
         assert renewed.take(1) is first, "a round keeps its server"
-        assert renewed.next_is_ready.wait(20)
-        assert renewed.take(2) is started[0]
-
-    def test_a_server_that_cannot_be_loaded_is_closed_and_the_old_one_stays(self, started, monkeypatch):
-        monkeypatch.setattr(Fake, "slow", True)
-        renewed = prepared(9)
-        first = renewed.take(0)
-        started[0].dead = "no torch"
-        started[0].ready.set()
-        for _ in range(2000):
-            if started[0].closed:
-                break
-            threading.Event().wait(0.01)
-        assert started[0].closed
-        assert renewed.take(1) is first
+        assert (started[0].was_closed if why_dead else renewed.next_is_ready).wait(20)
+        assert renewed.take(2) is (first if why_dead else started[0])
 
     def test_a_dead_one_is_replaced(self, started):
-        kept = prepared(0, renews=False)
+        kept = prepared(0)
         kept.current.dead = "ended"
         assert kept.take(0) is started[0]
         started[0].dead = "ended"
@@ -143,44 +126,28 @@ class TestOpened:
     def opened(self, *folders, server=None):
         return open_pools({Interpreter(None, folder): [PART] for folder in folders}, server, "eager")
 
-    def test_each_has_a_server_until_the_end(self, started):
-        with self.opened("/good", "/also-good") as pools:
-            assert [one.environment.flags["folder"] for one in pools.values()] == ["/good", "/also-good"]
-            assert [server.closed for server in started] == [False, False]
-        assert [server.closed for server in started] == [True, True]
+    def test_each_has_a_server_until_the_end_unless_it_was_lent(self, started):
+        lent = Fake()
+        with self.opened("/good", None, server=lent) as pools:
+            assert [one.environment.flags.get("folder") for one in pools.values()] == ["/good", None]
+            assert pools[HERE].current is lent
+            assert [server.closed for server in started] == [False]
+        assert ([server.closed for server in started], lent.closed) == ([True], False)
 
     def test_what_cannot_be_imported_names_the_interpreter(self, started):
-        with (
-            pytest.raises(ConfigError, match=r"^folder=/empty: _target_=net\.Net: no module named net$"),
-            self.opened("/good", "/empty"),
-        ):
+        error = r"^folder=/empty: _target_=net\.Net: no module named net$"
+        with pytest.raises(ConfigError, match=error), self.opened("/good", "/empty"):
             pass
         assert [server.closed for server in started] == [True, True]
 
     def test_a_server_that_does_not_start_names_it_too_unless_it_is_the_only_one(self, started):
         dead = Fake()
         dead.dead = "the fork server ended while starting: too old"
-        with (
-            pytest.raises(ConfigError, match=r"^effbench's own interpreter: .* too old$"),
-            self.opened("/good", None, server=dead),
-        ):
+        error = r"^effbench's own interpreter: .* too old$"
+        with pytest.raises(ConfigError, match=error), self.opened("/good", None, server=dead):
             pass
         with pytest.raises(WorkerError, match=r"^the fork server ended"), self.opened(None, server=dead):
             pass
-
-    def test_a_server_that_was_lent_is_left_running(self, started):
-        lent = Fake()
-        with open_pools({HERE: [PART]}, lent, "eager") as pools:
-            assert pools[HERE].current is lent
-        assert (started, lent.closed) == ([], False)
-
-    def test_a_gpu_for_one_alone_is_refused_if_auto_would_mean_two_things(self):
-        facts = Environment(**FACTS)
-        ready = {A: SimpleNamespace(interpreter=A, gpus=[{}], environment=facts),
-                 B: SimpleNamespace(interpreter=B, gpus=[], environment=facts)}  # fmt: skip
-        with pytest.raises(ConfigError, match=rf"^python={B.python} has torch 2.13.0, which sees no GPU"):
-            pool.check_devices(ready, {A: [{"device": "auto"}], B: [{"device": "auto"}]})
-        pool.check_devices(ready, {A: [{"device": "cuda"}], B: [{"device": "cpu"}]})
 
 
 def mode_part(name, **settings):

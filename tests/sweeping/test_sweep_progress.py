@@ -33,12 +33,11 @@ def shown(file, act, quiet=False, **console):
 
 
 def run_one(progress, slot, trial):
-    progress.waiting(slot, trial)
+    progress.waiting(slot)
     progress.started(slot, trial)
     progress.phase(slot, "timing")
     progress.retried(slot, trial, "no [red] memory")
-    progress.added(trial)
-    progress.dropped([trial, trial])
+    progress.resized(-1)
     record = Trial(trial.run.cell.key, 0, Status.DEGRADED, "two\nlines", latency_ms=0.5, compile_s=3.0, wall_s=2.0)
     progress.ended(slot, trial, record)
 

@@ -15,7 +15,7 @@ from schedule_parts import A, B, Server, cell_runs, cells, ok
 
 from effbench.errors import ConfigError, ResumeError, StoreError
 from effbench.store import Store, liveness
-from effbench.sweeping import pool, run
+from effbench.sweeping import pool, resume, run
 from effbench.sweeping.interpreters import HERE
 from effbench.sweeping.plan import Settings
 from effbench.sweeping.run import Command, run_cells
@@ -126,45 +126,43 @@ def test_it_is_stored_without_the_password_and_with_the_overrides_of_its_cells(d
     assert info.overrides == ["bs=1", "db=postgresql://me:***@host/x"]
 
 
-class TestResumed:
-    def info(self, *asked, **given):
-        environments = {f"e{index}": one.facts() for index, one in enumerate(asked)}
-        return SimpleNamespace(id="s", host={"environments": environments} if asked else {}, trials=1, **given)
+def test_resuming_takes_the_same_plan(db):
+    done = sweep(db)
+    with pytest.raises(ResumeError, match=r"has another plan: 2 cells missing"):
+        sweep(db, count=2, resume=done.sweep_id)
+    settings = Settings.with_defaults(db=str(db), protocol={"rounds": 2}, resume=done.sweep_id)
+    with pytest.raises(ResumeError, match=r"has protocol.rounds=1, not 2"):
+        run_cells(settings, cell_runs(TRIALS, "cpu"), Command([], []), Server())
+    with Store.open(db) as store:
+        assert store.find_sweep("last").state == "completed", "a refused resume changes nothing"
 
-    def pools(self, *asked, ids="e0 e1 e2"):
-        pairs = zip(asked, ids.split(), strict=False)
-        return {one: SimpleNamespace(environment=SimpleNamespace(id=number)) for one, number in pairs}
 
-    def test_the_same_plan_only(self, db):
-        done = sweep(db)
-        with pytest.raises(ResumeError, match=r"has another plan: 2 cells missing"):
-            sweep(db, count=2, resume=done.sweep_id)
-        settings = Settings.with_defaults(db=str(db), protocol={"rounds": 2}, resume=done.sweep_id)
-        with pytest.raises(ResumeError, match=r"has protocol.rounds=1, not 2"):
-            run_cells(settings, cell_runs(TRIALS, "cpu"), Command([], []), Server())
+def info(*interpreters, trials=1):
+    environments = {f"e{index}": one.facts() for index, one in enumerate(interpreters)}
+    return SimpleNamespace(id="s", host={"environments": environments}, trials=trials)
 
-    def test_the_same_interpreters_only(self):
-        run.check_same_interpreters(self.info(A, B), self.pools(B, A))
-        run.check_same_interpreters(self.info(), self.pools(HERE))
-        for now in ((A,), (A, HERE), (HERE,), (A, B, HERE)):
-            with pytest.raises(ResumeError, match=r"ran under python=/venvs/a/\S+ and python=/venvs/b/\S+, not"):
-                run.check_same_interpreters(self.info(A, B), self.pools(*now))
-        with pytest.raises(ResumeError, match="ran under effbench's own interpreter, not python=/venvs/a/bin/python"):
-            run.check_same_interpreters(self.info(), self.pools(A))
 
-    def test_changes_name_the_interpreter_that_changed(self):
-        store = SimpleNamespace(recorded=lambda sweep_id, environment_id: {})
-        assert list(run.changes(store, self.info(A, B), self.pools(A, B))) == []
-        (change,) = run.changes(store, self.info(A, B), self.pools(A, B, ids="e0 other"))
-        assert change.startswith(f"hardware or software of python={B.python} differs")
-        moved = self.info(A, B)
-        moved.host["environments"]["e1"]["git_description"] = "v1.0-dirty"
-        (change,) = run.changes(store, moved, self.pools(A, B))
-        assert change.startswith(f"the folder of python={B.python} was at v1.0-dirty, and is at ")
-        edited = self.info(A, B)
-        edited.host["environments"]["e0"]["git_changes"] = "0123456789abcdef"
-        (change,) = run.changes(store, edited, self.pools(A, B))
-        assert f"the folder of python={A.python} was changed since" in change
+def test_resuming_takes_the_same_interpreters():
+    resume.check_same_interpreters(info(A, B), {B, A})
+    for now in ({A}, {A, HERE}, {HERE}, {A, B, HERE}):
+        with pytest.raises(ResumeError, match=r"ran under python=/venvs/a/\S+ and python=/venvs/b/\S+, not"):
+            resume.check_same_interpreters(info(A, B), now)
+    with pytest.raises(ResumeError, match="ran under effbench's own interpreter, not python=/venvs/a/bin/python"):
+        resume.check_same_interpreters(info(HERE), {A})
+
+
+def test_resuming_notes_which_interpreter_has_changed():
+    def changes(*ids, **old):
+        before, now = info(A, B), dict(zip(ids, info(A, B).host["environments"].values(), strict=True))
+        before.host["environments"]["e1"] |= old
+        return list(resume.changes(before, dict(zip((A, B), ids, strict=True)), now))
+
+    assert changes("e0", "e1") == []
+    (change,) = changes("e0", "other")
+    assert change.startswith(f"hardware or software of python={B.python} differs")
+    for old in ({"git_description": "v1.0-dirty"}, {"git_changes": "0123456789abcdef"}):
+        (change,) = changes("e0", "e1", **old)
+        assert change.startswith(f"the folder of python={B.python} has changed since")
 
 
 def test_a_baseline_must_be_in_the_sweep_unless_it_is_the_default():

@@ -11,41 +11,40 @@ from schedule_parts import PROTOCOL, Server, cell_runs, cells, gpus, key_of, ok,
 
 from effbench.cell import Status, Trial
 from effbench.errors import StoreError, WorkerError
-from effbench.sweeping import pool, schedule
+from effbench.sweeping import pool
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.plan import PlannedTrial
 
 CPU = Slot("CPU", "cpu")
 
 
-def test_rounds_are_in_order_and_each_has_a_seeded_order_of_its_own():
-    def orders(seed):
-        left = trials(20, 3, seed)
-        assert [trial.round for trial in left] == [0] * 20 + [1] * 20 + [2] * 20
-        return [tuple(trial.run.cell.bs for trial in left if trial.round == number) for number in range(3)]
+class TestPlanned:
+    def test_rounds_are_in_order_and_each_has_a_seeded_order_of_its_own(self):
+        def orders(seed):
+            left = trials(20, 3, seed)
+            assert [trial.round for trial in left] == [0] * 20 + [1] * 20 + [2] * 20
+            return [tuple(trial.run.cell.bs for trial in left if trial.round == number) for number in range(3)]
 
-    assert orders(1) == orders(1)
-    assert len({*orders(1), *orders(2), tuple(range(1, 21))}) == 7
-    assert all(sorted(order) == list(range(1, 21)) for order in orders(1))
+        assert orders(1) == orders(1)
+        assert len({*orders(1), *orders(2), tuple(range(1, 21))}) == 7
+        assert all(sorted(order) == list(range(1, 21)) for order in orders(1))
 
+    def test_what_is_recorded_or_has_failed_is_not_run(self):
+        one, two, three = runs = cell_runs(3)
+        recorded = ((one, 0, Status.OK), (two, 0, Status.OOM), (three, 1, Status.DEGRADED))
+        history = {run: [Trial(run.cell.key, round, status)] for run, round, status in recorded}
+        left = {(trial.run.cell.bs, trial.round) for trial in trials(runs, 3, history=history)}
+        assert left == {(1, 1), (1, 2), (3, 0), (3, 2)}
 
-def test_what_is_recorded_or_has_failed_is_not_run():
-    one, two, three = runs = cell_runs(3)
-    recorded = ((one, 0, Status.OK), (two, 0, Status.OOM), (three, 1, Status.DEGRADED))
-    history = {run: [Trial(run.cell.key, round, status)] for run, round, status in recorded}
-    left = {(trial.run.cell.bs, trial.round) for trial in trials(runs, 3, history=history)}
-    assert left == {(1, 1), (1, 2), (3, 0), (3, 2)}
-
-
-def test_a_noisy_round_keeps_its_further_tries_when_resumed():
-    one, other, failed = runs = cell_runs(3)
-    history = {
-        one: [Trial(one.cell.key, 0, Status.NOISY), Trial(one.cell.key, 1, Status.NOISY, attempt=1)],
-        other: [Trial(other.cell.key, 0, Status.OK), Trial(other.cell.key, 1, Status.OK)],
-        failed: [Trial(failed.cell.key, 0, Status.NOISY), Trial(failed.cell.key, 1, Status.ERROR)],
-    }
-    assert trials(runs, 2, attempts=2, history=history) == [PlannedTrial(one, 0, 1)]
-    assert trials(runs, 2, attempts=1, history=history) == []
+    def test_a_noisy_round_keeps_its_further_tries_when_resumed(self):
+        one, other, failed = runs = cell_runs(3)
+        history = {
+            one: [Trial(one.cell.key, 0, Status.NOISY), Trial(one.cell.key, 1, Status.NOISY, attempt=1)],
+            other: [Trial(other.cell.key, 0, Status.OK), Trial(other.cell.key, 1, Status.OK)],
+            failed: [Trial(failed.cell.key, 0, Status.NOISY), Trial(failed.cell.key, 1, Status.ERROR)],
+        }
+        assert trials(runs, 2, attempts=2, history=history) == [PlannedTrial(one, 0, 1)]
+        assert trials(runs, 2, attempts=1, history=history) == []
 
 
 def test_every_trial_once_and_in_the_planned_order_on_one_slot(make):
@@ -56,23 +55,14 @@ def test_every_trial_once_and_in_the_planned_order_on_one_slot(make):
     assert [(one.cell_key, one.round) for one in made.recorded] == [(t.run.cell.key, t.round) for t in left]
 
 
-def test_several_slots_run_in_parallel(make):
+def test_slots_run_in_parallel_and_no_cell_twice_at_once(make):
     together = threading.Barrier(3, timeout=20)  # is only passed with three trials at the same time
-
-    def answer(request, env):
-        together.wait()
-        return ok(request)
-
-    made = make(Server(answer), gpus(3))
+    made = make(Server(lambda request, env: (together.wait(), ok(request))[1]), gpus(3))
     made.run(trials(3))
     assert Counter(slot for slot, _ in made.progress.order) == {"GPU 0": 1, "GPU 1": 1, "GPU 2": 1}
-
-
-def test_no_cell_twice_at_once_though_slots_are_free(make):
     made = make(slots=gpus(4))
-    made.run(trials(2, 30))  # the watcher asserts it at every start
+    made.run(trials(2, 30))  # the watcher asserts at every start that the cell does not run
     assert Counter(one.cell_key for one in made.recorded) == {cell.key: 30 for cell in cells(2)}
-    assert made.progress.most <= 2
 
 
 def test_each_slot_sees_its_gpu_and_the_cpu_never_works_beside_one(make):
@@ -106,7 +96,7 @@ def test_a_failure_drops_the_rounds_that_are_left(make, status):
     made = make(Server(answer))
     made.run(trials(2, 4))
     assert Counter(one.cell_key for one in made.recorded) == {bad: 2, cells(2)[0].key: 4}
-    assert [(trial.run.cell.key, trial.round) for trial in made.progress.dropped_trials] == [(bad, 2), (bad, 3)]
+    assert made.progress.changes == [-2]
 
 
 def test_a_noisy_trial_is_tried_again_after_the_rest_of_its_round(make):
@@ -119,8 +109,8 @@ def test_a_noisy_trial_is_tried_again_after_the_rest_of_its_round(make):
     made = make(Server(answer), protocol={**PROTOCOL, "attempts": 2})
     made.run(trials(3, 2))
     assert [(t.round, t.attempt) for _, t in made.progress.order] == [(0, 0)] * 3 + [(0, 1)] + [(1, 0)] * 3
-    (another,) = made.progress.added_trials
-    assert (another.run.cell.key, another.round, another.attempt) == (unlucky, 0, 1)
+    assert made.progress.order[3][1].run.cell.key == unlucky
+    assert made.progress.changes == [1]
     endless = make(Server(lambda request, env: ok(request, "noisy")), protocol={**PROTOCOL, "attempts": 3})
     endless.run(trials(1, 2))
     assert [(one.round, one.attempt) for one in endless.recorded] == [(n, tried) for n in (0, 1) for tried in (0, 1, 2)]
@@ -146,7 +136,7 @@ class TestEnoughRounds:
         made = make(Server(lambda request, env: answer(request)), protocol=self.PROTOCOL)
         made.run(trials(1, 8))
         assert [one.round for one in made.recorded] == list(range(rounds))
-        assert [trial.round for trial in made.progress.dropped_trials] == list(range(rounds, 8))
+        assert sum(made.progress.changes) == rounds - 8
 
     @pytest.mark.parametrize(("before", "rounds"), [(4, [4]), (5, [])])
     def test_rounds_before_a_resumption_count(self, make, before, rounds):
@@ -172,22 +162,19 @@ def without_result(**more):
     return {"result": None, "exit": None, "signal": None, "oom_killed": False, "log": "", "pid": 7, **more}
 
 
-@pytest.mark.parametrize(
-    ("outcome", "status", "reason"),
-    [
+def test_a_process_without_a_result(make):
+    for outcome, status, reason in (
         ({"signal": 11}, "crashed", "killed by SIGSEGV (in check)"),
         ({"signal": 63}, "crashed", "killed by signal 63 (in check)"),
         ({"exit": 3}, "crashed", "the process exited with code 3 (in check)"),
         ({"signal": 9, "oom_killed": True}, "oom", "ended by the kernel: host memory ran out (in check)"),
         ({"signal": 9, "reason": "its process wrote 5 bytes"}, "crashed", "its process wrote 5 bytes (in check)"),
-    ],
-)
-def test_a_process_without_a_result(make, outcome, status, reason):
-    made = make(Server(lambda request, env: without_result(**outcome, log="its log")))
-    made.run(trials(1))
-    (one,) = made.recorded
-    assert (one.status, one.reason, one.phase, one.extra["log"]) == (status, reason, "check", "its log")
-    assert one.wall_s is not None
+    ):
+        made = make(Server(lambda request, env, outcome=outcome: without_result(**outcome, log="its log")))
+        made.run(trials(1))
+        (one,) = made.recorded
+        assert (one.status, one.reason, one.phase, one.extra["log"]) == (status, reason, "check", "its log")
+        assert one.wall_s is not None
 
 
 def at_the_device(request):
@@ -226,10 +213,8 @@ class TestFailuresOfTheHarness:
     def test_what_fails_in_code_of_the_user_or_cannot_run_here_is_not_retried(self, make):
         in_code = [(status, phase) for status in ("error", "crashed", "oom") for phase in ("setup", "build", "check")]
         for status, phase in (*in_code, ("unsupported", "device")):
-            answer = {"phase": phase}
-            made = make(
-                server := Server(lambda request, env, status=status, more=answer: {**ok(request, status), **more})
-            )
+            server = Server(lambda request, env, status=status, phase=phase: {**ok(request, status), "phase": phase})
+            made = make(server)
             made.run(trials(1))
             assert (len(server.envs), made.progress.retries) == (1, [])
 
@@ -243,7 +228,7 @@ class TestFailuresOfTheHarness:
     def test_a_trial_whose_server_dies_is_run_once_more_from_a_separate_one(self, make, monkeypatch, again):
         died = Server(lambda request, env: {"died": "the fork server ended (code -9)"})
         alone = died if again else Server()
-        monkeypatch.setattr(pool, "ForkServer", lambda: alone)
+        monkeypatch.setattr(pool, "ForkServer", lambda **_: alone)
         made = make(died)
         made.run(trials(1))
         (one,) = made.recorded
@@ -254,7 +239,7 @@ class TestFailuresOfTheHarness:
             assert alone.closed and one.extra["harness_retries"] == ["the fork server ended (code -9) (in check)"]
 
     def test_a_server_that_does_not_start_is_tried_again(self, make, monkeypatch):
-        def fail():
+        def fail(**_):
             made.append(1)
             raise BlockingIOError(11, "Resource temporarily unavailable")
 
@@ -328,52 +313,26 @@ def test_an_error_while_recording_stops_the_sweep_and_is_raised(make):
     assert len(made.progress.order) <= 2
 
 
-@pytest.fixture
-def spawned(monkeypatch):
-    made = []
-
-    def start(**options):
-        made.append(Server(**options))
-        return made[-1]
-
-    monkeypatch.setattr(schedule, "ForkServer", start)
-    monkeypatch.setattr(pool, "ForkServer", start)
-    return made
-
-
-def test_spawn_takes_a_fresh_server_each_and_closes_it(make, spawned):
+def test_fresh_interpreters_for_spawn_and_for_cells_with_variables(make, started):
     make(shared := Server(), isolation="spawn").run(trials(2))
-    assert [(one.options, one.closed, len(one.envs)) for one in spawned] == [({"preload": False}, True, 1)] * 2
+    assert [(one.options, one.closed, len(one.envs)) for one in started] == [({"preload": False}, True, 1)] * 2
     assert shared.envs == []
-
-
-def test_a_cell_with_variables_is_spawned_with_them(make, spawned):
-    make(shared := Server()).run(trials([*cell_runs(1), *cell_runs(1, env={"FOO": "1"})]))
-    (server,) = spawned
+    make(shared).run(trials([*cell_runs(1), *cell_runs(1, env={"FOO": "1"})]))
+    server = started[-1]
     assert (len(shared.envs), server.envs) == (1, [{"CUDA_VISIBLE_DEVICES": "GPU-0", "FOO": "1"}])
-
-
-def test_a_dead_server_is_replaced(make, spawned):
-    dead = Server()
-    dead.dead = "the fork server ended"
-    made = make(dead)
-    made.run(trials(3))
-    (new,) = spawned
-    assert (len(new.envs), new.options) == (3, {})
-    assert [one.status for one in made.recorded] == ["ok"] * 3
 
 
 class TestLock:
     def runner(self, made, left):
         runner = threading.Thread(target=made.run, args=(left,))
         runner.start()
+        assert made.progress.waiting_now.wait(20)
         return runner
 
     def test_a_device_in_use_is_waited_for_and_others_are_not(self, make):
         made = make(slots=gpus(2))
         with filelock.FileLock(made.slots[0].lock_path):
             runner = self.runner(made, trials(4))
-            assert made.progress.waiting_now.wait(20)
             while len(made.recorded) < 3:  # one trial is with the slot that waits
                 assert runner.is_alive()
                 threading.Event().wait(0.01)
@@ -396,7 +355,6 @@ class TestLock:
         made = make(stop=stop)
         with filelock.FileLock(made.slots[0].lock_path):
             runner = self.runner(made, trials(1))
-            assert made.progress.waiting_now.wait(20)
             stop.set()
             runner.join(20)
         assert (runner.is_alive(), made.recorded) == (False, [])

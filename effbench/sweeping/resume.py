@@ -1,0 +1,99 @@
+"""Resuming a sweep: the command, whether its plan is the same, and what `--trust-imported` allows.
+
+An imported sweep is data: nothing that it recorded runs without that option.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from effbench.cell import Cell, targets_in
+from effbench.config import DEFAULT_DB
+from effbench.errors import ResumeError
+from effbench.store.sweeps import SweepInfo
+from effbench.sweeping.interpreters import HERE, Interpreter
+from effbench.sweeping.plan import Settings
+
+FLAG = "--trust-imported"
+HELP = "list what imported sweeps recorded (models, modes, interpreters, revisions), then run it"
+HOW_TO_RESUME = "resume without overrides, or start a new sweep without resume="
+
+
+def resume_command(sweep_id: str, db: str, name: str, is_imported: bool = False) -> str:
+    """Return the command that continues the sweep. `db`: as it was given; `name`: for a person, without a password."""
+    words = ["effbench", "-m", f"resume={sweep_id}"]
+    if db != DEFAULT_DB:
+        words.append(f"db={name}" if re.fullmatch(r"[A-Za-z0-9_./:@+-]+", name) else f'db="{name}"')
+    return shlex.join([*words, *([FLAG] if is_imported else [])])
+
+
+def refusal(sweep: SweepInfo) -> str:
+    """Return why nothing that this imported sweep recorded runs here, and what to do."""
+    return (
+        f"sweep {sweep.id} was imported, so what it recorded is not run here; review it "
+        f"(effbench export --whole --sweep {sweep.id} --out review.db; sqlite3 review.db .dump), then add {FLAG}"
+    )
+
+
+def announce(sweep: SweepInfo, cells: Iterable[Cell], overrides: Iterable[str] = ()) -> None:
+    """Print to stderr what these cells of an imported sweep run, under which interpreters, and its `overrides`."""
+    print(f"effbench: {FLAG}: sweep {sweep.id} was imported, and this is run of it:", file=sys.stderr)
+    for line in dict.fromkeys([*(f"override {word}" for word in overrides), *what_runs(sweep, cells)]):
+        # an escape sequence must not hide what follows it
+        print(f"  {''.join(sign if sign.isprintable() else '?' for sign in line)}", file=sys.stderr, flush=True)
+
+
+def what_runs(sweep: SweepInfo, cells: Iterable[Cell]) -> Iterator[str]:
+    for cell in cells:
+        yield from (f"_target_ {target}" for target in (*targets_in(cell.model), *targets_in(cell.mode)))
+        if cell.training:
+            yield f"loss {cell.training.get('loss')}"
+        yield from (f"environment variable {name}={value}" for name, value in cell.env.items())
+    recorded = sweep.host.get("environments")
+    for facts in recorded.values() if isinstance(recorded, dict) else ():
+        for key, what in (("python", "interpreter"), ("folder", "folder"), ("git_revision", "revision")):
+            if isinstance(facts, dict) and facts.get(key):
+                yield f"{what} {facts[key]}"
+
+
+def check_same_plan(info: SweepInfo, planned: Sequence[Cell], cells: Sequence[Cell], settings: Settings) -> None:
+    """Raise ResumeError if the plan differs."""
+    missing, more = len(set(planned) - set(cells)), len(set(cells) - set(planned))
+    if missing or more:
+        plan = f"{missing} cells missing, {more} cells more"
+        raise ResumeError(f"sweep {info.id} has another plan: {plan}; {HOW_TO_RESUME}")
+    pairs = {f"protocol.{key}": (info.protocol.get(key, value), value) for key, value in settings.protocol.items()}
+    pairs["baseline_mode"] = (info.baseline_mode, settings.baseline_mode)
+    pairs["sweep.seed"] = (info.seed, settings.sweep["seed"])
+    pairs["sweep.name"] = (info.name, settings.sweep["name"] or info.name)
+    pairs["sweep.label"] = (info.label, settings.sweep["label"] or info.label)
+    for key, (old, new) in pairs.items():
+        if old != new:
+            raise ResumeError(f"sweep {info.id} has {key}={old}, not {new}; {HOW_TO_RESUME}")
+
+
+def check_same_interpreters(info: SweepInfo, interpreters: Collection[Interpreter]) -> None:
+    """Raise ResumeError if the sweep ran under others."""
+    recorded = info.host.get("environments") or {}
+    before = {Interpreter.from_facts(facts) for facts in recorded.values()} or {HERE}
+    if before != set(interpreters):
+        was, now = (" and ".join(sorted(map(str, some))) for some in (before, interpreters))
+        raise ResumeError(f"sweep {info.id} ran under {was}, not {now}; {HOW_TO_RESUME}")
+
+
+def changes(info: SweepInfo, ids: Mapping[Interpreter, str], facts: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield why the trials to come differ from those recorded. `ids`: the environment of each interpreter; `facts`: the
+    value of `host["environments"]` now."""
+    recorded = info.host.get("environments") or {}
+    for interpreter, environment_id in ids.items() if info.trials else ():
+        of = f" of {interpreter}" if len(ids) > 1 else ""
+        before, now = recorded.get(environment_id), facts[environment_id]
+        if before is None:
+            yield f"hardware or software{of} differs from that of the recorded trials: all cells run anew here"
+        elif any(before.get(name) != now[name] for name in ("git_description", "git_changes")):
+            was = f"{before.get('git_description')}, now {now['git_description']}"
+            yield f"the folder{of} has changed since ({was}): the trials to come measure other code than those recorded"
