@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,16 +31,22 @@ def count(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Work:
     FLOPs are those of torch's FlopCounterMode. Bytes are a lower bound: the parts of weights, buffers and inputs that
     are read, once each; the parts that are written; the outputs. Intermediate tensors do not count.
     """
-    from torch.utils.flop_counter import FlopCounterMode
-
     outer = [*module.parameters(), *module.buffers(), *tensors((args, kwargs))]
-    traffic = Traffic(outer)
-    flops = FlopCounterMode(display=False)
-    with torch.inference_mode(False), torch.no_grad(), flops, traffic:
-        outputs = module(*args, **kwargs)
+    with torch.inference_mode(False), torch.no_grad():
+        found, outputs = observe(outer, lambda: module(*args, **kwargs))
     known = {pointer(tensor) for tensor in outer}
     written = {pointer(tensor): tensor.nbytes for tensor in tensors(outputs) if pointer(tensor) not in known}
-    return Work(flops.get_total_flops(), traffic.bytes() + sum(written.values()))
+    return Work(found.flops, found.min_bytes + sum(written.values()))
+
+
+def observe(outer: Iterable[torch.Tensor], call: Callable[[], Any]) -> tuple[Work, Any]:
+    """Return the FLOPs of a call with the bytes that it moves of the tensors `outer`, and its result."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    traffic, flops = Traffic(outer), FlopCounterMode(display=False)
+    with flops, traffic:
+        result = call()
+    return Work(flops.get_total_flops(), traffic.bytes()), result
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
@@ -111,13 +117,9 @@ class Traffic(TorchDispatchMode):
 
 def bound(func: Any, args: tuple, kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
     """Return the operator's arguments, each with its value."""
-    found = []
-    for position, argument in enumerate(func._schema.arguments):
-        if position < len(args):
-            found.append((argument, args[position]))
-        elif argument.name in kwargs:
-            found.append((argument, kwargs[argument.name]))
-    return found
+    arguments = func._schema.arguments
+    named = [(argument, kwargs[argument.name]) for argument in arguments[len(args) :] if argument.name in kwargs]
+    return [*zip(arguments, args, strict=False), *named]
 
 
 def distinct(given: list[tuple[Any, Any]], table: torch.Tensor, result_bytes: int) -> int:

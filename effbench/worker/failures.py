@@ -35,18 +35,16 @@ class Ended(Exception):
 
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
-        self.status = status
-        self.reason = reason
+        self.status, self.reason = status, reason
 
 
-def chain(error: BaseException) -> Iterator[BaseException]:
+def chain(error: BaseException | None) -> Iterator[BaseException]:
     """Yield the exception and its causes."""
     seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        yield current
-        current = current.__cause__ or current.__context__
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def classify(error: BaseException, phase: str | None) -> tuple[Status, str]:
@@ -73,16 +71,14 @@ def location(error: BaseException) -> str:
     effbench if there is none; empty if neither exists. Paths are relative to the working directory if inside it."""
     if isinstance(error, SyntaxError):  # its own text names the file; the frames are those of the import system
         return ""
-    of_links = [list(traceback.walk_tb(link.__traceback__)) for link in chain(error)]
-    frames = [frame for link in of_links for frame in reversed(link)]
+    frames = [frame for link in chain(error) for frame in reversed(traceback.extract_tb(link.__traceback__))]
     with contextlib.suppress(OSError):  # the module may have removed the working directory
-        here = Path.cwd()
         for wanted in (_is_users, _is_foreign):
-            for frame, line in frames:
-                path = Path(frame.f_code.co_filename).absolute()
-                if not frame.f_code.co_filename.startswith("<") and wanted(path):
-                    shown = path.relative_to(here) if path.is_relative_to(here) else path
-                    return f"{shown}:{line} in {frame.f_code.co_name}"
+            for frame in frames:
+                path = Path(frame.filename).absolute()
+                if not frame.filename.startswith("<") and wanted(path):
+                    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+                    return f"{shown}:{frame.lineno} in {frame.name}"
     return ""
 
 
@@ -104,7 +100,7 @@ def text_of(error: BaseException) -> str:
     """Return `str(error)`, empty if a user's exception cannot do that."""
     try:
         return str(error)
-    except Exception:
+    except Exception:  # __str__ of a user's exception may raise anything
         return ""
 
 

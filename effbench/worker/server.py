@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -59,6 +59,22 @@ READ_BYTES = 1 << 16
 READS = 16
 
 
+def write_message(pipe: int, message: dict[str, Any]) -> None:
+    data = encode(message)
+    while data:
+        data = data[os.write(pipe, data) :]
+
+
+def take_lines(buffer: bytearray, data: bytes) -> Iterator[bytes]:
+    """Add what was read to the buffer; yield and remove its complete lines."""
+    buffer += data
+    if b"\n" in data:
+        while (end := buffer.find(b"\n")) >= 0:
+            line = bytes(buffer[:end])
+            del buffer[: end + 1]
+            yield line
+
+
 @dataclass
 class Log:
     """The beginning and the end of what a task prints; bytes between them are only counted."""
@@ -71,16 +87,11 @@ class Log:
         room = LOG_BYTES - len(self.head)
         self.head += data[:room]
         self.tail += data[room:]
-        if len(self.tail) > 2 * LOG_BYTES:  # not at each read: every cut moves what stays
-            self._cut()
-
-    def _cut(self) -> None:
         excess = max(len(self.tail) - LOG_BYTES, 0)
         self.omitted += excess
         del self.tail[:excess]
 
     def text(self) -> str:
-        self._cut()
         middle = f"\n[{self.omitted} bytes omitted]\n".encode() if self.omitted else b""
         return bytes(self.head + middle + self.tail).decode(errors="replace")
 
@@ -107,8 +118,7 @@ class Server:
 
     def __init__(self) -> None:
         # our own copies: a task's prints must never reach the messages
-        self.messages_in = os.dup(0)
-        self.messages_out = os.dup(1)
+        self.messages_in, self.messages_out = os.dup(0), os.dup(1)
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
         os.dup2(2, 1)
@@ -126,13 +136,11 @@ class Server:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         processes.adopt_orphans()
         self.selector.register(self.messages_in, selectors.EVENT_READ, self.read_messages)
-        self.selector.register(self.wake_read, selectors.EVENT_READ, self.drain_wakeups)
+        self.selector.register(self.wake_read, selectors.EVENT_READ, lambda: self.wake_read.recv(4096))
 
-    def send(self, message: dict[str, Any]) -> None:
-        data = encode(message)
+    def send(self, event: str, **facts: Any) -> None:
         try:
-            while data:
-                data = data[os.write(self.messages_out, data) :]
+            write_message(self.messages_out, {"event": event, **facts})
         except BrokenPipeError:
             self.closing = True
 
@@ -145,57 +153,43 @@ class Server:
             processes.kill_tree(child.pid)
         processes.kill_all(lambda: processes.descendants(os.getpid()))  # their orphans, which this process adopted
 
-    def drain_wakeups(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self.wake_read.recv(4096):
-                pass
-
     def read_messages(self) -> None:
-        data = os.read(self.messages_in, 1 << 16)
-        if not data:
-            self.closing = True
-            return
-        self.buffer += data
-        while (end := self.buffer.find(b"\n")) >= 0:
-            line = bytes(self.buffer[:end])
-            del self.buffer[: end + 1]
+        data = os.read(self.messages_in, READ_BYTES)
+        self.closing = self.closing or not data
+        for line in take_lines(self.buffer, data):
             try:
                 self.handle(decode(line))
             except MessageError as error:
-                self.send({"event": "refused", "reason": str(error)})
+                self.send("refused", reason=str(error))
 
     def handle(self, message: dict[str, Any]) -> None:
-        if message["op"] == "kill":
-            if child := self.children.get(message["id"]):
-                child.killed = True
-                processes.kill_tree(child.pid)
-        elif message["op"] == "run" and message["task"] == "preload":
-            self.preload(message)
-        elif message["op"] == "run":
-            self.fork(message)
-        else:
-            raise MessageError(f"unknown operation {message['op']!r}")
+        match message.get("op"):
+            case "kill":
+                if child := self.children.get(message["id"]):
+                    child.killed = True
+                    processes.kill_tree(child.pid)
+            case "run" if message["task"] == "preload":
+                self.preload(**message["payload"])
+                self.send("ended", id=message["id"], result={}, exit=0, signal=None)
+            case "run":
+                self.fork(message)
+            case unknown:
+                raise MessageError(f"unknown operation {unknown!r}")
 
-    def preload(self, message: dict[str, Any]) -> None:
+    def preload(self, modules: list[str], modes: list[tuple[str, str]]) -> None:
         """Import effbench's own model modules here, so that every child finds torchvision or transformers loaded, and
         learn here what every compilation of C++ would ask the machine."""
-        errors = {}
-        for name in message["payload"]["modules"]:
-            try:
+        for name in modules:
+            with contextlib.suppress(Exception):  # the trial meets the same error and reports it as its status
                 importlib.import_module(name)
-            except Exception as error:  # the trial meets the same error and reports it as its status
-                errors[name] = f"{type(error).__name__}: {error}"
-        if modes := message["payload"]["modes"]:
+        if modes:
             from effbench.modes import inductor
 
             inductor.learn_for(modes)
         settle()
-        self.send({"event": "ended", "id": message["id"], "result": {"errors": errors}, "exit": 0, "signal": None})
 
     def fork(self, message: dict[str, Any]) -> None:
-        server = os.getpid()
-        oom_kills = processes.oom_kills()
-        started = time.monotonic()
+        server, oom_kills, started = os.getpid(), processes.oom_kills(), time.monotonic()
         ends: list[int] = []
         try:
             ends += os.pipe()
@@ -205,9 +199,7 @@ class Server:
             for end in ends:
                 os.close(end)
             failed = f"the fork server could not start a process: {error}"
-            self.send(
-                {"event": "ended", "id": message["id"], "result": None, "exit": None, "signal": None, "failed": failed}
-            )
+            self.send("ended", id=message["id"], result=None, exit=None, signal=None, failed=failed)
             return
         results, results_end, prints, prints_end = ends
         if pid == 0:
@@ -219,7 +211,7 @@ class Server:
         for pipe, read in ((results, self.read_results), (prints, self.read_prints)):
             os.set_blocking(pipe, False)
             self.selector.register(pipe, selectors.EVENT_READ, partial(read, child))
-        self.send({"event": "started", "id": child.id, "pid": pid})
+        self.send("started", id=child.id, pid=pid)
 
     def become_child(
         self, message: dict[str, Any], server: int, results: int, prints: int, unused: tuple[int, int]
@@ -233,10 +225,9 @@ class Server:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.close(self.messages_in)
-            os.close(self.messages_out)
             self.selector.close()
-            for end in (*unused, *(end for other in self.children.values() for end in (other.results, other.prints))):
+            others = [end for other in self.children.values() for end in (other.results, other.prints)]
+            for end in (self.messages_in, self.messages_out, *unused, *others):
                 os.close(end)
             os.dup2(prints, 1)
             os.dup2(prints, 2)
@@ -244,16 +235,11 @@ class Server:
             os.environ.update(message.get("env") or {})
             os.environ[TRIAL_VARIABLE] = message["id"]
             sys.path.insert(0, str(Path.cwd()))
-
-            def say(item: dict[str, Any]) -> None:
-                data = encode(item)
-                while data:
-                    data = data[os.write(results, data) :]
-
             task = importlib.import_module(f"effbench.worker.{message['task']}")
-            say({"result": task.run(message["payload"], lambda phase: say({"phase": phase}))})
+            result = task.run(message["payload"], lambda phase: write_message(results, {"phase": phase}))
+            write_message(results, {"result": result})
             code = 0
-        except BaseException as error:
+        except BaseException as error:  # whatever it is, this process must not go on as a second server
             import traceback
 
             traceback.print_exc()
@@ -261,7 +247,7 @@ class Server:
             if isinstance(error, SystemExit) and isinstance(error.code, int | None):
                 code = error.code or 0
         finally:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # a task may have closed or replaced its streams
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
@@ -294,25 +280,23 @@ class Server:
 
     def accept(self, child: Child, data: bytes) -> None:
         """Take messages from a task's result pipe. Code of the user can find that pipe and write to it."""
-        child.buffer += data
-        *lines, rest = child.buffer.split(b"\n") if b"\n" in data else (child.buffer,)
-        child.buffer = rest
-        for line in lines:
-            if child.refused:
-                return
+        if child.refused:
+            return
+        for line in take_lines(child.buffer, data):
             try:
                 message = decode(line)
             except MessageError:
                 message = {}
             match message:
                 case {"phase": str(phase)}:
-                    self.send({"event": "phase", "id": child.id, "phase": phase})
+                    self.send("phase", id=child.id, phase=phase)
                 case {"result": result}:
                     child.result = result
                 case _:
                     self.refuse(child, len(line))
-        if len(rest) > MOST_BYTES:
-            self.refuse(child, len(rest))
+                    return
+        if len(child.buffer) > MOST_BYTES:
+            self.refuse(child, len(child.buffer))
 
     def refuse(self, child: Child, size: int) -> None:
         child.refused = f"its process wrote {size} bytes that are no message to the result pipe"
@@ -321,15 +305,13 @@ class Server:
 
     def reap(self) -> None:
         by_pid = {child.pid: child for child in self.children.values()}
-        while True:
-            try:
+        with contextlib.suppress(ChildProcessError):
+            while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if pid in by_pid:
-                self.end(by_pid[pid], os.waitstatus_to_exitcode(status))
+                if pid == 0:
+                    return
+                if pid in by_pid:
+                    self.end(by_pid[pid], os.waitstatus_to_exitcode(status))
 
     def end(self, child: Child, code: int) -> None:
         self.read(child.results, partial(self.accept, child))
@@ -340,18 +322,16 @@ class Server:
         del self.children[child.id]
         self.kill_leftovers(child)
         self.send(
-            {
-                "event": "ended",
-                "id": child.id,
-                "pid": child.pid,
-                "result": child.result,
-                "exit": code if code >= 0 else None,
-                "signal": -code if code < 0 else None,
-                "log": child.log.text(),
-                "oom_killed": code == -signal.SIGKILL and not child.killed and processes.oom_kills() > child.oom_kills,
-                "seconds": time.monotonic() - child.started,
-                "reason": child.refused,
-            }
+            "ended",
+            id=child.id,
+            pid=child.pid,
+            result=child.result,
+            exit=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            log=child.log.text(),
+            oom_killed=code == -signal.SIGKILL and not child.killed and processes.oom_kills() > child.oom_kills,
+            seconds=time.monotonic() - child.started,
+            reason=child.refused,
         )
 
     def kill_leftovers(self, child: Child) -> None:
@@ -387,7 +367,7 @@ def main() -> None:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
     settle()
-    server.send({"event": "ready", "pid": os.getpid(), "seconds": time.monotonic() - started})
+    server.send("ready", pid=os.getpid(), seconds=time.monotonic() - started)
     server.serve()
 
 

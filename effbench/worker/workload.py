@@ -1,4 +1,4 @@
-"""What a trial calls, and with which inputs. Inference calls the module, training takes steps over it: each has its
+"""What a trial calls, and with which inputs: the module itself, or training steps over it (training.py). Each has its
 reference in eager and its check; everything else of a trial is the same for both."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -15,16 +15,11 @@ import torch
 from effbench.cell import Cell, Status, Trial
 from effbench.measure import accuracy, timing, work
 from effbench.measure.timing import Inputs
-from effbench.measure.training import Mean, MeanSquare, Training, UserLoss, inputs_of
-from effbench.measure.training_accuracy import Exact, Trajectory, judge, not_finite, summary
-from effbench.models.build import resolve_target
 from effbench.models.inputs import Batch, cut, make_inputs
 from effbench.models.spec import InputSpec
 from effbench.modes.base import Mode, Prepared
 from effbench.worker import failures
 from effbench.worker.failures import Ended
-
-TRAINING = "training"
 
 
 def copies(inputs: Inputs) -> Inputs:
@@ -34,70 +29,62 @@ def copies(inputs: Inputs) -> Inputs:
         return accuracy.clone(inputs)
 
 
-def workload_of(cell: Cell, mode: Mode, module: torch.nn.Module, check_steps: int, trial: Trial) -> Inference:
-    if cell.phase == TRAINING:
-        return TrainingSteps(cell, mode, module, trial, check_steps)
-    return Inference(cell, mode, module, trial)
-
-
 class Inference:
     """The module as it is called."""
 
     def __init__(self, cell: Cell, mode: Mode, module: torch.nn.Module, trial: Trial) -> None:
         self.cell, self.mode, self.module, self.trial = cell, mode, module, trial
         self.device = torch.device(cell.device)
+        self.tolerance: float | None = cell.model.get("tolerance")
 
     def context(self) -> AbstractContextManager[Any]:
         """Everything is called in this context."""
         return torch.inference_mode()
 
-    def reference(self, inputs: Sequence[Inputs]) -> Any:
-        """Return eager's outputs for all input sets, cloned. The module gets copies: it may write into its inputs."""
-        references = []
-        for given in inputs:
-            args, kwargs = copies(given)
-            references.append(accuracy.kept(self.module(*args, **kwargs)))
+    def output(self, function: Callable, given: Inputs) -> accuracy.Parts:
+        """Call a function with copies of its inputs, since it may write into them."""
+        args, kwargs = copies(given)
+        found = accuracy.parts(function(*args, **kwargs))
         timing.synchronizer(self.device)()
-        if not accuracy.leaves(references[0]):
-            kind = type(references[0]).__name__
+        return found
+
+    def reference(self, inputs: Sequence[Inputs]) -> Any:
+        """Return eager's outputs for all input sets. Raises Ended if they cannot be compared with."""
+        references = [self.output(self.module, given) for given in inputs]
+        if not accuracy.tensors(references[0]):
             advice = "return tensors, or a tuple, list or dict of them"
-            raise Ended(Status.ERROR, f"in check: the output ({kind}) holds no tensor to compare: {advice}")
+            raise Ended(Status.ERROR, f"in check: the output holds no tensor to compare: {advice}")
         if not self.cell.model.get("allow_nonfinite"):
             for reference in references:
-                if reason := accuracy.not_finite(reference):
-                    raise Ended(Status.INCORRECT, reason)
+                if name := accuracy.not_finite(reference):
+                    raise Ended(Status.INCORRECT, f"eager {name} not finite")
         return references
 
     def prepare(self, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         return self.mode.prepare(self.module, args, kwargs)
 
     def check(self, step: Callable, inputs: Sequence[Inputs], references: Any) -> None:
-        """Compare the step with eager on every input set."""
-        tolerance = self.cell.model.get("tolerance")
+        """Compare the step with eager on every input set. Raises Ended if they differ."""
         for given, reference in zip(inputs, references, strict=True):
-            args, kwargs = copies(given)
-            output = accuracy.kept(step(*args, **kwargs))
-            timing.synchronizer(self.device)()
-            verdict = accuracy.compare(output, reference, tolerance)
+            found = self.output(step, given)
+            verdict = accuracy.compare(found, reference, self.tolerance)
             if verdict.error is not None:
                 self.trial.rel_error = max(self.trial.rel_error or 0.0, verdict.error)
-            if verdict.correct:
+            if verdict.reason is None:
                 continue
             if not verdict.only_values:
-                raise Ended(Status.INCORRECT, str(verdict.reason))
+                raise Ended(Status.INCORRECT, verdict.reason)
             # the tolerance may be too strict for this dtype: float64 decides
             self.trial.extra["judged_by_float64"] = True
-            if reason := self.far_from_float64(given, output, reference):
+            if reason := self.far_from_float64(given, found, reference):
                 raise Ended(Status.INCORRECT, f"{verdict.reason}; {reason}")
 
-    def far_from_float64(self, given: Inputs, output: Any, reference: Any) -> str | None:
-        """Return None if `output` is as near to the float64 result as eager's is, else what is wrong; also for a module
-        that cannot run in float64."""
-        args, kwargs = copies(given)
+    def far_from_float64(self, given: Inputs, found: accuracy.Parts, reference: accuracy.Parts) -> str | None:
+        """Return None if `found` is as near to the float64 result as eager's is, else what is wrong."""
         try:
-            exact = accuracy.in_float64(self.module)(*args, **kwargs)
-            return accuracy.compare_with_float64(output, reference, exact, self.cell.model.get("tolerance"))
-        except Exception as error:
+            exact = accuracy.parts(accuracy.in_float64(self.module, *copies(given)))
+            return accuracy.compare_with_float64(found, reference, exact, self.tolerance)
+        except Exception as error:  # a module may raise anything in a dtype that it was not written for
             return f"no float64 reference ({failures.describe(error)})"
 
     def diverged(self, step: Callable, inputs: Sequence[Inputs]) -> str | None:
@@ -107,72 +94,6 @@ class Inference:
     def count(self, args: tuple, kwargs: dict[str, Any]) -> work.Work:
         """Count the work of one call."""
         return work.count(self.module, args, kwargs)
-
-
-class TrainingSteps(Inference):
-    """Training steps over the module: loss, backward, optimizer."""
-
-    def __init__(self, cell: Cell, mode: Mode, module: torch.nn.Module, trial: Trial, check_steps: int) -> None:
-        super().__init__(cell, mode, module, trial)
-        settings, seed, self.check_steps = cell.training or {}, cell.numerics.get("seed", 0), check_steps
-        names = [spec["name"] for spec in cell.model["inputs"] if not spec.get("keyword")]
-        loss = loss_of(settings["loss"], seed + 104729)
-        self.training = Training(module, settings, loss, names, seed, mode.captures_step)
-        if self.training.dropped:
-            trial.extra["dropout_off"] = self.training.dropped
-
-    def context(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def reference(self, inputs: Sequence[Inputs]) -> Trajectory:
-        """Return eager's steps, which must be finite."""
-        training = self.training
-        eager = training.follow(training.step_over(training.module), inputs, self.check_steps)
-        if reason := not_finite(eager):
-            raise Ended(Status.INCORRECT, reason)
-        training.restore()
-        return eager
-
-    def prepare(self, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        return self.mode.prepare_training(self.module, self.training.step_over, args, kwargs)
-
-    def check(self, step: Callable, inputs: Sequence[Inputs], references: Trajectory) -> None:
-        """Compare the mode's steps with eager's, then return to the initial state: timing begins there."""
-        training = self.training
-        found = training.follow(step, inputs, self.check_steps)
-        dtype = getattr(torch, self.cell.dtype)
-        tolerance = self.cell.model.get("tolerance") or accuracy.TOLERANCES.get(dtype, 1e-4)
-
-        def exact(state: dict[str, torch.Tensor], number: int) -> Exact:
-            return training.exact(state, inputs_of(inputs, number, self.check_steps))
-
-        verdict = judge(found, references, training.initial, exact, tolerance, self.device)
-        self.trial.rel_error = verdict.error
-        self.trial.extra["training"] = summary(found, verdict)
-        if verdict.reason:
-            raise Ended(Status.INCORRECT, verdict.reason)
-        training.restore()
-
-    def diverged(self, step: Callable, inputs: Sequence[Inputs]) -> str | None:
-        """Return which of loss and parameters is no number after all the timed steps, or None."""
-        args, kwargs = inputs[0]
-        loss = step(*args, **kwargs)
-        timing.synchronizer(self.device)()
-        if reason := self.training.not_finite(loss):
-            return f"{reason} after timing: training diverged; choose a smaller training.lr"
-        return None
-
-    def count(self, args: tuple, kwargs: dict[str, Any]) -> work.Work:
-        return self.training.count(args, kwargs)
-
-
-def loss_of(name: str, seed: int) -> Callable[[Any, dict[str, Any]], torch.Tensor]:
-    """Return the loss that `training.loss` names."""
-    if name == "mean-square":
-        return MeanSquare(seed)
-    if name == "mean":
-        return Mean()
-    return UserLoss(resolve_target(name), name)
 
 
 # --- inputs: of one batch size, or of a stream of them ---

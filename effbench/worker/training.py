@@ -1,4 +1,4 @@
-"""A training step over a module, the state that it changes, and how to restore it.
+"""Training steps over a module, the state that they change, and how to restore it.
 
 One step: gradients zeroed, forward, loss, backward, optimizer. `Training` makes such a step over any callable that
 means the module (the module itself, its compiled form): a mode provides the forward, or captures the whole step.
@@ -11,20 +11,32 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from effbench.cell import Cell, Status, Trial
 from effbench.errors import UnsupportedError
 from effbench.measure import accuracy, work
 from effbench.measure.timing import Inputs
-from effbench.measure.training_accuracy import Exact, Trajectory
+from effbench.measure.training_accuracy import Comparison, Exact, Named, Trajectory
+from effbench.models.build import resolve_target
 from effbench.models.inputs import HOST_ELEMENTS
+from effbench.modes.base import Mode, Prepared
+from effbench.worker import failures
+from effbench.worker.failures import Ended
+from effbench.worker.workload import Inference
 
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-#: Classes outside torch that drop at random while training, and the attribute with the probability.
-RANDOM = {"StochasticDepth": "p", "DropPath": "drop_prob"}
+#: Layers that drop at random while training, and the attribute with the probability.
+DROPOUT = {nn.modules.dropout._DropoutNd: "p", nn.MultiheadAttention: "dropout", nn.RNNBase: "dropout"}
+#: The same for classes outside torch, by name.
+OTHER_DROPOUT = {"StochasticDepth": "p", "DropPath": "drop_prob"}
+
+#: From a module's output and its inputs by name to a scalar.
+Loss = Callable[[Any, dict[str, Any]], Tensor]
 
 
 def make_optimizer(
@@ -60,8 +72,6 @@ def make_optimizer(
 class MeanSquare:
     """The squared distance of every float output from a fixed random target, averaged over its elements, in float32."""
 
-    scale: float | None = None
-
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.targets: list[Tensor] = []
@@ -77,8 +87,7 @@ class MeanSquare:
 class Mean:
     """The mean of every float output, in float32. `scale`: the mean of their magnitudes, since a mean may cancel."""
 
-    def __init__(self) -> None:
-        self.scale: float | None = None
+    scale: float | None = None
 
     def __call__(self, output: Any, inputs: dict[str, Any]) -> Tensor:
         outs = floats(output)
@@ -87,26 +96,30 @@ class Mean:
         return total([out.mean() for out in outs])
 
 
-class UserLoss:
-    """A user's callable(output, inputs) -> scalar; `inputs` maps the names of the model's inputs to tensors."""
+def user_loss(function: Loss, name: str) -> Loss:
+    """Return a user's loss as a callable that refuses anything but a tensor with one element."""
 
-    scale: float | None = None
+    def loss(output: Any, inputs: dict[str, Any]) -> Tensor:
+        found = function(output, inputs)
+        if not isinstance(found, Tensor) or found.numel() != 1:
+            kind = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ValueError(f"training.loss={name} gave {kind}; it must give a tensor with one element")
+        return found.reshape(())
 
-    def __init__(self, function: Callable[[Any, dict[str, Any]], Tensor], name: str) -> None:
-        self.function = function
-        self.name = name
+    return loss
 
-    def __call__(self, output: Any, inputs: dict[str, Any]) -> Tensor:
-        loss = self.function(output, inputs)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            raise ValueError(f"training.loss={self.name} gave {found}; it must give a tensor with one element")
-        return loss.reshape(())
+
+def loss_of(name: str, seed: int) -> Loss:
+    """Return the loss that `training.loss` names."""
+    if name == "mean-square":
+        return MeanSquare(seed)
+    return Mean() if name == "mean" else user_loss(resolve_target(name), name)
 
 
 def floats(output: Any) -> list[Tensor]:
     """Return the float outputs as real tensors of float32 at least."""
-    outs = [accuracy.as_real(leaf) for _, leaf in accuracy.leaves(output) if accuracy.is_inexact(leaf)]
+    tensors = [output] if isinstance(output, Tensor) else accuracy.tensors(accuracy.parts(output)).values()
+    outs = [accuracy.as_real(tensor) for tensor in tensors if accuracy.is_inexact(tensor)]
     if not outs:
         raise ValueError("the output holds no float tensor: training needs a loss")
     return [out.to(torch.promote_types(out.dtype, torch.float32)) for out in outs]
@@ -128,39 +141,41 @@ def without_dropout(module: nn.Module) -> int:
     """Set every dropout layer's probability to 0, since compilers draw other masks than eager; return their number."""
     found = 0
     for part in module.modules():
-        known = {nn.modules.dropout._DropoutNd: "p", nn.MultiheadAttention: "dropout", nn.RNNBase: "dropout"}
-        name = next((name for kind, name in known.items() if isinstance(part, kind)), RANDOM.get(type(part).__name__))
+        other = OTHER_DROPOUT.get(type(part).__name__)
+        name = next((name for kind, name in DROPOUT.items() if isinstance(part, kind)), other)
         if name and getattr(part, name, None):
             setattr(part, name, 0.0)
             found += 1
     return found
 
 
-class Training:
-    """The module in training mode with its optimizer and loss, and its initial state to return to.
+class Training(Inference):
+    """Training steps over the module: loss, backward, optimizer; and the initial state to return to."""
 
-    `names`: names of the model's positional inputs. `captured`: the step will be in a CUDA graph.
-    """
-
-    def __init__(
-        self,
-        module: nn.Module,
-        settings: dict[str, Any],
-        loss: Callable[[Any, dict[str, Any]], Tensor],
-        names: Sequence[str],
-        seed: int,
-        captured: bool = False,
-    ) -> None:
-        self.module = module.train()
-        self.dropped = without_dropout(module)
-        self.settings, self.loss, self.names, self.seed, self.captured = settings, loss, names, seed, captured
+    def __init__(self, cell: Cell, mode: Mode, module: nn.Module, trial: Trial, check_steps: int) -> None:
+        super().__init__(cell, mode, module.train(), trial)
+        self.settings, self.steps, self.captured = cell.training or {}, check_steps, mode.captures_step
+        self.seed = cell.numerics.get("seed", 0)
+        self.names = [spec["name"] for spec in cell.model["inputs"] if not spec.get("keyword")]
+        self.loss = loss_of(self.settings["loss"], self.seed + 104729)
+        if dropped := without_dropout(module):
+            trial.extra["dropout_off"] = dropped
         self.parameters = {name: value for name, value in module.named_parameters() if value.requires_grad}
         if not self.parameters:
             raise UnsupportedError("nothing to train: no parameter of the module requires a gradient")
         self.buffers = dict(module.named_buffers())
-        self.optimizer = make_optimizer(self.parameters.values(), settings, captured)
+        self.optimizer = make_optimizer(self.parameters.values(), self.settings, self.captured)
         # on the host: the device's memory is what is measured
-        self.initial = on_host({**self.parameters, **self.buffers})
+        self.initial = on_host(self.state())
+
+    def context(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def state(self) -> dict[str, Tensor]:
+        return {**self.parameters, **self.buffers}
+
+    def gradients(self) -> Named:
+        return {name: value.grad for name, value in self.parameters.items()}
 
     def step_over(self, forward: Callable[..., Any]) -> Callable[..., Tensor]:
         """Return a training step; its result is the loss before the step, a detached scalar."""
@@ -180,7 +195,7 @@ class Training:
         """Restore parameters, buffers and the optimizer's state from before the first step, in place: a CUDA graph
         knows them by address. These optimizers begin with a state of zeros."""
         with torch.no_grad():
-            for name, value in {**self.parameters, **self.buffers}.items():
+            for name, value in self.state().items():
                 value.copy_(self.initial[name])
             for state in self.optimizer.state.values():
                 for value in state.values():
@@ -188,72 +203,107 @@ class Training:
                         value.zero_()
         torch.manual_seed(self.seed)
 
-    def gradients(self) -> dict[str, Tensor | None]:
-        return {name: value.grad for name, value in self.parameters.items()}
-
-    def follow(self, step: Callable[..., Tensor], inputs: Sequence[Inputs], steps: int) -> Trajectory:
-        """Take `steps` steps from the initial state, one input set after the other; a separate optimizer takes the same
-        steps, given the same gradients."""
+    def follow(self, step: Callable[..., Tensor], inputs: Sequence[Inputs]) -> Trajectory:
+        """Take steps from the initial state, one input set after the other; a separate optimizer takes the same steps,
+        given the same gradients."""
         self.restore()
         alone = {name: value.detach().clone().requires_grad_() for name, value in self.parameters.items()}
         optimizer = make_optimizer(alone.values(), self.settings, self.captured)
         losses: list[Tensor] = []
-        first: dict[str, Tensor | None] = {}
-        before: dict[str, Tensor] = {}
-        for number in range(steps):
-            if number == steps - 1:
-                before = on_host({**self.parameters, **self.buffers})
-            args, kwargs = accuracy.clone(inputs_of(inputs, number, steps))
+        first: Named = {}
+        before: Named = {}
+        for number in range(self.steps):
+            if number == self.steps - 1:
+                before = on_host(self.state())
+            args, kwargs = accuracy.clone(self.inputs_of(inputs, number))
             losses.append(step(*args, **kwargs).clone())
             for name, value in self.gradients().items():
                 alone[name].grad = None if value is None else value.detach().clone()
             optimizer.step()
             first = first or on_host(self.gradients())
         return Trajectory(
-            [float(loss) for loss in losses],
-            first,
-            on_host(self.gradients()),
-            on_host(self.parameters),
-            on_host(self.buffers),
-            before,
-            on_host(alone),
-            self.loss.scale,  # type: ignore[attr-defined]
+            losses=[float(loss) for loss in losses],
+            first=first,
+            last=on_host(self.gradients()),
+            parameters=on_host(self.parameters),
+            buffers=on_host(self.buffers),
+            before=before,
+            alone=on_host(alone),
+            scale=getattr(self.loss, "scale", None),
         )
 
-    def exact(self, state: dict[str, Tensor], given: Inputs) -> Exact:
+    def inputs_of(self, inputs: Sequence[Inputs], number: int) -> Inputs:
+        """Return the inputs of a step, counted from 0. The last step has its own set, which exposes stale inputs."""
+        return inputs[-1] if number == self.steps - 1 else inputs[number % max(1, len(inputs) - 1)]
+
+    def exact(self, state: Named, given: Inputs) -> Exact:
         """Return loss, gradients and buffers of one step in float64 on a copy with the (rounded) parameters and buffers
         of `state`."""
         gradients = self.gradients()
-        self.set_gradients(dict.fromkeys(gradients))
-        try:
+        try:  # a copy needs no gradients
+            for value in self.parameters.values():
+                value.grad = None
             module = copy.deepcopy(self.module).double()
         finally:
-            self.set_gradients(gradients)
+            for name, value in gradients.items():
+                self.parameters[name].grad = value
         parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
         with torch.no_grad():
             for name, value in {**parameters, **buffers}.items():
                 if name in state:  # a frozen parameter is as it was
                     value.copy_(state[name])
         torch.manual_seed(self.seed)
-        args, kwargs = accuracy.clone(given)
-        args, kwargs = tuple(map(accuracy.wide, args)), {name: accuracy.wide(v) for name, v in kwargs.items()}
+        args, kwargs = accuracy.wide(accuracy.clone(given))
         loss = self.loss(module(*args, **kwargs), {**dict(zip(self.names, args, strict=False)), **kwargs})
         loss.backward()
         gradients = {name: value.grad for name, value in parameters.items() if value.requires_grad}
         return Exact(float(loss.detach()), on_host(gradients), on_host(buffers))
 
-    def set_gradients(self, gradients: dict[str, Tensor | None]) -> None:
-        for name, value in gradients.items():
-            self.parameters[name].grad = value
+    def reference(self, inputs: Sequence[Inputs]) -> Trajectory:
+        """Return eager's steps, which must be finite."""
+        eager = self.follow(self.step_over(self.module), inputs)
+        if reason := eager.not_finite():
+            raise Ended(Status.INCORRECT, reason)
+        self.restore()
+        return eager
 
-    def not_finite(self, loss: Tensor) -> str | None:
-        """Return what is not finite any more, or None."""
-        if not math.isfinite(float(loss)):
-            return f"the loss is {float(loss):g}"
-        for name, value in {**self.parameters, **self.buffers}.items():
-            if accuracy.is_inexact(value) and not bool(torch.isfinite(value).all()):
-                return f"{name} is not finite"
-        return None
+    def prepare(self, args: tuple, kwargs: dict[str, Any]) -> Prepared:
+        return self.mode.prepare_training(self.module, self.step_over, args, kwargs)
+
+    def check(self, step: Callable, inputs: Sequence[Inputs], references: Trajectory) -> None:
+        """Compare the mode's steps with eager's, then return to the initial state: timing begins there."""
+        found = self.follow(step, inputs)
+        tolerance = self.tolerance or accuracy.limit_of(getattr(torch, self.cell.dtype), None)
+        comparison = Comparison(found, references, self.initial, tolerance)
+        reason = comparison.wrong()
+        doubts = [] if reason else list(comparison.doubts(self.device))
+        if doubts:
+            try:
+                reason = comparison.far_from_float64(lambda state, n: self.exact(state, self.inputs_of(inputs, n)))
+            except Exception as error:  # a module may raise anything in a dtype that it was not written for
+                reason = f"{doubts[0]}; no float64 reference ({failures.describe(error)})"
+        self.trial.rel_error = comparison.error()
+        self.trial.extra["training"] = {
+            "steps": len(found.losses),
+            "losses": found.losses,
+            "judged_by_float64": bool(doubts),
+            "not_within_tolerance": len(doubts),
+        }
+        if reason:
+            raise Ended(Status.INCORRECT, reason)
+        self.restore()
+
+    def diverged(self, step: Callable, inputs: Sequence[Inputs]) -> str | None:
+        """Return which of loss and parameters is not finite after all the timed steps, or None."""
+        args, kwargs = inputs[0]
+        loss = float(step(*args, **kwargs))
+        if not math.isfinite(loss):
+            reason = f"the loss is {loss:g}"
+        elif name := accuracy.not_finite(self.state()):
+            reason = f"{name} is not finite"
+        else:
+            return None
+        return f"{reason} after timing: training diverged; choose a smaller training.lr"
 
     def count(self, args: tuple, kwargs: dict[str, Any]) -> work.Work:
         """Count the FLOPs of forward and backward (torch's FlopCounterMode on an eager step) and the least bytes of a
@@ -263,31 +313,15 @@ class Training:
         gradient written and read once; the parts of inputs, buffers and frozen parameters that are read and written.
         Activations do not count.
         """
-        from torch.utils.flop_counter import FlopCounterMode
-
         frozen = [value for value in self.module.parameters() if not value.requires_grad]
-        traffic = work.Traffic([*frozen, *self.buffers.values(), *work.tensors((args, kwargs))])
-        flops = FlopCounterMode(display=False)
-        with flops, traffic:
-            self.step_over(self.module)(*args, **kwargs)
+        outer = [*frozen, *self.buffers.values(), *work.tensors((args, kwargs))]
+        found, _ = work.observe(outer, lambda: self.step_over(self.module)(*args, **kwargs))
         trained = [value for value in self.parameters.values() if value.grad is not None]
-        state = [
-            value
-            for parameter in trained
-            for value in self.optimizer.state.get(parameter, {}).values()
-            if isinstance(value, Tensor)
-        ]
-        moved = sum(value.nbytes for value in [*trained, *(value.grad for value in trained), *state])
-        return work.Work(flops.get_total_flops(), traffic.bytes() + 2 * moved)
+        state = [work.tensors(self.optimizer.state.get(parameter, {})) for parameter in trained]
+        moved = [*trained, *(value.grad for value in trained), *(value for some in state for value in some)]
+        return work.Work(found.flops, found.min_bytes + 2 * sum(value.nbytes for value in moved))
 
 
-def on_host(tensors: dict[str, Tensor | None]) -> dict[str, Any]:
+def on_host(tensors: Named) -> dict[str, Any]:
     """Return copies in host memory; None stays."""
     return {name: None if value is None else value.detach().to("cpu", copy=True) for name, value in tensors.items()}
-
-
-def inputs_of(inputs: Sequence[Inputs], number: int, steps: int) -> Inputs:
-    """Return the inputs of a step, counted from 0. The last step has its own set, which exposes stale inputs."""
-    if number == steps - 1:
-        return inputs[-1]
-    return inputs[number % max(1, len(inputs) - 1)]
