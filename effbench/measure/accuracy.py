@@ -7,7 +7,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,17 +26,12 @@ Parts = dict[str, Any]
 
 @dataclass
 class Verdict:
-    """How outputs compare with eager's.
-
-    `error`: ‖output - reference‖ ÷ ‖reference‖, the worst of all outputs; None without a float output.
-    `reason`: what is wrong, or None. `only_values`: structure, shapes and dtypes agree, so that a float64 reference may
-    decide. `facts`: for the trial's record.
-    """
+    """`error`: ‖output - reference‖ ÷ ‖reference‖, the worst of all outputs, None without a float output. `reason`:
+    what is wrong, or None. `only_values`: structure, shapes and dtypes agree: a float64 reference may decide."""
 
     error: float | None = None
     reason: str | None = None
     only_values: bool = False
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 class Incomparable(TypeError):
@@ -105,20 +100,16 @@ def difference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, a - b)
 
 
-def finite_values(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the finite values in float64."""
+def rms(tensor: torch.Tensor) -> float:
+    """Return the root mean square of the finite values in float64; 0 if there are none."""
     values = as_real(tensor).double()
-    return values[values.isfinite()]
-
-
-def rms(values: torch.Tensor) -> float:
-    """Return the root mean square; 0 for an empty tensor."""
+    values = values[values.isfinite()]
     return values.square().mean().sqrt().item() if values.numel() else 0.0
 
 
 def rmse(a: torch.Tensor, b: torch.Tensor) -> float:
-    """Return the root mean square error in float64. Equal non-finite values do not count."""
-    return rms(difference(a, b))
+    """Return the root mean square error in float64; 0 for empty tensors."""
+    return difference(a, b).square().mean().sqrt().item() if a.numel() else 0.0
 
 
 def relative_error(output: torch.Tensor, reference: torch.Tensor) -> float:
@@ -157,7 +148,7 @@ def compare(found: Parts, eager: Parts, tolerance: float | None = None) -> Verdi
             continue
         error, limit = relative_error(out, ref), limit_of(ref.dtype, tolerance)
         worst = error if worst is None else max(worst, error)
-        absolute = limit * rms(finite_values(ref))
+        absolute = limit * rms(ref)
         if not torch.allclose(as_real(out), as_real(ref), rtol=limit, atol=absolute, equal_nan=True):
             reason = reason or f"{name} differs from eager: relative error {error:.2g}, tolerance {limit:g}"
     return Verdict(worst, reason, only_values=True)
@@ -198,7 +189,7 @@ def compare_with_float64(found: Parts, eager: Parts, exact: Parts, tolerance: fl
             if ours > factor * eagers:
                 return f"{name}: {ours} values differ from the float64 result, {eagers} of eager's"
             continue
-        scale = rms(finite_values(true))
+        scale = rms(true)
         ours, eagers = rmse(out, true), rmse(ref, true)
         if not eagers <= MAX_EAGER_ERROR * scale:
             return f"{name}: eager itself is {eagers:.2g} off float64: random, or too sensitive to be compared"

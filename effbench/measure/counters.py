@@ -71,19 +71,19 @@ def read() -> Counters:
 class Observer(logging.Handler):
     """Collects, while it is entered, why CUDA graphs were skipped and why Dynamo gave up, which torch only logs.
 
-    With `dynamo` it also counts the parts that Inductor left out of the CUDA graph of a graph that it cut (torch >=
-    2.9). Such a graph counts as no skip and logs no warning, so its parts are counted where Inductor wraps them, which
-    it also does for a graph out of its cache. `parts`: of all graphs that were to run as CUDA graphs; `captured`: those
-    that do; `part_reasons`: Inductor's, which it names only while it compiles.
+    With `dynamo` it also counts the parts of graphs that were to run as CUDA graphs, and those that were `captured`. A
+    graph that Inductor cut (torch >= 2.9) counts as no skip and logs no warning, so its parts are counted where
+    Inductor wraps them, also for a graph out of its cache. `part_reasons`: Inductor names them only while it compiles.
     """
 
     def __init__(self, dynamo: bool = True) -> None:
         super().__init__(logging.WARNING)
         self.dynamo = dynamo
-        self.cudagraph_skips: list[str] = []
-        self.fallbacks: list[str] = []
         self.parts = self.captured = 0
-        self.part_reasons: list[str] = []
+        # texts in order, each once
+        self.cudagraph_skips: dict[str, None] = {}
+        self.fallbacks: dict[str, None] = {}
+        self.part_reasons: dict[str, None] = {}
 
     def __enter__(self) -> Observer:
         import torch._inductor.cudagraph_utils  # noqa: F401 - creates its loggers
@@ -107,9 +107,9 @@ class Observer(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         message = with_place(record.getMessage())
         if "cudagraph" in message:
-            add(self.cudagraph_skips, message)
+            self.cudagraph_skips[message] = None
         elif "recompile_limit" in message:
-            add(self.fallbacks, message)
+            self.fallbacks[message] = None
 
     def watch_partitions(self) -> None:
         import torch._inductor.output_code as output_code
@@ -125,7 +125,7 @@ class Observer(logging.Handler):
             reason = should_partition(scheduler, node, *args, **kwargs)
             # without CUDA graphs every node is "outside": no reason then
             if isinstance(reason, str) and "disabled" not in reason:
-                add(self.part_reasons, reason)
+                self.part_reasons[reason] = None
             return reason
 
         patch = mock.patch.object
@@ -141,15 +141,14 @@ class Observer(logging.Handler):
         # Inductor counts the parts of a graph only where there are several
         self.parts += max(int(graph.counter_deltas.get("cudagraph_partitions", 0)), captured, 1)
         self.captured += captured
-        for reason in refused or ():
-            add(self.part_reasons, str(reason))
+        self.part_reasons |= dict.fromkeys(map(str, refused or ()))
 
     def degraded_reason(self, counters: Counters, device: torch.device) -> str | None:
         """Return why a mode that ran is not what its name says, or None."""
         if self.dynamo and counters.graphs == 0:
             return "Dynamo compiled no graph: the module ran in eager"
         if self.fallbacks:
-            return self.fallbacks[0]
+            return next(iter(self.fallbacks))
         if counters.cudagraph_skips and device.type == "cuda":
             why = "; ".join(self.cudagraph_skips) or "Inductor gave no reason"
             return f"{counters.cudagraph_skips} graph(s) ran without a CUDA graph: {why}"
@@ -158,11 +157,6 @@ class Observer(logging.Handler):
             why = f": {'; '.join(reasons)}" if reasons else ""
             return f"{self.parts - self.captured} of {self.parts} parts ran outside a CUDA graph{why}"
         return None
-
-
-def add(reasons: list[str], reason: str) -> None:
-    if reason not in reasons:
-        reasons.append(reason)
 
 
 def with_place(message: str) -> str:

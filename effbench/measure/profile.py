@@ -33,16 +33,12 @@ class Activity:
 
 @dataclass(frozen=True)
 class Profile:
-    """The profile of one call. `top`: name, count and busy milliseconds a call, share of all, largest first."""
+    """The profile of one call. `facts`: calls that were traced, kernels in CUDA graphs, and the largest kernels by
+    name, with count and busy milliseconds a call and their share of all."""
 
     busy_ms: float
     kernels: int
-    in_graphs: int
-    calls: int
-    top: list[dict[str, Any]]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"calls": self.calls, "kernels_in_graphs": self.in_graphs, "top": self.top}
+    facts: dict[str, Any]
 
 
 def profile(
@@ -79,21 +75,18 @@ def summarise(activities: Sequence[Activity], graph_launches: set[int], calls: i
         durations.setdefault(activity.name, []).append(activity.duration)
     total = sum(activity.duration for activity in activities)
     largest = sorted(durations.items(), key=lambda item: -sum(item[1]))[:TOP]
-    return Profile(
-        busy_ms=union_ns(activities) / calls / 1e6,
-        kernels=round(len(activities) / calls),
-        in_graphs=round(sum(activity.correlation in graph_launches for activity in activities) / calls),
-        calls=calls,
-        top=[
-            {
-                "name": name[:NAME_LENGTH],
-                "count": len(ns) / calls,
-                "ms": sum(ns) / calls / 1e6,
-                "share": sum(ns) / total if total else 0.0,
-            }
-            for name, ns in largest
-        ],
-    )
+    top = [
+        {
+            "name": name[:NAME_LENGTH],
+            "count": len(ns) / calls,
+            "ms": sum(ns) / calls / 1e6,
+            "share": sum(ns) / total if total else 0.0,
+        }
+        for name, ns in largest
+    ]
+    in_graphs = round(sum(activity.correlation in graph_launches for activity in activities) / calls)
+    facts = {"calls": calls, "kernels_in_graphs": in_graphs, "top": top}
+    return Profile(union_ns(activities) / calls / 1e6, round(len(activities) / calls), facts)
 
 
 def union_ns(activities: Iterable[Activity]) -> int:

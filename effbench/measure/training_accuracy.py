@@ -1,12 +1,11 @@
 """Accuracy of training steps: losses, gradients, parameters and buffers against eager's, the update against the
 optimizer's own.
 
-Parameters after some steps say little about the gradients: Adam divides each gradient by its own size, so that the
-rounding noise of a gradient near zero becomes a step of full length, in either direction; and weights of half precision
-cannot hold a small update at all. Two correct implementations differ there, a wrong one could hide there, and some
-steps later even their gradients are taken at different points. So the two halves of a step are judged separately:
-gradients against eager's or, if those differ, each against float64 at the parameters where it was taken; and the update
-against that of the same optimizer outside the mode, given the mode's gradients.
+Parameters after some steps say little about the gradients: Adam makes a full step of the rounding noise of a gradient
+near zero, and weights of half precision cannot hold a small update at all. Two correct implementations differ there, a
+wrong one could hide there, and some steps later even their gradients are taken at different points. So gradients are
+compared with eager's or, if those differ, each with float64 at the parameters where it was taken; and the update with
+that of the same optimizer outside the mode, given the mode's gradients.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,8 +26,7 @@ from effbench.measure import accuracy
 UPDATE_TOLERANCES = {torch.float64: 0.05, torch.float32: 0.05, torch.bfloat16: 0.25, torch.float16: 0.25}
 #: Losses further from eager's than so many tolerances are wrong without a float64 reference.
 FAR = 10
-#: Only what is not finite is further off.
-FINITE = sys.float_info.max
+FINITE = sys.float_info.max  # only what is not finite is further off
 #: What is compared with eager's: attribute of a trajectory -> how messages name one of its tensors.
 COMPARED = {
     "first": "gradient of {} in the first step",
@@ -70,8 +69,7 @@ class Trajectory:
         return None
 
 
-@dataclass
-class Exact:
+class Exact(NamedTuple):
     """One step in float64: the loss, the gradients and the buffers after it."""
 
     loss: float
@@ -131,11 +129,10 @@ class Comparison:
         if last:
             steps.append(("last", last, found.last, eager.last, exact(found.before, last), exact(eager.before, last)))
         for when, number, ours, theirs, near_ours, near_eager in steps:
-            off = joint_error(theirs, near_eager.gradients)
+            off, loss = joint_error(theirs, near_eager.gradients), found.losses[number]
             if not off <= accuracy.MAX_EAGER_ERROR:
                 unfit = "random, or not to be compared"
                 return f"eager's own gradients are {off:.2g} off float64 in the {when} step: {unfit}"
-            loss = found.losses[number]
             if self.loss_error(loss, near_ours.loss) > self.tolerance:
                 return f"the loss of the {when} step is {loss:.6g}, in float64 {near_ours.loss:.6g}"
             if reason := self.far_from_exact(ours, near_ours.gradients, theirs, near_eager.gradients):

@@ -76,7 +76,9 @@ class Traffic(TorchDispatchMode):
 
     def look(self, func: Any, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
         name = func._schema.name.partition("::")[2]
-        given = [(argument, value) for argument, value in bound(func, args, kwargs) if tensors(value)]
+        arguments = func._schema.arguments
+        bound = [*zip(arguments, args, strict=False), *((one, kwargs.get(one.name)) for one in arguments[len(args) :])]
+        given = [(argument, value) for argument, value in bound if tensors(value)]
         for argument, value in given:
             written = argument.alias_info is not None and argument.alias_info.is_write
             for tensor in tensors(value):
@@ -95,10 +97,10 @@ class Traffic(TorchDispatchMode):
                     self.read(tensor)
 
     def read(self, tensor: torch.Tensor) -> None:
-        start = tensor.storage_offset() * tensor.element_size()
-        reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
         if tensor.numel() == 0:
             return
+        start = tensor.storage_offset() * tensor.element_size()
+        reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
         # a view with holes, or one that repeats itself, reads no more than its extent or its elements
         span = min(reach * tensor.element_size(), tensor.nbytes)
         self.spans[pointer(tensor)].add((start, start + span))
@@ -113,13 +115,6 @@ class Traffic(TorchDispatchMode):
                 end = max(end, stop)
             read += min(size, covered + self.scattered[storage])
         return read + self.written
-
-
-def bound(func: Any, args: tuple, kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """Return the operator's arguments, each with its value."""
-    arguments = func._schema.arguments
-    named = [(argument, kwargs[argument.name]) for argument in arguments[len(args) :] if argument.name in kwargs]
-    return [*zip(arguments, args, strict=False), *named]
 
 
 def distinct(given: list[tuple[Any, Any]], table: torch.Tensor, result_bytes: int) -> int:

@@ -60,9 +60,9 @@ def process_table() -> dict[int, tuple[int, int]]:
     return table
 
 
-def descendants(root: int, table: dict[int, tuple[int, int]] | None = None) -> set[int]:
+def descendants(root: int) -> set[int]:
     """Return all processes below `root` and in its session, without `root` and this process."""
-    table = process_table() if table is None else table
+    table = process_table()
     children: dict[int, list[int]] = {}
     for pid, (parent, _) in table.items():
         children.setdefault(parent, []).append(pid)

@@ -16,7 +16,6 @@ import selectors
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,13 +29,6 @@ PRELOAD = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "torch._funct
 #: What a process's first compilation imports lazily (0.5 s of it). Private, and different from release to release: a
 #: name that is gone is left to the compilation itself.
 PRELOAD_IF_THERE = (
-    "torch._dynamo.backends.inductor",
-    "torch._dynamo.backends.cudagraphs",
-    "torch._dynamo.backends.distributed",
-    "torch._dynamo.backends.onnxrt",
-    "torch._dynamo.backends.tensorrt",
-    "torch._dynamo.backends.torchxla",
-    "torch._dynamo.backends.tvm",
     "torch._dynamo.repro.after_dynamo",
     "torch._inductor.codegen.cpp_wrapper_gpu",
     "torch._inductor.codegen.cuda_combined_scheduling",
@@ -53,8 +45,7 @@ PRELOAD_IF_THERE = (
     "torch.utils.cpp_extension",
     "sympy.tensor.tensor",
 )
-#: Of a task's output the first and the last so many bytes are kept.
-LOG_BYTES = 1 << 20
+LOG_BYTES = 1 << 20  # of the end of a task's output
 READ_BYTES = 1 << 16
 READS = 16
 
@@ -76,27 +67,6 @@ def take_lines(buffer: bytearray, data: bytes) -> Iterator[bytes]:
 
 
 @dataclass
-class Log:
-    """The beginning and the end of what a task prints; bytes between them are only counted."""
-
-    head: bytearray = field(default_factory=bytearray)
-    tail: bytearray = field(default_factory=bytearray)
-    omitted: int = 0
-
-    def add(self, data: bytes) -> None:
-        room = LOG_BYTES - len(self.head)
-        self.head += data[:room]
-        self.tail += data[room:]
-        excess = max(len(self.tail) - LOG_BYTES, 0)
-        self.omitted += excess
-        del self.tail[:excess]
-
-    def text(self) -> str:
-        middle = f"\n[{self.omitted} bytes omitted]\n".encode() if self.omitted else b""
-        return bytes(self.head + middle + self.tail).decode(errors="replace")
-
-
-@dataclass
 class Child:
     """A running task. `refused`: why what it sent was not accepted."""
 
@@ -104,10 +74,9 @@ class Child:
     pid: int
     results: int  # the reading ends of its two pipes
     prints: int
-    started: float
-    oom_kills: int
+    oom_kills: int  # of the machine when it began
     buffer: bytearray = field(default_factory=bytearray)
-    log: Log = field(default_factory=Log)
+    log: bytearray = field(default_factory=bytearray)
     result: Any = None
     refused: str | None = None
     killed: bool = False
@@ -189,7 +158,7 @@ class Server:
         settle()
 
     def fork(self, message: dict[str, Any]) -> None:
-        server, oom_kills, started = os.getpid(), processes.oom_kills(), time.monotonic()
+        server, oom_kills = os.getpid(), processes.oom_kills()
         ends: list[int] = []
         try:
             ends += os.pipe()
@@ -206,7 +175,7 @@ class Server:
             self.become_child(message, server, results_end, prints_end, (results, prints))
         os.close(results_end)
         os.close(prints_end)
-        child = Child(message["id"], pid, results, prints, started, oom_kills)
+        child = Child(message["id"], pid, results, prints, oom_kills)
         self.children[child.id] = child
         for pipe, read in ((results, self.read_results), (prints, self.read_prints)):
             os.set_blocking(pipe, False)
@@ -253,7 +222,8 @@ class Server:
             os._exit(code)
 
     def read_prints(self, child: Child) -> None:
-        self.read(child.prints, child.log.add)
+        self.read(child.prints, child.log.extend)
+        del child.log[:-LOG_BYTES]
 
     def read_results(self, child: Child) -> None:
         self.read(child.results, partial(self.accept, child))
@@ -315,7 +285,7 @@ class Server:
 
     def end(self, child: Child, code: int) -> None:
         self.read(child.results, partial(self.accept, child))
-        self.read(child.prints, child.log.add)
+        self.read_prints(child)
         for pipe in (child.results, child.prints):
             self.unwatch(pipe)
             os.close(pipe)
@@ -328,21 +298,18 @@ class Server:
             result=child.result,
             exit=code if code >= 0 else None,
             signal=-code if code < 0 else None,
-            log=child.log.text(),
+            log=child.log.decode(errors="replace"),
             oom_killed=code == -signal.SIGKILL and not child.killed and processes.oom_kills() > child.oom_kills,
-            seconds=time.monotonic() - child.started,
             reason=child.refused,
         )
 
     def kill_leftovers(self, child: Child) -> None:
         """End what the task left behind: its session, and orphans that this server has adopted."""
-        table = processes.process_table()
-        if processes.descendants(child.pid, table):  # without the pid itself: it may belong to a new process
-            processes.kill_all(lambda: processes.descendants(child.pid))
+        processes.kill_all(lambda: processes.descendants(child.pid))  # not the pid: it may belong to a new process
         running = {other.pid for other in self.children.values()}
         orphans = {
             pid
-            for pid, (parent, session) in table.items()
+            for pid, (parent, session) in processes.process_table().items()
             if parent == os.getpid()
             and not {pid, session} & running
             and processes.environment_of(pid, TRIAL_VARIABLE) in (None, child.id)
@@ -358,16 +325,16 @@ def settle() -> None:
 
 
 def main() -> None:
-    started = time.monotonic()
     server = Server()
     if "--no-preload" not in sys.argv[1:]:
         for name in PRELOAD:
             importlib.import_module(name)
+        importlib.import_module("torch._dynamo").list_backends()  # imports them all
         for name in PRELOAD_IF_THERE:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
     settle()
-    server.send("ready", pid=os.getpid(), seconds=time.monotonic() - started)
+    server.send("ready", pid=os.getpid())
     server.serve()
 
 

@@ -239,14 +239,8 @@ class Training(Inference):
     def exact(self, state: Named, given: Inputs) -> Exact:
         """Return loss, gradients and buffers of one step in float64 on a copy with the (rounded) parameters and buffers
         of `state`."""
-        gradients = self.gradients()
-        try:  # a copy needs no gradients
-            for value in self.parameters.values():
-                value.grad = None
-            module = copy.deepcopy(self.module).double()
-        finally:
-            for name, value in gradients.items():
-                self.parameters[name].grad = value
+        module = copy.deepcopy(self.module).double()
+        module.zero_grad()
         parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
         with torch.no_grad():
             for name, value in {**parameters, **buffers}.items():

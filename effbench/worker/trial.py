@@ -243,13 +243,13 @@ class RunningTrial:
             if after.break_reasons:
                 trial.extra["graph_break_reasons"] = after.break_reasons
             if self.observer.cudagraph_skips:
-                trial.extra["cudagraph_skip_reasons"] = self.observer.cudagraph_skips
+                trial.extra["cudagraph_skip_reasons"] = list(self.observer.cudagraph_skips)
         trial.peak_allocated_bytes, trial.peak_reserved_bytes = memory.peaks(device)
         trial.graph_pool_bytes = memory.graph_pool_bytes(device)
         processes = self.gpu.processes()
         if processes is not None:
             trial.process_gpu_bytes, trial.foreign_processes = processes[os.getpid()], len(processes) - 1
-        trial.peak_host_bytes = memory.host_peak_bytes()
+        trial.peak_host_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts KiB
         if self.prepared.copy_inputs is not None:
             copying = timing.Timer(self.prepared.copy_inputs, self.inputs, device, self.rules).period(COPY_BUDGET_S)
             trial.input_copy_ms = statistics.median(copying.samples_ms)
@@ -270,7 +270,7 @@ class RunningTrial:
             calls = max(CALLS, min(500, int(TRACED_MS / trial.period_ms)))
             found = profile(self.step, self.inputs, math.ceil(calls / self.whole) * self.whole, load)
             trial.gpu_busy_ms, trial.kernels = found.busy_ms or None, found.kernels
-            trial.extra["profile"] = found.to_json()
+            trial.extra["profile"] = found.facts
             if cell.stream:  # its calls differ in work
                 return
             counted = self.workload.count(*copies(self.inputs[0]))

@@ -51,7 +51,7 @@ def test_inductors_own_call_is_caught():
         for _ in range(2):
             cudagraph_utils.log_cudagraph_skip_and_bump_counter("skipping cudagraphs due to cpu device (arg0)\nmore")
         cudagraph_utils.log_cudagraph_skip_and_bump_counter(cudagraph_utils.get_mutation_stack_trace([written], [0]))
-    assert observer.cudagraph_skips == [
+    assert list(observer.cudagraph_skips) == [
         "skipping cudagraphs due to cpu device (arg0)",
         "skipping cudagraphs due to mutated inputs (1 instances), at nets.py:31: x.clamp_(-1, 1)",
     ]
