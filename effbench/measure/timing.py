@@ -213,14 +213,13 @@ class Timer:
             end.synchronize()
             elapsed = start.elapsed_time(end)
             if elapsed >= self.rules.min_block_ms or calls >= 1 << 16:
-                break
+                longest = max(1, int(budget_s * 100 / (elapsed / calls)))
+                return min(max(1, math.ceil(self.rules.min_block_ms * 1.2 / (elapsed / calls))), longest)
             calls *= 2
-        longest = max(1, int(budget_s * 100 / (elapsed / calls)))
-        return min(max(1, math.ceil(self.rules.min_block_ms * 1.2 / (elapsed / calls))), longest)
 
 
 def pass_means(samples: list[float], whole: int) -> list[float]:
-    """Return the mean of each pass; the samples themselves for passes of one call."""
+    """Return the mean of each pass of `whole` calls."""
     if whole == 1:
         return samples
     return [statistics.fmean(samples[first : first + whole]) for first in range(0, len(samples), whole)]
@@ -250,9 +249,7 @@ class Stop:
     """Adaptive stopping: least samples and time reached and the median known, or the budget spent."""
 
     def __init__(self, rules: Rules, budget_s: float) -> None:
-        self.rules = rules
-        self.budget_s = budget_s
-        self.next_batch = 1
+        self.rules, self.budget_s, self.next_batch = rules, budget_s, 1
 
     def reached(self, samples: list[float], seconds: float) -> bool:
         """Also plans `next_batch`, so that the interval is looked at a few dozen times in a run, not at each call."""

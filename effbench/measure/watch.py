@@ -58,8 +58,7 @@ class GpuWatch:
             if not self.shared or not self.gpu.utilization():
                 return
             if time.monotonic() >= deadline:
-                in_use = f"{used / 2**20:.0f} MiB in use before the trial"
-                self.noisy = f"another process keeps this GPU busy ({in_use})"
+                self.noisy = f"another process keeps this GPU busy ({used / 2**20:.0f} MiB in use before the trial)"
                 return
             sleep(FREE_POLL_S)
 
@@ -119,14 +118,13 @@ class GpuWatch:
         if self.noisy or not (self.shared or self.known_pids):
             return
         working = self.gpu.working_pids(self.since)
-        if working is not None:  # NVML may report work late
-            if here := (self.gpu.foreign_pids() or set()) & working:
-                self.noisy = f"another process works on this GPU ({pids(here)})"
-            return
-        torch.cuda.synchronize(self.device)
-        sleep(2 * SAMPLING_S)
-        if self.gpu.utilization():
-            self.noisy = "another process kept this GPU busy: it still was when the timing had ended"
+        if working is None:
+            torch.cuda.synchronize(self.device)
+            sleep(2 * SAMPLING_S)
+            if self.gpu.utilization():
+                self.noisy = "another process kept this GPU busy: it still was when the timing had ended"
+        elif here := (self.gpu.foreign_pids() or set()) & working:  # NVML may report work late
+            self.noisy = f"another process works on this GPU ({pids(here)})"
 
     def others_bytes(self) -> int | None:
         """Return the memory in use beyond torch's: contexts, libraries and other processes."""
@@ -148,9 +146,8 @@ class GpuWatch:
         found: dict[str, Any] = {}
         for name in ("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w"):
             values = [reading[name] for reading in self.readings if reading[name] is not None]
-            found[name] = median(values) if values else None
-            if values and name != "power_w":
-                found[name] = int(found[name])
+            middle = median(values) if values else None
+            found[name] = middle if middle is None or name == "power_w" else int(middle)
         reasons = dict.fromkeys(name for reading in self.readings for name in reading["clocks_event_reasons"])
         return {**found, "clocks_event_reasons": ",".join(reasons) or None}
 
@@ -162,10 +159,8 @@ def busy_host(enqueue_ms: float, period_ms: float) -> str | None:
     """
     if enqueue_ms <= ENQUEUE_PERIODS * period_ms:
         return None
-    return (
-        f"the host was busy while latencies were timed: it took {enqueue_ms:.3g} ms to enqueue a call, and "
-        f"{period_ms:.3g} ms for a whole call back to back"
-    )
+    took = f"it took {enqueue_ms:.3g} ms to enqueue a call, and {period_ms:.3g} ms for a whole call back to back"
+    return f"the host was busy while latencies were timed: {took}"
 
 
 def pids(found: set[int]) -> str:

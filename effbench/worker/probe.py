@@ -22,24 +22,9 @@ from effbench.models.build import resolve_model, resolve_target
 
 PACKAGES = ("numpy", "torchvision", "transformers", "timm", "hydra-core", "sqlalchemy", "nvidia-ml-py", "effbench")
 #: Prefixes of variables that change how torch runs; they belong to the environment.
-FLAG_PREFIXES = (
-    "TORCH",
-    "PYTORCH_",
-    "TRITON_",
-    "CUDA_LAUNCH",
-    "CUDA_DEVICE_MAX",
-    "CUBLAS_",
-    "OMP_",
-    "MKL_",
-    "NVIDIA_TF32",
-)
-NOT_FLAGS = (
-    "TORCH_WARM_POOL",
-    "PYTORCH_NVML_BASED_CUDA_CHECK",
-    "TORCHINDUCTOR_CACHE_DIR",
-    "TRITON_CACHE_DIR",
-    "TORCH_HOME",
-)
+FLAGS = ("TORCH", "PYTORCH_", "TRITON_", "CUDA_LAUNCH", "CUDA_DEVICE_MAX", "CUBLAS_", "OMP_", "MKL_", "NVIDIA_TF32")
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_HOME")
+NOT_FLAGS = (*CACHES, "TORCH_WARM_POOL", "PYTORCH_NVML_BASED_CUDA_CHECK")
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
@@ -141,12 +126,12 @@ def environment(gpus: list[dict[str, Any]]) -> Environment:
         python=platform.python_version(),
         cpu_name=cpu_name(),
         platform=f"{platform.system()} {platform.machine()}",
-        flags={
-            name: value
-            for name, value in sorted(os.environ.items())
-            if name.startswith(FLAG_PREFIXES) and name not in NOT_FLAGS
-        },
+        flags={name: value for name, value in sorted(os.environ.items()) if is_flag(name)},
     )
+
+
+def is_flag(name: str) -> bool:
+    return name.startswith(FLAGS) and name not in NOT_FLAGS
 
 
 def details() -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 It imports torch and its compiler once, never touches CUDA, reads messages on standard input and forks one child per
 task. A child has its own session, dies with the server and answers through its own pipe. When standard input closes,
-the server ends every child's process tree and exits, so that killing the sweep leaves no orphan.
-`--no-preload` forks from a bare interpreter: `isolation=spawn` starts one such server per trial.
+the server ends every child's process tree and exits. `--no-preload`: a bare interpreter, for `isolation=spawn`.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import selectors
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,8 +26,7 @@ from effbench.message import MOST_BYTES, TRIAL_VARIABLE, MessageError, decode, e
 from effbench.worker import processes
 
 PRELOAD = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "torch._functorch.aot_autograd")
-#: What a process's first compilation imports lazily (0.5 s of it). Private, and different from release to release: a
-#: name that is gone is left to the compilation itself.
+#: What a process's first compilation imports lazily (0.5 s of it). Private: some releases lack some of them.
 PRELOAD_IF_THERE = (
     "torch._dynamo.repro.after_dynamo",
     "torch._inductor.codegen.cpp_wrapper_gpu",
@@ -88,17 +87,15 @@ class Server:
     def __init__(self) -> None:
         # our own copies: a task's prints must never reach the messages
         self.messages_in, self.messages_out = os.dup(0), os.dup(1)
-        null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(null, 0)
+        with Path(os.devnull).open() as null:
+            os.dup2(null.fileno(), 0)
         os.dup2(2, 1)
-        os.close(null)
         self.children: dict[str, Child] = {}
         self.buffer = bytearray()
         self.closing = False
         self.selector = selectors.DefaultSelector()
         self.wake_read, self.wake_write = socket.socketpair()
-        for end in (self.wake_read, self.wake_write):
-            end.setblocking(False)
+        self.wake_write.setblocking(False)
         signal.set_wakeup_fd(self.wake_write.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         # Ctrl-C reaches the whole foreground group; ending is the sweep's decision
@@ -127,23 +124,24 @@ class Server:
         self.closing = self.closing or not data
         for line in take_lines(self.buffer, data):
             try:
-                self.handle(decode(line))
+                message = decode(line)
             except MessageError as error:
-                self.send("refused", reason=str(error))
+                message = {"reason": str(error)}
+            match message:
+                case {"op": "kill", "id": name}:
+                    if child := self.children.get(name):
+                        self.kill(child)
+                case {"op": "run", "task": "preload", "payload": payload, "id": name}:
+                    self.preload(**payload)
+                    self.send("ended", id=name, result={}, exit=0, signal=None)
+                case {"op": "run"}:
+                    self.fork(message)
+                case _:
+                    self.send("refused", reason=message.get("reason", "unknown operation"))
 
-    def handle(self, message: dict[str, Any]) -> None:
-        match message.get("op"):
-            case "kill":
-                if child := self.children.get(message["id"]):
-                    child.killed = True
-                    processes.kill_tree(child.pid)
-            case "run" if message["task"] == "preload":
-                self.preload(**message["payload"])
-                self.send("ended", id=message["id"], result={}, exit=0, signal=None)
-            case "run":
-                self.fork(message)
-            case unknown:
-                raise MessageError(f"unknown operation {unknown!r}")
+    def kill(self, child: Child) -> None:
+        child.killed = True
+        processes.kill_tree(child.pid)
 
     def preload(self, modules: list[str], modes: list[tuple[str, str]]) -> None:
         """Import effbench's own model modules here, so that every child finds torchvision or transformers loaded, and
@@ -171,20 +169,18 @@ class Server:
             self.send("ended", id=message["id"], result=None, exit=None, signal=None, failed=failed)
             return
         results, results_end, prints, prints_end = ends
-        if pid == 0:
-            self.become_child(message, server, results_end, prints_end, (results, prints))
-        os.close(results_end)
-        os.close(prints_end)
         child = Child(message["id"], pid, results, prints, oom_kills)
         self.children[child.id] = child
+        if pid == 0:
+            self.become_child(message, server, results_end, prints_end)
+        os.close(results_end)
+        os.close(prints_end)
         for pipe, read in ((results, self.read_results), (prints, self.read_prints)):
             os.set_blocking(pipe, False)
             self.selector.register(pipe, selectors.EVENT_READ, partial(read, child))
         self.send("started", id=child.id, pid=pid)
 
-    def become_child(
-        self, message: dict[str, Any], server: int, results: int, prints: int, unused: tuple[int, int]
-    ) -> None:
+    def become_child(self, message: dict[str, Any], server: int, results: int, prints: int) -> None:
         """Never returns."""
         code = 1
         try:
@@ -195,8 +191,8 @@ class Server:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             self.selector.close()
-            others = [end for other in self.children.values() for end in (other.results, other.prints)]
-            for end in (self.messages_in, self.messages_out, *unused, *others):
+            reading_ends = [end for child in self.children.values() for end in (child.results, child.prints)]
+            for end in (self.messages_in, self.messages_out, *reading_ends):
                 os.close(end)
             os.dup2(prints, 1)
             os.dup2(prints, 2)
@@ -209,8 +205,6 @@ class Server:
             write_message(results, {"result": result})
             code = 0
         except BaseException as error:  # whatever it is, this process must not go on as a second server
-            import traceback
-
             traceback.print_exc()
             # SystemExit of a task that meant to leave: its code is a fact worth keeping
             if isinstance(error, SystemExit) and isinstance(error.code, int | None):
@@ -229,8 +223,7 @@ class Server:
         self.read(child.results, partial(self.accept, child))
         if child.refused:
             self.unwatch(child.results)
-            child.killed = True
-            processes.kill_tree(child.pid)
+            self.kill(child)
 
     def read(self, pipe: int, take: Callable[[bytes], None]) -> None:
         """Hand on what a pipe holds, 1 MiB at most: a task that writes without end must not keep others waiting."""
@@ -263,8 +256,7 @@ class Server:
                 case {"result": result}:
                     child.result = result
                 case _:
-                    self.refuse(child, len(line))
-                    return
+                    return self.refuse(child, len(line))
         if len(child.buffer) > MOST_BYTES:
             self.refuse(child, len(child.buffer))
 
@@ -307,15 +299,10 @@ class Server:
         """End what the task left behind: its session, and orphans that this server has adopted."""
         processes.kill_all(lambda: processes.descendants(child.pid))  # not the pid: it may belong to a new process
         running = {other.pid for other in self.children.values()}
-        orphans = {
-            pid
-            for pid, (parent, session) in processes.process_table().items()
-            if parent == os.getpid()
-            and not {pid, session} & running
-            and processes.environment_of(pid, TRIAL_VARIABLE) in (None, child.id)
-        }
-        for pid in orphans:
-            processes.kill_tree(pid)
+        for pid, (parent, session) in processes.process_table().items():
+            is_orphan = parent == os.getpid() and not {pid, session} & running
+            if is_orphan and processes.environment_of(pid, TRIAL_VARIABLE) in (None, child.id):
+                processes.kill_tree(pid)
 
 
 def settle() -> None:

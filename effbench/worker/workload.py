@@ -3,8 +3,8 @@ reference in eager and its check; everything else of a trial is the same for bot
 
 from __future__ import annotations
 
+import functools
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -118,26 +118,18 @@ def make_sets(
     if not cell.stream:
         return whole, whole
     batch = Batch.of(specs, sizes_of(cell))
-    made: dict[tuple[int, int], Inputs] = {}
 
-    def entry(number: int, size: int) -> Inputs:
-        key = (number % sets, size)
-        if key not in made:
-            made[key] = sliced(whole[key[0]], batch, size)
-        return made[key]
+    @functools.cache
+    def rows(number: int, size: int) -> Inputs:
+        args, kwargs = whole[number]
+        return (
+            tuple(cut(value, known.dim, size) for value, known in zip(args, batch.args, strict=True)),
+            {name: cut(value, batch.kwargs[name].dim, size) for name, value in kwargs.items()},
+        )
 
-    timed = [entry(position, size) for position, size in enumerate(batch.sizes)]
-    checked = [entry(number, size) for number, size in enumerate(sorted(set(batch.sizes), reverse=True))]
+    timed = [rows(position % sets, size) for position, size in enumerate(batch.sizes)]
+    checked = [rows(number % sets, size) for number, size in enumerate(sorted(set(batch.sizes), reverse=True))]
     return timed, checked
-
-
-def sliced(given: Inputs, batch: Batch, size: int) -> Inputs:
-    """Return the first `size` rows of every input that has a batch dimension."""
-    args, kwargs = given
-    return (
-        tuple(cut(value, known.dim, size) for value, known in zip(args, batch.args, strict=True)),
-        {name: cut(value, batch.kwargs[name].dim, size) for name, value in kwargs.items()},
-    )
 
 
 def latency_facts(samples_ms: Sequence[float], sizes: Sequence[int]) -> dict[str, Any]:
@@ -145,20 +137,17 @@ def latency_facts(samples_ms: Sequence[float], sizes: Sequence[int]) -> dict[str
 
     `samples_ms`: whole passes over `sizes`, in order.
     """
-    by_size: dict[int, list[float]] = defaultdict(list)
-    for position, sample in enumerate(samples_ms):
-        by_size[sizes[position % len(sizes)]].append(sample)
-    passes = len(samples_ms) // len(sizes)
+    of_size, passes = np.array(sizes), np.reshape(samples_ms, (-1, len(sizes)))
     p50, p95, p99 = (float(value) for value in np.quantile(samples_ms, (0.5, 0.95, 0.99)))
     return {
-        "passes": passes,
+        "passes": len(passes),
         "calls_per_pass": len(sizes),
         "latency_p50_ms": p50,
         "latency_p95_ms": p95,
         "latency_p99_ms": p99,
         "latency_mean_ms": statistics.fmean(samples_ms),
         "by_size": {
-            str(size): {"calls": len(found) // passes, "latency_ms": statistics.median(found)}
-            for size, found in sorted(by_size.items())
+            str(size): {"calls": sizes.count(size), "latency_ms": float(np.median(passes[:, of_size == size]))}
+            for size in sorted(set(sizes))
         },
     }
