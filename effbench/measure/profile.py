@@ -6,6 +6,7 @@ and counts come from here, the period that they are compared with from timing.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from effbench.measure.timing import Inputs, player
+from effbench.measure.timing import Inputs, play
 
 CALLS = 12
 TOP = 10
@@ -56,7 +57,7 @@ def profile(
         trace.prepare_trace()
         before()
         trace.start_trace()
-        player(step, inputs)(calls)
+        play(step, itertools.cycle(inputs), calls)
         torch.cuda.synchronize()
         trace.stop_trace()
     activities, graph_launches = [], set()

@@ -91,15 +91,20 @@ def synchronizer(device: torch.device) -> Callable[[], None]:
     return torch.cuda.synchronize if device.type == "cuda" else lambda: None
 
 
-def player(step: Callable, inputs: Sequence[Inputs]) -> Callable[[int], None]:
-    """Return a function that makes the next so many calls, back to back."""
-    rotation = itertools.cycle(inputs)
+def play(step: Callable, rotation: Iterator[Inputs], calls: int) -> None:
+    """Make so many calls, back to back."""
+    for args, kwargs in itertools.islice(rotation, calls):
+        step(*args, **kwargs)
 
-    def play(calls: int) -> None:
-        for args, kwargs in itertools.islice(rotation, calls):
-            step(*args, **kwargs)
 
-    return play
+def load(step: Callable, rotation: Iterator[Inputs], calls: int, seconds: float) -> None:
+    """Keep the GPU under the load to come until its power control has answered to it."""
+    end = torch.cuda.Event()
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        play(step, rotation, calls)
+        end.record()
+        end.synchronize()
 
 
 @dataclass
@@ -119,13 +124,13 @@ class Timer:
         Steady: the medians of the two halves of the newest ten or more calls (passes) agree within 5 %. The first pass
         of a stream is whole, whatever it costs: a size that was never called would be prepared while timing.
         """
-        rules, call, found = self.rules, self.caller(), Timing()
+        rules, rotation, found = self.rules, itertools.cycle(self.inputs), Timing()
         most, patience_s = rules.max_warmup_calls, 10 * rules.warmup_s
         if self.whole > 1:
             most, patience_s = max(most, WARM_PASSES * self.whole), rules.budget_s
         began = time.perf_counter()
         while True:
-            call(self.whole, found)
+            self.call(rotation, self.whole, found)
             calls, seconds = len(found.samples_ms), time.perf_counter() - began
             # a call of seconds needs no ten of them: twice the time is enough
             enough = calls >= rules.warmup_calls or (calls >= 3 and seconds > patience_s)
@@ -139,11 +144,11 @@ class Timer:
 
         `samples_ms` holds every call in order, from the first position of a stream.
         """
-        call, found, seconds = self.caller(), Timing(), 0.0
+        rotation, found, seconds = itertools.cycle(self.inputs), Timing(), 0.0
         stop = Stop(self.rules.of_passes(self.whole), budget_s)
         while not stop.reached(pass_means(found.samples_ms, self.whole), seconds):
             kept, began = len(found.samples_ms), time.perf_counter()
-            call(stop.next_batch * self.whole, found)
+            self.call(rotation, stop.next_batch * self.whole, found)
             elapsed = time.perf_counter() - began
             if self.watch and self.watch.disturbed():
                 del found.samples_ms[kept:], found.enqueue_ms[kept:]
@@ -159,18 +164,18 @@ class Timer:
         before. A block has a multiple of `whole` calls.
         """
         calls = math.ceil(self.choose_block(budget_s) / self.whole) * self.whole
-        play, found, done, seconds = player(self.step, self.inputs), Timing(calls_per_block=calls), 0, 0.0
-        load(play, calls, self.rules.load_s)
+        rotation, found, done, seconds = itertools.cycle(self.inputs), Timing(calls_per_block=calls), 0, 0.0
+        load(self.step, rotation, calls, self.rules.load_s)
         stop = Stop(self.rules, budget_s)
         while not stop.reached(found.samples_ms, seconds):
             blocks = min(stop.next_batch, MOST_BLOCKS)
             ends = [torch.cuda.Event(enable_timing=True) for _ in range(blocks + 1)]
             began = time.perf_counter()
-            play(calls)
+            play(self.step, rotation, calls)
             done += calls
             ends[0].record()
             for number in range(1, blocks + 1):
-                play(calls)
+                play(self.step, rotation, calls)
                 ends[number].record()
                 ends[number - 1].synchronize()
                 done += calls
@@ -183,22 +188,17 @@ class Timer:
                 seconds += elapsed
         return found
 
-    def caller(self) -> Callable[[int, Timing], None]:
-        """Return a function that makes the next so many synchronised calls and adds them to a `Timing`."""
-        step, rotation, synchronize = self.step, itertools.cycle(self.inputs), synchronizer(self.device)
-        clock = time.perf_counter_ns
-
-        def call(calls: int, found: Timing) -> None:
-            for args, kwargs in itertools.islice(rotation, calls):
-                synchronize()
-                start = clock()
-                step(*args, **kwargs)
-                returned = clock()
-                synchronize()
-                found.samples_ms.append((clock() - start) / 1e6)
-                found.enqueue_ms.append((returned - start) / 1e6)
-
-        return call
+    def call(self, rotation: Iterator[Inputs], calls: int, found: Timing) -> None:
+        """Make so many synchronised calls and add them to `found`."""
+        step, synchronize, clock = self.step, synchronizer(self.device), time.perf_counter_ns
+        for args, kwargs in itertools.islice(rotation, calls):
+            synchronize()
+            start = clock()
+            step(*args, **kwargs)
+            returned = clock()
+            synchronize()
+            found.samples_ms.append((clock() - start) / 1e6)
+            found.enqueue_ms.append((returned - start) / 1e6)
 
     def choose_block(self, budget_s: float) -> int:
         """Return the calls a block: it lasts at least `min_block_ms` and, if one call allows it, at most a tenth of the
@@ -208,7 +208,7 @@ class Timer:
         while True:
             torch.cuda.synchronize()
             start.record()
-            player(self.step, self.inputs)(calls)
+            play(self.step, itertools.cycle(self.inputs), calls)
             end.record()
             end.synchronize()
             elapsed = start.elapsed_time(end)
@@ -233,16 +233,6 @@ def is_steady(samples: Sequence[float]) -> bool:
         return False
     first, second = statistics.median(window[:half]), statistics.median(window[half:])
     return abs(second - first) <= STEADY * first
-
-
-def load(play: Callable[[int], None], calls: int, seconds: float) -> None:
-    """Keep the GPU under the load to come until its power control has answered to it."""
-    end = torch.cuda.Event()
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        play(calls)
-        end.record()
-        end.synchronize()
 
 
 class Stop:

@@ -141,9 +141,9 @@ class GpuWatch:
             return None
         return (marks[-1][0] - marks[0][0]) / (marks[-1][1] - marks[0][1])
 
-    def busy(self) -> dict[str, Any]:
-        """Return the medians of the readings taken while busy, and all of their clocks events, by a trial's fields."""
-        found: dict[str, Any] = {}
+    def facts(self) -> dict[str, Any]:
+        """Return fields of the trial: medians of the readings taken while busy, all clocks events among them, energy."""
+        found: dict[str, Any] = {"energy_mj": self.energy_per_call_mj()}
         for name in ("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w"):
             values = [reading[name] for reading in self.readings if reading[name] is not None]
             middle = median(values) if values else None

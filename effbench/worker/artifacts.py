@@ -1,11 +1,10 @@
-"""Artifacts of a trial for a person to study: a trace, a memory snapshot, generated code, the graph.
-
-All of them are made after everything is measured, from further calls and a second preparation; a failure is a note.
-"""
+"""Artifacts of a trial for a person to study, made after everything is measured from further calls and preparations:
+a trace, a memory snapshot, generated code, the graph. A failure is a note."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -69,14 +68,12 @@ class Maker:
     inputs: list[timing.Inputs]
 
     def play(self, step: Callable[..., Any], calls: int = CALLS) -> None:
-        for number in range(calls):
-            args, kwargs = copies(self.inputs[number % len(self.inputs)])
-            step(*args, **kwargs)
+        timing.play(step, map(copies, itertools.cycle(self.inputs)), calls)
         timing.synchronizer(self.workload.device)()
 
-    def prepared_again(self) -> Callable[..., Any]:
+    def play_prepared_again(self) -> None:
         torch._dynamo.reset()  # or it would find the graphs that it has
-        return self.workload.prepare(*copies(self.inputs[0])).step
+        self.play(self.workload.prepare(*copies(self.inputs[0])).step)
 
     def trace(self) -> Iterator[Path]:
         """A Chrome trace of a few calls (chrome://tracing, Perfetto)."""
@@ -96,7 +93,7 @@ class Maker:
         path = self.folder / "memory.pickle"
         torch.cuda.memory._record_memory_history(max_entries=MOST_EVENTS)
         try:
-            self.play(self.prepared_again())
+            self.play_prepared_again()
             torch.cuda.memory._dump_snapshot(str(path))
         finally:
             torch.cuda.memory._record_memory_history(enabled=None)
@@ -105,11 +102,11 @@ class Maker:
     def code(self) -> Iterator[Path]:
         """Copy what Inductor wrote for this cell from its compile cache: a file for each compiled graph, with its
         kernels."""
-        sources = sorted(Path(self.cache_dir).rglob("*.py")) if self.cache_dir else []
+        sources = Path(self.cache_dir).rglob("*.py") if self.cache_dir else ()
         written = [path for path in sources if is_output_code(path)]
         if not written:
             raise UnsupportedError("Inductor left no Python code in this cell's compile cache")
-        for number, source in enumerate(sorted(written, key=lambda path: path.stat().st_mtime), 1):
+        for number, source in enumerate(sorted(written, key=lambda path: (path.stat().st_mtime, path)), 1):
             path = self.folder / f"code-{number}.py"
             path.write_bytes(source.read_bytes())
             yield path
@@ -145,17 +142,14 @@ class Maker:
             return graph
 
         with mock.patch.object(torch.cuda, "CUDAGraph", in_debug_mode):
-            self.play(self.prepared_again())
-        number = 1
+            self.play_prepared_again()
+        numbers, path = itertools.count(1), self.folder / "cuda-graph.dot"
         for graph in made:
-            path = self.folder / f"cuda-graph-{number}.dot"
             graph.debug_dump(str(path))
             # cudagraph trees capture nothing at all in one, for its memory pool
             if path.is_file() and "node_" in path.read_text(errors="replace"):
-                yield path
-                number += 1
-            else:
-                path.unlink(missing_ok=True)
+                yield path.rename(self.folder / f"cuda-graph-{next(numbers)}.dot")
+        path.unlink(missing_ok=True)
 
 
 def is_output_code(path: Path) -> bool:

@@ -67,28 +67,23 @@ def classify(error: BaseException, phase: str | None) -> tuple[Status, str]:
 
 
 def location(error: BaseException) -> str:
-    """Return `nets/mine.py:34 in forward` for the innermost frame of user code, or for the innermost frame outside
-    effbench if there is none; empty if neither exists. Paths are relative to the working directory if inside it."""
+    """Return `nets/mine.py:34 in forward` for the innermost frame of user code, else for the innermost one outside
+    effbench; empty if there is neither. Paths are relative to the working directory if inside it."""
     if isinstance(error, SyntaxError):  # its own text names the file; the frames are those of the import system
         return ""
     frames = [frame for link in chain(error) for frame in reversed(traceback.extract_tb(link.__traceback__))]
     with contextlib.suppress(OSError):  # the module may have removed the working directory
-        for wanted in (_is_users, _is_foreign):
-            for frame in frames:
-                path = Path(frame.filename).absolute()
-                if not frame.filename.startswith("<") and wanted(path):
-                    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-                    return f"{shown}:{frame.lineno} in {frame.name}"
+        located = [(Path(frame.filename).absolute(), frame) for frame in frames if not frame.filename.startswith("<")]
+        outside = [one for one in located if not one[0].is_relative_to(OWN)]
+        for path, frame in [one for one in outside if is_users(one[0])] or outside:
+            shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+            return f"{shown}:{frame.lineno} in {frame.name}"
     return ""
 
 
-def _is_users(path: Path) -> bool:
+def is_users(path: Path) -> bool:
     folders = [*LIBRARIES, *(Path(os.environ[name]) for name in GENERATED if os.environ.get(name))]
     return not {"site-packages", "dist-packages"} & set(path.parts) and not any(map(path.is_relative_to, folders))
-
-
-def _is_foreign(path: Path) -> bool:
-    return not path.is_relative_to(OWN)
 
 
 def describe(error: BaseException) -> str:

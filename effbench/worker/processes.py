@@ -63,16 +63,9 @@ def process_table() -> dict[int, tuple[int, int]]:
 def descendants(root: int) -> set[int]:
     """Return all processes below `root` and in its session, without `root` and this process."""
     table = process_table()
-    children: dict[int, list[int]] = {}
-    for pid, (parent, _) in table.items():
-        children.setdefault(parent, []).append(pid)
-    found = {pid for pid, (_, session) in table.items() if session == root}
-    queue = [root, *found]
-    while queue:
-        for child in children.get(queue.pop(), []):
-            if child not in found:
-                found.add(child)
-                queue.append(child)
+    found = {root} | {pid for pid, (_, session) in table.items() if session == root}
+    while more := {pid for pid, (parent, _) in table.items() if parent in found} - found:
+        found |= more
     return found - {root, os.getpid()}
 
 

@@ -49,13 +49,10 @@ def make_optimizer(
     parameters = list(parameters)
     name, how = settings["optimizer"], settings["implementation"]
     flags: dict[str, Any] = {"foreach": how in ("foreach", "capturable"), "fused": how == "fused"}
-    if how == "capturable":
-        if name == "sgd":
-            raise UnsupportedError(
-                "sgd has no capturable implementation and needs none: it counts no steps on the host"
-            )
-        if parameters[0].device.type != "cuda":
-            raise UnsupportedError(f"a capturable optimizer needs CUDA, and this cell runs on {parameters[0].device}")
+    if how == "capturable" and name == "sgd":
+        raise UnsupportedError("sgd has no capturable implementation and needs none: it counts no steps on the host")
+    if how == "capturable" and parameters[0].device.type != "cuda":
+        raise UnsupportedError(f"a capturable optimizer needs CUDA, and this cell runs on {parameters[0].device}")
     if name != "sgd":
         # the step is counted on the device: a graph cannot count on the host
         flags["capturable"] = captured or how == "capturable"
@@ -81,7 +78,7 @@ class MeanSquare:
         if not self.targets:
             self.targets = [target_like(out, self.seed + i) for i, out in enumerate(outs)]
         pairs = zip(outs, self.targets, strict=True)
-        return total([(out - target.to(out.dtype)).square().mean() for out, target in pairs])
+        return functools.reduce(torch.add, [(out - target.to(out.dtype)).square().mean() for out, target in pairs])
 
 
 class Mean:
@@ -93,7 +90,7 @@ class Mean:
         outs = floats(output)
         if self.scale is None:
             self.scale = sum(float(out.detach().abs().mean()) for out in outs)
-        return total([out.mean() for out in outs])
+        return functools.reduce(torch.add, [out.mean() for out in outs])
 
 
 def user_loss(function: Loss, name: str) -> Loss:
@@ -123,11 +120,6 @@ def floats(output: Any) -> list[Tensor]:
     if not outs:
         raise ValueError("the output holds no float tensor: training needs a loss")
     return [out.to(torch.promote_types(out.dtype, torch.float32)) for out in outs]
-
-
-def total(terms: list[Tensor]) -> Tensor:
-    """Return their sum, without a needless kernel."""
-    return functools.reduce(torch.add, terms)
 
 
 def target_like(out: Tensor, seed: int) -> Tensor:
@@ -204,14 +196,11 @@ class Training(Inference):
         torch.manual_seed(self.seed)
 
     def follow(self, step: Callable[..., Tensor], inputs: Sequence[Inputs]) -> Trajectory:
-        """Take steps from the initial state, one input set after the other; a separate optimizer takes the same steps,
-        given the same gradients."""
+        """Take steps from the initial state; a separate optimizer takes the same, given the same gradients."""
         self.restore()
         alone = {name: value.detach().clone().requires_grad_() for name, value in self.parameters.items()}
         optimizer = make_optimizer(alone.values(), self.settings, self.captured)
-        losses: list[Tensor] = []
-        first: Named = {}
-        before: Named = {}
+        losses, first, before = [], {}, {}
         for number in range(self.steps):
             if number == self.steps - 1:
                 before = on_host(self.state())
@@ -237,8 +226,7 @@ class Training(Inference):
         return inputs[-1] if number == self.steps - 1 else inputs[number % max(1, len(inputs) - 1)]
 
     def exact(self, state: Named, given: Inputs) -> Exact:
-        """Return loss, gradients and buffers of one step in float64 on a copy with the (rounded) parameters and buffers
-        of `state`."""
+        """Take one step in float64 on a copy with the (rounded) parameters and buffers of `state`."""
         module = copy.deepcopy(self.module).double()
         module.zero_grad()
         parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
@@ -300,13 +288,9 @@ class Training(Inference):
         return f"{reason} after timing: training diverged; choose a smaller training.lr"
 
     def count(self, args: tuple, kwargs: dict[str, Any]) -> work.Work:
-        """Count the FLOPs of forward and backward (torch's FlopCounterMode on an eager step) and the least bytes of a
-        step.
-
-        A lower bound: each trained parameter and each tensor of the optimizer's state read and written once, each
-        gradient written and read once; the parts of inputs, buffers and frozen parameters that are read and written.
-        Activations do not count.
-        """
+        """Count the FLOPs of an eager step, and its least bytes: each trained parameter and each tensor of the
+        optimizer's state read and written once, each gradient written and read once; the parts of inputs, buffers and
+        frozen parameters that are read and written. Activations do not count."""
         frozen = [value for value in self.module.parameters() if not value.requires_grad]
         outer = [*frozen, *self.buffers.values(), *work.tensors((args, kwargs))]
         found, _ = work.observe(outer, lambda: self.step_over(self.module)(*args, **kwargs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import resource
@@ -60,21 +61,13 @@ class RunningTrial:
     def __init__(self, request: TrialRequest, say_phase: Callable[[str], None]) -> None:
         self.request, self.say_phase, self.seconds = request, say_phase, {}
         self.cell = cell = Cell.from_params(request.cell)
-        self.trial = Trial(
-            cell.key,
-            request.round,
-            Status.OK,
-            attempt=request.attempt,
-            gpu_index=request.gpu_index,
-            gpu_uuid=request.gpu_uuid,
-            pid=os.getpid(),
-        )
-        self.device, self.dtype = torch.device(cell.device), getattr(torch, cell.dtype)
+        self.trial = Trial(cell.key, request.round, Status.OK, attempt=request.attempt, pid=os.getpid())
+        self.trial.gpu_index, self.trial.gpu_uuid = request.gpu_index, request.gpu_uuid
+        self.device = torch.device(cell.device)
         self.on_cuda = self.device.type == "cuda"
-        self.seed = cell.numerics.get("seed", 0)
+        self.synchronize = timing.synchronizer(self.device)
         self.rules = timing.Rules.of(request.protocol)
         self.user_cache = inductor.use_caches_in(request.cache_dir)  # Inductor's folder outside trials
-        self.synchronize = timing.synchronizer(self.device)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -101,9 +94,8 @@ class RunningTrial:
             self.prepare()
             with self.phase("check"):
                 self.workload.check(self.step, self.checked, references)
-            compiled = counters.read()
             if self.mode.compiles:
-                self.trial.compile_cache = self.prepared.compile_cache or compiled.cache_state
+                self.trial.compile_cache = self.prepared.compile_cache or counters.read().cache_state
             del references
             memory.reset_peaks(self.device)
             timer = timing.Timer(self.step, self.inputs, self.device, self.rules, self.watcher, self.whole)
@@ -153,12 +145,11 @@ class RunningTrial:
 
     def build(self) -> None:
         cell, mode, protocol, sizes = self.cell, self.mode, self.request.protocol, sizes_of(self.cell)
-        module = build_module(cell.model["module"], self.dtype, self.device, self.seed)
-        specs = parse_inputs(
-            {spec["name"]: {k: v for k, v in spec.items() if k != "name"} for spec in cell.model["inputs"]}
-        )
-        sets = protocol.get("input_sets", 3)
-        self.inputs, self.checked = make_sets(cell, specs, sets, self.dtype, self.device, self.seed)
+        dtype, seed = getattr(torch, cell.dtype), cell.numerics.get("seed", 0)
+        module = build_module(cell.model["module"], dtype, self.device, seed)
+        named = {spec["name"]: {k: v for k, v in spec.items() if k != "name"} for spec in cell.model["inputs"]}
+        specs, sets = parse_inputs(named), protocol.get("input_sets", 3)
+        self.inputs, self.checked = make_sets(cell, specs, sets, dtype, self.device, seed)
         self.whole = len(sizes)
         mode.expect(Batch.of(specs, sizes))
         if cell.phase == "training":
@@ -206,13 +197,11 @@ class RunningTrial:
                 period = timer.period(budget_s / 2)
             gpu_after = self.gpu.read()
         trial.extra["preempted"] = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - preempted
-        trial.samples["latency_ms"] = latency.samples_ms
-        interval = median_interval(latency.samples_ms)
-        trial.latency_ms = interval.value
+        samples = trial.samples["latency_ms"] = latency.samples_ms
+        interval = median_interval(samples)
+        trial.latency_ms, trial.latency_samples = interval.value, len(samples)
         trial.latency_median_low_ms, trial.latency_median_high_ms = interval.low, interval.high
-        trial.latency_min_ms = min(latency.samples_ms)
-        trial.latency_p95_ms = float(np.quantile(latency.samples_ms, 0.95))
-        trial.latency_samples = len(latency.samples_ms)
+        trial.latency_min_ms, trial.latency_p95_ms = min(samples), float(np.quantile(samples, 0.95))
         if not self.on_cuda:
             return
         watcher.end()
@@ -220,13 +209,11 @@ class RunningTrial:
         trial.discarded_blocks = len(watcher.discarded)
         if watcher.discarded:
             trial.extra["discarded"] = watcher.discarded
-        trial.samples["period_ms"] = period.samples_ms
-        trial.period_ms = statistics.median(period.samples_ms)
-        trial.period_samples = len(period.samples_ms)
+        samples = trial.samples["period_ms"] = period.samples_ms
+        trial.period_ms, trial.period_samples = statistics.median(samples), len(samples)
         trial.calls_per_block = period.calls_per_block
-        for name, value in watcher.busy().items():
+        for name, value in watcher.facts().items():
             setattr(trial, name, value)
-        trial.energy_mj = watcher.energy_per_call_mj()
         trial.extra["gpu_before"], trial.extra["gpu_after"] = gpu_before, gpu_after
         if not self.cell.stream:  # the calls of a stream are of many sizes: their medians may differ
             watcher.noisy = watcher.noisy or watch.busy_host(trial.enqueue_ms, trial.period_ms)
@@ -256,14 +243,13 @@ class RunningTrial:
         self.diverged = self.workload.diverged(self.step, self.inputs)
 
     def profile(self) -> None:
-        """Make the profiled pass, and count the work of one call on the eager module. Failures cost these figures
-        only."""
+        """Make the profiled pass, and count the work of one call in eager. Failures cost these figures only."""
         trial, cell = self.trial, self.cell
 
         def load() -> None:
             # if the GPU is the bottleneck, trace it as it was timed: under load, at the clocks that it has then
             if trial.enqueue_ms < 0.7 * trial.period_ms:
-                timing.load(timing.player(self.step, self.inputs), trial.calls_per_block, self.rules.load_s)
+                timing.load(self.step, itertools.cycle(self.inputs), trial.calls_per_block, self.rules.load_s)
 
         try:
             # enough work that the clocks of a few calls do not decide, and a dozen calls at least, in whole passes

@@ -108,7 +108,6 @@ def test_kernels(eager):
 
 def test_farther_memory_takes_longer(eager):
     ns = {name: row["gpu_busy_ms"] * 1e6 / HOPS for name, row in eager.items() if name.startswith("chase-")}
-    print({name: round(value, 2) for name, value in ns.items()})
     order = ["chase-register", "chase-l1", "chase-l2", "chase-hbm"]
     for near, far in pairwise(order):
         assert 1.3 * ns[near] < ns[far], ns

@@ -179,7 +179,3 @@ def test_no_garbage_is_collected_while_timing():
 def test_memory_without_cuda_is_unknown_not_zero():
     assert memory.peaks(CPU) == (None, None)
     assert memory.graph_pool_bytes(CPU) is None
-    before = memory.host_peak_bytes()
-    block = bytearray(before + 2**26)
-    block[:: 2**12] = b"x" * len(block[:: 2**12])
-    assert memory.host_peak_bytes() >= before + 2**26

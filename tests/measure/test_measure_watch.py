@@ -142,8 +142,7 @@ def test_without_nvml_nothing_is_known(uuid):
     made.begin()
     made.poll(10)
     assert not made.disturbed()
-    assert made.energy_per_call_mj() is None
-    assert set(made.busy().values()) == {None}
+    assert set(made.facts().values()) == {None}
 
 
 def test_energy_and_readings_of_a_busy_gpu():
@@ -160,4 +159,5 @@ def test_energy_and_readings_of_a_busy_gpu():
         (1800, None, 61, 300.0, ["sw_power_cap"]),
     ):
         made.readings.append(dict(zip(names, values, strict=True)))
-    assert made.busy() == dict(zip(names, (1800, 2000, 60, 200.0, "gpu_idle,sw_power_cap"), strict=True))
+    values = (1800, 2000, 60, 200.0, "gpu_idle,sw_power_cap")
+    assert made.facts() == {"energy_mj": None, **dict(zip(names, values, strict=True))}

@@ -91,7 +91,7 @@ def test_an_error_says_where_in_the_users_code_it_was_raised(users_module, monke
     assert failures.location(ValueError("never raised")) == ""
     assert failures.location(users_module("def forward(:\n")) == "", "the text of a SyntaxError names the file"
     error = users_module("def forward():\n    raise ValueError('x')\n")
-    monkeypatch.setattr(failures, "_is_users", lambda path: False)
+    monkeypatch.setattr(failures, "is_users", lambda path: False)
     assert failures.location(error) == "nets/mine.py:2 in forward", "the innermost frame outside effbench"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 
 import pytest
 import torch
@@ -81,13 +80,11 @@ class TestSweeps:
             cells = {one.mode_name: one for one in store.planned(sweep.id)}
             rows = {row["mode"]: row for row in store.results(sweep.id)}
             trials = {row["cell_key"]: row for row in store.trials(sweep.id)}
-        assert {mode: row["status"] for mode, row in rows.items()} == {
-            "eager": "ok", "default": "ok", "bucketed-graph": "unsupported"
-        }  # fmt: skip
-        assert cells["eager"].bs == 3
-        assert cells["eager"].stream["sizes"] == [3, 1, 3, 2]
-        assert rows["eager"]["throughput_per_s"] == pytest.approx(2.25 * 1000 / rows["eager"]["latency_ms"])
-        assert rows["default"]["speedup"] == pytest.approx(rows["eager"]["latency_ms"] / rows["default"]["latency_ms"])
+        eager, default = rows["eager"], rows["default"]
+        assert (eager["status"], default["status"], rows["bucketed-graph"]["status"]) == ("ok", "ok", "unsupported")
+        assert (cells["eager"].bs, cells["eager"].stream["sizes"]) == (3, [3, 1, 3, 2])
+        assert eager["throughput_per_s"] == pytest.approx(2.25 * 1000 / eager["latency_ms"])
+        assert default["speedup"] == pytest.approx(eager["latency_ms"] / default["latency_ms"])
         for mode in ("eager", "default"):
             trial = trials[cells[mode].key]
             told = trial["extra"]["facts"]["stream"]
@@ -95,7 +92,6 @@ class TestSweeps:
             assert {size: entry["calls"] for size, entry in told["by_size"].items()} == {"1": 1, "2": 1, "3": 2}
             assert trial["latency_samples"] % 4 == 0
         assert trials[cells["default"].key]["recompiles"] >= 1, "another size compiles again"
-        json.dumps(cells["eager"].params())
 
     def test_buckets_through_a_whole_trial(self, cli):
         """With a capture that runs again in the place of CUDA graphs: what a trial tells the mode and keeps of it."""
@@ -128,15 +124,10 @@ class TestSweeps:
 def test_refusals(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for words, expected in (
-        (["stream=uniform", "bs=8"], "bs=8 and a stream whose largest size is 64"),
-        (["stream=uniform", "bs=1,64"], "bs=1 and a stream"),
         (["stream=uniform", "stream.lenght=8"], "did you mean stream.length?"),
-        (["stream=uniform", "stream.tokens=8"], "no setting 'tokens'; it has: length, low, high, seed"),
         (["stream.high=8"], "stream none has no setting 'high'"),
         (["stream=csv"], "stream csv needs stream.path"),
-        (["stream=csv", "stream.path=nowhere.csv"], "nowhere.csv: No such file"),
         (["stream=[uniform,decode]"], "write stream=uniform,decode"),
     ):
         assert cli.run(["-m", "model=tiny", *words]) == 2
         assert expected in capsys.readouterr().err
-    assert not (tmp_path / "results").exists()
