@@ -142,7 +142,7 @@ class GpuWatch:
         return (marks[-1][0] - marks[0][0]) / (marks[-1][1] - marks[0][1])
 
     def facts(self) -> dict[str, Any]:
-        """Return fields of the trial: medians of the readings taken while busy, all clocks events among them, energy."""
+        """Return fields of the trial: medians of the readings while busy, the clocks events among them, energy."""
         found: dict[str, Any] = {"energy_mj": self.energy_per_call_mj()}
         for name in ("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w"):
             values = [reading[name] for reading in self.readings if reading[name] is not None]

@@ -92,7 +92,7 @@ class Traffic(TorchDispatchMode):
                         self.read(tensor)
                 elif name in LOOKUPS and tensor.is_floating_point():
                     rows = sum(out.nbytes for out in tensors(result))
-                    self.scattered[pointer(tensor)] += min(distinct(given, tensor, rows), tensor.nbytes)
+                    self.scattered[pointer(tensor)] += min(distinct(given, rows), tensor.nbytes)
                 else:
                     self.read(tensor)
 
@@ -117,10 +117,9 @@ class Traffic(TorchDispatchMode):
         return read + self.written
 
 
-def distinct(given: list[tuple[Any, Any]], table: torch.Tensor, result_bytes: int) -> int:
+def distinct(given: list[tuple[Any, Any]], result_bytes: int) -> int:
     """Return the bytes of the result of a lookup, repeated rows once."""
     indices = [tensor for _, value in given for tensor in tensors(value) if not tensor.is_floating_point()]
     if len(indices) != 1 or not indices[0].numel():
         return result_bytes if not indices else 0
-    unique = indices[0].unique().numel()
-    return result_bytes * unique // indices[0].numel()
+    return result_bytes * indices[0].unique().numel() // indices[0].numel()

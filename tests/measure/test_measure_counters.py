@@ -102,7 +102,11 @@ def test_graph_breaks_and_recompiles():
         assert counters.read().recompiles == before + more
 
 
-def test_giving_up_on_recompiling_is_a_reason():
+def test_dynamo_that_gives_up_or_leaves_a_module_alone_is_a_reason():
+    with torch.compiler.set_stance("force_eager"):
+        compiled(lambda x: x + 1)(torch.ones(2))
+    assert "Dynamo compiled no graph" in counters.Observer().degraded_reason(counters.read(), CPU)
+    assert counters.Observer(dynamo=False).degraded_reason(counters.read(), CPU) is None
     step = torch.compile(lambda x, n: x * n, backend="eager", dynamic=False)
     with counters.Observer() as observer:
         for n in range(torch._dynamo.config.recompile_limit + 2):
@@ -110,13 +114,6 @@ def test_giving_up_on_recompiling_is_a_reason():
     (reason,) = observer.fallbacks
     assert "recompile_limit" in reason
     assert observer.degraded_reason(counters.read(), CPU) == reason
-
-
-def test_a_module_that_dynamo_leaves_alone_is_degraded():
-    with torch.compiler.set_stance("force_eager"):
-        compiled(lambda x: x + 1)(torch.ones(2))
-    assert "Dynamo compiled no graph" in counters.Observer().degraded_reason(counters.read(), CPU)
-    assert counters.Observer(dynamo=False).degraded_reason(counters.read(), CPU) is None
 
 
 def test_cold_or_warm_by_what_the_cache_says():
@@ -127,7 +124,7 @@ def test_cold_or_warm_by_what_the_cache_says():
 # --- parts of graphs outside CUDA graphs ---
 
 
-def graph(captured: int | None, parts: int = 0, refused: tuple[str, ...] = (), devices: tuple[str, ...] = ("cuda",)):
+def graph(captured, parts=0, refused=(), devices=("cuda",)):
     """As much of a CompiledFxGraph as is looked at."""
     return SimpleNamespace(
         device_types=set(devices),

@@ -27,7 +27,6 @@ class MuteError(Exception):
     ("error", "status", "reason"),
     [
         (ValueError("bad\nmore"), "error", "in check: ValueError: bad"),
-        (ValueError(), "error", "in check: ValueError"),
         (ValueError("\n\n  at last  \n"), "error", "in check: ValueError: at last"),
         (MuteError(), "error", "in check: MuteError"),
         (KeyboardInterrupt(), "error", "in check: KeyboardInterrupt"),

@@ -10,7 +10,7 @@ from effbench.cell import Cell, Status, Trial
 from effbench.errors import UnsupportedError
 from effbench.modes.eager import Eager
 from effbench.worker.failures import Ended
-from effbench.worker.training import MeanSquare, Training, make_optimizer, user_loss, without_dropout
+from effbench.worker.training import MeanSquare, Training, user_loss, without_dropout
 
 STEPS = 4
 
@@ -94,8 +94,7 @@ def test_it_returns_to_where_it_began_in_place():
     addresses = {name: value.data_ptr() for name, value in made.module.state_dict().items()}
     once = made.follow(eager_step(made), inputs())
     assert not torch.equal(before["first.weight"], made.module.first.weight)
-    again = made.follow(eager_step(made), inputs())
-    assert once.losses == again.losses, "the optimizer's state went back too"
+    assert made.follow(eager_step(made), inputs()).losses == once.losses, "the optimizer's state went back too"
     made.restore()
     for name, value in made.module.state_dict().items():
         assert torch.equal(value, before[name]), name
@@ -145,21 +144,17 @@ def test_wrong_gradients_are_seen(dtype, factor):
 
 def broken(made, what):
     """A step with something amiss."""
-    right = made.step_over(made.module)
-    calls = []
+    right, calls = eager_step(made), []
 
     def step(*args):
         calls.append(args)
-        if what == "stale input":
-            args = calls[0]
         before = [value.detach().clone() for value in made.parameters.values()]
-        loss = right(*args)
+        loss = right(*(calls[0] if what == "stale input" else args))
+        kept = {"no update": 1.0, "half the update": 0.5}.get(what, 0.0)
         with torch.no_grad():
             for old, value in zip(before, made.parameters.values(), strict=True):
-                if what == "no update":
-                    value.copy_(old)
-                elif what == "half the update":
-                    value.copy_((old + value) / 2)
+                if kept:
+                    value.copy_(kept * old + (1 - kept) * value)
         if what == "no gradient":
             made.module.second.bias.grad = None
         if what == "other buffer":
@@ -217,19 +212,22 @@ def test_a_users_loss_gets_the_inputs_by_name_and_must_give_a_scalar():
 
 def test_dropout_is_off():
     made = training()
-    assert made.trial.extra["dropout_off"] == 1
-    assert made.module.training and made.module.dropout.p == 0
+    assert (made.trial.extra["dropout_off"], made.module.training, made.module.dropout.p) == (1, True, 0)
     attention = nn.TransformerEncoderLayer(8, 2, dropout=0.1)
     assert (without_dropout(attention), without_dropout(attention)) == (4, 0)
 
 
-def test_what_cannot_be_trained():
-    with pytest.raises(UnsupportedError, match="nothing to train"):
-        training(nn.ReLU())
-    with pytest.raises(UnsupportedError, match="capturable optimizer needs CUDA"):
-        training(implementation="capturable")
-    with pytest.raises(UnsupportedError, match="sgd has no capturable"):
-        make_optimizer(Net().parameters(), settings(optimizer="sgd", implementation="capturable"))
+@pytest.mark.parametrize(
+    ("module", "changed", "said"),
+    [
+        (nn.ReLU, {}, "nothing to train"),
+        (Net, {"implementation": "capturable"}, "capturable optimizer needs CUDA"),
+        (Net, {"optimizer": "sgd", "implementation": "capturable"}, "sgd has no capturable"),
+    ],
+)
+def test_what_cannot_be_trained(module, changed, said):
+    with pytest.raises(UnsupportedError, match=said):
+        training(module(), **changed)
 
 
 @pytest.mark.parametrize("optimizer, state", [("sgd", 0), ("adam", 2)])
