@@ -145,10 +145,10 @@ class Timer:
         `samples_ms` holds every call in order, from the first position of a stream.
         """
         rotation, found, seconds = itertools.cycle(self.inputs), Timing(), 0.0
-        stop = Stop(self.rules.of_passes(self.whole), budget_s)
-        while not stop.reached(pass_means(found.samples_ms, self.whole), seconds):
+        rules = self.rules.of_passes(self.whole)
+        while passes := next_batch(pass_means(found.samples_ms, self.whole), seconds, rules, budget_s):
             kept, began = len(found.samples_ms), time.perf_counter()
-            self.call(rotation, stop.next_batch * self.whole, found)
+            self.call(rotation, passes * self.whole, found)
             elapsed = time.perf_counter() - began
             if self.watch and self.watch.disturbed():
                 del found.samples_ms[kept:], found.enqueue_ms[kept:]
@@ -166,9 +166,8 @@ class Timer:
         calls = math.ceil(self.choose_block(budget_s) / self.whole) * self.whole
         rotation, found, done, seconds = itertools.cycle(self.inputs), Timing(calls_per_block=calls), 0, 0.0
         load(self.step, rotation, calls, self.rules.load_s)
-        stop = Stop(self.rules, budget_s)
-        while not stop.reached(found.samples_ms, seconds):
-            blocks = min(stop.next_batch, MOST_BLOCKS)
+        while batch := next_batch(found.samples_ms, seconds, self.rules, budget_s):
+            blocks = min(batch, MOST_BLOCKS)
             ends = [torch.cuda.Event(enable_timing=True) for _ in range(blocks + 1)]
             began = time.perf_counter()
             play(self.step, rotation, calls)
@@ -235,35 +234,29 @@ def is_steady(samples: Sequence[float]) -> bool:
     return abs(second - first) <= STEADY * first
 
 
-class Stop:
-    """Adaptive stopping: least samples and time reached and the median known, or the budget spent."""
+def next_batch(samples: list[float], seconds: float, rules: Rules, budget_s: float) -> int:
+    """Return how many samples to take before the next look, a few dozen looks in a run; 0 when least samples and time
+    are reached and the median is known, or the budget is spent."""
+    if not samples:
+        return 1
+    count = len(samples)
+    if seconds >= budget_s or count >= rules.max_samples:
+        return 0
+    a_call = seconds / count
+    if count >= rules.min_samples and seconds >= rules.min_time_s:
+        if is_known(samples, rules.target_interval):
+            return 0
+        wanted = count // 5
+    else:
+        # what is missing to the least samples and the least time, but no more than a tenth of the budget at once
+        wanted = int(max(rules.min_samples - count, (rules.min_time_s - seconds) / a_call))
+    most = min(budget_s / 10, budget_s - seconds) / a_call
+    return max(1, min(wanted, int(most), rules.max_samples - count))
 
-    def __init__(self, rules: Rules, budget_s: float) -> None:
-        self.rules, self.budget_s, self.next_batch = rules, budget_s, 1
 
-    def reached(self, samples: list[float], seconds: float) -> bool:
-        """Also plans `next_batch`, so that the interval is looked at a few dozen times in a run, not at each call."""
-        if not samples:
-            return False
-        rules = self.rules
-        if seconds >= self.budget_s or len(samples) >= rules.max_samples:
-            return True
-        a_call = seconds / len(samples)
-        if len(samples) >= rules.min_samples and seconds >= rules.min_time_s:
-            if self.is_known(samples):
-                return True
-            wanted = len(samples) // 5
-        else:
-            # what is missing to the least samples and the least time, but no more than a tenth of the budget at once
-            wanted = int(max(rules.min_samples - len(samples), (rules.min_time_s - seconds) / a_call))
-        most = min(self.budget_s / 10, self.budget_s - seconds) / a_call
-        self.next_batch = max(1, min(wanted, int(most), rules.max_samples - len(samples)))
+def is_known(samples: list[float], target: float) -> bool:
+    """Return whether the median's 95 % interval is narrow, and its halves agree: an interval ignores drift."""
+    interval, half = median_interval(samples), len(samples) // 2
+    if interval.low is None or interval.high - interval.low > 2 * target * interval.value:
         return False
-
-    def is_known(self, samples: list[float]) -> bool:
-        """Return whether the median's 95 % interval is narrow, and its halves agree: an interval ignores drift."""
-        interval = median_interval(samples)
-        if interval.low is None or interval.high - interval.low > 2 * self.rules.target_interval * interval.value:
-            return False
-        half = len(samples) // 2
-        return abs(statistics.median(samples[:half]) - statistics.median(samples[half:])) <= DRIFT * interval.value
+    return abs(statistics.median(samples[:half]) - statistics.median(samples[half:])) <= DRIFT * interval.value

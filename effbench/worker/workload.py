@@ -76,16 +76,13 @@ class Inference:
                 raise Ended(Status.INCORRECT, verdict.reason)
             # the tolerance may be too strict for this dtype: float64 decides
             self.trial.extra["judged_by_float64"] = True
-            if reason := self.far_from_float64(given, found, reference):
+            try:
+                exact = accuracy.parts(accuracy.in_float64(self.module, *copies(given)))
+                reason = accuracy.compare_with_float64(found, reference, exact, self.tolerance)
+            except Exception as error:  # a module may raise anything in a dtype that it was not written for
+                reason = f"no float64 reference ({failures.describe(error)})"
+            if reason:
                 raise Ended(Status.INCORRECT, f"{verdict.reason}; {reason}")
-
-    def far_from_float64(self, given: Inputs, found: accuracy.Parts, reference: accuracy.Parts) -> str | None:
-        """Return None if `found` is as near to the float64 result as eager's is, else what is wrong."""
-        try:
-            exact = accuracy.parts(accuracy.in_float64(self.module, *copies(given)))
-            return accuracy.compare_with_float64(found, reference, exact, self.tolerance)
-        except Exception as error:  # a module may raise anything in a dtype that it was not written for
-            return f"no float64 reference ({failures.describe(error)})"
 
     def diverged(self, step: Callable, inputs: Sequence[Inputs]) -> str | None:
         """Return what became wrong while timing, or None."""
