@@ -27,7 +27,7 @@ import tables
 import torch
 
 from effbench.measure import profile, timing
-from effbench.measure.telemetry import Telemetry
+from effbench.measure.telemetry import Gpu
 from effbench.models.attention import AttentionBlock
 from effbench.models.mlp import MLP, LinearStack
 from effbench.modes.graphs import CudaGraph
@@ -70,18 +70,20 @@ def rules(seconds: float) -> timing.Rules:
     )
 
 
+def timer(call: Call, seconds: float) -> timing.Timer:
+    return timing.Timer(call, NO_INPUTS, torch.device(DEVICE), rules(seconds))
+
+
 def warm_up(call: Call, seconds: float) -> None:
-    timing.warm_up(call, NO_INPUTS, torch.device(DEVICE), rules(seconds))
+    timer(call, seconds).warm_up()
 
 
 def period(call: Call, seconds: float) -> timing.Timing:
-    chosen = rules(seconds)
-    return timing.time_period(call, NO_INPUTS, chosen, chosen.budget_s)
+    return timer(call, seconds).period(rules(seconds).budget_s)
 
 
 def latency(call: Call, seconds: float) -> timing.Timing:
-    chosen = rules(seconds)
-    return timing.time_latency(call, NO_INPUTS, torch.device(DEVICE), chosen, chosen.budget_s)
+    return timer(call, seconds).latency(rules(seconds).budget_s)
 
 
 def within(measured_ms: float, expected_ms: float) -> bool:
@@ -91,11 +93,11 @@ def within(measured_ms: float, expected_ms: float) -> bool:
 # --- 1. spinning for known cycles ---
 
 
-def clocks_while_spinning(gpu: Telemetry) -> list[int]:
+def clocks_while_spinning(gpu: Gpu) -> list[int]:
     torch.cuda.synchronize()
     torch.cuda._sleep(3 * CYCLES[-1])
     time.sleep(0.005)
-    found = [gpu.read().sm_clock_mhz for _ in range(2)]
+    found = [gpu.read()["sm_clock_mhz"] for _ in range(2)]
     torch.cuda.synchronize()
     return [clock for clock in found if clock]
 
@@ -112,7 +114,7 @@ def launch_ms() -> float:
     return start.elapsed_time(end) / LAUNCHES
 
 
-def truth_by_spinning(seconds: float, gpu: Telemetry) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def truth_by_spinning(seconds: float, gpu: Gpu) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Known cycles are known time. Return rows for each length, and for the slope between two lengths, in which launch
     and synchronisation cancel out; nothing if NVML does not report the clock."""
     clocks: dict[int, list[int]] = {cycles: [] for cycles in CYCLES}
@@ -362,7 +364,7 @@ def main() -> int:
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("needs a CUDA device")
-    gpu = Telemetry.open(str(torch.cuda.get_device_properties(0).uuid))
+    gpu = Gpu.open(str(torch.cuda.get_device_properties(0).uuid))
     with torch.inference_mode(), timing.no_garbage_collection():
         works = workloads()
         # CUPTI last: once it has been attached, launches cost more than before

@@ -3,11 +3,11 @@
 Sweep to server:   {"v", "op": "run", "id", "task", "payload", "env"}   task: probe, preload, ceilings,
                                                                         check, compile_options or trial
                    {"v", "op": "kill", "id"}
-Server to sweep:   {"v", "event": "ready", "pid", "seconds"}
+Server to sweep:   {"v", "event": "ready", "pid"}
                    {"v", "event": "started", "id", "pid"}
                    {"v", "event": "phase", "id", "phase"}
                    {"v", "event": "ended", "id", "pid", "result" | null, "exit", "signal", "log", "oom_killed",
-                    "seconds", "reason" | null}         reason: why the server ended the task
+                    "reason" | null}                    reason: why the server ended the task
                    {"v", "event": "ended", "id", "result": null, "exit", "signal", "failed"}
                                                         failed: why the server could not start the task
 Task to server:    {"v", "phase"} and, once, {"v", "result"}, through the task's own result pipe

@@ -1,9 +1,8 @@
-"""Memory of this process: torch's allocator by phase, private (graph) pools, the host's peak."""
+"""Memory of this process: torch's allocator by phase, private (graph) pools."""
 
 from __future__ import annotations
 
 import gc
-import resource
 
 import torch
 
@@ -33,8 +32,3 @@ def graph_pool_bytes(device: torch.device) -> int | None:
     segments = torch.cuda.memory_snapshot()
     total = sum(segment["total_size"] for segment in segments if tuple(segment["segment_pool_id"]) != (0, 0))
     return total or None
-
-
-def host_peak_bytes() -> int:
-    """Return the peak resident size of this process (Linux reports KiB)."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

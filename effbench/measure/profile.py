@@ -6,15 +6,15 @@ and counts come from here, the period that they are compared with from timing.
 
 from __future__ import annotations
 
+import itertools
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from effbench.measure.timing import Inputs
+from effbench.measure.timing import Inputs, play
 
 CALLS = 12
 TOP = 10
@@ -34,16 +34,12 @@ class Activity:
 
 @dataclass(frozen=True)
 class Profile:
-    """The profile of one call. `top`: name, count and busy milliseconds a call, share of all, largest first."""
+    """The profile of one call. `facts`: calls that were traced, kernels in CUDA graphs, and the largest kernels by
+    name, with count and busy milliseconds a call and their share of all."""
 
     busy_ms: float
     kernels: int
-    in_graphs: int
-    calls: int
-    top: list[dict[str, Any]] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"calls": self.calls, "kernels_in_graphs": self.in_graphs, "top": self.top}
+    facts: dict[str, Any]
 
 
 def profile(
@@ -54,19 +50,14 @@ def profile(
     `before` runs when the tracer is ready but not yet tracing: the calls run at the clocks that it leaves. A process
     that was not forked from effbench's server waits some seconds for its first trace.
     """
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as tracer
-
     torch.cuda.synchronize()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice on cycles, which are not used here
-        trace = tracer(activities=[ProfilerActivity.CUDA])
+        trace = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
         trace.prepare_trace()
         before()
         trace.start_trace()
-        for number in range(calls):
-            args, kwargs = inputs[number % len(inputs)]
-            step(*args, **kwargs)
+        play(step, itertools.cycle(inputs), calls)
         torch.cuda.synchronize()
         trace.stop_trace()
     activities, graph_launches = [], set()
@@ -78,31 +69,25 @@ def profile(
     return summarise(activities, graph_launches, calls)
 
 
-def summarise(activities: Sequence[Activity], graph_launches: Iterable[int], calls: int) -> Profile:
+def summarise(activities: Sequence[Activity], graph_launches: set[int], calls: int) -> Profile:
     """Return the profile of one call from the activities of `calls` calls. `graph_launches`: their correlations."""
-    launches = set(graph_launches)
-    durations: dict[str, int] = defaultdict(int)
-    counts: dict[str, int] = defaultdict(int)
+    durations: dict[str, list[int]] = {}
     for activity in activities:
-        durations[activity.name] += activity.duration
-        counts[activity.name] += 1
-    total = sum(durations.values())
+        durations.setdefault(activity.name, []).append(activity.duration)
+    total = sum(activity.duration for activity in activities)
+    largest = sorted(durations.items(), key=lambda item: -sum(item[1]))[:TOP]
     top = [
         {
             "name": name[:NAME_LENGTH],
-            "count": counts[name] / calls,
-            "ms": duration / calls / 1e6,
-            "share": duration / total if total else 0.0,
+            "count": len(ns) / calls,
+            "ms": sum(ns) / calls / 1e6,
+            "share": sum(ns) / total if total else 0.0,
         }
-        for name, duration in sorted(durations.items(), key=lambda item: -item[1])[:TOP]
+        for name, ns in largest
     ]
-    return Profile(
-        busy_ms=union_ns(activities) / calls / 1e6,
-        kernels=round(len(activities) / calls),
-        in_graphs=round(sum(activity.correlation in launches for activity in activities) / calls),
-        calls=calls,
-        top=top,
-    )
+    in_graphs = round(sum(activity.correlation in graph_launches for activity in activities) / calls)
+    facts = {"calls": calls, "kernels_in_graphs": in_graphs, "top": top}
+    return Profile(union_ns(activities) / calls / 1e6, round(len(activities) / calls), facts)
 
 
 def union_ns(activities: Iterable[Activity]) -> int:

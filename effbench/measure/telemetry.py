@@ -1,11 +1,9 @@
-"""The GPU as NVML sees it: clocks, temperature, power, energy, clocks-event reasons, processes."""
+"""The GPU as NVML sees it: clocks, temperature, power, clocks-event reasons, memory, processes."""
 
 from __future__ import annotations
 
 import os
-import time
-from dataclasses import dataclass, field
-from statistics import median
+from dataclasses import dataclass
 from typing import Any
 
 #: Bits of nvmlClocksEventReasons, by the names that NVIDIA documents.
@@ -21,31 +19,6 @@ CLOCKS_EVENTS = {
     0x0000000000000100: "display_clock_setting",
 }
 MEMORY_V2 = 0x02000028  # nvmlMemory_v2, which reports the driver's own reserve separately
-POLL_S = 0.02  # a poll idles the GPU for some tens of microseconds
-MIN_ENERGY_S = 0.3
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One reading. None for what the driver does not report."""
-
-    sm_clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    temperature_c: int | None = None
-    power_w: float | None = None
-    clocks_event_reasons: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return {**self.__dict__, "clocks_event_reasons": list(self.clocks_event_reasons)}
-
-
-@dataclass
-class EnergyMark:
-    """The energy counter at the moment of a change."""
-
-    energy_mj: int
-    calls: int
-    time: float
 
 
 class Nvml:
@@ -94,6 +67,14 @@ class Gpu:
     handle: Any = None
     name: str = "GPU"
 
+    @classmethod
+    def open(cls, uuid: str | None) -> Gpu:
+        """Return the GPU with this UUID; one that answers None to everything without a UUID or without NVML."""
+        if uuid is None:
+            return cls()
+        nvml = Nvml()
+        return cls(nvml, nvml.handle(uuid))
+
     def ask(self, function: str, *args: Any) -> Any:
         """Return the answer to an NVML query of this GPU, None if the driver does not support it."""
         return None if self.nvml is None or self.handle is None else self.nvml.ask(function, self.handle, *args)
@@ -103,6 +84,17 @@ class Gpu:
         bits = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
         # the name before driver 535
         return self.ask("nvmlDeviceGetCurrentClocksThrottleReasons") if bits is None else bits
+
+    def read(self) -> dict[str, Any]:
+        """Return clocks (MHz), temperature (°C), power (W) and the names of the clocks events."""
+        power, bits = self.ask("nvmlDeviceGetPowerUsage"), self.clocks_events() or 0
+        return {
+            "sm_clock_mhz": self.ask("nvmlDeviceGetClockInfo", 1),
+            "memory_clock_mhz": self.ask("nvmlDeviceGetClockInfo", 2),
+            "temperature_c": self.ask("nvmlDeviceGetTemperature", 0),
+            "power_w": None if power is None else power / 1000,
+            "clocks_event_reasons": [name for bit, name in CLOCKS_EVENTS.items() if bits & bit],
+        }
 
     def used_bytes(self) -> int | None:
         """Return the device memory in use by all processes, without the driver's own reserve."""
@@ -114,98 +106,19 @@ class Gpu:
         rates = self.ask("nvmlDeviceGetUtilizationRates")
         return None if rates is None else int(rates.gpu)
 
+    def processes(self) -> dict[int, int | None] | None:
+        """Return the processes that compute on this GPU with the bytes that each holds.
 
-@dataclass
-class Telemetry(Gpu):
-    """Readings around and during a timed part. All methods are harmless without NVML."""
-
-    readings: list[Reading] = field(default_factory=list)
-    marks: list[EnergyMark] = field(default_factory=list)
-    next_poll: float = 0.0
-    next_reading: float = 0.0
-    asked: int = 0
-
-    @classmethod
-    def open(cls, uuid: str | None) -> Telemetry:
-        """Return the GPU with this UUID; an empty one without a UUID or without NVML."""
-        if uuid is None:
-            return cls()
-        nvml = Nvml()
-        return cls(nvml, nvml.handle(uuid))
-
-    def read(self) -> Reading:
-        """Return the present state."""
-        power = self.ask("nvmlDeviceGetPowerUsage")
-        bits = self.clocks_events()
-        return Reading(
-            sm_clock_mhz=self.ask("nvmlDeviceGetClockInfo", 1),
-            memory_clock_mhz=self.ask("nvmlDeviceGetClockInfo", 2),
-            temperature_c=self.ask("nvmlDeviceGetTemperature", 0),
-            power_w=None if power is None else power / 1000,
-            clocks_event_reasons=tuple(name for bit, name in CLOCKS_EVENTS.items() if (bits or 0) & bit),
-        )
-
-    def reasons_since_last(self) -> set[str]:
-        """Return the clocks events of now and of the readings since the last call."""
-        recent, self.asked = self.readings[self.asked :], len(self.readings)
-        return {name for reading in (*recent, self.read()) for name in reading.clocks_event_reasons}
-
-    def poll(self, calls: int) -> None:
-        """Record changes of the energy counter and the state while busy; called between timed blocks."""
-        now = time.perf_counter()
-        if self.handle is None or now < self.next_poll:
-            return
-        self.next_poll = now + POLL_S
-        energy = self.ask("nvmlDeviceGetTotalEnergyConsumption")
-        if energy is not None and (not self.marks or energy != self.marks[-1].energy_mj):
-            self.marks.append(EnergyMark(energy, calls, now))
-        if now >= self.next_reading:
-            self.next_reading = now + 10 * POLL_S
-            self.readings.append(self.read())
-
-    def energy_per_call_mj(self) -> float | None:
-        """Return the energy a call from the first to the last change of the counter; None if the run was too short.
-
-        The first mark is omitted: polling began there, the counter did not change.
+        None if NVML does not list even this one: in a container it may number processes differently.
         """
-        marks = self.marks[1:]
-        if len(marks) < 3 or marks[-1].time - marks[0].time < MIN_ENERGY_S:
-            return None
-        return (marks[-1].energy_mj - marks[0].energy_mj) / (marks[-1].calls - marks[0].calls)
-
-    def busy(self) -> Reading:
-        """Return medians of the readings taken while busy."""
-        if not self.readings:
-            return Reading()
-
-        def middle(name: str) -> Any:
-            values = [value for reading in self.readings if (value := getattr(reading, name)) is not None]
-            return median(values) if values else None
-
-        clock, memory, temperature = (middle(n) for n in ("sm_clock_mhz", "memory_clock_mhz", "temperature_c"))
-        reasons = dict.fromkeys(name for reading in self.readings for name in reading.clocks_event_reasons)
-        return Reading(
-            None if clock is None else int(clock),
-            None if memory is None else int(memory),
-            None if temperature is None else int(temperature),
-            middle("power_w"),
-            tuple(reasons),
-        )
-
-    def process_bytes(self) -> int | None:
-        """Return the device memory of this process with its context; None if NVML cannot tell (another PID
-        namespace)."""
-        for process in self.ask("nvmlDeviceGetComputeRunningProcesses") or ():
-            if process.pid == os.getpid():
-                return process.usedGpuMemory
-        return None
+        listed = self.ask("nvmlDeviceGetComputeRunningProcesses") or ()
+        found = {process.pid: process.usedGpuMemory for process in listed}
+        return found if os.getpid() in found else None
 
     def foreign_pids(self) -> set[int] | None:
-        """Return other processes that compute on this GPU; None if NVML does not list even this one (a container)."""
-        processes = self.ask("nvmlDeviceGetComputeRunningProcesses")
-        if processes is None or all(process.pid != os.getpid() for process in processes):
-            return None
-        return {process.pid for process in processes} - {os.getpid()}
+        """Return the other processes that compute on this GPU; None if unknown."""
+        found = self.processes()
+        return None if found is None else set(found) - {os.getpid()}
 
     def working_pids(self, since: float) -> set[int] | None:
         """Return the processes that ran a kernel since that time (seconds since the epoch), this one included; None if

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from effbench.measure.watch import GpuWatch
 from effbench.stats.intervals import median_interval
 
 Inputs = tuple[tuple, dict[str, Any]]
@@ -48,42 +49,27 @@ class Rules:
     min_block_ms: float
     load_s: float = 0.0
 
+    @classmethod
+    def of(cls, protocol: dict[str, Any]) -> Rules:
+        return cls(**{one.name: protocol[one.name] for one in dataclasses.fields(cls) if one.name in protocol})
 
-@dataclass
-class WarmUp:
-    calls: int
-    seconds: float
-    steady: bool
-    samples_ms: list[float] = field(default_factory=list)
+    def of_passes(self, calls: int) -> Rules:
+        """Return the rules for passes of `calls` calls each."""
+        if calls == 1:
+            return self
+        fewest = max(FEWEST_PASSES, math.ceil(self.min_samples / calls))
+        return dataclasses.replace(self, min_samples=fewest, max_samples=max(1, self.max_samples // calls))
 
 
 @dataclass
 class Timing:
-    """`samples_ms`: one value a call (latency) or a block's mean (period); `calls` counts all calls that were kept;
-    `enqueue_ms`: of each call, until it returned (latency only)."""
+    """`samples_ms`: one value a call (warm-up, latency) or a block's mean (period). `enqueue_ms`: of each call, until
+    it returned (latency). `steady`: how the warm-up ended."""
 
-    samples_ms: list[float]
-    calls: int
-    seconds: float
-    calls_per_block: int = 1
+    samples_ms: list[float] = field(default_factory=list)
     enqueue_ms: list[float] = field(default_factory=list)
-
-
-class Watch:
-    """Watches the machine while a step is timed; this one never objects, unlike `measure.watch.GpuWatch`."""
-
-    def begin(self) -> None:
-        """Before each timer."""
-
-    def poll(self, calls: int) -> None:
-        """Between blocks of back-to-back calls, with the calls so far. Must be quick."""
-
-    def disturbed(self) -> bool:
-        """After each run of samples: must it be thrown away?"""
-        return False
-
-
-UNWATCHED = Watch()
+    calls_per_block: int = 1
+    steady: bool = False
 
 
 @contextmanager
@@ -105,32 +91,134 @@ def synchronizer(device: torch.device) -> Callable[[], None]:
     return torch.cuda.synchronize if device.type == "cuda" else lambda: None
 
 
-def warm_up(step: Callable, inputs: Sequence[Inputs], device: torch.device, rules: Rules, whole: int = 1) -> WarmUp:
-    """Call until steady: at least `warmup_calls` calls and `warmup_s` seconds, at most `max_warmup_calls` calls.
+def play(step: Callable, rotation: Iterator[Inputs], calls: int) -> None:
+    """Make so many calls, back to back."""
+    for args, kwargs in itertools.islice(rotation, calls):
+        step(*args, **kwargs)
 
-    Steady: the medians of the two halves of the newest ten or more calls (passes) agree within 5 %. The first pass of a
-    stream is whole, whatever it costs: a size that was never called would be prepared while timing.
-    """
-    synchronize = synchronizer(device)
-    rotation = itertools.cycle(inputs)
-    samples: list[float] = []
-    most = rules.max_warmup_calls if whole == 1 else max(rules.max_warmup_calls, WARM_PASSES * whole)
-    # a call of seconds needs no ten of them: twice the time is enough
-    patience_s = 10 * rules.warmup_s if whole == 1 else rules.budget_s
-    began = time.perf_counter()
-    while True:
-        for args, kwargs in itertools.islice(rotation, whole):
-            samples.append(one_call(step, args, kwargs, synchronize))
-        seconds = time.perf_counter() - began
-        enough = len(samples) >= rules.warmup_calls or (len(samples) >= 3 and seconds > patience_s)
-        if enough and seconds >= rules.warmup_s:
-            steady = is_steady(pass_means(samples, whole))
-            if steady or len(samples) >= most or seconds >= rules.budget_s:
-                return WarmUp(len(samples), seconds, steady, samples)
+
+def load(step: Callable, rotation: Iterator[Inputs], calls: int, seconds: float) -> None:
+    """Keep the GPU under the load to come until its power control has answered to it."""
+    end = torch.cuda.Event()
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        play(step, rotation, calls)
+        end.record()
+        end.synchronize()
+
+
+@dataclass
+class Timer:
+    """Times a step. `whole`: calls of one pass of a stream, else 1."""
+
+    step: Callable[..., Any]
+    inputs: Sequence[Inputs]
+    device: torch.device
+    rules: Rules
+    watch: GpuWatch | None = None
+    whole: int = 1
+
+    def warm_up(self) -> Timing:
+        """Call until steady: at least `warmup_calls` calls and `warmup_s` seconds, at most `max_warmup_calls` calls.
+
+        Steady: the medians of the two halves of the newest ten or more calls (passes) agree within 5 %. The first pass
+        of a stream is whole, whatever it costs: a size that was never called would be prepared while timing.
+        """
+        rules, rotation, found = self.rules, itertools.cycle(self.inputs), Timing()
+        most, patience_s = rules.max_warmup_calls, 10 * rules.warmup_s
+        if self.whole > 1:
+            most, patience_s = max(most, WARM_PASSES * self.whole), rules.budget_s
+        began = time.perf_counter()
+        while True:
+            self.call(rotation, self.whole, found)
+            calls, seconds = len(found.samples_ms), time.perf_counter() - began
+            # a call of seconds needs no ten of them: twice the time is enough
+            enough = calls >= rules.warmup_calls or (calls >= 3 and seconds > patience_s)
+            if enough and seconds >= rules.warmup_s:
+                found.steady = is_steady(pass_means(found.samples_ms, self.whole))
+                if found.steady or calls >= most or seconds >= rules.budget_s:
+                    return found
+
+    def latency(self, budget_s: float) -> Timing:
+        """Time synchronised calls until the median (of passes) is known well enough or the budget is spent.
+
+        `samples_ms` holds every call in order, from the first position of a stream.
+        """
+        rotation, found, seconds = itertools.cycle(self.inputs), Timing(), 0.0
+        rules = self.rules.of_passes(self.whole)
+        while passes := next_batch(pass_means(found.samples_ms, self.whole), seconds, rules, budget_s):
+            kept, began = len(found.samples_ms), time.perf_counter()
+            self.call(rotation, passes * self.whole, found)
+            elapsed = time.perf_counter() - began
+            if self.watch and self.watch.disturbed():
+                del found.samples_ms[kept:], found.enqueue_ms[kept:]
+            else:
+                seconds += elapsed
+        return found
+
+    def period(self, budget_s: float) -> Timing:
+        """Time blocks of back-to-back calls between CUDA events until their median is known or the budget is spent.
+
+        The stream never runs dry between the blocks of a run: the host stays a block ahead. So neither the first launch
+        after an idle moment nor the clocks' answer to a sudden load is in a sample; `load_s` seconds of calls go
+        before. A block has a multiple of `whole` calls.
+        """
+        calls = math.ceil(self.choose_block(budget_s) / self.whole) * self.whole
+        rotation, found, done, seconds = itertools.cycle(self.inputs), Timing(calls_per_block=calls), 0, 0.0
+        load(self.step, rotation, calls, self.rules.load_s)
+        while batch := next_batch(found.samples_ms, seconds, self.rules, budget_s):
+            blocks = min(batch, MOST_BLOCKS)
+            ends = [torch.cuda.Event(enable_timing=True) for _ in range(blocks + 1)]
+            began = time.perf_counter()
+            play(self.step, rotation, calls)
+            done += calls
+            ends[0].record()
+            for number in range(1, blocks + 1):
+                play(self.step, rotation, calls)
+                ends[number].record()
+                ends[number - 1].synchronize()
+                done += calls
+                if self.watch:
+                    self.watch.poll(done)
+            ends[-1].synchronize()
+            elapsed = time.perf_counter() - began
+            if not (self.watch and self.watch.disturbed()):
+                found.samples_ms += [start.elapsed_time(end) / calls for start, end in itertools.pairwise(ends)]
+                seconds += elapsed
+        return found
+
+    def call(self, rotation: Iterator[Inputs], calls: int, found: Timing) -> None:
+        """Make so many synchronised calls and add them to `found`."""
+        step, synchronize, clock = self.step, synchronizer(self.device), time.perf_counter_ns
+        for args, kwargs in itertools.islice(rotation, calls):
+            synchronize()
+            start = clock()
+            step(*args, **kwargs)
+            returned = clock()
+            synchronize()
+            found.samples_ms.append((clock() - start) / 1e6)
+            found.enqueue_ms.append((returned - start) / 1e6)
+
+    def choose_block(self, budget_s: float) -> int:
+        """Return the calls a block: it lasts at least `min_block_ms` and, if one call allows it, at most a tenth of the
+        budget."""
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        calls = 1
+        while True:
+            torch.cuda.synchronize()
+            start.record()
+            play(self.step, itertools.cycle(self.inputs), calls)
+            end.record()
+            end.synchronize()
+            elapsed = start.elapsed_time(end)
+            if elapsed >= self.rules.min_block_ms or calls >= 1 << 16:
+                longest = max(1, int(budget_s * 100 / (elapsed / calls)))
+                return min(max(1, math.ceil(self.rules.min_block_ms * 1.2 / (elapsed / calls))), longest)
+            calls *= 2
 
 
 def pass_means(samples: list[float], whole: int) -> list[float]:
-    """Return the mean of each pass; the samples themselves for passes of one call."""
+    """Return the mean of each pass of `whole` calls."""
     if whole == 1:
         return samples
     return [statistics.fmean(samples[first : first + whole]) for first in range(0, len(samples), whole)]
@@ -146,171 +234,29 @@ def is_steady(samples: Sequence[float]) -> bool:
     return abs(second - first) <= STEADY * first
 
 
-def one_call(step: Callable, args: tuple, kwargs: dict[str, Any], synchronize: Callable[[], None]) -> float:
-    """Return the milliseconds of one synchronised call."""
-    synchronize()
-    start = time.perf_counter_ns()
-    step(*args, **kwargs)
-    synchronize()
-    return (time.perf_counter_ns() - start) / 1e6
+def next_batch(samples: list[float], seconds: float, rules: Rules, budget_s: float) -> int:
+    """Return how many samples to take before the next look, a few dozen looks in a run; 0 when least samples and time
+    are reached and the median is known, or the budget is spent."""
+    if not samples:
+        return 1
+    count = len(samples)
+    if seconds >= budget_s or count >= rules.max_samples:
+        return 0
+    a_call = seconds / count
+    if count >= rules.min_samples and seconds >= rules.min_time_s:
+        if is_known(samples, rules.target_interval):
+            return 0
+        wanted = count // 5
+    else:
+        # what is missing to the least samples and the least time, but no more than a tenth of the budget at once
+        wanted = int(max(rules.min_samples - count, (rules.min_time_s - seconds) / a_call))
+    most = min(budget_s / 10, budget_s - seconds) / a_call
+    return max(1, min(wanted, int(most), rules.max_samples - count))
 
 
-def time_latency(
-    step: Callable,
-    inputs: Sequence[Inputs],
-    device: torch.device,
-    rules: Rules,
-    budget_s: float,
-    watch: Watch = UNWATCHED,
-    whole: int = 1,
-) -> Timing:
-    """Time synchronised calls until the median (of passes) is known well enough or the budget is spent.
-
-    `samples_ms` holds every call in order, from the first position of a stream.
-    """
-    synchronize = synchronizer(device)
-    clock = time.perf_counter_ns
-    rotation = itertools.cycle(inputs)
-    samples: list[float] = []
-    enqueued: list[float] = []
-    seconds = 0.0
-    stop = Stop(rules if whole == 1 else rules_of_passes(rules, whole), budget_s)
-    while not stop.reached(pass_means(samples, whole), seconds):
-        kept, began = len(samples), time.perf_counter()
-        for _ in range(stop.next_batch * whole):
-            args, kwargs = next(rotation)
-            synchronize()
-            start = clock()
-            step(*args, **kwargs)
-            returned = clock()
-            synchronize()
-            samples.append((clock() - start) / 1e6)
-            enqueued.append((returned - start) / 1e6)
-        elapsed = time.perf_counter() - began
-        if watch.disturbed():
-            del samples[kept:], enqueued[kept:]
-        else:
-            seconds += elapsed
-    return Timing(samples, len(samples), seconds, enqueue_ms=enqueued)
-
-
-def rules_of_passes(rules: Rules, calls: int) -> Rules:
-    """Return the rules for passes of `calls` calls each."""
-    return dataclasses.replace(
-        rules,
-        min_samples=max(FEWEST_PASSES, math.ceil(rules.min_samples / calls)),
-        max_samples=max(1, rules.max_samples // calls),
-    )
-
-
-def time_period(
-    step: Callable,
-    inputs: Sequence[Inputs],
-    rules: Rules,
-    budget_s: float,
-    watch: Watch = UNWATCHED,
-    whole: int = 1,
-) -> Timing:
-    """Time blocks of back-to-back calls between CUDA events until their median is known or the budget is spent.
-
-    The stream never runs dry between the blocks of a run: the host stays a block ahead. So neither the first launch
-    after an idle moment nor the clocks' answer to a sudden load is in a sample; `load_s` seconds of calls go before.
-    A block has a multiple of `whole` calls.
-    """
-    calls_per_block = math.ceil(choose_block(step, inputs, rules.min_block_ms, budget_s) / whole) * whole
-    rotation = itertools.cycle(inputs)
-    samples: list[float] = []
-    done = 0
-    seconds = 0.0
-
-    def play() -> None:
-        for args, kwargs in itertools.islice(rotation, calls_per_block):
-            step(*args, **kwargs)
-
-    load(play, rules.load_s)
-    stop = Stop(rules, budget_s)
-    while not stop.reached(samples, seconds):
-        blocks = min(stop.next_batch, MOST_BLOCKS)
-        ends = [torch.cuda.Event(enable_timing=True) for _ in range(blocks + 1)]
-        began = time.perf_counter()
-        play()
-        done += calls_per_block
-        ends[0].record()
-        for number in range(1, blocks + 1):
-            play()
-            ends[number].record()
-            ends[number - 1].synchronize()
-            done += calls_per_block
-            watch.poll(done)
-        ends[-1].synchronize()
-        elapsed = time.perf_counter() - began
-        if not watch.disturbed():
-            samples += [ends[i].elapsed_time(ends[i + 1]) / calls_per_block for i in range(blocks)]
-            seconds += elapsed
-    return Timing(samples, len(samples) * calls_per_block, seconds, calls_per_block)
-
-
-def load(play: Callable[[], None], seconds: float) -> None:
-    """Keep the GPU under the load to come until its power control has answered to it."""
-    end = torch.cuda.Event()
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        play()
-        end.record()
-        end.synchronize()
-
-
-def choose_block(step: Callable, inputs: Sequence[Inputs], min_block_ms: float, budget_s: float) -> int:
-    """Return the calls a block: it lasts at least `min_block_ms` and, if one call allows it, at most a tenth of the
-    budget."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    calls = 1
-    while True:
-        torch.cuda.synchronize()
-        start.record()
-        for args, kwargs in itertools.islice(itertools.cycle(inputs), calls):
-            step(*args, **kwargs)
-        end.record()
-        end.synchronize()
-        elapsed = start.elapsed_time(end)
-        if elapsed >= min_block_ms or calls >= 1 << 16:
-            break
-        calls *= 2
-    longest = max(1, int(budget_s * 100 / (elapsed / calls)))
-    return min(max(1, math.ceil(min_block_ms * 1.2 / (elapsed / calls))), longest)
-
-
-class Stop:
-    """Adaptive stopping: least samples and time reached and the median known, or the budget spent."""
-
-    def __init__(self, rules: Rules, budget_s: float) -> None:
-        self.rules = rules
-        self.budget_s = budget_s
-        self.next_batch = 1
-
-    def reached(self, samples: list[float], seconds: float) -> bool:
-        """Also plans `next_batch`, so that the interval is looked at a few dozen times in a run, not at each call."""
-        if not samples:
-            return False
-        rules = self.rules
-        if seconds >= self.budget_s or len(samples) >= rules.max_samples:
-            return True
-        a_call = seconds / len(samples)
-        if len(samples) >= rules.min_samples and seconds >= rules.min_time_s:
-            if self.is_known(samples):
-                return True
-            wanted = len(samples) // 5
-        else:
-            # what is missing to the least samples and the least time, but no more than a tenth of the budget at once
-            wanted = int(max(rules.min_samples - len(samples), (rules.min_time_s - seconds) / a_call))
-        most = min(self.budget_s / 10, self.budget_s - seconds) / a_call
-        self.next_batch = max(1, min(wanted, int(most), rules.max_samples - len(samples)))
+def is_known(samples: list[float], target: float) -> bool:
+    """Return whether the median's 95 % interval is narrow, and its halves agree: an interval ignores drift."""
+    interval, half = median_interval(samples), len(samples) // 2
+    if interval.low is None or interval.high - interval.low > 2 * target * interval.value:
         return False
-
-    def is_known(self, samples: list[float]) -> bool:
-        """Return whether the median's 95 % interval is narrow, and its halves agree: an interval ignores drift."""
-        interval = median_interval(samples)
-        if interval.low is None or interval.high - interval.low > 2 * self.rules.target_interval * interval.value:
-            return False
-        half = len(samples) // 2
-        return abs(statistics.median(samples[:half]) - statistics.median(samples[half:])) <= DRIFT * interval.value
+    return abs(statistics.median(samples[:half]) - statistics.median(samples[half:])) <= DRIFT * interval.value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,16 +31,22 @@ def count(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Work:
     FLOPs are those of torch's FlopCounterMode. Bytes are a lower bound: the parts of weights, buffers and inputs that
     are read, once each; the parts that are written; the outputs. Intermediate tensors do not count.
     """
-    from torch.utils.flop_counter import FlopCounterMode
-
     outer = [*module.parameters(), *module.buffers(), *tensors((args, kwargs))]
-    traffic = Traffic(outer)
-    flops = FlopCounterMode(display=False)
-    with torch.inference_mode(False), torch.no_grad(), flops, traffic:
-        outputs = module(*args, **kwargs)
+    with torch.inference_mode(False), torch.no_grad():
+        found, outputs = observe(outer, lambda: module(*args, **kwargs))
     known = {pointer(tensor) for tensor in outer}
     written = {pointer(tensor): tensor.nbytes for tensor in tensors(outputs) if pointer(tensor) not in known}
-    return Work(flops.get_total_flops(), traffic.bytes() + sum(written.values()))
+    return Work(found.flops, found.min_bytes + sum(written.values()))
+
+
+def observe(outer: Iterable[torch.Tensor], call: Callable[[], Any]) -> tuple[Work, Any]:
+    """Return the FLOPs of a call with the bytes that it moves of the tensors `outer`, and its result."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    traffic, flops = Traffic(outer), FlopCounterMode(display=False)
+    with flops, traffic:
+        result = call()
+    return Work(flops.get_total_flops(), traffic.bytes()), result
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
@@ -70,7 +76,9 @@ class Traffic(TorchDispatchMode):
 
     def look(self, func: Any, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
         name = func._schema.name.partition("::")[2]
-        given = [(argument, value) for argument, value in bound(func, args, kwargs) if tensors(value)]
+        arguments = func._schema.arguments
+        bound = [*zip(arguments, args, strict=False), *((one, kwargs.get(one.name)) for one in arguments[len(args) :])]
+        given = [(argument, value) for argument, value in bound if tensors(value)]
         for argument, value in given:
             written = argument.alias_info is not None and argument.alias_info.is_write
             for tensor in tensors(value):
@@ -84,15 +92,15 @@ class Traffic(TorchDispatchMode):
                         self.read(tensor)
                 elif name in LOOKUPS and tensor.is_floating_point():
                     rows = sum(out.nbytes for out in tensors(result))
-                    self.scattered[pointer(tensor)] += min(distinct(given, tensor, rows), tensor.nbytes)
+                    self.scattered[pointer(tensor)] += min(distinct(given, rows), tensor.nbytes)
                 else:
                     self.read(tensor)
 
     def read(self, tensor: torch.Tensor) -> None:
-        start = tensor.storage_offset() * tensor.element_size()
-        reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
         if tensor.numel() == 0:
             return
+        start = tensor.storage_offset() * tensor.element_size()
+        reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
         # a view with holes, or one that repeats itself, reads no more than its extent or its elements
         span = min(reach * tensor.element_size(), tensor.nbytes)
         self.spans[pointer(tensor)].add((start, start + span))
@@ -109,21 +117,9 @@ class Traffic(TorchDispatchMode):
         return read + self.written
 
 
-def bound(func: Any, args: tuple, kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """Return the operator's arguments, each with its value."""
-    found = []
-    for position, argument in enumerate(func._schema.arguments):
-        if position < len(args):
-            found.append((argument, args[position]))
-        elif argument.name in kwargs:
-            found.append((argument, kwargs[argument.name]))
-    return found
-
-
-def distinct(given: list[tuple[Any, Any]], table: torch.Tensor, result_bytes: int) -> int:
+def distinct(given: list[tuple[Any, Any]], result_bytes: int) -> int:
     """Return the bytes of the result of a lookup, repeated rows once."""
     indices = [tensor for _, value in given for tensor in tensors(value) if not tensor.is_floating_point()]
     if len(indices) != 1 or not indices[0].numel():
         return result_bytes if not indices else 0
-    unique = indices[0].unique().numel()
-    return result_bytes * unique // indices[0].numel()
+    return result_bytes * indices[0].unique().numel() // indices[0].numel()

@@ -1,11 +1,13 @@
-"""Artifacts of a trial for a person to study: a trace, a memory snapshot, generated code, the graph.
-
-All of them are made after everything is measured, from further calls and a second preparation; a failure is a note.
-"""
+"""Artifacts of a trial for a person to study, made after everything is measured from further calls and preparations:
+a trace, a memory snapshot, generated code, the graph. A failure is a note."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,76 +25,94 @@ CALLS = 3
 MOST_EVENTS = 100_000  # of the memory history
 
 
-class Collector:
-    """Files of one trial in `folder`, from its measured `step` and from further preparations."""
+def collect(
+    request: TrialRequest, trial: Trial, workload: Inference, step: Callable, inputs: list[timing.Inputs]
+) -> None:
+    """Make what `request.artifacts` asks for; names and notes go into the trial's `extra`."""
+    wanted = request.artifacts
+    folder = Path(wanted["folder"])
+    folder.mkdir(parents=True, exist_ok=True)
+    make = Maker(folder, request.cache_dir, workload, step, inputs)
+    files, notes = [], {}
+    makers = (
+        ("trace", make.trace),
+        ("code", make.code),
+        ("snapshot", make.snapshot),
+        ("graph", make.cuda_graphs),
+        ("graph", make.graphs),  # last, since it drops what is compiled
+    )
+    with workload.context():
+        for kind, maker in makers:
+            if kind in wanted["kinds"]:
+                try:
+                    files.extend(maker())
+                except UnsupportedError as error:
+                    notes[kind] = str(error)
+                except Exception as error:  # from the module or torch's tools: it costs this artifact alone
+                    notes[kind] = failures.describe(error)
+    with contextlib.suppress(OSError):
+        os.removedirs(folder)  # if it is empty
+    trial.extra["artifacts"] = [f"{wanted['name']}/{path.relative_to(folder)}" for path in files]
+    if notes:
+        trial.extra["artifact_notes"] = notes
 
-    def __init__(
-        self, folder: Path, cache_dir: str | None, workload: Inference, step: Callable, inputs: list[timing.Inputs]
-    ) -> None:
-        self.folder, self.cache_dir, self.device = folder, cache_dir, workload.device
-        self.workload, self.step, self.inputs = workload, step, inputs
-        self.files: list[Path] = []
 
-    def path(self, name: str) -> Path:
-        """Return the path of a file to be written."""
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
+@dataclass
+class Maker:
+    """Makes the files of one trial in `folder`, from its measured `step` and from further preparations."""
+
+    folder: Path
+    cache_dir: str | None
+    workload: Inference
+    step: Callable[..., Any]
+    inputs: list[timing.Inputs]
 
     def play(self, step: Callable[..., Any], calls: int = CALLS) -> None:
-        for number in range(calls):
-            args, kwargs = copies(self.inputs[number % len(self.inputs)])
-            step(*args, **kwargs)
-        timing.synchronizer(self.device)()
+        timing.play(step, map(copies, itertools.cycle(self.inputs)), calls)
+        timing.synchronizer(self.workload.device)()
 
-    def prepared_again(self) -> Callable[..., Any]:
+    def play_prepared_again(self) -> None:
         torch._dynamo.reset()  # or it would find the graphs that it has
-        return self.workload.prepare(*copies(self.inputs[0])).step
+        self.play(self.workload.prepare(*copies(self.inputs[0])).step)
 
-    def trace(self) -> None:
+    def trace(self) -> Iterator[Path]:
         """A Chrome trace of a few calls (chrome://tracing, Perfetto)."""
         activities = [torch.profiler.ProfilerActivity.CPU]
-        if self.device.type == "cuda":
+        if self.workload.device.type == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
             self.play(self.step)
-        path = self.path("trace.json.gz")
+        path = self.folder / "trace.json.gz"
         profiler.export_chrome_trace(str(path))
-        self.files.append(path)
+        yield path
 
-    def snapshot(self) -> None:
+    def snapshot(self) -> Iterator[Path]:
         """torch's memory history over a second preparation and a few calls (pytorch.org/memory_viz)."""
-        if self.device.type != "cuda":
+        if self.workload.device.type != "cuda":
             raise UnsupportedError("a memory snapshot needs CUDA")
+        path = self.folder / "memory.pickle"
         torch.cuda.memory._record_memory_history(max_entries=MOST_EVENTS)
         try:
-            self.play(self.prepared_again())
-            path = self.path("memory.pickle")
+            self.play_prepared_again()
             torch.cuda.memory._dump_snapshot(str(path))
         finally:
             torch.cuda.memory._record_memory_history(enabled=None)
-        self.files.append(path)
+        yield path
 
-    def code(self) -> None:
+    def code(self) -> Iterator[Path]:
         """Copy what Inductor wrote for this cell from its compile cache: a file for each compiled graph, with its
         kernels."""
-        found = sorted(Path(self.cache_dir).rglob("*.py")) if self.cache_dir else []
-        written = [path for path in found if is_output_code(path)]
+        sources = Path(self.cache_dir).rglob("*.py") if self.cache_dir else ()
+        written = [path for path in sources if is_output_code(path)]
         if not written:
             raise UnsupportedError("Inductor left no Python code in this cell's compile cache")
-        for number, source in enumerate(sorted(written, key=lambda path: path.stat().st_mtime), 1):
-            path = self.path(f"code-{number}.py")
+        for number, source in enumerate(sorted(written, key=lambda path: (path.stat().st_mtime, path)), 1):
+            path = self.folder / f"code-{number}.py"
             path.write_bytes(source.read_bytes())
-            self.files.append(path)
+            yield path
 
-    def graph(self) -> None:
-        """Each graph that Dynamo finds in the module as text; on CUDA each CUDA graph of the mode as DOT."""
-        problem = None
-        if self.device.type == "cuda":
-            try:
-                self.cuda_graphs()
-            except Exception as error:  # the text can still be made
-                problem = error
+    def graphs(self) -> Iterator[Path]:
+        """Each graph that Dynamo finds in the module as text."""
         texts: list[str] = []
 
         def keep(found: torch.fx.GraphModule, example_inputs: Any) -> Callable[..., Any]:
@@ -104,14 +124,14 @@ class Collector:
         if not texts:
             raise UnsupportedError("Dynamo finds no graph in this module")
         for number, text in enumerate(texts, 1):
-            path = self.path(f"graph-{number}.txt")
+            path = self.folder / f"graph-{number}.txt"
             path.write_text(text)
-            self.files.append(path)
-        if problem:
-            raise problem
+            yield path
 
-    def cuda_graphs(self) -> None:
-        """Capture anew with every CUDA graph in debug mode, and draw those that came about."""
+    def cuda_graphs(self) -> Iterator[Path]:
+        """On CUDA, capture anew with every CUDA graph in debug mode, and draw those that came about as DOT."""
+        if self.workload.device.type != "cuda":
+            return
         made: list[torch.cuda.CUDAGraph] = []
         plain = torch.cuda.CUDAGraph
 
@@ -122,46 +142,17 @@ class Collector:
             return graph
 
         with mock.patch.object(torch.cuda, "CUDAGraph", in_debug_mode):
-            self.play(self.prepared_again())
-        number = 1
+            self.play_prepared_again()
+        numbers, path = itertools.count(1), self.folder / "cuda-graph.dot"
         for graph in made:
-            path = self.path(f"cuda-graph-{number}.dot")
             graph.debug_dump(str(path))
             # cudagraph trees capture nothing at all in one, for its memory pool
             if path.is_file() and "node_" in path.read_text(errors="replace"):
-                self.files.append(path)
-                number += 1
-            else:
-                path.unlink(missing_ok=True)
+                yield path.rename(self.folder / f"cuda-graph-{next(numbers)}.dot")
+        path.unlink(missing_ok=True)
 
 
 def is_output_code(path: Path) -> bool:
     """Return whether it is the code of a graph, not that of a single kernel (a graph holds its kernels as text)."""
     text = path.read_text(errors="replace")
     return "AsyncCompile" in text and "def call(" in text
-
-
-#: All kinds in the order in which they are made: the graph comes last, since it drops what is compiled.
-KINDS = ("trace", "code", "snapshot", "graph")
-
-
-def collect(
-    request: TrialRequest, trial: Trial, workload: Inference, step: Callable, inputs: list[timing.Inputs]
-) -> None:
-    """Make what `request.artifacts` asks for; names and notes go into the trial's `extra`."""
-    wanted = request.artifacts
-    folder = Path(wanted["folder"])
-    collector = Collector(folder, request.cache_dir, workload, step, inputs)
-    notes = {}
-    with workload.context():
-        for kind in KINDS:
-            if kind in wanted["kinds"]:
-                try:
-                    getattr(collector, kind)()
-                except UnsupportedError as error:
-                    notes[kind] = str(error)
-                except Exception as error:
-                    notes[kind] = failures.describe(error)
-    trial.extra["artifacts"] = [f"{wanted['name']}/{path.relative_to(folder)}" for path in collector.files]
-    if notes:
-        trial.extra["artifact_notes"] = notes

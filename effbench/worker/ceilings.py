@@ -3,6 +3,7 @@ a launch and of an empty replay."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -39,28 +40,35 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
         return {"ceilings": None, "reason": "too little free device memory"}
 
 
+@torch.inference_mode()
 def measure(device: torch.device) -> dict[str, Any]:
     """Return the ceilings of a CUDA device: `copy_bytes_per_s` (read and written), `flops_per_s` by dtype (dense square
     products of side 8192), `launch_ms` (period of back-to-back launches of a tiny kernel), `graph_replay_ms` (of a
     graph that holds one). Rates are those of the fastest block; needs 2.5 GiB of free device memory."""
-    with torch.inference_mode():
-        return {
-            "copy_bytes_per_s": copy_rate(device),
-            "flops_per_s": {name: matrix_rate(device, name) for name in DTYPES},
-            **launch_costs(device),
-        }
+    rates = {"copy_bytes_per_s": copy_rate(device), "flops_per_s": {name: matrix_rate(device, name) for name in DTYPES}}
+    tiny = torch.zeros(1, device=device)
+    graph = torch.cuda.CUDAGraph()
+    tiny.add_(1)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        tiny.add_(1)
+    launch_ms = statistics.median_high(periods_ms(lambda: tiny.add_(1), device))
+    return {
+        **rates,
+        "launch_ms": launch_ms,
+        "graph_replay_ms": statistics.median_high(periods_ms(graph.replay, device)),
+    }
 
 
-def period_ms(step, best: bool) -> float:
-    inputs = [((), {})]
-    timing.warm_up(step, inputs, torch.device("cuda"), RULES)
-    samples = timing.time_period(step, inputs, RULES, RULES.budget_s).samples_ms
-    return min(samples) if best else sorted(samples)[len(samples) // 2]
+def periods_ms(step: Callable[[], Any], device: torch.device) -> list[float]:
+    timer = timing.Timer(step, [((), {})], device, RULES)
+    timer.warm_up()
+    return timer.period(RULES.budget_s).samples_ms
 
 
 def copy_rate(device: torch.device) -> float:
     source, target = (torch.empty(COPY_BYTES, dtype=torch.uint8, device=device) for _ in range(2))
-    return 2 * COPY_BYTES / (period_ms(lambda: target.copy_(source), best=True) / 1e3)
+    return 2 * COPY_BYTES / (min(periods_ms(lambda: target.copy_(source), device)) / 1e3)
 
 
 def matrix_rate(device: torch.device, name: str) -> float:
@@ -70,25 +78,6 @@ def matrix_rate(device: torch.device, name: str) -> float:
     try:
         # values change a GPU's clocks: models have normal ones
         a, b = (torch.randn(MATRIX, MATRIX, device=device, dtype=dtype) for _ in range(2))
-        return 2 * MATRIX**3 / (period_ms(lambda: torch.mm(a, b), best=True) / 1e3)
+        return 2 * MATRIX**3 / (min(periods_ms(lambda: torch.mm(a, b), device)) / 1e3)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
-
-
-def launch_costs(device: torch.device) -> dict[str, float]:
-    tiny = torch.zeros(1, device=device)
-    graph = torch.cuda.CUDAGraph()
-    tiny.add_(1)
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
-        tiny.add_(1)
-    return {
-        "launch_ms": period_ms(lambda: tiny.add_(1), best=False),
-        "graph_replay_ms": period_ms(graph.replay, best=False),
-    }
-
-
-def floors(ceilings: dict[str, Any], dtype: str, flops: float, min_bytes: float) -> tuple[float | None, float | None]:
-    """Return the least milliseconds of a call, by arithmetic and by memory; None if unknown."""
-    rate, bandwidth = ceilings["flops_per_s"].get(dtype), ceilings["copy_bytes_per_s"]
-    return (1e3 * flops / rate if rate and flops else None, 1e3 * min_bytes / bandwidth if bandwidth else None)

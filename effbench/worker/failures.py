@@ -35,18 +35,16 @@ class Ended(Exception):
 
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
-        self.status = status
-        self.reason = reason
+        self.status, self.reason = status, reason
 
 
-def chain(error: BaseException) -> Iterator[BaseException]:
+def chain(error: BaseException | None) -> Iterator[BaseException]:
     """Yield the exception and its causes."""
     seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        yield current
-        current = current.__cause__ or current.__context__
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def classify(error: BaseException, phase: str | None) -> tuple[Status, str]:
@@ -69,30 +67,23 @@ def classify(error: BaseException, phase: str | None) -> tuple[Status, str]:
 
 
 def location(error: BaseException) -> str:
-    """Return `nets/mine.py:34 in forward` for the innermost frame of user code, or for the innermost frame outside
-    effbench if there is none; empty if neither exists. Paths are relative to the working directory if inside it."""
+    """Return `nets/mine.py:34 in forward` for the innermost frame of user code, else for the innermost one outside
+    effbench; empty if there is neither. Paths are relative to the working directory if inside it."""
     if isinstance(error, SyntaxError):  # its own text names the file; the frames are those of the import system
         return ""
-    of_links = [list(traceback.walk_tb(link.__traceback__)) for link in chain(error)]
-    frames = [frame for link in of_links for frame in reversed(link)]
+    frames = [frame for link in chain(error) for frame in reversed(traceback.extract_tb(link.__traceback__))]
     with contextlib.suppress(OSError):  # the module may have removed the working directory
-        here = Path.cwd()
-        for wanted in (_is_users, _is_foreign):
-            for frame, line in frames:
-                path = Path(frame.f_code.co_filename).absolute()
-                if not frame.f_code.co_filename.startswith("<") and wanted(path):
-                    shown = path.relative_to(here) if path.is_relative_to(here) else path
-                    return f"{shown}:{line} in {frame.f_code.co_name}"
+        located = [(Path(frame.filename).absolute(), frame) for frame in frames if not frame.filename.startswith("<")]
+        outside = [one for one in located if not one[0].is_relative_to(OWN)]
+        for path, frame in [one for one in outside if is_users(one[0])] or outside:
+            shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+            return f"{shown}:{frame.lineno} in {frame.name}"
     return ""
 
 
-def _is_users(path: Path) -> bool:
+def is_users(path: Path) -> bool:
     folders = [*LIBRARIES, *(Path(os.environ[name]) for name in GENERATED if os.environ.get(name))]
     return not {"site-packages", "dist-packages"} & set(path.parts) and not any(map(path.is_relative_to, folders))
-
-
-def _is_foreign(path: Path) -> bool:
-    return not path.is_relative_to(OWN)
 
 
 def describe(error: BaseException) -> str:
@@ -104,7 +95,7 @@ def text_of(error: BaseException) -> str:
     """Return `str(error)`, empty if a user's exception cannot do that."""
     try:
         return str(error)
-    except Exception:
+    except Exception:  # __str__ of a user's exception may raise anything
         return ""
 
 

@@ -22,24 +22,9 @@ from effbench.models.build import resolve_model, resolve_target
 
 PACKAGES = ("numpy", "torchvision", "transformers", "timm", "hydra-core", "sqlalchemy", "nvidia-ml-py", "effbench")
 #: Prefixes of variables that change how torch runs; they belong to the environment.
-FLAG_PREFIXES = (
-    "TORCH",
-    "PYTORCH_",
-    "TRITON_",
-    "CUDA_LAUNCH",
-    "CUDA_DEVICE_MAX",
-    "CUBLAS_",
-    "OMP_",
-    "MKL_",
-    "NVIDIA_TF32",
-)
-NOT_FLAGS = (
-    "TORCH_WARM_POOL",
-    "PYTORCH_NVML_BASED_CUDA_CHECK",
-    "TORCHINDUCTOR_CACHE_DIR",
-    "TRITON_CACHE_DIR",
-    "TORCH_HOME",
-)
+FLAGS = ("TORCH", "PYTORCH_", "TRITON_", "CUDA_LAUNCH", "CUDA_DEVICE_MAX", "CUBLAS_", "OMP_", "MKL_", "NVIDIA_TF32")
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_HOME")
+NOT_FLAGS = (*CACHES, "TORCH_WARM_POOL", "PYTORCH_NVML_BASED_CUDA_CHECK")
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
@@ -50,18 +35,23 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
     request = ProbeRequest(**payload)
     errors: list[str] = []
     settings: list[list[str] | None] = []
+
+    def resolved(target: str, resolve: Callable[[str], Any] = resolve_target) -> Any:
+        say_phase(f"import {target}")
+        try:
+            return resolve(target)
+        except ConfigError as error:
+            errors.append(str(error))
+
     for target in request.modules:
-        say_phase(f"import {target}")
-        errors += problem(target, resolve_model)
+        resolved(target, resolve_model)
     for target in request.others:
-        say_phase(f"import {target}")
-        errors += problem(target)
+        resolved(target)
     for mode in request.modes:
-        say_phase(f"import {mode['_target_']}")
-        errors += problem(mode["_target_"])
-        settings.append(None if errors else settings_of(mode["_target_"]))
-        if not errors:
-            errors += refused(mode, settings[-1])
+        constructor = resolved(mode["_target_"])
+        settings.append(None if errors else names_of(constructor))
+        if not errors and (reason := refused(mode, constructor, settings[-1])):
+            errors.append(reason)
     say_phase(PROBE_PHASE)
     gpus = [] if request.device == "cpu" else visible_gpus()
     return {
@@ -73,34 +63,23 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
     }
 
 
-def problem(target: str, resolve: Callable[[str], Any] = resolve_target) -> list[str]:
-    try:
-        resolve(target)
-    except ConfigError as error:
-        return [str(error)]
-    return []
+def names_of(constructor: Callable[..., Any]) -> list[str] | None:
+    """Return the names that a mode's constructor takes, None if it takes any."""
+    parameters = inspect.signature(constructor).parameters
+    return None if any(one.kind is one.VAR_KEYWORD for one in parameters.values()) else list(parameters)
 
 
-def refused(mode: dict[str, Any], names: list[str] | None) -> list[str]:
-    """Return a mode's errors about the values of its settings. Unknown settings are found elsewhere, and any other
-    exception of its constructor belongs to the cell."""
+def refused(mode: dict[str, Any], constructor: Callable[..., Any], names: list[str] | None) -> str | None:
+    """Return a mode's error about the values of its settings, or None. Unknown settings are found elsewhere."""
     given = mode_settings(mode)
-    if names is not None and not set(given) <= set(names):
-        return []
-    try:
-        resolve_target(mode["_target_"])(**given)
-    except ConfigError as error:
-        return [f"mode {mode['name']}: {error}"]
-    except Exception:
-        return []
-    return []
-
-
-def settings_of(target: str) -> list[str] | None:
-    parameters = inspect.signature(resolve_target(target)).parameters
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return None
-    return list(parameters)
+    if names is None or set(given) <= set(names):
+        try:
+            constructor(**given)
+        except ConfigError as error:
+            return f"mode {mode['name']}: {error}"
+        except Exception:  # any other exception of a user's constructor belongs to the cell
+            return None
+    return None
 
 
 def visible_gpus() -> list[dict[str, Any]]:
@@ -147,12 +126,12 @@ def environment(gpus: list[dict[str, Any]]) -> Environment:
         python=platform.python_version(),
         cpu_name=cpu_name(),
         platform=f"{platform.system()} {platform.machine()}",
-        flags={
-            name: value
-            for name, value in sorted(os.environ.items())
-            if name.startswith(FLAG_PREFIXES) and name not in NOT_FLAGS
-        },
+        flags={name: value for name, value in sorted(os.environ.items()) if is_flag(name)},
     )
+
+
+def is_flag(name: str) -> bool:
+    return name.startswith(FLAGS) and name not in NOT_FLAGS
 
 
 def details() -> dict[str, Any]:

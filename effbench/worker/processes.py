@@ -60,19 +60,12 @@ def process_table() -> dict[int, tuple[int, int]]:
     return table
 
 
-def descendants(root: int, table: dict[int, tuple[int, int]] | None = None) -> set[int]:
+def descendants(root: int) -> set[int]:
     """Return all processes below `root` and in its session, without `root` and this process."""
-    table = process_table() if table is None else table
-    children: dict[int, list[int]] = {}
-    for pid, (parent, _) in table.items():
-        children.setdefault(parent, []).append(pid)
-    found = {pid for pid, (_, session) in table.items() if session == root}
-    queue = [root, *found]
-    while queue:
-        for child in children.get(queue.pop(), []):
-            if child not in found:
-                found.add(child)
-                queue.append(child)
+    table = process_table()
+    found = {root} | {pid for pid, (_, session) in table.items() if session == root}
+    while more := {pid for pid, (parent, _) in table.items() if parent in found} - found:
+        found |= more
     return found - {root, os.getpid()}
 
 

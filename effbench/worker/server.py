@@ -2,8 +2,7 @@
 
 It imports torch and its compiler once, never touches CUDA, reads messages on standard input and forks one child per
 task. A child has its own session, dies with the server and answers through its own pipe. When standard input closes,
-the server ends every child's process tree and exits, so that killing the sweep leaves no orphan.
-`--no-preload` forks from a bare interpreter: `isolation=spawn` starts one such server per trial.
+the server ends every child's process tree and exits. `--no-preload`: a bare interpreter, for `isolation=spawn`.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ import selectors
 import signal
 import socket
 import sys
-import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,16 +26,8 @@ from effbench.message import MOST_BYTES, TRIAL_VARIABLE, MessageError, decode, e
 from effbench.worker import processes
 
 PRELOAD = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "torch._functorch.aot_autograd")
-#: What a process's first compilation imports lazily (0.5 s of it). Private, and different from release to release: a
-#: name that is gone is left to the compilation itself.
+#: What a process's first compilation imports lazily (0.5 s of it). Private: some releases lack some of them.
 PRELOAD_IF_THERE = (
-    "torch._dynamo.backends.inductor",
-    "torch._dynamo.backends.cudagraphs",
-    "torch._dynamo.backends.distributed",
-    "torch._dynamo.backends.onnxrt",
-    "torch._dynamo.backends.tensorrt",
-    "torch._dynamo.backends.torchxla",
-    "torch._dynamo.backends.tvm",
     "torch._dynamo.repro.after_dynamo",
     "torch._inductor.codegen.cpp_wrapper_gpu",
     "torch._inductor.codegen.cuda_combined_scheduling",
@@ -53,36 +44,25 @@ PRELOAD_IF_THERE = (
     "torch.utils.cpp_extension",
     "sympy.tensor.tensor",
 )
-#: Of a task's output the first and the last so many bytes are kept.
-LOG_BYTES = 1 << 20
+LOG_BYTES = 1 << 20  # of the end of a task's output
 READ_BYTES = 1 << 16
 READS = 16
 
 
-@dataclass
-class Log:
-    """The beginning and the end of what a task prints; bytes between them are only counted."""
+def write_message(pipe: int, message: dict[str, Any]) -> None:
+    data = encode(message)
+    while data:
+        data = data[os.write(pipe, data) :]
 
-    head: bytearray = field(default_factory=bytearray)
-    tail: bytearray = field(default_factory=bytearray)
-    omitted: int = 0
 
-    def add(self, data: bytes) -> None:
-        room = LOG_BYTES - len(self.head)
-        self.head += data[:room]
-        self.tail += data[room:]
-        if len(self.tail) > 2 * LOG_BYTES:  # not at each read: every cut moves what stays
-            self._cut()
-
-    def _cut(self) -> None:
-        excess = max(len(self.tail) - LOG_BYTES, 0)
-        self.omitted += excess
-        del self.tail[:excess]
-
-    def text(self) -> str:
-        self._cut()
-        middle = f"\n[{self.omitted} bytes omitted]\n".encode() if self.omitted else b""
-        return bytes(self.head + middle + self.tail).decode(errors="replace")
+def take_lines(buffer: bytearray, data: bytes) -> Iterator[bytes]:
+    """Add what was read to the buffer; yield and remove its complete lines."""
+    buffer += data
+    if b"\n" in data:
+        while (end := buffer.find(b"\n")) >= 0:
+            line = bytes(buffer[:end])
+            del buffer[: end + 1]
+            yield line
 
 
 @dataclass
@@ -93,10 +73,9 @@ class Child:
     pid: int
     results: int  # the reading ends of its two pipes
     prints: int
-    started: float
-    oom_kills: int
+    oom_kills: int  # of the machine when it began
     buffer: bytearray = field(default_factory=bytearray)
-    log: Log = field(default_factory=Log)
+    log: bytearray = field(default_factory=bytearray)
     result: Any = None
     refused: str | None = None
     killed: bool = False
@@ -107,32 +86,27 @@ class Server:
 
     def __init__(self) -> None:
         # our own copies: a task's prints must never reach the messages
-        self.messages_in = os.dup(0)
-        self.messages_out = os.dup(1)
-        null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(null, 0)
+        self.messages_in, self.messages_out = os.dup(0), os.dup(1)
+        with Path(os.devnull).open() as null:
+            os.dup2(null.fileno(), 0)
         os.dup2(2, 1)
-        os.close(null)
         self.children: dict[str, Child] = {}
         self.buffer = bytearray()
         self.closing = False
         self.selector = selectors.DefaultSelector()
         self.wake_read, self.wake_write = socket.socketpair()
-        for end in (self.wake_read, self.wake_write):
-            end.setblocking(False)
+        self.wake_write.setblocking(False)
         signal.set_wakeup_fd(self.wake_write.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         # Ctrl-C reaches the whole foreground group; ending is the sweep's decision
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         processes.adopt_orphans()
         self.selector.register(self.messages_in, selectors.EVENT_READ, self.read_messages)
-        self.selector.register(self.wake_read, selectors.EVENT_READ, self.drain_wakeups)
+        self.selector.register(self.wake_read, selectors.EVENT_READ, lambda: self.wake_read.recv(4096))
 
-    def send(self, message: dict[str, Any]) -> None:
-        data = encode(message)
+    def send(self, event: str, **facts: Any) -> None:
         try:
-            while data:
-                data = data[os.write(self.messages_out, data) :]
+            write_message(self.messages_out, {"event": event, **facts})
         except BrokenPipeError:
             self.closing = True
 
@@ -145,57 +119,44 @@ class Server:
             processes.kill_tree(child.pid)
         processes.kill_all(lambda: processes.descendants(os.getpid()))  # their orphans, which this process adopted
 
-    def drain_wakeups(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self.wake_read.recv(4096):
-                pass
-
     def read_messages(self) -> None:
-        data = os.read(self.messages_in, 1 << 16)
-        if not data:
-            self.closing = True
-            return
-        self.buffer += data
-        while (end := self.buffer.find(b"\n")) >= 0:
-            line = bytes(self.buffer[:end])
-            del self.buffer[: end + 1]
+        data = os.read(self.messages_in, READ_BYTES)
+        self.closing = self.closing or not data
+        for line in take_lines(self.buffer, data):
             try:
-                self.handle(decode(line))
+                message = decode(line)
             except MessageError as error:
-                self.send({"event": "refused", "reason": str(error)})
+                message = {"reason": str(error)}
+            match message:
+                case {"op": "kill", "id": name}:
+                    if child := self.children.get(name):
+                        self.kill(child)
+                case {"op": "run", "task": "preload", "payload": payload, "id": name}:
+                    self.preload(**payload)
+                    self.send("ended", id=name, result={}, exit=0, signal=None)
+                case {"op": "run"}:
+                    self.fork(message)
+                case _:
+                    self.send("refused", reason=message.get("reason", "unknown operation"))
 
-    def handle(self, message: dict[str, Any]) -> None:
-        if message["op"] == "kill":
-            if child := self.children.get(message["id"]):
-                child.killed = True
-                processes.kill_tree(child.pid)
-        elif message["op"] == "run" and message["task"] == "preload":
-            self.preload(message)
-        elif message["op"] == "run":
-            self.fork(message)
-        else:
-            raise MessageError(f"unknown operation {message['op']!r}")
+    def kill(self, child: Child) -> None:
+        child.killed = True
+        processes.kill_tree(child.pid)
 
-    def preload(self, message: dict[str, Any]) -> None:
+    def preload(self, modules: list[str], modes: list[tuple[str, str]]) -> None:
         """Import effbench's own model modules here, so that every child finds torchvision or transformers loaded, and
         learn here what every compilation of C++ would ask the machine."""
-        errors = {}
-        for name in message["payload"]["modules"]:
-            try:
+        for name in modules:
+            with contextlib.suppress(Exception):  # the trial meets the same error and reports it as its status
                 importlib.import_module(name)
-            except Exception as error:  # the trial meets the same error and reports it as its status
-                errors[name] = f"{type(error).__name__}: {error}"
-        if modes := message["payload"]["modes"]:
+        if modes:
             from effbench.modes import inductor
 
             inductor.learn_for(modes)
         settle()
-        self.send({"event": "ended", "id": message["id"], "result": {"errors": errors}, "exit": 0, "signal": None})
 
     def fork(self, message: dict[str, Any]) -> None:
-        server = os.getpid()
-        oom_kills = processes.oom_kills()
-        started = time.monotonic()
+        server, oom_kills = os.getpid(), processes.oom_kills()
         ends: list[int] = []
         try:
             ends += os.pipe()
@@ -205,25 +166,21 @@ class Server:
             for end in ends:
                 os.close(end)
             failed = f"the fork server could not start a process: {error}"
-            self.send(
-                {"event": "ended", "id": message["id"], "result": None, "exit": None, "signal": None, "failed": failed}
-            )
+            self.send("ended", id=message["id"], result=None, exit=None, signal=None, failed=failed)
             return
         results, results_end, prints, prints_end = ends
+        child = Child(message["id"], pid, results, prints, oom_kills)
+        self.children[child.id] = child
         if pid == 0:
-            self.become_child(message, server, results_end, prints_end, (results, prints))
+            self.become_child(message, server, results_end, prints_end)
         os.close(results_end)
         os.close(prints_end)
-        child = Child(message["id"], pid, results, prints, started, oom_kills)
-        self.children[child.id] = child
         for pipe, read in ((results, self.read_results), (prints, self.read_prints)):
             os.set_blocking(pipe, False)
             self.selector.register(pipe, selectors.EVENT_READ, partial(read, child))
-        self.send({"event": "started", "id": child.id, "pid": pid})
+        self.send("started", id=child.id, pid=pid)
 
-    def become_child(
-        self, message: dict[str, Any], server: int, results: int, prints: int, unused: tuple[int, int]
-    ) -> None:
+    def become_child(self, message: dict[str, Any], server: int, results: int, prints: int) -> None:
         """Never returns."""
         code = 1
         try:
@@ -233,10 +190,9 @@ class Server:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.close(self.messages_in)
-            os.close(self.messages_out)
             self.selector.close()
-            for end in (*unused, *(end for other in self.children.values() for end in (other.results, other.prints))):
+            reading_ends = [end for child in self.children.values() for end in (child.results, child.prints)]
+            for end in (self.messages_in, self.messages_out, *reading_ends):
                 os.close(end)
             os.dup2(prints, 1)
             os.dup2(prints, 2)
@@ -244,37 +200,30 @@ class Server:
             os.environ.update(message.get("env") or {})
             os.environ[TRIAL_VARIABLE] = message["id"]
             sys.path.insert(0, str(Path.cwd()))
-
-            def say(item: dict[str, Any]) -> None:
-                data = encode(item)
-                while data:
-                    data = data[os.write(results, data) :]
-
             task = importlib.import_module(f"effbench.worker.{message['task']}")
-            say({"result": task.run(message["payload"], lambda phase: say({"phase": phase}))})
+            result = task.run(message["payload"], lambda phase: write_message(results, {"phase": phase}))
+            write_message(results, {"result": result})
             code = 0
-        except BaseException as error:
-            import traceback
-
+        except BaseException as error:  # whatever it is, this process must not go on as a second server
             traceback.print_exc()
             # SystemExit of a task that meant to leave: its code is a fact worth keeping
             if isinstance(error, SystemExit) and isinstance(error.code, int | None):
                 code = error.code or 0
         finally:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # a task may have closed or replaced its streams
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
 
     def read_prints(self, child: Child) -> None:
-        self.read(child.prints, child.log.add)
+        self.read(child.prints, child.log.extend)
+        del child.log[:-LOG_BYTES]
 
     def read_results(self, child: Child) -> None:
         self.read(child.results, partial(self.accept, child))
         if child.refused:
             self.unwatch(child.results)
-            child.killed = True
-            processes.kill_tree(child.pid)
+            self.kill(child)
 
     def read(self, pipe: int, take: Callable[[bytes], None]) -> None:
         """Hand on what a pipe holds, 1 MiB at most: a task that writes without end must not keep others waiting."""
@@ -294,25 +243,22 @@ class Server:
 
     def accept(self, child: Child, data: bytes) -> None:
         """Take messages from a task's result pipe. Code of the user can find that pipe and write to it."""
-        child.buffer += data
-        *lines, rest = child.buffer.split(b"\n") if b"\n" in data else (child.buffer,)
-        child.buffer = rest
-        for line in lines:
-            if child.refused:
-                return
+        if child.refused:
+            return
+        for line in take_lines(child.buffer, data):
             try:
                 message = decode(line)
             except MessageError:
                 message = {}
             match message:
                 case {"phase": str(phase)}:
-                    self.send({"event": "phase", "id": child.id, "phase": phase})
+                    self.send("phase", id=child.id, phase=phase)
                 case {"result": result}:
                     child.result = result
                 case _:
-                    self.refuse(child, len(line))
-        if len(rest) > MOST_BYTES:
-            self.refuse(child, len(rest))
+                    return self.refuse(child, len(line))
+        if len(child.buffer) > MOST_BYTES:
+            self.refuse(child, len(child.buffer))
 
     def refuse(self, child: Child, size: int) -> None:
         child.refused = f"its process wrote {size} bytes that are no message to the result pipe"
@@ -321,54 +267,42 @@ class Server:
 
     def reap(self) -> None:
         by_pid = {child.pid: child for child in self.children.values()}
-        while True:
-            try:
+        with contextlib.suppress(ChildProcessError):
+            while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if pid in by_pid:
-                self.end(by_pid[pid], os.waitstatus_to_exitcode(status))
+                if pid == 0:
+                    return
+                if pid in by_pid:
+                    self.end(by_pid[pid], os.waitstatus_to_exitcode(status))
 
     def end(self, child: Child, code: int) -> None:
         self.read(child.results, partial(self.accept, child))
-        self.read(child.prints, child.log.add)
+        self.read_prints(child)
         for pipe in (child.results, child.prints):
             self.unwatch(pipe)
             os.close(pipe)
         del self.children[child.id]
         self.kill_leftovers(child)
         self.send(
-            {
-                "event": "ended",
-                "id": child.id,
-                "pid": child.pid,
-                "result": child.result,
-                "exit": code if code >= 0 else None,
-                "signal": -code if code < 0 else None,
-                "log": child.log.text(),
-                "oom_killed": code == -signal.SIGKILL and not child.killed and processes.oom_kills() > child.oom_kills,
-                "seconds": time.monotonic() - child.started,
-                "reason": child.refused,
-            }
+            "ended",
+            id=child.id,
+            pid=child.pid,
+            result=child.result,
+            exit=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            log=child.log.decode(errors="replace"),
+            oom_killed=code == -signal.SIGKILL and not child.killed and processes.oom_kills() > child.oom_kills,
+            reason=child.refused,
         )
 
     def kill_leftovers(self, child: Child) -> None:
         """End what the task left behind: its session, and orphans that this server has adopted."""
-        table = processes.process_table()
-        if processes.descendants(child.pid, table):  # without the pid itself: it may belong to a new process
-            processes.kill_all(lambda: processes.descendants(child.pid))
+        processes.kill_all(lambda: processes.descendants(child.pid))  # not the pid: it may belong to a new process
         running = {other.pid for other in self.children.values()}
-        orphans = {
-            pid
-            for pid, (parent, session) in table.items()
-            if parent == os.getpid()
-            and not {pid, session} & running
-            and processes.environment_of(pid, TRIAL_VARIABLE) in (None, child.id)
-        }
-        for pid in orphans:
-            processes.kill_tree(pid)
+        for pid, (parent, session) in processes.process_table().items():
+            is_orphan = parent == os.getpid() and not {pid, session} & running
+            if is_orphan and processes.environment_of(pid, TRIAL_VARIABLE) in (None, child.id):
+                processes.kill_tree(pid)
 
 
 def settle() -> None:
@@ -378,16 +312,16 @@ def settle() -> None:
 
 
 def main() -> None:
-    started = time.monotonic()
     server = Server()
     if "--no-preload" not in sys.argv[1:]:
         for name in PRELOAD:
             importlib.import_module(name)
+        importlib.import_module("torch._dynamo").list_backends()  # imports them all
         for name in PRELOAD_IF_THERE:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
     settle()
-    server.send({"event": "ready", "pid": os.getpid(), "seconds": time.monotonic() - started})
+    server.send("ready", pid=os.getpid())
     server.serve()
 
 

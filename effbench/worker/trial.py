@@ -8,50 +8,69 @@ import os
 import resource
 import statistics
 import time
-from collections.abc import Callable
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, fields
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
 from effbench.cell import Cell, Status, Trial, mode_settings
-from effbench.measure import counters, memory, telemetry, timing, watch
+from effbench.measure import counters, memory, timing, watch
 from effbench.measure.profile import CALLS, profile
+from effbench.measure.telemetry import Gpu
 from effbench.message import DEVICE_PHASE, TrialRequest
 from effbench.models.build import build_module, resolve_target
 from effbench.models.inputs import Batch
-from effbench.models.spec import InputSpec, parse_inputs
+from effbench.models.spec import parse_inputs
 from effbench.modes import inductor
-from effbench.modes.base import BatchDims, Mode, Prepared, uses_dynamo, with_defaults
+from effbench.modes.base import Mode, uses_dynamo, with_defaults
 from effbench.stats.intervals import median_interval
-from effbench.worker import artifacts, ceilings, failures
+from effbench.worker import artifacts, failures
 from effbench.worker.failures import Ended
-from effbench.worker.workload import Inference, copies, latency_facts, make_sets, sizes_of, workload_of
+from effbench.worker.training import Training
+from effbench.worker.workload import Inference, copies, latency_facts, make_sets, sizes_of
 
 TRACED_MS = 50.0
+COPY_BUDGET_S = 0.02
 ONE_SHAPE = "this mode has one static shape, and a stream has many batch sizes: use bucketed-graph, or one bs"
 
 
-@dataclass
-class Run:
-    """The state that the parts of a trial share. `whole`: calls of one pass of a stream, else 1."""
+def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
+    """Entry point of the task `trial`: a TrialRequest as JSON in, a Trial as JSON out."""
+    running = RunningTrial(TrialRequest(**payload), say_phase)
+    trial = running.trial
+    try:
+        running.run()
+    except Ended as ended:
+        trial.status, trial.reason = ended.status, ended.reason
+    except SystemExit:  # the module meant to end its process: it may
+        raise
+    except BaseException as error:
+        trial.status, trial.reason = failures.classify(error, trial.phase)
+        trial.extra["traceback"] = failures.traceback_tail(error)
+    for name in ("build", "check", "warmup", "timing"):
+        setattr(trial, f"{name}_s", running.seconds.get(name))
+    trial.extra["phase_seconds"] = {name: round(value, 6) for name, value in running.seconds.items()}
+    return trial.to_json()
 
-    request: TrialRequest
-    cell: Cell
-    device: torch.device
-    dtype: torch.dtype
-    rules: timing.Rules
-    trial: Trial
-    say_phase: Callable[[str], None]
-    user_cache: str | None  # Inductor's cache folder outside trials
-    whole: int = 1
-    seconds: dict[str, float] = field(default_factory=dict)
+
+class RunningTrial:
+    """The phases of a trial in order, and the state that they share. Each phase fills in its part of `trial`."""
+
+    def __init__(self, request: TrialRequest, say_phase: Callable[[str], None]) -> None:
+        self.request, self.say_phase, self.seconds = request, say_phase, {}
+        self.cell = cell = Cell.from_params(request.cell)
+        self.trial = Trial(cell.key, request.round, Status.OK, attempt=request.attempt, pid=os.getpid())
+        self.trial.gpu_index, self.trial.gpu_uuid = request.gpu_index, request.gpu_uuid
+        self.device = torch.device(cell.device)
+        self.on_cuda = self.device.type == "cuda"
+        self.synchronize = timing.synchronizer(self.device)
+        self.rules = timing.Rules.of(request.protocol)
+        self.user_cache = inductor.use_caches_in(request.cache_dir)  # Inductor's folder outside trials
 
     @contextmanager
-    def phase(self, name: str):
+    def phase(self, name: str) -> Iterator[None]:
         """Announce the phase (so that a crash is known to be in it) and add up its seconds."""
         self.trial.phase = name
         self.say_phase(name)
@@ -61,44 +80,214 @@ class Run:
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
+    def run(self) -> None:
+        with self.phase(DEVICE_PHASE):
+            self.take_device()
+        with self.phase("setup"):
+            self.set_up()
+        with self.phase("build"):  # outside inference mode: its tensors cannot be parameters like any other
+            self.build()
+        self.observer = counters.Observer(uses_dynamo(self.mode))
+        with self.workload.context(), self.observer:
+            with self.phase("check"):
+                references = self.workload.reference(self.checked)
+            self.prepare()
+            with self.phase("check"):
+                self.workload.check(self.step, self.checked, references)
+            if self.mode.compiles:
+                self.trial.compile_cache = self.prepared.compile_cache or counters.read().cache_state
+            del references
+            memory.reset_peaks(self.device)
+            timer = timing.Timer(self.step, self.inputs, self.device, self.rules, self.watcher, self.whole)
+            with self.phase("warmup"):
+                warmup = timer.warm_up()
+            self.trial.warmup_calls, self.trial.steady = len(warmup.samples_ms), warmup.steady
+            self.trial.samples["warmup_ms"] = warmup.samples_ms
+            self.before = counters.read()
+            with self.phase("timing"):
+                self.time(timer)
+            with self.phase("facts"):
+                self.record()
+            if self.request.profile and self.on_cuda:
+                with self.phase("profile"):
+                    self.profile()
+        self.trial.extra["facts"] = self.prepared.facts | self.prepared.late_facts()
+        if self.cell.stream:
+            facts = latency_facts(self.trial.samples["latency_ms"], self.cell.stream["sizes"])
+            self.trial.extra["facts"]["stream"] = facts
+        if self.request.artifacts:
+            with self.phase("artifacts"):
+                artifacts.collect(self.request, self.trial, self.workload, self.step, self.inputs)
+        self.judge()
 
-def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
-    """Entry point of the task `trial`: a TrialRequest as JSON in, a Trial as JSON out."""
-    request = TrialRequest(**payload)
-    cell = Cell.from_params(request.cell)
-    trial = Trial(
-        cell.key,
-        request.round,
-        Status.OK,
-        attempt=request.attempt,
-        gpu_index=request.gpu_index,
-        gpu_uuid=request.gpu_uuid,
-        pid=os.getpid(),
-    )
-    names = {f.name for f in fields(timing.Rules)}
-    rules = timing.Rules(**{name: value for name, value in request.protocol.items() if name in names})
-    user_cache = inductor.use_caches_in(request.cache_dir)
-    device, dtype = torch.device(cell.device), getattr(torch, cell.dtype)
-    whole = len(sizes_of(cell))
-    state = Run(request, cell, device, dtype, rules, trial, say_phase, user_cache, whole)
-    try:
-        measure(state)
-    except Ended as ended:
-        trial.status, trial.reason = ended.status, ended.reason
-    except SystemExit:  # the module meant to end its process: it may
-        raise
-    except BaseException as error:
-        trial.status, trial.reason = failures.classify(error, trial.phase)
-        trial.extra["traceback"] = failures.traceback_tail(error)
-    for name in ("build", "check", "warmup", "timing"):
-        if name in state.seconds:
-            setattr(trial, f"{name}_s", state.seconds[name])
-    trial.extra["phase_seconds"] = {name: round(value, 6) for name, value in state.seconds.items()}
-    return trial.to_json()
+    def take_device(self) -> None:
+        """Before any user code: what fails here is tried again."""
+        if self.request.cores:  # no other trial runs there
+            os.sched_setaffinity(0, self.request.cores)
+            torch.set_num_threads(min(torch.get_num_threads(), len(self.request.cores)))
+        if self.on_cuda and not torch.cuda.is_available():
+            raise Ended(Status.UNSUPPORTED, "device=cuda, and torch sees no CUDA device here")
+        self.gpu = Gpu.open(self.request.gpu_uuid if self.on_cuda else None)
+        self.watcher = watch.GpuWatch(self.gpu, self.device)
+        self.watcher.wait_until_free(self.request.foreign_wait_s)
+        if self.on_cuda:
+            torch.empty(1, device=self.device)  # the context
+
+    def set_up(self) -> None:
+        set_numerics(self.cell.numerics)
+        mode = self.mode = with_defaults(resolve_target(self.cell.mode["_target_"])(**mode_settings(self.cell.mode)))
+        if reason := unsupported(self.cell, mode, self.device):
+            raise Ended(Status.UNSUPPORTED, reason)
+        if inductor.writes_cpp(mode, self.device):
+            inductor.learn_vector_instructions(self.user_cache)
+        if self.on_cuda:
+            memory.reset_peaks(self.device)
+
+    def build(self) -> None:
+        cell, mode, protocol, sizes = self.cell, self.mode, self.request.protocol, sizes_of(self.cell)
+        dtype, seed = getattr(torch, cell.dtype), cell.numerics.get("seed", 0)
+        module = build_module(cell.model["module"], dtype, self.device, seed)
+        named = {spec["name"]: {k: v for k, v in spec.items() if k != "name"} for spec in cell.model["inputs"]}
+        specs, sets = parse_inputs(named), protocol.get("input_sets", 3)
+        self.inputs, self.checked = make_sets(cell, specs, sets, dtype, self.device, seed)
+        self.whole = len(sizes)
+        mode.expect(Batch.of(specs, sizes))
+        if cell.phase == "training":
+            self.workload = Training(cell, mode, module, self.trial, protocol.get("check_steps", 5))
+        else:
+            self.workload = Inference(cell, mode, module, self.trial)
+        self.synchronize()
+        self.trial.build_peak_allocated_bytes, _ = memory.peaks(self.device)
+        positional = [spec.batch_dim for spec in specs.values() if not spec.keyword]
+        mode.batch_dims = positional, {name: spec.batch_dim for name, spec in specs.items() if spec.keyword}
+        mode.cache_dir = self.request.cache_dir
+
+    def prepare(self) -> None:
+        """Prepare the mode and make its settling calls, both timed. In a stream every size has settling calls."""
+        trial, mode, inputs = self.trial, self.mode, self.checked
+        memory.reset_peaks(self.device)
+        settling_calls = mode.settling_calls * (len(inputs) if self.cell.stream else 1)
+        args, kwargs = copies(inputs[0])
+        with self.phase("prepare"):
+            start = time.perf_counter()
+            self.prepared = self.workload.prepare(args, kwargs)
+            self.synchronize()
+            trial.prepare_s = time.perf_counter() - start
+            step = self.step = self.prepared.step
+            step(*args, **kwargs)
+            self.synchronize()
+            trial.first_call_s = time.perf_counter() - start
+            for i in range(1, settling_calls):
+                args, kwargs = copies(inputs[i % len(inputs)])
+                step(*args, **kwargs)
+            self.synchronize()
+            trial.compile_s = time.perf_counter() - start if mode.compiles else None
+        trial.prepare_peak_allocated_bytes, _ = memory.peaks(self.device)
+
+    def time(self, timer: timing.Timer) -> None:
+        """Time latency, and on CUDA the period with the GPU watched."""
+        trial, budget_s, watcher = self.trial, self.rules.budget_s, self.watcher
+        preempted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+        with timing.no_garbage_collection():
+            gpu_before = self.gpu.read()
+            watcher.begin()
+            latency = timer.latency(budget_s / 2 if self.on_cuda else budget_s)
+            if self.on_cuda:
+                watcher.begin()
+                period = timer.period(budget_s / 2)
+            gpu_after = self.gpu.read()
+        trial.extra["preempted"] = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - preempted
+        samples = trial.samples["latency_ms"] = latency.samples_ms
+        interval = median_interval(samples)
+        trial.latency_ms, trial.latency_samples = interval.value, len(samples)
+        trial.latency_median_low_ms, trial.latency_median_high_ms = interval.low, interval.high
+        trial.latency_min_ms, trial.latency_p95_ms = min(samples), float(np.quantile(samples, 0.95))
+        if not self.on_cuda:
+            return
+        watcher.end()
+        trial.enqueue_ms = statistics.median(latency.enqueue_ms)
+        trial.discarded_blocks = len(watcher.discarded)
+        if watcher.discarded:
+            trial.extra["discarded"] = watcher.discarded
+        samples = trial.samples["period_ms"] = period.samples_ms
+        trial.period_ms, trial.period_samples = statistics.median(samples), len(samples)
+        trial.calls_per_block = period.calls_per_block
+        for name, value in watcher.facts().items():
+            setattr(trial, name, value)
+        trial.extra["gpu_before"], trial.extra["gpu_after"] = gpu_before, gpu_after
+        if not self.cell.stream:  # the calls of a stream are of many sizes: their medians may differ
+            watcher.noisy = watcher.noisy or watch.busy_host(trial.enqueue_ms, trial.period_ms)
+
+    def record(self) -> None:
+        """Record what was counted, memory and processes; and look whether the outputs are still right."""
+        trial, device = self.trial, self.device
+        after = self.after = counters.read()
+        if self.observer.dynamo:
+            trial.graph_breaks, trial.recompiles = after.graph_breaks, after.recompiles
+            trial.cudagraph_skips = after.cudagraph_skips
+            trial.extra["graphs"] = after.graphs
+            trial.extra["cache"] = {"hits": after.cache_hits, "misses": after.cache_misses}
+            if after.break_reasons:
+                trial.extra["graph_break_reasons"] = after.break_reasons
+            if self.observer.cudagraph_skips:
+                trial.extra["cudagraph_skip_reasons"] = list(self.observer.cudagraph_skips)
+        trial.peak_allocated_bytes, trial.peak_reserved_bytes = memory.peaks(device)
+        trial.graph_pool_bytes = memory.graph_pool_bytes(device)
+        processes = self.gpu.processes()
+        if processes is not None:
+            trial.process_gpu_bytes, trial.foreign_processes = processes[os.getpid()], len(processes) - 1
+        trial.peak_host_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts KiB
+        if self.prepared.copy_inputs is not None:
+            copying = timing.Timer(self.prepared.copy_inputs, self.inputs, device, self.rules).period(COPY_BUDGET_S)
+            trial.input_copy_ms = statistics.median(copying.samples_ms)
+        self.diverged = self.workload.diverged(self.step, self.inputs)
+
+    def profile(self) -> None:
+        """Make the profiled pass, and count the work of one call in eager. Failures cost these figures only."""
+        trial, cell = self.trial, self.cell
+
+        def load() -> None:
+            # if the GPU is the bottleneck, trace it as it was timed: under load, at the clocks that it has then
+            if trial.enqueue_ms < 0.7 * trial.period_ms:
+                timing.load(self.step, itertools.cycle(self.inputs), trial.calls_per_block, self.rules.load_s)
+
+        try:
+            # enough work that the clocks of a few calls do not decide, and a dozen calls at least, in whole passes
+            calls = max(CALLS, min(500, int(TRACED_MS / trial.period_ms)))
+            found = profile(self.step, self.inputs, math.ceil(calls / self.whole) * self.whole, load)
+            trial.gpu_busy_ms, trial.kernels = found.busy_ms or None, found.kernels
+            trial.extra["profile"] = found.facts
+            if cell.stream:  # its calls differ in work
+                return
+            counted = self.workload.count(*copies(self.inputs[0]))
+        except Exception as error:  # the tracer's, or the module's in another dispatch mode
+            trial.extra["profile_failed"] = failures.describe(error)
+            return
+        trial.flops, trial.min_bytes = counted.flops or None, counted.min_bytes
+        if ceilings := self.request.ceilings:
+            numerics = cell.numerics
+            fast = numerics.get("tf32") or numerics.get("matmul_precision", "highest") != "highest"
+            rate = ceilings["flops_per_s"].get("tf32" if cell.dtype == "float32" and fast else cell.dtype)
+            bandwidth = ceilings["copy_bytes_per_s"]
+            trial.compute_floor_ms = 1e3 * counted.flops / rate if rate and counted.flops else None
+            trial.memory_floor_ms = 1e3 * counted.min_bytes / bandwidth if bandwidth else None
+
+    def judge(self) -> None:
+        """Raise Ended unless the trial is ok."""
+        if self.diverged:
+            raise Ended(Status.INCORRECT, self.diverged)
+        if self.after.graphs > self.before.graphs or self.after.recompiles > self.before.recompiles:
+            raise Ended(Status.NOISY, "a graph was compiled while timing: these figures hold compile time")
+        if parts := self.observer.parts:
+            self.trial.extra["cudagraph_parts"] = {"all": parts, "captured": self.observer.captured}
+        if reason := self.prepared.degraded or self.observer.degraded_reason(self.after, self.device):
+            raise Ended(Status.DEGRADED, reason)
+        if self.watcher.noisy:
+            raise Ended(Status.NOISY, self.watcher.noisy)
 
 
 def set_numerics(numerics: dict[str, Any]) -> None:
-    """The flags that torch keeps globally; a fresh process has them at torch's defaults."""
+    """Set the flags that torch keeps globally; a fresh process has them at torch's defaults."""
     torch.set_float32_matmul_precision(numerics.get("matmul_precision", "highest"))
     if numerics.get("tf32"):
         torch.backends.cuda.matmul.allow_tf32 = True
@@ -110,237 +299,8 @@ def set_numerics(numerics: dict[str, Any]) -> None:
     torch.manual_seed(numerics.get("seed", 0))
 
 
-def measure(run: Run) -> None:
-    """Run the whole trial in order; fill `run.trial`."""
-    cell, trial, device = run.cell, run.trial, run.device
-    with run.phase(DEVICE_PHASE):  # before any user code: what fails here is tried again
-        stay_on(run.request.cores)
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise Ended(Status.UNSUPPORTED, "device=cuda, and torch sees no CUDA device here")
-        gpu = telemetry.Telemetry.open(run.request.gpu_uuid if device.type == "cuda" else None)
-        foreign = watch.busy_foreign_process(gpu, run.request.foreign_wait_s)
-        shared = watch.is_shared(gpu)
-        if device.type == "cuda":
-            torch.empty(1, device=device)  # the context
-    with run.phase("setup"):
-        set_numerics(cell.numerics)
-        mode = with_defaults(resolve_target(cell.mode["_target_"])(**mode_settings(cell.mode)))
-        if reason := unsupported(cell, mode, device):
-            raise Ended(Status.UNSUPPORTED, reason)
-        if inductor.writes_cpp(mode, device):
-            inductor.learn_vector_instructions(run.user_cache)
-        if device.type == "cuda":
-            memory.reset_peaks(device)
-    with run.phase("build"):  # outside inference mode: its tensors cannot be parameters like any other
-        seed, protocol = cell.numerics.get("seed", 0), run.request.protocol
-        module = build_module(cell.model["module"], run.dtype, device, seed)
-        specs = parse_inputs(
-            {spec["name"]: {k: v for k, v in spec.items() if k != "name"} for spec in cell.model["inputs"]}
-        )
-        inputs, checked = make_sets(cell, specs, protocol.get("input_sets", 3), run.dtype, device, seed)
-        mode.expect(Batch.of(specs, sizes_of(cell)))
-        workload = workload_of(cell, mode, module, protocol.get("check_steps", 5), trial)
-        timing.synchronizer(device)()
-        trial.build_peak_allocated_bytes, _ = memory.peaks(device)
-    mode.batch_dims, mode.cache_dir = batch_dims(specs), run.request.cache_dir
-    partitions, dynamo = counters.Partitions(), uses_dynamo(mode)
-    with workload.context(), counters.LogReasons() as reasons, partitions if dynamo else nullcontext():
-        with run.phase("check"):
-            references = workload.reference(checked)
-        prepared = prepare(run, mode, workload, checked)
-        step = prepared.step
-        with run.phase("check"):
-            workload.check(step, checked, references)
-        read = counters.read()
-        trial.compile_cache = (prepared.compile_cache or counters.cache_state(read)) if mode.compiles else None
-        del references
-        memory.reset_peaks(device)
-        with run.phase("warmup"):
-            warmup = timing.warm_up(step, inputs, device, run.rules, run.whole)
-        trial.warmup_calls, trial.steady = warmup.calls, warmup.steady
-        trial.samples["warmup_ms"] = warmup.samples_ms
-        before = counters.read()
-        with run.phase("timing"):
-            noisy = time_step(run, step, inputs, gpu, shared)
-        with run.phase("facts"):
-            after = counters.read()
-            if dynamo:
-                record_counters(trial, after, reasons)
-            trial.peak_allocated_bytes, trial.peak_reserved_bytes = memory.peaks(device)
-            trial.graph_pool_bytes = memory.graph_pool_bytes(device)
-            trial.process_gpu_bytes = gpu.process_bytes()
-            trial.peak_host_bytes = memory.host_peak_bytes()
-            pids = gpu.foreign_pids()
-            trial.foreign_processes = None if pids is None else len(pids)
-            if prepared.copy_inputs is not None:
-                copying = timing.time_period(prepared.copy_inputs, inputs, run.rules, 0.02)
-                trial.input_copy_ms = statistics.median(copying.samples_ms)
-            diverged = workload.diverged(step, inputs)
-        if run.request.profile and device.type == "cuda":
-            with run.phase("profile"):
-                look_inside(run, workload, step, inputs)
-    trial.extra["facts"] = prepared.facts | prepared.late_facts()
-    if cell.stream:
-        trial.extra["facts"]["stream"] = latency_facts(trial.samples["latency_ms"], sizes_of(cell))
-    if run.request.artifacts:
-        with run.phase("artifacts"):
-            artifacts.collect(run.request, trial, workload, step, inputs)
-    if diverged:
-        raise Ended(Status.INCORRECT, diverged)
-    if after.graphs > before.graphs or after.recompiles > before.recompiles:
-        raise Ended(Status.NOISY, "a graph was compiled while timing: these figures hold compile time")
-    trial.extra |= partitions.to_json()
-    if reason := (
-        prepared.degraded
-        or counters.degraded_reason(after, reasons, dynamo, device)
-        or partitions.degraded_reason(reasons.cudagraph_skips)
-    ):
-        raise Ended(Status.DEGRADED, reason)
-    if reason := foreign or noisy:
-        raise Ended(Status.NOISY, reason)
-
-
 def unsupported(cell: Cell, mode: Mode, device: torch.device) -> str | None:
     """Return why this mode cannot run this cell, or None."""
     if cell.phase not in mode.phases:
         return f"the mode {cell.mode_name} has no {cell.phase} step: it is for {', '.join(mode.phases)}"
     return mode.missing(device) or (ONE_SHAPE if cell.stream and mode.static_shape else None)
-
-
-def batch_dims(specs: dict[str, InputSpec]) -> BatchDims:
-    places = [spec.batch_dim for spec in specs.values() if not spec.keyword]
-    return places, {name: spec.batch_dim for name, spec in specs.items() if spec.keyword}
-
-
-def prepare(run: Run, mode: Mode, workload: Inference, inputs: list[timing.Inputs]) -> Prepared:
-    """Prepare the mode and make its settling calls, both timed. In a stream every size has settling calls."""
-    trial, synchronize = run.trial, timing.synchronizer(run.device)
-    memory.reset_peaks(run.device)
-    settling_calls = mode.settling_calls * (len(inputs) if run.cell.stream else 1)
-    args, kwargs = copies(inputs[0])
-    with run.phase("prepare"):
-        start = time.perf_counter()
-        prepared = workload.prepare(args, kwargs)
-        synchronize()
-        ready = time.perf_counter()
-        step = prepared.step
-        step(*args, **kwargs)
-        synchronize()
-        first = time.perf_counter()
-        for i in range(1, settling_calls):
-            args, kwargs = copies(inputs[i % len(inputs)])
-            step(*args, **kwargs)
-        synchronize()
-        settled = time.perf_counter()
-    trial.prepare_s = ready - start
-    trial.first_call_s = first - start
-    trial.compile_s = settled - start if mode.compiles else None
-    trial.prepare_peak_allocated_bytes, _ = memory.peaks(run.device)
-    return prepared
-
-
-def stay_on(cores: list[int] | None) -> None:
-    """Keep this process, and all that it starts, on these cores: no other trial runs there."""
-    if cores:
-        os.sched_setaffinity(0, cores)
-        torch.set_num_threads(min(torch.get_num_threads(), len(cores)))
-
-
-def look_inside(run: Run, workload: Inference, step: Callable, inputs: list[timing.Inputs]) -> None:
-    """Make the profiled pass, and count the work of one call on the eager module. Failures cost these figures only."""
-    trial = run.trial
-    try:
-        # enough work that the clocks of a few calls do not decide, and a dozen calls at least, in whole passes
-        calls = max(CALLS, min(500, int(TRACED_MS / trial.period_ms)))
-        calls = math.ceil(calls / run.whole) * run.whole
-        found = profile(step, inputs, calls, partial(keep_busy, step, inputs, run.rules, trial))
-        trial.gpu_busy_ms, trial.kernels = found.busy_ms or None, found.kernels
-        trial.extra["profile"] = found.to_json()
-        if run.cell.stream:  # its calls differ in work
-            return
-        counted = workload.count(*copies(inputs[0]))
-    except Exception as error:
-        trial.extra["profile_failed"] = failures.describe(error)
-        return
-    trial.flops, trial.min_bytes = counted.flops or None, counted.min_bytes
-    if run.request.ceilings:
-        numerics = run.cell.numerics
-        fast = numerics.get("tf32") or numerics.get("matmul_precision", "highest") != "highest"
-        dtype = "tf32" if run.cell.dtype == "float32" and fast else run.cell.dtype
-        trial.compute_floor_ms, trial.memory_floor_ms = ceilings.floors(
-            run.request.ceilings, dtype, counted.flops, counted.min_bytes
-        )
-
-
-def keep_busy(step: Callable, inputs: list[timing.Inputs], rules: timing.Rules, trial: Trial) -> None:
-    """If the GPU is the bottleneck, trace it as it was timed: under load, at the clocks that it has then."""
-    if trial.enqueue_ms < 0.7 * trial.period_ms:
-        rotation = itertools.cycle(inputs)
-
-        def play() -> None:
-            for args, kwargs in itertools.islice(rotation, trial.calls_per_block):
-                step(*args, **kwargs)
-
-        timing.load(play, rules.load_s)
-
-
-def time_step(
-    run: Run, step: Callable, inputs: list[timing.Inputs], gpu: telemetry.Telemetry, shared: bool
-) -> str | None:
-    """Time latency, and on CUDA the period with the GPU watched. Return what disturbed it on every try, or None."""
-    trial, rules = run.trial, run.rules
-    on_cuda = run.device.type == "cuda"
-    watcher = watch.GpuWatch(gpu, run.device, shared=shared) if on_cuda else timing.Watch()
-    preempted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-    with timing.no_garbage_collection():
-        readings = [gpu.read()]
-        watcher.begin()
-        budget_s = rules.budget_s / 2 if on_cuda else rules.budget_s
-        latency = timing.time_latency(step, inputs, run.device, rules, budget_s, watcher, run.whole)
-        if on_cuda:
-            watcher.begin()
-            period = timing.time_period(step, inputs, rules, rules.budget_s / 2, watcher, run.whole)
-        readings.append(gpu.read())
-    trial.extra["preempted"] = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - preempted
-    trial.samples["latency_ms"] = latency.samples_ms
-    interval = median_interval(latency.samples_ms)
-    trial.latency_ms, trial.latency_median_low_ms, trial.latency_median_high_ms = (
-        interval.value,
-        interval.low,
-        interval.high,
-    )
-    trial.latency_min_ms = min(latency.samples_ms)
-    trial.latency_p95_ms = float(np.quantile(latency.samples_ms, 0.95))
-    trial.latency_samples = len(latency.samples_ms)
-    if not on_cuda:
-        return None
-    watcher.end()
-    trial.enqueue_ms = statistics.median(latency.enqueue_ms)
-    trial.discarded_blocks = len(watcher.discarded)
-    if watcher.discarded:
-        trial.extra["discarded"] = watcher.discarded
-    trial.samples["period_ms"] = period.samples_ms
-    trial.period_ms = statistics.median(period.samples_ms)
-    trial.period_samples = len(period.samples_ms)
-    trial.calls_per_block = period.calls_per_block
-    busy = gpu.busy()
-    trial.sm_clock_mhz, trial.memory_clock_mhz = busy.sm_clock_mhz, busy.memory_clock_mhz
-    trial.temperature_c, trial.power_w = busy.temperature_c, busy.power_w
-    trial.clocks_event_reasons = ",".join(busy.clocks_event_reasons) or None
-    trial.energy_mj = gpu.energy_per_call_mj()
-    trial.extra["gpu_before"], trial.extra["gpu_after"] = (reading.to_json() for reading in readings)
-    if watcher.noisy or run.cell.stream:  # the calls of a stream are of many sizes: their medians may differ
-        return watcher.noisy
-    return watch.busy_host(trial.enqueue_ms, trial.period_ms)
-
-
-def record_counters(trial: Trial, read: counters.Counters, reasons: counters.LogReasons) -> None:
-    trial.graph_breaks = read.graph_breaks
-    trial.recompiles = read.recompiles
-    trial.cudagraph_skips = read.cudagraph_skips
-    trial.extra["graphs"] = read.graphs
-    trial.extra["cache"] = {"hits": read.cache_hits, "misses": read.cache_misses}
-    if read.break_reasons:
-        trial.extra["graph_break_reasons"] = read.break_reasons
-    if reasons.cudagraph_skips:
-        trial.extra["cudagraph_skip_reasons"] = reasons.cudagraph_skips

@@ -1,7 +1,9 @@
-"""The micro-workloads on a GPU: every variant once through a sweep, and the kernels against known results."""
+"""The micro-workloads and the larger models on a GPU: every variant once through a sweep, and kernels against known
+results."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from itertools import pairwise
 
 import pytest
@@ -11,7 +13,8 @@ from effbench.experiments.launch_shapes import TYPES, VectorAdd
 from effbench.experiments import memory_levels
 
 QUICK = ["protocol.budget_s=0.2", "protocol.min_time_s=0.03", "protocol.warmup_s=0.02",
-         "protocol.load_s=0.05", "sweep.seed=1", "dtype=float32", "bs=2"]  # fmt: skip
+         "protocol.load_s=0.05", "sweep.seed=1", "bs=2"]  # fmt: skip
+FLOAT = [*QUICK, "dtype=float32"]
 MIB = 2**20
 HOPS = 16384
 #: By model: its settings by name in this sweep (none is a shipped one).
@@ -56,7 +59,24 @@ WORKLOADS = {
     },
 }
 CELLS = {name: (model, settings) for model, some in WORKLOADS.items() for name, settings in some.items()}
-#: What becomes of them in a CUDA graph.
+LLAMA = {"layers": 2, "width": 64, "heads": 4, "kv_heads": 2, "ffn": 96, "vocab": 97}
+CACHE = {**LLAMA, "max_seq": 64, "context": 24}
+MOE = {**CACHE, "experts": 6, "top_k": 2}
+IMAGES = [3, 64, 64]
+#: Small models: the YAML that each is made of, its settings, and the shape of its images.
+SMALL = {
+    "small-swiglu": ("mlp-swiglu", {"width": 64, "depth": 2, "ffn": 160}),
+    "small-decode": ("llama-1b-decode", CACHE),
+    "small-prefill": ("llama-1b-prefill", {**LLAMA, "seq": 16}),
+    "small-decode-untied": ("llama-7b-decode", {**CACHE, "kv_heads": 4}),
+    "small-prefill-untied": ("llama-7b-prefill", {**LLAMA, "kv_heads": 4, "seq": 16}),
+    "small-moe-gathered": ("moe-decode", {**MOE, "dispatch": "gather"}),
+    "small-moe-dense": ("moe-decode", {**MOE, "dispatch": "dense"}),
+    "small-resnet18": ("resnet18", {}, IMAGES),
+    "small-mobilenetv3": ("mobilenetv3", {}, IMAGES),
+    "small-vit-b": ("vit-b", {"image_size": 64}, IMAGES),
+}
+#: What becomes of the workloads in a CUDA graph.
 IN_A_GRAPH = {
     "creation-zeros": "ok",
     "select-nonzero": "error",
@@ -77,14 +97,14 @@ IN_A_GRAPH = {
 @pytest.fixture(scope="module")
 def eager(sweep_of_variants):
     """Rows by name."""
-    rows = {row["model"]: row for row in sweep_of_variants(CELLS, "mode=eager", *QUICK)}
+    rows = {row["model"]: row for row in sweep_of_variants(CELLS, "mode=eager", *FLOAT)}
     assert {name: (row["status"], row["reason"]) for name, row in rows.items() if row["status"] != "ok"} == {}
     assert set(rows) == set(CELLS)
     return rows
 
 
 def test_what_a_graph_can_hold(sweep_of_variants):
-    rows = sweep_of_variants({name: CELLS[name] for name in IN_A_GRAPH}, "mode=cuda-graph", *QUICK)
+    rows = sweep_of_variants({name: CELLS[name] for name in IN_A_GRAPH}, "mode=cuda-graph", *FLOAT)
     assert {row["model"]: row["status"] for row in rows} == IN_A_GRAPH, {row["model"]: row["reason"] for row in rows}
 
 
@@ -108,11 +128,21 @@ def test_kernels(eager):
 
 def test_farther_memory_takes_longer(eager):
     ns = {name: row["gpu_busy_ms"] * 1e6 / HOPS for name, row in eager.items() if name.startswith("chase-")}
-    print({name: round(value, 2) for name, value in ns.items()})
     order = ["chase-register", "chase-l1", "chase-l2", "chase-hbm"]
     for near, far in pairwise(order):
         assert 1.3 * ns[near] < ns[far], ns
     assert ns["chase-register"] * 1.3 < ns["chase-shared"] < ns["chase-l2"], ns
+
+
+def test_models_are_ok(sweep_of_variants):
+    usable = {name: model for name, model in SMALL.items() if IMAGES not in model or find_spec("torchvision")}
+    rows = sweep_of_variants(usable, "mode=eager,cuda-graph", *QUICK)
+    assert len(rows) == 2 * len(usable)
+    for row in rows:
+        assert row["status"] == "ok", (row["model"], row["mode"], row["reason"])
+        assert row["rel_error"] < 0.05
+        # the profiled pass understood the module's operators
+        assert row["kernels"] > 0 and row["flops"] > 0 and row["min_bytes"] > 0
 
 
 # --- the kernels by themselves

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -56,6 +58,11 @@ def inputs(bs: int = 4) -> tuple[tuple, dict]:
         return (torch.randn(bs, 64, device="cuda"),), {"scale": torch.rand(bs, 1, device="cuda")}
 
 
+def agrees(prepared, module: nn.Module):
+    args, kwargs = inputs()
+    torch.testing.assert_close(prepared.step(*args, **kwargs).clone(), module(*args, **kwargs), **CLOSE)
+
+
 def follows(mode, module: nn.Module, calls: int = 5):
     """Prepare, call with changing inputs, compare with the module, which stays as it was."""
     with torch.inference_mode():
@@ -63,8 +70,7 @@ def follows(mode, module: nn.Module, calls: int = 5):
         reference = module(*args, **kwargs).clone()
         prepared = mode.prepare(module, args, kwargs)
         for _ in range(calls):
-            given, named = inputs()
-            torch.testing.assert_close(prepared.step(*given, **named).clone(), module(*given, **named), **CLOSE)
+            agrees(prepared, module)
         torch.testing.assert_close(module(*args, **kwargs), reference, rtol=0, atol=0)
         assert not [name for name, part in module.named_modules() if "forward" in vars(part)]
     return prepared
@@ -78,7 +84,6 @@ def follows(mode, module: nn.Module, calls: int = 5):
         (GraphedCallables(only=["layers.*"]), 3),
         (GraphedCallables(only=["layers.*", "head"], share_pool=False), 4),
     ],
-    ids=["whole", "own-pool", "parts", "parts-own-pools"],
 )
 def test_graphed_callables(mode, graphs):
     prepared = follows(mode, Stack().cuda().eval())
@@ -96,26 +101,13 @@ def test_graphed_callables(mode, graphs):
         CompiledCudaGraph("default", only="layers.1", skip="layers.1.layer"),
         CompiledCudaGraph("default", dynamic="marked"),
     ],
-    ids=[
-        "cudagraphs",
-        "trees-regional",
-        "trees-only",
-        "trees-marked",
-        "graph-regional",
-        "graph-only-skip",
-        "graph-marked",
-    ],
 )
 def test_parts_and_marks_under_cuda_graphs(mode):
     mode.batch_dims = ([0], {"scale": 0})
     follows(mode, Stack().cuda().eval(), calls=6)
 
 
-MODES = [
-    pytest.param(lambda guard: CudaGraph(guard=guard), id="cuda-graph"),
-    pytest.param(lambda guard: CompiledCudaGraph("default", guard=guard), id="compile+graph"),
-    pytest.param(lambda guard: CompiledCudaGraph("default", guard=guard, regional=True), id="compile+graph-regional"),
-]
+MODES = [CudaGraph, partial(CompiledCudaGraph, "default"), partial(CompiledCudaGraph, "default", regional=True)]
 
 
 def doubled(layer: nn.Linear) -> nn.Parameter:
@@ -123,31 +115,27 @@ def doubled(layer: nn.Linear) -> nn.Parameter:
         return nn.Parameter(layer.weight.detach().clone() * 2)
 
 
+@torch.inference_mode()
 @pytest.mark.parametrize("make", MODES)
 def test_rebound_weights_are_captured_again_and_updates_in_place_are_not(make):
-    module = Stack().cuda().eval()
-    prepared = follows(make("recapture"), module)
-
-    def agrees():
-        with torch.inference_mode():
-            given, named = inputs()
-            torch.testing.assert_close(prepared.step(*given, **named).clone(), module(*given, **named), **CLOSE)
-
-    with torch.no_grad():
+    with torch.inference_mode(False):
+        module = Stack().cuda().eval()
+    prepared = follows(make(guard="recapture"), module)
+    with torch.inference_mode(False), torch.no_grad():
         module.head.weight.mul_(-1.5)
-    agrees()
+    agrees(prepared, module)
     assert prepared.facts["recaptures"] == 0
     for times in (1, 2):
         module.layers[1].layer.weight = doubled(module.layers[1].layer)
-        agrees()
-        agrees()
+        agrees(prepared, module)
+        agrees(prepared, module)
         assert prepared.facts["recaptures"] == times
 
 
 @pytest.mark.parametrize("make", MODES)
 def test_rebound_weights_are_refused(make):
     module = Stack().cuda().eval()
-    prepared = follows(make("refuse"), module)
+    prepared = follows(make(guard="refuse"), module)
     module.layers[2].layer.weight = doubled(module.layers[2].layer)
     given, named = inputs()
     with torch.inference_mode(), pytest.raises(StaleWeightsError, match=r"weight layers.2.layer.weight: another"):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import effbench
-from effbench.measure.telemetry import Telemetry
+from effbench.measure.telemetry import Gpu
 from effbench.measure.watch import GpuWatch
 
 STRANGER = """
@@ -41,21 +41,11 @@ def stranger(request):
         process.communicate()
 
 
-def row_of_a_sweep(tmp_path):
-    overrides = [
-        "model=mlp",
-        "bs=8",
-        "mode=eager",
-        "protocol=quick",
-        "protocol.attempts=1",
-        "executor.foreign_wait_s=1",
-    ]
-    return effbench.sweep([*overrides, f"db={tmp_path / 'strangers.db'}"]).results().iloc[0]
-
-
 @pytest.mark.parametrize(("stranger", "status"), [("works", "noisy"), ("sleeps", "ok")], indirect=["stranger"])
 def test_one_that_works_makes_a_trial_noisy_and_one_that_holds_memory_does_not(tmp_path, stranger, status):
-    row = row_of_a_sweep(tmp_path)
+    overrides = ["model=mlp", "bs=8", "mode=eager", "protocol=quick", "protocol.attempts=1"]
+    sweep = effbench.sweep([*overrides, "executor.foreign_wait_s=1", f"db={tmp_path / 'strangers.db'}"])
+    row = sweep.results().iloc[0]
     assert row["status"] == status, row["reason"]
     assert status == "ok" or "another process" in row["reason"]
 
@@ -64,7 +54,7 @@ def test_one_that_works_makes_a_trial_noisy_and_one_that_holds_memory_does_not(t
 def test_one_that_begins_to_work_is_seen(stranger):
     device = torch.device("cuda")
     mine = torch.zeros(2**28, device=device)
-    made = GpuWatch(Telemetry.open(str(torch.cuda.get_device_properties(0).uuid)), device, shared=True)
+    made = GpuWatch(Gpu.open(str(torch.cuda.get_device_properties(0).uuid)), device, shared=True)
     made.begin()
     stranger.stdin.write("\n")
     stranger.stdin.flush()
@@ -74,5 +64,4 @@ def test_one_that_begins_to_work_is_seen(stranger):
         torch.cuda.synchronize()
         made.disturbed()
     made.end()
-    print("seen by NVML as:", made.gpu.foreign_pids(), made.gpu.working_pids(made.since))
     assert "another process" in " ".join([*made.discarded, made.noisy or ""])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from effbench.measure.training import MeanSquare, Training
+from effbench.cell import Cell, Status, Trial
 from effbench.models.mlp import MLP
 from effbench.modes.graphs import CudaGraph
+from effbench.worker.training import Training
 
 QUICK = ["protocol.budget_s=0.2", "protocol.min_time_s=0.05",
          "protocol.warmup_s=0.05", "protocol.load_s=0", "phase=training"]  # fmt: skip
@@ -24,16 +25,13 @@ def mlp(trials) -> list[dict]:
     small = ["model=mlp", "model.module.width=256", "model.module.depth=4", "bs=8"]
     found = trials(*small, "mode=eager,default,reduce-overhead,cuda-graph")
     found += trials(*small, "mode=compile+graph", "mode.inner=default")
-    assert {trial["mode"] for trial in found} == {"eager", "default", "reduce-overhead", *GRAPHS}
-    assert all_ok(found)
+    assert all_ok(found, 5)
     return found
 
 
-def all_ok(trials):
-    assert {(trial["status"], trial["reason"]) for trial in trials} == {("ok", None)}, [
-        (trial["mode"], trial["cell"].training, trial["reason"]) for trial in trials
-    ]
-    return True
+def all_ok(trials, count):
+    assert [(trial["mode"], trial["reason"]) for trial in trials if trial["status"] != "ok"] == []
+    return len(trials) == count
 
 
 def test_every_training_trial_has_its_figures(mlp):
@@ -58,43 +56,46 @@ def test_a_captured_step_is_launched_as_one(mlp):
 def test_every_optimizer_in_eager_and_in_a_graph(trials):
     found = trials("model=attention", "model.module.width=128", "model.module.heads=4", "model.module.seq=32", "bs=4",
                    "mode=eager,cuda-graph", "training.implementation=foreach,fused,capturable")  # fmt: skip
-    assert len(found) == 6 and all_ok(found)
+    assert all_ok(found, 6)
     found = trials("model=tiny", "bs=8", "mode=cuda-graph", "training.optimizer=sgd,adamw",
                    "training.implementation=for-loop", "training.set_to_none=false", "training.lr=1e-3")  # fmt: skip
-    assert len(found) == 2 and all_ok(found)
-    assert all_ok(trials("model=tiny", "model.module.width=64", "bs=8", "mode=max-autotune"))
+    assert all_ok(found, 2)
+    assert all_ok(trials("model=tiny", "model.module.width=64", "bs=8", "mode=max-autotune"), 1)
+
+
+def training(module, **settings):
+    """Steps that will be in a CUDA graph, over a module whose input is x."""
+    settings = {"loss": "mean-square", "implementation": "foreach", "set_to_none": True, **settings}
+    cell = Cell({"name": "m", "inputs": [{"name": "x"}]}, 4, {"name": "cuda-graph"}, "float32", "training", "cuda",
+                training=settings)  # fmt: skip
+    return Training(cell, CudaGraph(), module, Trial(cell.key, 0, Status.OK), check_steps=10)
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_a_replayed_step_learns_what_eager_learns(set_to_none):
     """Ten replays against ten eager steps, from the same state, with the inputs changing."""
     torch.manual_seed(0)
-    module = MLP(width=64, depth=3).cuda()
-    settings = {"optimizer": "adam", "implementation": "foreach", "lr": 1e-3, "set_to_none": set_to_none}
-    made = Training(module, settings, MeanSquare(0), ["x"], 0, captured=True)
+    made = training(MLP(width=64, depth=3).cuda(), optimizer="adam", lr=1e-3, set_to_none=set_to_none)
     inputs = [((torch.randn(4, 64, device="cuda"),), {}) for _ in range(3)]
-    eager = made.follow(made.step_over(module), inputs, 10)
-    made.restore()
-    prepared = CudaGraph().prepare_training(module, made.step_over, *inputs[0])
-    replayed = made.follow(prepared.step, inputs, 10)
+    eager = made.reference(inputs)
+    prepared = made.prepare(*inputs[0])
+    replayed = made.follow(prepared.step, inputs)
     assert replayed.losses == pytest.approx(eager.losses, rel=1e-5)
     assert eager.losses[-1] < eager.losses[0]
     for name, value in eager.parameters.items():
         torch.testing.assert_close(replayed.parameters[name], value, rtol=1e-4, atol=1e-5)
-    again = made.follow(prepared.step, inputs, 10)
-    assert again.losses == replayed.losses, "it went back to the initial state"
+    assert made.follow(prepared.step, inputs).losses == replayed.losses, "it went back to the initial state"
 
 
 def test_random_numbers_in_a_graph_are_drawn_anew():
     """The default generator is known to a captured graph: what is random stays random from replay to replay."""
     module = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU()).cuda()
-    settings = {"optimizer": "sgd", "implementation": "foreach", "lr": 1e-9, "set_to_none": True}
-    made = Training(module, settings, MeanSquare(0), ["x"], 0, captured=True)
     x = torch.randn(4, 32, device="cuda")
 
     class Noisy(torch.nn.Module):
         def forward(self, x):
             return torch.nn.functional.dropout(module(x), 0.5, training=True)
 
-    prepared = CudaGraph().prepare_training(Noisy(), made.step_over, (x,), {})
+    step_over = training(module, optimizer="sgd", lr=1e-9).step_over
+    prepared = CudaGraph().prepare_training(Noisy(), step_over, (x,), {})
     assert len({float(prepared.step(x)) for _ in range(5)}) == 5

@@ -1,4 +1,4 @@
-"""Artifacts on request, from the command line to the files."""
+"""Artifacts on request, from the command line to the files; and a process that dies while they are made."""
 
 from __future__ import annotations
 
@@ -10,13 +10,32 @@ import pytest
 from effbench.store import Store
 
 pytestmark = pytest.mark.slow
+KINDS = "artifacts=[trace,snapshot,code,graph]"
+DIES = """
+import os, time, torch
+
+class Dies(torch.nn.Linear):
+    def __init__(self, hangs=False):
+        super().__init__(4, 4)
+        self.hangs = hangs
+
+    def forward(self, x):
+        if torch.compiler.is_compiling():  # where the graph is looked for: the trace is there by then
+            time.sleep(60) if self.hangs else os._exit(3)
+        return super().forward(x)
+
+class Refuses(torch.nn.Module):
+    @torch.compiler.disable
+    def forward(self, x):
+        return x * 2
+"""
+CUSTOM = ("model=custom", "model.inputs.x.shape=[4]")
 
 
 @pytest.fixture(scope="module")
 def swept(cli_in, tmp_path_factory):
     cli = cli_in(tmp_path_factory.mktemp("artifacts"))
-    cli.done = cli.sweep("model=tiny", "bs=2", "mode=eager,default", "protocol.rounds=2", "db=mine/x.db",
-                         "artifacts=[trace,snapshot,code,graph]")  # fmt: skip
+    cli.done = cli.sweep("model=tiny", "bs=2", "mode=eager,default", "protocol.rounds=2", "db=mine/x.db", KINDS)
     return cli
 
 
@@ -35,26 +54,20 @@ def files(swept, trial):
 
 def test_every_kind_that_the_cpu_has(swept, trials):
     assert swept.done.code == 0, swept.done
-    assert sorted(files(swept, trials["eager", 0])) == ["graph-1.txt", "trace.json.gz"]
-    assert sorted(files(swept, trials["default", 0])) == ["code-1.py", "graph-1.txt", "trace.json.gz"]
-    for mode in ("eager", "default"):
-        notes = trials[mode, 0]["extra"]["artifact_notes"]
+    for mode, code in (("eager", []), ("default", ["code-1.py"])):
+        trial, found = trials[mode, 0], files(swept, trials[mode, 0])
+        assert sorted(found) == [*code, "graph-1.txt", "trace.json.gz"]
+        notes = trial["extra"]["artifact_notes"]
         assert notes["snapshot"] == "a memory snapshot needs CUDA"
-        assert (notes.get("code") is not None) == (mode == "eager")
-        assert trials[mode, 0]["status"] == "ok"
-        assert trials[mode, 0]["phase"] == "artifacts"
-
-
-def test_the_files_hold_what_they_are_called(swept, trials):
-    for mode in ("eager", "default"):
-        found = files(swept, trials[mode, 0])
+        assert ("code" in notes) == (not code)
+        assert (trial["status"], trial["phase"]) == ("ok", "artifacts")
         events = json.loads(gzip.decompress(found["trace.json.gz"].read_bytes()))["traceEvents"]
         linear = [event for event in events if "addmm" in str(event.get("name")) and event.get("ph") == "X"]
         assert len(linear) >= 3 * 2, "two layers, three calls"
         graph = found["graph-1.txt"].read_text()
         assert "class GraphModule" in graph and "linear" in graph and "relu" in graph
-    code = files(swept, trials["default", 0])["code-1.py"].read_text()
-    assert "def call(" in code and "cpp" in code
+    text = files(swept, trials["default", 0])["code-1.py"].read_text()
+    assert "def call(" in text and "cpp" in text
 
 
 def test_measured_compilation_is_that_of_the_mode(trials):
@@ -76,20 +89,34 @@ def test_they_are_listed(swept, trials):
     assert "graph-1.txt (gone)" in swept.run("ls", "--artifacts", "--db", "mine/x.db").out
 
 
-def test_what_fails_is_a_note(swept):
-    """Dynamo refuses; the trial is as good as ever."""
-    (swept.folder / "refuses.py").write_text(
-        "import torch\n\n\n"
-        "class Refuses(torch.nn.Module):\n"
-        "    @torch.compiler.disable\n"
-        "    def forward(self, x):\n"
-        "        return x * 2\n"
-    )
-    done = swept.sweep("model=custom", "model.module._target_=refuses.Refuses", "model.inputs.x.shape=[4]",
-                       "artifacts=[graph]", "db=mine/y.db")  # fmt: skip
-    assert done.code == 0, done
-    with Store.open(swept.folder / "mine" / "y.db") as store:
+def only_trial(cli):
+    with Store.open(cli.db) as store:
         (trial,) = store.trials(store.find_sweep("last").id)
-    assert (trial["status"], trial["extra"]["artifacts"]) == ("ok", [])
+    return trial
+
+
+def left(cli):
+    return [path for path in cli.db.parent.rglob("artifacts/*/*") if path.is_file() or any(path.iterdir())]
+
+
+def test_what_fails_is_a_note(cli):
+    """Dynamo refuses; the trial is as good as ever."""
+    (cli.folder / "dies.py").write_text(DIES)
+    done = cli.sweep(*CUSTOM, "model.module._target_=dies.Refuses", "artifacts=[graph]")
+    assert done.code == 0, done
+    trial = only_trial(cli)
+    assert (trial["status"], trial["extra"]["artifacts"], left(cli)) == ("ok", [], [])
     assert trial["extra"]["artifact_notes"]["graph"]
     assert trial["latency_ms"] > 0
+
+
+@pytest.mark.parametrize("hangs, status", [("false", "crashed"), ("true", "timeout")])
+def test_what_is_half_made_is_not_left_behind(cli, hangs, status):
+    (cli.folder / "dies.py").write_text(DIES)
+    done = cli.sweep(*CUSTOM, "model.module._target_=dies.Dies", f"model.module.hangs={hangs}",
+                     "artifacts=[trace,graph]", "timeout_s=8")  # fmt: skip
+    assert done.code == 1, done
+    trial = only_trial(cli)
+    assert (trial["status"], trial["phase"]) == (status, "artifacts"), trial
+    assert "artifacts" not in trial["extra"]
+    assert left(cli) == []

@@ -23,6 +23,10 @@ def rows(cli) -> list[dict]:
     return found
 
 
+def statuses(cli) -> dict[tuple[str, str], tuple[str, str]]:
+    return {(row["model"], row["mode"]): (row["status"], row["reason"] or "") for row in rows(cli)}
+
+
 @pytest.mark.slow
 def test_a_training_step_is_compared_with_a_training_step(workshop):
     """Inference is there once, whatever is swept of training."""
@@ -44,7 +48,7 @@ def test_modules_and_modes_that_learn_wrongly(workshop):
     targets = ["Normed", "RootOfZero", "NotANumber", "NoParameters"]
     workshop.sweep(*CUSTOM, f"model.module._target_={','.join(f'learning.{name}' for name in targets)}",
                  "--config-dir=conf", "mode=eager,PerturbsGradients,Itself,OnlyInference")  # fmt: skip
-    found = {(row["model"], row["mode"]): (row["status"], row["reason"] or "") for row in rows(workshop)}
+    found = statuses(workshop)
     for cell, status, *parts in (
         (("Normed", "eager"), "ok"),
         (("Normed", "Itself"), "ok"),
@@ -62,19 +66,19 @@ def test_modules_and_modes_that_learn_wrongly(workshop):
 @pytest.mark.slow
 def test_gradients_that_are_wrong_only_when_compiled(workshop):
     workshop.sweep(*CUSTOM, "model.module._target_=learning.WrongWhenCompiled", "mode=eager,default")
-    found = {row["mode"]: (row["status"], row["reason"] or "") for row in rows(workshop)}
-    assert found["eager"] == ("ok", "")
-    assert found["default"][0] == "incorrect"
-    assert "wrong gradient in the first step" in found["default"][1]
+    found = statuses(workshop)
+    assert found["WrongWhenCompiled", "eager"] == ("ok", "")
+    status, reason = found["WrongWhenCompiled", "default"]
+    assert status == "incorrect" and "wrong gradient in the first step" in reason
 
 
 def test_steps_that_diverge_while_they_are_timed(workshop):
+    """The curvature is 500: each step is 2.5 times as long as the way to the minimum."""
     workshop.sweep(*CUSTOM, "model.module._target_=learning.Explodes", "training.optimizer=sgd", "training.lr=0.005",
-                 "training.loss=mean")  # fmt: skip
-    (row,) = rows(workshop)
-    # the curvature is 500: each step is 2.5 times as long as the way to the minimum
-    assert row["status"] == "incorrect"
-    assert "after timing: training diverged; choose a smaller training.lr" in row["reason"]
+                   "training.loss=mean")  # fmt: skip
+    ((status, reason),) = statuses(workshop).values()
+    assert status == "incorrect"
+    assert "after timing: training diverged; choose a smaller training.lr" in reason
 
 
 def test_a_loss_of_ones_own(workshop):

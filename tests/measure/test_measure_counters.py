@@ -16,6 +16,7 @@ from torch._inductor.scheduler import Scheduler
 from effbench.measure import counters
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+COMPILED = counters.Counters(1, 0, 0, 0, 0, 0)
 
 
 @pytest.fixture(autouse=True)
@@ -42,22 +43,25 @@ def compiled(function):
 
 
 def test_inductors_own_call_is_caught():
-    """And where an input is written to, in torch's own words."""
+    """And where an input is written to, in torch's own words. Nothing is left behind."""
+    loggers = [logging.getLogger(name) for name in counters.LOGGERS]
+    before = [(logger.level, list(logger.handlers)) for logger in loggers]
     written = cudagraph_utils.PlaceholderInfo("arg0_1", None, [], TRACE)
-    with counters.LogReasons() as reasons:
+    with counters.Observer(dynamo=False) as observer:
         for _ in range(2):
             cudagraph_utils.log_cudagraph_skip_and_bump_counter("skipping cudagraphs due to cpu device (arg0)\nmore")
         cudagraph_utils.log_cudagraph_skip_and_bump_counter(cudagraph_utils.get_mutation_stack_trace([written], [0]))
-    assert reasons.cudagraph_skips == [
+    assert list(observer.cudagraph_skips) == [
         "skipping cudagraphs due to cpu device (arg0)",
         "skipping cudagraphs due to mutated inputs (1 instances), at nets.py:31: x.clamp_(-1, 1)",
     ]
     read = counters.read()
     assert read.cudagraph_skips == 3
-    assert counters.degraded_reason(read, reasons, False, CUDA).startswith(
+    assert observer.degraded_reason(read, CUDA).startswith(
         "3 graph(s) ran without a CUDA graph: skipping cudagraphs due to cpu device (arg0)"
     )
-    assert counters.degraded_reason(read, reasons, False, CPU) is None
+    assert observer.degraded_reason(read, CPU) is None
+    assert [(logger.level, list(logger.handlers)) for logger in loggers] == before
 
 
 @pytest.mark.parametrize(
@@ -67,19 +71,10 @@ def test_inductors_own_call_is_caught():
          "disabling cudagraphs due to incompatible op a.b, at net.py:3: g(x)"),
         ('skipping cudagraphs. Found from:\n   File "/x/net.py", line 3, in f', "skipping cudagraphs, at net.py:3"),
         ("skipping cudagraphs due to cudagraphs. Found from : \n ", "skipping cudagraphs due to cudagraphs."),
-        ("skipping cudagraphs due to cpu device (arg0)\nmore", "skipping cudagraphs due to cpu device (arg0)"),
     ],
 )  # fmt: skip
 def test_the_first_line_and_the_place(message, said):
     assert counters.with_place(message) == said
-
-
-def test_nothing_is_left_behind():
-    loggers = [logging.getLogger(name) for name in counters.LogReasons.LOGGERS]
-    before = [(logger.level, list(logger.handlers)) for logger in loggers]
-    with counters.LogReasons() as reasons:
-        assert all(reasons in logger.handlers for logger in loggers)
-    assert [(logger.level, list(logger.handlers)) for logger in loggers] == before
 
 
 def test_graph_breaks_and_recompiles():
@@ -107,33 +102,29 @@ def test_graph_breaks_and_recompiles():
         assert counters.read().recompiles == before + more
 
 
-def test_giving_up_on_recompiling_is_a_reason():
-    step = torch.compile(lambda x, n: x * n, backend="eager", dynamic=False)
-    with counters.LogReasons() as reasons:
-        for n in range(torch._dynamo.config.recompile_limit + 2):
-            step(torch.ones(2), n)
-    (reason,) = reasons.fallbacks
-    assert "recompile_limit" in reason
-    assert counters.degraded_reason(counters.read(), reasons, True, CPU) == reason
-
-
-def test_a_module_that_dynamo_leaves_alone_is_degraded():
+def test_dynamo_that_gives_up_or_leaves_a_module_alone_is_a_reason():
     with torch.compiler.set_stance("force_eager"):
         compiled(lambda x: x + 1)(torch.ones(2))
-    reason = counters.degraded_reason(counters.read(), counters.LogReasons(), True, CPU)
-    assert "Dynamo compiled no graph" in reason
-    assert counters.degraded_reason(counters.read(), counters.LogReasons(), False, CPU) is None
+    assert "Dynamo compiled no graph" in counters.Observer().degraded_reason(counters.read(), CPU)
+    assert counters.Observer(dynamo=False).degraded_reason(counters.read(), CPU) is None
+    step = torch.compile(lambda x, n: x * n, backend="eager", dynamic=False)
+    with counters.Observer() as observer:
+        for n in range(torch._dynamo.config.recompile_limit + 2):
+            step(torch.ones(2), n)
+    (reason,) = observer.fallbacks
+    assert "recompile_limit" in reason
+    assert observer.degraded_reason(counters.read(), CPU) == reason
 
 
 def test_cold_or_warm_by_what_the_cache_says():
     for hits, misses, state in ((0, 0, None), (3, 0, "warm"), (0, 2, "cold"), (1, 1, "cold")):
-        assert counters.cache_state(counters.Counters(1, 0, 0, 0, hits, misses)) == state
+        assert counters.Counters(1, 0, 0, 0, hits, misses).cache_state == state
 
 
 # --- parts of graphs outside CUDA graphs ---
 
 
-def graph(captured: int | None, parts: int = 0, refused: tuple[str, ...] = (), devices: tuple[str, ...] = ("cuda",)):
+def graph(captured, parts=0, refused=(), devices=("cuda",)):
     """As much of a CompiledFxGraph as is looked at."""
     return SimpleNamespace(
         device_types=set(devices),
@@ -158,14 +149,14 @@ def graph(captured: int | None, parts: int = 0, refused: tuple[str, ...] = (), d
     ],
 )
 def test_what_was_left_out(graphs, reason):
-    partitions = counters.Partitions()
+    observer = counters.Observer()
     for each in graphs:
-        partitions.count(each)
-    assert partitions.degraded_reason() == reason
-    assert partitions.degraded_reason(["so it logged"]) == (
-        f"{reason}: so it logged" if reason and not partitions.reasons else reason
-    )
-    assert bool(partitions.to_json()) == any("cuda" in each.device_types for each in graphs)
+        observer.count(each)
+    assert observer.degraded_reason(COMPILED, CUDA) == reason
+    assert bool(observer.parts) == any("cuda" in each.device_types for each in graphs)
+    observer.cudagraph_skips = ["so it logged"]
+    said = f"{reason}: so it logged" if reason and not observer.part_reasons else reason
+    assert observer.degraded_reason(COMPILED, CUDA) == said
 
 
 def test_inductor_is_watched_only_meanwhile(monkeypatch):
@@ -173,10 +164,10 @@ def test_inductor_is_watched_only_meanwhile(monkeypatch):
     monkeypatch.setattr(output_code, "cudagraph_partition_post_compile", lambda *args: wrapped.append(args))
     monkeypatch.setattr(Scheduler, "should_partition", lambda self, node: node)
     original = output_code.cudagraph_partition_post_compile, Scheduler.should_partition
-    with counters.Partitions() as partitions:
+    with counters.Observer() as observer:
         output_code.cudagraph_partition_post_compile([1], graph(0), "cudagraphs")
         for node in ("cpu ops", None, True, "partition includes all ops when cudagraphs is disabled", "cpu ops"):
             assert Scheduler.should_partition(object(), node) is node
     assert len(wrapped) == 1
-    assert partitions.degraded_reason() == "1 of 1 parts ran outside a CUDA graph: cpu ops"
+    assert observer.degraded_reason(COMPILED, CUDA) == "1 of 1 parts ran outside a CUDA graph: cpu ops"
     assert (output_code.cudagraph_partition_post_compile, Scheduler.should_partition) == original

@@ -10,37 +10,24 @@ import pytest
 import torch
 
 from effbench.measure import watch
-from effbench.measure.telemetry import Reading, Telemetry
+from effbench.measure.telemetry import Gpu
 
 CPU = torch.device("cpu")
 MIB = 2**20
 
 
-class Gpu(Telemetry):
+class MadeUp(Gpu):
     """Each query gives the next of its answers, the last one for ever."""
 
     def __init__(self, **answers):
         super().__init__()
         given = {"events": [()], "pids": [None], "used": [None], "busy": [0], "working": [None], **answers}
-        self.answers = {name: itertools.chain(some[:-1], itertools.repeat(some[-1])) for name, some in given.items()}
-
-    def next(self, name):
-        return next(self.answers[name])
-
-    def read(self):
-        return Reading(clocks_event_reasons=tuple(self.next("events")))
-
-    def foreign_pids(self):
-        return self.next("pids")
-
-    def used_bytes(self):
-        return self.next("used")
-
-    def utilization(self):
-        return self.next("busy")
-
-    def working_pids(self, since):
-        return self.next("working")
+        queries = {name: itertools.chain(some[:-1], itertools.repeat(some[-1])) for name, some in given.items()}
+        self.read = lambda: {"clocks_event_reasons": list(next(queries["events"]))}
+        self.foreign_pids = lambda: next(queries["pids"])
+        self.used_bytes = lambda: next(queries["used"])
+        self.utilization = lambda: next(queries["busy"])
+        self.working_pids = lambda since: next(queries["working"])
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +40,7 @@ def reserved(monkeypatch):
 
 
 def watching(shared=False, **answers):
-    made = watch.GpuWatch(Gpu(**answers), CPU, shared=shared)
+    made = watch.GpuWatch(MadeUp(**answers), CPU, shared)
     made.begin()
     return made
 
@@ -83,7 +70,7 @@ def test_own_memory_does_not_disturb_and_readings_between_looks_count(reserved):
     made = watching(used=[600 * MIB, 2600 * MIB])
     reserved[0] = 2000
     assert not made.disturbed()
-    made.gpu.readings.append(Reading(clocks_event_reasons=("hw_slowdown",)))
+    made.events.add("hw_slowdown")
     assert (made.disturbed(), made.disturbed()) == (True, False)
 
 
@@ -123,7 +110,7 @@ def test_working_pids_are_those_with_a_recent_kernel():
     for answer, expected in ((samples, {mine, 7}), (samples[1:], None), (None, None)):
         # None: NVML cannot tell, or it numbers processes otherwise than this one does
         nvml = SimpleNamespace(ask=lambda function, handle, since, answer=answer: answer)
-        assert Telemetry(nvml, object()).working_pids(10.0) == expected
+        assert Gpu(nvml, object()).working_pids(10.0) == expected
 
 
 @pytest.mark.parametrize(
@@ -138,8 +125,39 @@ def test_working_pids_are_those_with_a_recent_kernel():
     ],
 )
 def test_a_foreign_process_before_the_trial(answers, wait_s, slept, noisy):
-    naps = []
-    reason = watch.busy_foreign_process(Gpu(**answers), wait_s, naps.append)
+    made, naps = watch.GpuWatch(MadeUp(**answers), CPU), []
+    made.wait_until_free(wait_s, naps.append)
     assert slept is None or len(naps) == slept
-    assert reason == ("another process keeps this GPU busy (16384 MiB in use before the trial)" if noisy else None)
-    assert watch.is_shared(Gpu(**answers)) == (answers.get("used") == [2**34])
+    assert made.noisy == ("another process keeps this GPU busy (16384 MiB in use before the trial)" if noisy else None)
+    assert made.shared == (answers.get("used") == [2**34])
+
+
+@pytest.mark.parametrize("uuid", [None, "GPU-00000000-0000-0000-0000-000000000000"])
+def test_without_nvml_nothing_is_known(uuid):
+    gpu = Gpu.open(uuid)
+    assert [value for value in gpu.read().values() if value is not None] == [[]]
+    assert (gpu.processes(), gpu.foreign_pids(), gpu.working_pids(0.0)) == (None, None, None)
+    assert (gpu.used_bytes(), gpu.utilization()) == (None, None)
+    made = watch.GpuWatch(gpu, CPU)
+    made.begin()
+    made.poll(10)
+    assert not made.disturbed()
+    assert set(made.facts().values()) == {None}
+
+
+def test_energy_and_readings_of_a_busy_gpu():
+    made = watch.GpuWatch(Gpu(), CPU)
+    # the first mark is where polling began: the counter had changed some time before
+    made.marks = [(90, 0, 0.0), (100, 10, 0.05), (200, 60, 0.2), (300, 110, 0.5)]
+    assert made.energy_per_call_mj() == 2
+    made.marks.pop()
+    assert made.energy_per_call_mj() is None, "too short"
+    names = ("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w", "clocks_event_reasons")
+    for values in (
+        (1000, 2000, 50, 100.0, ["gpu_idle"]),
+        (1900, 2000, 60, None, ["sw_power_cap"]),
+        (1800, None, 61, 300.0, ["sw_power_cap"]),
+    ):
+        made.readings.append(dict(zip(names, values, strict=True)))
+    values = (1800, 2000, 60, 200.0, "gpu_idle,sw_power_cap")
+    assert made.facts() == {"energy_mj": None, **dict(zip(names, values, strict=True))}

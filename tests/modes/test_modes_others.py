@@ -133,14 +133,14 @@ def test_what_the_backend_cudagraphs_skips_is_a_reason():
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     module = nn.Linear(4, 4).eval()
-    with torch.inference_mode(), counters.LogReasons() as reasons:
+    with torch.inference_mode(), counters.Observer() as observer:
         prepared = CudaGraphsBackend().prepare(module, (torch.randn(2, 4),), {})
         x = torch.randn(2, 4)
         torch.testing.assert_close(prepared.step(x), module(x))
     read = counters.read()
-    assert (read.graphs, read.cudagraph_skips, counters.cache_state(read)) == (1, 1, None)
+    assert (read.graphs, read.cudagraph_skips, read.cache_state) == (1, 1, None)
     assert prepared.compile_cache == "cold"
-    said = counters.degraded_reason(read, reasons, True, CUDA)
+    said = observer.degraded_reason(read, CUDA)
     assert said.startswith("1 graph(s) ran without a CUDA graph: skipping cudagraphs due to")
     assert "cpu" in said
 

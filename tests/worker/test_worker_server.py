@@ -93,9 +93,8 @@ def test_a_payload_and_the_phases(server):
                "large": "x" * 3_000_000}  # fmt: skip
     assert server.call("runs", payload, 30) == payload
     seen = []
-    task = submit(server, "say_phase('one'); say_phase('two')", on_phase=seen.append)
-    assert outcome(task)["exit"] == 0
-    assert seen == ["begun", "one", "two"] and task.phase == "two"
+    assert outcome(submit(server, "say_phase('one'); say_phase('two')", on_phase=seen.append))["exit"] == 0
+    assert seen == ["begun", "one", "two"]
 
 
 def test_the_process_of_a_task(server, tmp_path):
@@ -106,9 +105,9 @@ def test_the_process_of_a_task(server, tmp_path):
         pid, session, parent, mark = outcome(request)["result"]
         assert (pid, parent, mark) == (session, server.process.pid, request.id)
     assert requests[0].pid != requests[1].pid
-    code = "import os; result = [os.environ.get('FOO'), os.environ.get('CUDA_VISIBLE_DEVICES')]"
-    assert result(server, code, env={"FOO": "1", "CUDA_VISIBLE_DEVICES": "GPU-7"}) == ["1", "GPU-7"]
-    assert result(server, code)[0] is None, "variables of one task stay with it"
+    code = "import os; result = os.environ.get('FOO')"
+    assert result(server, code, env={"FOO": "1"}) == "1"
+    assert result(server, code + " or 'none'") == "none", "variables of one task stay with it"
 
 
 def test_how_a_task_ends(server):
@@ -125,16 +124,13 @@ def test_how_a_task_ends(server):
         ended = outcome(submit(server, python))
         assert (ended["result"], ended["exit"], ended["signal"]) == (None, exit, number), python
         assert ended["oom_killed"] is False
-    assert server.call("runs", {"still": "here"}, 30) == {"still": "here"}
+    assert lives(server)
 
 
-def test_both_ends_of_the_output_are_kept_and_no_more(server):
-    code = "print('first words'); print('x' * 30_000_000, flush=True); import os; os.write(2, b'\\xff last words')"
-    ended = outcome(submit(server, code))
-    first, note, last = re.split(r"\n(\[\d+ bytes omitted\])\n", ended["log"])
-    assert first.startswith("first words\nxxx") and len(first) == 1 << 20
-    assert last.endswith("xxx\n\ufffd last words") and len(last) == 1 << 20
-    assert note == f"[{len('first words') + 1 + 30_000_000 + 1 + len('. last words') - (2 << 20)} bytes omitted]"
+def test_the_end_of_the_output_is_kept_and_no_more(server):
+    code = "print('x' * 30_000_000, flush=True); import os; os.write(2, b'\\xff last words')"
+    log = outcome(submit(server, code))["log"]
+    assert log.endswith("xxx\n\ufffd last words") and len(log) == 1 << 20
     peak_kib = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{server.process.pid}/status").read_text())[1]
     assert int(peak_kib) < 100_000
 
@@ -176,26 +172,20 @@ def test_what_is_no_message_ends_its_own_task_alone(server):
 
 
 def test_a_server_that_cannot_fork_says_so_and_lives(server):
-    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (3, 4096))
-    assert "could not start a process" in outcome(submit(server, ""))["failed"]
-    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (4096, 4096))
-    assert lives(server)
+    for limit, failed in ((3, True), (4096, False)):
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (limit, 4096))
+        assert ("could not start a process" in outcome(submit(server, "")).get("failed", "")) == failed
 
 
 @pytest.mark.parametrize("line", [b"hello\n", b'{"v":1,"event":"ended"}\n', b'{"v":1,"event":"phase","id":[]}\n'])
 def test_a_server_that_says_what_is_no_message_is_ended(server, line):
     task = submit(server, "__import__('time').sleep(1000)")
-    with open(f"/proc/{server.process.pid}/fd/{output_of(server)}", "wb") as pipe:  # noqa: PTH123
+    ours = os.fstat(server.process.stdout.fileno())
+    ends = Path(f"/proc/{server.process.pid}/fd").iterdir()
+    output = next(end for end in ends if os.path.samestat(end.stat(), ours))
+    with output.open("wb") as pipe:
         pipe.write(line)
     assert "not understood" in outcome(task)["died"]
-
-
-def output_of(server):
-    """The number under which the server has the pipe that it sends its messages through."""
-    ours = os.fstat(server.process.stdout.fileno())
-    for fd in os.listdir(f"/proc/{server.process.pid}/fd"):  # noqa: PTH208
-        if os.path.samestat(os.stat(f"/proc/{server.process.pid}/fd/{fd}"), ours):  # noqa: PTH116
-            return fd
 
 
 def test_output_never_reaches_the_messages(server):
@@ -238,7 +228,7 @@ result = {"alive": other.poll() is None}
     other = begun_task(server, waits)
     left = result(server, "import subprocess; result = subprocess.Popen(['sleep', '1000'], start_new_session=True).pid")
     wait_gone(left)
-    open("go", "w").close()  # noqa: PTH123
+    Path("go").touch()
     assert outcome(other)["result"] == {"alive": True}
     wait_gone(int(other.phase))
 
@@ -259,15 +249,6 @@ time.sleep(1000)
         server.call("runs", {}, 5)
 
 
-def test_closing_ends_everything(make, wait_gone):
-    server = make()
-    task = begun_task(server, "say_phase(str(__import__('os').getpid())); __import__('time').sleep(1000)")
-    server.close()
-    assert "died" in outcome(task)
-    assert server.process.returncode == 0
-    wait_gone(int(task.phase))
-
-
 def test_a_server_that_still_loads_is_ended_at_once(search_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", search_path)
     server = ForkServer()
@@ -279,15 +260,18 @@ def test_a_server_that_still_loads_is_ended_at_once(search_path, monkeypatch):
 
 def test_a_task_that_takes_too_long_says_where(server):
     with pytest.raises(WorkerError, match=r"runs failed: not done after 0.3 s \(in "):
-        server.call("runs", {"python": "say_phase('sleeping'); __import__('time').sleep(1000)"}, 0.3)
+        server.call("runs", {"python": "__import__('time').sleep(1000)"}, 0.3)
 
 
-def test_many_tasks_of_two_servers_at_once(make):
+def test_many_tasks_of_two_servers_at_once_and_the_end_of_one(make, wait_gone):
     servers = [make(), make()]
     tasks = [submit(server, "import os; result = os.getppid()") for server in servers for _ in range(20)]
     parents = [outcome(task)["result"] for task in tasks]
     assert parents == [server.process.pid for server in servers for _ in range(20)]
+    last = begun_task(servers[0], "say_phase(str(__import__('os').getpid())); __import__('time').sleep(1000)")
     servers[0].close()
+    assert ("died" in outcome(last), servers[0].process.returncode) == (True, 0)
+    wait_gone(int(last.phase))
     assert lives(servers[1])
     assert servers[1].requests == {}
     assert len(os.listdir(f"/proc/{servers[1].process.pid}/fd")) < 20, "pipes and logs are closed"  # noqa: PTH208

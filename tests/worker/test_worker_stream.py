@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
+from collections import Counter
 
 import pytest
 import torch
@@ -69,74 +69,48 @@ def test_every_size_is_checked_once_from_the_largest_down():
         assert not torch.equal(larger[0][: len(smaller[0])], smaller[0]), "neighbours have other values"
 
 
-class TestSweeps:
-    @pytest.mark.slow
-    def test_a_file_through_eager_and_compiled(self, cli):
-        (cli.folder / "sizes.csv").write_text("bs\n3\n1\n3\n2\n")
-        done = cli.sweep("model=tiny", "stream=csv", "stream.path=sizes.csv", "mode=eager,default,bucketed-graph")
-        assert done.code == 0, done.err
-        assert "a CUDA graph needs CUDA" in done.out
-        with Store.open(str(cli.db)) as store:
-            (sweep,) = store.sweeps()
-            cells = {one.mode_name: one for one in store.planned(sweep.id)}
-            rows = {row["mode"]: row for row in store.results(sweep.id)}
-            trials = {row["cell_key"]: row for row in store.trials(sweep.id)}
-        assert {mode: row["status"] for mode, row in rows.items()} == {
-            "eager": "ok", "default": "ok", "bucketed-graph": "unsupported"
-        }  # fmt: skip
-        assert cells["eager"].bs == 3
-        assert cells["eager"].stream["sizes"] == [3, 1, 3, 2]
-        assert rows["eager"]["throughput_per_s"] == pytest.approx(2.25 * 1000 / rows["eager"]["latency_ms"])
-        assert rows["default"]["speedup"] == pytest.approx(rows["eager"]["latency_ms"] / rows["default"]["latency_ms"])
-        for mode in ("eager", "default"):
-            trial = trials[cells[mode].key]
-            told = trial["extra"]["facts"]["stream"]
-            assert told["latency_p50_ms"] == pytest.approx(trial["latency_ms"])
-            assert {size: entry["calls"] for size, entry in told["by_size"].items()} == {"1": 1, "2": 1, "3": 2}
-            assert trial["latency_samples"] % 4 == 0
-        assert trials[cells["default"].key]["recompiles"] >= 1, "another size compiles again"
-        json.dumps(cells["eager"].params())
-
-    def test_buckets_through_a_whole_trial(self, cli):
-        """With a capture that runs again in the place of CUDA graphs: what a trial tells the mode and keeps of it."""
-        (cli.folder / "again.py").write_text(AGAIN)
-        mode = cli.folder / "conf" / "mode"
-        mode.mkdir(parents=True)
-        (mode / "again.yaml").write_text(
-            "name: again\n_target_: again.py:Again\nbuckets: [1, 4, 6]\npadding: sentinel\n"
-        )
-        done = cli.sweep("--config-dir=conf", "model=gpt2", "model.module.layers=1", "model.module.width=8",
-                         "model.module.heads=1", "model.module.vocab=20", "model.module.max_seq=8",
-                         "model.module.context=4", "mode=eager,again", "stream=uniform", "stream.high=8",
-                         "stream.length=30")  # fmt: skip
-        assert done.code == 0, done.out + done.err
-        with Store.open(str(cli.db)) as store:
-            sweep = store.sweeps()[0].id
-            (trial,) = [row for row in store.trials(sweep) if "buckets" in row["extra"]["facts"]]
-            cell = store.planned(sweep)[0]
-        sizes, facts = cell.stream["sizes"], trial["extra"]["facts"]
-        assert cell.model["module"]["max_batch"] == cell.bs == max(sizes), "what follows bs follows the stream"
-        held = [size for size in sizes if size <= 6]
-        rows = sum(1 if size == 1 else 4 if size <= 4 else 6 for size in held)
-        assert trial["status"] == "ok", trial["reason"]
-        assert facts["padding_waste"] == pytest.approx(1 - sum(held) / rows)
-        assert facts["fallbacks_per_pass"] == len(sizes) - len(held) > 0
-        assert facts["calls"] > 30 and facts["fallbacks"] > facts["fallbacks_per_pass"]
-        assert set(facts["capture_seconds"]) == {"1", "4", "6"}
+def test_a_stream_through_whole_trials(cli):
+    """With a capture that runs again in the place of CUDA graphs: what a trial tells the mode and keeps of it."""
+    (cli.folder / "again.py").write_text(AGAIN)
+    mode = cli.folder / "conf" / "mode"
+    mode.mkdir(parents=True)
+    (mode / "again.yaml").write_text("name: again\n_target_: again.py:Again\nbuckets: [1, 4, 6]\npadding: sentinel\n")
+    done = cli.sweep("--config-dir=conf", "model=gpt2", "model.module.layers=1", "model.module.width=8",
+                     "model.module.heads=1", "model.module.vocab=20", "model.module.max_seq=8",
+                     "model.module.context=4", "mode=eager,again,bucketed-graph", "stream=uniform", "stream.high=8",
+                     "stream.length=30")  # fmt: skip
+    assert done.code == 0, done.out + done.err
+    with Store.open(str(cli.db)) as store:
+        sweep = store.sweeps()[0].id
+        cell, *_ = store.planned(sweep)
+        names = {one.key: one.mode_name for one in store.planned(sweep)}
+        trials = {names[row["cell_key"]]: row for row in store.trials(sweep)}
+        rows = {row["mode"]: row for row in store.results(sweep)}
+    assert {mode: row["status"] for mode, row in rows.items()} == {
+        "eager": "ok", "again": "ok", "bucketed-graph": "unsupported"
+    }, trials["again"]["reason"]  # fmt: skip
+    sizes, stream = cell.stream["sizes"], trials["eager"]["extra"]["facts"]["stream"]
+    assert cell.model["module"]["max_batch"] == cell.bs == max(sizes), "what follows bs follows the stream"
+    mean = sum(sizes) / len(sizes)
+    assert rows["eager"]["throughput_per_s"] == pytest.approx(mean * 1000 / rows["eager"]["latency_ms"])
+    assert stream["latency_p50_ms"] == pytest.approx(trials["eager"]["latency_ms"])
+    assert {int(size): entry["calls"] for size, entry in stream["by_size"].items()} == Counter(sizes)
+    assert trials["eager"]["latency_samples"] % 30 == 0
+    facts, held = trials["again"]["extra"]["facts"], [size for size in sizes if size <= 6]
+    padded = sum(1 if size == 1 else 4 if size <= 4 else 6 for size in held)
+    assert facts["padding_waste"] == pytest.approx(1 - sum(held) / padded)
+    assert facts["fallbacks_per_pass"] == len(sizes) - len(held) > 0
+    assert facts["calls"] > 30 and facts["fallbacks"] > facts["fallbacks_per_pass"]
+    assert set(facts["capture_seconds"]) == {"1", "4", "6"}
 
 
 def test_refusals(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for words, expected in (
-        (["stream=uniform", "bs=8"], "bs=8 and a stream whose largest size is 64"),
-        (["stream=uniform", "bs=1,64"], "bs=1 and a stream"),
         (["stream=uniform", "stream.lenght=8"], "did you mean stream.length?"),
-        (["stream=uniform", "stream.tokens=8"], "no setting 'tokens'; it has: length, low, high, seed"),
         (["stream.high=8"], "stream none has no setting 'high'"),
         (["stream=csv"], "stream csv needs stream.path"),
-        (["stream=csv", "stream.path=nowhere.csv"], "nowhere.csv: No such file"),
         (["stream=[uniform,decode]"], "write stream=uniform,decode"),
     ):
         assert cli.run(["-m", "model=tiny", *words]) == 2
         assert expected in capsys.readouterr().err
-    assert not (tmp_path / "results").exists()

@@ -7,24 +7,26 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from effbench.cell import Cell, Status, Trial
+from effbench.cell import Cell
 from effbench.errors import ConfigError
-from effbench.measure import timing
-from effbench.measure.telemetry import Telemetry
+from effbench.measure.telemetry import Gpu
+from effbench.measure.timing import Rules, Timing
+from effbench.measure.watch import GpuWatch
 from effbench.message import DEVICE_PHASE, TrialRequest
-from effbench.modes.base import Mode
+from effbench.modes.eager import Eager
 from effbench.sweeping import pool
 from effbench.worker import probe, trial
 
-RULES = timing.Rules(
+RULES = Rules(
     budget_s=1.0, min_time_s=0.1, min_samples=5, target_interval=0.005, max_samples=1000,
     warmup_calls=1, warmup_s=0.0, max_warmup_calls=10, min_block_ms=1.0,
 )  # fmt: skip
+CPU = torch.device("cpu")
 LINEAR = {"_target_": "torch.nn.Linear"}
 EAGER = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
 
 
-def test_timers_that_disagree_show_a_busy_host(monkeypatch):
+def test_timers_that_disagree_show_a_busy_host():
     for enqueue_ms, period_ms, sizes, busy in (
         (2.6, 2.5, None, False),  # bound by launching
         (0.1, 2.5, None, False),  # by the GPU
@@ -32,15 +34,17 @@ def test_timers_that_disagree_show_a_busy_host(monkeypatch):
         (5.0437, 2.5228, None, True),
         (5.0437, 2.5228, [1, 64], False),  # a stream has calls of many sizes
     ):
-        latency = timing.Timing([5.2] * 9, 9, 0.05, enqueue_ms=[enqueue_ms] * 9)
-        period = timing.Timing([period_ms] * 9, 90, 0.2)
-        monkeypatch.setattr(timing, "time_latency", lambda *_, found=latency: found)
-        monkeypatch.setattr(timing, "time_period", lambda *_, found=period: found)
-        run = SimpleNamespace(trial=Trial("key", 0, Status.OK), rules=RULES, device=torch.device("cuda"), whole=1,
-                              cell=SimpleNamespace(stream=sizes and {"sizes": sizes}))  # fmt: skip
-        reason = trial.time_step(run, lambda: None, [((), {})], Telemetry(), False)
+        timer = SimpleNamespace(latency=lambda budget_s, enqueue_ms=enqueue_ms: Timing([5.2] * 9, [enqueue_ms] * 9),
+                                period=lambda budget_s, period_ms=period_ms: Timing([period_ms] * 9))  # fmt: skip
+        stream = sizes and {"name": "s", "samples_per_call": 1.0, "sizes": sizes}
+        cell = Cell({"name": "m"}, 1, EAGER, "float32", "inference", "cuda", stream=stream)
+        running = trial.RunningTrial(TrialRequest(cell.params(), {**vars(RULES)}), lambda phase: None)
+        running.gpu, running.watcher = Gpu(), GpuWatch(Gpu(), CPU)
+        running.time(timer)
+        reason = running.watcher.noisy
         assert (reason is not None) == busy, (enqueue_ms, period_ms)
         assert not busy or ("the host was busy" in reason and "5.04 ms" in reason and "2.52 ms" in reason)
+        assert (running.trial.latency_ms, running.trial.period_ms) == (5.2, period_ms)
 
 
 def test_the_gpu_is_touched_before_any_user_code(monkeypatch):
@@ -55,23 +59,22 @@ def test_the_gpu_is_touched_before_any_user_code(monkeypatch):
     cell = Cell({"name": "m", "module": {"_target_": "not.there"}}, 1, {"name": "e", "_target_": "not.there.Mode"},
                 "float32", "inference", "cuda")  # fmt: skip
     ended = trial.run(TrialRequest(cell.params(), {**vars(RULES)}).to_json(), phases.append)
-    assert phases == [DEVICE_PHASE]
-    assert (ended["status"], ended["phase"]) == ("error", DEVICE_PHASE)
-    assert "CUDA driver initialization failed" in ended["reason"]
+    assert phases == [ended["phase"]] == [DEVICE_PHASE]
+    assert ended["status"] == "error" and "CUDA driver initialization failed" in ended["reason"]
 
 
 def test_what_a_mode_cannot_run():
-    class OneShape(Mode):
-        static_shape = True
-
-    def reason(phase="inference", sizes=None):
+    mode = Eager()
+    mode.static_shape, mode.phases = True, ("inference",)
+    for phase, sizes, expected in (
+        ("inference", None, None),
+        ("inference", [1, 2], "this mode has one static shape"),
+        ("training", None, "the mode one has no training step: it is for inference"),
+    ):
         stream = sizes and {"name": "s", "samples_per_call": 1.0, "sizes": sizes}
         cell = Cell({"name": "m"}, 2, {"name": "one"}, "float32", phase, "cpu", stream=stream)
-        return trial.unsupported(cell, OneShape(), torch.device("cpu"))
-
-    assert reason() is None
-    assert "one static shape" in reason(sizes=[1, 2])
-    assert "the mode one has no training step: it is for inference" in reason("training")
+        reason = trial.unsupported(cell, mode, CPU)
+        assert reason == expected or reason.startswith(expected)
 
 
 @pytest.mark.parametrize(

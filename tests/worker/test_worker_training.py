@@ -6,18 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+from effbench.cell import Cell, Status, Trial
 from effbench.errors import UnsupportedError
-from effbench.measure.training import (
-    MeanSquare,
-    Training,
-    UserLoss,
-    inputs_of,
-    make_optimizer,
-    without_dropout,
-)
-from effbench.measure.training_accuracy import judge, not_finite
+from effbench.modes.eager import Eager
+from effbench.worker.failures import Ended
+from effbench.worker.training import MeanSquare, Training, user_loss, without_dropout
 
-CPU = torch.device("cpu")
 STEPS = 4
 
 
@@ -49,17 +43,26 @@ def inputs(dtype=torch.float32):
 
 
 def training(module=None, dtype=torch.float32, loss=None, **changed):
-    return Training(module or Net(dtype), settings(**changed), loss or MeanSquare(3), ["x"], seed=5)
+    model = {"name": "net", "inputs": [{"name": "x"}]}
+    cell = Cell(model, 6, {"name": "eager"}, str(dtype).partition(".")[2], "training", "cpu", {"seed": 5},
+                training={"loss": "mean-square", **settings(**changed)})  # fmt: skip
+    made = Training(cell, Eager(), module or Net(dtype), Trial(cell.key, 0, Status.OK), STEPS)
+    made.loss = loss or made.loss
+    return made
 
 
 def verdict(made, step, dtype=torch.float32):
-    given = inputs(dtype)
-    eager = made.follow(made.step_over(made.module), given, STEPS)
-    found = made.follow(step, given, STEPS)
-    tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-4
-    return judge(
-        found, eager, made.initial, lambda state, n: made.exact(state, inputs_of(given, n, STEPS)), tolerance, CPU
-    )
+    """Return the reason, None if the steps are right, with the error and whether float64 decided."""
+    eager = made.reference(inputs(dtype))
+    try:
+        reason = made.check(step, inputs(dtype), eager)
+    except Ended as ended:
+        reason = ended.reason
+    return reason, made.trial.rel_error, made.trial.extra["training"]["judged_by_float64"]
+
+
+def eager_step(made):
+    return made.step_over(made.module)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
@@ -67,14 +70,14 @@ def verdict(made, step, dtype=torch.float32):
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_every_implementation_takes_the_same_steps_as_torchs_own(optimizer, how, set_to_none):
     made = training(optimizer=optimizer, implementation=how, set_to_none=set_to_none)
-    found = made.follow(made.step_over(made.module), inputs(), STEPS)
+    found = made.follow(eager_step(made), inputs())
     module = Net().train()
     module.dropout.p = 0.0
     kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[optimizer]
     plain, target = kind(module.parameters(), lr=1e-3), made.loss.targets[0]
     for number in range(STEPS):
         plain.zero_grad()
-        loss = ((module(*inputs_of(inputs(), number, STEPS)[0]) - target) ** 2).mean()
+        loss = ((module(*made.inputs_of(inputs(), number)[0]) - target) ** 2).mean()
         loss.backward()
         plain.step()
         assert found.losses[number] == pytest.approx(loss.item(), rel=1e-5)
@@ -89,10 +92,9 @@ def test_it_returns_to_where_it_began_in_place():
     made = training()
     before = {name: value.detach().clone() for name, value in made.module.state_dict().items()}
     addresses = {name: value.data_ptr() for name, value in made.module.state_dict().items()}
-    once = made.follow(made.step_over(made.module), inputs(), STEPS)
+    once = made.follow(eager_step(made), inputs())
     assert not torch.equal(before["first.weight"], made.module.first.weight)
-    again = made.follow(made.step_over(made.module), inputs(), STEPS)
-    assert once.losses == again.losses, "the optimizer's state went back too"
+    assert made.follow(eager_step(made), inputs()).losses == once.losses, "the optimizer's state went back too"
     made.restore()
     for name, value in made.module.state_dict().items():
         assert torch.equal(value, before[name]), name
@@ -102,8 +104,7 @@ def test_it_returns_to_where_it_began_in_place():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_eager_is_right(dtype):
     made = training(dtype=dtype)
-    found = verdict(made, made.step_over(made.module), dtype)
-    assert (found.reason, found.error, found.by_float64) == (None, 0.0, False)
+    assert verdict(made, eager_step(made), dtype) == (None, 0.0, False)
 
 
 @pytest.mark.parametrize("lr", [1e-2, 1e-4])
@@ -123,10 +124,9 @@ def test_another_right_way_in_bfloat16_is_right(optimizer, lr):
                 getattr(module.norm, name).copy_(state[f"norm.{name}"])
         return out
 
-    found = verdict(made, made.step_over(wider), torch.bfloat16)
-    assert found.reason is None
-    assert found.by_float64
-    assert found.error > 0
+    reason, error, by_float64 = verdict(made, made.step_over(wider), torch.bfloat16)
+    assert (reason, by_float64) == (None, True)
+    assert error > 0
 
 
 @pytest.mark.parametrize("dtype, factor", [(torch.float32, 1.01), (torch.bfloat16, 1.3), (torch.bfloat16, 0.0)])
@@ -137,28 +137,24 @@ def test_wrong_gradients_are_seen(dtype, factor):
         out = made.module(x)
         return out + (factor - 1) * (out - out.detach())  # the same value, another gradient
 
-    found = verdict(made, made.step_over(scaled), dtype)
-    assert "wrong gradient in the first step: first.weight has an error of" in found.reason
-    assert found.error >= min(abs(factor - 1), 1) * 0.9
+    reason, error, _ = verdict(made, made.step_over(scaled), dtype)
+    assert "wrong gradient in the first step: first.weight has an error of" in reason
+    assert error >= min(abs(factor - 1), 1) * 0.9
 
 
 def broken(made, what):
     """A step with something amiss."""
-    right = made.step_over(made.module)
-    calls = []
+    right, calls = eager_step(made), []
 
     def step(*args):
         calls.append(args)
-        if what == "stale input":
-            args = calls[0]
         before = [value.detach().clone() for value in made.parameters.values()]
-        loss = right(*args)
+        loss = right(*(calls[0] if what == "stale input" else args))
+        kept = {"no update": 1.0, "half the update": 0.5}.get(what, 0.0)
         with torch.no_grad():
             for old, value in zip(before, made.parameters.values(), strict=True):
-                if what == "no update":
-                    value.copy_(old)
-                elif what == "half the update":
-                    value.copy_((old + value) / 2)
+                if kept:
+                    value.copy_(kept * old + (1 - kept) * value)
         if what == "no gradient":
             made.module.second.bias.grad = None
         if what == "other buffer":
@@ -174,7 +170,7 @@ def broken(made, what):
     [
         ("no update", "moved otherwise than its optimizer moves it with these gradients: relative error 1"),
         ("half the update", "moved otherwise than its optimizer"),
-        ("stale input", "the loss is"),
+        ("stale input", "the loss "),
         ("not a number", "the loss is nan in step 3"),
         ("no gradient", "the step has no gradient of second.bias, eager has one"),
         ("other buffer", "wrong buffer: norm.running_mean"),
@@ -182,16 +178,19 @@ def broken(made, what):
 )
 def test_broken_steps_are_seen(what, said, dtype):
     made = training(dtype=dtype, lr=1e-2)
-    assert said in verdict(made, broken(made, what), dtype).reason
+    assert said in verdict(made, broken(made, what), dtype)[0]
 
 
 def test_eagers_own_nan_is_found():
     for loss, said in (
         (lambda output, given: output.sum() * float("nan"), "eager's loss is nan in step 1"),
-        (lambda output, given: (output.sum() * 0).sqrt() + 1, "eager's gradient of constant is not finite"),
+        (
+            lambda output, given: (output.sum() * 0).sqrt() + 1,
+            "eager's gradient of constant is not finite",
+        ),
     ):
-        made = training(loss=UserLoss(loss, "bad"))
-        assert said in not_finite(made.follow(made.step_over(made.module), inputs(), 1))
+        with pytest.raises(Ended, match=said):
+            training(loss=loss).reference(inputs())
 
 
 def test_a_users_loss_gets_the_inputs_by_name_and_must_give_a_scalar():
@@ -202,39 +201,40 @@ def test_a_users_loss_gets_the_inputs_by_name_and_must_give_a_scalar():
         return (output.sum(-1) - given["x"].sum(-1)).square().mean()
 
     x = inputs()[0][0]
-    made = training(loss=UserLoss(loss, "mine"))
-    made.step_over(made.module)(*x)
+    eager_step(training(loss=user_loss(loss, "mine")))(*x)
     assert torch.equal(seen["x"], x[0])
     for wrong, said in ((lambda output, given: output, r"\(6, 4\)"), (lambda output, given: 1.0, "float")):
-        made = training(loss=UserLoss(wrong, "pkg.loss"))
         with pytest.raises(ValueError, match=f"training.loss=pkg.loss gave {said}"):
-            made.step_over(made.module)(*x)
+            eager_step(training(loss=user_loss(wrong, "pkg.loss")))(*x)
     with pytest.raises(ValueError, match="no float tensor"):
         MeanSquare(0)(torch.ones(2, dtype=torch.int64), {})
 
 
 def test_dropout_is_off():
     made = training()
-    assert made.dropped == 1
-    assert made.module.training and made.module.dropout.p == 0
+    assert (made.trial.extra["dropout_off"], made.module.training, made.module.dropout.p) == (1, True, 0)
     attention = nn.TransformerEncoderLayer(8, 2, dropout=0.1)
     assert (without_dropout(attention), without_dropout(attention)) == (4, 0)
 
 
-def test_what_cannot_be_trained():
-    with pytest.raises(UnsupportedError, match="nothing to train"):
-        training(nn.ReLU())
-    with pytest.raises(UnsupportedError, match="capturable optimizer needs CUDA"):
-        training(implementation="capturable")
-    with pytest.raises(UnsupportedError, match="sgd has no capturable"):
-        make_optimizer(Net().parameters(), settings(optimizer="sgd", implementation="capturable"))
+@pytest.mark.parametrize(
+    ("module", "changed", "said"),
+    [
+        (nn.ReLU, {}, "nothing to train"),
+        (Net, {"implementation": "capturable"}, "capturable optimizer needs CUDA"),
+        (Net, {"optimizer": "sgd", "implementation": "capturable"}, "sgd has no capturable"),
+    ],
+)
+def test_what_cannot_be_trained(module, changed, said):
+    with pytest.raises(UnsupportedError, match=said):
+        training(module(), **changed)
 
 
 @pytest.mark.parametrize("optimizer, state", [("sgd", 0), ("adam", 2)])
 def test_the_work_of_a_step(optimizer, state):
     """Linear without bias: forward 2·B·I·O, weight gradient as much; the input needs none."""
     module = nn.Sequential(nn.Linear(8, 4, bias=False))
-    made = Training(module, settings(optimizer=optimizer), MeanSquare(0), ["x"], 0)
+    made = training(module, optimizer=optimizer)
     counted = made.count((torch.randn(6, 8),), {})
     assert counted.flops == 2 * 2 * 6 * 8 * 4
     weight, step_count = 4 * 8 * 4, 4 * bool(state)

@@ -1,0 +1,305 @@
+"""Training steps over a module, the state that they change, and how to restore it.
+
+One step: gradients zeroed, forward, loss, backward, optimizer. `Training` makes such a step over any callable that
+means the module (the module itself, its compiled form): a mode provides the forward, or captures the whole step.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from effbench.cell import Cell, Status, Trial
+from effbench.errors import UnsupportedError
+from effbench.measure import accuracy, work
+from effbench.measure.timing import Inputs
+from effbench.measure.training_accuracy import Comparison, Exact, Named, Trajectory
+from effbench.models.build import resolve_target
+from effbench.models.inputs import HOST_ELEMENTS
+from effbench.modes.base import Mode, Prepared
+from effbench.worker import failures
+from effbench.worker.failures import Ended
+from effbench.worker.workload import Inference
+
+OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+#: Layers that drop at random while training, and the attribute with the probability.
+DROPOUT = {nn.modules.dropout._DropoutNd: "p", nn.MultiheadAttention: "dropout", nn.RNNBase: "dropout"}
+#: The same for classes outside torch, by name.
+OTHER_DROPOUT = {"StochasticDepth": "p", "DropPath": "drop_prob"}
+
+#: From a module's output and its inputs by name to a scalar.
+Loss = Callable[[Any, dict[str, Any]], Tensor]
+
+
+def make_optimizer(
+    parameters: Iterable[Tensor], settings: dict[str, Any], captured: bool = False
+) -> torch.optim.Optimizer:
+    """Return the optimizer of `settings` (optimizer, implementation, lr). `captured`: its step will be in a CUDA graph.
+
+    Raises UnsupportedError for an implementation that does not exist for these parameters.
+    """
+    parameters = list(parameters)
+    name, how = settings["optimizer"], settings["implementation"]
+    flags: dict[str, Any] = {"foreach": how in ("foreach", "capturable"), "fused": how == "fused"}
+    if how == "capturable" and name == "sgd":
+        raise UnsupportedError("sgd has no capturable implementation and needs none: it counts no steps on the host")
+    if how == "capturable" and parameters[0].device.type != "cuda":
+        raise UnsupportedError(f"a capturable optimizer needs CUDA, and this cell runs on {parameters[0].device}")
+    if name != "sgd":
+        # the step is counted on the device: a graph cannot count on the host
+        flags["capturable"] = captured or how == "capturable"
+    # torch warns if such an optimizer takes a step outside a graph, as it must for warm-up
+    warnings.filterwarnings("ignore", message=".*capturable=True.*")
+    try:
+        return OPTIMIZERS[name](parameters, lr=settings["lr"], **flags)
+    except RuntimeError as error:
+        if how == "fused":
+            raise UnsupportedError(f"{name} has no fused implementation here: {str(error).splitlines()[0]}") from error
+        raise
+
+
+class MeanSquare:
+    """The squared distance of every float output from a fixed random target, averaged over its elements, in float32."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.targets: list[Tensor] = []
+
+    def __call__(self, output: Any, inputs: dict[str, Any]) -> Tensor:
+        outs = floats(output)
+        if not self.targets:
+            self.targets = [target_like(out, self.seed + i) for i, out in enumerate(outs)]
+        pairs = zip(outs, self.targets, strict=True)
+        return functools.reduce(torch.add, [(out - target.to(out.dtype)).square().mean() for out, target in pairs])
+
+
+class Mean:
+    """The mean of every float output, in float32. `scale`: the mean of their magnitudes, since a mean may cancel."""
+
+    scale: float | None = None
+
+    def __call__(self, output: Any, inputs: dict[str, Any]) -> Tensor:
+        outs = floats(output)
+        if self.scale is None:
+            self.scale = sum(float(out.detach().abs().mean()) for out in outs)
+        return functools.reduce(torch.add, [out.mean() for out in outs])
+
+
+def user_loss(function: Loss, name: str) -> Loss:
+    """Return a user's loss as a callable that refuses anything but a tensor with one element."""
+
+    def loss(output: Any, inputs: dict[str, Any]) -> Tensor:
+        found = function(output, inputs)
+        if not isinstance(found, Tensor) or found.numel() != 1:
+            kind = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ValueError(f"training.loss={name} gave {kind}; it must give a tensor with one element")
+        return found.reshape(())
+
+    return loss
+
+
+def loss_of(name: str, seed: int) -> Loss:
+    """Return the loss that `training.loss` names."""
+    if name == "mean-square":
+        return MeanSquare(seed)
+    return Mean() if name == "mean" else user_loss(resolve_target(name), name)
+
+
+def floats(output: Any) -> list[Tensor]:
+    """Return the float outputs as real tensors of float32 at least."""
+    tensors = [output] if isinstance(output, Tensor) else accuracy.tensors(accuracy.parts(output)).values()
+    outs = [accuracy.as_real(tensor) for tensor in tensors if accuracy.is_inexact(tensor)]
+    if not outs:
+        raise ValueError("the output holds no float tensor: training needs a loss")
+    return [out.to(torch.promote_types(out.dtype, torch.float32)) for out in outs]
+
+
+def target_like(out: Tensor, seed: int) -> Tensor:
+    """Return normal values in the shape of `out`, the same on every device unless it is huge."""
+    where = torch.device("cpu") if out.numel() <= HOST_ELEMENTS else out.device
+    generator = torch.Generator(where).manual_seed(seed)
+    return torch.randn(out.shape, generator=generator, device=where, dtype=torch.float32).to(out.device)
+
+
+def without_dropout(module: nn.Module) -> int:
+    """Set every dropout layer's probability to 0, since compilers draw other masks than eager; return their number."""
+    found = 0
+    for part in module.modules():
+        other = OTHER_DROPOUT.get(type(part).__name__)
+        name = next((name for kind, name in DROPOUT.items() if isinstance(part, kind)), other)
+        if name and getattr(part, name, None):
+            setattr(part, name, 0.0)
+            found += 1
+    return found
+
+
+class Training(Inference):
+    """Training steps over the module: loss, backward, optimizer; and the initial state to return to."""
+
+    def __init__(self, cell: Cell, mode: Mode, module: nn.Module, trial: Trial, check_steps: int) -> None:
+        super().__init__(cell, mode, module.train(), trial)
+        self.settings, self.steps, self.captured = cell.training or {}, check_steps, mode.captures_step
+        self.seed = cell.numerics.get("seed", 0)
+        self.names = [spec["name"] for spec in cell.model["inputs"] if not spec.get("keyword")]
+        self.loss = loss_of(self.settings["loss"], self.seed + 104729)
+        if dropped := without_dropout(module):
+            trial.extra["dropout_off"] = dropped
+        self.parameters = {name: value for name, value in module.named_parameters() if value.requires_grad}
+        if not self.parameters:
+            raise UnsupportedError("nothing to train: no parameter of the module requires a gradient")
+        self.buffers = dict(module.named_buffers())
+        self.optimizer = make_optimizer(self.parameters.values(), self.settings, self.captured)
+        # on the host: the device's memory is what is measured
+        self.initial = on_host(self.state())
+
+    def context(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def state(self) -> dict[str, Tensor]:
+        return {**self.parameters, **self.buffers}
+
+    def gradients(self) -> Named:
+        return {name: value.grad for name, value in self.parameters.items()}
+
+    def step_over(self, forward: Callable[..., Any]) -> Callable[..., Tensor]:
+        """Return a training step; its result is the loss before the step, a detached scalar."""
+        zero_grad, update = self.optimizer.zero_grad, self.optimizer.step
+        set_to_none, loss_of, names = self.settings["set_to_none"], self.loss, self.names
+
+        def step(*args: Any, **kwargs: Any) -> Tensor:
+            zero_grad(set_to_none=set_to_none)
+            loss = loss_of(forward(*args, **kwargs), {**dict(zip(names, args, strict=False)), **kwargs})
+            loss.backward()
+            update()
+            return loss.detach()
+
+        return step
+
+    def restore(self) -> None:
+        """Restore parameters, buffers and the optimizer's state from before the first step, in place: a CUDA graph
+        knows them by address. These optimizers begin with a state of zeros."""
+        with torch.no_grad():
+            for name, value in self.state().items():
+                value.copy_(self.initial[name])
+            for state in self.optimizer.state.values():
+                for value in state.values():
+                    if isinstance(value, Tensor):
+                        value.zero_()
+        torch.manual_seed(self.seed)
+
+    def follow(self, step: Callable[..., Tensor], inputs: Sequence[Inputs]) -> Trajectory:
+        """Take steps from the initial state; a separate optimizer takes the same, given the same gradients."""
+        self.restore()
+        alone = {name: value.detach().clone().requires_grad_() for name, value in self.parameters.items()}
+        optimizer = make_optimizer(alone.values(), self.settings, self.captured)
+        losses, first, before = [], {}, {}
+        for number in range(self.steps):
+            if number == self.steps - 1:
+                before = on_host(self.state())
+            args, kwargs = accuracy.clone(self.inputs_of(inputs, number))
+            losses.append(step(*args, **kwargs).clone())
+            for name, value in self.gradients().items():
+                alone[name].grad = None if value is None else value.detach().clone()
+            optimizer.step()
+            first = first or on_host(self.gradients())
+        return Trajectory(
+            losses=[float(loss) for loss in losses],
+            first=first,
+            last=on_host(self.gradients()),
+            parameters=on_host(self.parameters),
+            buffers=on_host(self.buffers),
+            before=before,
+            alone=on_host(alone),
+            scale=getattr(self.loss, "scale", None),
+        )
+
+    def inputs_of(self, inputs: Sequence[Inputs], number: int) -> Inputs:
+        """Return the inputs of a step, counted from 0. The last step has its own set, which exposes stale inputs."""
+        return inputs[-1] if number == self.steps - 1 else inputs[number % max(1, len(inputs) - 1)]
+
+    def exact(self, state: Named, given: Inputs) -> Exact:
+        """Take one step in float64 on a copy with the (rounded) parameters and buffers of `state`."""
+        module = copy.deepcopy(self.module).double()
+        module.zero_grad()
+        parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+        with torch.no_grad():
+            for name, value in {**parameters, **buffers}.items():
+                if name in state:  # a frozen parameter is as it was
+                    value.copy_(state[name])
+        torch.manual_seed(self.seed)
+        args, kwargs = accuracy.wide(accuracy.clone(given))
+        loss = self.loss(module(*args, **kwargs), {**dict(zip(self.names, args, strict=False)), **kwargs})
+        loss.backward()
+        gradients = {name: value.grad for name, value in parameters.items() if value.requires_grad}
+        return Exact(float(loss.detach()), on_host(gradients), on_host(buffers))
+
+    def reference(self, inputs: Sequence[Inputs]) -> Trajectory:
+        """Return eager's steps, which must be finite."""
+        eager = self.follow(self.step_over(self.module), inputs)
+        if reason := eager.not_finite():
+            raise Ended(Status.INCORRECT, reason)
+        self.restore()
+        return eager
+
+    def prepare(self, args: tuple, kwargs: dict[str, Any]) -> Prepared:
+        return self.mode.prepare_training(self.module, self.step_over, args, kwargs)
+
+    def check(self, step: Callable, inputs: Sequence[Inputs], references: Trajectory) -> None:
+        """Compare the mode's steps with eager's, then return to the initial state: timing begins there."""
+        found = self.follow(step, inputs)
+        tolerance = self.tolerance or accuracy.limit_of(getattr(torch, self.cell.dtype), None)
+        comparison = Comparison(found, references, self.initial, tolerance)
+        reason = comparison.wrong()
+        doubts = [] if reason else list(comparison.doubts(self.device))
+        if doubts:
+            try:
+                reason = comparison.far_from_float64(lambda state, n: self.exact(state, self.inputs_of(inputs, n)))
+            except Exception as error:  # a module may raise anything in a dtype that it was not written for
+                reason = f"{doubts[0]}; no float64 reference ({failures.describe(error)})"
+        self.trial.rel_error = comparison.error()
+        self.trial.extra["training"] = {
+            "steps": len(found.losses),
+            "losses": found.losses,
+            "judged_by_float64": bool(doubts),
+            "not_within_tolerance": len(doubts),
+        }
+        if reason:
+            raise Ended(Status.INCORRECT, reason)
+        self.restore()
+
+    def diverged(self, step: Callable, inputs: Sequence[Inputs]) -> str | None:
+        """Return which of loss and parameters is not finite after all the timed steps, or None."""
+        args, kwargs = inputs[0]
+        loss = float(step(*args, **kwargs))
+        if not math.isfinite(loss):
+            reason = f"the loss is {loss:g}"
+        elif name := accuracy.not_finite(self.state()):
+            reason = f"{name} is not finite"
+        else:
+            return None
+        return f"{reason} after timing: training diverged; choose a smaller training.lr"
+
+    def count(self, args: tuple, kwargs: dict[str, Any]) -> work.Work:
+        """Count the FLOPs of an eager step, and its least bytes: each trained parameter and each tensor of the
+        optimizer's state read and written once, each gradient written and read once; the parts of inputs, buffers and
+        frozen parameters that are read and written. Activations do not count."""
+        frozen = [value for value in self.module.parameters() if not value.requires_grad]
+        outer = [*frozen, *self.buffers.values(), *work.tensors((args, kwargs))]
+        found, _ = work.observe(outer, lambda: self.step_over(self.module)(*args, **kwargs))
+        trained = [value for value in self.parameters.values() if value.grad is not None]
+        state = [work.tensors(self.optimizer.state.get(parameter, {})) for parameter in trained]
+        moved = [*trained, *(value.grad for value in trained), *(value for some in state for value in some)]
+        return work.Work(found.flops, found.min_bytes + 2 * sum(value.nbytes for value in moved))
+
+
+def on_host(tensors: Named) -> dict[str, Any]:
+    """Return copies in host memory; None stays."""
+    return {name: None if value is None else value.detach().to("cpu", copy=True) for name, value in tensors.items()}
