@@ -21,9 +21,6 @@ from effbench.experiments.figures import (
     median,
     only,
     quantile,
-    share,
-    sqrt,
-    total,
 )
 from effbench.experiments.frames import fact, relative, where
 
@@ -52,8 +49,5 @@ __all__ = [
     "only",
     "quantile",
     "relative",
-    "share",
-    "sqrt",
-    "total",
     "where",
 ]

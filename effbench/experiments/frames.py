@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from effbench.cell import Status
 from effbench.errors import nearest
-from effbench.experiments.figures import ClaimError, Figure, as_figure, note_without_figure
+from effbench.experiments.figures import ClaimError, Figure, as_figure, without_figure
 from effbench.metrics import INTERVALS
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ DESCRIPTIONS = frozenset(
 
 @dataclass
 class Whole:
-    """All rows of which a frame is a part: `relative` finds there what to compare with. `paths`: column -> dotted path
-    of the parameter that it holds."""
+    """All rows of which a frame is a part: `relative` looks for references there. `paths`: column -> dotted path of the
+    parameter that it holds."""
 
     frame: Any
     paths: Mapping[str, str]
@@ -35,14 +35,10 @@ class Whole:
         return self
 
 
-def frame_of(
-    rows: Sequence[Mapping[str, Any]],
-    paths: Mapping[str, str] | None = None,
-    facts: Mapping[str, Mapping[str, Any]] | None = None,
-) -> pd.DataFrame:
+def frame_of(rows: Sequence[Mapping[str, Any]], paths: Mapping[str, str] | None = None) -> pd.DataFrame:
     """Return one line a row: figures with intervals as Figure, and NaN for all figures of a row that is not `ok`.
 
-    `paths`: further columns, each the dotted path of a parameter. `facts`: cell key -> what its mode said.
+    `paths`: further columns, each the dotted path of a parameter. A row's `facts` are what its mode reported.
     """
     import pandas as pd
 
@@ -50,7 +46,7 @@ def frame_of(
     for row in rows:
         line = {name: value if name in DESCRIPTIONS else figure_of(row, name) for name, value in row.items()}
         line |= {name: parameter(row["params"], path) for name, path in (paths or {}).items()}
-        line["facts"] = (facts or {}).get(row["cell_key"], {}) if row["status"] == Status.OK else {}
+        line["facts"] = row.get("facts", {}) if row["status"] == Status.OK else {}
         lines.append(line)
     frame = pd.DataFrame(lines, index=[f"{row['sweep_id']}/{row['cell_key']}" for row in rows])
     frame.attrs["whole"] = Whole(frame, paths or {})
@@ -58,7 +54,7 @@ def frame_of(
 
 
 def figure_of(row: Mapping[str, Any], name: str) -> Any:
-    """One figure of a row; a single trial has no interval, so that its comparisons stay open."""
+    """Return one figure of a row. That of a single trial has no bounds, so that its comparisons stay open."""
     value = row[name]
     if row["status"] != Status.OK or value is None:
         return math.nan
@@ -72,54 +68,57 @@ def figure_of(row: Mapping[str, Any], name: str) -> Any:
 
 def parameter(params: Mapping[str, Any], path: str) -> Any:
     """Return a parameter of a cell by its dotted path, lists and mappings as JSON; NaN if the cell has none."""
-    found: Any = params
+    value: Any = params
     for part in path.split("."):
-        if not isinstance(found, Mapping) or part not in found:
+        if not isinstance(value, Mapping) or part not in value:
             return math.nan
-        found = found[part]
-    return json.dumps(found, sort_keys=True) if isinstance(found, Mapping | list) else found
+        value = value[part]
+    return json.dumps(value, sort_keys=True) if isinstance(value, Mapping | list) else value
+
+
+def check_column(rows: pd.DataFrame, name: str) -> None:
+    if name not in rows:
+        raise ClaimError(f"no column {name!r}; nearest: {nearest(name, rows.columns) or 'none'}")
 
 
 def where(rows: pd.DataFrame, **values: Any) -> pd.DataFrame:
     """Return the rows whose columns have these values; a list allows several."""
     for name, value in values.items():
-        if name not in rows:
-            raise ClaimError(f"no column {name!r}; nearest: {nearest(name, rows.columns) or 'none'}")
+        check_column(rows, name)
         rows = rows[rows[name].isin(value if isinstance(value, list) else [value])]
     return rows
 
 
 def fact(rows: pd.DataFrame, name: str) -> pd.Series:
-    """Return for each row what its mode said of its own preparation (the median over trials)."""
+    """Return for each row what its mode reported of its own preparation (the median over trials)."""
     return rows["facts"].map(lambda facts: facts.get(name, math.nan)).rename(name)
 
 
 def relative(rows: pd.DataFrame, column: str, name: str, reference: Any) -> pd.Series:
-    """Return for each row: the figure of the row that is the same cell but for `name`, which is `reference` there, ÷
-    its own. Above 1: this row's figure is lower.
+    """Return for each row: the figure of the row that is the same cell except that `name` is `reference`, ÷ its own.
+    Above 1: this row's figure is lower.
 
     `name` is mode, model, a swept parameter, or a dotted path. A reference of the same sweep goes before another.
     """
     whole: Whole = rows.attrs["whole"]
     path = {"mode": "mode.name", "model": "model.name"}.get(name, whole.paths.get(name, name))
-    if column not in whole.frame:
-        raise ClaimError(f"relative(): no column {column!r}; nearest: {nearest(column, whole.frame.columns) or 'none'}")
-    references: dict[str, dict[str, Any]] = {}
+    check_column(whole.frame, column)
+    references: dict[str, dict[str, Any]] = {}  # identity -> sweep -> figure
     failed: dict[str, Any] = {}  # identity -> label of a reference without the figure
     for _, row in whole.frame.iterrows():
         if parameter(row["params"], path) == reference:
             by_sweep = references.setdefault(identity(row, path), {})
             if is_absent(row[column]):
                 failed[identity(row, path)] = row.name
-                continue
-            if row["sweep_id"] in by_sweep:
+            elif row["sweep_id"] in by_sweep:
                 raise ClaimError(f"relative(): several rows have {name} = {reference}, and differ in that alone")
-            by_sweep[row["sweep_id"]] = row[column]
+            else:
+                by_sweep[row["sweep_id"]] = row[column]
 
     def ratio(row: Any) -> Any:
         others = references.get(same := identity(row, path))
         if not others and same in failed:
-            note_without_figure(failed[same])
+            without_figure.add(failed[same])
         if not others or is_absent(row[column]):
             return math.nan
         other = others.get(row["sweep_id"], next(reversed(others.values())))
@@ -135,8 +134,8 @@ def is_absent(value: Any) -> bool:
 
 
 def identity(row: Any, path: str) -> str:
-    """Return all of a cell but one parameter (or its whole mode or model), with where it was measured. A model's inputs
-    follow from its settings, so they go with any of these."""
+    """Return all of a cell except one parameter (or its whole mode or model), with where it was measured. A model's
+    inputs follow from its settings, so they are omitted with any of these."""
     params = json.loads(json.dumps(row["params"]))
     *outer, last = [path.partition(".")[0]] if path in ("mode.name", "model.name") else path.split(".")
     if path.startswith("model.module."):

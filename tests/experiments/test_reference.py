@@ -10,8 +10,7 @@ import pytest
 from effbench.experiments.definition import load_all
 from effbench.experiments.figures import Facts, Missing
 from effbench.experiments.frames import frame_of
-from effbench.experiments.judge import judge
-from effbench.experiments.run import as_json, bounds
+from effbench.experiments.judge import as_json, bounds, judge
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 #: Not in the file of rows: what the modes of P15's cells said.
