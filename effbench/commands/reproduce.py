@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if args.fresh and args.stored:
         raise UsageError("reproduce: --fresh measures all and --stored nothing: omit one")
     chosen = find(names)
-    from effbench.experiments.run import Machine, reproduce
+    from effbench.experiments.run import Machine, Run
     from effbench.launcher.overrides import key_of, value_of
     from effbench.sweeping.client import ForkServer
 
@@ -73,9 +73,7 @@ def run(args: argparse.Namespace) -> int:
             on = f" (on {machine.name})" if args.stored else ""
             console.print_line(f"[bold]{escape(experiment.name)}[/]: {escape(experiment.question + on)}")
             try:
-                done = reproduce(experiment, machine, db, overrides, args.fresh, args.quiet)
-            except KeyboardInterrupt:  # in a check: a sweep ends by itself
-                return interrupted(console)
+                done = Run(experiment, machine, db, overrides, args.fresh, args.quiet).execute()
             except UsageError as error:  # the others can still be run
                 if len(chosen) == 1:
                     raise
@@ -83,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
                 mistakes.append(f"{experiment.name}: {error}")
                 continue
             if done.interrupted:
-                return interrupted(console)
+                raise KeyboardInterrupt
             if done.missing:
                 console.print_line(escape(f"not judged: {done.missing}"), "dim")
                 continue
@@ -100,11 +98,6 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def interrupted(console: Console) -> int:
-    console.print_line("interrupted; what was measured is kept, and the same command goes on")
-    return options.INTERRUPTED
-
-
 def list_experiments(console: Console, experiments: Sequence[Experiment]) -> None:
     columns = [Column("experiment"), Column("question"), Column("claims"), Column("GPU s", numeric=True)]
     rows = [
@@ -118,8 +111,6 @@ def list_experiments(console: Console, experiments: Sequence[Experiment]) -> Non
 
 def show(console: Console, done: Run) -> None:
     """Print failed checks, tables, verdicts, and the sweeps that the rows are from."""
-    if done.skipped:
-        console.print_line(f"[yellow]unsupported[/]: {done.skipped}")
     for name, check in {} if done.quiet else done.checks.items():
         if check["status"] != "ok":
             console.print_line(f"[yellow]{check['status']}[/] {escape(name)}: {escape(str(check['reason']))}")
@@ -134,24 +125,24 @@ def show(console: Console, done: Run) -> None:
             continue
         drawn.title, drawn.title_justify = escape(table.title), "left"
         console.print(drawn)
-    for claim, judgement in zip(done.experiment.claims, done.judgements, strict=True):
-        show_verdict(console, claim.text, judgement)
-    if sweeps := done.sweep_ids(["rows"]):
+    for judgement in done.judgements:
+        show_verdict(console, judgement)
+    if sweeps := sorted({row["sweep_id"] for row in done.rows_of("rows")}):
         kept = f"; {done.reused} rows were measured before (--fresh measures them again)" if done.reused else ""
         console.print_line(escape(f"rows: sweep {', '.join(sweeps)}{kept}"), "dim")
 
 
-def show_verdict(console: Console, text: str, judgement: Judgement) -> None:
+def show_verdict(console: Console, judgement: Judgement) -> None:
     """Print the claim, its verdict, the figure with its interval, the reason, and the parts."""
-    style = STYLES[TONES[judgement.verdict]]
-    figure = f" · {value_text(judgement.value, judgement.unit)}" if judgement.value is not None else ""
+    claim, style = judgement.claim, STYLES[TONES[judgement.verdict]]
+    figure = f" · {value_text(judgement.value, claim.unit)}" if judgement.value is not None else ""
     console.print_line(
-        f"[bold]{escape(judgement.claim)}[/] {escape(text)}: [{style}]{judgement.verdict}[/]{escape(figure)}"
+        f"[bold]{escape(claim.id)}[/] {escape(claim.text)}: [{style}]{judgement.verdict}[/]{escape(figure)}"
         f" · {escape(judgement.reason)}"
     )
     for part in judgement.parts:
         if part.label and part.value is not None:
             holds = {True: "holds", False: "does not hold", None: "open"}[part.holds.holds]
-            console.print_line(escape(f"    {part.label}: {value_text(part.value, judgement.unit)}, {holds}"), "dim")
+            console.print_line(escape(f"    {part.label}: {value_text(part.value, claim.unit)}, {holds}"), "dim")
     for name, value in judgement.also.items():
         console.print_line(escape(f"    {name}: {value_text(value)}"), "dim")

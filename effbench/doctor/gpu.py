@@ -6,7 +6,6 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from effbench.doctor.finding import Finding, Machine, counted, good, note, problem, warning
@@ -19,7 +18,6 @@ PROHIBITED = 2  # nvmlComputeMode_t
 LEAST_IN_USE = 256 * 2**20  # less than any process with a CUDA context takes
 LEAST_BUSY_PERCENT = 10
 UNKNOWN_BYTES = 2**64 - 1
-FIRST_PID_NAMESPACE = "pid:[4026531836]"  # the kernel's fixed number
 COOL = "let it cool; check the airflow and the neighbours' load"
 #: Bits of nvmlClocksEventReasons that slow the GPU down beyond its settings -> (what, fix).
 SLOWDOWNS = {
@@ -108,7 +106,7 @@ def whole(gpu: Gpu, machine: Machine) -> Iterator[Finding]:
 
 @of_each_gpu
 def processes(gpu: Gpu, machine: Machine) -> Iterator[Finding]:
-    """Other processes on the GPU; if they cannot be seen, signs of them."""
+    """Other processes on the GPU, or signs of them if they are hidden (outside of a container)."""
     lists = [gpu.ask(f"nvmlDeviceGet{kind}RunningProcesses") for kind in ("Compute", "MPSCompute", "Graphics")]
     others = {process.pid: process for answer in lists for process in answer or () if process.pid != os.getpid()}
     effect = "they share its time and memory with every trial"
@@ -122,22 +120,8 @@ def processes(gpu: Gpu, machine: Machine) -> Iterator[Finding]:
         what = f"{format_bytes(used)} of its memory are in use, and it is busy {busy} % of the time"
         fix = "nvidia-smi on the host; sweep when the GPU is free"
         yield warning(f"{what}, but no process is listed: others seem to work on it", effect, fix)
-    elif lists[0] is None or in_container(machine.root):
-        yield note(
-            "foreign processes cannot be seen from here (a container, or NVML does not list them)",
-            "trials notice them only by the memory that they take, and by a GPU that is busy after timing",
-            "nvidia-smi on the host, or start the container with --pid=host",
-        )
     else:
-        yield good("no other process on it")
-
-
-def in_container(root: Path) -> bool:
-    """Return whether this process has a PID namespace of its own, which hides processes outside."""
-    try:
-        return (root / "proc/self/ns/pid").readlink().name != FIRST_PID_NAMESPACE
-    except OSError:
-        return False
+        yield good("no other process is visible, and the GPU is idle")
 
 
 def name_of(process: Any, machine: Machine) -> str:

@@ -20,7 +20,6 @@ from effbench.experiments.figures import (
     mean,
     median,
     only,
-    quantile,
 )
 from effbench.experiments.frames import fact, relative, where
 
@@ -47,7 +46,6 @@ __all__ = [
     "mean",
     "median",
     "only",
-    "quantile",
     "relative",
     "where",
 ]

@@ -1,5 +1,5 @@
 """What behaviour checks share. A check is `def name(device: torch.device, **settings) -> dict[str, Any]`: it shows what
-torch does, in a process of its own, and returns facts; it never judges a claim.
+torch does, in a process of its own, and returns facts.
 
 Facts are JSON-able: booleans named as statements, numbers with their unit in the name, small tensors as lists. They are
 measured, never asserted: the opposite behaviour gives the opposite boolean.
@@ -37,10 +37,10 @@ def check(needs: Sequence[str] = ()) -> Callable[[Callable[..., Facts]], Callabl
         def checked(device: torch.device, **settings: Any) -> Facts:
             if CUDA in needs and device.type != "cuda":
                 raise UnsupportedError(f"{function.__name__} needs CUDA, and this runs on {device.type}")
-            if COMPILER in needs and (reason := needs_compiler(device)):
-                raise UnsupportedError(reason)
-            if CPP_COMPILER in needs and (reason := needs_compiler(torch.device("cpu"))):
-                raise UnsupportedError(reason)
+            compiling = {COMPILER: device, CPP_COMPILER: torch.device("cpu")}
+            for need in compiling.keys() & set(needs):
+                if reason := needs_compiler(compiling[need]):
+                    raise UnsupportedError(reason)
             return function(device, **settings)
 
         checked.needs = tuple(needs)  # type: ignore[attr-defined]
@@ -68,7 +68,7 @@ def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Attempt:
     """Call it; an exception is an observation."""
     try:
         return Attempt(value=function(*args, **kwargs))
-    except Exception as error:
+    except Exception as error:  # whatever it raises is what was observed
         return Attempt(raised=error)
 
 
@@ -99,7 +99,7 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> bool:
 
 
 def call_ms(function: Callable[..., Any], *args: Any, device: torch.device) -> float:
-    """Milliseconds of one call, from a device at rest to a device at rest."""
+    """Return the milliseconds of one call, from a device at rest to a device at rest."""
     synchronize = synchronizer(device)
     synchronize()
     start = time.perf_counter()
@@ -114,7 +114,7 @@ def median_ms(function: Callable[..., Any], *args: Any, device: torch.device, ca
 
 @contextmanager
 def fresh_compile_cache() -> Iterator[None]:
-    """Nothing that was compiled before is found in here. It lies in this process's folder of caches."""
+    """Compile without finding what was compiled before, in a folder below this process's caches."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
     from torch._inductor.utils import fresh_cache
 
@@ -139,23 +139,17 @@ class Counting:
         return run
 
 
-class Log(logging.Handler):
-    """Collects the first lines that a logger prints at WARNING and above."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(logging.WARNING)
-        self.logger = logging.getLogger(name)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(first_line(record.getMessage()))
-
-    def __enter__(self) -> Log:
-        self.logger.addHandler(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.logger.removeHandler(self)
+@contextmanager
+def logged(name: str) -> Iterator[list[str]]:
+    """Collect the first lines that a logger prints at WARNING and above."""
+    lines: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(first_line(record.getMessage()))  # type: ignore[method-assign]
+    logging.getLogger(name).addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logging.getLogger(name).removeHandler(handler)
 
 
 @dataclass

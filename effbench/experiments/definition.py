@@ -15,7 +15,6 @@ from typing import Any
 
 from effbench.errors import ConfigError, nearest
 
-NEEDS = (None, "cuda")
 #: Columns by whose values a claim may be split, besides the swept parameters.
 AXES = ("model", "bs", "mode", "dtype", "phase", "device")
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
@@ -78,16 +77,15 @@ class Pivot:
 
 @dataclass(frozen=True)
 class Experiment:
-    """`sweeps`: name -> Hydra overrides; `gpu_seconds`: its cost on one GPU; `checks`: names of functions. An outline
+    """`gpu_seconds`: its cost on one GPU; `sweeps`: name -> Hydra overrides; `checks`: names of functions. An outline
     has no checks and tables, and claims without their functions."""
 
     name: str
     question: str
     path: Path
     gpu_seconds: float
-    needs: str | None = None
-    sweeps: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    claims: Sequence[Claim] = ()
+    sweeps: Mapping[str, Sequence[str]]
+    claims: Sequence[Claim]
     checks: Sequence[str] = ()
     tables: Sequence[Pivot] = ()
 
@@ -102,18 +100,11 @@ class Experiment:
             raise ConfigError(f"{self.path}: {text}")
 
 
-def load_all(folder: Path | None = None) -> list[Experiment]:
-    """Return the outlines of a folder's experiments, by name. Raises ConfigError if two judge one claim."""
+def load_all() -> list[Experiment]:
+    """Return the outlines of the experiments that ship, by name."""
     from effbench.experiments import FOLDER
 
-    paths = sorted((folder or FOLDER).glob("*.py"))
-    experiments = [outline(path) for path in paths if not path.name.startswith("_")]  # what several share
-    owners: dict[str, str] = {}
-    for experiment in experiments:
-        for claim in experiment.claims:
-            if (owner := owners.setdefault(claim.id, experiment.name)) != experiment.name:
-                raise ConfigError(f"claim {claim.id} is judged by {owner} and by {experiment.name}: change one id")
-    return experiments
+    return [outline(path) for path in sorted(FOLDER.glob("*.py")) if not path.name.startswith("_")]
 
 
 def find(words: Sequence[str]) -> list[Experiment]:
@@ -122,8 +113,8 @@ def find(words: Sequence[str]) -> list[Experiment]:
     known: dict[str, list[Path]] = {}
     if not all(word.endswith(".py") for word in words):
         for one in load_all():
-            known.setdefault("all", []).append(one.path)
-            known |= dict.fromkeys([one.name, *(claim.id for claim in one.claims)], [one.path])
+            for name in ("all", one.name, *(claim.id for claim in one.claims)):
+                known.setdefault(name, []).append(one.path)
     chosen: dict[Path, None] = {}
     for word in words:
         paths = [Path(word)] if word.endswith(".py") else known.get(word) or known.get(word.upper())
@@ -154,10 +145,10 @@ def outline(path: Path) -> Experiment:
         for call in (value, *getattr(statement, "decorator_list", ())):
             if isinstance(call, ast.Call) and getattr(call.func, "id", None) == "Claim":
                 claims.append(claim_of(path, call))
-    question = " ".join((ast.get_docstring(tree) or "").partition("\n\n")[0].split())
-    name = path.stem.replace("_", "-")
     seconds, needs, sweeps = constants.values()
-    experiment = Experiment(name, question, path, seconds, needs, sweeps, claims)
+    question = " ".join((ast.get_docstring(tree) or "").partition("\n\n")[0].split())
+    claims = [replace(claim, needs=claim.needs or needs) for claim in claims]
+    experiment = Experiment(path.stem.replace("_", "-"), question, path, seconds, sweeps, claims)
     check_outline(experiment)
     return experiment
 
@@ -182,47 +173,46 @@ def claim_of(path: Path, call: ast.Call) -> Claim:
 def check_outline(experiment: Experiment) -> None:
     """Raise ConfigError for what is missing or out of bounds."""
     require, seconds, sweeps = experiment.require, experiment.gpu_seconds, experiment.sweeps
-    stem = experiment.path.stem
-    require(_NAME.fullmatch(stem) and stem != "all", "name the file with letters, digits, - and _, and not `all`")
+    is_name = _NAME.fullmatch(experiment.path.stem) and experiment.name != "all"
+    require(is_name, "name the file with letters, digits, - and _, and not `all`")
     require(experiment.question, "the question is missing: write it as the first paragraph of the file's docstring")
     is_number = type(seconds) in (int, float) and 0 <= seconds < float("inf")
     require(is_number, f"GPU_SECONDS: expected a number of seconds, got {seconds!r}")
-    require(experiment.needs in NEEDS, f"NEEDS: expected 'cuda' or nothing, got {experiment.needs!r}")
     require(isinstance(sweeps, Mapping), f"SWEEPS: expected name -> overrides, got {sweeps!r}")
     for name, words in sweeps.items():
         is_list = isinstance(words, list | tuple) and words and all(isinstance(w, str) and "=" in w for w in words)
         require(is_list, f"sweep {name}: expected a list of overrides, such as ['model=mlp', 'bs=1,8']")
         require(str(name).isidentifier() and name != "rows", f"sweep {name!r}: choose another name")
     ids = [claim.id for claim in experiment.claims]
+    known = (*AXES, *experiment.swept)
     for claim in experiment.claims:
-        where, known = f"claim {claim.id}", (*AXES, *experiment.swept)
+        where = f"claim {claim.id}"
         is_text = all(isinstance(text, str) and text for text in (claim.id, claim.text))
         require(is_text, f"{where}: id and text must be texts and not empty")
         require(ids.count(claim.id) == 1, f"{where} is there twice: change one id")
-        require(claim.needs in NEEDS, f"{where}: needs: expected 'cuda' or nothing, got {claim.needs!r}")
-        is_list = isinstance(claim.each, str | list | tuple)
-        is_known = is_list and all(axis in known for axis in claim.axes)
+        require(claim.needs in (None, "cuda"), f"{where}: needs: expected 'cuda' or nothing, got {claim.needs!r}")
+        is_known = isinstance(claim.each, str | list | tuple) and set(claim.axes) <= set(known)
         require(is_known, f"{where}: each: expected columns among {', '.join(known)}, got {claim.each!r}")
 
 
 def load(path: Path) -> Experiment:
     """Run an experiment's file and return all of it. Raises ConfigError that names the file and what is wrong."""
-    listed = outline(path)  # its errors are the more precise ones
+    listed = outline(path)
     values = vars(execute(path))
+    functions = {value.id: value.function for value in values.values() if isinstance(value, Claim)}
     experiment = replace(
         listed,
-        claims=[value for value in values.values() if isinstance(value, Claim)],
+        claims=[replace(claim, function=functions.get(claim.id)) for claim in listed.claims],
         checks=[name for name, value in values.items() if inspect.isfunction(value) and hasattr(value, "needs")],
         tables=values.get("TABLES", ()),
     )
     require, sweeps, checks = experiment.require, experiment.sweeps, experiment.checks
     require(sweeps or checks or experiment.claims, "an experiment has sweeps, checks or claims")
-    for name in set(sweeps) & set(checks):
-        require(False, f"sweep {name!r}: choose another name")
+    require(not set(sweeps) & set(checks), f"choose other names: {', '.join(sweeps)} name sweeps and checks")
     for table in experiment.tables:
         require(isinstance(table, Pivot), f"TABLES: expected a list of Pivot, got {table!r}")
         require(table.sweep in ("rows", *sweeps), f"table {table.title!r}: no sweep {table.sweep!r}")
-    known = (*(("rows", *sweeps) if sweeps else ()), *checks)
+    known = [*(("rows", *sweeps) if sweeps else ()), *checks]
     for claim in experiment.claims:
         where = f"claim {claim.id}"
         is_one = (claim.function is None) != (claim.not_measurable is None)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partialmethod, wraps
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 from effbench.errors import UsageError
 
@@ -22,14 +23,14 @@ NO_INTERVAL = "the figure has no interval: a single trial of a cell says nothing
 UNDEFINED = "the figure is not defined (a division by 0, or a logarithm or mean of what is not above 0)"
 
 #: Index labels of the rows that were asked for a figure that they lack, since `judge` last emptied it.
-without_figure: set[Any] = set()
+no_figure: set[Any] = set()
 
 
 class ClaimError(UsageError):
     """A claim asks for something that does not exist."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Truth:
     """A condition: `holds` is True, False or None (open, and `why`). `missing`: nothing was measured to decide it.
 
@@ -38,7 +39,7 @@ class Truth:
 
     holds: bool | None
     why: str = ""
-    missing: bool = False
+    missing: ClassVar[bool] = False
 
     def __bool__(self) -> bool:
         raise ClaimError("a condition may be open: combine conditions with &, |, ~, between(), all_of() and any_of()")
@@ -56,11 +57,11 @@ class Truth:
 
 
 def truth(value: Any) -> Truth:
-    """Return a Truth, a bool or a missing fact as a condition. Raises ClaimError for anything else."""
+    """Return a Truth, a bool or None (missing) as a condition. Raises ClaimError for anything else."""
     if isinstance(value, Truth):
         return value
-    if value is None or isinstance(value, Missing):
-        return Truth(None, "it has no value" if value is None else value.reason, missing=True)
+    if value is None:
+        return Missing("it has no value")
     if type(value).__name__ not in ("bool", "bool_"):  # bool_ is NumPy's
         raise ClaimError(f"expected a condition such as value > 1, got {value!r}")
     return Truth(bool(value))
@@ -70,7 +71,7 @@ def all_of(truths: Iterable[Any]) -> Truth:
     """False if any is false, else open if any is open (or there are none)."""
     conditions = [truth(item) for item in truths]
     if not conditions:
-        return truth(truths if isinstance(truths, Missing) else Missing("nothing was measured of it"))
+        return truths if isinstance(truths, Missing) else Missing("nothing was measured of it")
     if any(item.holds is False for item in conditions):
         return Truth(False)
     undecided = [item for item in conditions if item.holds is None]
@@ -79,7 +80,7 @@ def all_of(truths: Iterable[Any]) -> Truth:
 
 def any_of(truths: Iterable[Any]) -> Truth:
     """True if any is true, else open if any is open."""
-    return ~all_of([~truth(item) for item in truths])
+    return truths if isinstance(truths, Missing) else ~all_of([~truth(item) for item in truths])
 
 
 class Figure:
@@ -121,23 +122,25 @@ class Figure:
         return less(other, self)
 
     def __le__(self, other: Any) -> Truth:
-        return ~less(other, self)
+        return ~(self > other)
 
     def __ge__(self, other: Any) -> Truth:
-        return ~less(self, other)
+        return ~(self < other)
 
     def __eq__(self, other: Any) -> Any:
-        return ~(less(self, other) | less(other, self))
+        return (self <= other) & (self >= other)
 
     __hash__ = object.__hash__
 
 
-class Missing(Figure):
-    """A figure or fact that was not measured. Whatever is made of it is missing as well, for the same reason."""
+class Missing(Figure, Truth):
+    """A figure, fact or condition that was not measured. Whatever is made of it is missing for the same reason."""
+
+    missing = True
 
     def __init__(self, reason: str) -> None:
-        super().__init__(math.nan, -math.inf, math.inf)
-        self.reason = reason
+        Figure.__init__(self, math.nan, -math.inf, math.inf)
+        Truth.__init__(self, None, reason)
 
     def __getattr__(self, name: str) -> Missing:
         if name.startswith("__"):
@@ -151,17 +154,6 @@ class Missing(Figure):
 
     def __iter__(self) -> Iterator[Any]:
         return iter(())
-
-    def __and__(self, other: Any) -> Truth:
-        return truth(self) & other
-
-    def __or__(self, other: Any) -> Truth:
-        return truth(self) | other
-
-    __rand__, __ror__ = __and__, __or__
-
-    def __invert__(self) -> Truth:
-        return truth(self)
 
 
 UNKNOWN = Figure(math.nan, -math.inf, math.inf)
@@ -180,7 +172,7 @@ def less(a: Any, b: Any) -> Truth:
     """Return whether a < b, as far as the intervals decide it."""
     for value in (a, b):
         if isinstance(value, Missing):
-            return truth(value)
+            return value
     a, b = as_figure(a), as_figure(b)
     if math.isnan(a.value) or math.isnan(b.value):
         return Truth(None, UNDEFINED)
@@ -242,21 +234,21 @@ def exp(value: Any) -> Figure:
 def figures(values: Any) -> list[Figure]:
     """Return the figures of a column, or of a list, without those that rows lack."""
     if hasattr(values, "index") and hasattr(values, "dropna"):
-        without_figure.update(values.index[values.isna()])
+        no_figure.update(values.index[values.isna()])
         values = values.dropna()
     return [as_figure(value) for value in values if value is not None and not isinstance(value, Missing)]
 
 
-def reduction(function: Callable[..., Figure]) -> Callable[..., Figure]:
+def reduction(function: Callable[[list[Figure]], Figure]) -> Callable[[Any], Figure]:
     """Turn a function of one or more figures into one of a column, or of a list that may be empty."""
 
     @wraps(function)
-    def reduced(values: Any, *args: Any) -> Figure:
+    def reduced(values: Any) -> Figure:
         if isinstance(values, Missing):
             return values
         given = figures(values)
         name = getattr(values, "name", None) or "it"
-        return function(given, *args) if given else Missing(f"nothing was measured of {name}")
+        return function(given) if given else Missing(f"nothing was measured of {name}")
 
     return reduced
 
@@ -278,33 +270,19 @@ def geomean(values: list[Figure]) -> Figure:
     return exp(mean([log(figure) for figure in values])) if all(v.value > 0 for v in values) else UNKNOWN
 
 
-@reduction
-def quantile(values: list[Figure], fraction: float) -> Figure:
-    """Return a quantile, linear between ranks; its bounds are the quantiles of the bounds."""
-    if not 0 <= fraction <= 1:
-        raise ClaimError(f"a quantile is from 0 to 1, not {fraction:g}")
-    if any(math.isnan(figure.value) for figure in values):
-        return UNKNOWN
+def of_bounds(function: Callable[[list[float]], float]) -> Callable[[Any], Figure]:
+    """Turn a function of numbers into one of figures: its bounds are those of the figures' bounds."""
 
-    def of(bounds: list[float]) -> float:
-        ordered = sorted(bounds)
-        below, rest = divmod(fraction * (len(ordered) - 1), 1)
-        low, high = ordered[int(below)], ordered[math.ceil(below + rest)]
-        return low if rest == 0 or low == high else low + rest * (high - low)
+    @reduction
+    def reduced(values: list[Figure]) -> Figure:
+        if any(math.isnan(figure.value) for figure in values):
+            return UNKNOWN
+        return Figure(*(function([getattr(figure, bound) for figure in values]) for bound in ("value", "low", "high")))
 
-    return Figure(*(of([getattr(figure, bound) for figure in values]) for bound in ("value", "low", "high")))
+    return reduced
 
 
-def lowest(values: Any) -> Figure:
-    return quantile(values, 0.0)
-
-
-def median(values: Any) -> Figure:
-    return quantile(values, 0.5)
-
-
-def highest(values: Any) -> Figure:
-    return quantile(values, 1.0)
+lowest, median, highest = of_bounds(min), of_bounds(statistics.median), of_bounds(max)
 
 
 @reduction

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from effbench.cell import Status
 from effbench.errors import nearest
-from effbench.experiments.figures import ClaimError, Figure, as_figure, without_figure
+from effbench.experiments.figures import ClaimError, Figure, as_figure, no_figure
 from effbench.metrics import INTERVALS
 
 if TYPE_CHECKING:
@@ -76,16 +76,16 @@ def parameter(params: Mapping[str, Any], path: str) -> Any:
     return json.dumps(value, sort_keys=True) if isinstance(value, Mapping | list) else value
 
 
-def check_column(rows: pd.DataFrame, name: str) -> None:
+def column_of(rows: pd.DataFrame, name: str) -> pd.Series:
     if name not in rows:
         raise ClaimError(f"no column {name!r}; nearest: {nearest(name, rows.columns) or 'none'}")
+    return rows[name]
 
 
 def where(rows: pd.DataFrame, **values: Any) -> pd.DataFrame:
     """Return the rows whose columns have these values; a list allows several."""
     for name, value in values.items():
-        check_column(rows, name)
-        rows = rows[rows[name].isin(value if isinstance(value, list) else [value])]
+        rows = rows[column_of(rows, name).isin(value if isinstance(value, list) else [value])]
     return rows
 
 
@@ -102,23 +102,23 @@ def relative(rows: pd.DataFrame, column: str, name: str, reference: Any) -> pd.S
     """
     whole: Whole = rows.attrs["whole"]
     path = {"mode": "mode.name", "model": "model.name"}.get(name, whole.paths.get(name, name))
-    check_column(whole.frame, column)
     references: dict[str, dict[str, Any]] = {}  # identity -> sweep -> figure
     failed: dict[str, Any] = {}  # identity -> label of a reference without the figure
-    for _, row in whole.frame.iterrows():
-        if parameter(row["params"], path) == reference:
-            by_sweep = references.setdefault(identity(row, path), {})
-            if is_absent(row[column]):
-                failed[identity(row, path)] = row.name
-            elif row["sweep_id"] in by_sweep:
-                raise ClaimError(f"relative(): several rows have {name} = {reference}, and differ in that alone")
-            else:
-                by_sweep[row["sweep_id"]] = row[column]
+    for (label, row), value in zip(whole.frame.iterrows(), column_of(whole.frame, column), strict=True):
+        if parameter(row["params"], path) != reference:
+            continue
+        cell, sweep_id = identity(row, path), row["sweep_id"]
+        if is_absent(value):
+            failed[cell] = label
+        elif sweep_id in references.setdefault(cell, {}):
+            raise ClaimError(f"relative(): several rows have {name} = {reference}, and differ in that alone")
+        else:
+            references[cell][sweep_id] = value
 
     def ratio(row: Any) -> Any:
-        others = references.get(same := identity(row, path))
-        if not others and same in failed:
-            without_figure.add(failed[same])
+        others = references.get(cell := identity(row, path))
+        if not others and cell in failed:
+            no_figure.add(failed[cell])
         if not others or is_absent(row[column]):
             return math.nan
         other = others.get(row["sweep_id"], next(reversed(others.values())))
@@ -142,7 +142,7 @@ def identity(row: Any, path: str) -> str:
         params["model"].pop("inputs", None)
     holder = params
     for part in outer:
-        holder = holder.get(part) if isinstance(holder, Mapping) else None
+        holder = holder.get(part) if isinstance(holder, dict) else None
     if isinstance(holder, dict):
         holder.pop(last, None)
     return json.dumps([row["environment_id"], params], sort_keys=True)

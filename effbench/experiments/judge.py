@@ -9,22 +9,9 @@ from typing import Any
 
 from effbench.cell import Status
 from effbench.experiments.definition import Claim, Found, described
-from effbench.experiments.figures import (
-    NO_INTERVAL,
-    UNDEFINED,
-    ClaimError,
-    Facts,
-    Figure,
-    Missing,
-    Truth,
-    as_figure,
-    truth,
-    without_figure,
-)
+from effbench.experiments.figures import OPEN, ClaimError, Facts, Figure, Missing, Truth, as_figure, no_figure, truth
 from effbench.experiments.frames import is_absent, shown, split
 from effbench.store.decisions import ClaimVerdict
-
-MOST_LISTED = 6
 
 
 @dataclass(frozen=True)
@@ -40,18 +27,12 @@ class Part:
 class Judgement:
     """A verdict, the reason, the figure over all rows, and the parts. `also`: further figures."""
 
-    claim: str
+    claim: Claim
     verdict: ClaimVerdict
     reason: str
     value: Figure | None = None
-    unit: str = ""
     parts: tuple[Part, ...] = ()
     also: Mapping[str, Any] = field(default_factory=dict)
-
-    def measured(self) -> dict[str, Any]:
-        """Return the figures as JSON."""
-        parts = [{"label": p.label, "holds": p.holds.holds, **bounds(p.value)} for p in self.parts if p.label]
-        return as_json({**bounds(self.value), "unit": self.unit, "parts": parts, "also": self.also})
 
 
 def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
@@ -60,28 +41,28 @@ def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
     Raises ClaimError if the function fails or asks for what does not exist.
     """
     if claim.not_measurable:
-        return Judgement(claim.id, ClaimVerdict.NOT_MEASURABLE, claim.not_measurable)
+        return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, claim.not_measurable)
     frames = {name: value for name, value in inputs.items() if not isinstance(value, Facts | Missing)}
     inputs = {**inputs, **{name: Missing("no row was measured") for name in frames if frames[name].empty}}
     frames = {name: frame for name, frame in frames.items() if not frame.empty}
-    missing = [value for value in inputs.values() if isinstance(value, Missing)]
+    missing = [value.why for value in inputs.values() if isinstance(value, Missing)]
     if len(missing) == len(inputs):
-        return Judgement(claim.id, without_measurement([], missing, ""), missing[0].reason)
-    without_figure.clear()
+        return Judgement(claim, without_measurement(missing), missing[0])
+    no_figure.clear()
     overall, parts = call(claim, inputs, frames)
     rows = [row for frame in frames.values() for _, row in frame.iterrows()]
-    failed = [row for row in rows if row.name in without_figure and row["status"] != Status.OK]
+    failed = [row for row in rows if row.name in no_figure and row["status"] != Status.OK]
     others = [row for row in rows if row["mode"] != "eager"] or rows
     if failed and all(row["status"] == Status.UNSUPPORTED for row in others):
-        return Judgement(claim.id, ClaimVerdict.NOT_MEASURABLE, str(others[0]["reason"]))
+        return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, str(others[0]["reason"]))
     left_out = text_of_failed(failed, frames)
     if all(part.holds.missing for part in parts):
         reason = parts[0].holds.why if parts else "no part of the matrix was measured"
-        return Judgement(claim.id, without_measurement(failed, missing, reason), reason + left_out)
+        verdict = without_measurement([*missing, *(row["status"] for row in failed)] or [reason])
+        return Judgement(claim, verdict, reason + left_out)
     verdict = verdict_of([part.holds.holds for part in parts])
-    also = {str(name): plain(value) for name, value in overall.also.items()}
     reason = reason_of(verdict, parts) + left_out
-    return Judgement(claim.id, verdict, reason, value_of(overall), claim.unit, tuple(parts), also)
+    return Judgement(claim, verdict, reason, value_of(overall), tuple(parts), overall.also)
 
 
 def call(claim: Claim, inputs: Mapping[str, Any], frames: Mapping[str, Any]) -> tuple[Found, list[Part]]:
@@ -134,11 +115,8 @@ def verdict_of(conditions: Sequence[bool | None]) -> ClaimVerdict:
     return ClaimVerdict.CONFIRMED if True in conditions else ClaimVerdict.REFUTED
 
 
-def without_measurement(failed: Sequence[Any], missing: Sequence[Missing], reason: str) -> ClaimVerdict:
-    """Return `not measurable here` if all that is missing is unsupported. `reason`: of a part of a check."""
-    unsupported = [item.reason.startswith(Status.UNSUPPORTED) for item in missing]
-    unsupported += [row["status"] == Status.UNSUPPORTED for row in failed]
-    is_unsupported = all(unsupported) if unsupported else reason.startswith(Status.UNSUPPORTED)
+def without_measurement(reasons: Sequence[str]) -> ClaimVerdict:
+    is_unsupported = all(reason.startswith(Status.UNSUPPORTED) for reason in reasons)
     return ClaimVerdict.NOT_MEASURABLE if is_unsupported else ClaimVerdict.NOT_MEASURED
 
 
@@ -156,9 +134,9 @@ def reason_of(verdict: ClaimVerdict, parts: Sequence[Part]) -> str:
     texts = []
     for title, group in groups.items():
         if group:
-            first = group[0].holds
-            because = f" ({first.why})" if first.why in (NO_INTERVAL, UNDEFINED) or first.missing else ""
-            texts.append(f"{title} {listed([part.label for part in group], MOST_LISTED)}{because}")
+            why = group[0].holds.why
+            because = "" if why in ("", OPEN) else f" ({why})"
+            texts.append(f"{title} {listed([part.label for part in group], 6)}{because}")
     return "; ".join(texts)
 
 
@@ -178,15 +156,6 @@ def listed(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-# --- as JSON ---
-
-
-def plain(value: Any) -> Any:
-    """Return values of NumPy and pandas as Python's own."""
-    value = value.tolist() if hasattr(value, "tolist") and not isinstance(value, Missing) else value
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
 def bounds(value: Figure | None) -> dict[str, float]:
     return {} if value is None else {"value": value.value, "low": value.low, "high": value.high}
 
@@ -197,6 +166,8 @@ def as_json(value: Any) -> Any:
         return None if isinstance(value, Missing) else as_json(value.value if value.is_exact else bounds(value))
     if isinstance(value, Truth):
         return value.holds
+    if hasattr(value, "tolist"):  # of NumPy and pandas
+        return as_json(value.tolist())
     if isinstance(value, Mapping):
         return {str(key): as_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

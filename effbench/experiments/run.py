@@ -7,7 +7,7 @@ compare two sessions. So a case that no sweep measured completely is measured ag
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from statistics import median
@@ -19,7 +19,7 @@ from effbench.errors import ConfigError
 from effbench.experiments.definition import Claim, Experiment
 from effbench.experiments.figures import ClaimError, Facts, Missing
 from effbench.experiments.frames import frame_of
-from effbench.experiments.judge import Judgement, as_json, judge
+from effbench.experiments.judge import Judgement, as_json, bounds, judge
 from effbench.launcher import cells as plan
 from effbench.launcher.cells import conduct
 from effbench.launcher.errors import suggest
@@ -43,26 +43,18 @@ REFUSED = ("resume", *plan.INTERPRETER_KEYS)
 
 @dataclass(frozen=True)
 class Machine:
-    """Where an experiment is judged: this machine, or (`measures` is false) one whose results are stored. `gpus`: as
-    `probe` lists them."""
+    """Where an experiment is judged: here, or (without `probed`, the probe's answer) where results were stored."""
 
     server: ForkServer
     environment_id: str
     name: str
     has_cuda: bool
-    gpus: Sequence[Mapping[str, Any]] = ()
-    environment: Environment | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def measures(self) -> bool:
-        return self.environment is not None
+    probed: Mapping[str, Any] | None = None
 
     @classmethod
     def here(cls, server: ForkServer, device: str) -> Machine:
         answer = server.call("probe", ProbeRequest(device=device).to_json(), PROBE_TIMEOUT_S)
-        here, gpus = Environment(**answer["environment"]), answer["gpus"]
-        return cls(server, here.id, here.gpu_name or here.cpu_name, bool(gpus), gpus, here, answer["details"])
+        return cls(server, Environment(**answer["environment"]).id, "this machine", bool(answer["gpus"]), answer)
 
     @classmethod
     def stored(cls, server: ForkServer, row: Mapping[str, Any]) -> Machine:
@@ -76,8 +68,8 @@ class Run:
     """An experiment on a machine. `overrides`: given by the user: they ask another question. `rows` of each sweep, in
     the order of its cells; `reused`: how many of them were measured before; `checks`: name -> status, reason, facts.
 
-    `interrupted` and `missing` (what a machine with stored results lacks): nothing was judged. `skipped`: why nothing
-    ran. `mistakes`: of claims that ask for what does not exist.
+    `interrupted` and `missing` (what was not stored): nothing was judged. `mistakes`: of claims that ask for what does
+    not exist.
     """
 
     experiment: Experiment
@@ -92,41 +84,57 @@ class Run:
     judgements: list[Judgement] = field(default_factory=list)
     interrupted: bool = False
     missing: str | None = None
-    skipped: str | None = None
     mistakes: list[str] = field(default_factory=list)
 
     @property
     def on_cpu(self) -> bool:
         return not self.machine.has_cuda or any(word.split("=") == ["device", "cpu"] for word in self.overrides)
 
+    def is_asked(self, name: str) -> bool:
+        """Return whether to gather a sweep or the facts of a check: without a GPU not what only claims about CUDA ask
+        for. A sweep that no claim asks for may have tables."""
+        names = {name, "rows"} if name in self.experiment.sweeps else {name}
+        claims = [claim for claim in self.experiment.claims if names & set(claim.inputs)]
+        return any(not (self.on_cpu and claim.needs) for claim in claims) or (not claims and "rows" in names)
+
+    def execute(self) -> Run:
+        """Measure what is missing (nothing on a machine whose results are stored), judge the claims, store the
+        verdicts; return itself.
+
+        Raises EffbenchError for what is wrong before a sweep's first trial; trials and checks that fail are statuses.
+        """
+        check_settings(self.overrides)
+        self.gather()
+        if self.interrupted or self.missing:
+            return self
+        self.judgements = [self.judge(claim) for claim in self.experiment.claims]
+        with Store.open(self.db, mode="write") as store:
+            if probed := self.machine.probed:
+                store.add_environment(Environment(**probed["environment"]), probed["details"])
+            store.add_verdicts(self.machine.environment_id, map(self.verdict_row, self.judgements))
+        return self
+
     def gather(self) -> None:
         """Collect the rows of the sweeps, then the facts of the checks: measured, or as they are stored."""
-        for name, words in self.experiment.sweeps.items():
-            claims = [claim for claim in self.experiment.claims if {name, "rows"} & set(claim.inputs)]
-            if self.on_cpu and claims and all(claim.needs == "cuda" for claim in claims):
-                continue
-            hydra_sweep(
-                command_of(self.experiment, name, words, self.overrides, self.db),
-                quiet=self.quiet or not self.machine.measures,
-                conductor=partial(self.sweep, name),
-                server=self.machine.server,
-            )
+        experiment, machine = self.experiment, self.machine
+        for name in filter(self.is_asked, experiment.sweeps):
+            words = command_of(experiment, name, self.overrides, self.db)
+            quiet = self.quiet or not machine.probed
+            hydra_sweep(words, quiet=quiet, conductor=partial(self.sweep, name), server=machine.server)
             if self.interrupted or self.missing:
                 return
-        if self.machine.measures:
-            device = "cpu" if self.on_cpu else "auto"
-            path = self.experiment.path.resolve()
-            requests = [CheckRequest(f"{path}:{name}", {}, device) for name in self.experiment.checks]
-            outcomes = gather(requests, self.machine.server, self.machine.gpus)
-            for name, one in zip(self.experiment.checks, outcomes, strict=True):
+        checks = list(filter(self.is_asked, experiment.checks))
+        if machine.probed:
+            device, path = "cpu" if self.on_cpu else "auto", experiment.path.resolve()
+            requests = [CheckRequest(f"{path}:{name}", {}, device) for name in checks]
+            for name, one in zip(checks, gather(requests, machine.server, machine.probed["gpus"]), strict=True):
                 self.checks[name] = {"status": str(one.status), "reason": one.reason, "facts": one.facts}
             return
         with Store.open(self.db, mode="read") as store:
             for row in store.verdicts():  # oldest first
-                if (row["experiment"], row["environment_id"]) == (self.experiment.name, self.machine.environment_id):
+                if (row["experiment"], row["environment_id"]) == (experiment.name, machine.environment_id):
                     self.checks |= (row["measured"] or {}).get("evidence", {})
-        asked = {name for claim in self.experiment.claims for name in claim.inputs} & set(self.experiment.checks)
-        if lacking := sorted(asked - self.checks.keys()):
+        if lacking := sorted(set(checks) - self.checks.keys()):
             self.missing = f"the facts of {', '.join(lacking)} were not gathered"
 
     def sweep(
@@ -136,18 +144,18 @@ class Run:
         in the place of `conduct`."""
         parts, settings = plan.split(jobs)
         environment_id, has_cuda = self.machine.environment_id, self.machine.has_cuda
-        if self.machine.measures:
+        if self.machine.probed:
             answer = probe(server, parts, settings.baseline_mode)
             environment_id, has_cuda = Environment(**answer["environment"]).id, bool(answer["gpus"])
         else:
             fit_modes(server, parts, settings.baseline_mode)
         cells = plan.resolve(parts, has_cuda)
         keys = dict.fromkeys(cell.key for cell in cells)
-        with Store.open(settings.db, mode="write" if self.machine.measures else "read") as store:
+        with Store.open(settings.db, mode="write" if self.machine.probed else "read") as store:
             rows = [] if self.fresh else stored_rows(store, cells, environment_id, settings)
         self.reused += len(rows)
         lacking = keys.keys() - {row["cell_key"] for row in rows}
-        if lacking and not self.machine.measures:
+        if lacking and not self.machine.probed:
             self.missing = f"of the sweep {name}, {len(lacking)} of the {len(keys)} cells were not measured like this"
             return
         left = [job for job, cell in zip(jobs, cells, strict=True) if cell.key in lacking]
@@ -165,9 +173,6 @@ class Run:
         chosen = self.rows.values() if name == "rows" else [self.rows.get(name, [])]
         return list({(row["sweep_id"], row["cell_key"]): row for rows in chosen for row in rows}.values())
 
-    def sweep_ids(self, names: Collection[str]) -> list[str]:
-        return sorted({row["sweep_id"] for name in names for row in self.rows_of(name)})
-
     def input(self, name: str) -> Any:
         """Return what a claim's function gets for a parameter: a frame of rows, or a check's facts."""
         if name not in self.experiment.checks:
@@ -177,59 +182,39 @@ class Run:
         return Facts(check["facts"] or {}) if is_ok else Missing(f"{check['status']}: {check['reason']}")
 
     def judge(self, claim: Claim) -> Judgement:
-        """A mistake in one claim costs that one alone."""
-        if self.skipped or (claim.needs == "cuda" and self.on_cpu):
-            return Judgement(claim.id, ClaimVerdict.NOT_MEASURABLE, claim.not_measurable or NO_CUDA)
+        """Judge a claim. A mistake in one costs that one alone."""
+        if self.on_cpu and claim.needs:
+            return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, claim.not_measurable or NO_CUDA)
         try:
             return judge(claim, {name: self.input(name) for name in claim.inputs})
         except ClaimError as error:
             self.mistakes.append(f"{self.experiment.path}: claim {claim.id}: {error}")
-            return Judgement(claim.id, ClaimVerdict.NOT_MEASURED, f"it cannot be judged: {error}")
+            return Judgement(claim, ClaimVerdict.NOT_MEASURED, f"it cannot be judged: {error}")
 
-    def verdict_row(self, claim: Claim, judgement: Judgement) -> dict[str, Any]:
+    def verdict_row(self, judgement: Judgement) -> dict[str, Any]:
         """Return a row of `claim_verdict`, without its environment and time."""
-        sweeps = self.sweep_ids([name for name in claim.inputs if name not in self.experiment.checks])
-        overrides = [word for word in self.overrides if key_of(word) not in ("device", "db")] if sweeps else []
-        evidence = {name: self.checks[name] for name in claim.inputs if name in self.checks}
+        claim = judgement.claim
+        names = [name for name in claim.inputs if name not in self.experiment.checks]
+        sweeps = sorted({row["sweep_id"] for name in names for row in self.rows_of(name)})
+        overrides = [word for word in self.overrides if key_of(word) != "device"] if sweeps else []
+        parts = [part for part in judgement.parts if part.label]
+        measured = {
+            **bounds(judgement.value),
+            "unit": claim.unit,
+            "parts": [{"label": part.label, "holds": part.holds.holds, **bounds(part.value)} for part in parts],
+            "also": judgement.also,
+            "sweeps": sweeps,
+            "overrides": overrides,
+            "evidence": {name: self.checks[name] for name in claim.inputs if name in self.checks},
+        }
         return {
             "claim": claim.id,
             "experiment": self.experiment.name,
             "sweep_id": sweeps[-1] if sweeps else None,
             "verdict": str(judgement.verdict),
             "reason": judgement.reason,
-            "measured": judgement.measured()
-            | {"sweeps": sweeps, "overrides": overrides, "evidence": as_json(evidence)},
+            "measured": as_json(measured),
         }
-
-
-def reproduce(
-    experiment: Experiment,
-    machine: Machine,
-    db: str,
-    overrides: Sequence[str] = (),
-    fresh: bool = False,
-    quiet: bool = False,
-) -> Run:
-    """Run what is missing (nothing on a machine whose results are stored), judge the claims, store the verdicts.
-
-    `overrides` are laid over those of every sweep. Raises EffbenchError for what is wrong before a sweep's first trial;
-    trials and checks that fail are statuses.
-    """
-    check_settings(overrides)
-    run = Run(experiment, machine, db, overrides, fresh, quiet)
-    if experiment.needs == "cuda" and run.on_cpu:
-        run.skipped = NO_CUDA
-    else:
-        run.gather()
-        if run.interrupted or run.missing:
-            return run
-    run.judgements = [run.judge(claim) for claim in experiment.claims]
-    with Store.open(db, mode="write") as store:
-        if machine.environment is not None:
-            store.add_environment(machine.environment, machine.details)
-        pairs = zip(experiment.claims, run.judgements, strict=True)
-        store.add_verdicts(machine.environment_id, [run.verdict_row(*pair) for pair in pairs])
-    return run
 
 
 def check_settings(overrides: Sequence[str]) -> None:
@@ -243,13 +228,14 @@ def check_settings(overrides: Sequence[str]) -> None:
             raise ConfigError(f"unknown setting {name!r}{suggest(name, known)}; effbench --help lists all settings")
 
 
-def command_of(experiment: Experiment, name: str, words: Sequence[str], overrides: Sequence[str], db: str) -> list[str]:
-    """Return the words of this sweep: the experiment's, without those that the user overrides. Who chooses a group
+def command_of(experiment: Experiment, name: str, overrides: Sequence[str], db: str) -> list[str]:
+    """Return the words of a sweep: the experiment's, without those that the user overrides. Who chooses a group
     replaces the experiment's settings of it, too: `protocol.rounds=3` was meant for the protocol that
     `protocol=quick` replaces."""
     title = experiment.name if len(experiment.sweeps) == 1 else f"{experiment.name}/{name}"
+    words = [*experiment.sweeps[name], f"sweep.name={title}", "on_failure=ignore", f'db="{db}"']
+    own = {word: str(key_of(word)) for word in words}
     given = {str(key_of(word)) for word in overrides}
-    own = {word: str(key_of(word)) for word in (*words, f"sweep.name={title}", "on_failure=ignore", f'db="{db}"')}
     replaced = given | {key for key in own.values() if key.partition(".")[0] in given & GROUPS}
     return ["-m", *(word for word, key in own.items() if key not in replaced), *overrides]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from effbench.errors import ConfigError, UsageError
+from effbench.errors import ConfigError
 from effbench.experiments import run as running
 from effbench.experiments.definition import load, load_all
-from effbench.experiments.run import Machine, judge_stored, reproduce
+from effbench.experiments.run import Machine, Run
 from effbench.launcher import cells as plan
 from effbench.launcher.launch import hydra_sweep
 from effbench.store import Store
@@ -45,7 +45,7 @@ QUICK = ["protocol.budget_s=0.02", "protocol.min_time_s=0", "protocol.warmup_s=0
 EXPERIMENT = '''"""What does repeating cost?"""
 
 from effbench.errors import UnsupportedError
-from effbench.experiments import Claim, Found, Pivot, all_of, fact, figures, geomean, total, where
+from effbench.experiments import Claim, Found, Pivot, all_of, fact, figures, geomean, mean, where
 from effbench.experiments.checks import check
 
 GPU_SECONDS = 1
@@ -87,7 +87,7 @@ def graphs(main):
 
 @Claim("counts", "It counts")
 def counts(counted):
-    found = total(counted.numbers)
+    found = mean(counted.numbers) * 2
     return Found(found == 7, found, {"x": counted.inner.each("x"), "none": counted.none})
 
 
@@ -130,7 +130,7 @@ def machine(tmp_path_factory):
         patch.setenv("PYTHONPATH", f"{folder}:{sys.path[0]}")
         server = ForkServer()
         try:
-            yield Machine.probe(server, "cpu")
+            yield Machine.here(server, "cpu")
         finally:
             server.close()
 
@@ -154,7 +154,7 @@ def bare(mine):
 @pytest.fixture
 def go(machine, db):
     def run(experiment, *overrides, fresh=False):
-        return reproduce(experiment, machine, db, [*QUICK, *overrides], fresh, quiet=True)
+        return Run(experiment, machine, db, [*QUICK, *overrides], fresh, quiet=True).execute()
 
     return run
 
@@ -166,7 +166,7 @@ def stored(db):
 
 def test_all_kinds_of_claims(go, db, mine, machine):
     done = go(mine)
-    found = {judgement.claim: judgement for judgement in done.judgements}
+    found = {judgement.claim.id: judgement for judgement in done.judgements}
     assert {name: str(one.verdict) for name, one in found.items()} == {
         "slower": "confirmed", "faster": "refuted", "graphs": "not measured yet", "counts": "confirmed",
         "cuda": "not measurable here", "broken": "not measured yet", "about": "not measurable here",
@@ -195,29 +195,25 @@ def test_all_kinds_of_claims(go, db, mine, machine):
 
     # judged again from what is stored: nothing runs, and the verdicts are the same
     with Store.open(db) as store:
-        (environment,) = store.environments()
-    again = judge_stored(mine, environment, machine.server, db, QUICK)
+        elsewhere = Machine.stored(machine.server, *store.environments())
+    again = Run(mine, elsewhere, db, QUICK).execute()
     assert again.missing is None and len(stored(db)[1]) == 1
     assert [one.verdict for one in again.judgements] == [one.verdict for one in done.judgements]
     assert stored(db)[0]["slower"]["measured"] == rows["slower"]["measured"]
-    otherwise = judge_stored(mine, environment, machine.server, db, [*QUICK, "protocol.budget_s=1"])
-    assert "4 of the 4 cells were measured in another way: judge them with protocol.budget_s=0.02" in otherwise.missing
-    wider = judge_stored(mine, environment, machine.server, db, [*QUICK, "bs=1,2,3"])
-    assert wider.missing == "of the sweep main, 2 of the 6 cells were not measured" and not wider.judgements
+    for override, lacking in (("protocol.budget_s=1", "4 of the 4"), ("bs=1,2,3", "2 of the 6")):
+        other = Run(mine, elsewhere, db, [*QUICK, override]).execute()
+        assert f"of the sweep main, {lacking} cells were not measured" in other.missing and not other.judgements
     checks = dataclasses.replace(mine, checks=[*mine.checks, "more"], name="other")
-    assert "the facts of broken, counted, cuda were not gathered" in judge_stored(
-        checks, environment, machine.server, db, QUICK
-    ).missing  # fmt: skip
+    missing = Run(checks, elsewhere, db, QUICK).execute().missing
+    assert "the facts of broken, counted, cuda were not gathered" in missing
 
 
 def test_the_second_run_measures_nothing(go, db, bare):
     first = go(bare)
     second = go(bare)
-    assert (first.swept["main"].reused, second.swept["main"].reused) == (0, 4)
-    assert len(stored(db)[1]) == 1
-    assert second.verdict_rows() == first.verdict_rows()
-    assert second.swept["main"].facts == first.swept["main"].facts
-    assert go(bare, fresh=True).swept["main"].reused == 0
+    assert (first.reused, second.reused, len(stored(db)[1])) == (0, 4, 1)
+    assert second.rows == first.rows and second.judgements[0].reason == first.judgements[0].reason
+    assert go(bare, fresh=True).reused == 0
     assert len(stored(db)[1]) == 2
 
 
@@ -226,14 +222,14 @@ def test_only_whole_cases_measured_in_the_same_way_are_reused(go, db, bare):
     go(bare, "bs=1")
     go(bare, "bs=2", "mode=eager")
     done = go(bare)
-    assert done.swept["main"].reused == 2
-    assert [(row["bs"], row["mode"]) for row in done.swept["main"].rows] == [
+    assert done.reused == 2
+    assert [(row["bs"], row["mode"]) for row in done.rows["main"]] == [
         (1, "eager"), (1, "repeated"), (2, "eager"), (2, "repeated"),
     ]  # fmt: skip
     assert stored(db)[1][0].cells == 2, "the case that lacked a mode is measured whole"
-    assert done.judgements[0].verdict == Verdict.CONFIRMED and len(done.swept["main"].sweep_ids) == 2
+    assert done.judgements[0].verdict == Verdict.CONFIRMED and len({row["sweep_id"] for row in done.rows["main"]}) == 2
     for override in ("protocol.rounds=2", "baseline_mode=repeated", "model.module.width=16"):
-        assert go(bare, override).swept["main"].reused == 0
+        assert go(bare, override).reused == 0
 
 
 @pytest.mark.slow
@@ -246,7 +242,7 @@ def test_unfinished_cases_are_not_reused(go, db, bare):
         connection.execute(sa.text("UPDATE result SET trials = 1 WHERE cell_key = :key"), {"key": key})
     engine.dispose()
     done = go(bare)
-    assert done.swept["main"].reused == 2 and {row["bs"] for row in done.swept["main"].rows[:2]} == {1}
+    assert done.reused == 2 and {row["bs"] for row in done.rows["main"][:2]} == {1}
 
 
 def test_ctrl_c_judges_nothing(go, db, bare, monkeypatch):
@@ -261,24 +257,22 @@ def test_ctrl_c_judges_nothing(go, db, bare, monkeypatch):
     assert stored(db)[0] == {}
 
 
-def test_without_cuda(go, db, bare):
-    done = go(dataclasses.replace(bare, needs="cuda"))
-    assert (done.skipped, done.swept) == (running.NO_CUDA, {})
+def test_without_cuda(go, db, mine):
+    claims = [dataclasses.replace(claim, needs="cuda") for claim in mine.claims]
+    done = go(dataclasses.replace(mine, claims=claims))
+    assert (done.rows, done.checks) == ({}, {}), "they serve no claim that means something here"
     rows, sweeps = stored(db)
     assert (rows["slower"]["verdict"], rows["slower"]["reason"]) == ("not measurable here", running.NO_CUDA)
-    assert sweeps == []
-    claim = dataclasses.replace(bare.claims[0], needs="cuda")
-    done = go(dataclasses.replace(bare, claims=(claim,)))
-    assert done.swept == {} and done.judgements[0].verdict == Verdict.NOT_MEASURABLE, "its sweep serves no other claim"
+    assert rows["about"]["reason"] == "it is about words" and sweeps == []
 
 
 def test_mistakes_are_found_before_anything_is_measured(go, db, bare):
     for override, said in (
         ("model=tinny", "unknown model"),
         ("resume=last", "omit resume"),
-        ("python=/usr/bin/python3", "under its own interpreter: omit python"),
+        ("python=/usr/bin/python3", "its own interpreter: omit python"),
     ):
-        with pytest.raises((ConfigError, UsageError), match=said):
+        with pytest.raises(ConfigError, match=said):
             go(bare, override)
     assert not Path(db).exists()
 
