@@ -42,12 +42,7 @@ ON_GPU = (
 )
 ON_CPU = (("launch_bound", ("model=tiny", "bs=1,64", "mode=eager")),)
 OLD = timedelta(days=30)
-USELESS = 1.0  # a smallest slowdown beyond this (relative) says more about the machine than about cells
 HOW = "effbench doctor --calibrate"
-
-
-class Interrupted(Exception):
-    """Ctrl-C during the sweep with this id."""
 
 
 def measure_ceilings(server: ForkServer, db: str, answer: dict[str, Any]) -> Iterator[Finding]:
@@ -72,7 +67,7 @@ def measure_noise(db: str, answer: dict[str, Any], quick: bool, quiet: bool) -> 
 
     The noise is {"protocol", "trials", "rounds", "device", "sweep_id", "sweep_ids", "launch_bound", "gpu_bound"}, each
     kind {"sd", "smallest_slowdown", "cells"}, or None if no cell of it gave enough trials; without any nothing is
-    stored. Raises Interrupted, and EffbenchError as `effbench.sweep` does.
+    stored. Raises KeyboardInterrupt if a sweep was interrupted, and EffbenchError as `effbench.sweep` does.
     """
     gpus = answer["gpus"]
     quoted = db.replace("\\", "\\\\").replace('"', '\\"')  # a URL may hold `=` and `,`
@@ -83,7 +78,7 @@ def measure_noise(db: str, answer: dict[str, Any], quick: bool, quiet: bool) -> 
         words = [*overrides, "sweep.name=calibration", "protocol=standard", *rounds, f'db="{quoted}"']
         sweep = effbench.sweep(words, quiet=quiet)
         if sweep.state != "completed":
-            raise Interrupted(sweep.id)
+            raise KeyboardInterrupt
         with Store.open(db, mode="read") as store:
             swept.append((kind, sweep.id, store.planned(sweep.id), store.trials(sweep.id)))
     names = cell_names(cell for _, _, planned, _ in swept for cell in planned)
@@ -173,30 +168,16 @@ def stored(machine: Machine) -> Iterator[Finding]:
         return
     noise, rates = known["noise"], known["ceilings"]
     if noise:
-        shows = f"a standard sweep ({STANDARD_TRIALS} trials a cell) shows a slowdown {slowdowns(noise)}"
-        if noise["protocol"] != "standard":
-            yield note(f"{shows}, by a quick run", "a rough figure", HOW)
-        elif any(noise[kind]["smallest_slowdown"] > USELESS for kind in METRICS if noise[kind]):
-            fix = "calibrate again on a quiet machine; more rounds narrow what sweeps show"
-            yield warning(shows, "most changes are lost in the spread between processes", fix)
-        else:
-            yield good(shows)
+        slowdowns = {NAMES[kind]: noise[kind]["smallest_slowdown"] for kind in METRICS if noise[kind]}
+        parts = [f"of {name} cells from {significant(100 * least, 2)} % on" for name, least in slowdowns.items()]
+        what = f"a standard sweep ({STANDARD_TRIALS} trials a cell) shows a slowdown {', '.join(parts)}"
+        yield good(what) if noise["protocol"] == "standard" else note(f"{what}, by a quick run", "a rough figure", HOW)
     if rates:
         yield good(f"ceilings: {ceilings_text(rates)}")
     if not noise or (machine.answer["gpus"] and not rates):
         yield note("the calibration is incomplete", "the noise or the ceilings have not been measured", HOW)
     if (age := datetime.now(UTC) - known["measured_at"]) > OLD:
         yield note(f"the calibration is {age.days} days old", "the machine may have changed", HOW)
-
-
-def slowdowns(noise: dict[str, Any]) -> str:
-    """`of launch-bound cells from 34 % on, of GPU-bound cells from 2.1 % on`."""
-    parts = []
-    for kind in METRICS:
-        if noise[kind]:
-            least = significant(100 * noise[kind]["smallest_slowdown"], 2)
-            parts.append(f"of {NAMES[kind]} cells from {least} % on")
-    return ", ".join(parts)
 
 
 def ceilings_text(rates: dict[str, Any]) -> str:

@@ -139,12 +139,7 @@ def load(machine: Machine) -> Iterator[Finding]:
 
 
 def cores(machine: Machine) -> Iterator[Finding]:
-    """The part of the machine that this process may use: affinity and quota."""
-    usable = len(os.sched_getaffinity(0))
-    if usable == 1:
-        effect = "a trial shares it with the sweep that watches it"
-        yield warning("one usable core", effect, "allow at least two (taskset, the VM)")
-    allowed = quota(machine)
+    usable, allowed = len(os.sched_getaffinity(0)), quota(machine)
     if allowed is not None and allowed < usable:
         yield warning(
             f"a quota of {allowed:g} cores on {usable} (cgroup)",
@@ -188,12 +183,11 @@ def disk_space(machine: Machine) -> Iterator[Finding]:
     if (file := database_file(machine.db)) is not None:
         folders["the database"] = file.parent
     for what, folder in folders.items():
-        existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if exists(path))
+        existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.access(path, os.F_OK))
         free = shutil.disk_usage(existing).free
         room = f"{format_bytes(free)} free for {what} ({folder})"
         if not (existing.is_dir() and os.access(existing, os.W_OK)):
-            what = f"no folder can be made in {existing} for {what}"
-            yield problem(what, "no sweep can run", "another folder, or chmod")
+            yield problem(f"{existing} takes no folder for {what}", "no sweep can run", "another folder, or chmod")
         elif free < LEAST_FREE:
             fix = "delete compile caches of old sweeps, or choose another folder (executor.cache_dir=, db=)"
             yield warning(room, "a sweep may run out of room", fix)
@@ -210,16 +204,9 @@ def database_file(db: str) -> Path | None:
     return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
 
 
-def exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # below a folder that may not be read
-        return False
-
-
 def database(machine: Machine) -> Iterator[Finding]:
     file = database_file(machine.db)
-    if file is not None and not exists(file):
+    if file is not None and not os.access(file, os.F_OK):
         return  # the first sweep makes it
     try:
         with Store.open(machine.db, mode="read") as store:

@@ -9,25 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 from effbench.doctor.finding import Finding, Machine, counted, good, note, problem, warning
-from effbench.measure.telemetry import Gpu
+from effbench.measure.telemetry import CLOCKS_EVENTS, Gpu
 from effbench.metrics import format_bytes
 
-SM = 1  # nvmlClockType_t
 UNCORRECTED, SINCE_DRIVER = 1, 0  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
 PROHIBITED = 2  # nvmlComputeMode_t
 LEAST_IN_USE = 256 * 2**20  # less than any process with a CUDA context takes
 LEAST_BUSY_PERCENT = 10
 UNKNOWN_BYTES = 2**64 - 1
-COOL = "let it cool; check the airflow and the neighbours' load"
-#: Bits of nvmlClocksEventReasons that slow the GPU down beyond its settings -> (what, fix).
-SLOWDOWNS = {
-    0x20: ("thermal slowdown (by the driver)", COOL),
-    0x40: ("thermal slowdown (by the hardware)", COOL),
-    0x80: ("power brake: the supply asks for less", "an administrator: the machine's power supply and limits"),
-    0x10: ("clocks tied to another GPU's (sync boost)", "an administrator: take it out of the group (DCGM)"),
-    0x100: ("clocks held by a display", "measure on a GPU without a display"),
-}
-HARDWARE = 0x08  # the sum of two of them, or on older drivers alone
+#: What clocks follow without being slowed down: idleness, settings, and the power cap under full load.
+USUAL = ("gpu_idle", "applications_clocks_setting", "sw_power_cap")
 
 
 def of_each_gpu(check: Callable[[Gpu, Machine], Iterable[Finding]]) -> Callable[[Machine], Iterator[Finding]]:
@@ -51,10 +42,9 @@ def visible(machine: Machine) -> Iterator[Finding]:
         return
     effect = "cells run on the CPU; CUDA graphs and reduce-overhead are unsupported; no period, memory or energy"
     installed = machine.nvml.ask("nvmlDeviceGetCount") or 0
-    what = f"torch sees no CUDA device, but the driver has {counted(installed, 'GPU')}"
+    what = f"torch sees no CUDA device; the driver has {counted(installed, 'GPU')}"
     if not installed:
-        fix = "a machine with an NVIDIA GPU, its driver, and a CUDA build of torch"
-        yield note("torch sees no CUDA device", effect, fix)
+        yield note(what, effect, "a machine with an NVIDIA GPU, its driver, and a CUDA build of torch")
     elif not cuda:
         yield problem(what, effect, "this torch is built without CUDA: install a CUDA build")
     elif "CUDA_VISIBLE_DEVICES" in machine.environ:  # hidden on purpose, as it seems
@@ -133,25 +123,16 @@ def name_of(process: Any, machine: Machine) -> str:
 
 @of_each_gpu
 def clocks(gpu: Gpu, machine: Machine) -> Iterator[Finding]:
-    """What slows its clocks down now, and whether they are set."""
+    """What slows its clocks down now, by NVIDIA's names: heat, the power supply, another GPU, a display."""
     bits = gpu.clocks_events()
+    slowed = [name for bit, name in CLOCKS_EVENTS.items() if (bits or 0) & bit and name not in USUAL]
     if bits is None:
         yield note("the driver does not report why clocks change", "a trial that was slowed down is not recognised")
-        return
-    slowed = [SLOWDOWNS[bit] for bit in SLOWDOWNS if bits & bit]
-    if bits & HARDWARE and not bits & (0x40 | 0x80):
-        slowed.append(("hardware slowdown", COOL))
-    effect = "GPU-bound cells are slower than they should be; trials that meet it are measured again, then noisy"
-    for what, fix in slowed:
-        yield warning(f"{what} now", effect, fix)
-    setting, most = gpu.ask("nvmlDeviceGetApplicationsClock", SM), gpu.ask("nvmlDeviceGetMaxClockInfo", SM)
-    if setting and most and setting < most:
-        yield note(
-            f"application clock {setting} of {most} MHz",
-            "steadier figures, slower than this GPU can be; they compare with others at this clock",
-            "to undo it, an administrator: nvidia-smi -rac",
-        )
-    elif not slowed:
+    elif slowed:
+        effect = "GPU-bound cells are slower than they should be; trials that meet it are measured again, then noisy"
+        fix = "let it cool; check the airflow, the power supply and the neighbours' load"
+        yield warning(f"slowed down now: {', '.join(slowed)}", effect, fix)
+    else:
         yield good("no slowdown now")
 
 
@@ -179,12 +160,10 @@ def memory_errors(gpu: Gpu, machine: Machine) -> Iterator[Finding]:
     """Uncorrected ECC errors and rows that could not be remapped."""
     mode = gpu.ask("nvmlDeviceGetEccMode")
     errors = gpu.ask("nvmlDeviceGetTotalEccErrors", UNCORRECTED, SINCE_DRIVER) if mode and mode[0] else 0
-    remapped = gpu.ask("nvmlDeviceGetRemappedRows")
-    if errors:
-        what = f"{counted(errors, 'uncorrected memory error')} since the driver was loaded"
-    elif remapped and (remapped[2] or remapped[3]):
-        what = "memory rows wait for remapping" if remapped[2] else "memory rows could not be remapped"
-    else:
-        return
-    effect = "outputs may be wrong, and trials may end with CUDA errors"
-    yield warning(what, effect, "an administrator: reset the GPU; replace it if this comes back")
+    remapped = gpu.ask("nvmlDeviceGetRemappedRows") or (0, 0, 0, 0)
+    if errors or remapped[2] or remapped[3]:
+        yield warning(
+            f"{counted(errors or 0, 'uncorrected memory error')}, or rows that wait for remapping",
+            "outputs may be wrong, and trials may end with CUDA errors",
+            "an administrator: reset the GPU; replace it if this comes back",
+        )

@@ -150,23 +150,22 @@ class Run:
         else:
             fit_modes(server, parts, settings.baseline_mode)
         cells = plan.resolve(parts, has_cuda)
-        keys = dict.fromkeys(cell.key for cell in cells)
+        keys = {cell.key: position for position, cell in enumerate(cells)}
         with Store.open(settings.db, mode="write" if self.machine.probed else "read") as store:
-            rows = [] if self.fresh else stored_rows(store, cells, environment_id, settings)
-        self.reused += len(rows)
-        lacking = keys.keys() - {row["cell_key"] for row in rows}
-        if lacking and not self.machine.probed:
-            self.missing = f"of the sweep {name}, {len(lacking)} of the {len(keys)} cells were not measured like this"
-            return
-        left = [job for job, cell in zip(jobs, cells, strict=True) if cell.key in lacking]
-        outcome = conduct(left, command, server, *rest, **more) if left else None
-        self.interrupted = outcome is not None and outcome.state == "interrupted"
-        with Store.open(settings.db, mode="read") as store:
-            if outcome:
-                rows += [row for row in store.results(outcome.sweep_id) if row["environment_id"] == environment_id]
+            stored = partial(stored_rows, store, cells, environment_id, settings)
+            rows = [] if self.fresh else stored()
+            self.reused += len(rows)
+            lacking = keys.keys() - {row["cell_key"] for row in rows}
+            if lacking and not self.machine.probed:
+                self.missing = (
+                    f"of the sweep {name}, {len(lacking)} of the {len(keys)} cells were not measured"
+                )
+            elif lacking:
+                left = [job for job, cell in zip(jobs, cells, strict=True) if cell.key in lacking]
+                self.interrupted = conduct(left, command, server, *rest, **more).state == "interrupted"
+                rows = stored()
             add_facts(store, rows)
-        order = list(keys)
-        self.rows[name] = sorted(rows, key=lambda row: order.index(row["cell_key"]))
+        self.rows[name] = sorted(rows, key=lambda row: keys[row["cell_key"]])
 
     def rows_of(self, name: str) -> list[dict[str, Any]]:
         """Return the rows of a sweep, or of all sweeps (`rows`), each once: two sweeps may share a cell."""
