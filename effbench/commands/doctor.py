@@ -26,7 +26,6 @@ HELP = (
     "With --calibrate: measures what the machine can do and how its figures spread, and stores it."
 )
 MARKS = {"good": "[green]✓[/]", "note": "[blue]·[/]", "warning": "[yellow]![/]", "problem": "[red]✗[/]"}
-LONGEST_DEFAULT = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,15 +74,13 @@ def compile_options(answer: dict[str, Any]) -> Iterator[str]:
     effbench/worker/compile_options.py."""
     given = ", ".join(f"{name}={default}" for name, default in answer["arguments"].items())
     yield f"torch.compile of torch {answer['torch_version']} takes {given}"
-    yield ""
     yield "modes and the options that each sets, torch._inductor.list_mode_options():"
     for mode, settings in answer["modes"].items():
         yield f"  {mode}: {', '.join(f'{name}={value}' for name, value in settings.items()) or 'none'}"
-    yield ""
     public = {name: value for name, value in answer["options"].items() if not name.startswith("_")}
     yield f"{len(public)} options with their defaults, torch._inductor.list_options(); set by mode.options.NAME=:"
     for name, value in public.items():
-        yield f"  {name}={one_line(value, LONGEST_DEFAULT)}"
+        yield f"  {name}={one_line(value, 100)}"
 
 
 def show(findings: Sequence[Finding], machine: Machine, is_json: bool) -> int:

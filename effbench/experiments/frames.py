@@ -11,16 +11,10 @@ from typing import TYPE_CHECKING, Any
 from effbench.cell import Status
 from effbench.errors import nearest
 from effbench.experiments.figures import ClaimError, Figure, as_figure, no_figure
-from effbench.metrics import INTERVALS
+from effbench.metrics import INTERVALS, RESULT_FIGURES
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: Columns that describe a row: present whatever its status.
-DESCRIPTIONS = frozenset(
-    {"sweep_id", "sweep_name", "label", "model", "bs", "mode", "dtype", "phase", "device", "status", "reason", "trials",
-     "gpu_name", "torch_version", "python", "environment_id", "cell_key", "params"}
-)  # fmt: skip
 
 
 @dataclass
@@ -44,7 +38,7 @@ def frame_of(rows: Sequence[Mapping[str, Any]], paths: Mapping[str, str] | None 
 
     lines = []
     for row in rows:
-        line = {name: value if name in DESCRIPTIONS else figure_of(row, name) for name, value in row.items()}
+        line = {name: figure_of(row, name) if name in RESULT_FIGURES else row[name] for name in row}
         line |= {name: parameter(row["params"], path) for name, path in (paths or {}).items()}
         line["facts"] = row.get("facts", {}) if row["status"] == Status.OK else {}
         lines.append(line)

@@ -157,9 +157,7 @@ class Run:
             self.reused += len(rows)
             lacking = keys.keys() - {row["cell_key"] for row in rows}
             if lacking and not self.machine.probed:
-                self.missing = (
-                    f"of the sweep {name}, {len(lacking)} of the {len(keys)} cells were not measured"
-                )
+                self.missing = f"of the sweep {name}, {len(lacking)} of the {len(keys)} cells were not measured"
             elif lacking:
                 left = [job for job, cell in zip(jobs, cells, strict=True) if cell.key in lacking]
                 self.interrupted = conduct(left, command, server, *rest, **more).state == "interrupted"
@@ -279,5 +277,4 @@ def add_facts(store: Store, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def middle(values: Sequence[Any]) -> Any:
-    is_number = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    return median(values) if is_number else values[-1]
+    return median(values) if all(type(value) in (int, float) for value in values) else values[-1]

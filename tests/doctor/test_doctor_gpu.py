@@ -63,9 +63,8 @@ def busy(percent):
         (gpu.memory_errors, {"nvmlDeviceGetRemappedRows": (1, 0, 0, 1)}, "warning", "rows that wait"),
     ],
 )  # fmt: skip
-def test_conditions(machine, kernel_files, check, changes, level, words):
-    kernel_files({"proc/12/comm": "python"})
-    found = list(check(machine(**changes)))
+def test_conditions(machine, check, changes, level, words):
+    found = list(check(machine(files={"proc/12/comm": "python"}, **changes)))
     assert [finding.level for finding in found] == ([] if level is None else [level])
     for finding in found:
         assert finding.what.startswith("GPU 0: ") and words in finding.what

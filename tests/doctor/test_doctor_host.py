@@ -24,17 +24,6 @@ VM = {
 LOW_MEMORY = 3 * 2**30
 
 
-@pytest.fixture
-def cpus(monkeypatch):
-    """This process may use so many cores."""
-
-    def allow(number):
-        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(number)))
-
-    allow(16)
-    return allow
-
-
 @pytest.mark.parametrize(
     ("check", "files", "usable", "warned"),
     [
@@ -56,15 +45,14 @@ def cpus(monkeypatch):
          16, "2.50 GiB of memory available"),
     ],
 )  # fmt: skip
-def test_conditions(machine, kernel_files, cpus, check, files, usable, warned):
-    kernel_files({**VM, **files})
-    cpus(usable)
-    found = [finding.what for finding in check(machine()) if finding.needs_attention]
+def test_conditions(machine, monkeypatch, check, files, usable, warned):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(usable)))
+    found = [finding.what for finding in check(machine({**VM, **files})) if finding.needs_attention]
     assert len(found) == (warned is not None), found
     assert warned is None or warned in found[0]
 
 
-def test_nothing_readable(machine, cpus):
+def test_nothing_readable(machine):
     for check in (*checks.HOST_CHECKS["CPU"], checks.memory):
         assert not any(finding.needs_attention for finding in check(machine()))
 
