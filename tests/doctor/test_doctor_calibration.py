@@ -12,7 +12,6 @@ from made_sweeps import Made
 import effbench
 from effbench.cell import Cell, Environment
 from effbench.doctor import calibration
-from effbench.errors import WorkerError
 from effbench.stats.significance import smallest_slowdown
 from effbench.store.store import Store
 
@@ -34,17 +33,13 @@ def judged(values, cell=None, trials=None):
     return calibration.cell_noise(cell, "the cell", trials or rows(cell, values), "latency_ms", "s")
 
 
-def test_the_spread_is_that_of_the_logarithms():
+def test_the_spread_of_logarithms_and_odd_rounds_against_even():
     found = judged([1.0, 2.0, 1.0, 2.0])
     assert found["sd"] == pytest.approx(math.log(2) / math.sqrt(3))
-    assert found["median_ms"] == pytest.approx(math.sqrt(2))
-    assert found["statuses"] == {"ok": 4}
-
-
-def test_odd_rounds_against_even():
-    found = judged([1.1, 1.0, 1.1001, 1.0, 1.1, 1.0001])
-    assert found["ratio"] == pytest.approx(1.1, rel=1e-3)
-    assert 1 < found["ratio_low"] < found["ratio"] < found["ratio_high"]
+    assert (found["median_ms"], found["statuses"]) == (pytest.approx(math.sqrt(2)), {"ok": 4})
+    apart = judged([1.1, 1.0, 1.1001, 1.0, 1.1, 1.0001])
+    assert apart["ratio"] == pytest.approx(1.1, rel=1e-3)
+    assert 1 < apart["ratio_low"] < apart["ratio"] < apart["ratio_high"]
     quiet = judged([1.0, 1.01, 1.01, 1.0, 1.0, 1.01])
     assert quiet["ratio_low"] < 1 < quiet["ratio_high"]
 
@@ -78,27 +73,20 @@ def test_a_kind_is_as_noisy_as_its_noisiest_cell():
 @pytest.fixture
 def sweeps(monkeypatch, tmp_path, answer):
     """`effbench.sweep` writes trials whose figures spread by 10 % (latency) or 0.1 % (period)."""
-    ran = []
-    state = SimpleNamespace(ran=ran, status="ok", end="completed", db=str(tmp_path / "a,b=c.db"))
+    state = SimpleNamespace(ran=[], status="ok", end="completed", db=str(tmp_path / "a,b=c.db"))
 
     def sweep(overrides, quiet=True):
         settings = dict(word.split("=", 1) for word in overrides)
-        ran.append(settings)
+        state.ran.append(settings)
         width, rounds = int(settings.get("model.module.width", 64)), int(settings["protocol.rounds"])
         turns = [number // 2 % 2 for number in range(rounds)]
-        figures = {
-            "status": state.status,
-            "latency_ms": [1 + 0.1 * turn for turn in turns],
-            "period_ms": [1 + 0.001 * turn for turn in turns],
-        }
-        cells = [
-            make_cell(name, int(bs), settings["mode"], width)
-            for name in settings["model"].split(",")
-            for bs in settings["bs"].split(",")
-        ]
-        sweep_id = Made(state.db).sweep(
-            dict.fromkeys(cells, figures), env=Environment(**answer["environment"]), rounds=rounds, state=state.end
-        )
+        latencies, periods = [1 + 0.1 * turn for turn in turns], [1 + 0.001 * turn for turn in turns]
+        figures = {"status": state.status, "latency_ms": latencies, "period_ms": periods}
+        models = settings["model"].split(",")
+        cells = [make_cell(name, int(settings["bs"]), settings["mode"], width) for name in models]
+        environment = Environment(**answer["environment"])
+        planned = dict.fromkeys(cells, figures)
+        sweep_id = Made(state.db).sweep(planned, env=environment, rounds=rounds, state=state.end)
         return effbench.Sweep(sweep_id, state.db, state.end)
 
     monkeypatch.setattr(effbench, "sweep", sweep, raising=False)
@@ -138,23 +126,6 @@ def test_a_failed_calibration_stores_nothing(sweeps, answer):
     assert {finding.level for finding in failures} == {"problem"}
     assert "10 error" in failures[0].what
     assert stored_noise(sweeps, answer) is None
-
-
-@pytest.mark.parametrize("outcome", [None, "too little free device memory", "died"])
-def test_ceilings_of_each_gpu(monkeypatch, tmp_path, answer, outcome):
-    asked = []
-
-    def measure_missing(server, store, environment_id, gpus, again=False):
-        asked.append((gpus, again))
-        assert environment_id == Environment(**answer["environment"]).id
-        if outcome == "died":
-            raise WorkerError("died")
-        return outcome
-
-    monkeypatch.setattr(calibration.pool, "measure_ceilings", measure_missing)
-    found = list(calibration.measure_ceilings(None, str(tmp_path / "a.db"), answer))
-    assert asked == [(answer["gpus"], True)]
-    assert [finding.level for finding in found] == (["problem"] if outcome else [])
 
 
 # --- how it is reported ---
