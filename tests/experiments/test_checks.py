@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import json
 import shutil
 import warnings
 
@@ -17,7 +16,6 @@ from torch._dynamo.utils import counters
 from effbench.errors import UnsupportedError
 from effbench.experiments import (
     checks,
-    compile_cost,
     control_flow,
     dynamo,
     fresh,
@@ -79,12 +77,6 @@ def test_needs(monkeypatch):
     assert needs_compiler(CPU)
     with pytest.raises(UnsupportedError, match=r"C\+\+ compiler"):
         inductor.triton(CPU)
-
-
-def test_facts_are_plain():
-    for check in (storage.storage, storage.backward, operators.registry):
-        facts = check(CPU)
-        assert json.loads(json.dumps(facts, allow_nan=False)).keys() == facts.keys()
 
 
 @pytest.mark.slow
@@ -218,18 +210,6 @@ def test_first_calls():
 
 
 # torch.compile
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)  # its compilations take minutes on two busy cores
-def test_seconds_of_recompiling():
-    small = {"layers": 1, "width": 16, "heads": 2, "kv_heads": 1, "ffn": 32, "vocab": 64}
-    facts = compile_cost.recompiling(CPU, batches=(2, 3, 4), seq=8, dtype="float32", **small)
-    assert (facts["layers"], facts["batches"]) == (1, [2, 3, 4])
-    dynamic, static = facts["dynamic"], facts["static"]
-    assert min(dynamic["first_s"], dynamic["second_s"], static["first_s"], static["second_s"]) > 0.05
-    assert static["later_s"] == []
-    assert dynamic["later_s"][0] < 0.5 * dynamic["second_s"], "one graph for every size from the second on"
 
 
 @pytest.mark.slow

@@ -27,28 +27,22 @@ def by_checks(function, **checks):
     return judge(Claim("S1", "x", function=function), checks)
 
 
-@pytest.mark.parametrize(
-    "speedup, spread, verdict, reason",
-    [
+def test_a_claim_follows_its_interval():
+    for speedup, spread, verdict, reason in (
         (2.0, 0.05, Verdict.CONFIRMED, "holds"),
         (1.0, 0.05, Verdict.REFUTED, "does not hold"),
         (1.12, 0.05, Verdict.UNDECIDED, "the interval leaves it open"),
         (9.0, None, Verdict.UNDECIDED, NO_INTERVAL),
-    ],
-)  # fmt: skip
-def test_a_claim_follows_its_interval(speedup, spread, verdict, reason):
-    found = of(eager(), row(speedup=speedup, spread=spread))
-    assert (found.verdict, found.reason) == (verdict, reason)
-    assert found.value.value == pytest.approx(speedup)
+    ):
+        found = of(eager(), row(speedup=speedup, spread=spread))
+        assert (found.verdict, found.reason) == (verdict, reason)
+        assert found.value.value == pytest.approx(speedup)
 
-
-def test_a_figure_that_is_not_defined_decides_nothing():
     def undefined(rows):
-        figure = mean(rows.latency_ms) / (mean(rows.bs) - 1)
-        return Found(figure > 1, figure)
+        return Found(mean(rows.latency_ms) / (mean(rows.bs) - 1) > 1)
 
     found = of(eager(), function=undefined)
-    assert found.verdict == Verdict.UNDECIDED and math.isnan(found.value.value) and "not defined" in found.reason
+    assert found.verdict == Verdict.UNDECIDED and "not defined" in found.reason
 
 
 def test_parts():
@@ -96,16 +90,9 @@ def test_nothing_was_measured():
             found = of(eager(), row(status=status), row("default", speedup=1.5), each=each)
             assert (found.verdict, found.value) == (verdict, None)
             assert found.reason.endswith(f"left out: mlp bs 1 cuda-graph {status} (why)")
-
-
-def test_unsupported_everywhere_no_rows_and_not_measurable():
+    assert of().verdict == Verdict.NOT_MEASURED
     found = of(eager(), row(status="unsupported"), function=lambda rows: Found(highest(rows.speedup) > 0.5))
     assert (found.verdict, found.reason) == (Verdict.NOT_MEASURABLE, "why"), "a baseline alone says something else"
-    of_eager = of(
-        eager(), row(status="unsupported"), function=lambda rows: Found(mean(where(rows, mode="eager").speedup) > 0.5)
-    )
-    assert of_eager.verdict == Verdict.CONFIRMED
-    assert of().verdict == Verdict.NOT_MEASURED
     found = judge(Claim("S13", "x", not_measurable="it is about code"), {})
     assert (found.verdict, found.reason) == (Verdict.NOT_MEASURABLE, "it is about code")
 
@@ -196,17 +183,14 @@ def test_rows_as_claims_see_them():
         where(rows, modell="mlp")
 
 
-@pytest.mark.parametrize(
-    "function, said",
-    [
+def test_mistakes():
+    for function, said in (
         (lambda rows: Found(rows.speedup), "expected a condition"),
         (lambda rows: Found(highest(rows.speedup)), "expected a condition"),
         (lambda rows: Found(True, "much"), "expected a number, got 'much'"),
         (lambda rows: True, "returned bool, not Found"),
         (lambda rows: Found(rows.speedupp), "raised AttributeError: .*speedupp"),
         (lambda rows: Found(0.3 <= highest(rows.speedup) <= 0.7), "between"),
-    ],
-)
-def test_mistakes(function, said):
-    with pytest.raises(ClaimError, match=said):
-        of(eager(), row(), function=function)
+    ):
+        with pytest.raises(ClaimError, match=said):
+            of(eager(), row(), function=function)
