@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import shutil
 import warnings
@@ -141,19 +140,13 @@ def by_name(module, x):
     return lambda: module(x.to(module.weight.dtype))
 
 
-def by_value(module, x):
-    """As an export with its weights: a copy."""
-    frozen = copy.deepcopy(module)
-    return lambda: frozen(x)
-
-
 def test_weights():
     def observe(capture):
         return graph_weights.observe(nn.Linear(4, 4).requires_grad_(False), torch.randn(2, 4), capture)
 
     follows = ("replay_follows_in_place_update", "replay_follows_rebinding", "replay_follows_dtype_change")
     stale = ("replay_is_stale_after_rebinding", "replay_is_stale_after_dtype_change")
-    for capture, expected in ((by_address, (1, 0, 0, 1, 1)), (by_name, (1, 1, 1, 0, 0)), (by_value, (0, 0, 0, 0, 1))):
+    for capture, expected in ((by_address, (1, 0, 0, 1, 1)), (by_name, (1, 1, 1, 0, 0))):
         facts = observe(capture)
         assert facts["replay_equals_eager_at_first"]
         assert tuple(facts[name] for name in (*follows, *stale)) == expected, capture
@@ -185,15 +178,12 @@ def test_padding():
     assert pad(nn.Linear(8, 8), capture=never_again)["wrong_sizes"] == list(range(1, 9)), "a stale buffer"
 
 
-def test_peaks_decide_what_an_option_does():
+def test_judging_peaks_and_first_calls():
     peaks = {"as_shipped": 10, "memory_planning": 8, "no_locality": 10, "locality_alone": 12, "no_reordering": 14}
     names = ("memory_planning", "reorder_for_locality", "reorder_for_locality_alone")
     for given, expected in ((peaks, [True, False, True]), ({"as_shipped": 10, "no_locality": 11}, [None, True, None])):
         found = inductor.judge(given)
         assert [found[f"{name}_lowers_the_peak"] for name in names] == expected
-
-
-def test_the_first_steady_call():
     facts = warmup_calls.judge([100.0, 30.0, 1.2, 1.05, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0])
     assert (facts["first_steady_call"], facts["steady_after_three_calls"], facts["steady_ms"]) == (4, True, 1.0)
     slow = warmup_calls.judge([100.0, 30.0, 20.0, 10.0, 9.0, 8.0, 7.0], [1.0, 1.0, 1.0])

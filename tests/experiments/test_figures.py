@@ -10,6 +10,7 @@ from itertools import product
 import pandas as pd
 import pytest
 
+from effbench.experiments import all_of, any_of, between, exp, figures, geomean, highest, log, lowest, mean, only
 from effbench.experiments.figures import (
     NO_INTERVAL,
     OPEN,
@@ -19,18 +20,7 @@ from effbench.experiments.figures import (
     Figure,
     Missing,
     Truth,
-    all_of,
-    any_of,
-    between,
-    exp,
-    figures,
-    geomean,
-    highest,
-    log,
-    lowest,
-    mean,
     median,
-    only,
     truth,
 )
 

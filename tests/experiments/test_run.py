@@ -38,7 +38,6 @@ MODE = "name: repeated\ndescription: calls it again and again\n_target_: effbenc
 QUICK = ["protocol.budget_s=0.02", "protocol.min_time_s=0", "protocol.warmup_s=0.01", "device=cpu"]
 EXPERIMENT = '''"""What does repeating cost?"""
 
-from effbench.errors import UnsupportedError
 from effbench.experiments import Claim, Found, Pivot, fact, figures, geomean, mean, where
 from effbench.experiments.checks import check
 
@@ -52,11 +51,6 @@ def counted(device, start=3):
     return {"numbers": [start, start + 1], "none": None, "inner": {"a": {"x": 1}, "b": {"x": 2}}}
 
 
-@check()
-def cuda(device):
-    raise UnsupportedError("it needs CUDA")
-
-
 @Claim("slower", "Repeating is slower", each="bs")
 def slower(rows):
     gain = geomean(where(rows, mode="repeated").speedup)
@@ -68,11 +62,6 @@ def slower(rows):
 def counts(counted):
     found = mean(counted.numbers) * 2
     return Found(found == 7, found, {"x": counted.inner.each("x"), "none": counted.none})
-
-
-@Claim("cuda", "CUDA")
-def on_cuda(cuda):
-    return Found(cuda.works)
 
 
 about = Claim("about", "Words", not_measurable="it is about words")
@@ -114,10 +103,10 @@ def mine(machine):
     return load(Path("mine.py"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def bare(mine):
-    """Without checks and with one claim."""
-    return dataclasses.replace(mine, checks=(), claims=mine.claims[:1])
+    """With one claim, which asks for no check."""
+    return dataclasses.replace(mine, claims=mine.claims[:1])
 
 
 @pytest.fixture
@@ -137,8 +126,7 @@ def test_all_kinds_of_claims(go, db, mine, machine):
     done = go(mine)
     found = {judgement.claim.id: judgement for judgement in done.judgements}
     assert {name: str(one.verdict) for name, one in found.items()} == {
-        "slower": "confirmed", "counts": "confirmed", "cuda": "not measurable here", "about": "not measurable here",
-        "gpu": "not measurable here",
+        "slower": "confirmed", "counts": "confirmed", "about": "not measurable here", "gpu": "not measurable here",
     }  # fmt: skip
     assert found["slower"].reason == "holds for bs=1, bs=2" and found["gpu"].reason == running.NO_CUDA
     assert 0 < found["slower"].value.low <= found["slower"].value.value < 0.9
@@ -155,7 +143,6 @@ def test_all_kinds_of_claims(go, db, mine, machine):
     assert (measured["sweeps"], measured["also"], list(measured["evidence"])) == (
         [], {"x": [1, 2], "none": None}, ["counted"]
     )  # fmt: skip
-    assert rows["cuda"]["measured"]["evidence"]["cuda"]["status"] == "unsupported"
 
     # judged again from what is stored: nothing runs, and the verdicts are the same
     with Store.open(db) as store:
@@ -169,7 +156,7 @@ def test_all_kinds_of_claims(go, db, mine, machine):
         assert f"of the sweep main, {lacking} cells were not measured" in other.missing and not other.judgements
     checks = dataclasses.replace(mine, checks=[*mine.checks, "more"], name="other")
     missing = Run(checks, elsewhere, db, QUICK).execute().missing
-    assert "the facts of counted, cuda were not gathered" in missing
+    assert "the facts of counted were not gathered" in missing
 
 
 def test_the_second_run_measures_nothing(go, db, bare):
