@@ -7,7 +7,6 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import effbench
@@ -41,7 +40,6 @@ ON_GPU = (
     ("gpu_bound", ("model=mlp", "model.module.width=4096", "bs=2048", "mode=cuda-graph")),
 )
 ON_CPU = (("launch_bound", ("model=tiny", "bs=1,64", "mode=eager")),)
-OLD = timedelta(days=30)
 HOW = "effbench doctor --calibrate"
 
 
@@ -162,22 +160,16 @@ def load(machine: Machine) -> dict[str, Any] | None:
 
 def stored(machine: Machine) -> Iterator[Finding]:
     """Report the calibration of this environment."""
-    known = load(machine)
-    if known is None:
-        yield note("not calibrated", "the smallest slowdown that a sweep can show here is unknown", HOW)
-        return
-    noise, rates = known["noise"], known["ceilings"]
-    if noise:
+    known = load(machine) or {}
+    if noise := known.get("noise"):
         slowdowns = {NAMES[kind]: noise[kind]["smallest_slowdown"] for kind in METRICS if noise[kind]}
         parts = [f"of {name} cells from {significant(100 * least, 2)} % on" for name, least in slowdowns.items()]
         what = f"a standard sweep ({STANDARD_TRIALS} trials a cell) shows a slowdown {', '.join(parts)}"
         yield good(what) if noise["protocol"] == "standard" else note(f"{what}, by a quick run", "a rough figure", HOW)
-    if rates:
+    else:
+        yield note("not calibrated", "the smallest slowdown that a sweep can show here is unknown", HOW)
+    if rates := known.get("ceilings"):
         yield good(f"ceilings: {ceilings_text(rates)}")
-    if not noise or (machine.answer["gpus"] and not rates):
-        yield note("the calibration is incomplete", "the noise or the ceilings have not been measured", HOW)
-    if (age := datetime.now(UTC) - known["measured_at"]) > OLD:
-        yield note(f"the calibration is {age.days} days old", "the machine may have changed", HOW)
 
 
 def ceilings_text(rates: dict[str, Any]) -> str:

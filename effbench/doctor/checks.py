@@ -223,7 +223,7 @@ def database(machine: Machine) -> Iterator[Finding]:
 #: Area -> checks; a check takes the Machine and yields findings. These need an answer of the probe:
 WORKER_CHECKS = {
     "software": (packages, compilers, variables),
-    "GPU": (gpu.visible, gpu.driver, gpu.whole, gpu.processes, gpu.clocks, gpu.power, gpu.memory_errors),
+    "GPU": (gpu.visible, gpu.driver, gpu.whole, gpu.processes, gpu.clocks, gpu.power),
 }
 HOST_CHECKS = {"CPU": (load, cores, governor), "memory": (memory,), "storage": (disk_space, database)}
 LAST_CHECKS = {"calibration": (calibration.stored,)}

@@ -12,7 +12,6 @@ from effbench.doctor.finding import Finding, Machine, counted, good, note, probl
 from effbench.measure.telemetry import CLOCKS_EVENTS, Gpu
 from effbench.metrics import format_bytes
 
-UNCORRECTED, SINCE_DRIVER = 1, 0  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
 PROHIBITED = 2  # nvmlComputeMode_t
 LEAST_IN_USE = 256 * 2**20  # less than any process with a CUDA context takes
 LEAST_BUSY_PERCENT = 10
@@ -152,18 +151,4 @@ def power(gpu: Gpu, machine: Machine) -> Iterator[Finding]:
             "persistence mode is off",
             "the driver starts anew in each trial's process (a second or more), and forgets clock settings",
             "an administrator: nvidia-smi -pm 1",
-        )
-
-
-@of_each_gpu
-def memory_errors(gpu: Gpu, machine: Machine) -> Iterator[Finding]:
-    """Uncorrected ECC errors and rows that could not be remapped."""
-    mode = gpu.ask("nvmlDeviceGetEccMode")
-    errors = gpu.ask("nvmlDeviceGetTotalEccErrors", UNCORRECTED, SINCE_DRIVER) if mode and mode[0] else 0
-    remapped = gpu.ask("nvmlDeviceGetRemappedRows") or (0, 0, 0, 0)
-    if errors or remapped[2] or remapped[3]:
-        yield warning(
-            f"{counted(errors or 0, 'uncorrected memory error')}, or rows that wait for remapping",
-            "outputs may be wrong, and trials may end with CUDA errors",
-            "an administrator: reset the GPU; replace it if this comes back",
         )

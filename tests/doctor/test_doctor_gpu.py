@@ -16,7 +16,6 @@ from effbench.measure.telemetry import Nvml
 REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
 COMPUTE = "nvmlDeviceGetComputeRunningProcesses"
 LIMIT = "nvmlDeviceGetEnforcedPowerLimit"
-ECC_ERRORS = "nvmlDeviceGetTotalEccErrors"
 GIB = 2**30
 
 
@@ -56,11 +55,6 @@ def busy(percent):
         (gpu.power, {}, None, ""),
         (gpu.power, {LIMIT: NVMLError}, None, ""),
         (gpu.power, {"nvmlDeviceGetPersistenceMode": 0}, "note", "persistence mode is off"),
-        (gpu.memory_errors, {}, None, ""),
-        (gpu.memory_errors, {"nvmlDeviceGetEccMode": [0, 0], ECC_ERRORS: 3}, None, ""),
-        (gpu.memory_errors, {ECC_ERRORS: {0: 1}}, "warning", "1 uncorrected memory error"),
-        (gpu.memory_errors, {"nvmlDeviceGetRemappedRows": (1, 0, 1, 0)}, "warning", "rows that wait"),
-        (gpu.memory_errors, {"nvmlDeviceGetRemappedRows": (1, 0, 0, 1)}, "warning", "rows that wait"),
     ],
 )  # fmt: skip
 def test_conditions(machine, check, changes, level, words):
