@@ -25,12 +25,7 @@ ROUNDS = 10
 STANDARD_TRIALS = 5  # of a side of a standard sweep
 LEAST_TRIALS = 4  # of a cell: two odd rounds and two even ones
 #: A run of seconds, for tests: its figures are no better than its samples.
-QUICK = (
-    f"protocol.rounds={LEAST_TRIALS}",
-    "protocol.budget_s=0.2",
-    "protocol.min_time_s=0.02",
-    "protocol.warmup_s=0.02",
-)
+QUICK = ("protocol.budget_s=0.2", "protocol.min_time_s=0.02", "protocol.warmup_s=0.02")
 METRICS = {"launch_bound": "latency_ms", "gpu_bound": "period_ms"}
 NAMES = {"launch_bound": "launch-bound", "gpu_bound": "GPU-bound"}
 #: (kind, overrides) of each sweep. All cells of a matrix share their settings, hence two sweeps for GPU-bound cells.
@@ -69,12 +64,12 @@ def measure_noise(db: str, answer: dict[str, Any], quick: bool, quiet: bool) -> 
     """
     gpus = answer["gpus"]
     quoted = db.replace("\\", "\\\\").replace('"', '\\"')  # a URL may hold `=` and `,`
-    rounds = QUICK if quick else (f"protocol.rounds={ROUNDS}",)
+    rounds = LEAST_TRIALS if quick else ROUNDS
+    shared = ["sweep.name=calibration", "protocol=standard", f"protocol.rounds={rounds}", f'db="{quoted}"']
     cells: dict[str, list[dict[str, Any]]] = {kind: [] for kind in METRICS}
     swept = []
     for kind, overrides in ON_GPU if gpus else ON_CPU:
-        words = [*overrides, "sweep.name=calibration", "protocol=standard", *rounds, f'db="{quoted}"']
-        sweep = effbench.sweep(words, quiet=quiet)
+        sweep = effbench.sweep([*overrides, *shared, *(QUICK if quick else ())], quiet=quiet)
         if sweep.state != "completed":
             raise KeyboardInterrupt
         with Store.open(db, mode="read") as store:
@@ -86,7 +81,7 @@ def measure_noise(db: str, answer: dict[str, Any], quick: bool, quiet: bool) -> 
     noise = {
         "protocol": "quick" if quick else "standard",
         "trials": STANDARD_TRIALS,
-        "rounds": LEAST_TRIALS if quick else ROUNDS,
+        "rounds": rounds,
         "device": "cuda" if gpus else "cpu",
         "sweep_id": sweep_ids[0],
         "sweep_ids": sweep_ids,

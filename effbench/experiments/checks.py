@@ -11,7 +11,6 @@ import functools
 import logging
 import math
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +19,9 @@ from typing import Any
 import torch
 
 from effbench.errors import UnsupportedError
-from effbench.measure.timing import synchronizer
+from effbench.measure.timing import one_call, synchronizer
 from effbench.modes.base import needs_compiler
+from effbench.modes.graphs import Captured, GraphCapture
 from effbench.worker.check import COMPILER, CPP_COMPILER
 from effbench.worker.failures import first_line, text_of
 
@@ -100,12 +100,7 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> bool:
 
 def call_ms(function: Callable[..., Any], *args: Any, device: torch.device) -> float:
     """Return the milliseconds of one call, from a device at rest to a device at rest."""
-    synchronize = synchronizer(device)
-    synchronize()
-    start = time.perf_counter()
-    function(*args)
-    synchronize()
-    return (time.perf_counter() - start) * 1e3
+    return one_call(function, args, {}, synchronizer(device))
 
 
 def median_ms(function: Callable[..., Any], *args: Any, device: torch.device, calls: int = 30) -> float:
@@ -154,27 +149,20 @@ def logged(name: str) -> Iterator[list[str]]:
 
 @dataclass
 class Recorded:
-    """A CUDA graph that reads its input where it lay during capture. The next replay overwrites `output`."""
+    """A CUDA graph that reads its inputs where they lay during capture. The next replay overwrites `output`."""
 
-    graph: torch.cuda.CUDAGraph
-    output: Any
+    captured: Captured
     inputs: tuple[Any, ...]
 
+    @property
+    def output(self) -> Any:
+        return self.captured.outputs
+
     def replay(self) -> Any:
-        self.graph.replay()
+        self.captured.replay()
         return self.output
 
 
-def record(function: Callable[..., Any], *args: Any, warmups: int = 3) -> Recorded:
-    """Capture `function(*args)` on a stream of its own after `warmups` calls there."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(warmups):
-            function(*args)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        output = function(*args)
-    torch.cuda.synchronize()
-    return Recorded(graph, output, args)
+def record(function: Callable[..., Any], *args: Any) -> Recorded:
+    """Capture `function(*args)` on a stream of its own after three calls there."""
+    return Recorded(GraphCapture(warmups=3)(function, args, {}), args)

@@ -319,10 +319,8 @@ class Facts(dict):
 
 
 def fact_value(value: Any) -> Any:
-    if value is None:
-        return Missing("it has no value")
-    if isinstance(value, bool):
-        return Truth(value)
+    if value is None or isinstance(value, bool):
+        return truth(value)
     if isinstance(value, int | float):
         return Figure(value)
     if isinstance(value, Mapping):

@@ -219,10 +219,8 @@ def check_settings(overrides: Sequence[str]) -> None:
     known = [setting.name for setting in fields(Config) if setting.name not in REFUSED]
     for word in overrides:
         name = re.split(r"[./@]", str(key_of(word)))[0]
-        if name in REFUSED:
-            raise ConfigError(f"reproduce runs what is missing, under its own interpreter: omit {name}")
         if name not in (*known, "hydra", "--config-dir"):
-            raise ConfigError(f"unknown setting {name!r}{suggest(name, known)}; effbench --help lists all settings")
+            raise ConfigError(f"reproduce takes no setting {name!r}{suggest(name, known)}; it takes {', '.join(known)}")
 
 
 def command_of(experiment: Experiment, name: str, overrides: Sequence[str], db: str) -> list[str]:

@@ -136,7 +136,7 @@ def test_mistakes(here):
         ("reproduce --fresh", "which experiment?"),
         ("reproduce protocol=quick", "which experiment?"),
         ("reproduce storage --fresh --stored", "omit one"),
-        ("reproduce storage bss=4", "unknown setting 'bss': did you mean bs?"),
+        ("reproduce storage bss=4", "reproduce takes no setting 'bss': did you mean bs?"),
         ("reproduce storage --stored --db nowhere.db", "nowhere.db"),
         ("claims --experiment nowhere.py", "cannot read the experiment nowhere.py"),
         ("claims --db nowhere.db", "nowhere.db"),

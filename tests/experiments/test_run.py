@@ -219,8 +219,8 @@ def test_without_cuda(go, db, mine):
 def test_mistakes_are_found_before_anything_is_measured(go, db, bare):
     for override, said in (
         ("model=tinny", "unknown model"),
-        ("resume=last", "omit resume"),
-        ("python=/usr/bin/python3", "its own interpreter: omit python"),
+        ("resume=last", "takes no setting 'resume'"),
+        ("python=/usr/bin/python3", "takes no setting 'python'"),
     ):
         with pytest.raises(ConfigError, match=said):
             go(bare, override)
