@@ -15,7 +15,7 @@ from typing import Any
 from effbench.commands import options
 from effbench.doctor import calibration
 from effbench.doctor.checks import PROBE_TIMEOUT_S, examine
-from effbench.doctor.finding import Finding, Machine, counted
+from effbench.doctor.finding import Finding, Machine
 from effbench.errors import UsageError
 from effbench.printable import one_line
 from effbench.sweeping.client import ForkServer
@@ -70,8 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def compile_options(answer: dict[str, Any]) -> Iterator[str]:
-    """Describe what the installed torch.compile takes; `answer`: the worker's, see
-    effbench/worker/compile_options.py."""
+    """Describe what the installed torch.compile takes; `answer`: see effbench/worker/compile_options.py."""
     given = ", ".join(f"{name}={default}" for name, default in answer["arguments"].items())
     yield f"torch.compile of torch {answer['torch_version']} takes {given}"
     yield "modes and the options that each sets, torch._inductor.list_mode_options():"
@@ -100,6 +99,5 @@ def show(findings: Sequence[Finding], machine: Machine, is_json: bool) -> int:
             for word, text in (("effect", finding.effect), ("fix", finding.fix)):
                 if text:
                     console.print_line(f"    [dim]{word}:[/] {escape(text)}")
-    problems, warnings = (counted(levels.count(level), level) for level in ("problem", "warning"))
-    console.print_line(f"{problems}, {warnings} in {counted(len(levels), 'finding')}")
+    console.print_line(f"problems: {levels.count('problem')}, warnings: {levels.count('warning')}")
     return code

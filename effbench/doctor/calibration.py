@@ -98,9 +98,8 @@ def measure_noise(db: str, answer: dict[str, Any], quick: bool, quiet: bool) -> 
 def cell_noise(cell: Cell, name: str, trials: Sequence[dict[str, Any]], metric: str, sweep_id: str) -> dict[str, Any]:
     """Return the noise of one cell, as it is stored. `trials`: rows of the sweep in the order they were recorded.
 
-    `sd`: standard deviation of the logarithms of its processes' medians of `metric`; `ratio`: odd rounds ÷ even rounds
-    of the same cell, with its 95 % interval. All None with fewer than LEAST_TRIALS `ok` trials. `reason`: of the last
-    trial that is not `ok`.
+    `sd`: standard deviation of the logarithms of its trials' medians of `metric`; `ratio`: odd rounds ÷ even rounds,
+    with its 95 % interval. All None with fewer than LEAST_TRIALS `ok` trials. `reason`: of the last other trial.
     """
     last = {row["round"]: row for row in trials if row["cell_key"] == cell.key}  # the last attempt of each round
     ok = {round: row[metric] for round, row in sorted(last.items()) if row["status"] == Status.OK}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from effbench.doctor import calibration, gpu
-from effbench.doctor.finding import Finding, Machine, counted, good, note, problem, warning
+from effbench.doctor.finding import Finding, Machine, good, note, problem, warning
 from effbench.errors import SchemaError, StoreError, WorkerError
 from effbench.message import ProbeRequest
 from effbench.metrics import format_bytes
@@ -18,7 +18,6 @@ from effbench.store.store import Store
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.run import cache_folder
 
-Check = Callable[[Machine], Iterator[Finding]]
 PROBE_TIMEOUT_S = 120.0
 #: Package of the extra `models` -> a target of effbench that imports it, and the models that need it.
 EXTRA = {
@@ -45,22 +44,17 @@ LEAST_FREE = 2 * 2**30
 
 
 def examine(server: ForkServer, machine: Machine) -> tuple[list[Finding], Machine]:
-    """Run every check; also return the machine with the probe's answer, None if no worker runs.
-
-    `server`: a fork server that may still be starting.
-    """
-    on_host = run(HOST_CHECKS, machine)  # before the probe is a load
+    """Run every check; also return the machine with the probe's answer, None if no worker runs."""
     request = ProbeRequest(modules=[target for target, _ in EXTRA.values()])
+    findings = []
     try:
         machine = replace(machine, answer=server.call("probe", request.to_json(), PROBE_TIMEOUT_S))
     except WorkerError as error:
-        why = problem(str(error), "nothing can be measured", "python -c 'import torch' shows why", "software")
-        return [why, *on_host], machine
-    return [*run(WORKER_CHECKS, machine), *on_host, *run(LAST_CHECKS, machine)], machine
-
-
-def run(areas: Mapping[str, Sequence[Check]], machine: Machine) -> list[Finding]:
-    return [replace(one, area=area) for area, checks in areas.items() for check in checks for one in check(machine)]
+        findings = [problem(str(error), "nothing can be measured", "python -c 'import torch' shows why", "software")]
+    for area, checks in CHECKS.items():
+        if machine.answer or area not in NEED_WORKER:
+            findings += [replace(finding, area=area) for check in checks for finding in check(machine)]
+    return findings, machine
 
 
 def packages(machine: Machine) -> Iterator[Finding]:
@@ -210,7 +204,7 @@ def database(machine: Machine) -> Iterator[Finding]:
         return  # the first sweep makes it
     try:
         with Store.open(machine.db, mode="read") as store:
-            yield good(f"database {store.name}: {counted(len(store.sweeps()), 'sweep')}, schema up to date")
+            yield good(f"database {store.name}: schema up to date, sweeps: {len(store.sweeps())}")
     except StoreError as error:
         what, _, fix = str(error).partition("\n")
         fix = fix or ("" if isinstance(error, SchemaError) else "another --db")
@@ -220,10 +214,13 @@ def database(machine: Machine) -> Iterator[Finding]:
         yield problem(f"{file} is read-only", "no sweep can be recorded in it", "chmod, or another --db")
 
 
-#: Area -> checks; a check takes the Machine and yields findings. These need an answer of the probe:
-WORKER_CHECKS = {
+#: Area -> checks; a check takes the Machine and yields findings.
+CHECKS = {
     "software": (packages, compilers, variables),
     "GPU": (gpu.visible, gpu.driver, gpu.whole, gpu.processes, gpu.clocks, gpu.power),
+    "CPU": (load, cores, governor),
+    "memory": (memory,),
+    "storage": (disk_space, database),
+    "calibration": (calibration.stored,),
 }
-HOST_CHECKS = {"CPU": (load, cores, governor), "memory": (memory,), "storage": (disk_space, database)}
-LAST_CHECKS = {"calibration": (calibration.stored,)}
+NEED_WORKER = ("software", "GPU", "calibration")

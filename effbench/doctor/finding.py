@@ -63,8 +63,3 @@ class Machine:
             return (self.root / path).read_text(errors="replace").strip()
         except OSError:
             return ""
-
-
-def counted(number: int, singular: str, plural: str | None = None) -> str:
-    """`1 process`, `2 processes`."""
-    return f"{number} {singular if number == 1 else plural or singular + 's'}"

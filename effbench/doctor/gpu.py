@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from effbench.doctor.finding import Finding, Machine, counted, good, note, problem, warning
+from effbench.doctor.finding import Finding, Machine, good, note, problem, warning
 from effbench.measure.telemetry import CLOCKS_EVENTS, Gpu
 from effbench.metrics import format_bytes
 
@@ -41,7 +41,7 @@ def visible(machine: Machine) -> Iterator[Finding]:
         return
     effect = "cells run on the CPU; CUDA graphs and reduce-overhead are unsupported; no period, memory or energy"
     installed = machine.nvml.ask("nvmlDeviceGetCount") or 0
-    what = f"torch sees no CUDA device; the driver has {counted(installed, 'GPU')}"
+    what = f"torch sees no CUDA device; GPUs that the driver has: {installed}"
     if not installed:
         yield note(what, effect, "a machine with an NVIDIA GPU, its driver, and a CUDA build of torch")
     elif not cuda:
@@ -100,9 +100,9 @@ def processes(gpu: Gpu, machine: Machine) -> Iterator[Finding]:
     others = {process.pid: process for answer in lists for process in answer or () if process.pid != os.getpid()}
     effect = "they share its time and memory with every trial"
     if others:
-        what = f"{counted(len(others), 'other process', 'other processes')} on it"
         names = "; ".join(name_of(process, machine) for process in others.values())
-        yield warning(f"{what} ({names})", effect, "end them, or sweep on other GPUs with executor.gpus=[…]")
+        fix = "end them, or sweep on other GPUs with executor.gpus=[…]"
+        yield warning(f"other processes on it: {names}", effect, fix)
         return
     used, busy = gpu.used_bytes() or 0, gpu.utilization() or 0
     if used > LEAST_IN_USE or busy >= LEAST_BUSY_PERCENT:

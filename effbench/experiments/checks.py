@@ -1,9 +1,5 @@
 """What behaviour checks share. A check is `def name(device: torch.device, **settings) -> dict[str, Any]`: it shows what
-torch does, in a process of its own, and returns facts.
-
-Facts are JSON-able: booleans named as statements, numbers with their unit in the name, small tensors as lists. They are
-measured, never asserted: the opposite behaviour gives the opposite boolean.
-"""
+torch does, in a process of its own, and returns measured facts as JSON (docs/evidence.md)."""
 
 from __future__ import annotations
 
@@ -80,8 +76,7 @@ def error_facts(error: Exception | None) -> Facts:
 
 
 def listed(tensor: torch.Tensor, most: int = 8) -> list:
-    """A tensor (B, ...) as a list: its first row, at most `most` values; what is not finite as text, as JSON has it
-    not."""
+    """Return the first row of a tensor (B, ...) as a list of at most `most` values; JSON takes NaN as text."""
     row = tensor.detach().cpu()
     if row.dim() > 1:
         row = row.flatten(1)[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from effbench.cell import Status
@@ -15,18 +14,6 @@ from effbench.metrics import INTERVALS, RESULT_FIGURES
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@dataclass
-class Whole:
-    """All rows of which a frame is a part: `relative` looks for references there. `paths`: column -> dotted path of the
-    parameter that it holds."""
-
-    frame: Any
-    paths: Mapping[str, str]
-
-    def __deepcopy__(self, _memo: Any) -> Whole:  # pandas copies `attrs` with every frame
-        return self
 
 
 def frame_of(rows: Sequence[Mapping[str, Any]], paths: Mapping[str, str] | None = None) -> pd.DataFrame:
@@ -43,7 +30,8 @@ def frame_of(rows: Sequence[Mapping[str, Any]], paths: Mapping[str, str] | None 
         line["facts"] = row.get("facts", {}) if row["status"] == Status.OK else {}
         lines.append(line)
     frame = pd.DataFrame(lines, index=[f"{row['sweep_id']}/{row['cell_key']}" for row in rows])
-    frame.attrs["whole"] = Whole(frame, paths or {})
+    # for parts of the frame; a function, as pandas copies all other attributes with every part
+    frame.attrs = {"whole": lambda: frame, "paths": paths or {}}
     return frame
 
 
@@ -94,11 +82,11 @@ def relative(rows: pd.DataFrame, column: str, name: str, reference: Any) -> pd.S
 
     `name` is mode, model, a swept parameter, or a dotted path. A reference of the same sweep goes before another.
     """
-    whole: Whole = rows.attrs["whole"]
-    path = {"mode": "mode.name", "model": "model.name"}.get(name, whole.paths.get(name, name))
+    whole, paths = rows.attrs["whole"](), rows.attrs["paths"]
+    path = {**paths, "mode": "mode.name", "model": "model.name"}.get(name, name)
     references: dict[str, dict[str, Any]] = {}  # identity -> sweep -> figure
     failed: dict[str, Any] = {}  # identity -> label of a reference without the figure
-    for (label, row), value in zip(whole.frame.iterrows(), column_of(whole.frame, column), strict=True):
+    for (label, row), value in zip(whole.iterrows(), column_of(whole, column), strict=True):
         if parameter(row["params"], path) != reference:
             continue
         cell, sweep_id = identity(row, path), row["sweep_id"]

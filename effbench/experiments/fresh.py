@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 COMMAND = (sys.executable, "-P", "-m", "effbench.experiments.fresh")
-TIMEOUT_S = 180.0
 
 
 def in_fresh_process(
     function: Callable[..., dict[str, Any]],
     device: Any,
     hide: Sequence[str] = (),
-    timeout_s: float = TIMEOUT_S,
+    timeout_s: float = 180.0,
     **settings: Any,
 ) -> dict[str, Any]:
     """Call a function of an experiment's file in a new interpreter.

@@ -144,7 +144,7 @@ def text_of_failed(failed: Sequence[Any], frames: Mapping[str, Any]) -> str:
     """Name the failed rows that were left out, with their swept parameters and the first one's reason."""
     if not failed:
         return ""
-    swept = dict.fromkeys(name for frame in frames.values() for name in frame.attrs["whole"].paths)
+    swept = dict.fromkeys(name for frame in frames.values() for name in frame.attrs["paths"])
     names = []
     for row in failed:
         settings = [f"{name}={shown(row[name])}" for name in swept if not is_absent(row.get(name))]

@@ -10,7 +10,7 @@ import pytest
 from fake_nvml import UUID, FakeNvml, NVMLError, process
 
 from effbench.doctor import gpu
-from effbench.doctor.checks import WORKER_CHECKS
+from effbench.doctor.checks import CHECKS
 from effbench.measure.telemetry import Nvml
 
 REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
@@ -39,9 +39,9 @@ def busy(percent):
         (gpu.processes, {}, "good", "no other process"),
         (gpu.processes, {COMPUTE: [process(os.getpid())]}, "good", "no other process"),
         (gpu.processes, {COMPUTE: [process(12, 5 * GIB), process(13), process(14, 2**64 - 1), process(os.getpid())]},
-         "warning", "3 other processes on it (pid 12 python, 5.00 GiB; pid 13; pid 14)"),
-        (gpu.processes, {"nvmlDeviceGetMPSComputeRunningProcesses": [process(7)]}, "warning", "1 other process"),
-        (gpu.processes, {"nvmlDeviceGetGraphicsRunningProcesses": [process(7)]}, "warning", "1 other process"),
+         "warning", "other processes on it: pid 12 python, 5.00 GiB; pid 13; pid 14"),
+        (gpu.processes, {"nvmlDeviceGetMPSComputeRunningProcesses": [process(7)]}, "warning", "pid 7"),
+        (gpu.processes, {"nvmlDeviceGetGraphicsRunningProcesses": [process(7)]}, "warning", "pid 7"),
         (gpu.processes, memory(3 * GIB), "warning", "3.00 GiB of its memory are in use"),
         (gpu.processes, busy(97), "warning", "busy 97 %"),
         (gpu.processes, {**memory(100 * 2**20), **busy(3)}, "good", ""),
@@ -68,7 +68,7 @@ def test_conditions(machine, check, changes, level, words):
 def test_any_query_may_fail(machine):
     names = [name for name in FakeNvml().answers if name.startswith("nvmlDeviceGet") and "UUID" not in name]
     for changes in (*({name: NVMLError} for name in names), dict.fromkeys(names, None)):
-        found = [finding for check in WORKER_CHECKS["GPU"] for finding in check(machine(**changes))]
+        found = [finding for check in CHECKS["GPU"] for finding in check(machine(**changes))]
         assert not any(finding.needs_attention for finding in found), changes
 
 

@@ -53,7 +53,7 @@ def test_conditions(machine, monkeypatch, check, files, usable, warned):
 
 
 def test_nothing_readable(machine):
-    for check in (*checks.HOST_CHECKS["CPU"], checks.memory):
+    for check in (*checks.CHECKS["CPU"], checks.memory):
         assert not any(finding.needs_attention for finding in check(machine()))
 
 
@@ -70,7 +70,7 @@ def here(tmp_path, monkeypatch):
 
 
 def attention(machine):
-    found = [finding for check in checks.HOST_CHECKS["storage"] for finding in check(machine)]
+    found = [finding for check in checks.CHECKS["storage"] for finding in check(machine)]
     return [(finding.level, finding.what) for finding in found if finding.needs_attention]
 
 
@@ -79,7 +79,7 @@ def test_a_fresh_folder_and_a_database(here, machine):
     assert not (here / "results").exists(), "a check makes nothing"
     Store.open(here / "a.db", mode="write").close()
     (finding,) = checks.database(machine(db=f"sqlite:///{here}/a.db"))
-    assert finding.level == "good" and "0 sweeps" in finding.what
+    assert finding.level == "good" and "sweeps: 0" in finding.what
 
 
 def test_little_room(here, machine, monkeypatch):
