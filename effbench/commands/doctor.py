@@ -31,12 +31,13 @@ MARKS = {"good": "[green]✓[/]", "note": "[blue]·[/]", "warning": "[yellow]![/
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     parser.add_argument("--format", default="text", choices=["text", "json"], help="(default: text)")
-    parser.add_argument(
+    doing = parser.add_mutually_exclusive_group()
+    doing.add_argument(
         "--calibrate",
         action="store_true",
         help="measure the GPU's ceilings and the spread between processes (some minutes), and store them",
     )
-    parser.add_argument(
+    doing.add_argument(
         "--compile-options",
         action="store_true",
         help="list torch.compile's arguments, modes and options in the installed torch instead",
@@ -47,8 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.quick and not args.calibrate:
         raise UsageError("doctor: --quick goes with --calibrate; effbench doctor --help")
-    if args.compile_options and args.calibrate:
-        raise UsageError("doctor: --compile-options and --calibrate do different things: choose one")
     is_json = args.format == "json"
     with closing(ForkServer()) as server:
         if args.compile_options:

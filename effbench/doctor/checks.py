@@ -123,18 +123,14 @@ def quota(machine: Machine) -> float | None:
 
 def load(machine: Machine) -> Iterator[Finding]:
     usable = len(os.sched_getaffinity(0))
-    available = min(usable, quota(machine) or usable)
+    allowed = min(usable, quota(machine) or usable)
     now = float((machine.text("proc/loadavg") or "0").split()[0])
-    what = f"CPU load {now:.1f} (mean of a minute) on {available:g} usable {'core' if available == 1 else 'cores'}"
-    if now > MOST_LOAD * available:
+    what = f"CPU load {now:.1f} (mean of a minute) on {allowed:g} usable cores"
+    if now > MOST_LOAD * allowed:
         yield warning(what, "launch-bound cells spread and slow down", "wait for other work to end")
     else:
         yield good(what)
-
-
-def cores(machine: Machine) -> Iterator[Finding]:
-    usable, allowed = len(os.sched_getaffinity(0)), quota(machine)
-    if allowed is not None and allowed < usable:
+    if allowed < usable:
         yield warning(
             f"a quota of {allowed:g} cores on {usable} (cgroup)",
             "torch starts a thread for each core, and all stop for some 0.1 s when the quota is used up",
@@ -218,7 +214,7 @@ def database(machine: Machine) -> Iterator[Finding]:
 CHECKS = {
     "software": (packages, compilers, variables),
     "GPU": (gpu.visible, gpu.driver, gpu.whole, gpu.processes, gpu.clocks, gpu.power),
-    "CPU": (load, cores, governor),
+    "CPU": (load, governor),
     "memory": (memory,),
     "storage": (disk_space, database),
     "calibration": (calibration.stored,),

@@ -125,13 +125,11 @@ def clocks(gpu: Gpu, machine: Machine) -> Iterator[Finding]:
     """What slows its clocks down now, by NVIDIA's names: heat, the power supply, another GPU, a display."""
     bits = gpu.clocks_events()
     slowed = [name for bit, name in CLOCKS_EVENTS.items() if (bits or 0) & bit and name not in USUAL]
-    if bits is None:
-        yield note("the driver does not report why clocks change", "a trial that was slowed down is not recognised")
-    elif slowed:
+    if slowed:
         effect = "GPU-bound cells are slower than they should be; trials that meet it are measured again, then noisy"
         fix = "let it cool; check the airflow, the power supply and the neighbours' load"
         yield warning(f"slowed down now: {', '.join(slowed)}", effect, fix)
-    else:
+    elif bits is not None:
         yield good("no slowdown now")
 
 

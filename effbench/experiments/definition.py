@@ -207,7 +207,6 @@ def load(path: Path) -> Experiment:
         tables=values.get("TABLES", ()),
     )
     require, sweeps, checks = experiment.require, experiment.sweeps, experiment.checks
-    require(sweeps or checks or experiment.claims, "an experiment has sweeps, checks or claims")
     require(not set(sweeps) & set(checks), f"choose other names: {', '.join(sweeps)} name sweeps and checks")
     for table in experiment.tables:
         require(isinstance(table, Pivot), f"TABLES: expected a list of Pivot, got {table!r}")

@@ -83,6 +83,50 @@ def any_of(truths: Iterable[Any]) -> Truth:
     return truths if isinstance(truths, Missing) else ~all_of([~truth(item) for item in truths])
 
 
+def as_figure(value: Any) -> Figure:
+    """Return a number as a figure. Raises ClaimError for anything else."""
+    if isinstance(value, Figure):
+        return value
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return Figure(float(value))
+    raise ClaimError(f"expected a number, got {value!r}")
+
+
+def less(a: Any, b: Any) -> Truth:
+    """Return whether a < b, as far as the intervals decide it."""
+    for value in (a, b):
+        if isinstance(value, Missing):
+            return value
+    a, b = as_figure(a), as_figure(b)
+    if math.isnan(a.value) or math.isnan(b.value):
+        return Truth(None, UNDEFINED)
+    if a.high < b.low or a.low >= b.high:
+        return Truth(a.high < b.low)
+    bounded = all(math.isfinite(bound) for bound in (a.low, a.high, b.low, b.high))
+    return Truth(None, OPEN if bounded else NO_INTERVAL)
+
+
+def combine(a: Any, function: Callable[[float, float], float], b: Any) -> Any:
+    """Return +, -, × or ÷ of two numbers with the extremes over their bounds; NaN if a row lacks one of them."""
+    for value in (a, b):
+        if isinstance(value, Missing) or (isinstance(value, float) and math.isnan(value)):
+            return value
+    a, b = as_figure(a), as_figure(b)
+    divides = function is operator.truediv
+    value = math.nan if divides and b.value == 0 else function(a.value, b.value)
+    if math.isnan(value):
+        return UNKNOWN
+    if a.is_exact and b.is_exact:
+        return Figure(value)
+    if divides and b.low <= 0 <= b.high:
+        return Figure(value, -math.inf, math.inf)
+    corners = [function(x, y) for x, y in product((a.low, a.high), (b.low, b.high))]
+    if function is operator.mul:  # a bound at infinity is no bound, and 0 times it is 0
+        corners = [0.0 if math.isnan(corner) else corner for corner in corners]
+    known = [corner for corner in corners if not math.isnan(corner)]
+    return Figure(value, min(known), max(known))
+
+
 class Figure:
     """A number and the bounds of its interval; both bounds are the number itself if it is exact."""
 
@@ -98,16 +142,13 @@ class Figure:
     def is_exact(self) -> bool:
         return self.low == self.high
 
-    def _with(self, function: Callable[[float, float], float], other: Any) -> Any:
-        return combine(function, self, other)
+    def after(self, function: Callable[[float, float], float], other: Any) -> Any:
+        return combine(other, function, self)
 
-    def _after(self, function: Callable[[float, float], float], other: Any) -> Any:
-        return combine(function, other, self)
-
-    __add__, __radd__ = partialmethod(_with, operator.add), partialmethod(_after, operator.add)
-    __sub__, __rsub__ = partialmethod(_with, operator.sub), partialmethod(_after, operator.sub)
-    __mul__, __rmul__ = partialmethod(_with, operator.mul), partialmethod(_after, operator.mul)
-    __truediv__, __rtruediv__ = partialmethod(_with, operator.truediv), partialmethod(_after, operator.truediv)
+    __add__, __radd__ = partialmethod(combine, operator.add), partialmethod(after, operator.add)
+    __sub__, __rsub__ = partialmethod(combine, operator.sub), partialmethod(after, operator.sub)
+    __mul__, __rmul__ = partialmethod(combine, operator.mul), partialmethod(after, operator.mul)
+    __truediv__, __rtruediv__ = partialmethod(combine, operator.truediv), partialmethod(after, operator.truediv)
 
     def __neg__(self) -> Any:
         return self * -1
@@ -115,8 +156,7 @@ class Figure:
     def __pow__(self, exponent: Any) -> Any:
         return exp(log(self) * exponent)
 
-    def __lt__(self, other: Any) -> Truth:
-        return less(self, other)
+    __lt__ = less
 
     def __gt__(self, other: Any) -> Truth:
         return less(other, self)
@@ -159,54 +199,10 @@ class Missing(Figure, Truth):
 UNKNOWN = Figure(math.nan, -math.inf, math.inf)
 
 
-def as_figure(value: Any) -> Figure:
-    """Return a number as a figure. Raises ClaimError for anything else."""
-    if isinstance(value, Figure):
-        return value
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        return Figure(float(value))
-    raise ClaimError(f"expected a number, got {value!r}")
-
-
-def less(a: Any, b: Any) -> Truth:
-    """Return whether a < b, as far as the intervals decide it."""
-    for value in (a, b):
-        if isinstance(value, Missing):
-            return value
-    a, b = as_figure(a), as_figure(b)
-    if math.isnan(a.value) or math.isnan(b.value):
-        return Truth(None, UNDEFINED)
-    if a.high < b.low or a.low >= b.high:
-        return Truth(a.high < b.low)
-    bounded = all(math.isfinite(bound) for bound in (a.low, a.high, b.low, b.high))
-    return Truth(None, OPEN if bounded else NO_INTERVAL)
-
-
 def between(value: Any, low: Any, high: Any) -> Truth:
     """Return whether low <= value <= high."""
     value = as_figure(value)
     return (value >= low) & (value <= high)
-
-
-def combine(function: Callable[[float, float], float], a: Any, b: Any) -> Any:
-    """Return +, -, × or ÷ of two numbers with the extremes over their bounds; NaN if a row lacks one of them."""
-    for value in (a, b):
-        if isinstance(value, Missing) or (isinstance(value, float) and math.isnan(value)):
-            return value
-    a, b = as_figure(a), as_figure(b)
-    divides = function is operator.truediv
-    value = math.nan if divides and b.value == 0 else function(a.value, b.value)
-    if math.isnan(value):
-        return UNKNOWN
-    if a.is_exact and b.is_exact:
-        return Figure(value)
-    if divides and b.low <= 0 <= b.high:
-        return Figure(value, -math.inf, math.inf)
-    corners = [function(x, y) for x, y in product((a.low, a.high), (b.low, b.high))]
-    if function is operator.mul:  # a bound at infinity is no bound, and 0 times it is 0
-        corners = [0.0 if math.isnan(corner) else corner for corner in corners]
-    known = [corner for corner in corners if not math.isnan(corner)]
-    return Figure(value, min(known), max(known))
 
 
 def rising(function: Callable[[float], float], value: Any) -> Figure:

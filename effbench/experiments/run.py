@@ -21,7 +21,6 @@ from effbench.experiments.figures import ClaimError, Facts, Missing
 from effbench.experiments.frames import frame_of
 from effbench.experiments.judge import Judgement, as_json, bounds, judge
 from effbench.launcher import cells as plan
-from effbench.launcher.cells import conduct
 from effbench.launcher.errors import suggest
 from effbench.launcher.launch import hydra_sweep
 from effbench.launcher.overrides import key_of
@@ -160,7 +159,7 @@ class Run:
                 self.missing = f"of the sweep {name}, {len(lacking)} of the {len(keys)} cells were not measured"
             elif lacking:
                 left = [job for job, cell in zip(jobs, cells, strict=True) if cell.key in lacking]
-                self.interrupted = conduct(left, command, server, *rest, **more).state == "interrupted"
+                self.interrupted = plan.conduct(left, command, server, *rest, **more).state == "interrupted"
                 rows = stored()
             add_facts(store, rows)
         self.rows[name] = sorted(rows, key=lambda row: keys[row["cell_key"]])

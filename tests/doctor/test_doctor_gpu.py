@@ -50,7 +50,7 @@ def busy(percent):
         (gpu.clocks, {REASONS: 0x20}, "warning", "slowed down now: sw_thermal_slowdown"),
         (gpu.clocks, {REASONS: 0x88}, "warning", "hw_power_brake_slowdown"),
         (gpu.clocks, {REASONS: None, "nvmlDeviceGetCurrentClocksThrottleReasons": 0x40}, "warning", "hw_thermal"),
-        (gpu.clocks, {REASONS: NVMLError}, "note", "does not report"),
+        (gpu.clocks, {REASONS: NVMLError}, None, ""),
         (gpu.power, {LIMIT: 600_000}, "warning", "power limit 600 W, below the default 700 W"),
         (gpu.power, {}, None, ""),
         (gpu.power, {LIMIT: NVMLError}, None, ""),

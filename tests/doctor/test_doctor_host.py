@@ -32,8 +32,7 @@ LOW_MEMORY = 3 * 2**30
         (checks.load, {"proc/loadavg": "7.9 1 1 1/2 3"}, 16, None),
         (checks.load, {"proc/loadavg": "7.9 1 1 1/2 3"}, 8, "on 8 usable cores"),
         (checks.load, {"proc/loadavg": "3.0 1 1 1/2 3", f"{CG}/cpu.max": "400000 100000"}, 16, "on 4 usable cores"),
-        (checks.cores, {}, 16, None),
-        (checks.cores, {"proc/self/cgroup": "0::/pods/mine", f"{CG}/pods/cpu.max": "400000 100000",
+        (checks.load, {"proc/self/cgroup": "0::/pods/mine", f"{CG}/pods/cpu.max": "400000 100000",
                       f"{CG}/pods/mine/cpu.max": "max 100000"}, 16, "a quota of 4 cores on 16 (cgroup)"),
         (checks.governor, {}, 2, None),
         (checks.governor, {f"{CPU}/cpu{n}/cpufreq/scaling_governor": "performance" for n in range(2)}, 2, None),
@@ -48,13 +47,9 @@ LOW_MEMORY = 3 * 2**30
 def test_conditions(machine, monkeypatch, check, files, usable, warned):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(usable)))
     found = [finding.what for finding in check(machine({**VM, **files})) if finding.needs_attention]
-    assert len(found) == (warned is not None), found
-    assert warned is None or warned in found[0]
-
-
-def test_nothing_readable(machine):
-    for check in (*checks.CHECKS["CPU"], checks.memory):
-        assert not any(finding.needs_attention for finding in check(machine()))
+    assert (found == []) is (warned is None)
+    assert warned is None or warned in " ".join(found)
+    assert not any(finding.needs_attention for finding in check(machine(dict.fromkeys({**VM, **files}, ""))))
 
 
 # --- storage ---

@@ -190,15 +190,6 @@ def test_judging_peaks_and_first_calls():
     assert (slow["first_steady_call"], slow["steady_after_three_calls"]) == (None, False)
 
 
-@pytest.mark.slow
-def test_first_calls():
-    facts = warmup_calls.calls(CPU, calls=5, width=8, depth=1, modes=("eager", "default", "reduce-overhead"))["modes"]
-    for name in ("eager", "default"):
-        assert len(facts[name]["calls_ms"]) == 5 and all(ms > 0 for ms in facts[name]["calls_ms"])
-    assert facts["default"]["calls_ms"][0] > 20 * facts["default"]["steady_ms"], "compiled in the first call"
-    assert facts["reduce-overhead"]["ran"] is False and "needs CUDA" in facts["reduce-overhead"]["reason"]
-
-
 # torch.compile
 
 

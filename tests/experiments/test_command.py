@@ -112,7 +112,7 @@ def test_checks_that_fail_or_are_unsupported(here):
     (here.folder / "raises.py").write_text(CHECKED.replace("{body}", "raise ValueError('no')"))
     done = here.run("reproduce", "raises.py", "graph-weights", "s4", "db=other.db", "device=cpu")
     assert done.code == 0, done
-    assert "error boom: ValueError: no" in done.out and "c a :fire:: not measured yet" in done.out
+    assert "c a :fire:: not measured yet · error: ValueError: no" in done.out
     assert "weights needs CUDA" in done.out and "4 not measurable here" in done.out
     assert done.out.count("not measurable here · unsupported:") == 4
 
@@ -135,7 +135,7 @@ def test_mistakes(here):
         ("reproduce latin.py", "latin.py is not Python"),
         ("reproduce --fresh", "which experiment?"),
         ("reproduce protocol=quick", "which experiment?"),
-        ("reproduce storage --fresh --stored", "omit one"),
+        ("reproduce storage --fresh --stored", "not allowed with"),
         ("reproduce storage bss=4", "reproduce takes no setting 'bss': did you mean bs?"),
         ("reproduce storage --stored --db nowhere.db", "nowhere.db"),
         ("claims --experiment nowhere.py", "cannot read the experiment nowhere.py"),

@@ -200,8 +200,8 @@ def test_ctrl_c_judges_nothing(go, db, bare, monkeypatch):
         stop.set()
         return original(configs, command, server, progress, stop, extend)
 
-    original = running.conduct
-    monkeypatch.setattr(running, "conduct", stopped)
+    original = plan.conduct
+    monkeypatch.setattr(plan, "conduct", stopped)
     done = go(bare)
     assert done.interrupted and done.judgements == []
     assert stored(db)[0] == {}
