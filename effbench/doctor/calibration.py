@@ -26,8 +26,8 @@ STANDARD_TRIALS = 5  # of a side of a standard sweep
 LEAST_TRIALS = 4  # of a cell: two odd rounds and two even ones
 #: A run of seconds, for tests: its figures are no better than its samples.
 QUICK = ("protocol.budget_s=0.2", "protocol.min_time_s=0.02", "protocol.warmup_s=0.02")
-METRICS = {"launch_bound": "latency_ms", "gpu_bound": "period_ms"}
-NAMES = {"launch_bound": "launch-bound", "gpu_bound": "GPU-bound"}
+#: Kind of cell -> its metric, its name.
+KINDS = {"launch_bound": ("latency_ms", "launch-bound"), "gpu_bound": ("period_ms", "GPU-bound")}
 #: (kind, overrides) of each sweep. All cells of a matrix share their settings, hence two sweeps for GPU-bound cells.
 ON_GPU = (
     ("launch_bound", ("model=mlp,attention", "bs=1", "mode=eager")),
@@ -58,15 +58,14 @@ def measure_ceilings(server: ForkServer, db: str, answer: dict[str, Any]) -> Ite
 def measure_noise(db: str, answer: dict[str, Any], quick: bool, quiet: bool) -> list[Finding]:
     """Run the sweeps of A against A and store the noise; return findings about trials that are not `ok`.
 
-    The noise is {"protocol", "trials", "rounds", "device", "sweep_id", "sweep_ids", "launch_bound", "gpu_bound"}, each
-    kind {"sd", "smallest_slowdown", "cells"}, or None if no cell of it gave enough trials; without any nothing is
-    stored. Raises KeyboardInterrupt if a sweep was interrupted, and EffbenchError as `effbench.sweep` does.
+    Each kind of the noise is None if no cell of it gave enough trials; without any nothing is stored. Raises
+    KeyboardInterrupt if a sweep was interrupted, and EffbenchError as `effbench.sweep` does.
     """
     gpus = answer["gpus"]
     quoted = db.replace("\\", "\\\\").replace('"', '\\"')  # a URL may hold `=` and `,`
     rounds = LEAST_TRIALS if quick else ROUNDS
     shared = ["sweep.name=calibration", "protocol=standard", f"protocol.rounds={rounds}", f'db="{quoted}"']
-    cells: dict[str, list[dict[str, Any]]] = {kind: [] for kind in METRICS}
+    cells: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     swept = []
     for kind, overrides in ON_GPU if gpus else ON_CPU:
         sweep = effbench.sweep([*overrides, *shared, *(QUICK if quick else ())], quiet=quiet)
@@ -76,7 +75,7 @@ def measure_noise(db: str, answer: dict[str, Any], quick: bool, quiet: bool) -> 
             swept.append((kind, sweep.id, store.planned(sweep.id), store.trials(sweep.id)))
     names = cell_names(cell for _, _, planned, _ in swept for cell in planned)
     for kind, sweep_id, planned, trials in swept:
-        cells[kind] += [cell_noise(cell, names[cell.key], trials, METRICS[kind], sweep_id) for cell in planned]
+        cells[kind] += [cell_noise(cell, names[cell.key], trials, KINDS[kind][0], sweep_id) for cell in planned]
     sweep_ids = [sweep_id for _, sweep_id, _, _ in swept]
     noise = {
         "protocol": "quick" if quick else "standard",
@@ -87,7 +86,7 @@ def measure_noise(db: str, answer: dict[str, Any], quick: bool, quiet: bool) -> 
         "sweep_ids": sweep_ids,
         **{kind: kind_noise(members) for kind, members in cells.items()},
     }
-    if any(noise[kind] for kind in METRICS):
+    if any(noise[kind] for kind in KINDS):
         # with several GPUs a sweep runs on all of them: the spread belongs to no single one
         uuid = gpus[0]["uuid"] if len(gpus) == 1 else None
         with Store.open(db, mode="write") as store:
@@ -156,7 +155,7 @@ def stored(machine: Machine) -> Iterator[Finding]:
     """Report the calibration of this environment."""
     known = load(machine) or {}
     if noise := known.get("noise"):
-        slowdowns = {NAMES[kind]: noise[kind]["smallest_slowdown"] for kind in METRICS if noise[kind]}
+        slowdowns = {name: noise[kind]["smallest_slowdown"] for kind, (_, name) in KINDS.items() if noise[kind]}
         parts = [f"of {name} cells from {significant(100 * least, 2)} % on" for name, least in slowdowns.items()]
         what = f"a standard sweep ({STANDARD_TRIALS} trials a cell) shows a slowdown {', '.join(parts)}"
         yield good(what) if noise["protocol"] == "standard" else note(f"{what}, by a quick run", "a rough figure", HOW)

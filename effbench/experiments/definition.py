@@ -108,8 +108,7 @@ def load_all() -> list[Experiment]:
 
 
 def find(words: Sequence[str]) -> list[Experiment]:
-    """Load the experiments that the words name (`all`, names, ids of claims, paths of files), each once. Raises
-    ConfigError."""
+    """Load the experiments that words name: `all`, names, ids of claims, paths of files. Raises ConfigError."""
     known: dict[str, list[Path]] = {}
     if not all(word.endswith(".py") for word in words):
         for one in load_all():

@@ -24,10 +24,9 @@ def in_fresh_process(
     timeout_s: float = 180.0,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Call a function of an experiment's file in a new interpreter.
+    """Call a function of an experiment's file in a new interpreter that does not find the packages `hide`.
 
-    Return `{"succeeded", "error_type", "error"}` and its facts; one that dies or hangs has not succeeded. `hide`:
-    packages that the interpreter shall not find.
+    Return `{"succeeded", "error_type", "error"}` and its facts; one that dies or hangs has not succeeded.
     """
     file, name = function.__code__.co_filename, function.__name__
     order = json.dumps([file, name, str(device), list(hide), settings])

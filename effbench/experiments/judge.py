@@ -36,10 +36,8 @@ class Judgement:
 
 
 def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
-    """Judge a claim by what its function asks for: name -> DataFrame of rows, Facts, or Missing.
-
-    Raises ClaimError if the function fails or asks for what does not exist.
-    """
+    """Judge a claim by what its function asks for: name -> DataFrame of rows, Facts, or Missing. Raises ClaimError if
+    the function fails or asks for what does not exist."""
     if claim.not_measurable:
         return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, claim.not_measurable)
     frames = {name: value for name, value in inputs.items() if not isinstance(value, Facts | Missing)}

@@ -139,8 +139,7 @@ class Run:
     def sweep(
         self, name: str, jobs: Sequence[plan.Job], command: Command, server: ForkServer, *rest: Any, **more: Any
     ) -> None:
-        """Take the rows of one sweep from the database, after measuring those that it lacks. Called by Hydra's launcher
-        in the place of `conduct`."""
+        """Take the rows of one sweep, after measuring what is missing. Hydra's launcher calls it for `conduct`."""
         parts, settings = plan.split(jobs)
         environment_id, has_cuda = self.machine.environment_id, self.machine.has_cuda
         if self.machine.probed:
