@@ -206,6 +206,8 @@ def load(path: Path) -> Experiment:
         tables=values.get("TABLES", ()),
     )
     require, sweeps, checks = experiment.require, experiment.sweeps, experiment.checks
+    unlisted = functions.keys() - {claim.id for claim in listed.claims}
+    require(not unlisted, f"write @Claim(…) at the top level of the file: {', '.join(unlisted)}")
     require(not set(sweeps) & set(checks), f"choose other names: {', '.join(sweeps)} name sweeps and checks")
     for table in experiment.tables:
         require(isinstance(table, Pivot), f"TABLES: expected a list of Pivot, got {table!r}")

@@ -233,9 +233,6 @@ def command_of(experiment: Experiment, name: str, overrides: Sequence[str], db: 
     return ["-m", *(word for word, key in own.items() if key not in replaced), *overrides]
 
 
-# --- what the database holds ---
-
-
 def stored_rows(store: Store, cells: Sequence[Cell], environment_id: str, settings: Settings) -> list[dict[str, Any]]:
     """Return the rows of the complete cases, each from the newest sweep that has it, measured by the same protocol in
     this environment. A cell that failed is complete however many rounds it ran."""

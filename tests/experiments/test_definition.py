@@ -79,6 +79,7 @@ MISTAKES = [
     ('"wider", ', 'f"wider", ', "write a literal"),
     ('"wider", ', '"", ', "id and text must be texts and not empty"),
     ('"about"', '"wider"', "claim wider is there twice"),
+    ("about = Claim(", "about = [Claim][0](", "write @Claim(…) at the top level of the file"),
     ('each="bs"', 'each="batch"', "claim wider: each: expected columns among model, bs"),
     (', not_measurable="it is about words"', "", "claim about needs either a function"),
     ("def wider(main, count)", "def wider(other, count)", "takes other, count; expected some of rows, main, count"),
