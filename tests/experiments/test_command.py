@@ -127,14 +127,9 @@ def test_a_mistake_costs_itself_alone(here):
 
 
 def test_mistakes(here):
-    (here.folder / "latin.py").write_bytes('"""Größe?"""'.encode("latin-1"))
     for words, said in (
-        ("reproduce graph-wieghts", "no experiment 'graph-wieghts'; nearest: graph-weights"),
         ("reproduce nowhere.py", "cannot read the experiment nowhere.py"),
-        ("reproduce old.yaml", "give a Python file"),
-        ("reproduce latin.py", "latin.py is not Python"),
         ("reproduce --fresh", "which experiment?"),
-        ("reproduce protocol=quick", "which experiment?"),
         ("reproduce storage --fresh --stored", "not allowed with"),
         ("reproduce storage bss=4", "reproduce takes no setting 'bss': did you mean bs?"),
         ("reproduce storage --stored --db nowhere.db", "nowhere.db"),

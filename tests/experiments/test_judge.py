@@ -132,6 +132,9 @@ def test_facts_of_checks():
 
 
 def test_a_part_of_a_check_that_could_not_be_shown():
+    def both(triton):
+        return Found({"a CPU": triton.cpu.compiles, "a GPU": triton.cuda.compiles})
+
     for part, verdict, reason in (
         ({"unsupported": "no CUDA here"}, Verdict.NOT_MEASURABLE, "unsupported: no CUDA here"),
         ({"succeeded": False, "error_type": "timeout", "error": "180 s"}, Verdict.NOT_MEASURED, "timeout: 180 s"),
@@ -139,11 +142,9 @@ def test_a_part_of_a_check_that_could_not_be_shown():
         facts = Facts(cpu={"compiles": True}, cuda=part)
         alone = by_checks(lambda triton: Found(triton.cuda.compiles), triton=facts)
         assert (alone.verdict, alone.reason) == (verdict, reason)
-        both = by_checks(
-            lambda triton: Found({"a CPU": triton.cpu.compiles, "a GPU": triton.cuda.compiles}), triton=facts
-        )
-        assert both.verdict == Verdict.UNDECIDED
-        assert both.reason == f"holds for a CPU; not measured for a GPU ({reason})"
+        found = by_checks(both, triton=facts)
+        assert found.verdict == Verdict.UNDECIDED
+        assert found.reason == f"holds for a CPU; not measured for a GPU ({reason})"
 
 
 def test_relative():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -81,16 +81,11 @@ def machine(tmp_path_factory):
     (folder / "own_conf" / "mode").mkdir(parents=True)
     (folder / "own_conf" / "mode" / "repeated.yaml").write_text(MODE, encoding="utf-8")
     (folder / "mine.py").write_text(EXPERIMENT, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, closing(ForkServer(folder=str(folder))) as server:
         patch.chdir(folder)
         patch.setattr(tempfile, "tempdir", str(folder))  # locks: no other effbench keeps us waiting
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        patch.setenv("PYTHONPATH", f"{folder}:{sys.path[0]}")
-        server = ForkServer()
-        try:
-            yield Machine.here(server, "cpu")
-        finally:
-            server.close()
+        yield Machine.here(server, "cpu")
 
 
 @pytest.fixture
@@ -111,10 +106,7 @@ def bare(mine):
 
 @pytest.fixture
 def go(machine, db):
-    def run(experiment, *overrides, fresh=False):
-        return Run(experiment, machine, db, [*QUICK, *overrides], fresh, quiet=True).execute()
-
-    return run
+    return lambda one, *words, fresh=False: Run(one, machine, db, [*QUICK, *words], fresh, quiet=True).execute()
 
 
 def stored(db):
