@@ -5,6 +5,7 @@ T tokens, D width, N experts.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -45,7 +46,7 @@ def _(x: torch.Tensor, weight: torch.Tensor, scores: torch.Tensor) -> torch.Tens
     return x.new_empty(x.shape[0], weight.shape[2])
 
 
-class TwoPaths(nn.Module):
+class TwoPaths(nn.Module, ABC):
     """A layer with a custom operator and native code of the same meaning. `native_up_to_tokens`: the most tokens for
     which the native code is to be compiled (None: any number)."""
 
@@ -58,11 +59,11 @@ class TwoPaths(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.forward_native(x) if self.native else self.forward_custom(x)
 
-    def forward_custom(self, x: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def forward_custom(self, x: torch.Tensor) -> torch.Tensor: ...
 
-    def forward_native(self, x: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def forward_native(self, x: torch.Tensor) -> torch.Tensor: ...
 
 
 class Activation(TwoPaths):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from effbench.experiments import Claim, Found
-from effbench.experiments.checks import Counting, Facts, Log, attempt, check, close, error_facts
+from effbench.experiments.checks import Counting, Facts, attempt, check, close, error_facts, logged
 from effbench.worker.failures import first_line
 
 GPU_SECONDS = 60
@@ -102,7 +102,11 @@ def limit(device: torch.device, limit: int = 3, sizes: Sequence[int] = (2, 3, 4,
         compiled(torch.randn(size, width, device=device))
         return backend.calls > calls
 
-    with torch._dynamo.config.patch(recompile_limit=limit), Log("torch._dynamo.convert_frame") as log, torch.no_grad():
+    with (
+        torch._dynamo.config.patch(recompile_limit=limit),
+        logged("torch._dynamo.convert_frame") as lines,
+        torch.no_grad(),
+    ):
         first_pass = {size: ran_compiled(size) for size in sizes}
         graphs = len(backend.graphs)
         second_pass = {size: ran_compiled(size) for size in sizes}
@@ -121,7 +125,7 @@ def limit(device: torch.device, limit: int = 3, sizes: Sequence[int] = (2, 3, 4,
         "nothing_is_evicted": second_pass == first_pass and graphs_later == graphs,
         "cache_size_limit_is_the_same_setting": same_setting(),
         "default_limit": torch._dynamo.config.recompile_limit,
-        "log": log.lines[:2],
+        "log": lines[:2],
         **{f"fullgraph_{key}": value for key, value in with_fullgraph.facts().items()},
     }
 

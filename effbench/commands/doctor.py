@@ -9,34 +9,35 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 from effbench.commands import options
 from effbench.doctor import calibration
 from effbench.doctor.checks import PROBE_TIMEOUT_S, examine
-from effbench.doctor.finding import Finding, Machine, counted
+from effbench.doctor.finding import Finding, Machine
 from effbench.errors import UsageError
 from effbench.printable import one_line
 from effbench.sweeping.client import ForkServer
-from effbench.terminal import Console, escape, terminal
+from effbench.terminal import escape, terminal
 
 HELP = (
     "What this machine can measure and what would disturb it; each finding with its effect and its fix. "
     "With --calibrate: measures what the machine can do and how its figures spread, and stores it."
 )
 MARKS = {"good": "[green]✓[/]", "note": "[blue]·[/]", "warning": "[yellow]![/]", "problem": "[red]✗[/]"}
-LONGEST_DEFAULT = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     parser.add_argument("--format", default="text", choices=["text", "json"], help="(default: text)")
-    parser.add_argument(
+    doing = parser.add_mutually_exclusive_group()
+    doing.add_argument(
         "--calibrate",
         action="store_true",
         help="measure the GPU's ceilings and the spread between processes (some minutes), and store them",
     )
-    parser.add_argument(
+    doing.add_argument(
         "--compile-options",
         action="store_true",
         help="list torch.compile's arguments, modes and options in the installed torch instead",
@@ -47,81 +48,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.quick and not args.calibrate:
         raise UsageError("doctor: --quick goes with --calibrate; effbench doctor --help")
-    if args.compile_options and args.calibrate:
-        raise UsageError("doctor: --compile-options and --calibrate do different things: choose one")
+    is_json = args.format == "json"
     with closing(ForkServer()) as server:
         if args.compile_options:
             answer = server.call("compile_options", {}, PROBE_TIMEOUT_S)
-            print(json.dumps(answer, indent=2) if args.format == "json" else "\n".join(compile_options(answer)))
+            print(json.dumps(answer, indent=2) if is_json else "\n".join(compile_options(answer)))
             return 0
         findings, machine = examine(server, Machine(args.db))
         if not args.calibrate:
-            return tell(args, findings, calibration.load(machine) if machine.answer else None)
-        # what is known from an earlier calibration is about to be replaced
+            return show(findings, machine, is_json)
         findings = [finding for finding in findings if finding.area != "calibration" and finding.needs_attention]
         if any(finding.level == "problem" for finding in findings):
-            code = tell(args, findings, None)
+            code = show(findings, machine, is_json)
             print("effbench: not calibrated: fix the problems (✗) first", file=sys.stderr)
             return code
-        gpus = machine.answer["gpus"]
-        if args.format == "text":
-            console = terminal()
-            show(console, findings)
-            first = f"the ceilings of {counted(len(gpus), 'GPU')}, then " if gpus else ""
-            console.print_line(f"calibrating: {first}each cell against itself")
-        found = list(calibration.measure_ceilings(server, args.db, machine.answer))
-    try:
-        noise, failures = calibration.measure_noise(args.db, machine.answer, args.quick, quiet=args.format == "json")
-    except calibration.Interrupted as error:
-        print(f"effbench: interrupted: no noise was stored (trials so far: sweep {error})", file=sys.stderr)
-        return options.INTERRUPTED
-    if args.format == "text":
-        terminal().print(calibration.table(noise).rich())
-    found += [*failures, *calibration.stored(machine)]
-    return tell(args, [replace(finding, area="calibration") for finding in found], calibration.load(machine))
+        found = [*calibration.measure_ceilings(server, args.db, machine.answer)]
+    found += calibration.measure_noise(args.db, machine.answer, args.quick, quiet=is_json)
+    found += calibration.stored(machine)
+    return show([*findings, *(replace(finding, area="calibration") for finding in found)], machine, is_json)
 
 
 def compile_options(answer: dict[str, Any]) -> Iterator[str]:
-    """Describe what the installed torch.compile takes; `answer`: the worker's, see
-    effbench/worker/compile_options.py."""
-    arguments = answer["arguments"]
-    given = ", ".join(f"{name}={default}" for name, default in arguments.items())
+    """Describe what the installed torch.compile takes; `answer`: see effbench/worker/compile_options.py."""
+    given = ", ".join(f"{name}={default}" for name, default in answer["arguments"].items())
     yield f"torch.compile of torch {answer['torch_version']} takes {given}"
-    if "disable" in arguments:
-        yield "  disable=True makes it return the function as it is (torch.compiler.disable keeps one part eager)"
-    yield ""
     yield "modes and the options that each sets, torch._inductor.list_mode_options():"
     for mode, settings in answer["modes"].items():
         yield f"  {mode}: {', '.join(f'{name}={value}' for name, value in settings.items()) or 'none'}"
-    yield ""
     public = {name: value for name, value in answer["options"].items() if not name.startswith("_")}
     yield f"{len(public)} options with their defaults, torch._inductor.list_options(); set by mode.options.NAME=:"
     for name, value in public.items():
-        yield f"  {name}={one_line(value, LONGEST_DEFAULT)}"
+        yield f"  {name}={one_line(value, 100)}"
 
 
-def tell(args: argparse.Namespace, findings: Sequence[Finding], calibrated: dict[str, Any] | None) -> int:
+def show(findings: Sequence[Finding], machine: Machine, is_json: bool) -> int:
     """Print the findings; return the exit code: 1 with a problem among them."""
     levels = [finding.level for finding in findings]
-    if args.format == "json":
-        answer = {"findings": [finding.to_json() for finding in findings], "calibration": calibrated}
+    code = 1 if "problem" in levels else 0
+    if is_json:
+        known = calibration.load(machine) if machine.answer else None
+        answer = {"findings": [finding.to_json() for finding in findings], "calibration": known}
         print(json.dumps(answer, indent=2, default=datetime.isoformat))
-    else:
-        console = terminal()
-        show(console, findings)
-        problems, warnings = (counted(levels.count(level), level) for level in ("problem", "warning"))
-        total = counted(len(levels), "finding")
-        console.print_line(f"{problems}, {warnings} in {total}")
-    return 1 if "problem" in levels else 0
-
-
-def show(console: Console, findings: Sequence[Finding]) -> None:
-    area = None
-    for finding in findings:
-        if finding.area != area:
-            area = finding.area
-            console.print(f"[bold]{escape(area)}[/]")
-        console.print_line(f"{MARKS[finding.level]} {escape(finding.what)}")
-        for word, text in (("effect", finding.effect), ("fix", finding.fix)):
-            if text:
-                console.print_line(f"    [dim]{word}:[/] {escape(text)}")
+        return code
+    console = terminal()
+    for area, members in groupby(findings, key=lambda finding: finding.area):
+        console.print(f"[bold]{escape(area)}[/]")
+        for finding in members:
+            console.print_line(f"{MARKS[finding.level]} {escape(finding.what)}")
+            for word, text in (("effect", finding.effect), ("fix", finding.fix)):
+                if text:
+                    console.print_line(f"    [dim]{word}:[/] {escape(text)}")
+    console.print_line(f"problems: {levels.count('problem')}, warnings: {levels.count('warning')}")
+    return code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,14 @@ class Finding:
         return self.level in ("warning", "problem")
 
     def to_json(self) -> dict[str, str]:
-        return {
-            "level": self.level,
-            "what": self.what,
-            "effect": self.effect,
-            "mend": self.fix,  # the name that readers of the JSON know
-            "area": self.area,
-        }
+        # readers of the JSON know the fix as `mend`
+        return {"level": self.level, "what": self.what, "effect": self.effect, "mend": self.fix, "area": self.area}
+
+
+good = partial(Finding, "good")
+note = partial(Finding, "note")
+warning = partial(Finding, "warning")
+problem = partial(Finding, "problem")
 
 
 @dataclass(frozen=True)
@@ -53,30 +54,12 @@ class Machine:
     @cached_property
     def gpus(self) -> list[Gpu]:
         """The GPUs that torch uses and NVML knows, named by torch's index."""
-        gpus = []
-        for gpu in self.answer["gpus"] if self.answer else ():
-            handle = self.nvml.handle(gpu["uuid"])
-            if handle is not None:
-                gpus.append(Gpu(self.nvml, handle, f"GPU {gpu['index']}"))
-        return gpus
+        handles = [(gpu["index"], self.nvml.handle(gpu["uuid"])) for gpu in (self.answer or {}).get("gpus", ())]
+        return [Gpu(self.nvml, handle, f"GPU {index}") for index, handle in handles if handle is not None]
 
-
-def good(what: str) -> Finding:
-    return Finding("good", what)
-
-
-def note(what: str, effect: str = "", fix: str = "") -> Finding:
-    return Finding("note", what, effect, fix)
-
-
-def warning(what: str, effect: str, fix: str = "") -> Finding:
-    return Finding("warning", what, effect, fix)
-
-
-def problem(what: str, effect: str, fix: str = "") -> Finding:
-    return Finding("problem", what, effect, fix)
-
-
-def counted(number: int, singular: str, plural: str | None = None) -> str:
-    """`1 process`, `2 processes`."""
-    return f"{number} {singular if number == 1 else plural or singular + 's'}"
+    def text(self, path: str | Path) -> str:
+        """Return a file's text below `root` without its last newline, empty if it cannot be read."""
+        try:
+            return (self.root / path).read_text(errors="replace").strip()
+        except OSError:
+            return ""

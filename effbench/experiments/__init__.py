@@ -20,15 +20,10 @@ from effbench.experiments.figures import (
     mean,
     median,
     only,
-    quantile,
-    share,
-    sqrt,
-    total,
 )
 from effbench.experiments.frames import fact, relative, where
 
 _shipped = Path(__file__).parent / "shipped"  # in a wheel; in a checkout they are in the repository's top folder
-#: Where the experiments are that ship with effbench.
 FOLDER = _shipped if _shipped.is_dir() else Path(__file__).parents[2] / "experiments"
 __path__.append(str(FOLDER))
 
@@ -50,10 +45,6 @@ __all__ = [
     "mean",
     "median",
     "only",
-    "quantile",
     "relative",
-    "share",
-    "sqrt",
-    "total",
     "where",
 ]

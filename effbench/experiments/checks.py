@@ -1,9 +1,5 @@
 """What behaviour checks share. A check is `def name(device: torch.device, **settings) -> dict[str, Any]`: it shows what
-torch does, in a process of its own, and returns facts; it never judges a claim.
-
-Facts are JSON-able: booleans named as statements, numbers with their unit in the name, small tensors as lists. They are
-measured, never asserted: the opposite behaviour gives the opposite boolean.
-"""
+torch does, in a process of its own, and returns measured facts as JSON (docs/evidence.md)."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ import functools
 import logging
 import math
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +15,9 @@ from typing import Any
 import torch
 
 from effbench.errors import UnsupportedError
-from effbench.measure.timing import synchronizer
+from effbench.measure.timing import one_call, synchronizer
 from effbench.modes.base import needs_compiler
+from effbench.modes.graphs import Captured, GraphCapture
 from effbench.worker.check import COMPILER, CPP_COMPILER
 from effbench.worker.failures import first_line, text_of
 
@@ -37,10 +33,10 @@ def check(needs: Sequence[str] = ()) -> Callable[[Callable[..., Facts]], Callabl
         def checked(device: torch.device, **settings: Any) -> Facts:
             if CUDA in needs and device.type != "cuda":
                 raise UnsupportedError(f"{function.__name__} needs CUDA, and this runs on {device.type}")
-            if COMPILER in needs and (reason := needs_compiler(device)):
-                raise UnsupportedError(reason)
-            if CPP_COMPILER in needs and (reason := needs_compiler(torch.device("cpu"))):
-                raise UnsupportedError(reason)
+            compiling = {COMPILER: device, CPP_COMPILER: torch.device("cpu")}
+            for need in compiling.keys() & set(needs):
+                if reason := needs_compiler(compiling[need]):
+                    raise UnsupportedError(reason)
             return function(device, **settings)
 
         checked.needs = tuple(needs)  # type: ignore[attr-defined]
@@ -68,7 +64,7 @@ def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Attempt:
     """Call it; an exception is an observation."""
     try:
         return Attempt(value=function(*args, **kwargs))
-    except Exception as error:
+    except Exception as error:  # whatever it raises is what was observed
         return Attempt(raised=error)
 
 
@@ -80,8 +76,7 @@ def error_facts(error: Exception | None) -> Facts:
 
 
 def listed(tensor: torch.Tensor, most: int = 8) -> list:
-    """A tensor (B, ...) as a list: its first row, at most `most` values; what is not finite as text, as JSON has it
-    not."""
+    """Return the first row of a tensor (B, ...) as a list of at most `most` values; JSON takes NaN as text."""
     row = tensor.detach().cpu()
     if row.dim() > 1:
         row = row.flatten(1)[0]
@@ -99,13 +94,8 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> bool:
 
 
 def call_ms(function: Callable[..., Any], *args: Any, device: torch.device) -> float:
-    """Milliseconds of one call, from a device at rest to a device at rest."""
-    synchronize = synchronizer(device)
-    synchronize()
-    start = time.perf_counter()
-    function(*args)
-    synchronize()
-    return (time.perf_counter() - start) * 1e3
+    """Return the milliseconds of one call, from a device at rest to a device at rest."""
+    return one_call(function, args, {}, synchronizer(device))
 
 
 def median_ms(function: Callable[..., Any], *args: Any, device: torch.device, calls: int = 30) -> float:
@@ -114,7 +104,7 @@ def median_ms(function: Callable[..., Any], *args: Any, device: torch.device, ca
 
 @contextmanager
 def fresh_compile_cache() -> Iterator[None]:
-    """Nothing that was compiled before is found in here. It lies in this process's folder of caches."""
+    """Compile without finding what was compiled before, in a folder below this process's caches."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
     from torch._inductor.utils import fresh_cache
 
@@ -139,48 +129,35 @@ class Counting:
         return run
 
 
-class Log(logging.Handler):
-    """Collects the first lines that a logger prints at WARNING and above."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(logging.WARNING)
-        self.logger = logging.getLogger(name)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(first_line(record.getMessage()))
-
-    def __enter__(self) -> Log:
-        self.logger.addHandler(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.logger.removeHandler(self)
+@contextmanager
+def logged(name: str) -> Iterator[list[str]]:
+    """Collect the first lines that a logger prints at WARNING and above."""
+    lines: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(first_line(record.getMessage()))  # type: ignore[method-assign]
+    logging.getLogger(name).addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logging.getLogger(name).removeHandler(handler)
 
 
 @dataclass
 class Recorded:
-    """A CUDA graph that reads its input where it lay during capture. The next replay overwrites `output`."""
+    """A CUDA graph that reads its inputs where they lay during capture. The next replay overwrites `output`."""
 
-    graph: torch.cuda.CUDAGraph
-    output: Any
+    captured: Captured
     inputs: tuple[Any, ...]
 
+    @property
+    def output(self) -> Any:
+        return self.captured.outputs
+
     def replay(self) -> Any:
-        self.graph.replay()
+        self.captured.replay()
         return self.output
 
 
-def record(function: Callable[..., Any], *args: Any, warmups: int = 3) -> Recorded:
-    """Capture `function(*args)` on a stream of its own after `warmups` calls there."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(warmups):
-            function(*args)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        output = function(*args)
-    torch.cuda.synchronize()
-    return Recorded(graph, output, args)
+def record(function: Callable[..., Any], *args: Any) -> Recorded:
+    """Capture `function(*args)` on a stream of its own after three calls there."""
+    return Recorded(GraphCapture(warmups=3)(function, args, {}), args)

@@ -1,7 +1,7 @@
-"""Figures with 95 % intervals, conditions with three values, and the functions that claims use to combine them.
+"""Figures with 95 % intervals, conditions with three values, and the functions that combine them in claims.
 
 The bounds of a sum, product or ratio are those of interval arithmetic: never too narrow. A comparison is true or false
-if the intervals decide it, and open if they overlap. NaN means that a row has no such figure.
+if the intervals decide it, and open if they overlap. NaN marks a row without the figure.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partialmethod
+from functools import partialmethod, wraps
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 from effbench.errors import UsageError
 
@@ -22,12 +22,15 @@ OPEN = "the interval leaves it open"
 NO_INTERVAL = "the figure has no interval: a single trial of a cell says nothing of its spread"
 UNDEFINED = "the figure is not defined (a division by 0, or a logarithm or mean of what is not above 0)"
 
+#: Index labels of the rows that were asked for a figure that they lack, since `judge` last emptied it.
+no_figure: set[Any] = set()
+
 
 class ClaimError(UsageError):
-    """A claim that asks for something that does not exist."""
+    """A claim asks for something that does not exist."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Truth:
     """A condition: `holds` is True, False or None (open, and `why`). `missing`: nothing was measured to decide it.
 
@@ -36,7 +39,7 @@ class Truth:
 
     holds: bool | None
     why: str = ""
-    missing: bool = False
+    missing: ClassVar[bool] = False
 
     def __bool__(self) -> bool:
         raise ClaimError("a condition may be open: combine conditions with &, |, ~, between(), all_of() and any_of()")
@@ -54,13 +57,11 @@ class Truth:
 
 
 def truth(value: Any) -> Truth:
-    """Return `value` as a condition: a Truth, a bool, or None for an open one. Raises ClaimError for anything else."""
-    if isinstance(value, Missing):
-        return Truth(None, value.reason, missing=True)
-    if value is None:
-        return Truth(None, "it has no value", missing=True)
+    """Return a Truth, a bool or None (missing) as a condition. Raises ClaimError for anything else."""
     if isinstance(value, Truth):
         return value
+    if value is None:
+        return Missing("it has no value")
     if type(value).__name__ not in ("bool", "bool_"):  # bool_ is NumPy's
         raise ClaimError(f"expected a condition such as value > 1, got {value!r}")
     return Truth(bool(value))
@@ -68,108 +69,18 @@ def truth(value: Any) -> Truth:
 
 def all_of(truths: Iterable[Any]) -> Truth:
     """False if any is false, else open if any is open (or there are none)."""
-    found = [truth(item) for item in truths]
-    if not found:
-        return truth(truths if isinstance(truths, Missing) else Missing("nothing was measured of it"))
-    open_ = [item for item in found if item.holds is None]
-    if any(item.holds is False for item in found):
+    conditions = [truth(item) for item in truths]
+    if not conditions:
+        return truths if isinstance(truths, Missing) else Missing("nothing was measured of it")
+    if any(item.holds is False for item in conditions):
         return Truth(False)
-    return max(open_, key=lambda item: item.missing) if open_ else Truth(True)
+    undecided = [item for item in conditions if item.holds is None]
+    return max(undecided, key=lambda item: item.missing) if undecided else Truth(True)
 
 
 def any_of(truths: Iterable[Any]) -> Truth:
     """True if any is true, else open if any is open."""
-    return ~all_of([~truth(item) for item in truths])
-
-
-class Figure:
-    """A number and the bounds of its interval; both bounds are the number itself if it is exact."""
-
-    def __init__(self, value: float, low: float | None = None, high: float | None = None) -> None:
-        self.value = float(value)
-        self.low = self.value if low is None else float(low)
-        self.high = self.value if high is None else float(high)
-
-    def __repr__(self) -> str:
-        return f"{self.value:g}" if self.is_exact else f"{self.value:g} [{self.low:g}, {self.high:g}]"
-
-    @property
-    def is_exact(self) -> bool:
-        return self.low == self.high
-
-    def _with(self, function: Callable[[float, float], float], other: Any) -> Any:
-        return combine(function, self, other)
-
-    def _after(self, function: Callable[[float, float], float], other: Any) -> Any:
-        return combine(function, other, self)
-
-    __add__, __radd__ = partialmethod(_with, operator.add), partialmethod(_after, operator.add)
-    __sub__, __rsub__ = partialmethod(_with, operator.sub), partialmethod(_after, operator.sub)
-    __mul__, __rmul__ = partialmethod(_with, operator.mul), partialmethod(_after, operator.mul)
-    __truediv__, __rtruediv__ = partialmethod(_with, operator.truediv), partialmethod(_after, operator.truediv)
-
-    def __neg__(self) -> Any:
-        return self * -1
-
-    def __abs__(self) -> Figure:
-        low, high = sorted((abs(self.low), abs(self.high)))
-        return Figure(abs(self.value), 0.0 if self.low < 0 < self.high else low, high)
-
-    def __pow__(self, exponent: Any) -> Any:
-        return exp(log(self) * exponent)
-
-    def __lt__(self, other: Any) -> Truth:
-        return less(self, other)
-
-    def __gt__(self, other: Any) -> Truth:
-        return less(other, self)
-
-    def __le__(self, other: Any) -> Truth:
-        return ~less(other, self)
-
-    def __ge__(self, other: Any) -> Truth:
-        return ~less(self, other)
-
-    def __eq__(self, other: Any) -> Any:
-        return ~(less(self, other) | less(other, self))
-
-    __hash__ = object.__hash__
-
-
-class Missing(Figure):
-    """A figure or fact that was not measured. Whatever is made of it is missing as well, for the same reason."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(math.nan, -math.inf, math.inf)
-        self.reason = reason
-
-    def __getattr__(self, name: str) -> Missing:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self
-
-    def __getitem__(self, key: Any) -> Missing:
-        return self
-
-    def __call__(self, *args: Any) -> Missing:
-        return self
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(())
-
-    def __and__(self, other: Any) -> Truth:
-        return truth(self) & other
-
-    def __or__(self, other: Any) -> Truth:
-        return truth(self) | other
-
-    __rand__, __ror__ = __and__, __or__
-
-    def __invert__(self) -> Truth:
-        return truth(self)
-
-
-UNKNOWN = Figure(math.nan, -math.inf, math.inf)
+    return truths if isinstance(truths, Missing) else ~all_of([~truth(item) for item in truths])
 
 
 def as_figure(value: Any) -> Figure:
@@ -182,10 +93,10 @@ def as_figure(value: Any) -> Figure:
 
 
 def less(a: Any, b: Any) -> Truth:
-    """Whether a < b, as far as the intervals decide it."""
+    """Return whether a < b, as far as the intervals decide it."""
     for value in (a, b):
         if isinstance(value, Missing):
-            return truth(value)
+            return value
     a, b = as_figure(a), as_figure(b)
     if math.isnan(a.value) or math.isnan(b.value):
         return Truth(None, UNDEFINED)
@@ -195,18 +106,10 @@ def less(a: Any, b: Any) -> Truth:
     return Truth(None, OPEN if bounded else NO_INTERVAL)
 
 
-def between(value: Any, low: Any, high: Any) -> Truth:
-    """Whether low <= value <= high."""
-    value = as_figure(value)
-    return (value >= low) & (value <= high)
-
-
-def combine(function: Callable[[float, float], float], a: Any, b: Any) -> Any:
+def combine(a: Any, function: Callable[[float, float], float], b: Any) -> Any:
     """Return +, -, × or ÷ of two numbers with the extremes over their bounds; NaN if a row lacks one of them."""
     for value in (a, b):
-        if isinstance(value, float) and math.isnan(value):
-            return math.nan
-        if isinstance(value, Missing):
+        if isinstance(value, Missing) or (isinstance(value, float) and math.isnan(value)):
             return value
     a, b = as_figure(a), as_figure(b)
     divides = function is operator.truediv
@@ -224,8 +127,86 @@ def combine(function: Callable[[float, float], float], a: Any, b: Any) -> Any:
     return Figure(value, min(known), max(known))
 
 
-def _rising(value: Any, function: Callable[[float], float]) -> Figure:
-    """A rising function of a figure and of its bounds."""
+class Figure:
+    """A number and the bounds of its interval; both bounds are the number itself if it is exact."""
+
+    def __init__(self, value: float, low: float | None = None, high: float | None = None) -> None:
+        self.value = float(value)
+        self.low = self.value if low is None else float(low)
+        self.high = self.value if high is None else float(high)
+
+    def __repr__(self) -> str:
+        return f"{self.value:g}" if self.is_exact else f"{self.value:g} [{self.low:g}, {self.high:g}]"
+
+    @property
+    def is_exact(self) -> bool:
+        return self.low == self.high
+
+    def after(self, function: Callable[[float, float], float], other: Any) -> Any:
+        return combine(other, function, self)
+
+    __add__, __radd__ = partialmethod(combine, operator.add), partialmethod(after, operator.add)
+    __sub__, __rsub__ = partialmethod(combine, operator.sub), partialmethod(after, operator.sub)
+    __mul__, __rmul__ = partialmethod(combine, operator.mul), partialmethod(after, operator.mul)
+    __truediv__, __rtruediv__ = partialmethod(combine, operator.truediv), partialmethod(after, operator.truediv)
+
+    def __neg__(self) -> Any:
+        return self * -1
+
+    def __pow__(self, exponent: Any) -> Any:
+        return exp(log(self) * exponent)
+
+    __lt__ = less
+
+    def __gt__(self, other: Any) -> Truth:
+        return less(other, self)
+
+    def __le__(self, other: Any) -> Truth:
+        return ~(self > other)
+
+    def __ge__(self, other: Any) -> Truth:
+        return ~(self < other)
+
+    def __eq__(self, other: Any) -> Any:
+        return (self <= other) & (self >= other)
+
+    __hash__ = object.__hash__
+
+
+class Missing(Figure, Truth):
+    """A figure, fact or condition that was not measured. Whatever is made of it is missing for the same reason."""
+
+    missing = True
+
+    def __init__(self, reason: str) -> None:
+        Figure.__init__(self, math.nan, -math.inf, math.inf)
+        Truth.__init__(self, None, reason)
+
+    def __getattr__(self, name: str) -> Missing:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __getitem__(self, key: Any) -> Missing:
+        return self
+
+    __call__ = __getitem__
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+UNKNOWN = Figure(math.nan, -math.inf, math.inf)
+
+
+def between(value: Any, low: Any, high: Any) -> Truth:
+    """Return whether low <= value <= high."""
+    value = as_figure(value)
+    return (value >= low) & (value <= high)
+
+
+def rising(function: Callable[[float], float], value: Any) -> Figure:
+    """Return a rising function of a figure and of its bounds."""
     value = as_figure(value)
     if isinstance(value, Missing):
         return value
@@ -236,56 +217,41 @@ def _rising(value: Any, function: Callable[[float], float]) -> Figure:
 
 
 def log(value: Any) -> Figure:
-    return _rising(value, lambda x: math.log(x) if x > 0 else -math.inf if x == 0 else math.nan)
+    return rising(lambda x: math.log(x) if x > 0 else -math.inf if x == 0 else math.nan, value)
 
 
 def exp(value: Any) -> Figure:
-    return _rising(value, lambda x: math.inf if x > 700 else math.exp(x))
-
-
-def sqrt(value: Any) -> Figure:
-    return _rising(value, lambda x: math.sqrt(x) if x >= 0 else math.nan)
+    return rising(lambda x: math.inf if x > 700 else math.exp(x), value)
 
 
 # --- many into one ---
 
-_without_figure: set[Any] = set()
-
-
-@contextmanager
-def rows_without_figure() -> Iterator[set[Any]]:
-    """Collect the index labels of rows that are asked for a figure that they lack: a verdict names the failed ones."""
-    _without_figure.clear()
-    yield _without_figure
-
-
-def note_without_figure(label: Any) -> None:
-    _without_figure.add(label)
-
 
 def figures(values: Any) -> list[Figure]:
     """Return the figures of a column, or of a list, without those that rows lack."""
-    if isinstance(values, Missing):
-        return []
     if hasattr(values, "index") and hasattr(values, "dropna"):
-        _without_figure.update(values.index[values.isna()])
+        no_figure.update(values.index[values.isna()])
         values = values.dropna()
     return [as_figure(value) for value in values if value is not None and not isinstance(value, Missing)]
 
 
-def _reduction(function: Callable[..., Figure]) -> Callable[..., Figure]:
-    def reduced(values: Any, *args: Any) -> Figure:
-        found = figures(values)
-        if not found:
-            name = getattr(values, "name", None)
-            return values if isinstance(values, Missing) else Missing(f"nothing was measured of {name or 'it'}")
-        return function(found, *args)
+def reduction(function: Callable[[list[Figure]], Figure]) -> Callable[[Any], Figure]:
+    """Turn a function of one or more figures into one of a column, or of a list that may be empty."""
 
-    reduced.__doc__, reduced.__name__ = function.__doc__, function.__name__
+    @wraps(function)
+    def reduced(values: Any) -> Figure:
+        if isinstance(values, Missing):
+            return values
+        given = figures(values)
+        name = getattr(values, "name", None) or "it"
+        return function(given) if given else Missing(f"nothing was measured of {name}")
+
     return reduced
 
 
-def _mean(values: list[Figure]) -> Figure:
+@reduction
+def mean(values: list[Figure]) -> Figure:
+    """Return the mean; the intervals are combined as independent ones."""
     if not all(math.isfinite(figure.value) for figure in values):
         return UNKNOWN
     center = sum(figure.value for figure in values) / len(values)
@@ -294,69 +260,36 @@ def _mean(values: list[Figure]) -> Figure:
     return Figure(center, center - below, center + above)
 
 
-@_reduction
-def mean(values: list[Figure]) -> Figure:
-    """The mean; the intervals are combined as independent ones."""
-    return _mean(values)
-
-
-@_reduction
+@reduction
 def geomean(values: list[Figure]) -> Figure:
-    """The geometric mean of positive figures; the intervals are combined as independent ones."""
-    return exp(_mean([log(figure) for figure in values])) if all(v.value > 0 for v in values) else UNKNOWN
+    """Return the geometric mean of positive figures; the intervals are combined as independent ones."""
+    return exp(mean([log(figure) for figure in values])) if all(v.value > 0 for v in values) else UNKNOWN
 
 
-@_reduction
-def total(values: list[Figure]) -> Figure:
-    """The sum; the intervals are combined as independent ones."""
-    return _mean(values) * len(values)
+def of_bounds(function: Callable[[list[float]], float]) -> Callable[[Any], Figure]:
+    """Turn a function of numbers into one of figures: its bounds are those of the figures' bounds."""
+
+    @reduction
+    def reduced(values: list[Figure]) -> Figure:
+        if any(math.isnan(figure.value) for figure in values):
+            return UNKNOWN
+        return Figure(*(function([getattr(figure, bound) for figure in values]) for bound in ("value", "low", "high")))
+
+    return reduced
 
 
-@_reduction
-def quantile(values: list[Figure], fraction: float) -> Figure:
-    """A quantile, linear between ranks; its bounds are the quantiles of the bounds."""
-    if not 0 <= fraction <= 1:
-        raise ClaimError(f"a quantile is from 0 to 1, not {fraction:g}")
-    if any(math.isnan(figure.value) for figure in values):
-        return UNKNOWN
-
-    def of(numbers: list[float]) -> float:
-        ordered = sorted(numbers)
-        below, rest = divmod(fraction * (len(ordered) - 1), 1)
-        low, high = ordered[int(below)], ordered[math.ceil(below + rest)]
-        return low if rest == 0 or low == high else low + rest * (high - low)
-
-    return Figure(*(of([getattr(figure, bound) for figure in values]) for bound in ("value", "low", "high")))
+lowest, median, highest = of_bounds(min), of_bounds(statistics.median), of_bounds(max)
 
 
-def lowest(values: Any) -> Figure:
-    return quantile(values, 0.0)
-
-
-def median(values: Any) -> Figure:
-    return quantile(values, 0.5)
-
-
-def highest(values: Any) -> Figure:
-    return quantile(values, 1.0)
-
-
-@_reduction
+@reduction
 def only(values: list[Figure]) -> Figure:
-    """The figure of the one row that is left. Raises ClaimError for several."""
+    """Return the figure of the one row that is left. Raises ClaimError for several."""
     if len(values) != 1:
         raise ClaimError(f"only() takes one row, and {len(values)} are left")
     return values[0]
 
 
-def share(truths: Iterable[Any]) -> Figure:
-    """The fraction of conditions that are true; open ones widen the interval."""
-    found = [item for item in map(truth, truths) if not item.missing]
-    if not found:
-        return Missing("nothing was measured of it")
-    certain = sum(item.holds is True for item in found)
-    undecided = sum(item.holds is None for item in found)
-    return Figure(*((certain + part * undecided) / len(found) for part in (0.5, 0, 1)))
+# --- facts of checks ---
 
 
 class Facts(dict):
@@ -382,10 +315,8 @@ class Facts(dict):
 
 
 def fact_value(value: Any) -> Any:
-    if value is None:
-        return Missing("it has no value")
-    if isinstance(value, bool):
-        return Truth(value)
+    if value is None or isinstance(value, bool):
+        return truth(value)
     if isinstance(value, int | float):
         return Figure(value)
     if isinstance(value, Mapping):

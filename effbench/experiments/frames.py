@@ -5,60 +5,38 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from effbench.cell import Status
 from effbench.errors import nearest
-from effbench.experiments.figures import ClaimError, Figure, as_figure, note_without_figure
-from effbench.metrics import INTERVALS
+from effbench.experiments.figures import ClaimError, Figure, as_figure, no_figure
+from effbench.metrics import INTERVALS, RESULT_FIGURES
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Columns that describe a row: present whatever its status.
-DESCRIPTIONS = frozenset(
-    {"sweep_id", "sweep_name", "label", "model", "bs", "mode", "dtype", "phase", "device", "status", "reason", "trials",
-     "gpu_name", "torch_version", "python", "environment_id", "cell_key", "params"}
-)  # fmt: skip
 
-
-@dataclass
-class Whole:
-    """All rows of which a frame is a part: `relative` finds there what to compare with. `paths`: column -> dotted path
-    of the parameter that it holds."""
-
-    frame: Any
-    paths: Mapping[str, str]
-
-    def __deepcopy__(self, _memo: Any) -> Whole:  # pandas copies `attrs` with every frame
-        return self
-
-
-def frame_of(
-    rows: Sequence[Mapping[str, Any]],
-    paths: Mapping[str, str] | None = None,
-    facts: Mapping[str, Mapping[str, Any]] | None = None,
-) -> pd.DataFrame:
+def frame_of(rows: Sequence[Mapping[str, Any]], paths: Mapping[str, str] | None = None) -> pd.DataFrame:
     """Return one line a row: figures with intervals as Figure, and NaN for all figures of a row that is not `ok`.
 
-    `paths`: further columns, each the dotted path of a parameter. `facts`: cell key -> what its mode said.
+    `paths`: further columns, each the dotted path of a parameter. A row's `facts` are what its mode reported.
     """
     import pandas as pd
 
     lines = []
     for row in rows:
-        line = {name: value if name in DESCRIPTIONS else figure_of(row, name) for name, value in row.items()}
+        line = {name: figure_of(row, name) if name in RESULT_FIGURES else row[name] for name in row}
         line |= {name: parameter(row["params"], path) for name, path in (paths or {}).items()}
-        line["facts"] = (facts or {}).get(row["cell_key"], {}) if row["status"] == Status.OK else {}
+        line["facts"] = row.get("facts", {}) if row["status"] == Status.OK else {}
         lines.append(line)
     frame = pd.DataFrame(lines, index=[f"{row['sweep_id']}/{row['cell_key']}" for row in rows])
-    frame.attrs["whole"] = Whole(frame, paths or {})
+    # for parts of the frame; a function, as pandas copies all other attributes with every part
+    frame.attrs = {"whole": lambda: frame, "paths": paths or {}}
     return frame
 
 
 def figure_of(row: Mapping[str, Any], name: str) -> Any:
-    """One figure of a row; a single trial has no interval, so that its comparisons stay open."""
+    """Return one figure of a row. That of a single trial has no bounds, so that its comparisons stay open."""
     value = row[name]
     if row["status"] != Status.OK or value is None:
         return math.nan
@@ -72,54 +50,57 @@ def figure_of(row: Mapping[str, Any], name: str) -> Any:
 
 def parameter(params: Mapping[str, Any], path: str) -> Any:
     """Return a parameter of a cell by its dotted path, lists and mappings as JSON; NaN if the cell has none."""
-    found: Any = params
+    value: Any = params
     for part in path.split("."):
-        if not isinstance(found, Mapping) or part not in found:
+        if not isinstance(value, Mapping) or part not in value:
             return math.nan
-        found = found[part]
-    return json.dumps(found, sort_keys=True) if isinstance(found, Mapping | list) else found
+        value = value[part]
+    return json.dumps(value, sort_keys=True) if isinstance(value, Mapping | list) else value
+
+
+def column_of(rows: pd.DataFrame, name: str) -> pd.Series:
+    if name not in rows:
+        raise ClaimError(f"no column {name!r}; nearest: {nearest(name, rows.columns) or 'none'}")
+    return rows[name]
 
 
 def where(rows: pd.DataFrame, **values: Any) -> pd.DataFrame:
     """Return the rows whose columns have these values; a list allows several."""
     for name, value in values.items():
-        if name not in rows:
-            raise ClaimError(f"no column {name!r}; nearest: {nearest(name, rows.columns) or 'none'}")
-        rows = rows[rows[name].isin(value if isinstance(value, list) else [value])]
+        rows = rows[column_of(rows, name).isin(value if isinstance(value, list) else [value])]
     return rows
 
 
 def fact(rows: pd.DataFrame, name: str) -> pd.Series:
-    """Return for each row what its mode said of its own preparation (the median over trials)."""
+    """Return for each row what its mode reported of its own preparation (the median over trials)."""
     return rows["facts"].map(lambda facts: facts.get(name, math.nan)).rename(name)
 
 
 def relative(rows: pd.DataFrame, column: str, name: str, reference: Any) -> pd.Series:
-    """Return for each row: the figure of the row that is the same cell but for `name`, which is `reference` there, ÷
-    its own. Above 1: this row's figure is lower.
+    """Return for each row: the figure of the row that is the same cell except that `name` is `reference`, ÷ its own.
+    Above 1: this row's figure is lower.
 
     `name` is mode, model, a swept parameter, or a dotted path. A reference of the same sweep goes before another.
     """
-    whole: Whole = rows.attrs["whole"]
-    path = {"mode": "mode.name", "model": "model.name"}.get(name, whole.paths.get(name, name))
-    if column not in whole.frame:
-        raise ClaimError(f"relative(): no column {column!r}; nearest: {nearest(column, whole.frame.columns) or 'none'}")
-    references: dict[str, dict[str, Any]] = {}
+    whole, paths = rows.attrs["whole"](), rows.attrs["paths"]
+    path = {**paths, "mode": "mode.name", "model": "model.name"}.get(name, name)
+    references: dict[str, dict[str, Any]] = {}  # identity -> sweep -> figure
     failed: dict[str, Any] = {}  # identity -> label of a reference without the figure
-    for _, row in whole.frame.iterrows():
-        if parameter(row["params"], path) == reference:
-            by_sweep = references.setdefault(identity(row, path), {})
-            if is_absent(row[column]):
-                failed[identity(row, path)] = row.name
-                continue
-            if row["sweep_id"] in by_sweep:
-                raise ClaimError(f"relative(): several rows have {name} = {reference}, and differ in that alone")
-            by_sweep[row["sweep_id"]] = row[column]
+    for (label, row), value in zip(whole.iterrows(), column_of(whole, column), strict=True):
+        if parameter(row["params"], path) != reference:
+            continue
+        cell, sweep_id = identity(row, path), row["sweep_id"]
+        if is_absent(value):
+            failed[cell] = label
+        elif sweep_id in references.setdefault(cell, {}):
+            raise ClaimError(f"relative(): several rows have {name} = {reference}, and differ in that alone")
+        else:
+            references[cell][sweep_id] = value
 
     def ratio(row: Any) -> Any:
-        others = references.get(same := identity(row, path))
-        if not others and same in failed:
-            note_without_figure(failed[same])
+        others = references.get(cell := identity(row, path))
+        if not others and cell in failed:
+            no_figure.add(failed[cell])
         if not others or is_absent(row[column]):
             return math.nan
         other = others.get(row["sweep_id"], next(reversed(others.values())))
@@ -135,15 +116,15 @@ def is_absent(value: Any) -> bool:
 
 
 def identity(row: Any, path: str) -> str:
-    """Return all of a cell but one parameter (or its whole mode or model), with where it was measured. A model's inputs
-    follow from its settings, so they go with any of these."""
+    """Return all of a cell except one parameter (or its whole mode or model), with where it was measured. A model's
+    inputs follow from its settings, so they are omitted with any of these."""
     params = json.loads(json.dumps(row["params"]))
     *outer, last = [path.partition(".")[0]] if path in ("mode.name", "model.name") else path.split(".")
     if path.startswith("model.module."):
         params["model"].pop("inputs", None)
     holder = params
     for part in outer:
-        holder = holder.get(part) if isinstance(holder, Mapping) else None
+        holder = holder.get(part) if isinstance(holder, dict) else None
     if isinstance(holder, dict):
         holder.pop(last, None)
     return json.dumps([row["environment_id"], params], sort_keys=True)

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from effbench.cell import Status
-from effbench.experiments.definition import Claim, Found
-from effbench.experiments.figures import (
-    NO_INTERVAL,
-    UNDEFINED,
-    ClaimError,
-    Facts,
-    Figure,
-    Missing,
-    Truth,
-    as_figure,
-    rows_without_figure,
-    truth,
-)
+from effbench.experiments.definition import Claim, Found, described
+from effbench.experiments.figures import OPEN, ClaimError, Facts, Figure, Missing, Truth, as_figure, no_figure, truth
 from effbench.experiments.frames import is_absent, shown, split
 from effbench.store.decisions import ClaimVerdict
 
@@ -35,44 +25,42 @@ class Part:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict, the reason, the figure over all rows, and what was found by part."""
+    """A verdict, the reason, the figure over all rows, and the parts. `also`: further figures."""
 
-    claim: str
+    claim: Claim
     verdict: ClaimVerdict
     reason: str
     value: Figure | None = None
-    unit: str = ""
     parts: tuple[Part, ...] = ()
     also: Mapping[str, Any] = field(default_factory=dict)
 
 
 def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
-    """Judge a claim by what its function asks for: name -> DataFrame of rows, Facts, or Missing.
-
-    Raises ClaimError if the function fails or asks for what does not exist.
-    """
+    """Judge a claim by what its function asks for: name -> DataFrame of rows, Facts, or Missing. Raises ClaimError if
+    the function fails or asks for what does not exist."""
     if claim.not_measurable:
-        return Judgement(claim.id, ClaimVerdict.NOT_MEASURABLE, claim.not_measurable)
+        return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, claim.not_measurable)
     frames = {name: value for name, value in inputs.items() if not isinstance(value, Facts | Missing)}
-    empty = {name: Missing("no row was measured") for name, frame in frames.items() if frame.empty}
-    frames, inputs = {name: frame for name, frame in frames.items() if name not in empty}, {**inputs, **empty}
-    missing = [value for value in inputs.values() if isinstance(value, Missing)]
+    inputs = {**inputs, **{name: Missing("no row was measured") for name in frames if frames[name].empty}}
+    frames = {name: frame for name, frame in frames.items() if not frame.empty}
+    missing = [value.why for value in inputs.values() if isinstance(value, Missing)]
     if len(missing) == len(inputs):
-        return Judgement(claim.id, nothing_measured([], inputs, ""), missing[0].reason)
-    with rows_without_figure() as without:
-        overall, parts = call(claim, inputs, frames)
+        return Judgement(claim, without_measurement(missing), missing[0])
+    no_figure.clear()
+    overall, parts = call(claim, inputs, frames)
     rows = [row for frame in frames.values() for _, row in frame.iterrows()]
-    failed = [row for row in rows if row.name in without and row["status"] != Status.OK]
-    if failed and (reason := unsupported_everywhere(rows)):
-        return Judgement(claim.id, ClaimVerdict.NOT_MEASURABLE, reason)
+    failed = [row for row in rows if row.name in no_figure and row["status"] != Status.OK]
+    others = [row for row in rows if row["mode"] != "eager"] or rows
+    if failed and all(row["status"] == Status.UNSUPPORTED for row in others):
+        return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, str(others[0]["reason"]))
+    left_out = text_of_failed(failed, frames)
     if all(part.holds.missing for part in parts):
         reason = parts[0].holds.why if parts else "no part of the matrix was measured"
-        verdict = nothing_measured(failed, inputs, reason)
-        return Judgement(claim.id, verdict, with_failed(reason, failed, frames))
+        verdict = without_measurement([*missing, *(row["status"] for row in failed)] or [reason])
+        return Judgement(claim, verdict, reason + left_out)
     verdict = verdict_of([part.holds.holds for part in parts])
-    reason = with_failed(reason_of(verdict, parts), failed, frames)
-    also = {str(name): plain(value) for name, value in overall.also.items()}
-    return Judgement(claim.id, verdict, reason, figure_of(overall), claim.unit, tuple(parts), also)
+    reason = reason_of(verdict, parts) + left_out
+    return Judgement(claim, verdict, reason, value_of(overall), tuple(parts), overall.also)
 
 
 def call(claim: Claim, inputs: Mapping[str, Any], frames: Mapping[str, Any]) -> tuple[Found, list[Part]]:
@@ -99,9 +87,8 @@ def found_by(claim: Claim, inputs: Mapping[str, Any]) -> Found:
         found = claim.function(**inputs)
     except ClaimError:
         raise
-    except (Exception, SystemExit) as error:
-        text = (str(error).strip() or "no message").splitlines()[0]
-        raise ClaimError(f"its function raised {type(error).__name__}: {text}") from error
+    except (Exception, SystemExit) as error:  # the user's function may raise anything
+        raise ClaimError(f"its function raised {described(error)}") from error
     if not isinstance(found, Found):
         raise ClaimError(f"its function returned {type(found).__name__}, not Found(holds, value, also)")
     return found
@@ -109,20 +96,13 @@ def found_by(claim: Claim, inputs: Mapping[str, Any]) -> Found:
 
 def parts_of(found: Found, label: str) -> list[Part]:
     if isinstance(found.holds, Mapping):
-        labels = {f"{statement}: {label}" if label else statement: held for statement, held in found.holds.items()}
-        return [Part(text, truth(held)) for text, held in labels.items()]
-    part = Part(label, truth(found.holds), figure_of(found))
+        return [Part(f"{name}: {label}" if label else name, truth(holds)) for name, holds in found.holds.items()]
+    part = Part(label, truth(found.holds), value_of(found))
     return [] if label and part.holds.missing else [part]
 
 
-def figure_of(found: Found) -> Figure | None:
+def value_of(found: Found) -> Figure | None:
     return None if found.value is None or isinstance(found.value, Missing) else as_figure(found.value)
-
-
-def plain(value: Any) -> Any:
-    """Return values of NumPy and pandas as Python's own."""
-    value = value.tolist() if hasattr(value, "tolist") and not isinstance(value, Missing) else value
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def verdict_of(conditions: Sequence[bool | None]) -> ClaimVerdict:
@@ -131,6 +111,11 @@ def verdict_of(conditions: Sequence[bool | None]) -> ClaimVerdict:
     if None in conditions:
         return ClaimVerdict.UNDECIDED
     return ClaimVerdict.CONFIRMED if True in conditions else ClaimVerdict.REFUTED
+
+
+def without_measurement(reasons: Sequence[str]) -> ClaimVerdict:
+    is_unsupported = all(reason.startswith(Status.UNSUPPORTED) for reason in reasons)
+    return ClaimVerdict.NOT_MEASURABLE if is_unsupported else ClaimVerdict.NOT_MEASURED
 
 
 def reason_of(verdict: ClaimVerdict, parts: Sequence[Part]) -> str:
@@ -147,39 +132,44 @@ def reason_of(verdict: ClaimVerdict, parts: Sequence[Part]) -> str:
     texts = []
     for title, group in groups.items():
         if group:
-            more = f" and {len(group) - 6} more" if len(group) > 6 else ""
             why = group[0].holds.why
-            because = f" ({why})" if why in (NO_INTERVAL, UNDEFINED) or group[0].holds.missing else ""
-            texts.append(f"{title} {', '.join(part.label for part in group[:6])}{more}{because}")
+            because = "" if why in ("", OPEN) else f" ({why})"
+            texts.append(f"{title} {listed([part.label for part in group], 6)}{because}")
     return "; ".join(texts)
 
 
-def unsupported_everywhere(rows: Sequence[Any]) -> str | None:
-    """Return why, if all rows but a baseline's are `unsupported`."""
-    others = [row for row in rows if row["mode"] != "eager"] or rows
-    if not others or any(row["status"] != Status.UNSUPPORTED for row in others):
-        return None
-    return str(others[0]["reason"])
-
-
-def nothing_measured(failed: Sequence[Any], inputs: Mapping[str, Any], reason: str) -> ClaimVerdict:
-    """It cannot be measured here if all that is missing is unsupported. `reason`: of a part of a check that is."""
-    unsupported = [
-        value.reason.startswith(Status.UNSUPPORTED) for value in inputs.values() if isinstance(value, Missing)
-    ]
-    unsupported += [row["status"] == Status.UNSUPPORTED for row in failed]
-    unsupported = unsupported or [reason.startswith(Status.UNSUPPORTED)]
-    return ClaimVerdict.NOT_MEASURABLE if all(unsupported) else ClaimVerdict.NOT_MEASURED
-
-
-def with_failed(reason: str, failed: Sequence[Any], frames: Mapping[str, Any]) -> str:
-    """Add the failed rows that were left out, with their swept parameters and the first one's reason."""
+def text_of_failed(failed: Sequence[Any], frames: Mapping[str, Any]) -> str:
+    """Name the failed rows that were left out, with their swept parameters and the first one's reason."""
     if not failed:
-        return reason
-    swept = [name for frame in frames.values() for name in frame.attrs["whole"].paths]
-    named = []
-    for row in failed[:3]:
-        further = [f"{name}={shown(row[name])}" for name in dict.fromkeys(swept) if not is_absent(row.get(name))]
-        named.append(" ".join([row["model"], "bs", str(row["bs"]), row["mode"], *further, row["status"]]))
-    more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
-    return f"{reason}; left out: {', '.join(named)}{more} ({' '.join(str(failed[0]['reason']).split())})"
+        return ""
+    swept = dict.fromkeys(name for frame in frames.values() for name in frame.attrs["paths"])
+    names = []
+    for row in failed:
+        settings = [f"{name}={shown(row[name])}" for name in swept if not is_absent(row.get(name))]
+        names.append(" ".join([row["model"], "bs", str(row["bs"]), row["mode"], *settings, row["status"]]))
+    return f"; left out: {listed(names, 3)} ({' '.join(str(failed[0]['reason']).split())})"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def bounds(value: Figure | None) -> dict[str, float]:
+    return {} if value is None else {"value": value.value, "low": value.low, "high": value.high}
+
+
+def as_json(value: Any) -> Any:
+    """Return figures, conditions and facts as JSON carries them; an infinite bound is no bound."""
+    if isinstance(value, Figure):
+        return None if isinstance(value, Missing) else as_json(value.value if value.is_exact else bounds(value))
+    if isinstance(value, Truth):
+        return value.holds
+    if hasattr(value, "tolist"):  # of NumPy and pandas
+        return as_json(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(key): as_json(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, str | int | float) else str(value)

@@ -16,15 +16,7 @@ from effbench.doctor.finding import Machine
 ANSWER: dict[str, Any] = {
     "errors": [],
     "settings": [],
-    "gpus": [
-        {
-            "index": 0,
-            "uuid": fake_nvml.UUID,
-            "visible": fake_nvml.UUID,
-            "name": "NVIDIA H200",
-            "memory_bytes": 150_000_000_000,
-        }
-    ],
+    "gpus": [{"index": 0, "uuid": fake_nvml.UUID, "name": "NVIDIA H200", "memory_bytes": 150_000_000_000}],
     "environment": {
         "gpu_name": "NVIDIA H200",
         "gpu_memory_bytes": 150_000_000_000,
@@ -38,8 +30,7 @@ ANSWER: dict[str, Any] = {
         "flags": {},
     },
     "details": {
-        "packages": {"numpy": "2.4.6", "torchvision": "0.28.0", "transformers": "5.23.0", "effbench": "0.1.0"},
-        "cudnn": 91500,
+        "packages": {"numpy": "2.4.6", "torchvision": "0.28.0", "transformers": "5.23.0"},
         "compilers": {"gcc": True, "g++": True, "clang": False, "nvcc": True},
     },
 }
@@ -57,34 +48,25 @@ def cpu_answer(answer: dict[str, Any]) -> dict[str, Any]:
     answer["gpus"] = []
     none = ("gpu_name", "gpu_memory_bytes", "driver_version", "cuda_version", "triton_version")
     answer["environment"] |= dict.fromkeys(none) | {"torch_version": "2.13.0+cpu"}
-    answer["details"]["cudnn"] = None
     return answer
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]) -> Callable[..., Machine]:
-    """A machine with one H200, these changes to NVML's answers, and only the kernel's files of `kernel_files`."""
+    """A machine with one H200, these changes to NVML's answers, and only the kernel's files (path -> text) given."""
 
-    def make(environ: dict[str, str] | None = None, probe: Any = answer, db: str = "a.db", **changes: Any) -> Machine:
+    def make(
+        files: dict[str, str] | None = None,
+        environ: dict[str, str] | None = None,
+        probe: Any = answer,
+        db: str = "a.db",
+        **changes: Any,
+    ) -> Machine:
+        for name, content in (files or {}).items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content + "\n")
         monkeypatch.setitem(sys.modules, "pynvml", fake_nvml.FakeNvml(**changes))
         return Machine(db, probe, environ or {}, tmp_path)
-
-    return make
-
-
-@pytest.fixture
-def kernel_files(tmp_path: Path) -> Callable[..., Path]:
-    """A root folder with these files: path -> text; a link where the path ends with @."""
-
-    def make(files: dict[str, str]) -> Path:
-        for name, content in files.items():
-            path = tmp_path / name.removesuffix("@")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if name.endswith("@"):
-                path.unlink(missing_ok=True)
-                path.symlink_to(content)
-            else:
-                path.write_text(content + "\n")
-        return tmp_path
 
     return make

@@ -1,10 +1,9 @@
-"""CPU, memory, disk, caches and database, from made-up files of the kernel; the software's checks."""
+"""CPU, memory, disk and database, from made-up files of the kernel; the software's checks."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from collections import namedtuple
 from pathlib import Path
 
@@ -18,25 +17,11 @@ CG = "sys/fs/cgroup"
 #: The virtual machine with the H200: 16 cores of one thread, no cpufreq.
 VM = {
     "proc/loadavg": "0.31 0.2 0.1 1/200 77",
-    "proc/cpuinfo": "model name : Xeon\nflags\t\t: fpu hypervisor avx512f",
-    "proc/stat": "cpu  1000 0 500 98500 0 0 0 0 0 0\ncpu0 1 1 1 1 1 1 1 1",
     "proc/self/cgroup": "0::/",
     f"{CG}/cpu.max": "max 100000",
-    f"{CPU}/online": "0-15",
     "proc/meminfo": "MemTotal: 131072000 kB\nMemAvailable:  104857600 kB",
 }
 LOW_MEMORY = 3 * 2**30
-
-
-@pytest.fixture
-def cpus(monkeypatch):
-    """This process may use so many cores."""
-
-    def allow(number):
-        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(number)))
-
-    allow(16)
-    return allow
 
 
 @pytest.mark.parametrize(
@@ -47,39 +32,27 @@ def cpus(monkeypatch):
         (checks.load, {"proc/loadavg": "7.9 1 1 1/2 3"}, 16, None),
         (checks.load, {"proc/loadavg": "7.9 1 1 1/2 3"}, 8, "on 8 usable cores"),
         (checks.load, {"proc/loadavg": "3.0 1 1 1/2 3", f"{CG}/cpu.max": "400000 100000"}, 16, "on 4 usable cores"),
-        (checks.cores, {}, 16, None),
-        (checks.cores, {}, 4, None),
-        (checks.cores, {}, 1, "one usable core"),
-        (checks.cores, {"proc/self/cgroup": "0::/pods/mine", f"{CG}/pods/cpu.max": "400000 100000",
-                      f"{CG}/pods/mine/cpu.max": "max 100000", f"{CG}/pods/mine/cpu.stat": "nr_throttled 3"},
-         16, "a quota of 4 cores on 16 (cgroup), exhausted 3 times so far"),
+        (checks.load, {"proc/self/cgroup": "0::/pods/mine", f"{CG}/pods/cpu.max": "400000 100000",
+                      f"{CG}/pods/mine/cpu.max": "max 100000"}, 16, "a quota of 4 cores on 16 (cgroup)"),
         (checks.governor, {}, 2, None),
         (checks.governor, {f"{CPU}/cpu{n}/cpufreq/scaling_governor": "performance" for n in range(2)}, 2, None),
         (checks.governor, {f"{CPU}/cpu1/cpufreq/scaling_governor": "powersave"}, 2, "governor powersave"),
-        (checks.virtual_machine, {}, 16, None),
-        (checks.virtual_machine, {"proc/stat": "cpu  1000 0 500 96500 0 0 0 2000 0 0"}, 16, "2.0 % of the CPU time"),
-        (checks.virtual_machine, {"proc/cpuinfo": "flags : fpu"}, 16, None),
         (checks.memory, {}, 16, None),
         (checks.memory, {"proc/meminfo": "MemAvailable: 1048576 kB"}, 16, "1.00 GiB of memory available"),
         (checks.memory, {"proc/self/cgroup": "0::/x", f"{CG}/x/memory.max": str(LOW_MEMORY), f"{CG}/memory.max": "max",
                        f"{CG}/x/memory.current": str(2**30), f"{CG}/x/memory.stat": f"inactive_file {2**29}"},
-         16, "2.50 GiB of memory available (the control group's limit)"),
+         16, "2.50 GiB of memory available"),
     ],
 )  # fmt: skip
-def test_conditions(machine, kernel_files, cpus, check, files, usable, warned):
-    kernel_files({**VM, **files})
-    cpus(usable)
-    found = [finding.what for finding in check(machine()) if finding.needs_attention]
-    assert len(found) == (warned is not None), found
-    assert warned is None or warned in found[0]
+def test_conditions(machine, monkeypatch, check, files, usable, warned):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(usable)))
+    found = [finding.what for finding in check(machine({**VM, **files})) if finding.needs_attention]
+    assert (found == []) is (warned is None)
+    assert warned is None or warned in " ".join(found)
+    assert not any(finding.needs_attention for finding in check(machine(dict.fromkeys({**VM, **files}, ""))))
 
 
-def test_nothing_readable(machine, cpus):
-    for check in (checks.load, checks.cores, checks.governor, checks.virtual_machine, checks.memory):
-        assert not any(finding.needs_attention for finding in check(machine()))
-
-
-# --- storage --------------------------------------------------------------------------------------------------------
+# --- storage ---
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -92,7 +65,7 @@ def here(tmp_path, monkeypatch):
 
 
 def attention(machine):
-    found = [finding for check in (checks.disk_space, checks.database) for finding in check(machine)]
+    found = [finding for check in checks.CHECKS["storage"] for finding in check(machine)]
     return [(finding.level, finding.what) for finding in found if finding.needs_attention]
 
 
@@ -101,7 +74,7 @@ def test_a_fresh_folder_and_a_database(here, machine):
     assert not (here / "results").exists(), "a check makes nothing"
     Store.open(here / "a.db", mode="write").close()
     (finding,) = checks.database(machine(db=f"sqlite:///{here}/a.db"))
-    assert finding.level == "good" and "0 sweeps" in finding.what
+    assert finding.level == "good" and "sweeps: 0" in finding.what
 
 
 def test_little_room(here, machine, monkeypatch):
@@ -113,7 +86,7 @@ def test_little_room(here, machine, monkeypatch):
 
 def test_databases_that_cannot_be_used(here, machine, monkeypatch):
     (here / "file").write_text("")
-    assert ("problem", f"no folder can be made in {here}/file for the database") in attention(
+    assert ("problem", f"{here}/file takes no folder for the database") in attention(
         machine(db=str(here / "file" / "a.db"))
     )
     (here / "a.db").write_text("no database, but long enough to be taken for one " * 100)
@@ -135,20 +108,7 @@ def test_databases_that_cannot_be_used(here, machine, monkeypatch):
     assert attention(machine(db="ro.db")) == [("problem", "ro.db is read-only")]
 
 
-def test_compile_caches_that_are_left(here, machine):
-    folder = here / "cache" / "effbench" / "compile"
-    assert list(checks.compile_caches(machine())) == []
-    for name, size, days in (("s1", 1024, 8), ("s2", 2048, 9), ("s3", 4096, 1)):
-        (folder / name / "env").mkdir(parents=True)
-        (folder / name / "env" / "kernel").write_bytes(b"x" * size)
-        for path in (folder / name / "env" / "kernel", folder / name / "env", folder / name):
-            os.utime(path, (time.time() - days * 86400,) * 2)
-    (finding,) = checks.compile_caches(machine())
-    assert "2 sweeps" in finding.what and "3.00 KiB" in finding.what
-    assert finding.fix == f"rm -r {folder}/s1 {folder}/s2"
-
-
-# --- software -------------------------------------------------------------------------------------------------------
+# --- software ---
 
 
 def levels(found):
@@ -172,14 +132,11 @@ def test_missing_compilers(machine, answer):
     assert levels(checks.compilers(machine(probe=answer))) == ["warning"] * 3
     answer["gpus"] = []
     assert levels(checks.compilers(machine(probe=answer))) == ["warning"]
-    assert levels(checks.compilers(machine(probe=answer, environ={"CXX": "/opt/g++"}))) == ["good"]
+    assert levels(checks.compilers(machine(probe=answer, environ={"CXX": "/opt/g++"}))) == []
 
 
-def test_variables(machine, answer):
+def test_variables(machine):
     for name in checks.SPOILS:
         (finding,) = checks.variables(machine(environ={name: "1"}))
         assert (finding.level, finding.fix) == ("warning", f"unset {name}")
-        assert levels(checks.variables(machine(environ={name: "0"}))) == ["note"]
-    answer["environment"]["flags"] = {"OMP_NUM_THREADS": "4"}
-    others = {"TORCHINDUCTOR_CACHE_DIR": "/x", "LD_PRELOAD": "libjemalloc.so", "HOME": "/root"}
-    assert levels(checks.variables(machine(probe=answer, environ=others))) == ["note"] * 3
+        assert levels(checks.variables(machine(environ={name: "0", "HOME": "/root"}))) == []

@@ -23,5 +23,5 @@ def eager(**more):
     return row("eager", 1.0, **more)
 
 
-def frame(*rows, paths=None, facts=None):
-    return frame_of(rows, paths, facts)
+def frame(*rows, paths=None):
+    return frame_of(rows, paths)

@@ -10,6 +10,7 @@ from itertools import product
 import pandas as pd
 import pytest
 
+from effbench.experiments import all_of, any_of, between, exp, figures, geomean, highest, log, lowest, mean, only
 from effbench.experiments.figures import (
     NO_INTERVAL,
     OPEN,
@@ -19,22 +20,7 @@ from effbench.experiments.figures import (
     Figure,
     Missing,
     Truth,
-    all_of,
-    any_of,
-    between,
-    exp,
-    figures,
-    geomean,
-    highest,
-    log,
-    lowest,
-    mean,
     median,
-    only,
-    quantile,
-    share,
-    sqrt,
-    total,
     truth,
 )
 
@@ -62,11 +48,11 @@ def test_arithmetic():
     x = Figure(4, 2, 8)
     assert bounds(1 / x) == (0.25, 0.125, 0.5)
     assert bounds(1 - x) == (-3, -7, -1) and bounds(-x) == (-4, -8, -2) and bounds(2 * x + 1) == (9, 5, 17)
-    assert bounds(abs(Figure(-2, -3, 1))) == (2, 0, 3) and bounds(abs(Figure(-2, -3, -1))) == (2, 1, 3)
     assert (1 / Figure(1, -1, 2)).high == INF, "a divisor that may be 0 has no bounds"
-    assert math.isnan((x / 0).value) and math.isnan(log(-1).value) and math.isnan(sqrt(-1).value)
+    assert math.isnan((x / 0).value) and math.isnan(log(-1).value)
     assert bounds(exp(log(x))) == pytest.approx((4, 2, 8)) and log(Figure(1, 0, 2)).low == -INF
-    assert exp(1e6).value == INF and bounds(sqrt(x)) == pytest.approx((2, 2**0.5, 8**0.5))
+    assert exp(1e6).value == INF
+    assert bounds(x**0.5) == pytest.approx((2, 2**0.5, 8**0.5))
     assert bounds(x**2) == pytest.approx((16, 4, 64)) and math.isnan((Figure(-1) ** 2).value)
     assert bounds(Figure(2, 1, INF) * Figure(0)) == (0, 0, 0)
     assert math.isnan(x + NAN) and isinstance(x + NAN, float), "a row that lacks a figure still lacks it"
@@ -110,47 +96,36 @@ def test_reductions():
     assert math.isnan(geomean([0, 1]).value)
     values = [Figure(1, 0, 2), Figure(3, 2, 4)]
     assert bounds(mean(values)) == pytest.approx((2, 2 - 2**0.5 / 2, 2 + 2**0.5 / 2))
-    assert bounds(total(values)) == pytest.approx((4, 4 - 2**0.5, 4 + 2**0.5))
     values = [Figure(3, 2, 9), Figure(1, 0, 2), Figure(2, 1, 3)]
     assert [bounds(reduce(values)) for reduce in (lowest, median, highest)] == [(1, 0, 2), (2, 1, 3), (3, 2, 9)]
-    assert bounds(quantile(values, 0.25)) == (1.5, 0.5, 2.5)
-    assert bounds(share([YES, YES, NO, MAYBE])) == (0.625, 0.5, 0.75)
+    assert bounds(median(values[1:])) == (1.5, 0.5, 2.5) and bounds(median([Figure(1, 0, INF)] * 2)) == (1, 0, INF)
     assert only([5]).value == 5
     with pytest.raises(ClaimError, match="takes one row, and 2 are left"):
         only([1, 2])
-    with pytest.raises(ClaimError, match="from 0 to 1"):
-        quantile(values, 1.5)
 
 
 def test_columns_without_figures_are_left_out():
     column = pd.Series([Figure(2), NAN, Figure(4), None], name="speedup")
     assert mean(column).value == 3 and len(figures(column)) == 2
     assert bounds(mean(1 / column)) == pytest.approx((0.375, 0.375, 0.375))
-    for empty in (mean(column[:0]), geomean(column[1:2]), only([]), share([])):
+    for empty in (mean(column[:0]), geomean(column[1:2]), only([])):
         assert isinstance(empty, Missing)
-    assert "speedup" in mean(column[:0]).reason
+    assert "speedup" in mean(column[:0]).why
 
 
 def test_what_is_missing_stays_missing():
     for made in (GAP + 1, 1 / GAP, GAP.part["x"].other, mean(GAP), log(GAP), GAP.each("x"), highest(GAP) - 1):
-        assert isinstance(made, Missing) and made.reason == "no CUDA here"
+        assert isinstance(made, Missing) and made.why == "no CUDA here"
     for held in (GAP > 1, GAP < 1, GAP == "text", ~GAP, GAP & True, GAP | False, between(GAP, 0, 1)):
         assert held.holds is None and held.missing and held.why == "no CUDA here"
     assert list(GAP) == []
 
 
 def test_facts():
-    facts = Facts(
-        {
-            "count": 3, "works": True, "none": None, "name": "native", "list": [1, {"x": 2}],
-            "if": {"a": {"x": 1}, "b": {"x": 2}, "c": {"y": 3}}, "gpu": {"unsupported": "no CUDA here"},
-            "died": {"succeeded": False, "error_type": "timeout", "error": "180 s"},
-        }
-    )  # fmt: skip
+    inner = {"a": {"x": 1}, "b": {"x": 2}, "c": {"y": 3}}
+    facts = Facts({"count": 3, "works": True, "none": None, "name": "native", "list": [1, {"x": 2}], "if": inner})
     assert facts.count.value == 3 and facts.works.holds and facts.name == "native"
     assert facts["list"][1].x.value == 2 and [one.value for one in facts["if"].each("x")] == [1, 2]
-    assert facts.none.reason == "it has no value"
-    assert facts.gpu.compiles.reason == "unsupported: no CUDA here"
-    assert facts.died.anything.reason == "timeout: 180 s"
+    assert facts.none.why == "it has no value"
     with pytest.raises(ClaimError, match="returned no 'cuont'; it has count, works"):
         facts.cuont  # noqa: B018

@@ -27,28 +27,22 @@ def by_checks(function, **checks):
     return judge(Claim("S1", "x", function=function), checks)
 
 
-@pytest.mark.parametrize(
-    "speedup, spread, verdict, reason",
-    [
+def test_a_claim_follows_its_interval():
+    for speedup, spread, verdict, reason in (
         (2.0, 0.05, Verdict.CONFIRMED, "holds"),
         (1.0, 0.05, Verdict.REFUTED, "does not hold"),
         (1.12, 0.05, Verdict.UNDECIDED, "the interval leaves it open"),
         (9.0, None, Verdict.UNDECIDED, NO_INTERVAL),
-    ],
-)  # fmt: skip
-def test_a_claim_follows_its_interval(speedup, spread, verdict, reason):
-    found = of(eager(), row(speedup=speedup, spread=spread))
-    assert (found.verdict, found.reason, found.unit) == (verdict, reason, "×")
-    assert found.value.value == pytest.approx(speedup)
+    ):
+        found = of(eager(), row(speedup=speedup, spread=spread))
+        assert (found.verdict, found.reason) == (verdict, reason)
+        assert found.value.value == pytest.approx(speedup)
 
-
-def test_a_figure_that_is_not_defined_decides_nothing():
     def undefined(rows):
-        figure = mean(rows.latency_ms) / (mean(rows.bs) - 1)
-        return Found(figure > 1, figure)
+        return Found(mean(rows.latency_ms) / (mean(rows.bs) - 1) > 1)
 
     found = of(eager(), function=undefined)
-    assert found.verdict == Verdict.UNDECIDED and math.isnan(found.value.value) and "not defined" in found.reason
+    assert found.verdict == Verdict.UNDECIDED and "not defined" in found.reason
 
 
 def test_parts():
@@ -96,16 +90,9 @@ def test_nothing_was_measured():
             found = of(eager(), row(status=status), row("default", speedup=1.5), each=each)
             assert (found.verdict, found.value) == (verdict, None)
             assert found.reason.endswith(f"left out: mlp bs 1 cuda-graph {status} (why)")
-
-
-def test_unsupported_everywhere_no_rows_and_not_measurable():
+    assert of().verdict == Verdict.NOT_MEASURED
     found = of(eager(), row(status="unsupported"), function=lambda rows: Found(highest(rows.speedup) > 0.5))
     assert (found.verdict, found.reason) == (Verdict.NOT_MEASURABLE, "why"), "a baseline alone says something else"
-    of_eager = of(
-        eager(), row(status="unsupported"), function=lambda rows: Found(mean(where(rows, mode="eager").speedup) > 0.5)
-    )
-    assert of_eager.verdict == Verdict.CONFIRMED
-    assert of().verdict == Verdict.NOT_MEASURED
     found = judge(Claim("S13", "x", not_measurable="it is about code"), {})
     assert (found.verdict, found.reason) == (Verdict.NOT_MEASURABLE, "it is about code")
 
@@ -145,6 +132,9 @@ def test_facts_of_checks():
 
 
 def test_a_part_of_a_check_that_could_not_be_shown():
+    def both(triton):
+        return Found({"a CPU": triton.cpu.compiles, "a GPU": triton.cuda.compiles})
+
     for part, verdict, reason in (
         ({"unsupported": "no CUDA here"}, Verdict.NOT_MEASURABLE, "unsupported: no CUDA here"),
         ({"succeeded": False, "error_type": "timeout", "error": "180 s"}, Verdict.NOT_MEASURED, "timeout: 180 s"),
@@ -152,11 +142,9 @@ def test_a_part_of_a_check_that_could_not_be_shown():
         facts = Facts(cpu={"compiles": True}, cuda=part)
         alone = by_checks(lambda triton: Found(triton.cuda.compiles), triton=facts)
         assert (alone.verdict, alone.reason) == (verdict, reason)
-        both = by_checks(
-            lambda triton: Found({"a CPU": triton.cpu.compiles, "a GPU": triton.cuda.compiles}), triton=facts
-        )
-        assert both.verdict == Verdict.UNDECIDED
-        assert both.reason == f"holds for a CPU; not measured for a GPU ({reason})"
+        found = by_checks(both, triton=facts)
+        assert found.verdict == Verdict.UNDECIDED
+        assert found.reason == f"holds for a CPU; not measured for a GPU ({reason})"
 
 
 def test_relative():
@@ -184,8 +172,8 @@ def test_relative():
 
 def test_rows_as_claims_see_them():
     rows = frame(
-        eager(), row(status="oom"), row("default", spread=None, settings={"shape": [1, 2]}),
-        paths={"shape": "mode.shape"}, facts={"mlp1default{'shape': [1, 2]}": {"capture_s": 3}},
+        eager(), row(status="oom"), row("default", spread=None, settings={"shape": [1, 2]}, facts={"capture_s": 3}),
+        paths={"shape": "mode.shape"},
     )  # fmt: skip
     assert rows.speedup.iloc[0].is_exact and math.isnan(rows.speedup.iloc[1]) and rows.speedup.iloc[2].high == math.inf
     assert math.isnan(rows.graph_pool_bytes.iloc[1]) and rows.status.iloc[1] == "oom"
@@ -196,17 +184,14 @@ def test_rows_as_claims_see_them():
         where(rows, modell="mlp")
 
 
-@pytest.mark.parametrize(
-    "function, said",
-    [
+def test_mistakes():
+    for function, said in (
         (lambda rows: Found(rows.speedup), "expected a condition"),
         (lambda rows: Found(highest(rows.speedup)), "expected a condition"),
         (lambda rows: Found(True, "much"), "expected a number, got 'much'"),
         (lambda rows: True, "returned bool, not Found"),
         (lambda rows: Found(rows.speedupp), "raised AttributeError: .*speedupp"),
         (lambda rows: Found(0.3 <= highest(rows.speedup) <= 0.7), "between"),
-    ],
-)
-def test_mistakes(function, said):
-    with pytest.raises(ClaimError, match=said):
-        of(eager(), row(), function=function)
+    ):
+        with pytest.raises(ClaimError, match=said):
+            of(eager(), row(), function=function)

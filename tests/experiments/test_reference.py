@@ -7,22 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from effbench.experiments.definition import load_all
-from effbench.experiments.figures import Facts, Missing
-from effbench.experiments.frames import frame_of
-from effbench.experiments.judge import judge
-from effbench.experiments.run import as_json, bounds
+from effbench.experiments.definition import load, load_all
+from effbench.experiments.run import Machine, Run
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 #: Not in the file of rows: what the modes of P15's cells said.
 OF_MODES = {"share of padded rows with SGLang's sizes", "seconds of capturing, one graph for each size"}
-
-
-@pytest.fixture(scope="module")
-def shipped():
-    from effbench.experiments.definition import load
-
-    return [load(one.path) for one in load_all()]
 
 
 def chosen(experiment, sweeps, rows):
@@ -41,18 +31,6 @@ def chosen(experiment, sweeps, rows):
     return sorted(own, key=lambda row: models.index(row["model"]))
 
 
-def inputs(experiment, claim, measured, rows):
-    found = {}
-    for name in claim.inputs:
-        if name in experiment.checks:
-            kept = measured["evidence"][name]
-            ran = kept["status"] == "ok"
-            found[name] = Facts(kept["facts"]) if ran else Missing(f"{kept['status']}: {kept['reason']}")
-        else:
-            found[name] = frame_of(chosen(experiment, measured["sweeps"], rows), experiment.swept)
-    return found
-
-
 def same(found, expected):
     if isinstance(expected, dict):
         return found.keys() == expected.keys() and all(same(found[key], expected[key]) for key in expected)
@@ -63,37 +41,26 @@ def same(found, expected):
     return found is expected if isinstance(expected, bool) else found == expected
 
 
-def test_all_claims_have_their_verdicts_figures_and_intervals(shipped):
+def test_all_claims_have_their_verdicts_figures_and_intervals():
     rows = [json.loads(line) for line in (REFERENCE / "claims-rows-h200.jsonl").read_text().splitlines()]
     expected = {row["claim"]: row for row in json.loads((REFERENCE / "claims-h200.json").read_text())}
-    judged = 0
-    for experiment in shipped:
-        for claim in experiment.claims:
+    judged = []
+    for outline in load_all():
+        run = Run(load(outline.path), Machine(None, "here", "an H200", has_cuda=True), "")
+        assert outline.question.endswith("?") and 0 < outline.gpu_seconds <= 3600
+        for claim in run.experiment.claims:
             row = expected[claim.id]
-            measured = row["measured"]
-            found = judge(claim, inputs(experiment, claim, measured, rows))
-            parts = [{"label": p.label, "holds": p.holds.holds, **bounds(p.value)} for p in found.parts if p.label]
-            also = as_json(dict(found.also))
-            assert (str(found.verdict), found.reason) == (row["verdict"], row["reason"]), claim.id
-            assert (claim.text, claim.published, experiment.name) == (
-                row["statement"], row["published"], row["experiment"]
-            )  # fmt: skip
-            if found.value is not None:
-                assert same(bounds(found.value), {key: measured[key] for key in ("value", "low", "high")}), claim.id
-            assert (found.value is None) == (measured.get("value") is None), claim.id
-            assert same(parts, measured.get("parts", [])), claim.id
-            kept = {key: value for key, value in measured.get("also", {}).items() if key not in OF_MODES}
-            assert same({key: value for key, value in also.items() if key not in OF_MODES}, kept), claim.id
-            assert found.unit == measured.get("unit", ""), claim.id
-            judged += 1
-    assert judged == len(expected) == 44
-
-
-def test_an_outline_is_what_the_file_says_when_it_runs(shipped):
-    for experiment, outline in zip(shipped, load_all(), strict=True):
-        assert (experiment.question, experiment.gpu_seconds, experiment.needs, experiment.sweeps) == (
-            outline.question, outline.gpu_seconds, outline.needs, outline.sweeps
-        )  # fmt: skip
-        assert experiment.question.endswith("?") and 0 < experiment.gpu_seconds <= 3600
-        listed = {claim.id: (claim.text, claim.unit, claim.axes, claim.published) for claim in outline.claims}
-        assert listed == {c.id: (c.text, c.unit, c.axes, c.published) for c in experiment.claims}
+            run.checks = row["measured"].get("evidence", {})
+            of_claim = chosen(run.experiment, row["measured"].get("sweeps", ()), rows)
+            run.rows = dict.fromkeys(run.experiment.sweeps, of_claim)
+            found = run.verdict_row(run.judge(claim))
+            assert (found["verdict"], found["reason"]) == (row["verdict"], row["reason"]), claim.id
+            statement = (claim.text, claim.published, run.experiment.name)
+            assert statement == (row["statement"], row["published"], row["experiment"])
+            for key in ("value", "low", "high", "unit", "parts"):
+                assert same(found["measured"].get(key), row["measured"].get(key)), (claim.id, key)
+            also = [figures["measured"].get("also", {}).items() for figures in (found, row)]
+            assert same(*({key: value for key, value in one if key not in OF_MODES} for one in also)), claim.id
+            judged.append(claim.id)
+        assert not run.mistakes
+    assert sorted(judged) == sorted(expected) and len(judged) == 44

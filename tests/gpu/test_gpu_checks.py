@@ -31,7 +31,7 @@ def facts():
         for name in load(outline.path).checks
     }
     with closing(ForkServer()) as server:
-        gpus = Machine.probe(server, "cuda").gpus
+        gpus = Machine.here(server, "cuda").probed["gpus"]
         outcomes = dict(zip(asked, gather(list(asked.values()), server, gpus, timeout_s=120), strict=True))
     assert {name: one.reason or one.log for name, one in outcomes.items() if one.status is not Status.OK} == {}
     assert all(outcome.gpu["uuid"].startswith("GPU-") for outcome in outcomes.values())

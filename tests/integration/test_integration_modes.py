@@ -42,7 +42,7 @@ def test_torchscript_and_ahead_of_time(workshop):
 def test_the_doctor_lists_the_options_of_this_torch(workshop):
     done = workshop.run("doctor", "--compile-options")
     assert done.code == 0, done.err
-    assert "disable=True" in done.out
+    assert "disable=False" in done.out
     assert "  max-autotune-no-cudagraphs: max_autotune=True" in done.out
     assert "\n  epilogue_fusion=True\n" in done.out
     both = workshop.run("doctor", "--compile-options", "--calibrate")
