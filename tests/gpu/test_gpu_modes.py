@@ -92,9 +92,9 @@ def test_graphed_callables(mode, graphs):
         Compiled("reduce-overhead", regional=True),
         Compiled("reduce-overhead", only=["layers.*.layer", "head"]),
         Compiled("reduce-overhead", dynamic="marked"),
-        CompiledCudaGraph("default", regional=True),
-        CompiledCudaGraph("default", only="layers.1", skip="layers.1.layer"),
-        CompiledCudaGraph("default", dynamic="marked"),
+        CompiledCudaGraph(inner="default", regional=True),
+        CompiledCudaGraph(inner="default", only="layers.1", skip="layers.1.layer"),
+        CompiledCudaGraph(inner="default", dynamic="marked"),
     ],
     ids=[
         "cudagraphs",
@@ -113,8 +113,10 @@ def test_parts_and_marks_under_cuda_graphs(mode):
 
 MODES = [
     pytest.param(lambda guard: CudaGraph(guard=guard), id="cuda-graph"),
-    pytest.param(lambda guard: CompiledCudaGraph("default", guard=guard), id="compile+graph"),
-    pytest.param(lambda guard: CompiledCudaGraph("default", guard=guard, regional=True), id="compile+graph-regional"),
+    pytest.param(lambda guard: CompiledCudaGraph(inner="default", guard=guard), id="compile+graph"),
+    pytest.param(
+        lambda guard: CompiledCudaGraph(inner="default", guard=guard, regional=True), id="compile+graph-regional"
+    ),
 ]
 
 
