@@ -27,7 +27,7 @@ from effbench.launcher.overrides import key_of
 from effbench.message import CheckRequest, ProbeRequest
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.store import Store
-from effbench.sweeping.checks import CheckOutcome, gather
+from effbench.sweeping.checks import gather
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.plan import Settings
 from effbench.sweeping.pool import PROBE_TIMEOUT_S, fit_modes, probe

@@ -73,27 +73,37 @@ def parse_inputs(inputs: Mapping[str, Any]) -> dict[str, InputSpec]:
 def _parse_input(name: str, node: Any) -> InputSpec:
     where = f"model.inputs.{name}"
     if not isinstance(node, Mapping):
-        raise ConfigError(f"{where} is {node!r}; it takes keys, as {{shape: [1024]}}. Allowed: {', '.join(KEYS)}")
+        raise ConfigError(f"{where} is {node!r}; expected keys, such as {{shape: [1024]}}. Allowed: {', '.join(KEYS)}")
     for key in node:
         if key not in KEYS:
             raise ConfigError(f"{where}.{key}: no such key. {_allowed(key, KEYS)}")
-    dtype = node.get("dtype", AUTO)
+    given = {"shape": None, "dtype": AUTO, "batch_dim": 0, "keyword": False, **node}
+    dtype, shape, low, high = given["dtype"], given["shape"], given.get("low"), given.get("high")
     if dtype not in DTYPES:
         raise ConfigError(f"{where}.dtype is {dtype!r}. {_allowed(dtype, DTYPES)}")
-    shape = _shape(where, node)
-    keyword = node.get("keyword", False)
-    if not isinstance(keyword, bool):
-        raise ConfigError(f"{where}.keyword is {keyword!r}; allowed: false (positional) or true (passed by name)")
-    low, high = _range(where, node, dtype)
-    return InputSpec(
-        shape=shape,
-        dtype=dtype,
-        low=low,
-        high=high,
-        value=None if node.get("value") is None else _number(f"{where}.value", node["value"], dtype),
-        batch_dim=_batch_dim(where, node, len(shape)),
-        keyword=keyword,
-    )
+    if not isinstance(shape, list | tuple) or not all(_is_int(size) and size > 0 for size in shape):
+        allowed = "a list of positive integers without the batch dimension, such as [3, 224, 224] (or [])"
+        raise ConfigError(f"{where}.shape is {shape!r}; allowed: {allowed}")
+    if not isinstance(given["keyword"], bool):
+        raise ConfigError(f"{where}.keyword is {given['keyword']!r}; allowed: false (positional) or true (by name)")
+    if (dim := given["batch_dim"]) is not None and not (_is_int(dim) and 0 <= dim <= len(shape)):
+        raise ConfigError(f"{where}.batch_dim is {dim!r}; allowed: 0 to {len(shape)}, or null")
+    has_value, has_range = given.get("value") is not None, (low, high) != (None, None)
+    if has_value and has_range:
+        raise ConfigError(f"{where}: value excludes low and high; give a constant or a range")
+    if has_range and dtype == "bool":
+        raise ConfigError(f"{where}: bool takes no low and high; allowed: nothing (half true, at random) or value")
+    if (low is None) != (high is None) or (dtype in INTEGERS and not has_value and not has_range):
+        raise ConfigError(f"{where}: {dtype} needs low and high (values in [low, high)), or value for a constant")
+    for key in ("value", "low", "high"):
+        # values are below `high`, which may be one more than the largest
+        if given.get(key) is not None and not _fits(
+            given[key] - 1 if key == "high" and _is_int(high) else given[key], dtype
+        ):
+            raise ConfigError(f"{where}.{key} is {given[key]!r}; allowed for {dtype}: {_held_by(dtype)}")
+    if has_range and low >= high:
+        raise ConfigError(f"{where}: low is {low} and high is {high}; low must be below high (values in [low, high))")
+    return InputSpec(**given | {"shape": tuple(shape)})
 
 
 def _allowed(word: Any, words: tuple[str, ...]) -> str:
@@ -105,57 +115,16 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _number(where: str, value: Any, dtype: str) -> float | bool:
-    """Return a value that an input of this type can hold. Raises ConfigError."""
+def _fits(value: Any, dtype: str) -> bool:
+    """Return whether an input of this type can hold the value."""
     if dtype == "bool":
-        fits, allowed = value in (False, True), "true or false"
-    elif dtype in INTEGERS:
-        smallest, largest = INTEGERS[dtype]
-        fits, allowed = _is_int(value) and smallest <= value <= largest, f"an integer from {smallest} to {largest}"
-    else:
-        fits = _is_int(value) or (isinstance(value, float) and math.isfinite(value))
-        allowed = "a finite number"
-    if not fits:
-        raise ConfigError(f"{where} is {value!r}; allowed for {dtype}: {allowed}")
-    return bool(value) if dtype == "bool" else value
+        return value in (False, True)
+    if dtype in INTEGERS:
+        return _is_int(value) and INTEGERS[dtype][0] <= value <= INTEGERS[dtype][1]
+    return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
 
 
-def _shape(where: str, node: Mapping[str, Any]) -> tuple[int, ...]:
-    shape = node.get("shape")
-    if shape is None:
-        raise ConfigError(
-            f"{where}.shape is missing; give a list without the batch dimension, as [3, 224, 224] (or [])"
-        )
-    if not isinstance(shape, list | tuple) or not all(_is_int(size) and size > 0 for size in shape):
-        raise ConfigError(f"{where}.shape is {shape!r}; allowed: a list of positive integers, as [3, 224, 224] (or [])")
-    return tuple(shape)
-
-
-def _batch_dim(where: str, node: Mapping[str, Any], rank: int) -> int | None:
-    batch_dim = node.get("batch_dim", 0)
-    if batch_dim is None or (_is_int(batch_dim) and 0 <= batch_dim <= rank):
-        return batch_dim
-    raise ConfigError(
-        f"{where}.batch_dim is {batch_dim!r}; allowed: 0 to {rank} (a shape of {rank} dimensions) or null"
-    )
-
-
-def _range(where: str, node: Mapping[str, Any], dtype: str) -> tuple[float | None, float | None]:
-    low, high = node.get("low"), node.get("high")
-    if low is None and high is None:
-        if dtype in INTEGERS and node.get("value") is None:
-            raise ConfigError(f"{where}: {dtype} needs low and high (values in [low, high)), or value for a constant")
-        return None, None
-    if node.get("value") is not None:
-        raise ConfigError(f"{where}: value excludes low and high; give a constant or a range")
-    if dtype == "bool":
-        raise ConfigError(f"{where}: bool takes no low and high; allowed: nothing (half true, at random) or value")
-    if low is None or high is None:
-        missing = "low" if low is None else "high"
-        raise ConfigError(f"{where}.{missing} is missing; low and high come together: values in [low, high)")
-    _number(f"{where}.low", low, dtype)
-    if not (dtype in INTEGERS and _is_int(high) and high == INTEGERS[dtype][1] + 1):  # values are below it
-        _number(f"{where}.high", high, dtype)
-    if low >= high:
-        raise ConfigError(f"{where}: low is {low} and high is {high}; low must be below high (values in [low, high))")
-    return low, high
+def _held_by(dtype: str) -> str:
+    if dtype in INTEGERS:
+        return "an integer from {} to {}".format(*INTEGERS[dtype])
+    return "true or false" if dtype == "bool" else "a finite number"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from effbench.modes.base import Mode, Prepared, needs_cuda, one_of, truth
-from effbench.modes.compiled import DYNAMIC, MARKED, args_on_cuda, dynamic_argument, mark_batch, marking_steps
+from effbench.modes.base import Mode, Prepared, needs_cuda
+from effbench.modes.compiled import MARKED, Dynamic, args_on_cuda, dynamic_argument, mark_batch, marking_steps
 
 
+@dataclass
 class CudaGraphsBackend(Mode):
     """torch.compile(backend="cudagraphs"): Dynamo's graphs in cudagraph trees, with eager's operators.
 
@@ -17,12 +19,11 @@ class CudaGraphsBackend(Mode):
     logged by torch like Inductor's skips, and makes the result `degraded`.
     """
 
+    fullgraph: bool = False
+    dynamic: Dynamic = None
+
     compiles = True
     settling_calls = 3
-
-    def __init__(self, fullgraph: bool = False, dynamic: bool | str | None = None) -> None:
-        self.fullgraph = truth("fullgraph", fullgraph)
-        self.dynamic = one_of("dynamic", dynamic, DYNAMIC)
 
     def missing(self, device: torch.device) -> str | None:
         return needs_cuda(device, "torch.compile's backend cudagraphs")

@@ -1,7 +1,7 @@
 """The base of every mode: it turns (module, example inputs) into a step, a callable with the module's meaning.
 
 A new mode is one class in one file plus its YAML under conf/mode/, whose `_target_` names the class and whose other
-keys are the constructor's keyword arguments (docs/extending.md).
+keys are its settings (docs/extending.md).
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NewType, get_args, get_origin, get_type_hints
 
 import torch
 
@@ -22,6 +23,8 @@ from effbench.models.inputs import Batch
 BatchDims = tuple[list[int | None], dict[str, int | None]] | None
 #: Turns a forward into a training step over it: a callable with the same arguments that returns the loss.
 StepOver = Callable[[Callable[..., Any]], Callable[..., torch.Tensor]]
+#: The type of a setting that counts something: 0 or more.
+Count = NewType("Count", int)
 
 
 @dataclass
@@ -42,8 +45,11 @@ class Prepared:
     late_facts: Callable[[], dict[str, Any]] = dict
 
 
-class Mode:
-    """What the worker asks of a mode, with the defaults of one that only wraps the module."""
+class Mode(ABC):
+    """What the worker asks of a mode, with the defaults of one that only wraps the module.
+
+    Subclasses that are dataclasses have their fields checked: `bool`, `Count` and `Literal` say what is allowed.
+    """
 
     #: The preparation is reported as compile seconds.
     compiles: bool = False
@@ -60,8 +66,16 @@ class Mode:
     wraps_in_cpp: bool = False
     #: Set by the worker before `prepare`.
     batch_dims: BatchDims = None
+    #: Set by `expect`: which inputs have a batch dimension, and which sizes will come.
+    batch: Batch | None = None
     #: Set by the worker before `prepare`: a folder that this cell's trials of this sweep share, or None.
     cache_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a field whose value its annotation does not allow."""
+        hints = get_type_hints(type(self))
+        for setting in dataclasses.fields(self):
+            check_setting(setting.name, getattr(self, setting.name), hints[setting.name])
 
     def missing(self, device: torch.device) -> str | None:
         """Return why this mode cannot run on `device`, or None."""
@@ -69,10 +83,11 @@ class Mode:
 
     def expect(self, batch: Batch) -> None:
         """Learn, before `prepare`, which inputs have a batch dimension and which sizes will come."""
+        self.batch = batch
 
+    @abstractmethod
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         """Turn the module into a step. `args` and `kwargs` are real inputs on the device; exceptions are the cell's."""
-        raise NotImplementedError
 
     def prepare_training(
         self, module: torch.nn.Module, step_over: StepOver, args: tuple, kwargs: dict[str, Any]
@@ -152,21 +167,13 @@ def needs_compiler(device: torch.device) -> str | None:
     return None
 
 
-def one_of(name: str, value: Any, allowed: Sequence[Any]) -> Any:
-    """Return the value of a setting with few choices; `no` on a command line is a text, not false. Raises
-    ConfigError."""
-    if not any(type(value) is type(choice) and value == choice for choice in allowed):
-        words = ", ".join({None: "null", True: "true", False: "false"}.get(choice, choice) for choice in allowed)
+def check_setting(name: str, value: Any, hint: Any) -> None:
+    """Raise ConfigError unless `value` is what the annotation allows: `no` on a command line is a text, not false."""
+    if hint is Count:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ConfigError(f"mode.{name} is {value!r}; allowed: a whole number from 0")
+        return
+    choices = (True, False) if hint is bool else get_args(hint) if get_origin(hint) is Literal else None
+    if choices and not any(type(value) is type(choice) and value == choice for choice in choices):
+        words = ", ".join({None: "null", True: "true", False: "false"}.get(choice, choice) for choice in choices)
         raise ConfigError(f"mode.{name} is {value!r}; allowed: {words}")
-    return value
-
-
-def truth(name: str, value: Any) -> bool:
-    return one_of(name, value, (True, False))
-
-
-def whole_number(name: str, value: Any) -> int:
-    """Return the value of a setting that counts something. Raises ConfigError."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ConfigError(f"mode.{name} is {value!r}; allowed: a whole number from 0")
-    return value

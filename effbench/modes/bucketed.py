@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,50 +19,34 @@ from effbench.errors import UnsupportedError
 from effbench.measure.memory import graph_pool_bytes
 from effbench.measure.timing import no_garbage_collection
 from effbench.models.inputs import Batch, BatchInput
-from effbench.modes.base import Mode, Prepared, needs_compiler, needs_cuda, one_of, whole_number
+from effbench.modes.base import Count, Mode, Prepared, needs_compiler, needs_cuda
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import Captured, GraphCapture, copy_of
 from effbench.modes.stale_weights import Fingerprint
-
-KEEP, ZERO, SENTINEL = "keep", "zero", "sentinel"
-PADDINGS = (KEEP, ZERO, SENTINEL)
-CLONE, SHORT_LIVED = "clone", "short-lived"
-OUTPUTS = (CLONE, SHORT_LIVED)
-POOLS = ("shared", "private")
-ORDERS = ("largest-first", "smallest-first")
-GUARDS = (None, "refuse")
 
 #: Captures a function with static inputs, as GraphCapture does.
 Capture = Callable[[Callable[..., Any], tuple, dict[str, Any]], Captured]
 
 
+@dataclass
 class BucketedGraph(Mode):
     """Settings: docs/streams.md. Sizes up to `torch_compile_max_bs` are captured from the module compiled with `inner`,
     one compilation for each size; the others, and calls without a graph, are eager."""
 
-    def __init__(
-        self,
-        buckets: str | Sequence[int] = "sglang",
-        padding: str = KEEP,
-        pool: str = "shared",
-        order: str = "largest-first",
-        outputs: str = SHORT_LIVED,
-        warmups: int = 2,
-        torch_compile_max_bs: int = 0,
-        inner: str = "max-autotune-no-cudagraphs",
-        guard: str | None = None,
-    ) -> None:
-        capture_sizes(buckets, [1])  # a wrong preset is refused before anything is built
-        self.buckets = buckets
-        self.padding = one_of("padding", padding, PADDINGS)
-        self.pool = one_of("pool", pool, POOLS)
-        self.order = one_of("order", order, ORDERS)
-        self.outputs = one_of("outputs", outputs, OUTPUTS)
-        self.guard = one_of("guard", guard, GUARDS)
-        self.warmups = whole_number("warmups", warmups)
-        self.torch_compile_max_bs = whole_number("torch_compile_max_bs", torch_compile_max_bs)
-        self.compiled = Compiled(inner, dynamic=False)
-        self.batch: Batch | None = None
+    buckets: str | Sequence[int] = "sglang"
+    padding: Literal["keep", "zero", "sentinel"] = "keep"
+    pool: Literal["shared", "private"] = "shared"
+    order: Literal["largest-first", "smallest-first"] = "largest-first"
+    outputs: Literal["short-lived", "clone"] = "short-lived"
+    warmups: Count = 2
+    torch_compile_max_bs: Count = 0
+    inner: str = "max-autotune-no-cudagraphs"
+    guard: Literal[None, "refuse"] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        capture_sizes(self.buckets, [1])  # a wrong preset is refused before anything is built
+        self.compiled = Compiled(self.inner, dynamic=False)
 
     @property
     def compiles(self) -> bool:
@@ -72,9 +56,6 @@ class BucketedGraph(Mode):
         if self.compiles and (reason := self.compiled.captures_itself()):
             return reason
         return needs_cuda(device, "a CUDA graph") or (needs_compiler(device) if self.compiles else None)
-
-    def expect(self, batch: Batch) -> None:
-        self.batch = batch
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         device = next(value.device for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
@@ -233,8 +214,8 @@ class BucketRunner:
             if not is_tensor(value):
                 continue
             copies.append((key, static.rows(key, 0, raw)))
-            if static.dim(key) is not None and raw < size and self.padding != KEEP:
-                filler = static.known[key].filler if self.padding == SENTINEL else 0
+            if static.dim(key) is not None and raw < size and self.padding != "keep":
+                filler = static.known[key].filler if self.padding == "sentinel" else 0
                 tails.append((static.rows(key, raw, size - raw), filler))
         leaves, shape = tree_flatten(self.graphs[size].outputs)
         views = [cut_output(leaf, where, raw) for leaf, where in zip(leaves, self.batch_dims, strict=True)]
@@ -251,7 +232,7 @@ class BucketRunner:
             self.check()
         fill(plan, args, kwargs)
         plan.replay()
-        return tree_map(copy_of, plan.outputs) if self.outputs == CLONE else plan.outputs
+        return tree_map(copy_of, plan.outputs) if self.outputs == "clone" else plan.outputs
 
     def copy_inputs(self, *args: Any, **kwargs: Any) -> None:
         """Only what a call copies and pads; a call without a graph copies nothing."""

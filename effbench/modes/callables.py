@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from effbench.errors import ConfigError
-from effbench.modes.base import Mode, Positional, Prepared, needs_cuda, truth, whole_number
+from effbench.modes.base import Count, Mode, Positional, Prepared, needs_cuda
 from effbench.modes.selective import matching, patterns, shared_weight_copy
 
 
+@dataclass
 class GraphedCallables(Mode):
     """`num_warmup_iters`: calls before capture. `only`: patterns of the parts to be graphed, each in a graph of its own
     with the rest in eager between them; null: the whole module. `share_pool`: the graphs of the parts take their
@@ -21,14 +23,15 @@ class GraphedCallables(Mode):
     In inference mode no output needs a gradient, so that torch captures the forward alone.
     """
 
+    num_warmup_iters: Count = 3
+    only: str | Sequence[str] | None = None
+    share_pool: bool = True
+
     static_shape = True
 
-    def __init__(
-        self, num_warmup_iters: int = 3, only: str | Sequence[str] | None = None, share_pool: bool = True
-    ) -> None:
-        self.num_warmup_iters = whole_number("num_warmup_iters", num_warmup_iters)
-        self.only = patterns("only", only)
-        self.share_pool = truth("share_pool", share_pool)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.only = patterns("only", self.only)
 
     def missing(self, device: torch.device) -> str | None:
         return needs_cuda(device, "make_graphed_callables")

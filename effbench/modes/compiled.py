@@ -3,41 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 
-from effbench.modes.base import BatchDims, Mode, Prepared, needs_compiler, needs_cuda, one_of, truth
+from effbench.modes.base import BatchDims, Mode, Prepared, needs_compiler, needs_cuda
 from effbench.modes.inductor import mode_options
 from effbench.modes.selective import Selection
 
 MARKED = "marked"
-DYNAMIC = (None, True, False, MARKED)
+Dynamic = Literal[None, True, False, "marked"]
 
 
+@dataclass
 class Compiled(Mode):
     """`mode` is one of torch.compile's modes or None; `options` are Inductor's, which override those of the mode
     (torch.compile itself takes only one of the two). `dynamic`: null, true, false, or marked: the batch dimension of
     every input. `only`, `skip` and `regional` say which parts are compiled (`Selection`)."""
 
+    mode: str | None = "default"
+    fullgraph: bool = False
+    dynamic: Dynamic = None
+    options: dict[str, Any] | None = None
+    only: str | Sequence[str] | None = None
+    skip: str | Sequence[str] | None = None
+    regional: bool | str = False
+
     compiles = True
     phases = ("inference", "training")
 
-    def __init__(
-        self,
-        mode: str | None = "default",
-        fullgraph: bool = False,
-        dynamic: bool | str | None = None,
-        options: dict[str, Any] | None = None,
-        only: str | Sequence[str] | None = None,
-        skip: str | Sequence[str] | None = None,
-        regional: bool | str = False,
-    ) -> None:
-        self.mode = mode
-        self.fullgraph = truth("fullgraph", fullgraph)
-        self.dynamic = one_of("dynamic", dynamic, DYNAMIC)
-        self.options = mode_options(mode, options)
-        self.selection = Selection(only, skip, regional)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.options = mode_options(self.mode, self.options)
+        self.selection = Selection(self.only, self.skip, self.regional)
 
     @property
     def uses_cuda_graphs(self) -> bool:

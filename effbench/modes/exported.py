@@ -10,13 +10,14 @@ import tempfile
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from effbench.errors import UnsupportedError
-from effbench.modes.base import Mode, Prepared, needs_compiler, truth
+from effbench.modes.base import Mode, Prepared, needs_compiler
 from effbench.modes.inductor import checked_options
 
 PACKAGE = "aot-inductor.pt2"
@@ -35,6 +36,7 @@ STATIC = (
 )
 
 
+@dataclass
 class AotInductor(Mode):
     """`strict`: torch.export's own; `options`: Inductor's, by name.
 
@@ -42,14 +44,17 @@ class AotInductor(Mode):
     it ("cold"), later ones only load it ("warm"). Without such a folder it is temporary, and always cold.
     """
 
+    strict: bool = False
+    options: dict[str, Any] | None = None
+
     compiles = True
     uses_dynamo = False
     static_shape = True
     wraps_in_cpp = True
 
-    def __init__(self, strict: bool = False, options: dict[str, Any] | None = None) -> None:
-        self.strict = truth("strict", strict)
-        self.options = checked_options(options)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.options = checked_options(self.options)
         for name in IMPORTED_LATE:
             with suppress(ImportError):
                 importlib.import_module(name)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from effbench.modes.base import Mode, Prepared, StepOver, needs_compiler, needs_cuda, one_of, whole_number
-from effbench.modes.compiled import Compiled
-from effbench.modes.stale_weights import POLICIES, guarded
+from effbench.modes.base import Count, Mode, Prepared, StepOver, needs_compiler, needs_cuda
+from effbench.modes.compiled import Compiled, Dynamic
+from effbench.modes.stale_weights import guarded
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,17 @@ class GraphCapture:
         return Captured(graph.replay, outputs)
 
 
+@dataclass
 class CudaGraph(Mode):
     """The eager module in one CUDA graph. `warmups`: calls on the side stream before capture. `guard`: what to do if a
     weight is no longer the captured one: null (not checked), refuse or recapture."""
 
+    warmups: Count = 3
+    guard: Literal[None, "refuse", "recapture"] = None
+
     static_shape = True
     phases = ("inference", "training")
     captures_step = True
-
-    def __init__(self, warmups: int = 3, guard: str | None = None) -> None:
-        self.warmups = whole_number("warmups", warmups)
-        self.guard = one_of("guard", guard, POLICIES)
 
     def missing(self, device: torch.device) -> str | None:
         return needs_cuda(device, "a CUDA graph")
@@ -90,26 +90,26 @@ class CudaGraph(Mode):
         return prepared
 
 
+@dataclass
 class CompiledCudaGraph(CudaGraph):
     """A CUDA graph over the module compiled with `inner`, one of torch.compile's modes without CUDA graphs. `only`,
     `skip`, `regional` and `batch_dims` are those of `Compiled`."""
 
+    inner: str = "max-autotune-no-cudagraphs"
+    fullgraph: bool = False
+    dynamic: Dynamic = None
+    options: dict[str, Any] | None = None
+    only: str | Sequence[str] | None = None
+    skip: str | Sequence[str] | None = None
+    regional: bool | str = False
+
     compiles = True
 
-    def __init__(
-        self,
-        inner: str = "max-autotune-no-cudagraphs",
-        fullgraph: bool = False,
-        dynamic: bool | str | None = None,
-        options: dict[str, Any] | None = None,
-        warmups: int = 3,
-        guard: str | None = None,
-        only: str | Sequence[str] | None = None,
-        skip: str | Sequence[str] | None = None,
-        regional: bool | str = False,
-    ) -> None:
-        super().__init__(warmups, guard)
-        self.compiled = Compiled(inner, fullgraph, dynamic, options, only, skip, regional)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.compiled = Compiled(
+            self.inner, self.fullgraph, self.dynamic, self.options, self.only, self.skip, self.regional
+        )
 
     def missing(self, device: torch.device) -> str | None:
         return self.compiled.captures_itself() or super().missing(device) or needs_compiler(device)

@@ -5,24 +5,25 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from effbench.modes.base import Mode, Positional, Prepared, truth
+from effbench.modes.base import Mode, Positional, Prepared
 
 
+@dataclass
 class TorchScript(Mode):
     """The base of both. `freeze`: weights become constants; `optimize_for_inference`: freezes too, and applies
     torch.jit's own rewrites for the device."""
 
+    freeze: bool = False
+    optimize_for_inference: bool = False
+
     compiles = True
     uses_dynamo = False
     settling_calls = 3  # the executor profiles the first calls, then specialises
-
-    def __init__(self, freeze: bool = False, optimize_for_inference: bool = False) -> None:
-        self.freeze = truth("freeze", freeze)
-        self.optimize_for_inference = truth("optimize_for_inference", optimize_for_inference)
 
     def finish(self, scripted: torch.jit.ScriptModule) -> Any:
         if self.freeze or self.optimize_for_inference:

@@ -15,8 +15,6 @@ from torch import nn
 
 from effbench.modes.base import Prepared
 
-POLICIES = (None, "refuse", "recapture")
-
 
 class StaleWeightsError(RuntimeError):
     """A weight is no longer the one that the graph was captured with; the message names it."""

@@ -97,9 +97,9 @@ def test_graphed_callables(mode, graphs):
         Compiled("reduce-overhead", regional=True),
         Compiled("reduce-overhead", only=["layers.*.layer", "head"]),
         Compiled("reduce-overhead", dynamic="marked"),
-        CompiledCudaGraph("default", regional=True),
-        CompiledCudaGraph("default", only="layers.1", skip="layers.1.layer"),
-        CompiledCudaGraph("default", dynamic="marked"),
+        CompiledCudaGraph(inner="default", regional=True),
+        CompiledCudaGraph(inner="default", only="layers.1", skip="layers.1.layer"),
+        CompiledCudaGraph(inner="default", dynamic="marked"),
     ],
 )
 def test_parts_and_marks_under_cuda_graphs(mode):
@@ -107,7 +107,7 @@ def test_parts_and_marks_under_cuda_graphs(mode):
     follows(mode, Stack().cuda().eval(), calls=6)
 
 
-MODES = [CudaGraph, partial(CompiledCudaGraph, "default"), partial(CompiledCudaGraph, "default", regional=True)]
+MODES = [CudaGraph, partial(CompiledCudaGraph, inner="default"), partial(CompiledCudaGraph, inner="default", regional=True)]
 
 
 def doubled(layer: nn.Linear) -> nn.Parameter:

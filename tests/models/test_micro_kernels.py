@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from effbench.errors import UnsupportedError
-from effbench.experiments import _workloads, launch_shapes, memory_levels
+from effbench.experiments import _workloads, memory_levels
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -78,36 +78,3 @@ def test_compiling_without_nvrtc_or_a_toolkit(monkeypatch):
     monkeypatch.delattr(torch.cuda, "_compile_kernel")
     with pytest.raises(UnsupportedError, match=r"variant=cuda needs torch\.cuda\._compile_kernel"):
         _workloads.compile_kernel("", "add", CUDA, "variant=cuda")
-
-
-class FakeCuda:
-    """A tensor as far as its device, size and dtype are asked for."""
-
-    device, dtype = CUDA, torch.float32
-
-    def numel(self):
-        return 1000
-
-
-def test_a_triton_launch_covers_the_vectors(monkeypatch):
-    launches = []
-
-    class Kernel:
-        def __getitem__(self, grid):
-            return lambda *args, **settings: launches.append((grid, args[3], settings))
-
-    monkeypatch.setattr(launch_shapes, "triton", object())
-    monkeypatch.setattr(launch_shapes, "triton_add", Kernel(), raising=False)
-    launch_shapes.VectorAdd("triton", block=64, num_warps=2).triton(FakeCuda())(None, None, None)
-    assert launches == [((16,), 1000, {"BLOCK": 64, "num_warps": 2})]
-    monkeypatch.setattr(launch_shapes, "triton", None)
-    with pytest.raises(UnsupportedError, match="variant=triton needs Triton: pip install triton"):
-        launch_shapes.VectorAdd("triton").triton(FakeCuda())
-
-
-@pytest.mark.parametrize(("blocks", "grid"), [(None, 8), (3, 3)])
-def test_a_cuda_launch_covers_the_vectors(monkeypatch, blocks, grid):
-    launches = []
-    monkeypatch.setattr(launch_shapes, "compile_kernel", lambda *_: lambda *launch: launches.append(launch))
-    launch_shapes.VectorAdd("cuda", threads=128, blocks=blocks).cuda(FakeCuda())("x", "y", "z")
-    assert launches == [((grid, 1, 1), (128, 1, 1), ["x", "y", "z", 1000])]

@@ -122,7 +122,7 @@ def test_a_compiled_graph_is_compiled_and_marked_anew_with_each_capture(monkeypa
 
     monkeypatch.setattr(graphs, "capture", capture)
     net, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.ones(3, 4)
-    mode = CompiledCudaGraph("default", guard="recapture", regional=True, dynamic="marked")
+    mode = CompiledCudaGraph(inner="default", guard="recapture", regional=True, dynamic="marked")
     mode.batch_dims = ([1], {})
     prepared = mode.prepare(net, (x,), {})
     assert torch.equal(prepared.step(x), net(x))

@@ -20,12 +20,12 @@ from effbench.report.colors import glyph_of
 from effbench.report.columns import heading, interval_text, title_and_unit
 from effbench.report.data import DeviceSweep, Trial
 from effbench.report.site.writer import Writer
-from effbench.store.schema import TrialRow
+from effbench.store.schema import TRIAL
 
 #: Columns of `trial` that trials are compared by, round and attempt first.
 FACTS = [
     column.name
-    for column in TrialRow.__table__.columns
+    for column in TRIAL.columns
     if column.name not in ("id", "sweep_id", "cell_key", "environment_id", "reason", "extra", "recorded_at")
 ]
 _VALUES = itemgetter(*FACTS)
