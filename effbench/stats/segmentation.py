@@ -27,8 +27,8 @@ LEAST_NOISE = 5e-4
 SHORTEST = 6
 #: Distance of the levels in units of noise (the fit is off by a hundredth of the price at most), and most of a series.
 _STEP, _LEVELS = 0.1, 600
-#: Levels × values of the series that are fitted together: their paths are in memory at once, a byte each.
-_BATCH = 4_000_000
+#: Most levels × values of the series that are fitted together: their paths are in memory at once, a byte each.
+_BATCH = 16_000_000
 
 
 def noise_of(values: np.ndarray, errors: np.ndarray | None) -> np.ndarray:
