@@ -52,7 +52,7 @@ class Column:
 
     `format` turns a value into text for people. `optional`: people do not see the column if it is empty in all rows.
     `data_only`: only CSV and JSON have it. Of the site's tables: `filter` offers a choice of the values, `wide` wraps
-    long text, `mode` hides the column with that mode, `digits` shows plain numbers with so many significant digits.
+    long text, `mode` hides the column with that mode.
     """
 
     key: str
@@ -65,7 +65,6 @@ class Column:
     filter: bool = False
     wide: bool = False
     mode: str | None = None
-    digits: int | None = None
 
     @property
     def heading(self) -> str:
