@@ -50,8 +50,7 @@ class Column:
     """`key` names the value in a row and in CSV and JSON, `title` heads the column for people (default: the key).
 
     `format` turns a value into text for people. `optional`: people do not see the column if it is empty in all rows. On
-    the site `filter` offers a choice of the values, `wide` wraps long text, `mode` hides the column with that mode and
-    `digits` shows plain numbers with so many significant digits.
+    the site `filter` offers a choice of the values, `wide` wraps long text, `mode` hides the column with that mode.
     """
 
     key: str
@@ -63,7 +62,6 @@ class Column:
     filter: bool = False
     wide: bool = False
     mode: str | None = None
-    digits: int | None = None
 
     @property
     def heading(self) -> str:

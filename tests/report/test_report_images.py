@@ -27,12 +27,6 @@ def test_every_figure_is_a_file_with_title_and_legend(tmp_path, monkeypatch):
     assert "Latency against batch size · <b>mlp</b>" in html.unescape(text) and "<b>" not in text
 
 
-def test_nothing_to_draw_writes_nothing(tmp_path):
-    failed = device_sweep([make.failed("mlp", 1, "eager", "error", "boom")])
-    assert images.write_images([failed], tmp_path, "png") == []
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_what_is_missing_is_named(tmp_path, monkeypatch):
     import plotly.io
 

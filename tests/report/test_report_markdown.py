@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import synthetic as make
 from browsing import EVIL, device_sweep
-from made_sweeps import a_cell
 
 from effbench.report import markdown
 
@@ -36,12 +35,3 @@ def test_names_begin_no_markdown():
     text = markdown.report([device_sweep(rows, {"name": EVIL[0], "label": EVIL[1]}, hardware=EVIL[2])])
     assert not any(tag in text for tag in ("<img", "<script", "<svg", "\n# heading"))
     assert {line.count(" | ") for line in text.splitlines() if line.startswith("|")} <= {3, 4, 5}
-
-
-def test_two_rounds_that_scatter_have_no_winner(made, effbench):
-    figures = {"eager": [5.0, 1.0], "default": [0.2, 0.01]}
-    cells = {a_cell(mode, bs=bs): {"latency_ms": own} for bs in (1, 8, 64) for mode, own in figures.items()}
-    made.sweep(cells, rounds=2)
-    text = effbench("report", "--format", "markdown").out
-    assert "No significant winner in 3 of 3 points" in text and "fastest" not in text
-    assert "| default | unclear (" in text

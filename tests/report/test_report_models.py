@@ -64,7 +64,7 @@ def test_large_tables_have_pages_and_a_search(chromium, made):
         one.page.locator("#grid button[aria-label='page 2']").click()
         assert len(one.texts("#grid tbody tr")) == 50
         one.page.locator("#grid input[type=search]").fill("model-11 8")
-        assert one.texts("#grid tbody tr td:first-child") == ["model-11"]
+        assert set(one.texts("#grid tbody tr td:first-child")) == {"model-11"}
 
 
 def test_no_page_loads_more_than_it_may(chromium, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import claim_sweeps as sweeps
 import pytest
-from browsing import EVIL, content, report_of
+from browsing import EVIL, report_of
 from made_sweeps import a_cell, copied, environment, template
 
 from effbench.comparison.compare import compare_sweeps
@@ -178,13 +178,10 @@ def test_changes_since_the_sweep_before(made, monkeypatch):
     few = changed(path, after)
     assert few["only"] == ["latency", "period"] and sum(few["counts"].values()) == 12
     assert "only latency, period and statuses were" in drawn(few)
-
-
-def test_changes_as_html(made):
-    first, slower, broken = (drawn(changed(made[0].path, made[1][at])) for at in (0, sweeps.STEP, sweeps.BREAK))
+    first, slower, broken = (drawn(changed(path, made[1][at])) for at in (0, sweeps.STEP, sweeps.BREAK))
     assert "No earlier sweep measured any of these cells on NVIDIA H200" in first
     assert f'href="x/cell.html#cell={sweeps.cells()[2].key}"' in slower and "▲ slower" in slower
-    assert "✗ broken" in broken and "<img" not in broken and "&lt;img" in broken
+    assert "<img" not in broken and "&lt;img" in broken
 
 
 def test_what_cannot_be_compared_has_a_reason(tmp_path):

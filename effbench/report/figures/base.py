@@ -131,9 +131,9 @@ def hover(row: Any) -> str:
     for name, value in values.items():
         if name in KEYS or name in _BOUNDS or is_missing(value):
             continue
+        text = safe(short(value, 160)) if isinstance(value, str) else value_text(name, value)
         interval = interval_text(name, values)
-        bounds = f" (95 %: {interval})" if interval else ""
-        lines.append(f"{title_and_unit(name)[0]}: {safe(short(value_text(name, value), 160))}{bounds}")
+        lines.append(f"{title_and_unit(name)[0]}: {text}" + (f" (95 %: {interval})" if interval else ""))
     return "<br>".join(lines)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from effbench.report.columns import heading, title_and_unit, value_text
+from effbench.report.columns import heading, is_missing, title_and_unit, value_text
 from effbench.report.data import DeviceSweep, ReportData
 from effbench.report.figures.base import Figure
 from effbench.report.site.writer import Writer
@@ -137,7 +137,7 @@ def numbers(title: str, data: pd.DataFrame) -> Table:
 
 def _number(name: str, value: Any) -> Any:
     if isinstance(value, bool) or title_and_unit(name)[1] == "bytes":
-        return Shown(None if value != value else value, value_text(name, value))
+        return Shown(None if is_missing(value) else value, value_text(name, value))
     return float(f"{value:.9g}") if isinstance(value, float) and math.isfinite(value) else value
 
 
