@@ -37,7 +37,7 @@ def explain(error: Exception) -> ConfigError:
         return ConfigError(f"{mark.name}, line {mark.line + 1}: {error.problem}")
     if isinstance(error, OmegaConfBaseException) and error.full_key:
         return ConfigError(f"{error.full_key}: {last}")
-    is_known = isinstance(error, HydraException | OmegaConfBaseException | ValueError)
+    is_known = isinstance(error, HydraException | OmegaConfBaseException)
     return ConfigError(last if is_known else f"{type(error).__name__}: {last}")
 
 
