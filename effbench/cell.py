@@ -1,7 +1,4 @@
-"""The core types: what is measured (`Cell`), where (`Environment`), and what came of it (`Trial`, `Status`).
-
-Standard library only. Imported by everyone, imports only `metrics`.
-"""
+"""The core types: what is measured (`Cell`), where (`Environment`), and what came of it (`Trial`, `Status`)."""
 
 from __future__ import annotations
 
@@ -190,9 +187,7 @@ Trial = dataclasses.make_dataclass(
     "Trial", [(metric.name, metric.kind | None, None) for metric in TRIAL_METRICS], bases=(TrialRecord,)
 )
 Trial.__module__ = __name__  # pickle finds it by this
-Trial.__doc__ = """The record of one cell run once in one fresh process.
-
-It adds each quantity of `metrics.py` that a trial records to `TrialRecord`. One that does not apply is None, never 0.
+Trial.__doc__ = """A TrialRecord with the quantities of `metrics.py`; one that does not apply is None, never 0.
 
 `samples` maps a timer (`latency_ms`, `period_ms`, `warmup_ms`) to its raw values in order.
 """

@@ -7,12 +7,12 @@ import contextlib
 import functools
 import io
 import os
-import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 import venv
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -62,18 +62,13 @@ class Done:
     err: str
 
 
-class Captured(io.TextIOWrapper):
-    """A stream that keeps what is written to it, as text or to its buffer."""
-
-    def __init__(self) -> None:
-        super().__init__(io.BytesIO(), encoding="utf-8", write_through=True)
-
-    def getvalue(self) -> str:
-        return self.buffer.getvalue().decode()
+def captured() -> io.TextIOWrapper:
+    """Return a stream that keeps what is written to it, as text or to its buffer."""
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
 
 
 @contextlib.contextmanager
-def surroundings(folder: Path, env: Mapping[str, str]) -> Iterator[tuple[Captured, Captured]]:
+def surroundings(folder: Path, env: Mapping[str, str]) -> Iterator[tuple[io.TextIOWrapper, io.TextIOWrapper]]:
     """Give this process another working directory, environment and standard streams; yields stdout and stderr."""
     before, here, temporary = dict(os.environ), Path.cwd(), tempfile.tempdir
     os.environ.clear()
@@ -81,7 +76,7 @@ def surroundings(folder: Path, env: Mapping[str, str]) -> Iterator[tuple[Capture
     os.chdir(folder)
     tempfile.tempdir = None  # read TMPDIR again
     try:
-        with contextlib.redirect_stdout(Captured()) as out, contextlib.redirect_stderr(Captured()) as err:
+        with contextlib.redirect_stdout(captured()) as out, contextlib.redirect_stderr(captured()) as err:
             yield out, err
     finally:
         os.environ.clear()
@@ -195,7 +190,7 @@ class Cli:
                 code = run(list(args))
             except SystemExit as end:  # argparse's and Hydra's --help
                 code = end.code or 0
-        return Done(code, out.getvalue(), err.getvalue())
+        return Done(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))
 
     def run_fresh(self, *args: str, env: dict[str, str] | None = None, timeout_s: float = 240) -> Done:
         """Run the command line in an interpreter of its own."""
@@ -242,19 +237,18 @@ def cli(tmp_path: Path) -> Cli:
     return Cli(folder)
 
 
-def _another_python(folder: Path) -> str:
-    """The interpreter of a virtual environment made in `folder`, which finds the packages of this one."""
-    venv.create(folder, symlinks=True)
-    paths = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    site = next(folder.glob("lib/python*/site-packages"))
-    (site / "others.pth").write_text("".join(f"{path}\n" for path in paths))
-    return str(folder / "bin" / "python")
-
-
 @pytest.fixture(scope="session")
 def another_python() -> Callable[[Path], str]:
-    """Makes another interpreter in a folder."""
-    return _another_python
+    """Makes a virtual environment in a folder, which finds the packages of this one; returns its interpreter."""
+
+    def make(folder: Path) -> str:
+        venv.create(folder, symlinks=True)
+        paths = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+        site = next(folder.glob("lib/python*/site-packages"))
+        (site / "others.pth").write_text("".join(f"{path}\n" for path in paths))
+        return str(folder / "bin" / "python")
+
+    return make
 
 
 def is_alive(pid: int) -> bool:
@@ -265,22 +259,17 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def _wait_gone(pid: int, timeout_s: float = 20.0) -> None:
-    """Wait for the end of any process, also one that is not our child; fails if it lives on."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        ended, _, _ = select.select([handle], [], [], timeout_s)
-    finally:
-        os.close(handle)
-    assert ended or not is_alive(pid), f"process {pid} is still there after {timeout_s} s"
-
-
 @pytest.fixture(scope="session")
 def wait_gone() -> Callable[..., None]:
-    return _wait_gone
+    """Waits for the end of any process, also one that is not our child; fails if it lives on."""
+
+    def wait(pid: int, timeout_s: float = 20.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while is_alive(pid):
+            assert time.monotonic() < deadline, f"process {pid} is still there after {timeout_s} s"
+            time.sleep(0.02)
+
+    return wait
 
 
 @pytest.fixture

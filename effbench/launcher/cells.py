@@ -90,7 +90,8 @@ def validate(config: dict[str, Any]) -> None:
             value, least, above = node[key], setting.metadata.get("least"), setting.metadata.get("above")
             if value is not None and ((least is not None and value < least) or (above is not None and value <= above)):
                 limit = f"at least {least:g}" if above is None else f"above {above:g}"
-                raise ConfigError(f"{prefix}{key} must be {limit}{' seconds' * key.endswith('_s')}, got {value:g}")
+                unit = " seconds" if key.endswith("_s") else ""
+                raise ConfigError(f"{prefix}{key} must be {limit}{unit}, got {value:g}")
     try:
         canonical_json(config)
     except ValueError:

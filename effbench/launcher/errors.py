@@ -37,7 +37,7 @@ def explain(error: Exception) -> ConfigError:
         return ConfigError(f"{mark.name}, line {mark.line + 1}: {error.problem}")
     if isinstance(error, OmegaConfBaseException) and error.full_key:
         return ConfigError(f"{error.full_key}: {last}")
-    is_known = isinstance(error, HydraException | OmegaConfBaseException | ValueError)
+    is_known = isinstance(error, HydraException | OmegaConfBaseException)
     return ConfigError(last if is_known else f"{type(error).__name__}: {last}")
 
 
@@ -72,15 +72,10 @@ def unknown_setting(name: str) -> str:
 
 
 def wrong_type(override: str, reason: str) -> ConfigError:
+    """Return the error of a value; a list for a setting of one value was probably meant as a sweep."""
     key, _, value = override.partition("=")
     if "of type 'list'" in reason:
-        return list_for_one_value(override)
+        several = value.removeprefix("[").removesuffix("]")
+        return ConfigError(f"{override}: {key} takes one value; to sweep over several, write {key}={several}")
     how = f"; use brackets: '{key}=[{value}]'" if "is not a ListConfig" in reason else ""
     return ConfigError(f"{override}: {reason}{how}")
-
-
-def list_for_one_value(override: str) -> ConfigError:
-    """Return the error of an override that gives a list to a setting of one value: a sweep was probably meant."""
-    key, _, value = override.partition("=")
-    several = value.removeprefix("[").removesuffix("]")
-    return ConfigError(f"{override}: {key} takes one value; to sweep over several, write {key}={several}")

@@ -186,7 +186,7 @@ class Composer:
         choices = [override for override in parsed if self.is_choice(override)]
         for override in choices:
             if override.key_or_group in ONE_OPTION and isinstance(override.value(), list):
-                raise errors.list_for_one_value(str(override.input_line))
+                raise errors.wrong_type(str(override.input_line), "of type 'list'")
         key = tuple(str(override.input_line) for override in choices)
         if key not in self.composed:
             self.composed[key] = self.compose_with_hydra(key)

@@ -59,9 +59,8 @@ def stop_on_ctrl_c(stop: threading.Event) -> Iterator[None]:
         stop.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
-        numbers.append(signal.SIGHUP)
+    is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    numbers = [signal.SIGINT, signal.SIGTERM, *([] if is_nohup else [signal.SIGHUP])]
     before = {number: signal.signal(number, handler) for number in numbers}
     if _seen.is_set():
         stop.set()

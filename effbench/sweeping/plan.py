@@ -163,15 +163,15 @@ class Queue:
         with self.lock:
             del self.running[group.cell]
 
-    def drop(self, run: CellRun) -> list[PlannedTrial]:
-        """Remove and return all further trials of this cell run."""
+    def drop(self, run: CellRun) -> int:
+        """Remove all further trials of this cell run; return how many."""
         with self.lock:
             self.dropped.add(run)
-            dropped = [trial for group in self.groups for trial in group.trials if trial.run == run]
+            before = sum(len(group.trials) for group in self.groups)
             for group in self.groups:
                 group.trials = [trial for trial in group.trials if trial.run != run]
             self.groups = [group for group in self.groups if group.trials]
-            return dropped
+            return before - sum(len(group.trials) for group in self.groups)
 
     def retry(self, group: Group, ended: int, attempts: int, slot: str) -> int:
         """Add the group again at the end of its round: the disturbance may have passed by then. Return how many of its

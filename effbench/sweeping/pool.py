@@ -236,10 +236,7 @@ def measure_ceilings(
     again: bool = False,
     lock_timeout_s: float = 3600.0,
 ) -> str | None:
-    """Measure and store the ceilings of the first GPU (an environment's are of one kind) if unknown or `again`.
-
-    Return why they could not be measured, or None.
-    """
+    """Measure and store the ceilings of the first GPU, if unknown or `again`; return why they could not be measured."""
     known = store.calibration(environment_id)
     if not gpus or (known and known["ceilings"] and not again):
         return None

@@ -84,7 +84,7 @@ class Schedule:
             more, retry = 0, False
             # a cell that failed once cannot become ok again: the worst status counts
             if not record.status.is_measured or self.is_enough(trial.run):
-                more = -len(queue.drop(trial.run))
+                more = -queue.drop(trial.run)
             elif record.status is Status.NOISY and trial.attempt + 1 < attempts:
                 more, retry = queue.retry(group, ended, attempts, slot.name), True
             self.progress.resized(more)
