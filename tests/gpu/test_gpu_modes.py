@@ -107,7 +107,11 @@ def test_parts_and_marks_under_cuda_graphs(mode):
     follows(mode, Stack().cuda().eval(), calls=6)
 
 
-MODES = [CudaGraph, partial(CompiledCudaGraph, inner="default"), partial(CompiledCudaGraph, inner="default", regional=True)]
+MODES = [
+    CudaGraph,
+    partial(CompiledCudaGraph, inner="default"),
+    partial(CompiledCudaGraph, inner="default", regional=True),
+]
 
 
 def doubled(layer: nn.Linear) -> nn.Parameter:

@@ -12,7 +12,7 @@ from effbench.comparison.limits import read as read_limits
 from effbench.comparison.verdicts import Verdict
 from effbench.report import comparison, data, summary
 from effbench.report.claims import claims_table
-from effbench.report.history_table import events_table, line_id
+from effbench.report.history_table import events_table
 from effbench.report.history_table import read as read_history
 from effbench.report.site.build import environment as templates
 from effbench.report.site.build import write_site
@@ -193,13 +193,3 @@ def test_what_cannot_be_compared_has_a_reason(tmp_path):
     found = changed(made.path, sweep)
     assert found["previous"] is not None and "2 kinds of hardware or interpreters" in found["why"]
     assert "cannot be compared" in drawn(found)
-
-
-def test_the_files_are_whole_scripts(tmp_path, report):
-    written = write_site(report, tmp_path)
-    track = report.history.tracks[0]
-    name = line_id(track.cell_key, track.place)
-    facts = content(tmp_path / "data" / "history-index.js")["lines"][name]
-    assert facts[1] == report.history.names[track.cell_key] and facts[6] == len(track.rows)
-    assert content(tmp_path / "data" / f"history-lines-{facts[0]}.js")[name]["at"] == list(range(len(track.rows)))
-    assert all(size < 5e6 for name, size in written.written.items() if not name.startswith("assets/"))
