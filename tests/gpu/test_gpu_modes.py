@@ -107,7 +107,8 @@ def test_parts_and_marks_under_cuda_graphs(mode):
     follows(mode, Stack().cuda().eval(), calls=6)
 
 
-MODES = [
+COMPILED = partial(CompiledCudaGraph, inner="default")
+MODES = [CudaGraph, COMPILED, partial(COMPILED, regional=True)]
     CudaGraph,
     partial(CompiledCudaGraph, inner="default"),
     partial(CompiledCudaGraph, inner="default", regional=True),
