@@ -1,7 +1,7 @@
 """Tables that the code knows, for the documentation.
 
-MkDocs calls `on_page_markdown`: a comment `<!-- table NAME -->`, `<!-- options COMMAND -->` or `<!-- reference NAME -->`
-becomes a table. README.md is read without MkDocs, so its table is stored there: `python docs/tables.py` refreshes it.
+MkDocs calls `on_page_markdown`: a comment `<!-- table NAME -->`, `<!-- options COMMAND -->` or
+`<!-- reference NAME -->` becomes a table. README.md is read without MkDocs, so its table is stored there: `python docs/tables.py` refreshes it.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ COLUMNS = {
     "python": "version of Python",
     "environment_id": "key of `environment`",
     "cell_key": "key of `cell`",
-    "params": "every resolved parameter of the cell: `model`, `bs`, `mode`, `dtype`, `phase`, `device`, `numerics`, `env`, "
-    "and `training` or `stream` if used",
+    "params": "every resolved parameter: `model`, `bs`, `mode`, `dtype`, `phase`, `device`, `numerics`, `env`, and "
+    "`training` or `stream` if used",
 }
 #: What modes and models need besides torch.
 NEEDS = {
@@ -119,7 +119,7 @@ def meaning_of(name: str) -> str:
 
 def columns(row: Any) -> str:
     kind = {name: next(text for type_, text in TYPES if isinstance(column.type, type_)) for name, column in row.items()}
-    rows = ([f"`{name}`", kind[name], unit_of(name), meaning_of(name)] for name in row.keys())
+    rows = ([f"`{name}`", kind[name], unit_of(name), meaning_of(name)] for name in row)
     return table(["column", "type", "unit", "meaning"], rows)
 
 
@@ -176,7 +176,9 @@ def group_files(group: str) -> dict[str, dict[str, Any]]:
 
 def groups() -> str:
     folders = sorted(path.name for path in shipped("conf").iterdir() if path.is_dir())
-    return table(["group", "options"], ([f"`{name}`", ", ".join(f"`{o}`" for o in group_files(name))] for name in folders))
+    return table(
+        ["group", "options"], ([f"`{name}`", ", ".join(f"`{o}`" for o in group_files(name))] for name in folders)
+    )
 
 
 def protocols() -> str:
@@ -193,7 +195,10 @@ def own_settings(content: Mapping[str, Any]) -> str:
 
 
 def modes() -> str:
-    rows = ([f"`{name}`", one["description"], own_settings(one), NEEDS.get(name, "")] for name, one in group_files("mode").items())
+    rows = (
+        [f"`{name}`", one["description"], own_settings(one), NEEDS.get(name, "")]
+        for name, one in group_files("mode").items()
+    )
     return table(["mode", "description", "settings under `mode`", "needs"], rows)
 
 
@@ -281,7 +286,9 @@ def claims() -> str:
     rows = []
     for row in found:
         measured = row["measured"]
-        figure = figure_text(measured.get("value"), measured.get("low"), measured.get("high"), measured.get("unit") or "")
+        figure = figure_text(
+            measured.get("value"), measured.get("low"), measured.get("high"), measured.get("unit") or ""
+        )
         rows.append([row["claim"], row["statement"], row["verdict"], figure])
     return table(["claim", "statement", "verdict on an H200", "measured"], rows)
 

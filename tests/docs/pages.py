@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+
+from effbench import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -34,7 +37,9 @@ class Refusal:
 
 
 def pages() -> dict[str, str]:
-    return {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
+    """Path below docs/ -> text; README.md of the repository is `../README.md`."""
+    paths = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+    return {os.path.relpath(path, DOCS): path.read_text(encoding="utf-8") for path in paths}
 
 
 def blocks(*languages: str) -> list[Block]:
@@ -56,12 +61,14 @@ def commands() -> list[tuple[str, str]]:
     for block in blocks("sh", "console"):
         lines = block.text.replace("\\\n", " ").splitlines()
         found += [(block.page, line.removeprefix("$ ")) for line in lines if re.match(r"(\$ )?effbench ", line)]
-    # a refusal is tested as what it is; its block starts with `$ ` and stands in errors.md
+    in_blocks = len(found)
+    # a refusal is tested as what it is; its block starts with `$ `
     refused = {refusal.command for refusal in refusals()}
     for page, text in pages().items():
         found += [(page, " ".join(code.split())) for code in re.findall(r"`(effbench [^`]+)`", outside_blocks(text))]
-    kept = [(page, line) for page, line in dict.fromkeys(found) if line not in refused and "…" not in line]
-    return kept
+    # `effbench check` in a sentence names the command
+    named = {f"effbench {name}" for name in cli.COMMANDS} - {line for _, line in found[:in_blocks]}
+    return [(page, line) for page, line in dict.fromkeys(found) if line not in refused | named and "…" not in line]
 
 
 def refusals() -> list[Refusal]:
@@ -106,14 +113,9 @@ def rows(page: str) -> dict[str, list[str]]:
     return found
 
 
-def generator() -> ModuleType:
-    """docs/generate.py as a module."""
-    return script("generate")
-
-
-def script(name: str) -> ModuleType:
-    """A script of docs/ as a module."""
-    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
+def tables() -> ModuleType:
+    """docs/tables.py as a module."""
+    spec = importlib.util.spec_from_file_location("docs_tables", DOCS / "tables.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

@@ -20,7 +20,7 @@ def jobs() -> dict[str, list[str]]:
     """The shell scripts of the page's jobs."""
     found = {}
     for block in pages.blocks("yaml"):
-        if block.page == "regressions.md" and not pages.FILE.match(block.text):
+        if block.page == "how-to/ci.md" and not pages.FILE.match(block.text):
             content = yaml.safe_load(block.text)
             if "jobs" in content:
                 (job,) = content["jobs"].values()

@@ -17,6 +17,7 @@ from effbench.report import figures
 from effbench.store import Store
 from effbench.sweeping.client import ForkServer
 
+PAGES = ("how-to/your-model.md", "how-to/train.md", "reference/modes.md", "reference/extending.md")
 FAST = ["protocol.budget_s=0.05", "protocol.min_time_s=0", "protocol.warmup_s=0.01", "protocol.rounds=1", "device=cpu"]
 
 
@@ -56,7 +57,7 @@ def fast(line):
     "line",
     [
         pytest.param(line, marks=pytest.mark.slow if "mode=default" in line else ())  # that compiles
-        for line in (*sweeps("models.md"), *sweeps("modes.md"), *sweeps("extending.md"))
+        for line in (line for page in PAGES for line in sweeps(page))
     ],
 )
 def test_own_models_and_modes_run(line, here):
@@ -67,7 +68,7 @@ def test_own_models_and_modes_run(line, here):
 
 def test_facts_of_a_mode_are_stored(here):
     effbench.sweep(["--config-dir=my_conf", "model=tiny", "mode=eager,exported", *FAST])
-    query = next(block.text for block in pages.blocks("sql") if block.page == "extending.md")
+    query = next(block.text for block in pages.blocks("sql") if block.page == "reference/extending.md")
     assert all(nodes > 3 for _, nodes in run_sql(query))
 
 
@@ -86,7 +87,7 @@ def results(here):
     return here
 
 
-@pytest.mark.parametrize("query", [block.text for block in pages.blocks("sql") if block.page == "results.md"])
+@pytest.mark.parametrize("query", [block.text for block in pages.blocks("sql") if block.page == "reference/results.md"])
 def test_sql(query, results):
     assert run_sql(query)
 
@@ -151,7 +152,7 @@ def test_the_subcommand_runs(results, tmp_path, monkeypatch, capsys):
     import effbench.commands
 
     make_package_file("effbench/commands/count.py", tmp_path, monkeypatch, effbench.commands)
-    page = pages.pages()["extending.md"]
+    page = pages.pages()["reference/extending.md"]
     name, module = re.search(r'`"(\w+)": "(\w+)"`', page).groups()
     monkeypatch.setitem(cli.COMMANDS, name, module)
     assert cli.run([name]) == 0
@@ -159,7 +160,7 @@ def test_the_subcommand_runs(results, tmp_path, monkeypatch, capsys):
 
 
 def test_documented_reasons_are_reasons(results):
-    rows = pages.rows("errors.md")
+    rows = pages.rows("how-to/troubleshoot.md")
     with Store.open("results/effbench.db") as store:
         found = {row["reason"]: row["status"] for row in store.results() if row["reason"]}
     assert found, "the sweep has an unsupported cell"
