@@ -1,7 +1,8 @@
 """Tables that the code knows, for the documentation.
 
 MkDocs calls `on_page_markdown`: a comment `<!-- table NAME -->`, `<!-- options COMMAND -->` or
-`<!-- reference NAME -->` becomes a table. README.md is read without MkDocs, so its table is stored there: `python docs/tables.py` refreshes it.
+`<!-- reference NAME -->` becomes a table. README.md is read without MkDocs, so its table is stored there:
+`python docs/tables.py` refreshes it.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ import pytest
 from effbench.cli import is_bare_word
 
 PAGES = ("../README.md", "tutorial.md", *(page for page in pages.pages() if page.startswith("how-to/")))
-#: What is not here: other machines, interpreters and checkouts, a GPU, a change with this id.
+#: What is not here: other machines, interpreters and checkouts, a GPU, swept widths, a change to acknowledge.
 ELSEWHERE = re.compile(
-    r"postgresql:|/envs/|ssh |gpu-box|executor\.gpus|my_pkg|--static-images|\.\./before|--by (python|folder)|3f9a2c"
+    r"postgresql:|/envs/|ssh |gpu-box|executor\.gpus|my_pkg|--static-images|\.\./before|--by |history ack"
 )
 FAST = ["protocol.budget_s=0.05", "protocol.min_time_s=0", "protocol.warmup_s=0.01", "protocol.rounds=2", "device=cpu"]
 SHIPPED = re.compile(r"model=(mlp|gpt2|attention|resnet50)\b")
@@ -36,6 +36,8 @@ def guided(cli_in, tmp_path_factory):
     cli = cli_in(tmp_path_factory.mktemp("guides"))
     pages.write_files(cli.folder)
     (cli.folder / "sizes.csv").write_text("bs\n" + "\n".join(map(str, range(1, 33))))
+    (cli.folder / "results").mkdir(exist_ok=True)
+    (cli.folder / "results" / "reference").symlink_to(pages.ROOT / "results" / "reference")
     for name in ("before", "after", "nightly", "main", "first"):
         modes = "eager,default" if name == "main" else "eager"
         words = ["-m", "model=tiny", "model.name=mlp", "bs=1,8", f"mode={modes}", f"sweep.name={name}", *FAST]
