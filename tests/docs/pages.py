@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
+import os
 import re
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
 
 from effbench import cli
 
@@ -19,7 +19,8 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 FILE = re.compile(r"^# ([\w./+-]+\.(?:py|yaml))\n")
 
 
-class Block(NamedTuple):
+@dataclass(frozen=True)
+class Block:
     """A fenced block; `language` as it is written after the fence."""
 
     page: str
@@ -27,8 +28,18 @@ class Block(NamedTuple):
     text: str
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """A command of a `console` block with what it says."""
+
+    command: str
+    said: str
+
+
 def pages() -> dict[str, str]:
-    return {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
+    """Path below docs/ -> text; README.md of the repository is `../README.md`."""
+    paths = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+    return {os.path.relpath(path, DOCS): path.read_text(encoding="utf-8") for path in paths}
 
 
 def blocks(*languages: str) -> list[Block]:
@@ -45,20 +56,27 @@ def outside_blocks(text: str) -> str:
 
 
 def commands() -> list[tuple[str, str]]:
-    """Return (page, command line) of every `effbench …` in a block or in inline code, but for the refused ones."""
+    """(page, command line) of every `effbench …` in a block or in inline code, without what a pipe does with it."""
     found = []
     for block in blocks("sh", "console"):
         lines = block.text.replace("\\\n", " ").splitlines()
         found += [(block.page, line.removeprefix("$ ")) for line in lines if re.match(r"(\$ )?effbench ", line)]
+    in_blocks = len(found)
+    # a refusal is tested as what it is; its block starts with `$ `
+    refused = {refusal.command for refusal in refusals()}
     for page, text in pages().items():
         found += [(page, " ".join(code.split())) for code in re.findall(r"`(effbench [^`]+)`", outside_blocks(text))]
-    return [(page, line) for page, line in dict.fromkeys(found) if line not in refusals() and "…" not in line]
+    # `effbench check` in a sentence names the command
+    named = {f"effbench {name}" for name in cli.COMMANDS} - {line for _, line in found[:in_blocks]}
+    return [(page, line) for page, line in dict.fromkeys(found) if line not in refused | named and "…" not in line]
 
 
-def refusals() -> dict[str, str]:
-    """Return the command of each `console` block -> what it says."""
-    parts = (block.text.removeprefix("$ ").partition("\n") for block in blocks("console"))
-    return {command: said for command, _, said in parts}
+def refusals() -> list[Refusal]:
+    found = []
+    for block in blocks("console"):
+        first, _, said = block.text.partition("\n")
+        found.append(Refusal(first.removeprefix("$ "), said))
+    return found
 
 
 def arguments(command: str) -> list[str]:
@@ -95,15 +113,9 @@ def rows(page: str) -> dict[str, list[str]]:
     return found
 
 
-def parser_of(command: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser()
-    importlib.import_module(f"effbench.commands.{cli.COMMANDS[command]}").add_arguments(parser)
-    return parser
-
-
-def script(name: str) -> ModuleType:
-    """Return a script of docs/ as a module."""
-    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
+def tables() -> ModuleType:
+    """docs/tables.py as a module."""
+    spec = importlib.util.spec_from_file_location("docs_tables", DOCS / "tables.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

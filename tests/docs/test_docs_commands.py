@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import logging
 
 import pages
@@ -13,6 +15,13 @@ from effbench.launcher.launch import hydra_sweep
 from effbench.sweeping import run
 
 
+class NoServer:
+    """In the place of the fork server: these sweeps are composed and planned, not run."""
+
+    def close(self) -> None:
+        pass
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("docs")
@@ -22,7 +31,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def planned(monkeypatch, folder):
-    """Sweeps end after the plan; what was planned is in the list."""
+    """Sweeps end after the plan; what was planned lies in the list."""
     found = []
 
     def plan_only(jobs, command, server, progress, stop, extend=None):
@@ -36,6 +45,7 @@ def planned(monkeypatch, folder):
         return rest, [word for word in rest if overrides.key_of(word)]
 
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(launch, "ForkServer", NoServer)
     monkeypatch.setattr(launch, "conduct", plan_only)
     monkeypatch.setattr(overrides, "expand", without_resume)
     yield found
@@ -54,7 +64,8 @@ def test_there_are_commands():
 def test_commands_parse(line, planned, capsys):
     words = pages.arguments(line)
     if cli.is_bare_word(words[0]):
-        parser = pages.parser_of(words[0])
+        parser = argparse.ArgumentParser()
+        importlib.import_module(f"effbench.commands.{cli.COMMANDS[words[0]]}").add_arguments(parser)
         if words[1:] != ["--help"]:
             parser.parse_args(words[1:])
     elif words == ["--version"]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pages
 import pytest
@@ -12,40 +14,30 @@ import effbench
 from effbench import cli, errors, streams
 from effbench.buckets import PRESETS
 from effbench.cell import SEVERITY, mode_settings
-from effbench.metrics import METRICS
 from effbench.models.spec import KEYS
 from effbench.store import schema
 from effbench.sweeping import client
 
-GENERATE = pages.script("generate")
-TABLES = schema.METADATA.tables.values()
-BUCKETED = mode_settings(yaml.safe_load((cli.config_folder() / "mode" / "bucketed-graph.yaml").read_text()))
+TABLES = pages.tables()
+BUCKETED = mode_settings(yaml.safe_load((TABLES.shipped("conf") / "mode" / "bucketed-graph.yaml").read_text()))
 
 
-def test_generated_tables_are_up_to_date_and_complete():
+def test_generated_tables_have_a_meaning_for_every_row():
     used = []
     for page, text in pages.pages().items():
-        assert GENERATE.updated(text) == text, f"{page}: run python docs/generate.py"
-        for name, body in GENERATE.TABLE.findall(text):
-            used.append(name)
-            for line in body.splitlines()[2:] if name not in ("models", "modes") else ():  # these may need nothing
-                assert GENERATE.cells_of(line)[-1], f"{page}: write the meaning of {GENERATE.cells_of(line)[0]}"
-    assert sorted(used) == sorted(GENERATE.TABLES)
+        for kind, name in TABLES.MARK.findall(text):
+            if page != "../README.md":
+                used.append(name)
+                for line in TABLES.MAKERS[kind](name).splitlines() if name not in ("models", "modes", "checks") else ():
+                    assert not line.endswith("|  |"), f"{page}, {name}: {line}"
+    assert set(used) == {*TABLES.TABLES, *cli.COMMANDS, "speedup", "claims"}
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
-def test_subcommands_and_their_options(command):
-    text = pages.pages()["commands.md"]
-    section = re.search(rf"^### {command}\n(.*?)(?=^##)", text, re.M | re.S)
-    assert section, f"no section for {command}"
-    assert f"```sh\neffbench {command}" in section[1], "no example"
-    for action in pages.parser_of(command)._actions:
-        for option in action.option_strings:
-            if option not in ("-h", "--help"):
-                assert f"`{option}" in section[1], f"{command} {option}"
-        for choice in action.choices or ():
-            if choice not in METRICS:
-                assert f"`{choice}`" in section[1], f"{command} {action.dest}={choice}"
+def test_every_subcommand_has_an_example(command):
+    section = re.search(rf"^## {command}\n(.*?)(?=^## |\Z)", pages.pages()["reference/commands.md"], re.M | re.S)
+    assert section and f"```sh\neffbench {command}" in section[1]
+    assert f"<!-- options {command} -->" in section[1]
 
 
 def exceptions():
@@ -61,52 +53,62 @@ def in_source(pattern, below="effbench"):
 @pytest.mark.parametrize(
     ("page", "names"),
     [
-        ("commands.md", {"0", "1", str(cli.INTERRUPTED), *(str(kind.exit_code) for kind in exceptions())}),
-        ("settings.md", {*GENERATE.setting_names(), *in_source(r"os\.environ\.get\(\"(\w+)\"")}),
-        ("models.md", set(KEYS)),
-        ("measuring.md", {*SEVERITY, *in_source(r'run\.phase\("(\w+)"\)', "effbench/worker")}),
-        ("results.md", {*schema.RESULT_COLUMNS, *(column.name for table in TABLES for column in table.columns)}),
-        ("streams.md", {*PRESETS, *streams.KINDS, *BUCKETED}),
+        ("reference/commands.md", {"0", "1", str(cli.INTERRUPTED), *(str(kind.exit_code) for kind in exceptions())}),
+        ("reference/settings.md", in_source(r"os\.environ\.get\(\"(\w+)\"")),
+        ("how-to/your-model.md", set(KEYS)),
+        ("reference/statuses.md", {*SEVERITY, *in_source(r'run\.phase\("(\w+)"\)', "effbench/worker")}),
+        ("how-to/serve.md", {*PRESETS, *streams.KINDS, *BUCKETED}),
     ],
 )
 def test_every_name_is_in_a_table_of_its_page(page, names):
-    assert names and names <= pages.rows(page).keys()
+    assert names and names <= pages.rows(page).keys(), names - pages.rows(page).keys()
+
+
+def test_every_column_of_every_table_is_on_the_page_of_results():
+    text = TABLES.on_page_markdown(pages.pages()["reference/results.md"])
+    for row in schema.Base.metadata.tables.values():
+        assert row.name == "result" or f"### {row.name}" in text
+        assert all(f"| `{column.name}` |" in text for column in row.columns)
 
 
 def test_public_names_and_variables_that_are_set():
-    text = pages.pages()["commands.md"]
-    assert [name for name in effbench.__all__ if not re.search(rf"`(effbench\.)?{name}\b", text)] == ["__version__"]
+    text = pages.pages()["reference/api.md"]
+    assert [name for name in effbench.__all__ if not re.search(rf"`(effbench\.)?{name}\b|\.{name}$", text, re.M)] == [
+        "__version__"
+    ]
     assert {kind.__name__ for kind in exceptions()} <= set(effbench.__all__) | {"MessageError"}
     set_here = in_source(r"os\.environ(?:\.setdefault\(|\[)\"(\w+)\"") - {"HYDRA_FULL_ERROR"}
-    assert all(name in pages.pages()["settings.md"] for name in (*set_here, *client.SERVER_ENVIRONMENT))
+    text = pages.pages()["reference/settings.md"]
+    assert all(name in text for name in (*set_here, *client.SERVER_ENVIRONMENT))
 
 
-# --- links
-
-LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
-
-
-def anchors(text: str) -> set[str]:
-    """Anchors of the headings as they are made for Markdown on the web."""
-    headings = re.findall(r"^#+ (.*)$", pages.outside_blocks(text), re.M)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def test_links_lead_somewhere():
-    for page, text in pages.pages().items():
-        for link in LINK.findall(pages.outside_blocks(text)):
-            assert "://" not in link, "pages link to each other only"
-            target, _, anchor = link.partition("#")
-            path = pages.DOCS / (target or page)
-            assert path.is_file(), path
-            assert not anchor or anchor in anchors(path.read_text(encoding="utf-8")), anchor
+def test_the_site_builds_without_a_warning(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=pages.ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "<td>" in (tmp_path / "site" / "reference" / "settings" / "index.html").read_text(encoding="utf-8")
+    assert "peak_reserved_bytes" in (tmp_path / "site" / "reference" / "results" / "index.html").read_text(
+        encoding="utf-8"
+    )
 
 
-def test_every_page_is_linked_from_the_index():
-    assert set(LINK.findall(pages.pages()["README.md"])) == set(pages.pages()) - {"README.md"}
+def test_every_page_is_in_the_navigation():
+    listed = re.findall(r": ([\w/-]+\.md)$", (pages.ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
+    assert sorted(listed) == sorted(page for page in pages.pages() if not page.startswith(".."))
+
+
+def test_links_in_the_readme_lead_somewhere():
+    for link in re.findall(r"\]\(([^)\s#]+)", pages.pages()["../README.md"]):
+        assert (pages.ROOT / link).is_file(), link
 
 
 def test_pages_name_no_machine_and_no_issue():
     for page, text in pages.pages().items():
         assert not re.search(r"(?<![\w.$~])/(work|home|root|opt|tmp|venvs)\b", text), page
         assert not re.search(r"(^|\s)#\d+\b", text), page
+
+
+def test_the_documentation_is_short():
+    """Reference tables are generated and not counted."""
+    words = sum(len(text.split()) for text in pages.pages().values())
+    assert words <= 20_000

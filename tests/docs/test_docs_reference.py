@@ -1,4 +1,4 @@
-"""The tables of measured results are those of results/reference/."""
+"""What the pages say of measured results is what results/reference/ holds."""
 
 from __future__ import annotations
 
@@ -13,44 +13,47 @@ from effbench.store import Store
 from effbench.store.source import opened
 from effbench.store.transfer import copy
 
+TABLES = pages.tables()
+CLAIMS = json.loads((TABLES.REFERENCE / "claims-h200.json").read_text(encoding="utf-8"))
+README = pages.pages()["../README.md"]
 
-def test_tables_are_up_to_date():
-    reference = pages.script("reference_tables")
-    for page in reference.PAGES:
-        text = page.read_text(encoding="utf-8")
-        assert reference.refreshed(text) == text, f"{page.name}: run python docs/reference_tables.py"
+
+def test_the_readmes_table_is_up_to_date():
+    assert TABLES.refreshed(README) == README, "run python docs/tables.py"
+
+
+@pytest.mark.parametrize("marker", ["try", "test"])
+def test_the_readme_has_its_two_commands_on_one_line(marker):
+    block = README.partition(f"<!-- {marker} -->\n```sh\n")[2].partition("\n```")[0]
+    assert block and "\n" not in block
+    assert "-c constraints.txt" in block
 
 
 def test_the_sweeps_to_import_are_those_of_the_tables(tmp_path):
-    reference = pages.script("reference_tables")
     with Store.open(tmp_path / "reference.db", mode="write") as store:
-        with opened(str(reference.ROWS.with_name("h200-sweeps.db"))) as source:
+        with opened(str(TABLES.REFERENCE / "h200-sweeps.db")) as source:
             arrived = list(copy(source, store, source.sweep_ids()))
         found = {row["cell_key"]: row for arrival in arrived for row in store.results(arrival.sweep_id)}
-    rows = reference.rows()
+    rows = TABLES.reference_rows()
     assert len(rows) == len(found) == 96
     for row in rows:
         assert found[row["cell_key"]]["latency_ms"] == pytest.approx(row["latency_ms"])
 
 
-def test_what_is_said_of_the_claims_is_so():
-    reference = pages.script("reference_tables")
-    found = json.loads(reference.CLAIMS.read_text(encoding="utf-8"))
-    verdicts = Counter(row["verdict"] for row in found)
-    readme = " ".join((pages.ROOT / "README.md").read_text(encoding="utf-8").split())
-    said = f"{len(found)} claims](docs/claims.md) {verdicts['confirmed']} were confirmed on an H200, "
-    assert f"{said}{verdicts['refuted']} refuted, {verdicts['depends']} depend" in readme
-    rows = [json.loads(line) for line in reference.CLAIM_ROWS.read_text(encoding="utf-8").splitlines()]
-    text = " ".join((pages.ROOT / "docs" / "claims.md").read_text(encoding="utf-8").split())
-    assert f"the {len(rows)} rows that they rest on, all `ok`" in text
-    assert {row["status"] for row in rows} == {"ok"}
-    open_ones = ", ".join(row["claim"] for row in found if row["verdict"] == "undecided")
-    assert f"({open_ones})" in text
-    assert {one for row in found for one in row["measured"].get("sweeps", [])} == {row["sweep_id"] for row in rows}
+def test_the_numbers_of_claims_are_right():
+    verdicts = Counter(row["verdict"] for row in CLAIMS)
+    numbers = [len(CLAIMS), *(verdicts[name] for name in ("confirmed", "refuted", "depends", "undecided"))]
+    page = " ".join(pages.pages()["explanation/claims.md"].split())
+    total, confirmed, refuted, depends, undecided = numbers
+    assert f"{total} published statements" in page
+    assert (
+        f"{confirmed} were confirmed, {refuted} refuted, {depends} depend on the case, {undecided} are undecided"
+        in page
+    )
+    said = f"{confirmed} confirmed, {refuted} refuted, {depends} depend"
+    assert f"{total} published claims" in " ".join(README.split()) and said in " ".join(README.split())
 
 
 def test_the_export_has_every_claim_of_the_experiments():
-    reference = pages.script("reference_tables")
-    exported = json.loads(reference.CLAIMS.read_text(encoding="utf-8"))
     statements = {claim.id: claim.text for experiment in load_all() for claim in experiment.claims}
-    assert {row["claim"]: row["statement"] for row in exported} == statements
+    assert {row["claim"]: row["statement"] for row in CLAIMS} == statements

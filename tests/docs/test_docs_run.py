@@ -12,11 +12,12 @@ import pytest
 
 import effbench
 from effbench import cli
+from effbench.launcher import launch
 from effbench.report import figures
 from effbench.store import Store
-from effbench.sweeping import pool
 from effbench.sweeping.client import ForkServer
 
+PAGES = ("how-to/your-model.md", "how-to/train.md", "reference/modes.md", "reference/extending.md")
 FAST = ["protocol.budget_s=0.05", "protocol.min_time_s=0", "protocol.warmup_s=0.01", "protocol.rounds=1", "device=cpu"]
 
 
@@ -32,7 +33,10 @@ def here(tmp_path_factory):
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         server = ForkServer()
 
-        patch.setattr(pool, "ForkServer", lambda **given: ForkServer(**given) if "python" in given else server)
+        def shared():
+            return server
+
+        patch.setattr(launch, "ForkServer", shared)
         really_close = server.close
         server.close = lambda: None
         yield folder
@@ -53,7 +57,7 @@ def fast(line):
     "line",
     [
         pytest.param(line, marks=pytest.mark.slow if "mode=default" in line else ())  # that compiles
-        for line in (*sweeps("models.md"), *sweeps("modes.md"), *sweeps("extending.md"))
+        for line in (line for page in PAGES for line in sweeps(page))
     ],
 )
 def test_own_models_and_modes_run(line, here):
@@ -64,7 +68,7 @@ def test_own_models_and_modes_run(line, here):
 
 def test_facts_of_a_mode_are_stored(here):
     effbench.sweep(["--config-dir=my_conf", "model=tiny", "mode=eager,exported", *FAST])
-    query = next(block.text for block in pages.blocks("sql") if block.page == "extending.md")
+    query = next(block.text for block in pages.blocks("sql") if block.page == "reference/extending.md")
     assert all(nodes > 3 for _, nodes in run_sql(query))
 
 
@@ -83,7 +87,7 @@ def results(here):
     return here
 
 
-@pytest.mark.parametrize("query", [block.text for block in pages.blocks("sql") if block.page == "results.md"])
+@pytest.mark.parametrize("query", [block.text for block in pages.blocks("sql") if block.page == "reference/results.md"])
 def test_sql(query, results):
     assert run_sql(query)
 
@@ -102,10 +106,10 @@ def test_python(block, results, capsys):
         assert finding.level in ("good", "warning")
 
 
-@pytest.mark.parametrize(("command", "said"), pages.refusals().items(), ids=pages.refusals())
-def test_refusals_say_what_the_page_says(command, said, here, capsys):
-    assert cli.run(pages.arguments(command)) == 2
-    assert capsys.readouterr().err == said
+@pytest.mark.parametrize("refusal", pages.refusals(), ids=lambda refusal: refusal.command)
+def test_refusals_say_what_the_page_says(refusal, here, capsys):
+    assert cli.run(pages.arguments(refusal.command)) == 2
+    assert capsys.readouterr().err == refusal.said
 
 
 def make_package_file(name, folder, monkeypatch, package):
@@ -120,10 +124,19 @@ def make_package_file(name, folder, monkeypatch, package):
 
 
 def test_the_figure_and_the_page_are_on_the_site(results, tmp_path, monkeypatch, capsys):
+    import jinja2
+
+    from effbench.report.site import build
     from effbench.report.site import pages as site_pages
 
     make_package_file("effbench/report/figures/first_call.py", tmp_path, monkeypatch, figures)
     make_package_file("effbench/report/site/pages/errors.py", tmp_path, monkeypatch, site_pages)
+    template = (
+        '{% extends "base.html.j2" %}{% block main %}<div class="grid-place" data-src="{{ grid }}"></div>{% endblock %}'
+    )
+    env = build.environment()
+    env.loader = jinja2.ChoiceLoader([jinja2.DictLoader({"errors.html.j2": template}), env.loader])
+    monkeypatch.setattr(build, "environment", lambda: env)
     assert cli.run(["report", "--out", str(tmp_path / "site")]) == 0
     (folder,) = (path.parent for path in (tmp_path / "site").glob("*/scaling.html"))
     for name, text in (
@@ -139,7 +152,7 @@ def test_the_subcommand_runs(results, tmp_path, monkeypatch, capsys):
     import effbench.commands
 
     make_package_file("effbench/commands/count.py", tmp_path, monkeypatch, effbench.commands)
-    page = pages.pages()["extending.md"]
+    page = pages.pages()["reference/extending.md"]
     name, module = re.search(r'`"(\w+)": "(\w+)"`', page).groups()
     monkeypatch.setitem(cli.COMMANDS, name, module)
     assert cli.run([name]) == 0
@@ -147,7 +160,7 @@ def test_the_subcommand_runs(results, tmp_path, monkeypatch, capsys):
 
 
 def test_documented_reasons_are_reasons(results):
-    rows = pages.rows("errors.md")
+    rows = pages.rows("how-to/troubleshoot.md")
     with Store.open("results/effbench.db") as store:
         found = {row["reason"]: row["status"] for row in store.results() if row["reason"]}
     assert found, "the sweep has an unsupported cell"

@@ -1,0 +1,342 @@
+"""Tables that the code knows, for the documentation.
+
+MkDocs calls `on_page_markdown`: a comment `<!-- table NAME -->`, `<!-- options COMMAND -->` or
+`<!-- reference NAME -->` becomes a table. README.md is read without MkDocs, so its table is stored there:
+`python docs/tables.py` refreshes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import inspect
+import json
+import re
+import sys
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from effbench import cli, config  # noqa: E402
+from effbench.cell import SEVERITY  # noqa: E402
+from effbench.comparison.verdicts import gives_figures, verdict_of_statuses  # noqa: E402
+from effbench.config import shipped  # noqa: E402
+from effbench.experiments.definition import execute, load, load_all  # noqa: E402
+from effbench.labels import label_rows  # noqa: E402
+from effbench.metrics import METRICS, TRIAL_METRICS  # noqa: E402
+from effbench.report.claims import figure_text  # noqa: E402
+from effbench.report.tables import speedup_table  # noqa: E402
+from effbench.stats.intervals import log_difference, stored_log_mean  # noqa: E402
+from effbench.store import schema  # noqa: E402
+
+REFERENCE = ROOT / "results" / "reference"
+MARK = re.compile(r"<!-- (table|options|reference) (\S+) -->\n")
+IN_README = re.compile(r"(<!-- reference (\S+) -->\n).*?(<!-- end -->)", re.S)
+TYPES = ((sa.Boolean, "true or false"), (sa.JSON, "JSON"), (sa.LargeBinary, "bytes"), (sa.Integer, "integer"),
+         (sa.Float, "float"), (schema.UtcDateTime, "time, UTC"), (sa.String, "text"))  # fmt: skip
+UNITS = {"_ms": "ms", "_s": "s", "_bytes": "bytes", "_mj": "mJ", "_mhz": "MHz", "_c": "°C", "_w": "W"}
+#: Columns of the view and of `trial` that are no metrics.
+COLUMNS = {
+    "id": "number of the trial",
+    "sweep_id": "key of `sweep`; it begins with the start time",
+    "sweep_name": "`sweep.name`",
+    "label": "`sweep.label`, or `git describe` of the working directory",
+    "started_at": "when the sweep or trial began",
+    "model": "name of the model",
+    "bs": "batch size, in samples",
+    "mode": "name of the mode; its settings are in `params`",
+    "dtype": "resolved: never `auto`",
+    "phase": "of a result: `inference` or `training`; of a trial: the last phase entered",
+    "device": "resolved: `cuda` or `cpu`",
+    "status": "[status](statuses.md#statuses)",
+    "reason": "why it is not `ok`, in one line",
+    "trials": "rounds behind the figures, without noisy ones that were set aside",
+    "round": "pass over the cells, from 0",
+    "attempt": "attempt within the round, from 0",
+    "extra": "everything else: `phase_seconds`, `facts` of the mode, `graphs`, `cache`, `graph_break_reasons`, "
+    "`cudagraph_skip_reasons`, `gpu_before`, `gpu_after`, `profile`, `preempted`, `discarded`, `training`, "
+    "`dropout_off`, `artifacts`, `artifact_notes`, `harness_retries`; of failures `traceback` or `log`",
+    "recorded_at": "when it was committed",
+    "gpu_name": "names of the GPUs that torch saw",
+    "torch_version": "version of torch",
+    "python": "version of Python",
+    "environment_id": "key of `environment`",
+    "cell_key": "key of `cell`",
+    "params": "every resolved parameter: `model`, `bs`, `mode`, `dtype`, `phase`, `device`, `numerics`, `env`, and "
+    "`training` or `stream` if used",
+}
+#: What modes and models need besides torch.
+NEEDS = {
+    "aot-inductor": "g++; on CUDA also CUDA's headers, Triton and a C compiler",
+    "compile+graph": "CUDA, Triton, a C compiler",
+    "default": "a C++ compiler on the CPU; Triton and a C compiler on CUDA",
+    "max-autotune": "as `default`",
+    "max-autotune-no-cudagraphs": "as `default`",
+    "reduce-overhead": "CUDA, Triton, a C compiler",
+    **dict.fromkeys(("bucketed-graph", "cuda-graph", "cudagraphs", "graphed-callables", "pointer-chase"), "CUDA"),
+    **dict.fromkeys(("resnet18", "resnet50", "mobilenetv3", "vit-b"), "torchvision"),
+    "bert-base": "transformers",
+    **dict.fromkeys(("llama-7b-decode", "llama-7b-prefill"), "27 GB of host memory while it is built"),
+}
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """MkDocs' hook: fill in the tables of a page."""
+    return MARK.sub(lambda found: f"{MAKERS[found[1]](found[2])}\n", markdown)
+
+
+def table(headings: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    headings = list(headings)
+    lines = [headings, ["---"] * len(headings), *rows]
+    texts = [[" ".join(str(cell).split()).replace("|", "\\|") for cell in line] for line in lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in texts)
+
+
+# --- the database
+
+
+def unit_of(name: str) -> str:
+    if name in METRICS:
+        return METRICS[name].unit
+    return next((unit for suffix, unit in UNITS.items() if name.endswith(suffix)), "")
+
+
+def meaning_of(name: str) -> str:
+    for metric in METRICS.values():
+        if metric.interval and name in metric.interval:
+            bound = "lower" if name == metric.interval[0] else "upper"
+            return f"{bound} bound of the 95 % interval of `{metric.name}`"
+    helps = {metric.name: metric.help for metric in (*TRIAL_METRICS, *METRICS.values())}
+    return helps.get(name) or COLUMNS.get(name, "")
+
+
+def columns(row: Any) -> str:
+    kind = {name: next(text for type_, text in TYPES if isinstance(column.type, type_)) for name, column in row.items()}
+    rows = ([f"`{name}`", kind[name], unit_of(name), meaning_of(name)] for name in row)
+    return table(["column", "type", "unit", "meaning"], rows)
+
+
+# --- settings
+
+
+def comments(kind: type) -> dict[str, str]:
+    """Return field -> the comment behind it, or on the lines above it, of a dataclass."""
+    found, above = {}, []
+    for line in inspect.getsource(kind).splitlines():
+        if match := re.fullmatch(r"    # (.*)", line):
+            above.append(match[1])
+        elif match := re.match(r"    (\w+): .*?(?:  # (.*))?$", line):
+            found[match[1]] = match[2] or " ".join(above)
+            above = []
+        else:
+            above = []
+    return found
+
+
+def setting_type(hint: Any) -> str:
+    if hint is Any:
+        return "mapping"
+    if typing.get_origin(hint) is list:
+        return "list"
+    if typing.get_args(hint):
+        return " or ".join("null" if kind is type(None) else setting_type(kind) for kind in typing.get_args(hint))
+    if issubclass(hint, str):
+        return ", ".join(f"`{choice}`" for choice in hint) if hasattr(hint, "__members__") else "text"
+    return {bool: "true or false", int: "integer", float: "number"}[hint]
+
+
+def shown(value: Any) -> str:
+    return f"`{json.dumps(value)}`" if value is None or isinstance(value, bool) else f"`{value}`"
+
+
+def settings(kind: Any = config.Config, prefix: str = "") -> Iterator[list[str]]:
+    """Yield name, type, default and meaning of every setting."""
+    hints, notes = typing.get_type_hints(kind), comments(kind)
+    for field in dataclasses.fields(kind):
+        hint, name = hints[field.name], f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(hint):
+            yield from settings(hint, f"{name}.")
+            continue
+        made = field.default if field.default is not dataclasses.MISSING else field.default_factory()
+        kind_text = "anything" if name in ("executor.gpus", "executor.cores") else setting_type(hint)
+        yield [f"`{name}`", kind_text, shown(made), notes[field.name]]
+
+
+def group_files(group: str) -> dict[str, dict[str, Any]]:
+    paths = sorted((shipped("conf") / group).glob("*.yaml"))
+    return {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def groups() -> str:
+    folders = sorted(path.name for path in shipped("conf").iterdir() if path.is_dir())
+    return table(
+        ["group", "options"], ([f"`{name}`", ", ".join(f"`{o}`" for o in group_files(name))] for name in folders)
+    )
+
+
+def protocols() -> str:
+    found = {name: dataclasses.asdict(config.Protocol()) | content for name, content in group_files("protocol").items()}
+    names = sorted(found, key=lambda name: found[name]["rounds"])
+    fields = [field.name for field in dataclasses.fields(config.Protocol) if field.name != "name"]
+    rows = ([f"`protocol.{field}`", *(shown(found[name][field]) for name in names)] for field in fields)
+    return table(["setting", *(f"`{name}`" for name in names)], rows)
+
+
+def own_settings(content: Mapping[str, Any]) -> str:
+    own = {key: value for key, value in content.items() if key not in ("name", "description", "_target_")}
+    return ", ".join(f"`{key}` {shown(value)}" for key, value in own.items()) or "none"
+
+
+def modes() -> str:
+    rows = (
+        [f"`{name}`", one["description"], own_settings(one), NEEDS.get(name, "")]
+        for name, one in group_files("mode").items()
+    )
+    return table(["mode", "description", "settings under `mode`", "needs"], rows)
+
+
+def models() -> str:
+    rows = (
+        [f"`{name}`", one["description"], own_settings(one["module"]), NEEDS.get(name, "")]
+        for name, one in group_files("model").items()
+    )
+    return table(["model", "description", "settings under `model.module`", "needs"], rows)
+
+
+# --- verdicts, checks, commands
+
+
+def status_changes() -> str:
+    """Every status before against every status now; None is a cell that was not measured."""
+    every = [*reversed(SEVERITY), None]
+
+    def verdict(before: str | None, now: str | None) -> str:
+        if before is now is None:
+            return "no row"
+        found = verdict_of_statuses(before, now) or "compared"
+        return str(found) if now is not None or gives_figures(before) else f"({found})"
+
+    names = ["not measured" if status is None else str(status) for status in every]
+    rows = ([f"`{name}`", *(verdict(before, now) for now in every)] for name, before in zip(names, every, strict=True))
+    return table(["before ╲ now", *names], rows)
+
+
+def checks() -> str:
+    rows = []
+    for listed in load_all():
+        experiment, module = load(listed.path), execute(listed.path)
+        for name in experiment.checks:
+            function = getattr(module, name)
+            claims = ", ".join(claim.id for claim in experiment.claims if name in claim.inputs)
+            shows = (function.__doc__ or "").partition("\n\n")[0]
+            rows.append([f"`{experiment.name}`: `{name}`", claims, shows, ", ".join(function.needs)])
+    return table(["experiment: check", "claims", "what it shows", "needs"], rows)
+
+
+def parser_of(command: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"effbench {command}")
+    importlib.import_module(f"effbench.commands.{cli.COMMANDS[command]}").add_arguments(parser)
+    return parser
+
+
+def arguments(parser: argparse.ArgumentParser, of: str = "") -> Iterator[list[str]]:
+    """Yield what to type and what it does for every argument, those of subcommands with their name."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, inner in action.choices.items():
+                yield from arguments(inner, f"{of}{name} ")
+        elif not isinstance(action, argparse._HelpAction):
+            value = action.metavar or ("|".join(map(str, action.choices)) if action.choices else "")
+            value = " ".join(value) if isinstance(value, tuple) else value
+            value = value or (action.dest.upper() if action.nargs != 0 or not action.option_strings else "")
+            words = f"{', '.join(action.option_strings)} {value}".strip()
+            yield [f"`{of}{words}`", (action.help or "") % {"default": action.default, "prog": parser.prog}]
+
+
+def options(command: str) -> str:
+    return table(["argument", "meaning"], arguments(parser_of(command)))
+
+
+# --- measured results
+
+
+def reference_rows() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (REFERENCE / "h200.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def speedups() -> str:
+    return speedup_table(label_rows(reference_rows())).render("markdown")
+
+
+def ratio(row: Mapping[str, Any], eager: Mapping[str, Any], name: str) -> str:
+    """Return eager's figure ÷ this one's, with the interval that their own intervals imply."""
+    low, high = METRICS[name].interval
+    sides = [stored_log_mean(one[name], one[low], one[high], one["trials"]) for one in (eager, row)]
+    found = log_difference(*sides).interval()
+    text = f"{found.value:.2f}× ({found.low:.2f}–{found.high:.2f})"
+    return f"{text} n.s." if found.low <= 1 <= found.high else text
+
+
+def speedups_in_short() -> str:
+    """Latency and period of four modes in some cells whose eager trials agree with each other."""
+    cells = [("lin3", 8), ("gpt2", 1), ("resnet50", 1), ("resnet50", 64)]
+    modes = ("default", "reduce-overhead", "cuda-graph", "compile+graph")
+    known = {(row["model"], row["bs"], row["mode"]): row for row in reference_rows()}
+    lines = []
+    for model, bs in cells:
+        eager = known[model, bs, "eager"]
+        for name, title in (("latency_ms", "latency"), ("period_ms", "period")):
+            found = [known.get((model, bs, mode)) for mode in modes]
+            ratios = [ratio(row, eager, name) if row else "not run" for row in found]
+            lines.append([f"{model}, bs {bs}", title, METRICS[name].format(eager[name]), *ratios])
+    return table(["model", "", "eager", *(f"`{mode}`" for mode in modes)], lines)
+
+
+def claims() -> str:
+    found = json.loads((REFERENCE / "claims-h200.json").read_text(encoding="utf-8"))
+    rows = []
+    for row in found:
+        measured = row["measured"]
+        figure = figure_text(
+            measured.get("value"), measured.get("low"), measured.get("high"), measured.get("unit") or ""
+        )
+        rows.append([row["claim"], row["statement"], row["verdict"], figure])
+    return table(["claim", "statement", "verdict on an H200", "measured"], rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "view": lambda: columns(dict(schema.RESULTS.columns)),
+    "trial": lambda: columns(dict(schema.TrialRow.__table__.columns)),
+    "settings": lambda: table(["setting", "type", "default", "meaning"], settings()),
+    "groups": groups,
+    "protocols": protocols,
+    "models": models,
+    "modes": modes,
+    "checks": checks,
+    "status_changes": status_changes,
+}
+MEASURED: dict[str, Callable[[], str]] = {"speedup": speedups, "speedup-short": speedups_in_short, "claims": claims}
+MAKERS: dict[str, Callable[[str], str]] = {
+    "table": lambda name: TABLES[name](),
+    "options": options,
+    "reference": lambda name: MEASURED[name](),
+}
+
+
+def refreshed(text: str) -> str:
+    """Return README.md with its table brought up to date."""
+    return IN_README.sub(lambda found: f"{found[1]}{MEASURED[found[2]]()}{found[3]}", text)
+
+
+if __name__ == "__main__":
+    readme = ROOT / "README.md"
+    readme.write_text(refreshed(readme.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,62 @@
+"""Every command of the README, the tutorial and the guides is run, on tiny models and for short times."""
+
+from __future__ import annotations
+
+import re
+
+import pages
+import pytest
+
+from effbench.cli import is_bare_word
+
+PAGES = ("../README.md", "tutorial.md", *(page for page in pages.pages() if page.startswith("how-to/")))
+#: What is not here: other machines, interpreters and checkouts, a GPU, swept widths, a change to acknowledge.
+ELSEWHERE = re.compile(
+    r"postgresql:|/envs/|ssh |gpu-box|executor\.gpus|my_pkg|--static-images|\.\./before|--by |history ack"
+)
+FAST = ["protocol.budget_s=0.05", "protocol.min_time_s=0", "protocol.warmup_s=0.01", "protocol.rounds=2", "device=cpu"]
+SHIPPED = re.compile(r"model=(mlp|gpt2|attention|resnet50)\b")
+
+
+def lines(page):
+    return [line for found, line in pages.commands() if found == page and not ELSEWHERE.search(line)]
+
+
+def quick(words):
+    """The words of a sweep, with a tiny model, few modes and a short protocol."""
+    kept = ["model=tiny" if SHIPPED.match(word) else word for word in words if not word.startswith("protocol")]
+    modes = [word for word in kept if word.startswith("mode=")]
+    short = [",".join(dict.fromkeys(word.replace("max-autotune", "default").split(","))) for word in modes]
+    return [short[modes.index(word)] if word in modes else word for word in kept] + FAST
+
+
+@pytest.fixture(scope="module")
+def guided(cli_in, tmp_path_factory):
+    """A folder with the files that the pages show, and sweeps of every name that they mention."""
+    cli = cli_in(tmp_path_factory.mktemp("guides"))
+    pages.write_files(cli.folder)
+    (cli.folder / "sizes.csv").write_text("bs\n" + "\n".join(map(str, range(1, 33))))
+    (cli.folder / "results").mkdir(exist_ok=True)
+    (cli.folder / "results" / "reference").symlink_to(pages.ROOT / "results" / "reference")
+    for name in ("before", "after", "nightly", "main", "first"):
+        modes = "eager,default" if name == "main" else "eager"
+        words = ["-m", "model=tiny", "model.name=mlp", "bs=1,8", f"mode={modes}", f"sweep.name={name}", *FAST]
+        assert cli.run(*words).code == 0
+    cli.again = words
+    assert cli.run("baseline", "set", "main", "main").code == 0
+    assert cli.run("export", "--sweep", "last", "--out", "sweep.db").code == 0
+    return cli
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_run(page, guided):
+    for line in lines(page):
+        words = pages.arguments(line)
+        is_sweep = not is_bare_word(words[0])
+        if words[0] == "check":  # of another sweep than the baseline
+            assert guided.run(*guided.again).code == 0
+        done = guided.run(*(quick(words) if is_sweep else words))
+        # 1: a check that fails, cells without a GPU; 3: nothing of that name here
+        assert done.code in ((0, 1) if is_sweep else (0, 1, 3)), (line, done)
