@@ -67,9 +67,7 @@ def test_tensors_as_facts():
 
 
 def test_needs(monkeypatch):
-    for check in (
-        graph_weights.weights, graph_limits.limits, graph_limits.padding, graph_limits.warmups, inductor.memory
-    ):  # fmt: skip
+    for check in (graph_weights.weights, graph_limits.limits, inductor.memory):
         with pytest.raises(UnsupportedError, match="needs CUDA, and this runs on cpu"):
             check(CPU)
     monkeypatch.setattr(shutil, "which", lambda name: None)

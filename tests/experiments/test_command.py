@@ -97,15 +97,13 @@ def test_claims(here):
         return done.out
 
     rows = {row["claim"]: row for row in json.loads(claims("--format", "json"))}
-    assert {"P1", "O1", "S1", "wide", "graph"} <= rows.keys()
-    assert rows["wide"]["measured"]["unit"] == "×" and rows["wide"]["machine"]
+    assert rows["wide"]["measured"]["unit"] == "×" and rows["wide"]["machine"] and {"P1", "O1", "S1"} <= rows.keys()
     assert (rows["P1"]["verdict"], rows["P1"]["reason"]) == ("not measured yet", "effbench reproduce small-batches")
     assert "A CUDA graph is faster." in " ".join(claims().split())
     assert claims("--format", "markdown", "--out", "site/claims.md") == ""
-    text = (here.folder / "site" / "claims.md").read_text()
-    assert "| graph | A CUDA graph is faster. | not measurable here |" in text and "- graph: 1.70x elsewhere" in text
-    other = {row["claim"]: row for row in json.loads(claims("--format", "json", "--gpu", "H200"))}
-    assert other["wide"]["verdict"] == "not measured yet"
+    assert "- graph: 1.70x elsewhere" in (here.folder / "site" / "claims.md").read_text()
+    (wide,) = (row for row in json.loads(claims("--format", "json", "--gpu", "H200")) if row["claim"] == "wide")
+    assert wide["verdict"] == "not measured yet"
 
 
 def test_checks_that_fail_or_are_unsupported(here):
