@@ -222,9 +222,7 @@ OBSERVED = {
         "compiled_sizes": [2, 3, 4], "eager_sizes": [5, 6, 7], "limit_sends_later_shapes_to_eager": True,
         "nothing_is_evicted": True,
     }),
-    "no limit": (lambda device: shapes.limit(device, limit=8), {
-        "eager_sizes": [], "limit_sends_later_shapes_to_eager": False,
-    }),
+    "no limit": (lambda device: shapes.limit(device, limit=8), {"limit_sends_later_shapes_to_eager": False}),
     "reset": (dynamo.reset, {"reset_clears_the_counters": False, "clear_clears_the_counters": True}),
     "no reset": (lambda device: dynamo.observe_reset(device, lambda: None), {"compiled_again_after_reset": False}),
     "log level": (dynamo.level, {"log_level_exists": False, "log_level_can_be_set": False}),
