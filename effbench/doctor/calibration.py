@@ -167,9 +167,9 @@ def stored(machine: Machine) -> Iterator[Finding]:
 
 def ceilings_text(rates: dict[str, Any]) -> str:
     """`copies 4.02 TB/s, bfloat16 745 TFLOP/s, a launch 4.1 µs, a graph replay 6.2 µs`."""
-    flops = {f"{dtype} {{}} TFLOP/s": speed for dtype, speed in (rates.get("flops_per_s") or {}).items()}
-    speeds = {"copies {} TB/s": rates.get("copy_bytes_per_s"), **flops}
-    times = {"a launch {} µs": rates.get("launch_ms"), "a graph replay {} µs": rates.get("graph_replay_ms")}
-    parts = [text.format(significant(speed / 1e12, 3)) for text, speed in speeds.items() if speed is not None]
-    parts += [text.format(significant(1000 * ms, 2)) for text, ms in times.items() if ms is not None]
+    speeds = [("copies", rates.get("copy_bytes_per_s"), "TB/s")]
+    speeds += [(dtype, speed, "TFLOP/s") for dtype, speed in (rates.get("flops_per_s") or {}).items()]
+    times = [("a launch", rates.get("launch_ms")), ("a graph replay", rates.get("graph_replay_ms"))]
+    parts = [f"{name} {significant(speed / 1e12, 3)} {unit}" for name, speed, unit in speeds if speed is not None]
+    parts += [f"{name} {significant(1000 * ms, 2)} µs" for name, ms in times if ms is not None]
     return ", ".join(parts)

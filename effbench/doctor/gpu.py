@@ -1,4 +1,4 @@
-"""Checks of the GPUs: visible to torch, driver, sharing, slowdowns, power, memory errors."""
+"""Checks of the GPUs: visible to torch, driver, sharing, slowdowns, power."""
 
 from __future__ import annotations
 

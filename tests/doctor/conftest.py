@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,24 +12,16 @@ from typing import Any
 import fake_nvml
 import pytest
 
+from effbench.cell import Environment
 from effbench.doctor.finding import Machine
 
+CARD = ("NVIDIA H200", 150_000_000_000, "580.95.05")
+H200 = Environment(*CARD, "13.0", "2.13.0+cu130", "3.7.0", "3.12.4", "Xeon", "Linux x86_64")
 ANSWER: dict[str, Any] = {
     "errors": [],
     "settings": [],
     "gpus": [{"index": 0, "uuid": fake_nvml.UUID, "name": "NVIDIA H200", "memory_bytes": 150_000_000_000}],
-    "environment": {
-        "gpu_name": "NVIDIA H200",
-        "gpu_memory_bytes": 150_000_000_000,
-        "driver_version": "580.95.05",
-        "cuda_version": "13.0",
-        "torch_version": "2.13.0+cu130",
-        "triton_version": "3.7.0",
-        "python": "3.12.4",
-        "cpu_name": "Xeon",
-        "platform": "Linux x86_64",
-        "flags": {},
-    },
+    "environment": dataclasses.asdict(H200),
     "details": {
         "packages": {"numpy": "2.4.6", "torchvision": "0.28.0", "transformers": "5.23.0"},
         "compilers": {"gcc": True, "g++": True, "clang": False, "nvcc": True},

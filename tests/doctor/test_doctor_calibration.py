@@ -20,11 +20,9 @@ def make_cell(name="mlp", bs=1, mode="eager", width=64):
     return Cell(model, bs, {"name": mode, "_target_": "m"}, "bfloat16", "inference", "cuda", {}, {})
 
 
-def rows(cell, values, metric="latency_ms", status="ok"):
-    return [
-        {"cell_key": cell.key, "round": round, "attempt": 0, "status": status, "reason": None, metric: value}
-        for round, value in enumerate(values)
-    ]
+def rows(cell, values):
+    known = {"cell_key": cell.key, "attempt": 0, "status": "ok", "reason": None}
+    return [{**known, "round": round, "latency_ms": value} for round, value in enumerate(values)]
 
 
 def judged(values, cell=None, trials=None):
@@ -100,9 +98,9 @@ def stored_noise(sweeps, answer):
 def test_on_a_gpu(sweeps, answer):
     assert calibration.measure_noise(sweeps.db, answer, quick=False, quiet=True) == []
     assert [settings["mode"] for settings in sweeps.ran] == ["eager", "cuda-graph", "cuda-graph"]
-    assert all(settings["db"] == f'"{sweeps.db}"' for settings in sweeps.ran)
-    assert {settings["sweep.name"] for settings in sweeps.ran} == {"calibration"}
-    assert {settings["protocol.rounds"] for settings in sweeps.ran} == {"10"}
+    for settings in sweeps.ran:
+        shared = [settings[name] for name in ("db", "sweep.name", "protocol.rounds")]
+        assert shared == [f'"{sweeps.db}"', "calibration", "10"]
     stored = stored_noise(sweeps, answer)
     launch, gpu = stored["noise"]["launch_bound"], stored["noise"]["gpu_bound"]
     assert [cell["metric"] for cell in (*launch["cells"], *gpu["cells"])] == ["latency_ms"] * 2 + ["period_ms"] * 2

@@ -46,8 +46,7 @@ def test_an_h200(here, answer, capsys):
         "software", "GPU", "CPU", "storage", "calibration",
     ]  # fmt: skip
     assert "✓ GPU 0: NVIDIA H200, 140 GiB" in said
-    assert said[-1] == "problems: 0, warnings: 0"
-    assert here.closed == 1
+    assert (said[-1], here.closed) == ("problems: 0, warnings: 0", 1)
     assert command_line.run(["doctor", "--format", "json"]) == 0
     levels = {finding["level"] for finding in json.loads(capsys.readouterr().out)["findings"]}
     assert levels <= {"good", "note", "warning", "problem"}
@@ -60,20 +59,14 @@ def test_a_problem_is_exit_code_1_and_stops_the_calibration(here, answer, capsys
     assert "✗ GPU 0: compute mode is prohibited" in capsys.readouterr().out
     monkeypatch.setattr(calibration, "measure_ceilings", None)
     assert command_line.run(["doctor", "--calibrate"]) == 1
-    done = capsys.readouterr()
-    assert "compute mode is prohibited" in done.out
-    assert "not calibrated" in done.err
+    assert "not calibrated" in capsys.readouterr().err
 
 
 def test_a_worker_that_does_not_start(here, capsys):
     here.answer = WorkerError("the fork server ended while starting: No module named 'torch'")
     assert command_line.run(["doctor"]) == 1
     said = capsys.readouterr().out
-    assert "✗ the fork server ended while starting" in said
-    assert "storage" in said
-
-
-def test_quick_alone_is_a_mistake(here, capsys):
+    assert "✗ the fork server ended while starting" in said and "storage" in said
     assert command_line.run(["doctor", "--quick"]) == 2
     assert "--quick goes with --calibrate" in capsys.readouterr().err
 
@@ -105,8 +98,7 @@ def test_for_real_on_the_cpu(cli):
     """Through the command line: a quick calibration, then what is known of it."""
     hidden = {"CUDA_VISIBLE_DEVICES": ""}
     done = cli.run("doctor", "--calibrate", "--quick", "--format", "json", env=hidden)
-    assert done.err == ""
-    assert done.code == 0
+    assert (done.code, done.err) == (0, "")
     said = json.loads(done.out)
     found = said["calibration"]["noise"]
     assert said["calibration"]["ceilings"] is None
@@ -115,7 +107,6 @@ def test_for_real_on_the_cpu(cli):
     assert [cell["trials"] for cell in cells] == [4, 4]
     assert all(cell["ratio_low"] < cell["ratio"] < cell["ratio_high"] for cell in cells)
     assert found["launch_bound"]["smallest_slowdown"] >= 0.02
-    looked = cli.run("doctor", env=hidden)
-    assert looked.code == 0
-    assert "a standard sweep (5 trials a cell) shows a slowdown of launch-bound cells from" in looked.out
-    assert "\x1b" not in looked.out
+    looked = cli.run("doctor", env=hidden).out
+    assert "a standard sweep (5 trials a cell) shows a slowdown of launch-bound cells from" in looked
+    assert "\x1b" not in looked

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,8 +54,6 @@ def test_conditions(machine, monkeypatch, check, files, usable, warned):
 
 # --- storage ---
 
-Usage = namedtuple("Usage", "total used free")
-
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
@@ -78,17 +76,15 @@ def test_a_fresh_folder_and_a_database(here, machine):
 
 
 def test_little_room(here, machine, monkeypatch):
-    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: Usage(9, 9, 2**30))
-    assert [what.split(" (")[0] for _, what in attention(machine())] == [
-        "1.00 GiB free for compile caches", "1.00 GiB free for the database",
-    ]  # fmt: skip
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: SimpleNamespace(free=2**30))
+    caches, database = (what for _, what in attention(machine()))
+    assert "1.00 GiB free for compile caches" in caches and "1.00 GiB free for the database" in database
 
 
 def test_databases_that_cannot_be_used(here, machine, monkeypatch):
     (here / "file").write_text("")
-    assert ("problem", f"{here}/file takes no folder for the database") in attention(
-        machine(db=str(here / "file" / "a.db"))
-    )
+    below = attention(machine(db=str(here / "file" / "a.db")))
+    assert ("problem", f"{here}/file takes no folder for the database") in below
     (here / "a.db").write_text("no database, but long enough to be taken for one " * 100)
     for db in ("mysql://x/y", "postgresql://me:secret@localhost:1/none", "a.db"):
         ((level, what),) = attention(machine(db=db))
@@ -102,9 +98,8 @@ def test_databases_that_cannot_be_used(here, machine, monkeypatch):
     assert finding.level == "problem" and finding.fix
     Store.open("ro.db", mode="write").close()
     real = os.access
-    monkeypatch.setattr(
-        os, "access", lambda path, mode: real(path, mode) and not (mode == os.W_OK and Path(path).name == "ro.db")
-    )
+    is_ours = {(Path("ro.db"), os.W_OK)}
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) not in is_ours and real(path, mode))
     assert attention(machine(db="ro.db")) == [("problem", "ro.db is read-only")]
 
 

@@ -97,8 +97,7 @@ def test_claims(here):
         return done.out
 
     rows = {row["claim"]: row for row in json.loads(claims("--format", "json"))}
-    assert {"P1", "O1", "S1", "wide", "graph"} <= rows.keys()
-    assert rows["wide"]["measured"]["unit"] == "×" and rows["wide"]["machine"]
+    assert rows["wide"]["measured"]["unit"] == "×" and rows["wide"]["machine"] and {"P1", "O1", "S1"} <= rows.keys()
     assert (rows["P1"]["verdict"], rows["P1"]["reason"]) == ("not measured yet", "effbench reproduce small-batches")
     assert "A CUDA graph is faster." in " ".join(claims().split())
     assert claims("--format", "markdown", "--out", "site/claims.md") == ""

@@ -54,9 +54,7 @@ def write(tmp_path):
 def test_what_a_file_says(write):
     found = load(write(GOOD, "my_own.py"))
     assert (found.name, found.question, found.gpu_seconds) == ("my-own", "Is a wider layer slower?", 20)
-    assert found.sweeps == {"main": ["model=tiny", "model.module.width=16,64"]}
-    assert found.swept == {"width": "model.module.width"}
-    assert found.checks == ["count"]
+    assert (found.swept, found.checks) == ({"width": "model.module.width"}, ["count"])
     (wider, about), (table,) = found.claims, found.tables
     assert (wider.id, wider.inputs, wider.axes) == ("wider", ["main", "count"], ["bs"])
     assert about.inputs == [] and (table.sweep, table.columns) == ("rows", "mode")

@@ -5,12 +5,30 @@ from __future__ import annotations
 import math
 
 import pytest
-from made_rows import eager, frame, row
 
 from effbench.experiments import Claim, Found, fact, figures, geomean, highest, mean, only, relative, where
 from effbench.experiments.figures import NO_INTERVAL, ClaimError, Facts, Missing
+from effbench.experiments.frames import frame_of
 from effbench.experiments.judge import judge
 from effbench.store.decisions import ClaimVerdict as Verdict
+
+
+def row(mode="cuda-graph", speedup=2.0, bs=1, model="mlp", status="ok", spread=0.05, settings=(), **more):
+    """`settings`: of the mode. `spread`: half the width of the speedup's interval; None: a single trial."""
+    alone = spread is None or mode == "eager"
+    is_ok = status == "ok"
+    return {
+        "sweep_id": "s", "environment_id": "here", "model": model, "bs": bs, "mode": mode, "status": status,
+        "reason": None if is_ok else "why", "trials": 3, "latency_ms": 1.0 / speedup if is_ok else None,
+        "latency_ci_low_ms": 0.9 / speedup, "latency_ci_high_ms": 1.1 / speedup, "speedup": speedup if is_ok else None,
+        "speedup_ci_low": None if alone else speedup - spread, "speedup_ci_high": None if alone else speedup + spread,
+        "graph_pool_bytes": 5, "cell_key": f"{model}{bs}{mode}{dict(settings)}",
+        "params": {"model": {"name": model}, "mode": {"name": mode, **dict(settings)}, "bs": bs}, **more,
+    }  # fmt: skip
+
+
+def eager(**more):
+    return row("eager", 1.0, **more)
 
 
 def faster(rows):
@@ -20,7 +38,7 @@ def faster(rows):
 
 def of(*rows, function=faster, each=(), **frame_settings):
     claim = Claim("P1", "a graph is faster", unit="×", each=each, function=function)
-    return judge(claim, {"rows": frame(*rows, **frame_settings)})
+    return judge(claim, {"rows": frame_of(rows, **frame_settings)})
 
 
 def by_checks(function, **checks):
@@ -148,11 +166,10 @@ def test_a_part_of_a_check_that_could_not_be_shown():
 
 
 def test_relative():
-    rows = frame(
-        eager(graph_pool_bytes=10), row(), row(bs=8), row(model="gpt2", settings={"pool": "a"}),
-        eager(sweep_id="other", graph_pool_bytes=30), eager(model="gpt2", sweep_id="other", graph_pool_bytes=20),
-        paths={"pool": "mode.pool"},
-    )  # fmt: skip
+    measured = [eager(graph_pool_bytes=10), row(), row(bs=8), row(model="gpt2", settings={"pool": "a"})]
+    measured.append(eager(sweep_id="other", graph_pool_bytes=30))
+    measured.append(eager(model="gpt2", sweep_id="other", graph_pool_bytes=20))
+    rows = frame_of(measured, {"pool": "mode.pool"})
     found = relative(rows, "graph_pool_bytes", "mode", "eager")
     assert [None if isinstance(one, float) else one.value for one in found] == [1, 2, None, 4, 1, 1]
     part = relative(where(rows, model="gpt2", pool="a"), "graph_pool_bytes", "mode", "eager")
@@ -161,20 +178,18 @@ def test_relative():
     assert all(one.is_exact for one in exact), "a row compared with itself is 1"
     eight = relative(rows, "latency_ms", "bs", 1).iloc[2]
     assert eight.low < 1 < eight.high
-    broken = frame(eager(status="error"), row())
+    broken = frame_of([eager(status="error"), row()])
     assert broken.speedup.size == 2 and all(math.isnan(one) for one in relative(broken, "latency_ms", "mode", "eager"))
     with pytest.raises(ClaimError, match="nearest: graph_pool_bytes"):
         relative(rows, "graph_pool_byte", "mode", "eager")
-    twice = frame(eager(), eager(cell_key="again"), row())
+    twice = frame_of([eager(), eager(cell_key="again"), row()])
     with pytest.raises(ClaimError, match="several rows have mode = eager"):
         relative(twice, "latency_ms", "mode", "eager")
 
 
 def test_rows_as_claims_see_them():
-    rows = frame(
-        eager(), row(status="oom"), row("default", spread=None, settings={"shape": [1, 2]}, facts={"capture_s": 3}),
-        paths={"shape": "mode.shape"},
-    )  # fmt: skip
+    alone = row("default", spread=None, settings={"shape": [1, 2]}, facts={"capture_s": 3})
+    rows = frame_of([eager(), row(status="oom"), alone], {"shape": "mode.shape"})
     assert rows.speedup.iloc[0].is_exact and math.isnan(rows.speedup.iloc[1]) and rows.speedup.iloc[2].high == math.inf
     assert math.isnan(rows.graph_pool_bytes.iloc[1]) and rows.status.iloc[1] == "oom"
     assert list(where(rows, shape="[1, 2]")["mode"]) == ["default"]
