@@ -123,11 +123,7 @@ class Server:
         data = os.read(self.messages_in, READ_BYTES)
         self.closing = self.closing or not data
         for line in take_lines(self.buffer, data):
-            try:
-                message = decode(line)
-            except MessageError as error:
-                message = {"reason": str(error)}
-            match message:
+            match message := decode(line):
                 case {"op": "kill", "id": name}:
                     if child := self.children.get(name):
                         self.kill(child)
@@ -137,7 +133,7 @@ class Server:
                 case {"op": "run"}:
                     self.fork(message)
                 case _:
-                    self.send("refused", reason=message.get("reason", "unknown operation"))
+                    raise MessageError(f"unknown operation in {message}")
 
     def kill(self, child: Child) -> None:
         child.killed = True

@@ -43,9 +43,7 @@ def make_optimizer(
     parameters: Iterable[Tensor], settings: dict[str, Any], captured: bool = False
 ) -> torch.optim.Optimizer:
     """Return the optimizer of `settings` (optimizer, implementation, lr). `captured`: its step will be in a CUDA graph.
-
-    Raises UnsupportedError for an implementation that does not exist for these parameters.
-    """
+    Raises UnsupportedError for an implementation that does not exist for these parameters."""
     parameters = list(parameters)
     name, how = settings["optimizer"], settings["implementation"]
     flags: dict[str, Any] = {"foreach": how in ("foreach", "capturable"), "fused": how == "fused"}
