@@ -69,8 +69,8 @@ def items(output: Any) -> Iterable[tuple[Any, Any]]:
     flat, _ = tree_flatten(output)
     if len(flat) != 1 or flat[0] is not output:  # a class that is registered with torch's pytree
         return enumerate(flat)
-    kind = type(output).__name__
-    raise Incomparable(f"the output holds a {kind}, which cannot be compared: return tensors, tuples, lists, dicts")
+    advice = "which cannot be compared: return tensors, tuples, lists, dicts"
+    raise Incomparable(f"the output holds a {type(output).__name__}, {advice}")
 
 
 def tensors(found: Parts) -> dict[str, torch.Tensor]:

@@ -118,8 +118,6 @@ class Gpu:
     def working_pids(self, since: float) -> set[int] | None:
         """Return the processes that ran a kernel since that time (seconds since the epoch), this one included; None if
         the driver does not report it, or numbers processes differently (a container)."""
-        seen = self.ask("nvmlDeviceGetProcessUtilization", int(since * 1e6))
-        if seen is None:  # not supported, or no samples yet
-            return None
+        seen = self.ask("nvmlDeviceGetProcessUtilization", int(since * 1e6)) or ()
         working = {sample.pid for sample in seen if sample.smUtil and sample.timeStamp >= since * 1e6}
         return working if os.getpid() in {sample.pid for sample in seen} else None

@@ -85,14 +85,13 @@ class GpuWatch:
     def disturbed(self) -> bool:
         """After each run of samples: return whether it must be discarded."""
         reason = self.disturbance()
-        if reason is None:
-            return False
-        if self.retries == 0:
+        if reason and self.retries:
+            self.retries -= 1
+            self.discarded.append(reason)
+            return True
+        if reason:
             self.noisy = self.noisy or f"while timing, on every try: {reason}"
-            return False
-        self.retries -= 1
-        self.discarded.append(reason)
-        return True
+        return False
 
     def disturbance(self) -> str | None:
         """Return what disturbs the GPU now, or did so since the last look; None if nothing does."""

@@ -46,7 +46,7 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
         trial.status, trial.reason = ended.status, ended.reason
     except SystemExit:  # the module meant to end its process: it may
         raise
-    except BaseException as error:
+    except BaseException as error:  # whatever the user's code raised
         trial.status, trial.reason = failures.classify(error, trial.phase)
         trial.extra["traceback"] = failures.traceback_tail(error)
     for name in ("build", "check", "warmup", "timing"):
