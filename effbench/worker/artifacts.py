@@ -100,8 +100,7 @@ class Maker:
         yield path
 
     def code(self) -> Iterator[Path]:
-        """Copy what Inductor wrote for this cell from its compile cache: a file for each compiled graph, with its
-        kernels."""
+        """Copy what Inductor wrote for this cell from its compile cache: a file with its kernels for each graph."""
         sources = Path(self.cache_dir).rglob("*.py") if self.cache_dir else ()
         written = [path for path in sources if is_output_code(path)]
         if not written:

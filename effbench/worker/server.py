@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from effbench.message import MOST_BYTES, TRIAL_VARIABLE, MessageError, decode, encode
 from effbench.worker import processes
@@ -140,8 +140,8 @@ class Server:
         processes.kill_tree(child.pid)
 
     def preload(self, modules: list[str], modes: list[tuple[str, str]]) -> None:
-        """Import effbench's own model modules here, so that every child finds torchvision or transformers loaded, and
-        learn here what every compilation of C++ would ask the machine."""
+        """Do here once what every child would do: import effbench's own model modules (torchvision, transformers), and
+        ask the machine what a compilation of C++ needs to know."""
         for name in modules:
             with contextlib.suppress(Exception):  # the trial meets the same error and reports it as its status
                 importlib.import_module(name)
@@ -176,8 +176,7 @@ class Server:
             self.selector.register(pipe, selectors.EVENT_READ, partial(read, child))
         self.send("started", id=child.id, pid=pid)
 
-    def become_child(self, message: dict[str, Any], server: int, results: int, prints: int) -> None:
-        """Never returns."""
+    def become_child(self, message: dict[str, Any], server: int, results: int, prints: int) -> NoReturn:
         code = 1
         try:
             os.setsid()
