@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +50,7 @@ def collect(
                 except Exception as error:  # from the module or torch's tools: it costs this artifact alone
                     notes[kind] = failures.describe(error)
     with contextlib.suppress(OSError):
-        os.removedirs(folder)  # if it is empty
+        folder.rmdir()  # if it is empty
     trial.extra["artifacts"] = [f"{wanted['name']}/{path.relative_to(folder)}" for path in files]
     if notes:
         trial.extra["artifact_notes"] = notes

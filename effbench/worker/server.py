@@ -28,7 +28,6 @@ from effbench.worker import processes
 PRELOAD = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "torch._functorch.aot_autograd")
 #: What a process's first compilation imports lazily (0.5 s of it). Private: some releases lack some of them.
 PRELOAD_IF_THERE = (
-    "torch._dynamo.repro.after_dynamo",
     "torch._inductor.codegen.cpp_wrapper_gpu",
     "torch._inductor.codegen.cuda_combined_scheduling",
     "torch._inductor.codegen.halide",
