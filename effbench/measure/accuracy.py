@@ -69,8 +69,8 @@ def items(output: Any) -> Iterable[tuple[Any, Any]]:
     flat, _ = tree_flatten(output)
     if len(flat) != 1 or flat[0] is not output:  # a class that is registered with torch's pytree
         return enumerate(flat)
-    kind = type(output).__name__
-    raise Incomparable(f"the output holds a {kind}, which cannot be compared: return tensors, tuples, lists, dicts")
+    advice = "which cannot be compared: return tensors, tuples, lists, dicts"
+    raise Incomparable(f"the output holds a {type(output).__name__}, {advice}")
 
 
 def tensors(found: Parts) -> dict[str, torch.Tensor]:
@@ -178,9 +178,8 @@ def factor_of(dtype: torch.dtype) -> int:
 def compare_with_float64(found: Parts, eager: Parts, exact: Parts, tolerance: float | None = None) -> str | None:
     """Return None if `found` is as near to the float64 result as eager is, else what is wrong.
 
-    rmse(found, exact) <= k × rmse(eager, exact) + tolerance ÷ 10 × rms(exact), with k = 2, or 3 for half types.
-    Integer outputs may differ from the float64 result in k times as many places as eager's do. If eager itself is far
-    off, nothing is proven.
+    rmse(found, exact) <= k × rmse(eager, exact) + tolerance ÷ 10 × rms(exact), with k = 2, or 3 for half types;
+    integers may differ in k times as many places as eager's do. If eager itself is far off, nothing is proven.
     """
     for name, ref in tensors(eager).items():
         out, true, factor = found[name], exact[name], factor_of(ref.dtype)

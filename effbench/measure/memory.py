@@ -23,10 +23,8 @@ def peaks(device: torch.device) -> tuple[int | None, int | None]:
 
 
 def graph_pool_bytes(device: torch.device) -> int | None:
-    """Return the bytes of all segments in private pools, which CUDA graphs hold; None without such a pool.
-
-    memory_allocated() misses them: after capture a graph's pool looks free to the allocator.
-    """
+    """Return the bytes of all segments in private pools, which CUDA graphs hold; None without such a pool. A captured
+    graph's pool looks free to the allocator: memory_allocated() misses it."""
     if device.type != "cuda":
         return None
     segments = torch.cuda.memory_snapshot()

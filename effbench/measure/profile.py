@@ -1,7 +1,6 @@
 """A separate profiled pass: kernels of a call, busy time of the GPU, and kernels in CUDA graphs.
 
-Never while timing: tracing stretches a stream's time. The kernels themselves take as long as otherwise, so busy time
-and counts come from here, the period that they are compared with from timing.
+Never while timing: tracing delays the launches. The kernels themselves take as long as otherwise.
 """
 
 from __future__ import annotations
@@ -45,11 +44,8 @@ class Profile:
 def profile(
     step: Callable, inputs: Sequence[Inputs], calls: int = CALLS, before: Callable[[], None] = lambda: None
 ) -> Profile:
-    """Trace `calls` back-to-back calls on CUDA.
-
-    `before` runs when the tracer is ready but not yet tracing: the calls run at the clocks that it leaves. A process
-    that was not forked from effbench's server waits some seconds for its first trace.
-    """
+    """Trace `calls` back-to-back calls on CUDA. `before` runs when the tracer is ready but not yet tracing: the calls
+    run at the clocks that it leaves."""
     torch.cuda.synchronize()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice on cycles, which are not used here

@@ -22,10 +22,7 @@ MEMORY_V2 = 0x02000028  # nvmlMemory_v2, which reports the driver's own reserve 
 
 
 class Nvml:
-    """NVML of this machine: a query answers None for what the driver does not report.
-
-    `error` says why NVML is missing, None if it works.
-    """
+    """NVML of this machine. A query answers None if the driver does not report it; `error`: why NVML is missing."""
 
     def __init__(self) -> None:
         self.module: Any = None
@@ -107,10 +104,8 @@ class Gpu:
         return None if rates is None else int(rates.gpu)
 
     def processes(self) -> dict[int, int | None] | None:
-        """Return the processes that compute on this GPU with the bytes that each holds.
-
-        None if NVML does not list even this one: in a container it may number processes differently.
-        """
+        """Return the processes that compute on this GPU with the bytes that each holds; None if this one is not listed,
+        since NVML numbers processes differently in a container."""
         listed = self.ask("nvmlDeviceGetComputeRunningProcesses") or ()
         found = {process.pid: process.usedGpuMemory for process in listed}
         return found if os.getpid() in found else None
@@ -123,8 +118,6 @@ class Gpu:
     def working_pids(self, since: float) -> set[int] | None:
         """Return the processes that ran a kernel since that time (seconds since the epoch), this one included; None if
         the driver does not report it, or numbers processes differently (a container)."""
-        seen = self.ask("nvmlDeviceGetProcessUtilization", int(since * 1e6))
-        if seen is None:  # not supported, or no samples yet
-            return None
+        seen = self.ask("nvmlDeviceGetProcessUtilization", int(since * 1e6)) or ()
         working = {sample.pid for sample in seen if sample.smUtil and sample.timeStamp >= since * 1e6}
         return working if os.getpid() in {sample.pid for sample in seen} else None

@@ -4,8 +4,8 @@ latency: synchronise, host clock, call, synchronise: what one request sees.
 period: CUDA events around N back-to-back calls, divided by N: what a saturated stream sees.
 Inputs rotate over the sets, so that no call finds its own input warm in a cache by accident.
 
-A stream of batch sizes is timed in whole passes (`whole` calls each), so that each size has the weight that it has
-there. Passes are what the stopping rules count: calls of different sizes spread for another reason than noise.
+A stream of batch sizes is timed in whole passes (`whole` calls each), and the stopping rules count passes: calls of
+different sizes spread for another reason than noise.
 """
 
 from __future__ import annotations
@@ -75,7 +75,6 @@ class Timing:
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
     """A collection costs milliseconds and would land in some sample."""
-    was_enabled = gc.isenabled()
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -83,8 +82,7 @@ def no_garbage_collection() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-        if was_enabled:
-            gc.enable()
+        gc.enable()
 
 
 def synchronizer(device: torch.device) -> Callable[[], None]:
@@ -140,10 +138,8 @@ class Timer:
                     return found
 
     def latency(self, budget_s: float) -> Timing:
-        """Time synchronised calls until the median (of passes) is known well enough or the budget is spent.
-
-        `samples_ms` holds every call in order, from the first position of a stream.
-        """
+        """Time synchronised calls until the median (of passes) is known well enough or the budget is spent; the samples
+        begin at the first position of a stream."""
         rotation, found, seconds = itertools.cycle(self.inputs), Timing(), 0.0
         rules = self.rules.of_passes(self.whole)
         while passes := next_batch(pass_means(found.samples_ms, self.whole), seconds, rules, budget_s):

@@ -92,7 +92,7 @@ class Comparison:
 
     def error(self) -> float:
         """Return the worst relative error of losses, gradients, parameters and buffers, tensors of a kind together."""
-        losses = [self.loss_error(ours, theirs) for ours, theirs in self.losses()]
+        losses = map(self.loss_error, self.found.losses, self.eager.losses)
         return max(*losses, *(joint_error(getattr(self.found, of), getattr(self.eager, of)) for of in COMPARED))
 
     def wrong(self) -> str | None:
@@ -131,17 +131,14 @@ class Comparison:
         for when, number, ours, theirs, near_ours, near_eager in steps:
             off, loss = joint_error(theirs, near_eager.gradients), found.losses[number]
             if not off <= accuracy.MAX_EAGER_ERROR:
-                unfit = "random, or not to be compared"
-                return f"eager's own gradients are {off:.2g} off float64 in the {when} step: {unfit}"
+                off_by = f"{off:.2g} off float64 in the {when} step"
+                return f"eager's own gradients are {off_by}: random, or not to be compared"
             if self.loss_error(loss, near_ours.loss) > self.tolerance:
                 return f"the loss of the {when} step is {loss:.6g}, in float64 {near_ours.loss:.6g}"
             if reason := self.far_from_exact(ours, near_ours.gradients, theirs, near_eager.gradients):
                 return f"wrong gradient in the {when} step: {reason}"
         reason = self.far_from_exact(found.buffers, near_ours.buffers, eager.buffers, near_eager.buffers)
         return reason and f"wrong buffer: {reason}"
-
-    def losses(self) -> Iterator[tuple[float, float]]:
-        return zip(self.found.losses, self.eager.losses, strict=True)
 
     def loss_error(self, ours: float, theirs: float) -> float:
         size = max(abs(theirs), self.eager.scale or 0.0)
@@ -150,7 +147,7 @@ class Comparison:
         return abs(ours - theirs) / size if size else math.inf
 
     def losses_beyond(self, limit: float) -> Iterator[str]:
-        for number, (ours, theirs) in enumerate(self.losses(), 1):
+        for number, (ours, theirs) in enumerate(zip(self.found.losses, self.eager.losses, strict=True), 1):
             if not self.loss_error(ours, theirs) <= limit:
                 yield f"the loss is {ours:.6g} in step {number}, eager's is {theirs:.6g}"
 

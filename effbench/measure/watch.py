@@ -47,9 +47,7 @@ class GpuWatch:
 
     def wait_until_free(self, wait_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
         """Before this process touches the GPU: wait up to `wait_s` for others to stop working; `noisy` if they do not.
-
-        Memory that a process only holds does not disturb.
-        """
+        Memory that a process only holds does not disturb."""
         # utilization is averaged over a while, in which this sweep's own last trial may have run
         deadline = time.monotonic() + max(wait_s, SAMPLING_S)
         while True:
@@ -87,14 +85,13 @@ class GpuWatch:
     def disturbed(self) -> bool:
         """After each run of samples: return whether it must be discarded."""
         reason = self.disturbance()
-        if reason is None:
-            return False
-        if self.retries == 0:
+        if reason and self.retries:
+            self.retries -= 1
+            self.discarded.append(reason)
+            return True
+        if reason:
             self.noisy = self.noisy or f"while timing, on every try: {reason}"
-            return False
-        self.retries -= 1
-        self.discarded.append(reason)
-        return True
+        return False
 
     def disturbance(self) -> str | None:
         """Return what disturbs the GPU now, or did so since the last look; None if nothing does."""
@@ -132,10 +129,8 @@ class GpuWatch:
         return None if used is None else used - torch.cuda.memory_reserved(self.device)
 
     def energy_per_call_mj(self) -> float | None:
-        """Return the energy a call from the first to the last change of the counter; None if the run was too short.
-
-        The first mark is omitted: polling began there, the counter did not change.
-        """
+        """Return the energy a call from the first to the last change of the counter; None if the run was too short. The
+        first mark is omitted: polling began there, the counter did not change."""
         marks = self.marks[1:]
         if len(marks) < 3 or marks[-1][2] - marks[0][2] < MIN_ENERGY_S:
             return None
@@ -153,10 +148,8 @@ class GpuWatch:
 
 
 def busy_host(enqueue_ms: float, period_ms: float) -> str | None:
-    """Return how something slowed the host down while latencies were timed, or None.
-
-    Back-to-back calls cannot follow each other faster than the host enqueues them.
-    """
+    """Return how something slowed the host down while latencies were timed, or None: back-to-back calls cannot follow
+    each other faster than the host enqueues them."""
     if enqueue_ms <= ENQUEUE_PERIODS * period_ms:
         return None
     took = f"it took {enqueue_ms:.3g} ms to enqueue a call, and {period_ms:.3g} ms for a whole call back to back"

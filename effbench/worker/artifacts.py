@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +50,7 @@ def collect(
                 except Exception as error:  # from the module or torch's tools: it costs this artifact alone
                     notes[kind] = failures.describe(error)
     with contextlib.suppress(OSError):
-        os.removedirs(folder)  # if it is empty
+        folder.rmdir()  # if it is empty
     trial.extra["artifacts"] = [f"{wanted['name']}/{path.relative_to(folder)}" for path in files]
     if notes:
         trial.extra["artifact_notes"] = notes
@@ -100,8 +99,7 @@ class Maker:
         yield path
 
     def code(self) -> Iterator[Path]:
-        """Copy what Inductor wrote for this cell from its compile cache: a file for each compiled graph, with its
-        kernels."""
+        """Copy what Inductor wrote for this cell from its compile cache: a file with its kernels for each graph."""
         sources = Path(self.cache_dir).rglob("*.py") if self.cache_dir else ()
         written = [path for path in sources if is_output_code(path)]
         if not written:

@@ -73,11 +73,7 @@ def copy_rate(device: torch.device) -> float:
 
 def matrix_rate(device: torch.device, name: str) -> float:
     dtype = torch.float32 if name == "tf32" else getattr(torch, name)
-    before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
-    try:
-        # values change a GPU's clocks: models have normal ones
-        a, b = (torch.randn(MATRIX, MATRIX, device=device, dtype=dtype) for _ in range(2))
-        return 2 * MATRIX**3 / (min(periods_ms(lambda: torch.mm(a, b), device)) / 1e3)
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+    # values change a GPU's clocks: models have normal ones
+    a, b = (torch.randn(MATRIX, MATRIX, device=device, dtype=dtype) for _ in range(2))
+    return 2 * MATRIX**3 / (min(periods_ms(lambda: torch.mm(a, b), device)) / 1e3)

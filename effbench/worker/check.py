@@ -41,7 +41,7 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
         answer["facts"] = plain(function(device, **request.settings))
     except SystemExit:  # it meant to end its process: it may
         raise
-    except BaseException as error:
+    except BaseException as error:  # whatever the user's code raised
         status, answer["reason"] = failures.classify(error, None)
         answer["status"] = status.value
         if status is Status.ERROR:

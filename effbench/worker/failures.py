@@ -54,10 +54,8 @@ def classify(error: BaseException, phase: str | None) -> tuple[Status, str]:
         text = text_of(link)
         if isinstance(link, UnsupportedError):
             return Status.UNSUPPORTED, first_line(text)
-        is_oom = isinstance(link, (MemoryError, torch.OutOfMemoryError)) or (
-            isinstance(link, RuntimeError) and any(known in text.lower() for known in OOM_TEXTS)
-        )
-        if is_oom:
+        says_oom = isinstance(link, RuntimeError) and any(known in text.lower() for known in OOM_TEXTS)
+        if says_oom or isinstance(link, (MemoryError, torch.OutOfMemoryError)):
             return Status.OOM, f"{where}{first_line(text) or type(link).__name__}"
         for known, advice in MISSING.items():
             if known == type(link).__name__ or known in text:

@@ -28,10 +28,8 @@ NOT_FLAGS = (*CACHES, "TORCH_WARM_POOL", "PYTORCH_NVML_BASED_CUDA_CHECK")
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
-    """Answers {"errors": [...], "settings": [...], "environment": {...}, "details": {...}, "gpus": [...]}.
-
-    `settings` has an entry for each mode: the names that its constructor takes, None if it takes any.
-    """
+    """Return {"errors": [...], "settings": [...], "environment": {...}, "details": {...}, "gpus": [...]}; in `settings`
+    for each mode the names that its constructor takes, None if it takes any."""
     request = ProbeRequest(**payload)
     errors: list[str] = []
     settings: list[list[str] | None] = []
@@ -54,13 +52,8 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
             errors.append(reason)
     say_phase(PROBE_PHASE)
     gpus = [] if request.device == "cpu" else visible_gpus()
-    return {
-        "errors": errors,
-        "settings": settings,
-        "gpus": gpus,
-        "environment": asdict(environment(gpus)),
-        "details": details(),
-    }
+    machine = {"gpus": gpus, "environment": asdict(environment(gpus)), "details": details()}
+    return {"errors": errors, "settings": settings, **machine}
 
 
 def names_of(constructor: Callable[..., Any]) -> list[str] | None:
@@ -87,21 +80,18 @@ def visible_gpus() -> list[dict[str, Any]]:
     if not torch.cuda.is_available():
         return []
     named = [item.strip() for item in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if item.strip()]
-    gpus = []
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        uuid = f"GPU-{properties.uuid}"
-        gpus.append(
-            {
-                "index": index,
-                "uuid": uuid,
-                "visible": named[index] if index < len(named) else uuid,
-                "name": properties.name,
-                "memory_bytes": properties.total_memory,
-                "near_cores": near_cores(properties),
-            }
-        )
-    return gpus
+    gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return [
+        {
+            "index": index,
+            "uuid": f"GPU-{gpu.uuid}",
+            "visible": named[index] if index < len(named) else f"GPU-{gpu.uuid}",
+            "name": gpu.name,
+            "memory_bytes": gpu.total_memory,
+            "near_cores": near_cores(gpu),
+        }
+        for index, gpu in enumerate(gpus)
+    ]
 
 
 def near_cores(properties: Any) -> str | None:

@@ -99,8 +99,9 @@ def kill_tree(root: int) -> None:
 
 def kill_marked(session: int | None, name: str, value: str) -> None:
     """End the processes of a session, and all that have this variable in their environment."""
-    kill_all(
-        lambda: {
-            pid for pid, (_, own) in process_table().items() if own == session or environment_of(pid, name) == value
-        }
-    )
+
+    def marked() -> set[int]:
+        table = process_table()
+        return {pid for pid, (_, own) in table.items() if own == session or environment_of(pid, name) == value}
+
+    kill_all(marked)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from effbench.message import MOST_BYTES, TRIAL_VARIABLE, MessageError, decode, encode
 from effbench.worker import processes
@@ -28,7 +28,6 @@ from effbench.worker import processes
 PRELOAD = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "torch._functorch.aot_autograd")
 #: What a process's first compilation imports lazily (0.5 s of it). Private: some releases lack some of them.
 PRELOAD_IF_THERE = (
-    "torch._dynamo.repro.after_dynamo",
     "torch._inductor.codegen.cpp_wrapper_gpu",
     "torch._inductor.codegen.cuda_combined_scheduling",
     "torch._inductor.codegen.halide",
@@ -123,11 +122,7 @@ class Server:
         data = os.read(self.messages_in, READ_BYTES)
         self.closing = self.closing or not data
         for line in take_lines(self.buffer, data):
-            try:
-                message = decode(line)
-            except MessageError as error:
-                message = {"reason": str(error)}
-            match message:
+            match message := decode(line):
                 case {"op": "kill", "id": name}:
                     if child := self.children.get(name):
                         self.kill(child)
@@ -137,15 +132,15 @@ class Server:
                 case {"op": "run"}:
                     self.fork(message)
                 case _:
-                    self.send("refused", reason=message.get("reason", "unknown operation"))
+                    raise MessageError(f"unknown operation in {message}")
 
     def kill(self, child: Child) -> None:
         child.killed = True
         processes.kill_tree(child.pid)
 
     def preload(self, modules: list[str], modes: list[tuple[str, str]]) -> None:
-        """Import effbench's own model modules here, so that every child finds torchvision or transformers loaded, and
-        learn here what every compilation of C++ would ask the machine."""
+        """Do here once what every child would do: import effbench's own model modules (torchvision, transformers), and
+        ask the machine what a compilation of C++ needs to know."""
         for name in modules:
             with contextlib.suppress(Exception):  # the trial meets the same error and reports it as its status
                 importlib.import_module(name)
@@ -180,8 +175,7 @@ class Server:
             self.selector.register(pipe, selectors.EVENT_READ, partial(read, child))
         self.send("started", id=child.id, pid=pid)
 
-    def become_child(self, message: dict[str, Any], server: int, results: int, prints: int) -> None:
-        """Never returns."""
+    def become_child(self, message: dict[str, Any], server: int, results: int, prints: int) -> NoReturn:
         code = 1
         try:
             os.setsid()

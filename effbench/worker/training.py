@@ -43,9 +43,7 @@ def make_optimizer(
     parameters: Iterable[Tensor], settings: dict[str, Any], captured: bool = False
 ) -> torch.optim.Optimizer:
     """Return the optimizer of `settings` (optimizer, implementation, lr). `captured`: its step will be in a CUDA graph.
-
-    Raises UnsupportedError for an implementation that does not exist for these parameters.
-    """
+    Raises UnsupportedError for an implementation that does not exist for these parameters."""
     parameters = list(parameters)
     name, how = settings["optimizer"], settings["implementation"]
     flags: dict[str, Any] = {"foreach": how in ("foreach", "capturable"), "fused": how == "fused"}
@@ -189,10 +187,8 @@ class Training(Inference):
         with torch.no_grad():
             for name, value in self.state().items():
                 value.copy_(self.initial[name])
-            for state in self.optimizer.state.values():
-                for value in state.values():
-                    if isinstance(value, Tensor):
-                        value.zero_()
+            for value in work.tensors(list(self.optimizer.state.values())):
+                value.zero_()
         torch.manual_seed(self.seed)
 
     def follow(self, step: Callable[..., Tensor], inputs: Sequence[Inputs]) -> Trajectory:
@@ -279,12 +275,10 @@ class Training(Inference):
         """Return which of loss and parameters is not finite after all the timed steps, or None."""
         args, kwargs = inputs[0]
         loss = float(step(*args, **kwargs))
-        if not math.isfinite(loss):
-            reason = f"the loss is {loss:g}"
-        elif name := accuracy.not_finite(self.state()):
-            reason = f"{name} is not finite"
-        else:
+        name = accuracy.not_finite(self.state())
+        if math.isfinite(loss) and name is None:
             return None
+        reason = f"{name} is not finite" if math.isfinite(loss) else f"the loss is {loss:g}"
         return f"{reason} after timing: training diverged; choose a smaller training.lr"
 
     def count(self, args: tuple, kwargs: dict[str, Any]) -> work.Work:
@@ -295,8 +289,8 @@ class Training(Inference):
         outer = [*frozen, *self.buffers.values(), *work.tensors((args, kwargs))]
         found, _ = work.observe(outer, lambda: self.step_over(self.module)(*args, **kwargs))
         trained = [value for value in self.parameters.values() if value.grad is not None]
-        state = [work.tensors(self.optimizer.state.get(parameter, {})) for parameter in trained]
-        moved = [*trained, *(value.grad for value in trained), *(value for some in state for value in some)]
+        state = work.tensors([self.optimizer.state.get(parameter, {}) for parameter in trained])
+        moved = [*trained, *(value.grad for value in trained), *state]
         return work.Work(found.flops, found.min_bytes + 2 * sum(value.nbytes for value in moved))
 
 

@@ -8,8 +8,8 @@ import os
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
         trial.status, trial.reason = ended.status, ended.reason
     except SystemExit:  # the module meant to end its process: it may
         raise
-    except BaseException as error:
+    except BaseException as error:  # whatever the user's code raised
         trial.status, trial.reason = failures.classify(error, trial.phase)
         trial.extra["traceback"] = failures.traceback_tail(error)
     for name in ("build", "check", "warmup", "timing"):
@@ -69,55 +69,47 @@ class RunningTrial:
         self.rules = timing.Rules.of(request.protocol)
         self.user_cache = inductor.use_caches_in(request.cache_dir)  # Inductor's folder outside trials
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Announce the phase (so that a crash is known to be in it) and add up its seconds."""
+    def phase(self, name: str, part: Callable[[], Any]) -> Any:
+        """Run a part of the trial: announce it (so that a crash is known to be in it) and add up its seconds."""
         self.trial.phase = name
         self.say_phase(name)
         start = time.perf_counter()
         try:
-            yield
+            return part()
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def run(self) -> None:
-        with self.phase(DEVICE_PHASE):
-            self.take_device()
-        with self.phase("setup"):
-            self.set_up()
-        with self.phase("build"):  # outside inference mode: its tensors cannot be parameters like any other
-            self.build()
+        self.phase(DEVICE_PHASE, self.take_device)
+        self.phase("setup", self.set_up)
+        self.phase("build", self.build)  # outside inference mode: its tensors cannot be parameters like any other
         self.observer = counters.Observer(uses_dynamo(self.mode))
         with self.workload.context(), self.observer:
-            with self.phase("check"):
-                references = self.workload.reference(self.checked)
-            self.prepare()
-            with self.phase("check"):
-                self.workload.check(self.step, self.checked, references)
+            references = self.phase("check", partial(self.workload.reference, self.checked))
+            memory.reset_peaks(self.device)
+            self.phase("prepare", self.prepare)
+            self.trial.prepare_peak_allocated_bytes, _ = memory.peaks(self.device)
+            self.phase("check", partial(self.workload.check, self.step, self.checked, references))
             if self.mode.compiles:
                 self.trial.compile_cache = self.prepared.compile_cache or counters.read().cache_state
             del references
             memory.reset_peaks(self.device)
             timer = timing.Timer(self.step, self.inputs, self.device, self.rules, self.watcher, self.whole)
-            with self.phase("warmup"):
-                warmup = timer.warm_up()
+            warmup = self.phase("warmup", timer.warm_up)
             self.trial.warmup_calls, self.trial.steady = len(warmup.samples_ms), warmup.steady
             self.trial.samples["warmup_ms"] = warmup.samples_ms
             self.before = counters.read()
-            with self.phase("timing"):
-                self.time(timer)
-            with self.phase("facts"):
-                self.record()
+            self.phase("timing", partial(self.take_timings, timer))
+            self.phase("facts", self.take_facts)
             if self.request.profile and self.on_cuda:
-                with self.phase("profile"):
-                    self.profile()
+                self.phase("profile", self.take_profile)
         self.trial.extra["facts"] = self.prepared.facts | self.prepared.late_facts()
         if self.cell.stream:
             facts = latency_facts(self.trial.samples["latency_ms"], self.cell.stream["sizes"])
             self.trial.extra["facts"]["stream"] = facts
         if self.request.artifacts:
-            with self.phase("artifacts"):
-                artifacts.collect(self.request, self.trial, self.workload, self.step, self.inputs)
+            collect = partial(artifacts.collect, self.request, self.trial, self.workload, self.step, self.inputs)
+            self.phase("artifacts", collect)
         self.judge()
 
     def take_device(self) -> None:
@@ -165,26 +157,23 @@ class RunningTrial:
     def prepare(self) -> None:
         """Prepare the mode and make its settling calls, both timed. In a stream every size has settling calls."""
         trial, mode, inputs = self.trial, self.mode, self.checked
-        memory.reset_peaks(self.device)
         settling_calls = mode.settling_calls * (len(inputs) if self.cell.stream else 1)
         args, kwargs = copies(inputs[0])
-        with self.phase("prepare"):
-            start = time.perf_counter()
-            self.prepared = self.workload.prepare(args, kwargs)
-            self.synchronize()
-            trial.prepare_s = time.perf_counter() - start
-            step = self.step = self.prepared.step
+        start = time.perf_counter()
+        self.prepared = self.workload.prepare(args, kwargs)
+        self.synchronize()
+        trial.prepare_s = time.perf_counter() - start
+        step = self.step = self.prepared.step
+        step(*args, **kwargs)
+        self.synchronize()
+        trial.first_call_s = time.perf_counter() - start
+        for i in range(1, settling_calls):
+            args, kwargs = copies(inputs[i % len(inputs)])
             step(*args, **kwargs)
-            self.synchronize()
-            trial.first_call_s = time.perf_counter() - start
-            for i in range(1, settling_calls):
-                args, kwargs = copies(inputs[i % len(inputs)])
-                step(*args, **kwargs)
-            self.synchronize()
-            trial.compile_s = time.perf_counter() - start if mode.compiles else None
-        trial.prepare_peak_allocated_bytes, _ = memory.peaks(self.device)
+        self.synchronize()
+        trial.compile_s = time.perf_counter() - start if mode.compiles else None
 
-    def time(self, timer: timing.Timer) -> None:
+    def take_timings(self, timer: timing.Timer) -> None:
         """Time latency, and on CUDA the period with the GPU watched."""
         trial, budget_s, watcher = self.trial, self.rules.budget_s, self.watcher
         preempted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
@@ -218,7 +207,7 @@ class RunningTrial:
         if not self.cell.stream:  # the calls of a stream are of many sizes: their medians may differ
             watcher.noisy = watcher.noisy or watch.busy_host(trial.enqueue_ms, trial.period_ms)
 
-    def record(self) -> None:
+    def take_facts(self) -> None:
         """Record what was counted, memory and processes; and look whether the outputs are still right."""
         trial, device = self.trial, self.device
         after = self.after = counters.read()
@@ -242,7 +231,7 @@ class RunningTrial:
             trial.input_copy_ms = statistics.median(copying.samples_ms)
         self.diverged = self.workload.diverged(self.step, self.inputs)
 
-    def profile(self) -> None:
+    def take_profile(self) -> None:
         """Make the profiled pass, and count the work of one call in eager. Failures cost these figures only."""
         trial, cell = self.trial, self.cell
 

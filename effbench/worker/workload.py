@@ -106,10 +106,9 @@ def make_sets(
 ) -> tuple[list[Inputs], list[Inputs]]:
     """Return the inputs that are timed, in order, and those that are compared with eager before.
 
-    Without a stream both are `sets` input sets. A stream has an entry for each call, and every distinct size is
-    checked, from the largest down: whatever a larger batch left behind in buffers is there when a smaller one comes.
-    All are slices of `sets` sets of the largest size, so that a long stream costs no memory; neighbours in the check
-    are of different sets, so that other values are left behind.
+    Without a stream both are `sets` input sets. A stream has an entry for each call, slices of `sets` sets of the
+    largest size, so that a long one costs no memory. Every distinct size is checked, from the largest down and with
+    other values than its neighbours: what a larger batch left behind in buffers is there when a smaller one comes.
     """
     whole = [make_inputs(specs, cell.bs, dtype, device, seed + 7919 * (i + 1)) for i in range(sets)]
     if not cell.stream:
@@ -130,10 +129,8 @@ def make_sets(
 
 
 def latency_facts(samples_ms: Sequence[float], sizes: Sequence[int]) -> dict[str, Any]:
-    """Return percentiles and mean over all calls, and for each size its calls a pass and their median.
-
-    `samples_ms`: whole passes over `sizes`, in order.
-    """
+    """Return percentiles and mean over all calls, and for each size its calls a pass and their median. `samples_ms`:
+    whole passes over `sizes`, in order."""
     of_size, passes = np.array(sizes), np.reshape(samples_ms, (-1, len(sizes)))
     p50, p95, p99 = (float(value) for value in np.quantile(samples_ms, (0.5, 0.95, 0.99)))
     return {

@@ -124,11 +124,3 @@ def test_without_triton(facts):
     assert found["cuda"]["triton_is_found"] is False
     assert found["cuda"]["compiles"] in (True, False)
     assert found["cuda"]["compiles"] or found["cuda"]["compile_error"]
-
-
-def test_what_does_not_depend_on_the_device(facts):
-    """The rest of them: tests/experiments."""
-    assert facts["branch"]["if"]["graph_breaks"] == 1
-    assert facts["sizes"]["dynamic"]["true"]["compilations"] == 1
-    assert facts["swap"]["restored_after_failure"]
-    assert not facts["backward"]["multiply_what_sigmoid_saved"]["backward_works"]

@@ -7,13 +7,11 @@ import gc
 import pytest
 import torch
 
-import effbench
 from effbench.measure.memory import graph_pool_bytes
 from effbench.models.gpt2 import GPT2Decoder
 from effbench.models.inputs import Batch, make_inputs
 from effbench.models.spec import parse_inputs
 from effbench.modes.bucketed import BucketedGraph
-from effbench.store import Store
 
 MLP_SPECS = parse_inputs({"x": {"shape": [64]}})
 GPT2_SPECS = parse_inputs(
@@ -120,44 +118,20 @@ def test_small_sizes_are_compiled_and_the_rest_is_not():
     check_every_size(prepared.step, module, MLP_SPECS, 16, 16, tolerance=1e-3)
 
 
-@pytest.fixture(scope="module")
-def trials(folder):
-    """Trials by mode of a stream of sizes 1 to 12, rows by mode, and cells by key."""
-    sweep = effbench.sweep(
-        ["model=mlp", "model.module.width=64", "stream=uniform", "stream.high=12", "stream.length=24",
-         "protocol=quick", "mode=eager,default,cuda-graph,bucketed-graph",
-         "protocol.budget_s=0.6", "protocol.min_time_s=0.1"]
-    )  # fmt: skip
-    with Store.open(sweep.db) as store:
-        names = {cell.key: cell for cell in store.planned(sweep.id)}
-        rows = {row["mode"]: row for row in store.results(sweep.id)}
-        return {names[trial["cell_key"]].mode_name: trial for trial in store.trials(sweep.id)}, rows, names
-
-
-def test_a_stream_through_a_sweep(trials):
-    found, rows, cells = trials
-    assert {mode: trial["status"] for mode, trial in found.items()} == {
-        "eager": "ok", "default": "ok", "cuda-graph": "unsupported", "bucketed-graph": "ok"
-    }, {mode: trial["reason"] for mode, trial in found.items()}  # fmt: skip
-    assert "one static shape" in found["cuda-graph"]["reason"]
-    cell = next(iter(cells.values()))
-    assert cell.bs == max(cell.stream["sizes"])
-    for mode in ("eager", "default", "bucketed-graph"):
-        trial = found[mode]
-        assert trial["calls_per_block"] % 24 == 0
-        assert trial["latency_samples"] % 24 == 0
-        told = trial["extra"]["facts"]["stream"]
-        assert set(told["by_size"]) == {str(size) for size in cell.stream["sizes"]}
-        mean = cell.stream["samples_per_call"]
-        assert rows[mode]["throughput_per_s"] == pytest.approx(mean * 1000 / rows[mode]["period_ms"])
-        assert trial["flops"] is None
-
-
-def test_facts_of_the_buckets(trials):
-    found, _, cells = trials
+def test_a_stream_through_a_sweep(swept):
+    found = {trial["mode"]: trial for trial in swept(
+        "model=mlp", "model.module.width=64", "stream=uniform", "stream.high=12", "stream.length=24",
+        "mode=eager,default,cuda-graph,bucketed-graph", "protocol.budget_s=0.6", "protocol.min_time_s=0.1"
+    )}  # fmt: skip
+    unsupported = found.pop("cuda-graph")
+    assert unsupported["status"] == "unsupported" and "one static shape" in unsupported["reason"]
+    sizes = unsupported["cell"].stream["sizes"]
+    for trial in found.values():
+        assert (trial["status"], trial["reason"], trial["flops"]) == ("ok", None, None)
+        assert trial["calls_per_block"] % 24 == trial["latency_samples"] % 24 == 0
+        assert set(trial["extra"]["facts"]["stream"]["by_size"]) == set(map(str, sizes))
     bucketed = found["bucketed-graph"]
     facts = bucketed["extra"]["facts"]
-    sizes = next(iter(cells.values())).stream["sizes"]
     padded = [min(bucket for bucket in facts["buckets"] if bucket >= size) for size in sizes]
     assert facts["padding_waste"] == pytest.approx(1 - sum(sizes) / sum(padded))
     assert facts["fallbacks"] == 0

@@ -277,8 +277,9 @@ def test_many_tasks_of_two_servers_at_once_and_the_end_of_one(make, wait_gone):
     assert len(os.listdir(f"/proc/{servers[1].process.pid}/fd")) < 20, "pipes and logs are closed"  # noqa: PTH208
 
 
-def test_nonsense_is_refused_and_said(server):
-    server.process.stdin.write(b"not a message\n" + b'{"v": 99, "op": "run"}\n' + b'{"v": 1, "op": "dance"}\n')
+def test_a_server_that_is_sent_nonsense_ends_with_its_tasks(server, wait_gone):
+    task = begun_task(server, "say_phase(str(__import__('os').getpid())); __import__('time').sleep(1000)")
+    server.process.stdin.write(b'{"v": 1, "op": "dance"}\n')
     server.process.stdin.flush()
-    assert lives(server)
-    assert [line.partition(":")[0] for line in server.stderr] == ["refused"] * 3
+    assert "unknown operation" in outcome(task)["died"]
+    wait_gone(int(task.phase))
