@@ -1,4 +1,4 @@
-"""Experiments: a question, the sweeps and checks that answer it, and the claims that they decide (docs/experiments.md).
+"""Experiments: a question, the sweeps and checks that answer it, and the claims that they decide.
 
 The experiments that ship are submodules too (`effbench.experiments.overheads`), so that `_target_` of a shipped model
 can name a class in one of them.
@@ -20,6 +20,7 @@ from effbench.experiments.figures import (
     mean,
     median,
     only,
+    share,
 )
 from effbench.experiments.frames import fact, relative, where
 
@@ -46,5 +47,6 @@ __all__ = [
     "median",
     "only",
     "relative",
+    "share",
     "where",
 ]

@@ -43,7 +43,7 @@ PRELOAD_IF_THERE = (
     "torch.utils.cpp_extension",
     "sympy.tensor.tensor",
 )
-LOG_BYTES = 1 << 20  # of the end of a task's output
+LOG_BYTES = 1 << 20  # kept of each end of a task's output
 READ_BYTES = 1 << 16
 READS = 16
 
@@ -65,6 +65,27 @@ def take_lines(buffer: bytearray, data: bytes) -> Iterator[bytes]:
 
 
 @dataclass
+class Log:
+    """The beginning and the end of what a task prints."""
+
+    head: bytearray = field(default_factory=bytearray)
+    tail: bytearray = field(default_factory=bytearray)
+    omitted: int = 0
+
+    def add(self, data: bytes) -> None:
+        room = LOG_BYTES - len(self.head)
+        self.head += data[:room]
+        self.tail += data[room:]
+        excess = max(len(self.tail) - LOG_BYTES, 0)
+        self.omitted += excess
+        del self.tail[:excess]
+
+    def text(self) -> str:
+        middle = f"\n[{self.omitted} bytes omitted]\n".encode() if self.omitted else b""
+        return bytes(self.head + middle + self.tail).decode(errors="replace")
+
+
+@dataclass
 class Child:
     """A running task. `refused`: why what it sent was not accepted."""
 
@@ -74,7 +95,7 @@ class Child:
     prints: int
     oom_kills: int  # of the machine when it began
     buffer: bytearray = field(default_factory=bytearray)
-    log: bytearray = field(default_factory=bytearray)
+    log: Log = field(default_factory=Log)
     result: Any = None
     refused: str | None = None
     killed: bool = False
@@ -210,8 +231,7 @@ class Server:
             os._exit(code)
 
     def read_prints(self, child: Child) -> None:
-        self.read(child.prints, child.log.extend)
-        del child.log[:-LOG_BYTES]
+        self.read(child.prints, child.log.add)
 
     def read_results(self, child: Child) -> None:
         self.read(child.results, partial(self.accept, child))
@@ -284,7 +304,7 @@ class Server:
             result=child.result,
             exit=code if code >= 0 else None,
             signal=-code if code < 0 else None,
-            log=child.log.decode(errors="replace"),
+            log=child.log.text(),
             oom_killed=code == -signal.SIGKILL and not child.killed and processes.oom_kills() > child.oom_kills,
             reason=child.refused,
         )
