@@ -151,14 +151,6 @@ def test_formats(checked, effbench, tmp_path):
     assert "check failed: 1 slower, 1 missing" in (tmp_path / "x.txt").read_text()
 
 
-def test_baselines_by_hardware(made, effbench):
-    other = environment(gpu_name="NVIDIA A100")
-    for env, figures in ((None, FAST), (other, SLOW)):
-        effbench("baseline", "set", "main", made.sweep({EAGER: figures}, env=env))
-    for env, code in ((other, 0), (None, 1), (environment(gpu_name="NVIDIA L4"), 3)):
-        assert effbench("check", "--baseline", "main", "--sweep", made.sweep({EAGER: SLOW}, env=env)).code == code
-
-
 def test_baselines_that_cannot_be_used(made, effbench):
     def refused(code, said, name="main"):
         done = effbench("check", "--baseline", name)
