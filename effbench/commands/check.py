@@ -56,8 +56,9 @@ def run(args: argparse.Namespace) -> int:
             sweep = store.find_sweep(args.sweep)
             before = store.find_sweep(baseline_of(store, args.baseline, sweep, args.on, "hardware" in across).sweep_id)
             compared = compare_sweeps(store, before, sweep, limits, across, args.on, wanted_cells(args.cell))
-            compared.unchecked = unchecked(store, sweep, compared)
-            name = store.name
+            machines = machine_names(machine_of(row) for row in store.environments_of(sweep.id))
+            compared.unchecked = [text for one, text in machines.items() if one not in compared.after.machines]
+            name = store.name  # without a password, as it goes into logs
         if args.confirm:
             from effbench.comparison.confirm import confirm  # loads what sweeps need
 
@@ -73,9 +74,11 @@ def run(args: argparse.Namespace) -> int:
         raise
 
     def shows(change: Change) -> str:
+        """Return the command that shows a row."""
+        words = ["compare", before.id, sweep.id, "--cell", change.key[:12], "--all", *given(args)]
         if confirmation and change.key in confirmation.failed:
-            return command(name, "ls", "--failures", "--sweep", confirmation.sweep_id)
-        return command(name, "compare", before.id, sweep.id, "--cell", change.key[:12], "--all", *given(args))
+            words = ["ls", "--failures", "--sweep", confirmation.sweep_id]
+        return shlex.join(["effbench", *words, *(["--db", name] if name != DEFAULT_DB else [])])
 
     report(compared, shows, args)
     if confirmation and confirmation.interrupted:
@@ -83,11 +86,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"effbench: interrupted while confirming{again}", file=sys.stderr)
         return options.INTERRUPTED
     return 1 if compared.failing else 0
-
-
-def command(db: str, *words: str) -> str:
-    """Return a command as text; `db`: without a password, as it goes into logs."""
-    return shlex.join(["effbench", *words, *(["--db", db] if db != DEFAULT_DB else [])])
 
 
 def given(args: argparse.Namespace) -> list[str]:
@@ -184,9 +182,3 @@ def baseline_of(store: Store, name: str, sweep: SweepInfo, on: str | None, any_h
     if found.sweep_id == sweep.id:
         raise UsageError(f"sweep {sweep.id} is the baseline {name!r} itself: run another one, then check that")
     return found
-
-
-def unchecked(store: Store, sweep: SweepInfo, compared: Compared) -> list[str]:
-    """Return the hardware, with the interpreter if one was chosen, that the sweep ran on and the check did not see."""
-    names = machine_names(dict.fromkeys(machine_of(row) for row in store.environments_of(sweep.id)))
-    return [name for machine, name in names.items() if machine not in compared.after.machines]

@@ -63,10 +63,8 @@ def origin(
         raise UsageError(f"the baseline's interpreter {old['python']} is not here")
     python = here.python if old["python"] == new["python"] else old["python"]
     other = Interpreter(python, here.folder)
-    is_same = old["git_revision"] is not None and not is_dirty(old) and all(
-        old[name] == new[name] for name in ("git_revision", "git_description")
-    )  # fmt: skip
-    names = [] if is_same else targets(cells)
+    is_clean = old["git_revision"] is not None and not is_dirty(old) and not is_dirty(new)
+    names = [] if is_clean and old["git_revision"] == new["git_revision"] else targets(cells)
     root = Path(git(here.home, "rev-parse", "--show-toplevel") or here.home).resolve()
     found = sources(names, other)
     changing = [name for name, path in found.items() if path is None or is_versioned(path, root)]
