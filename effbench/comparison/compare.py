@@ -95,6 +95,7 @@ def compare_parts(
 ) -> Compared:
     """Compare the cells of one sweep under one value of `by` (of BY_ENVIRONMENT, or a parameter such as `dtype` or
     `numerics.tf32`) with those under the other; `values`: which two. Raises as `compare_sweeps`."""
+    by = {"mode.name": "mode", "model.name": "model"}.get(by, by)  # a name alone is never all that differs
     (whole,) = sides.chosen_on([sides.load(store, sweep)], on)
     parts = sides.split(whole, by)
     old_name, new_name = two_of(by, list(parts), values, whole.title)
