@@ -67,11 +67,6 @@ def compared_of(*changes):
     return Compared(None, None, "H", [], list(changes), [], Limits())
 
 
-def test_what_fails_a_check():
-    assert {one.verdict for one in compared_of(*map(change, Verdict)).failing} == {"slower", "broken", "missing"}
-    assert compared_of(change(Verdict.SLOWER, ignored=True)).failing == []
-
-
 def test_what_was_not_judged_is_said():
     known = {"before": 1.0, "after": 1.0}
 
