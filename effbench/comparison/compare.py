@@ -136,14 +136,16 @@ def one_baseline(known: Sequence[BaselineInfo], on: str | None, hardware: Collec
     fitting = [one for one in known if one.hardware in (hardware or [one.hardware])]
     fitting = [one for one in fitting if one.hardware in (asked or [one.hardware])]
     there = ", ".join(one.hardware for one in fitting or known)
+    another = f"effbench baseline set {name} SWEEP sets another"
     if not fitting:
-        raise NothingFoundError(f"baseline {name!r} is set on {there}, not on {', '.join(asked or hardware)}; "
-                                f"set one there: effbench baseline set {name} SWEEP")  # fmt: skip
+        raise NothingFoundError(
+            f"baseline {name!r} is set on {there}, not on {', '.join(asked or hardware)}; {another}"
+        )
     if len(fitting) > 1:
         raise UsageError(f"baseline {name!r} is set on {there}: choose one with --on")
     if fitting[0].started_at is None:
-        raise NothingFoundError(f"baseline {name!r} is sweep {fitting[0].sweep_id}, which is gone from this database; "
-                                f"set another: effbench baseline set {name} SWEEP")  # fmt: skip
+        gone = f"{fitting[0].sweep_id}, which is gone from this database"
+        raise NothingFoundError(f"baseline {name!r} is sweep {gone}; {another}")
     return fitting[0]
 
 

@@ -125,15 +125,16 @@ def judge(
 
 def ordered(changes: Iterable[Change]) -> list[Change]:
     """Return what matters most first: by verdict, then by the size of the change."""
-
     order = list(Verdict)
 
-    def size(change: Change) -> float:
-        if change.ratio is None:
-            return math.inf if change.metric == STATUS else 0.0
-        return abs(math.log(change.ratio)) if change.ratio > 0 else math.inf
+    def place(change: Change) -> tuple[int, float]:
+        if change.ratio:
+            size = abs(math.log(change.ratio))
+        else:
+            size = math.inf if change.ratio == 0 or change.metric == STATUS else 0.0
+        return order.index(change.verdict), -size
 
-    return sorted(changes, key=lambda change: (order.index(change.verdict), -size(change)))
+    return sorted(changes, key=place)
 
 
 def counted(changes: Sequence[Change]) -> str:
