@@ -90,11 +90,9 @@ def run(args: argparse.Namespace) -> int:
 
 def given(args: argparse.Namespace) -> list[str]:
     """Return the options that decide what is compared with what, and what counts, as they were given."""
-    words = []
-    for option in ("on", "across", "config", "floor"):
-        words += [f"--{option}", value] if (value := getattr(args, option)) else []
-    words += [word for setting in args.settings for word in ("--set", setting)]
-    return words + [word for metric in args.metric or () for word in ("--metric", metric)]
+    pairs = [(f"--{name}", getattr(args, name)) for name in ("on", "across", "config", "floor")]
+    pairs += [("--set", setting) for setting in args.settings] + [("--metric", name) for name in args.metric or ()]
+    return [word for option, value in pairs if value for word in (option, value)]
 
 
 # --- output ---

@@ -157,9 +157,8 @@ def judge_again(
                       for side in (then, now) if side]  # fmt: skip
             settle(change, interleaved, "old and new in turns", len(set.intersection(*rounds)))
     compared.changes = ordered(compared.changes)
-    count = f"{len(flagged)} row{'s' * (len(flagged) != 1)}"
     how = "old and new in turns" if old else "the new side alone"
-    compared.notes.append(f"run again for {count}, {how}: sweep {again.title}")
+    compared.notes.append(f"rows run again: {len(flagged)}, {how}: sweep {again.title}")
     if why:
         compared.notes.append(f"not in turns: {why}; a drift of the machine between the sessions is not excluded")
 

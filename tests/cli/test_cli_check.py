@@ -82,16 +82,6 @@ def own(tmp_path):
     return call
 
 
-def test_the_floor_of_the_command_line_wins(checked, effbench, own):
-    own("limits: {latency_ms: {floor: 20%}}\n")
-    done = checked({EAGER: FAST}, {EAGER: SLOW})
-    assert done.code == 0 and "limits: conf/check/default.yaml over effbench's defaults\n" in done.out
-    done = effbench("check", "--baseline", "main", "--floor", "5%")
-    assert done.code == 1 and "defaults, --floor 5%\n" in done.out
-    # a setting is the floor of what has none of its own
-    assert effbench("check", "--baseline", "main", "--set", "floor=5%").code == 0
-
-
 def test_a_configuration_with_exceptions(checked, effbench, own):
     assert checked({EAGER: FAST}, {EAGER: SLOW}).code == 1
     rule = "exceptions:\n  - {mode: EAGER, metric: latency_*, ignore: true, until: DATE, reason: shared runner}\n"
@@ -104,6 +94,9 @@ def test_a_configuration_with_exceptions(checked, effbench, own):
         done = effbench("check", "--baseline", "main", "--config", "ours")
         assert done.code == code
         assert said in " ".join(done.out.split())
+    own("limits: {latency_ms: {floor: 20%}}\n")
+    done = effbench("check", "--baseline", "main")
+    assert done.code == 0 and "limits: conf/check/default.yaml over effbench's defaults\n" in done.out
     own("exceptions:\n  - {mode: eager, ignore: true}\n", "ours")
     refused = effbench("check", "--baseline", "main", "--config", "ours")
     assert (refused.code, refused.out, "needs a reason" in refused.err) == (2, "", True)

@@ -67,7 +67,7 @@ def test_what_cannot_be_compared_says_why():
          "differ in numerics.tf32 False → True; --across numerics"),
         (a_side([EAGER]), after([EAGER], A100), NothingFoundError, "H200 against NVIDIA A100; --across hardware"),
         (a_side([EAGER], two), after([EAGER], *two), UsageError, "NVIDIA H200, NVIDIA A100; choose one with --on"),
-        (a_side([EAGER]), after([EAGER], *interpreters), UsageError, "after ran on 2 kinds of hardware"),
+        (a_side([EAGER]), after([EAGER], *interpreters), UsageError, "after ran on several kinds of hardware"),
     ):  # fmt: skip
         with pytest.raises(error, match=said):
             pairs(old, new)
@@ -83,7 +83,6 @@ def test_machines():
     # of several GPUs the shared one counts
     narrow = on_one_machine(a_side([EAGER]), a_side([EAGER], [A100, environment()], "after"))[1]
     assert [one["gpu_name"] for one in narrow.environments.values()] == [H200]
-    assert {key[1] for key in narrow.results} == {environment().id}
     # an update within a sweep is one machine, and the last environment counts
     envs = [environment(), environment(torch_version="2.14.0")]
     new = a_side([EAGER], envs, title="after")

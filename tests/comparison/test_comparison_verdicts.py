@@ -62,13 +62,10 @@ def test_a_changed_status_gives_one_row():
 
 def test_missing_cells():
     for status, gates in (("ok", True), ("noisy", True), ("degraded", True), ("oom", False), ("error", False)):
-        (change,) = judge([pair(side(status, "x"), None, why="not in the plan")], limits_of({}))
-        assert (change.verdict, change.gates, change.ignored) == (Verdict.MISSING, gates, not gates)
-        assert (f"it gave no figures before: {status}: x" in change.reason) is not gates
-    ignoring = limits_of({"on_missing": "ignore"})
-    (change,) = judge([pair(side("ok"), None)], ignoring)
-    assert (change.verdict, change.gates, change.ignored) == (Verdict.MISSING, False, True)
-    assert judge([pair(side("ok"), side("oom"))], ignoring)[0].gates
+        for on_missing in ("fail", "ignore"):
+            (change,) = judge([pair(side(status, "x"), None, why="gone")], limits_of({"on_missing": on_missing}))
+            assert (change.verdict, change.gates) == (Verdict.MISSING, gates and on_missing == "fail")
+            assert (f"it gave no figures before: {status}: x" in change.reason) is not gates
 
 
 # --- ratios ---
