@@ -169,14 +169,11 @@ def verdict_line(compared: Compared, name: str) -> str:
 
 def baseline_of(store: Store, name: str, sweep: SweepInfo, on: str | None, any_hardware: bool) -> BaselineInfo:
     """Return the baseline of this name for the hardware of the sweep. Raises NothingFoundError if there is none,
-    UsageError if it is ambiguous, or is the sweep itself."""
+    UsageError if it is ambiguous."""
     known = store.baselines(name)
     hardware = store.hardware(sweep.id)
     if not hardware:
         raise NothingFoundError(f"sweep {sweep.id} has no trial yet: there is nothing to check")
     if any_hardware and not any(one.hardware in hardware for one in known):
         hardware = []
-    found = one_baseline(known, on, hardware)
-    if found.sweep_id == sweep.id:
-        raise UsageError(f"sweep {sweep.id} is the baseline {name!r} itself: run another one, then check that")
-    return found
+    return one_baseline(known, on, hardware)

@@ -76,7 +76,7 @@ def compare_sweeps(
     """Compare two sweeps. `on`: name of the hardware or interpreter, or part of it; `only`: which cells are reported.
     Raises NothingFoundError if nothing can be compared and UsageError if it is ambiguous what with what."""
     if before.id == after.id:
-        raise UsageError(f"both sides are sweep {before.id}: there is nothing to compare it with")
+        raise UsageError(f"both sides are sweep {before.id}: run another one, then compare that")
     old, new = sides.on_one_machine(*sides.chosen_on([sides.load(store, info) for info in (before, after)], on), across)
     thresholds = noise_thresholds(store, before, after, (old, new), limits.metrics)
     compared = finish(old, new, limits, across, thresholds, only=only)

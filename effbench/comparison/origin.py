@@ -151,8 +151,7 @@ def targets(cells: Iterable[Cell]) -> list[str]:
 
 
 def sources(names: Sequence[str], interpreter: Interpreter) -> dict[str, Path | None]:
-    """Return target -> the file (or folder of a package without one) from which this interpreter in its folder reads
-    its first module; None if there is none."""
+    """Return target -> the file or folder from which this interpreter reads its first module; None if there is none."""
     home = Path(interpreter.home)
     # `path/to/file.py:Name`, not `package.module.Name`
     files = {name: home / name.partition(":")[0] for name in names if ":" in name or name.endswith(".py")}

@@ -152,8 +152,7 @@ def gives_figures(status: str | None) -> bool:
 
 def verdict_of_statuses(before: str | None, now: str | None) -> Verdict | None:
     """Return the verdict on a cell by its statuses (at most one None: not measured); None if its figures are to be
-    compared. Without figures on both sides it is `same` unless it falls a class. Raises ValueError for an unknown
-    status."""
+    compared. Raises ValueError for an unknown status."""
     if before is None or now is None:
         return Verdict.NEW if before is None else Verdict.MISSING
     old, new = CLASSES[Status(before)], CLASSES[Status(now)]

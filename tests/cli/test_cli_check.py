@@ -155,7 +155,7 @@ def test_baselines_that_cannot_be_used(made, effbench):
     refused(3, "no baseline 'main'")
     effbench("baseline", "set", "main", sweep)
     refused(3, "nearest: main", "mian")
-    refused(2, "is the baseline 'main' itself")
+    refused(2, "both sides are sweep")
     unmeasured = made.sweep({EAGER: None}, state="running")
     refused(3, "has no trial yet")
     made.delete_sweep(unmeasured)
