@@ -181,6 +181,7 @@ def test_files_that_cannot_be_used(written, tmp_path):
     for name, said in (
         (written("- a\n- b", "a.yaml"), "Cannot merge"),
         (written("floor: [", "b.yaml"), "is no YAML"),
+        (written("a: &a [*a]", "c.yaml"), "is no YAML"),
         ("x.yaml", "is no YAML"),
         ("nothing/there.yaml", "cannot read nothing/there.yaml: No such file"),
         ("defualt", "there are default"),
