@@ -41,10 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run what is slower again before reporting it, old and new in turns if both can be run here",
     )  # fmt: skip
     parser.add_argument(trust.FLAG, action="store_true", help=f"with --confirm: {trust.HELP}")
-    parser.add_argument(
-        "--rounds", type=int, default=LEAST_PAIRS, metavar="N",
-        help="rounds of --confirm (default and least: %(default)s)",
-    )  # fmt: skip
+    least = "rounds of --confirm (default and least: %(default)s)"
+    parser.add_argument("--rounds", type=int, default=LEAST_PAIRS, metavar="N", help=least)
     parser.add_argument("--junit", metavar="FILE", help="also write JUnit XML to this file")
 
 

@@ -109,9 +109,9 @@ def revision(
         # also where modules lie that are imported from elsewhere in the repository: `src` of an editable package
         files = [path for path in sources(names, here).values() if path is not None and is_versioned(path, root)]
         roots = [path.parent.parent if path.name == "__init__.py" else path.parent for path in files]
-        folders = [place / path.relative_to(root) for path in [Path(here.home).resolve(), *roots]
-                   if path.is_relative_to(root)]  # fmt: skip
-        yield within(place.resolve(), dict.fromkeys(folders), python, names)
+        inside = [path for path in [Path(here.home).resolve(), *roots] if path.is_relative_to(root)]
+        folders = dict.fromkeys(place / path.relative_to(root) for path in inside)
+        yield within(place.resolve(), folders, python, names)
     finally:
         shutil.rmtree(own, ignore_errors=True)
         git(root, "worktree", "prune")

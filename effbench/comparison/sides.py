@@ -159,8 +159,8 @@ def parameter_names(cells: Mapping[str, Mapping[str, Any]], by: str) -> dict[str
     called by it, with its other settings if two share the name."""
     known = {key: {**flatten(row["params"]), **row["params"]} for key, row in cells.items()}
     values = {key: params[by] for key, params in known.items() if by in params}
-    names = {key: str(value["name"] if isinstance(value, Mapping) and "name" in value else value)
-             for key, value in values.items()}  # fmt: skip
+    named = {key: value["name"] for key, value in values.items() if isinstance(value, Mapping) and "name" in value}
+    names = {key: str(named.get(key, value)) for key, value in values.items()}
     variants = Counter(name for name, _ in {(names[key], str(value)) for key, value in values.items()})
     for key, name in names.items():
         if variants[name] > 1:

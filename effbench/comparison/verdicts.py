@@ -197,8 +197,8 @@ def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleav
         how, limit = METRICS[metric].compare, limits.of(pair.about, metric)
         floor = max(limit.floor, thresholds.get((pair.key, metric), 0.0))
         counts = {"ratio": floor, "exact": 0.0, "bound": limit.factor - 1}[how]
-        change = Change(pair.key, pair.name, metric, Verdict.AMBIGUOUS, limit=counts, reason=odd, ignored=limit.ignore,
-                        about=pair.about)  # fmt: skip
+        change = Change(pair.key, pair.name, metric, Verdict.AMBIGUOUS, limit=counts, reason=odd, about=pair.about)
+        change.ignored = limit.ignore
         has_ratio = how == "ratio" and 0 not in (*before.values(), *after.values())
         change.before, change.after = (summary(side, has_ratio) for side in (before, after))
         if before and after:
