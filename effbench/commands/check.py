@@ -41,10 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run what is slower again before reporting it, old and new in turns if both can be run here",
     )  # fmt: skip
     parser.add_argument(resume.FLAG, action="store_true", help=f"with --confirm: {resume.HELP}")
-    parser.add_argument(
-        "--rounds", type=int, default=LEAST_PAIRS, metavar="N",
-        help="rounds of --confirm (default and least: %(default)s)",
-    )  # fmt: skip
+    least = "rounds of --confirm (default and least: %(default)s)"
+    parser.add_argument("--rounds", type=int, default=LEAST_PAIRS, metavar="N", help=least)
     parser.add_argument("--junit", metavar="FILE", help="also write JUnit XML to this file")
 
 
@@ -56,8 +54,9 @@ def run(args: argparse.Namespace) -> int:
             sweep = store.find_sweep(args.sweep)
             before = store.find_sweep(baseline_of(store, args.baseline, sweep, args.on, "hardware" in across).sweep_id)
             compared = compare_sweeps(store, before, sweep, limits, across, args.on, wanted_cells(args.cell))
-            compared.unchecked = unchecked(store, sweep, compared)
-            name = store.name
+            machines = machine_names(machine_of(row) for row in store.environments_of(sweep.id))
+            compared.unchecked = [text for one, text in machines.items() if one not in compared.after.machines]
+            name = store.name  # without a password, as it goes into logs
         if args.confirm:
             from effbench.comparison.confirm import confirm  # loads what sweeps need
 
@@ -73,9 +72,11 @@ def run(args: argparse.Namespace) -> int:
         raise
 
     def shows(change: Change) -> str:
+        """Return the command that shows a row."""
+        words = ["compare", before.id, sweep.id, "--cell", change.key[:12], "--all", *given(args)]
         if confirmation and change.key in confirmation.failed:
-            return command(name, "ls", "--failures", "--sweep", confirmation.sweep_id)
-        return command(name, "compare", before.id, sweep.id, "--cell", change.key[:12], "--all", *given(args))
+            words = ["ls", "--failures", "--sweep", confirmation.sweep_id]
+        return shlex.join(["effbench", *words, *(["--db", name] if name != DEFAULT_DB else [])])
 
     report(compared, shows, args)
     if confirmation and confirmation.interrupted:
@@ -85,18 +86,11 @@ def run(args: argparse.Namespace) -> int:
     return 1 if compared.failing else 0
 
 
-def command(db: str, *words: str) -> str:
-    """Return a command as text; `db`: without a password, as it goes into logs."""
-    return shlex.join(["effbench", *words, *(["--db", db] if db != DEFAULT_DB else [])])
-
-
 def given(args: argparse.Namespace) -> list[str]:
     """Return the options that decide what is compared with what, and what counts, as they were given."""
-    words = []
-    for option in ("on", "across", "config", "floor"):
-        words += [f"--{option}", value] if (value := getattr(args, option)) else []
-    words += [word for setting in args.settings for word in ("--set", setting)]
-    return words + [word for metric in args.metric or () for word in ("--metric", metric)]
+    pairs = [(f"--{name}", getattr(args, name)) for name in ("on", "across", "config", "floor")]
+    pairs += [("--set", setting) for setting in args.settings] + [("--metric", name) for name in args.metric or ()]
+    return [word for option, value in pairs if value for word in (option, value)]
 
 
 # --- output ---
@@ -173,20 +167,11 @@ def verdict_line(compared: Compared, name: str) -> str:
 
 def baseline_of(store: Store, name: str, sweep: SweepInfo, on: str | None, any_hardware: bool) -> BaselineInfo:
     """Return the baseline of this name for the hardware of the sweep. Raises NothingFoundError if there is none,
-    UsageError if it is ambiguous, or is the sweep itself."""
+    UsageError if it is ambiguous."""
     known = store.baselines(name)
     hardware = store.hardware(sweep.id)
     if not hardware:
         raise NothingFoundError(f"sweep {sweep.id} has no trial yet: there is nothing to check")
     if any_hardware and not any(one.hardware in hardware for one in known):
         hardware = []
-    found = one_baseline(known, on, hardware)
-    if found.sweep_id == sweep.id:
-        raise UsageError(f"sweep {sweep.id} is the baseline {name!r} itself: run another one, then check that")
-    return found
-
-
-def unchecked(store: Store, sweep: SweepInfo, compared: Compared) -> list[str]:
-    """Return the hardware, with the interpreter if one was chosen, that the sweep ran on and the check did not see."""
-    names = machine_names(dict.fromkeys(machine_of(row) for row in store.environments_of(sweep.id)))
-    return [name for machine, name in names.items() if machine not in compared.after.machines]
+    return one_baseline(known, on, hardware)

@@ -7,20 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+from effbench.comparison import sides
 from effbench.comparison.limits import Limits
-from effbench.comparison.sides import (
-    BY_ENVIRONMENT,
-    Side,
-    chosen_on,
-    differences,
-    load,
-    matching,
-    names_of,
-    on_one_machine,
-    pairs_of,
-    parameter_names,
-    split,
-)
+from effbench.comparison.sides import BY_ENVIRONMENT, Side
 from effbench.comparison.verdicts import NOT_BEFORE, NOT_NOW, Change, Pair, Thresholds, Verdict, judge
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import mode_order
@@ -87,8 +76,8 @@ def compare_sweeps(
     """Compare two sweeps. `on`: name of the hardware or interpreter, or part of it; `only`: which cells are reported.
     Raises NothingFoundError if nothing can be compared and UsageError if it is ambiguous what with what."""
     if before.id == after.id:
-        raise UsageError(f"both sides are sweep {before.id}: there is nothing to compare it with")
-    old, new = on_one_machine(*chosen_on([load(store, info) for info in (before, after)], on), across)
+        raise UsageError(f"both sides are sweep {before.id}: run another one, then compare that")
+    old, new = sides.on_one_machine(*sides.chosen_on([sides.load(store, info) for info in (before, after)], on), across)
     thresholds = noise_thresholds(store, before, after, (old, new), limits.metrics)
     compared = finish(old, new, limits, across, thresholds, only=only)
     compared.notes += [unfinished(side) for side in (old, new) if side.state != "completed"]
@@ -106,8 +95,9 @@ def compare_parts(
 ) -> Compared:
     """Compare the cells of one sweep under one value of `by` (of BY_ENVIRONMENT, or a parameter such as `dtype` or
     `numerics.tf32`) with those under the other; `values`: which two. Raises as `compare_sweeps`."""
-    (whole,) = chosen_on([load(store, sweep)], on)
-    parts = split(whole, by)
+    by = {"mode.name": "mode", "model.name": "model"}.get(by, by)  # a name alone is never all that differs
+    (whole,) = sides.chosen_on([sides.load(store, sweep)], on)
+    parts = sides.split(whole, by)
     old_name, new_name = two_of(by, list(parts), values, whole.title)
     old, new = replace(parts[old_name], title=f"{by}={old_name}"), replace(parts[new_name], title=f"{by}={new_name}")
     across = ("hardware",) if by == "gpu_name" else ()
@@ -125,8 +115,8 @@ def compare_parts(
         compared.changes = [change for change in compared.changes if change.reason not in (NOT_BEFORE, NOT_NOW)]
         if one_sided:
             compared.notes.append(f"measured on one side only, and not compared: {', '.join(one_sided)}")
-        known = parameter_names(whole.cells, by)
-        if lacking := [name for key, name in names_of(whole.cells).items() if key not in known]:
+        known = sides.parameter_names(whole.cells, by)
+        if lacking := [name for key, name in sides.names_of(whole.cells).items() if key not in known]:
             compared.notes.append(f"omitted, as they have no {by}: {', '.join(lacking)}")
     return compared
 
@@ -142,18 +132,20 @@ def one_baseline(known: Sequence[BaselineInfo], on: str | None, hardware: Collec
     NothingFoundError if there is none, UsageError if there are several."""
     name = known[0].name
     # among all known hardware: an L4 without a baseline is no L40S; `on` may also name an interpreter
-    asked = matching(on, [*hardware, *(one.hardware for one in known)]) if on is not None else []
+    asked = sides.matching(on, [*hardware, *(one.hardware for one in known)]) if on is not None else []
     fitting = [one for one in known if one.hardware in (hardware or [one.hardware])]
     fitting = [one for one in fitting if one.hardware in (asked or [one.hardware])]
     there = ", ".join(one.hardware for one in fitting or known)
+    another = f"effbench baseline set {name} SWEEP sets another"
     if not fitting:
-        raise NothingFoundError(f"baseline {name!r} is set on {there}, not on {', '.join(asked or hardware)}; "
-                                f"set one there: effbench baseline set {name} SWEEP")  # fmt: skip
+        raise NothingFoundError(
+            f"baseline {name!r} is set on {there}, not on {', '.join(asked or hardware)}; {another}"
+        )
     if len(fitting) > 1:
         raise UsageError(f"baseline {name!r} is set on {there}: choose one with --on")
     if fitting[0].started_at is None:
-        raise NothingFoundError(f"baseline {name!r} is sweep {fitting[0].sweep_id}, which is gone from this database; "
-                                f"set another: effbench baseline set {name} SWEEP")  # fmt: skip
+        gone = f"{fitting[0].sweep_id}, which is gone from this database"
+        raise NothingFoundError(f"baseline {name!r} is sweep {gone}; {another}")
     return fitting[0]
 
 
@@ -162,8 +154,8 @@ def finish(
     interleaved: bool = False, only: Callable[[Pair], bool] | None = None, by: str | None = None,
 ) -> Compared:  # fmt: skip
     """Return every verdict on two sides; `by`: the parameter in which they differ. Raises as `compare_sweeps`."""
-    old, new = on_one_machine(old, new, across)
-    pairs = pairs_of(old, new, across, by)
+    old, new = sides.on_one_machine(old, new, across)
+    pairs = sides.pairs_of(old, new, across, by)
     wanted = {pair.key for pair in pairs if only is None or only(pair)}
     if not wanted:
         raise NothingFoundError(f"no cell of {old.title} or {new.title} is among those asked for")
@@ -171,7 +163,7 @@ def finish(
     changes = [change for change in judge(pairs, limits, thresholds, interleaved) if change.key in wanted]
     hardware = pairs[0].about["hardware"]
     modes = mode_changes(changes, limits)
-    compared = Compared(old, new, hardware, differences(old, new, across), changes, modes, limits, interleaved)
+    compared = Compared(old, new, hardware, sides.differences(old, new, across), changes, modes, limits, interleaved)
     compared.notes += [f"exception for {rule} ended on {rule.until}: {rule.reason}" for rule in limits.expired]
     unused = [rule for rule in limits.exceptions if not rule.used]
     compared.notes += [f"exception for {rule} fits no cell here: {rule.reason}" for rule in unused]
@@ -179,13 +171,13 @@ def finish(
 
 
 def noise_thresholds(
-    store: Store, before: SweepInfo, after: SweepInfo, sides: tuple[Side, Side], metrics: Collection[str]
+    store: Store, before: SweepInfo, after: SweepInfo, both: tuple[Side, Side], metrics: Collection[str]
 ) -> Thresholds:
     """Return (cell key, metric) -> its noise threshold, if it is known: from earlier sweeps named as `before`, in the
     environments of both sides; if both ran on one host, from those of that host if there are enough."""
-    environments = dict.fromkeys(key for side in sides for key in side.environments)
+    environments = dict.fromkeys(key for side in both for key in side.environments)
     ratios = [name for name in metrics if METRICS[name].compare == "ratio"]
-    old, new = (side.host.get("hostname") for side in sides)
+    old, new = (side.host.get("hostname") for side in both)
     found: dict[tuple[str, str], float] = {}
     for host in (old, None) if old is not None and old == new else (None,):
         for key, levels in store.levels(before.id, environments, after.started_at, ratios, host).items():

@@ -153,15 +153,18 @@ def judge_again(
             how = f"run again; the baseline's side did not run: {then}" if old_fails else "run again"
             settle(change, recorded, how)
         else:
-            rounds = [{number for number, value in side.figures.get(change.metric, {}).items() if value is not None}
-                      for side in (then, now) if side]  # fmt: skip
-            settle(change, interleaved, "old and new in turns", len(set.intersection(*rounds)))
+            settle(change, interleaved, "old and new in turns", shared_rounds(change.metric, then, now))
     compared.changes = ordered(compared.changes)
-    count = f"{len(flagged)} row{'s' * (len(flagged) != 1)}"
     how = "old and new in turns" if old else "the new side alone"
-    compared.notes.append(f"run again for {count}, {how}: sweep {again.title}")
+    compared.notes.append(f"rows run again: {len(flagged)}, {how}: sweep {again.title}")
     if why:
         compared.notes.append(f"not in turns: {why}; a drift of the machine between the sessions is not excluded")
+
+
+def shared_rounds(metric: str, *sides: CellResult | None) -> int:
+    """Return in how many rounds every side has a figure."""
+    figures = [side.figures.get(metric, {}) if side else {} for side in sides]
+    return sum(all(of.get(number) is not None for of in figures) for number in figures[0])
 
 
 def is_worse(before: CellResult | None, now: CellResult | None) -> bool:

@@ -143,15 +143,12 @@ def read(name: str | None = None, settings: Sequence[str] = ()) -> Limits:
     if path.resolve() != defaults.resolve():
         layers.append(_load(path))
         source = f"{path} over {source}"
-    try:
-        layers += [OmegaConf.from_dotlist([word]) for word in settings]
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"{', '.join(settings)}: expected key=value, such as floor=0.03") from error
     source = ", ".join([source, *settings])
     try:
-        limits = limits_of(*layers)
-    except ConfigError as error:  # the user may not know of a file that was found by itself
-        raise ConfigError(f"{error} (in {source})") from error
+        limits = limits_of(*layers, *(OmegaConf.from_dotlist([word]) for word in settings))
+    except (ConfigError, yaml.YAMLError, OmegaConfBaseException, RecursionError) as error:
+        # the user may not know of a file that was found by itself
+        raise ConfigError(f"{str(error).partition(chr(10))[0]} (in {source})") from error
     limits.source = source
     return limits
 
@@ -172,7 +169,7 @@ def _load(path: Path) -> DictConfig:
         return OmegaConf.load(path)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, OmegaConfBaseException, RecursionError) as error:
         raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())[:150]}") from error
 
 

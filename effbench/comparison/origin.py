@@ -63,10 +63,8 @@ def origin(
         raise UsageError(f"the baseline's interpreter {old['python']} is not here")
     python = here.python if old["python"] == new["python"] else old["python"]
     other = Interpreter(python, here.folder)
-    is_same = old["git_revision"] is not None and not is_dirty(old) and all(
-        old[name] == new[name] for name in ("git_revision", "git_description")
-    )  # fmt: skip
-    names = [] if is_same else targets(cells)
+    is_clean = old["git_revision"] is not None and not is_dirty(old) and not is_dirty(new)
+    names = [] if is_clean and old["git_revision"] == new["git_revision"] else targets(cells)
     root = Path(git(here.home, "rev-parse", "--show-toplevel") or here.home).resolve()
     found = sources(names, other)
     changing = [name for name, path in found.items() if path is None or is_versioned(path, root)]
@@ -111,9 +109,9 @@ def revision(
         # also where modules lie that are imported from elsewhere in the repository: `src` of an editable package
         files = [path for path in sources(names, here).values() if path is not None and is_versioned(path, root)]
         roots = [path.parent.parent if path.name == "__init__.py" else path.parent for path in files]
-        folders = [place / path.relative_to(root) for path in [Path(here.home).resolve(), *roots]
-                   if path.is_relative_to(root)]  # fmt: skip
-        yield within(place.resolve(), dict.fromkeys(folders), python, names)
+        inside = [path for path in [Path(here.home).resolve(), *roots] if path.is_relative_to(root)]
+        folders = dict.fromkeys(place / path.relative_to(root) for path in inside)
+        yield within(place.resolve(), folders, python, names)
     finally:
         shutil.rmtree(own, ignore_errors=True)
         git(root, "worktree", "prune")
@@ -153,8 +151,7 @@ def targets(cells: Iterable[Cell]) -> list[str]:
 
 
 def sources(names: Sequence[str], interpreter: Interpreter) -> dict[str, Path | None]:
-    """Return target -> the file (or folder of a package without one) from which this interpreter in its folder reads
-    its first module; None if there is none."""
+    """Return target -> the file or folder from which this interpreter reads its first module; None if there is none."""
     home = Path(interpreter.home)
     # `path/to/file.py:Name`, not `package.module.Name`
     files = {name: home / name.partition(":")[0] for name in names if ":" in name or name.endswith(".py")}

@@ -27,8 +27,8 @@ Machine = tuple[str, str, str]
 
 @dataclass
 class Side:
-    """A sweep, or a part of one. `cells`: key -> row of `cell`, in the order of the plan; `results`: (key, environment
-    id) -> its result; `environments`: id -> row; `host`: what the sweep records of its machine."""
+    """A sweep, or the part of one in these environments. `cells` (by key) are in the order of the plan, `results` by
+    key and environment id; `host`: what the sweep records of its machine."""
 
     title: str
     label: str | None
@@ -50,8 +50,7 @@ class Side:
     def within(self, environment_ids: Collection[str]) -> Side:
         """Return the part that was measured in these environments."""
         environments = {key: row for key, row in self.environments.items() if key in environment_ids}
-        results = {key: result for key, result in self.results.items() if key[1] in environments}
-        return replace(self, environments=environments, results=results)
+        return replace(self, environments=environments)
 
     def result(self, key: str | None) -> CellResult | None:
         """Return the cell's result; the last one if it has several environments."""
@@ -125,8 +124,7 @@ def on_one_machine(before: Side, after: Side, across: Collection[str] = ()) -> t
     for title, machines in [("each side", shared)] if shared else [(before.title, old), (after.title, new)]:
         if len(machines) > 1:
             names = ", ".join(machine_names(machines).values())
-            raise UsageError(f"{title} ran on {len(machines)} kinds of hardware or interpreters: {names}; "
-                             "choose one with --on")  # fmt: skip
+            raise UsageError(f"{title} ran on several kinds of hardware or interpreters: {names}; choose one with --on")
     one, other = (shared * 2) or (next(iter(old)), next(iter(new)))
     if one[0] != other[0] and "hardware" not in across:
         raise NothingFoundError(f"not comparable: {one[0]} against {other[0]}; --across hardware compares them anyway")
@@ -161,8 +159,8 @@ def parameter_names(cells: Mapping[str, Mapping[str, Any]], by: str) -> dict[str
     called by it, with its other settings if two share the name."""
     known = {key: {**flatten(row["params"]), **row["params"]} for key, row in cells.items()}
     values = {key: params[by] for key, params in known.items() if by in params}
-    names = {key: str(value["name"] if isinstance(value, Mapping) and "name" in value else value)
-             for key, value in values.items()}  # fmt: skip
+    named = {key: value["name"] for key, value in values.items() if isinstance(value, Mapping) and "name" in value}
+    names = {key: str(named.get(key, value)) for key, value in values.items()}
     variants = Counter(name for name, _ in {(names[key], str(value)) for key, value in values.items()})
     for key, name in names.items():
         if variants[name] > 1:

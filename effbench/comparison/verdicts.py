@@ -125,15 +125,16 @@ def judge(
 
 def ordered(changes: Iterable[Change]) -> list[Change]:
     """Return what matters most first: by verdict, then by the size of the change."""
-
     order = list(Verdict)
 
-    def size(change: Change) -> float:
-        if change.ratio is None:
-            return math.inf if change.metric == STATUS else 0.0
-        return abs(math.log(change.ratio)) if change.ratio > 0 else math.inf
+    def place(change: Change) -> tuple[int, float]:
+        if change.ratio:
+            size = abs(math.log(change.ratio))
+        else:
+            size = math.inf if change.ratio == 0 or change.metric == STATUS else 0.0
+        return order.index(change.verdict), -size
 
-    return sorted(changes, key=lambda change: (order.index(change.verdict), -size(change)))
+    return sorted(changes, key=place)
 
 
 def counted(changes: Sequence[Change]) -> str:
@@ -151,8 +152,7 @@ def gives_figures(status: str | None) -> bool:
 
 def verdict_of_statuses(before: str | None, now: str | None) -> Verdict | None:
     """Return the verdict on a cell by its statuses (at most one None: not measured); None if its figures are to be
-    compared. Without figures on both sides it is `same` unless it falls a class. Raises ValueError for an unknown
-    status."""
+    compared. Raises ValueError for an unknown status."""
     if before is None or now is None:
         return Verdict.NEW if before is None else Verdict.MISSING
     old, new = CLASSES[Status(before)], CLASSES[Status(now)]
@@ -197,8 +197,8 @@ def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleav
         how, limit = METRICS[metric].compare, limits.of(pair.about, metric)
         floor = max(limit.floor, thresholds.get((pair.key, metric), 0.0))
         counts = {"ratio": floor, "exact": 0.0, "bound": limit.factor - 1}[how]
-        change = Change(pair.key, pair.name, metric, Verdict.AMBIGUOUS, limit=counts, reason=odd, ignored=limit.ignore,
-                        about=pair.about)  # fmt: skip
+        change = Change(pair.key, pair.name, metric, Verdict.AMBIGUOUS, limit=counts, reason=odd, about=pair.about)
+        change.ignored = limit.ignore
         has_ratio = how == "ratio" and 0 not in (*before.values(), *after.values())
         change.before, change.after = (summary(side, has_ratio) for side in (before, after))
         if before and after:

@@ -34,8 +34,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class LogEstimate:
-    """The logarithm of a geometric mean or ratio with its standard error (None: too few values) and its degrees of
-    freedom."""
+    """The logarithm of a geometric mean or ratio with its standard error (None: too few values)."""
 
     value: float
     error: float | None
@@ -51,8 +50,8 @@ class LogEstimate:
 
 @dataclass(frozen=True)
 class ModeScore:
-    """A mode over several models: geometric mean of the speedups of the `averaged` models that have one (None: none),
-    with confidence bounds for this very set of models (None: unknown); `passed` counts the `ok` models."""
+    """A mode over several models: geometric mean of the speedups of the `averaged` models that have one, with
+    confidence bounds; `passed` counts the `ok` models."""
 
     value: float | None
     averaged: int

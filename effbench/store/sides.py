@@ -71,7 +71,7 @@ def planned_cells(connection: sa.Connection, sweep_id: str) -> list[dict[str, An
         .where(PLANNED.c.sweep_id == sweep_id)
         .order_by(PLANNED.c.position)
     )
-    return [dict(row) for row in connection.execute(query).mappings()]
+    return _rows(connection, query)
 
 
 def levels(
@@ -118,6 +118,10 @@ def environments_of(connection: sa.Connection, sweep_id: str) -> list[dict[str, 
     """Rows of `environment` in which the sweep has trials, oldest first."""
     used = sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id).distinct()
     query = sa.select(ENVIRONMENT).where(ENVIRONMENT.c.id.in_(used)).order_by(ENVIRONMENT.c.first_seen_at)
+    return _rows(connection, query)
+
+
+def _rows(connection: sa.Connection, query: sa.Select) -> list[dict[str, Any]]:
     return [dict(row) for row in connection.execute(query).mappings()]
 
 
@@ -164,14 +168,10 @@ def series(
     sweeps = sa.select(*(SWEEP.c[name] for name in facts)).order_by(SWEEP.c.started_at, SWEEP.c.id)
     cell = RESULT.join(CELL, CELL.c.key == RESULT.c.cell_key)
     measured = sa.select(RESULT.c.sweep_id, RESULT.c.environment_id, CELL.c.model).select_from(cell).distinct()
-
-    def rows(query: sa.Select) -> list[dict[str, Any]]:
-        return [dict(row) for row in connection.execute(query).mappings()]
-
     return Series(
-        rows(sweeps),
-        {row["id"]: row for row in rows(sa.select(ENVIRONMENT))},
-        {row["key"]: row for row in rows(cells)},
+        _rows(connection, sweeps),
+        {row["id"]: row for row in _rows(connection, sa.select(ENVIRONMENT))},
+        {row["key"]: row for row in _rows(connection, cells)},
         names,
         [] if columns is None else [tuple(row) for row in connection.execute(results)],
         [] if columns is None else [tuple(row) for row in connection.execute(measured)],

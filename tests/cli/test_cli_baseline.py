@@ -40,20 +40,17 @@ def test_sweeps_are_marked_in_the_list_of_sweeps(made, effbench):
     assert marked == {first: "main, v1", second: ""}
 
 
-REFUSALS = [
-    ((), 2, "set|ls|rm"),
-    (("put", "main"), 2, "invalid choice"),
-    (("set",), 2, "name"),
-    (("set", "a b"), 2, "cannot name a baseline"),
-    (("set", "main", "nowhere"), 3, "no sweep 'nowhere'"),
-    (("rm", "main"), 3, "`effbench baseline set main last` sets it"),
-    (("ls",), 3, "has no baseline"),
-]
-
-
 def test_refusals(made, effbench):
     made.sweep([a_cell()])
-    for words, code, said in REFUSALS:
+    for words, code, said in (
+        ((), 2, "set|ls|rm"),
+        (("put", "main"), 2, "invalid choice"),
+        (("set",), 2, "name"),
+        (("set", "a b"), 2, "cannot name a baseline"),
+        (("set", "main", "nowhere"), 3, "no sweep 'nowhere'"),
+        (("rm", "main"), 3, "`effbench baseline set main last` sets it"),
+        (("ls",), 3, "has no baseline"),
+    ):
         done = effbench("baseline", *words)
         assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
         assert said in done.err

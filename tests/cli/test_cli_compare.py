@@ -73,7 +73,7 @@ def test_what_by_compares_is_no_part_of_a_cells_name(made, effbench):
     made.sweep([*settings, EAGER], name="settings")
     found, (note,) = names("mode.fullgraph", "settings")
     assert found == {"mlp bs=1 default bfloat16", "mlp bs=8 default bfloat16"}
-    assert note == "1 cell has no mode.fullgraph and is omitted: mlp bs=8 eager bfloat16"
+    assert note == "omitted, as they have no mode.fullgraph: mlp bs=8 eager bfloat16"
     told = names("mode", "settings", "--values", "default {'fullgraph': True}", "eager")
     assert told[1] == ["not compared here: mode=default {'fullgraph': False}"]
 
@@ -81,8 +81,8 @@ def test_what_by_compares_is_no_part_of_a_cells_name(made, effbench):
 def test_across(made, effbench):
     before = made.sweep({EAGER: FAST})
     for after, name, said in (
-        (made.sweep({a_cell(dtype="float16"): SLOW}), "dtype", "differ in dtype (bfloat16 against float16)"),
-        (made.sweep({a_cell(numerics={"tf32": True}): SLOW}), "numerics", "numerics (tf32=False against tf32=True)"),
+        (made.sweep({a_cell(dtype="float16"): SLOW}), "dtype", "differ in dtype bfloat16 → float16"),
+        (made.sweep({a_cell(numerics={"tf32": True}): SLOW}), "numerics", "differ in numerics.tf32 False → True"),
         (made.sweep({EAGER: SLOW}, env=A100), "hardware", "NVIDIA H200 against NVIDIA A100"),
     ):
         refused = effbench("compare", before, after)
@@ -110,16 +110,16 @@ def test_what_is_refused(two, made, effbench):
         ("last --by dtype --across dtype", "--across is for two sweeps"),
         ("last last --values a b", "needs --by"),
         ("first last --only slow", "choose from"),
-        ("last last --floor 2", "give a share below 100 %"),
-        ("last last --floor nan", "--floor=nan must be a number"),
-        ("last last --metric latency", "did you mean latency_ms?"),
+        ("last last --floor 2", "expected a number"),
+        ("last last --floor nan", "--floor=nan: expected a number"),
+        ("last last --metric latency", "compared are latency_ms"),
         ("last last --across mode", "--across mode is not possible"),
         ("last last --config nowhere", "no configuration 'nowhere'"),
-        ("last last --set limits=3", "maps no metric"),
+        ("last last --set limits=3", "limits: "),
         ("last last --format html", "invalid choice"),
         ("first last --out /proc/x/y", "cannot write /proc/x/y"),
         ("last last", "both sides are sweep "),
-        ("last --by mode --values eager eager", "both values are mode=eager"),
+        ("last --by mode --values eager eager", "1 value of mode, not two"),
     ):
         done = effbench("compare", *words.split())
         assert (done.code, done.out) == (2, ""), words

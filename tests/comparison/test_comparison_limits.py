@@ -54,13 +54,10 @@ def test_the_last_exception_that_fits_counts_and_it_alone():
     assert limits.of(CELL, "latency_ms") == limit(0.1, reason="second")
     assert limits.of(CELL, "kernels") == limit(), "no key of the last one counts for it"
     assert [rule.used for rule in limits.exceptions] == [True, True, False]
-
-
-def test_an_exception_holds_through_its_last_day():
+    # an exception holds through its last day
     for until, floor in (("2026-11-21", 0.1), ("2026-11-20", 0.02)):
         limits = exceptions({"floor": 0.1, "reason": "new driver", "until": until})
-        assert limits.of(CELL, "period_ms").floor == floor
-        assert len(limits.expired) == (floor == 0.02)
+        assert (limits.of(CELL, "period_ms").floor, len(limits.expired)) == (floor, floor == 0.02)
 
 
 def test_a_floor_for_all_goes_before_those_of_metrics_and_exceptions():
@@ -184,6 +181,7 @@ def test_files_that_cannot_be_used(written, tmp_path):
     for name, said in (
         (written("- a\n- b", "a.yaml"), "Cannot merge"),
         (written("floor: [", "b.yaml"), "is no YAML"),
+        (written("a: &a [*a]", "c.yaml"), "is no YAML"),
         ("x.yaml", "is no YAML"),
         ("nothing/there.yaml", "cannot read nothing/there.yaml: No such file"),
         ("defualt", "there are default"),

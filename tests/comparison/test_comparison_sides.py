@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from made_sweeps import H200, a_cell, environment
 
-from effbench.comparison.sides import Side, differences, machine_of, on_one_machine, pairs_of
+from effbench.comparison.sides import Side, differences, machine_names, machine_of, on_one_machine, pairs_of
 from effbench.errors import NothingFoundError, UsageError
 from effbench.store.sides import CellResult
 from effbench.store.values import cell_row
@@ -67,7 +67,7 @@ def test_what_cannot_be_compared_says_why():
          "differ in numerics.tf32 False → True; --across numerics"),
         (a_side([EAGER]), after([EAGER], A100), NothingFoundError, "H200 against NVIDIA A100; --across hardware"),
         (a_side([EAGER], two), after([EAGER], *two), UsageError, "NVIDIA H200, NVIDIA A100; choose one with --on"),
-        (a_side([EAGER]), after([EAGER], *interpreters), UsageError, "after ran on 2 kinds of hardware"),
+        (a_side([EAGER]), after([EAGER], *interpreters), UsageError, "after ran on several kinds of hardware"),
     ):  # fmt: skip
         with pytest.raises(error, match=said):
             pairs(old, new)
@@ -75,10 +75,14 @@ def test_what_cannot_be_compared_says_why():
 
 def test_machines():
     assert machine_of(row(environment(gpu_name=None, cpu_name="EPYC")))[0] == "EPYC"
+    chosen = environment(flags={"interpreter": "/venvs/new/bin/python"})
+    assert list(machine_names(machine_of(row(env)) for env in (*HERE, A100)).values()) == [H200, "NVIDIA A100"]
+    assert list(machine_names(machine_of(row(env)) for env in (*HERE, chosen)).values()) == [
+        "NVIDIA H200 own", "NVIDIA H200 /venvs/new/bin/python"
+    ]  # fmt: skip
     # of several GPUs the shared one counts
     narrow = on_one_machine(a_side([EAGER]), a_side([EAGER], [A100, environment()], "after"))[1]
     assert [one["gpu_name"] for one in narrow.environments.values()] == [H200]
-    assert {key[1] for key in narrow.results} == {environment().id}
     # an update within a sweep is one machine, and the last environment counts
     envs = [environment(), environment(torch_version="2.14.0")]
     new = a_side([EAGER], envs, title="after")

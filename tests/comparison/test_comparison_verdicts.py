@@ -4,7 +4,7 @@ import itertools
 import math
 
 import pytest
-from made_pairs import ABOUT, only, pair, side
+from made_pairs import only, pair, side
 from made_sweeps import MIB, steps
 
 from effbench.cell import Status
@@ -12,14 +12,12 @@ from effbench.comparison.limits import limits_of
 from effbench.comparison.verdicts import (
     FAILING,
     STATUS,
-    Pair,
     Verdict,
     gives_figures,
     judge,
     record,
     verdict_of_statuses,
 )
-from effbench.store.sides import CellResult
 
 # --- statuses ---
 
@@ -64,13 +62,10 @@ def test_a_changed_status_gives_one_row():
 
 def test_missing_cells():
     for status, gates in (("ok", True), ("noisy", True), ("degraded", True), ("oom", False), ("error", False)):
-        (change,) = judge([pair(side(status, "x"), None, why="not in the plan")], limits_of({}))
-        assert (change.verdict, change.gates, change.ignored) == (Verdict.MISSING, gates, not gates)
-        assert (f"it gave no figures before: {status}: x" in change.reason) is not gates
-    ignoring = limits_of({"on_missing": "ignore"})
-    (change,) = judge([pair(side("ok"), None)], ignoring)
-    assert (change.verdict, change.gates, change.ignored) == (Verdict.MISSING, False, True)
-    assert judge([pair(side("ok"), side("oom"))], ignoring)[0].gates
+        for on_missing in ("fail", "ignore"):
+            (change,) = judge([pair(side(status, "x"), None, why="gone")], limits_of({"on_missing": on_missing}))
+            assert (change.verdict, change.gates) == (Verdict.MISSING, gates and on_missing == "fail")
+            assert (f"it gave no figures before: {status}: x" in change.reason) is not gates
 
 
 # --- ratios ---
@@ -152,55 +147,55 @@ def test_interleaved_sides_are_compared_by_pairs():
     slow = [value * factor for value, factor in zip(drift, (1.05, 1.051, 1.049, 1.05, 1.05), strict=True)]
     assert only(drift, slow, "latency_ms", interleaved=True).verdict is Verdict.SLOWER
     assert only(drift, slow, "latency_ms").verdict is Verdict.AMBIGUOUS
-    # with one shared round the samples decide
-    cell = Pair("a", "a", ABOUT, CellResult("ok", figures={"latency_ms": {0: 1.0, 1: 1.001, 2: 1.0}}),
-                CellResult("ok", figures={"latency_ms": {2: 1.1, 3: 1.101, 4: 1.1}}))  # fmt: skip
-    assert judge([cell], limits_of({}), interleaved=True)[0].verdict is Verdict.SLOWER
+    # with one shared round the trials decide
+    old, new = side(latency_ms=[1.0, 1.001, 1.0, None, None]), side(latency_ms=[None, None, 1.1, 1.101, 1.1])
+    assert judge([pair(old, new)], limits_of({}), interleaved=True)[0].verdict is Verdict.SLOWER
 
 
 # --- counts, sizes, values per sweep ---
 
 
-def test_counts():
+def test_counts_sizes_and_values_per_sweep():
+    limits = {
+        "limits": {
+            "graph_pool_bytes": {"least": 2 * MIB},
+            "peak_allocated_bytes": {"least": MIB},
+            "compile_cold_s": {"factor": 1.25, "least": 1.0},
+            "rel_error": {"factor": 4, "least": 1e-4},
+        },
+        "exceptions": [{"metric": "recompiles", "least": 2, "reason": "known"}],
+    }
     wide = [10, 12, 11, 10, 12]
-    for before, after, verdict in (
-        ([0] * 5, [0] * 5, "same"), ([0] * 5, [1] * 5, "slower"), ([3] * 5, [2] * 5, "faster"),
-        (wide, wide[::-1], "same"), (wide, [13] * 5, "slower"), (wide, [11] * 5, "ambiguous"),
-        ([10] * 5, [10, 10, 11, 10, 10], "ambiguous"), ([1], [2], "slower"),  # a count needs no second trial
-    ):  # fmt: skip
-        change = only(before, after, "kernels")
-        assert (change.verdict, change.before, change.after) == (verdict, max(before), max(after))
-        assert ("its trials differ" in (change.reason or "")) is (verdict == "ambiguous")
-    rule = {"exceptions": [{"metric": "kernels", "least": 2, "reason": "cuBLAS chooses"}]}
-    assert only([10] * 5, [12] * 5, "kernels", rule).verdict is Verdict.SAME
-    assert only([10] * 5, [13] * 5, "kernels", rule).verdict is Verdict.SLOWER
-
-
-def test_values_per_sweep_need_a_factor_and_an_absolute_difference():
-    settings = {"limits": {"compile_cold_s": {"factor": 1.25, "least": 1.0}, "rel_error": {"factor": 4, "least": 1e-4}}}
-    for before, after, verdict in (
-        (10.0, 10.0, "same"), (10.0, 12.5, "same"), (10.0, 12.6, "slower"), (12.6, 10.0, "faster"),
-        (2.0, 2.9, "same"), (2.0, 3.1, "slower"), (100.0, 110.0, "same"),
-    ):  # fmt: skip
-        change = only([before], [after], "compile_cold_s", settings)
-        assert (change.verdict, change.p_value, change.limit) == (verdict, None, 0.25)
-    assert only([0.0], [5e-5], "rel_error", settings).verdict is Verdict.SAME
-    change = only([0.0], [1e-2], "rel_error", settings)
-    assert (change.verdict, change.ratio) == (Verdict.SLOWER, None)
-
-
-def test_memory_may_be_zero_and_has_a_least_difference():
-    limits = {"limits": {"graph_pool_bytes": {"least": 2 * MIB}, "peak_allocated_bytes": {"least": MIB}}}
     some = [0, 64 * MIB, 64 * MIB, 64 * MIB, 64 * MIB]  # one trial without a pool
-    for before, after, verdict in (
-        ([0] * 5, [0] * 5, "same"), ([0] * 5, [2 * MIB] * 5, "same"), ([0] * 5, [3 * MIB] * 5, "slower"),
-        ([3 * MIB] * 5, [0] * 5, "faster"), (some, [65 * MIB] * 5, "ambiguous"), (some, some, "same"),
-        (some, [99 * MIB] * 5, "slower"),
+    for metric, before, after, verdict in (
+        *(("kernels", *case) for case in (
+            ([0] * 5, [0] * 5, "same"), ([0] * 5, [1] * 5, "slower"), ([3] * 5, [2] * 5, "faster"),
+            (wide, wide[::-1], "same"), (wide, [13] * 5, "slower"), (wide, [11] * 5, "ambiguous"),
+            ([10] * 5, [10, 10, 11, 10, 10], "ambiguous"), ([1], [2], "slower"),  # a count needs no second trial
+        )),
+        ("recompiles", [10] * 5, [12] * 5, "same"),
+        ("recompiles", [10] * 5, [13] * 5, "slower"),
+        *(("compile_cold_s", [old], [new], verdict) for old, new, verdict in (
+            (10.0, 10.0, "same"), (10.0, 12.5, "same"), (10.0, 12.6, "slower"), (12.6, 10.0, "faster"),
+            (2.0, 2.9, "same"), (2.0, 3.1, "slower"), (100.0, 110.0, "same"),
+        )),
+        ("rel_error", [0.0], [5e-5], "same"),
+        ("rel_error", [0.0], [1e-2], "slower"),
+        *(("graph_pool_bytes", *case) for case in (
+            ([0] * 5, [0] * 5, "same"), ([0] * 5, [2 * MIB] * 5, "same"), ([0] * 5, [3 * MIB] * 5, "slower"),
+            ([3 * MIB] * 5, [0] * 5, "faster"), (some, [65 * MIB] * 5, "ambiguous"), (some, some, "same"),
+            (some, [99 * MIB] * 5, "slower"),
+        )),
+        ("peak_allocated_bytes", [4 * MIB] * 5, [5 * MIB] * 5, "same"),
+        ("peak_allocated_bytes", [4 * MIB] * 5, [6 * MIB] * 5, "slower"),
     ):  # fmt: skip
-        change = only(before, after, "graph_pool_bytes", limits)
-        assert (change.verdict, change.ratio) == (verdict, None)
-    assert only([4 * MIB] * 5, [5 * MIB] * 5, "peak_allocated_bytes", limits).verdict is Verdict.SAME
-    assert only([4 * MIB] * 5, [6 * MIB] * 5, "peak_allocated_bytes", limits).verdict is Verdict.SLOWER
+        change = only(before, after, metric, limits)
+        assert change.verdict == verdict, (metric, before, after)
+        assert ("its trials differ" in (change.reason or "")) is (verdict == "ambiguous")
+        if metric == "peak_allocated_bytes":
+            continue
+        assert (change.before, change.after, change.p_value) == (max(before), max(after), None)
+        assert (change.ratio is None) is (metric == "graph_pool_bytes" or max(before) == 0)
 
 
 # --- figures that are missing or impossible ---
@@ -208,13 +203,13 @@ def test_memory_may_be_zero_and_has_a_least_difference():
 
 def test_a_metric_of_one_side_only_has_a_row():
     nan = math.nan
-    for metric in ("compile_cold_s", "graph_breaks", "latency_ms"):
-        for before, after, reason in (
-            ([1.0], [None], "not measured now"),
-            ([None], [1.0], "not measured before"),
-            ([1.0], [nan], "not measured now; 1 of 1 trials now have no possible figure"),
-            ([nan], [math.inf], "1 of 1 trials before have no possible figure"),
-        ):
+    for before, after, reason in (
+        ([1.0], [None], "not measured now"),
+        ([None], [1.0], "not measured before"),
+        ([1.0], [nan], "not measured now; 1 of 1 trials now have no possible figure"),
+        ([nan], [math.inf], "1 of 1 trials before have no possible figure"),
+    ):
+        for metric in ("compile_cold_s", "graph_breaks", "latency_ms"):
             change = only(before, after, metric)
             assert (change.verdict, change.ratio, change.gates) == (Verdict.AMBIGUOUS, None, False)
             assert reason in change.reason
@@ -225,15 +220,11 @@ def test_a_metric_of_one_side_only_has_a_row():
 
 def test_impossible_figures_are_omitted_and_reported():
     quiet = [1.0, 1.001, 1.0, 1.001, 1.002]
-    for bad in (math.nan, math.inf, 0.0, -1.0, "1.0"):
+    for bad in (math.nan, math.inf, 0.0, -1.0, "1.0", None):
         change = only([bad, *quiet[:4]], quiet, "gpu_busy_ms")
         assert (change.verdict, "1 of 5 trials before" in change.reason) == (Verdict.SAME, True)
-    change = only(quiet, [None, 1.0, 1.001, 1.0, 0.0], "gpu_busy_ms")
-    assert change.verdict is Verdict.SAME
-    assert "2 of 5 trials now have no possible figure" in change.reason
     assert only([12] * 5, [12, None, 12, 12, 12], "kernels").reason == "1 of 5 trials now have no possible figure"
-    for before, after in (([math.nan] * 5, [1.0] * 5), ([0.0] * 5, [0.0] * 5)):
-        assert only(before, after, "latency_ms").verdict is Verdict.AMBIGUOUS
+    assert only([0.0] * 5, [0.0] * 5, "latency_ms").verdict is Verdict.AMBIGUOUS
 
 
 def test_figures_at_the_ends_of_the_floats():

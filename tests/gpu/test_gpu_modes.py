@@ -109,10 +109,6 @@ def test_parts_and_marks_under_cuda_graphs(mode):
 
 COMPILED = partial(CompiledCudaGraph, inner="default")
 MODES = [CudaGraph, COMPILED, partial(COMPILED, regional=True)]
-    CudaGraph,
-    partial(CompiledCudaGraph, inner="default"),
-    partial(CompiledCudaGraph, inner="default", regional=True),
-]
 
 
 def doubled(layer: nn.Linear) -> nn.Parameter:

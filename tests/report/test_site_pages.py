@@ -191,5 +191,5 @@ def test_what_cannot_be_compared_has_a_reason(tmp_path):
         sweep = made.sweep([a_cell()], env=places[0])
         made.sweep([a_cell()], env=places[1], into=sweep)
     found = changed(made.path, sweep)
-    assert found["previous"] is not None and "2 kinds of hardware or interpreters" in found["why"]
+    assert found["previous"] is not None and "several kinds of hardware or interpreters" in found["why"]
     assert "cannot be compared" in drawn(found)

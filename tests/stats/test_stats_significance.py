@@ -20,12 +20,6 @@ from effbench.stats.significance import (
     smallest_slowdown,
 )
 
-QUIET = [1.000, 1.001, 0.999, 1.0005, 0.9995]
-
-
-def times(values, factor):
-    return [value * factor for value in values]
-
 
 def verdict(found, floor=0.02):
     return verdict_of(found.ratio, found.low, found.high, found.p_value is not None and found.p_value < ALPHA, floor)
@@ -47,18 +41,6 @@ def test_few_or_exact_trials():
     assert (found.ratio, found.low, found.p_value, found.smallest_slowdown) == (pytest.approx(1.5), None, None, None)
     same, more = compare([3.0] * 3, [3.0] * 5), compare([3.0] * 3, [3.3] * 5)
     assert (same.p_value, same.smallest_slowdown, more.p_value) == (1.0, pytest.approx(0.02), 0.0)
-
-
-def test_impossible_figures_are_refused():
-    for bad in ([], [0.0, 1.0], [-1.0, 1.0], [math.nan, 1.0], [math.inf, 1.0]):
-        for sides in ((bad, QUIET), (QUIET, bad)):
-            with pytest.raises(ValueError, match="geometric mean"):
-                compare(*sides)
-    for value in (0.0, -1.0, math.inf, math.nan):
-        with pytest.raises(ValueError, match="positive, finite"):
-            compare_pairs({0: 1.0, 1: value}, {0: 1.0, 1: 1.0})
-    with pytest.raises(ValueError, match="no round has both"):
-        compare_pairs({0: 1.0}, {1: 1.0})
 
 
 def test_false_discovery_control():
@@ -90,6 +72,9 @@ def test_the_interval_is_students_over_the_logarithms_of_the_pairs():
     assert (one.ratio, one.low, one.p_value) == (2.0, None, None)
     huge = compare_pairs(dict.fromkeys(range(5), 1e-300), dict.fromkeys(range(5), 1e300))
     assert (huge.ratio, verdict(huge)) == (math.inf, Verdict.SLOWER)
+    for rounds, said in (({1: 1.0}, "no round has both"), ({0: math.nan}, "positive, finite")):
+        with pytest.raises(ValueError, match=said):
+            compare_pairs({0: 1.0}, rounds)
 
 
 def test_a_confirmed_slowdown_lies_beyond_the_floor_with_its_whole_interval():
@@ -104,8 +89,9 @@ def test_noise_threshold():
     assert noise_threshold([[1.0, 1.01] * 5]) == pytest.approx(math.expm1(3 * math.log(1.01) / 0.6745))
     quiet = [1.0, 1.001] * 5
     expected = pytest.approx(noise_threshold([quiet]), rel=1e-6)
-    assert noise_threshold([[*quiet, *times(quiet, 2)]]) == expected, "one step is no noise"
-    assert noise_threshold([quiet, times(quiet, 2)]) == expected, "nor are two environments that differ"
+    twice = [2 * value for value in quiet]
+    assert noise_threshold([[*quiet, *twice]]) == expected, "one step is no noise"
+    assert noise_threshold([quiet, twice]) == expected, "nor are two environments that differ"
     assert noise_threshold([[3.0] * 10]) == 0
     assert noise_threshold([[1.0, 9.0] * 5]) == WIDEST
 
