@@ -15,7 +15,7 @@ from effbench.commands import options
 from effbench.errors import NothingFoundError, nearest
 from effbench.labels import LabelledRow, label_rows
 from effbench.metrics import METRICS, Better
-from effbench.report.mode_scores import ModeSummary, by_mode
+from effbench.report.summary import ModeSummary, by_mode
 from effbench.report.tables import FORMATS, NO_REASON, SpeedupTable, bottleneck_table, rows_of, speedup_table
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo

@@ -18,7 +18,7 @@ from effbench.buckets import bucket_of, usage
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import LabelledRow, flatten, label_rows
 from effbench.metrics import INTERVALS
-from effbench.report.mode_scores import least
+from effbench.report.tables import least
 from effbench.store.summary import break_even_calls
 
 #: What a graph adds to the pool that all share: the smallest segment by which torch's allocator lets a pool grow.

@@ -11,7 +11,7 @@ from effbench.comparison.compare import Compared, ModeChange
 from effbench.comparison.verdicts import COLUMNS, STATUS, Change, Verdict, counted, record
 from effbench.metrics import METRICS, percent, ratio_text
 from effbench.printable import one_line
-from effbench.report.mode_scores import UNCLEAR
+from effbench.report.tables import UNCLEAR
 from effbench.stats.intervals import is_clear
 from effbench.table import Column, Shown, Table, markdown_text
 from effbench.table import as_json as json_text

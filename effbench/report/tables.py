@@ -11,7 +11,7 @@ from effbench.environments import labelled
 from effbench.errors import UsageError
 from effbench.labels import ABSENT, LabelledRow, mode_order
 from effbench.metrics import INTERVALS, METRICS, Better
-from effbench.report.mode_scores import NO_INTERVAL, UNCLEAR, least
+from effbench.stats.intervals import is_less, stored_log_mean
 from effbench.store.bottleneck import why
 from effbench.table import Column, Shown, Table, as_json
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from effbench.store.sweeps import SweepInfo
 
 FORMATS = ("markdown", "csv", "json")
+#: Shown instead of a figure whose interval is too wide to quote it.
+UNCLEAR = "unclear"
+NO_INTERVAL = "no interval: too few rounds"
 #: Follows a speedup whose interval includes 1.
 NOT_SIGNIFICANT = "n.s."
 #: With bounds more than this many times apart, a figure is shown as unclear. A figure of one cell stands next to its
@@ -236,6 +239,18 @@ def figure_text(metric: str, value: float | None, low: float | None, high: float
 def speedup_text(value: float | None, low: float | None, high: float | None) -> str:
     """Return a speedup without its interval: `1.30×`, `1.02× n.s.`, `unclear`."""
     return _INTERVAL.sub("", figure_text("speedup", value, low, high))
+
+
+def least(rows: Sequence[Mapping[str, Any]], metric: str = "latency_ms") -> tuple[int, list[int]]:
+    """Return the place of the row with the least `metric` (a key of INTERVALS), and the places of those that tie with
+    it: the difference is not significant, or one of the two has no interval.
+
+    `rows` are rows of the view `results` that have the metric. Only a row that nothing ties with may be called best.
+    """
+    low, high = INTERVALS[metric]
+    means = [stored_log_mean(row[metric], *(row.get(name) for name in (low, high, "trials"))) for row in rows]
+    best = min(range(len(means)), key=lambda place: means[place].value)
+    return best, [place for place, mean in enumerate(means) if place != best and not is_less(means[best], mean)]
 
 
 def _leaders(sources: Mapping[str, Mapping[str, Any]], name: str) -> list[str]:

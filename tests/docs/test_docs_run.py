@@ -6,6 +6,7 @@ import re
 import sqlite3
 import sys
 import tempfile
+from contextlib import closing
 
 import pages
 import pytest
@@ -42,41 +43,20 @@ def here(tmp_path_factory):
         really_close()
 
 
-def sweeps(page):
-    """The page's sweeps over own files, tiny or torch's modules: those that are quick on a CPU."""
-    lines = [line for found, line in pages.commands() if found == page]
-    return [line for line in lines if re.search(r"model=(tiny|score|custom)\b", line) and " -m " in line]
+def sweeps(*names):
+    """Return the pages' sweeps over own files, tiny or torch's modules: those that are quick on a CPU."""
+    lines = [line for page, line in pages.commands() if page in names]
+    lines = [line for line in lines if re.search(r"model=(tiny|score|custom)\b", line) and " -m " in line]
+    # one that compiles is slow
+    return [pytest.param(line, marks=pytest.mark.slow if "mode=default" in line else ()) for line in lines]
 
 
-def fast(line):
-    return [word for word in pages.arguments(line) if not word.startswith("protocol")] + FAST
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        pytest.param(line, marks=pytest.mark.slow if "mode=default" in line else ())  # that compiles
-        for line in (*sweeps("models.md"), *sweeps("modes.md"), *sweeps("extending.md"))
-    ],
-)
+@pytest.mark.parametrize("line", sweeps("models.md", "modes.md", "extending.md"))
 def test_own_models_and_modes_run(line, here):
-    found = effbench.sweep(fast(line)).results()
+    words = [word for word in pages.arguments(line) if not word.startswith("protocol")]
+    found = effbench.sweep([*words, *FAST]).results()
     assert len(found) >= 2
     assert set(found["status"]) == {"ok"}, found["reason"].tolist()
-
-
-def test_facts_of_a_mode_are_stored(here):
-    effbench.sweep(["--config-dir=my_conf", "model=tiny", "mode=eager,exported", *FAST])
-    query = next(block.text for block in pages.blocks("sql") if block.page == "extending.md")
-    assert all(nodes > 3 for _, nodes in run_sql(query))
-
-
-def run_sql(query):
-    connection = sqlite3.connect("results/effbench.db")
-    try:
-        return connection.execute(query).fetchall()
-    finally:
-        connection.close()
 
 
 @pytest.fixture(scope="module")
@@ -86,16 +66,26 @@ def results(here):
     return here
 
 
+def run_sql(query):
+    with closing(sqlite3.connect("results/effbench.db")) as connection:
+        return connection.execute(query).fetchall()
+
+
 @pytest.mark.parametrize("query", [block.text for block in pages.blocks("sql") if block.page == "results.md"])
 def test_sql(query, results):
     assert run_sql(query)
 
 
-def snippets():
-    return [block for block in pages.blocks("python") if not pages.FILE.match(block.text)]
+def test_facts_of_a_mode_are_stored(here):
+    effbench.sweep(["--config-dir=my_conf", "model=tiny", "mode=eager,exported", *FAST])
+    query = next(block.text for block in pages.blocks("sql") if block.page == "extending.md")
+    assert all(nodes > 3 for _, nodes in run_sql(query))
 
 
-@pytest.mark.parametrize("block", snippets(), ids=lambda block: block.page)
+SNIPPETS = [block for block in pages.blocks("python") if not pages.FILE.match(block.text)]
+
+
+@pytest.mark.parametrize("block", SNIPPETS, ids=lambda block: block.page)
 def test_python(block, results, capsys):
     names: dict = {}
     exec(compile(block.text, block.page, "exec"), names)

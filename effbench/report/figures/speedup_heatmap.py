@@ -10,8 +10,7 @@ import pandas as pd
 from effbench.metrics import METRICS
 from effbench.report.colors import DIVERGING
 from effbench.report.figures.base import KEYS, Drawing, Figure, axis, hover, interval_text, safe, short, wrapped
-from effbench.report.mode_scores import UNCLEAR
-from effbench.report.tables import NO_BASELINE, NO_REASON, speedup_text
+from effbench.report.tables import NO_BASELINE, NO_REASON, UNCLEAR, speedup_text
 
 ROW_PX = 30
 #: Models and batch sizes that are drawn: more take a browser many seconds, and nobody looks through them.

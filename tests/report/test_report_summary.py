@@ -10,7 +10,7 @@ from scipy import stats
 
 from effbench.labels import label_rows
 from effbench.report import summary
-from effbench.report.mode_scores import by_mode, over_cells, share_bounds
+from effbench.report.summary import by_mode, over_cells, share_bounds
 from effbench.stats.intervals import ModeScore, geometric_mean, median_interval, mode_score
 
 
