@@ -22,11 +22,9 @@ PRESETS = (*LISTS, EXACT)
 
 
 def capture_sizes(buckets: str | Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """Return the sizes to capture, ascending, for a workload of batches of `sizes`.
-
-    A preset ends at the largest of them, which replaces the first larger one of the list, as servers do; `no-padding`
-    only ends there. `exact`: the sizes that occur. A list of numbers is used as it is. Raises ConfigError.
-    """
+    """Return the sizes to capture, ascending, for batches of `sizes`. A preset ends at the largest of them, which
+    replaces the first larger one of the list, as servers do; `no-padding` only ends there. `exact`: the sizes that
+    occur. A list of numbers is used as it is. Raises ConfigError."""
     if not isinstance(buckets, str):
         given = list(buckets) if isinstance(buckets, Sequence) else []
         if not given or not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in given):

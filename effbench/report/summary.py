@@ -1,6 +1,6 @@
 """The answer first: which mode is fastest where, how each mode does over all models, and on what machine.
 
-The speedup's interval says how well these very cells were measured; those of `over_cells` and `share_bounds` how much a
+The speedup's interval says how well these very cells were measured; those of `over_cells` and `percents` how much a
 figure depends on which cells were swept. Cells of one model are not independent, so the latter are too narrow.
 """
 
@@ -86,11 +86,9 @@ def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
 def over_cells(
     values: Iterable[float | None], middle: Callable[[Sequence[float]], Interval], form: Callable[[float], str]
 ) -> tuple[float | None, str]:
-    """Return the middle of figures, one a cell, and its 95 % interval as text, or what is known instead.
-
-    `middle`: `geometric_mean` with Student's t interval over the logarithms, or `median_interval`, which needs six for
-    one. Values that are missing, infinite or not positive are skipped.
-    """
+    """Return the middle of figures, one a cell, and its 95 % interval as text, or what is known instead. `middle`:
+    `geometric_mean`, or `median_interval`, which needs six figures. Missing, infinite and other values that are not
+    positive are skipped."""
     known = sorted(float(value) for value in values if value is not None and 0 < value < math.inf)
     if not known:
         return None, ""
@@ -102,15 +100,17 @@ def over_cells(
     return found.value, f"{form(found.low)}–{form(found.high)}"
 
 
-def share_bounds(passed: int, total: int) -> tuple[float, float]:
-    """Return Wilson's 95 % score interval of `passed` ÷ `total` (0 to 1, of at least one)."""
+def percents(passed: int, total: int) -> str:
+    """Return Wilson's 95 % score interval of `passed` ÷ `total`: `92–98 %`, of thousands `99.6–99.8 %`."""
     seen = passed / total
     z2 = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) ** 2
     scale = 1 + z2 / total
     centre = (seen + z2 / (2 * total)) / scale
     half = math.sqrt(z2 * (seen * (1 - seen) / total + z2 / (4 * total**2))) / scale
     # exact at the ends, where rounding would leave a little
-    return 0.0 if passed == 0 else centre - half, 1.0 if passed == total else centre + half
+    low, high = 0.0 if passed == 0 else centre - half, 1.0 if passed == total else centre + half
+    digits = 0 if high - low > 0.02 else 1
+    return f"{100 * low:.{digits}f}–{100 * high:.{digits}f} %"
 
 
 @dataclass(frozen=True)
@@ -190,20 +190,17 @@ def modes_table(modes: Sequence[ModeSummary]) -> Table:
         cells = (
             Shown(one.mode, one.mode, "mode", one.group, glyph=glyph_of(one.mode)),
             Shown(score.value, one.speedup_text, "strong", ", ".join(filter(None, words)), hint=hint),
-            Shown(passed, f"{100 * passed:.0f} %", sub=f"{score.passed} of {score.total} · {percents(score)}"),
+            Shown(
+                passed,
+                f"{100 * passed:.0f} %",
+                sub=f"{score.passed} of {score.total} · {percents(score.passed, score.total)}",
+            ),
             Shown(one.not_ok, one.not_ok or ABSENT, "status" if one.not_ok else "absent"),
             Shown(ratio, METRICS["memory_ratio"].format(ratio), sub=ratios),
             Shown(seconds, METRICS["compile_cold_s"].format(seconds), sub=interval),
         )
         rows.append(cells)
     return Table.of(columns, rows, "Each mode over all models and batch sizes")
-
-
-def percents(score: ModeScore) -> str:
-    """Return the interval of the pass rate: `92–98 %`, of thousands `99.6–99.8 %`."""
-    low, high = share_bounds(score.passed, score.total)
-    digits = 0 if high - low > 0.02 else 1
-    return f"{100 * low:.{digits}f}–{100 * high:.{digits}f} %"
 
 
 def environment_line(device_sweep: DeviceSweep) -> str:

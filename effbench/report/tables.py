@@ -25,8 +25,7 @@ UNCLEAR = "unclear"
 NO_INTERVAL = "no interval: too few rounds"
 #: Follows a speedup whose interval includes 1.
 NOT_SIGNIFICANT = "n.s."
-#: With bounds more than this many times apart, a figure is shown as unclear. A figure of one cell stands next to its
-#: interval, so this is more lenient than the limit of a mean over cells.
+#: With bounds more than this many times apart, a figure is unclear; a mean over cells is from `intervals.CLEAR` on.
 UNKNOWN = 100
 NO_BASELINE = "no baseline"
 NO_REASON = "no reason recorded"
@@ -48,12 +47,9 @@ def rows_of(store: Store, sweep: SweepInfo) -> list[dict[str, Any]]:
 
 @dataclass
 class Entry:
-    """One mode at one point.
-
-    `value`, `low` and `high` are in the metric's unit and None unless `status` is `ok`; `status` is None if the mode
-    was not run here. `significant` is None without an interval and for metrics other than speedup. `best`:
-    significantly better than every other mode of its row. `source`: its row of the view.
-    """
+    """One mode at one point: `value`, `low` and `high` in the metric's unit, None unless `status` is `ok`; `status` is
+    None if it was not run. `significant`: of a speedup with an interval. `best`: significantly better than every other
+    mode of its row. `source`: its row of the view."""
 
     text: str = "not run"
     value: float | None = None
@@ -180,11 +176,7 @@ def speedup_table(
     rows: Sequence[LabelledRow], metric: str | None = "speedup", baseline_mode: str = "eager"
 ) -> SpeedupTable:
     """Pivot labelled rows of the view `results` into a table of `metric`; None: the speedup, or if there is none the
-    latency.
-
-    With `speedup`, the baseline's column shows its latency, so that the absolute level is visible; its value stays the
-    speedup 1. Only `ok` entries carry a value and can be best of their row. Raises UsageError for an unknown metric.
-    """
+    latency. With `speedup`, the baseline's column shows its latency. Raises UsageError for an unknown metric."""
     metric = metric or ("speedup" if any(row.source["speedup"] is not None for row in rows) else "latency_ms")
     if metric not in METRICS:
         raise UsageError(f"unknown metric {metric!r}; choose from {', '.join(METRICS)}")
@@ -243,10 +235,7 @@ def speedup_text(value: float | None, low: float | None, high: float | None) -> 
 
 def least(rows: Sequence[Mapping[str, Any]], metric: str = "latency_ms") -> tuple[int, list[int]]:
     """Return the place of the row with the least `metric` (a key of INTERVALS), and the places of those that tie with
-    it: the difference is not significant, or one of the two has no interval.
-
-    `rows` are rows of the view `results` that have the metric. Only a row that nothing ties with may be called best.
-    """
+    it: the difference is not significant, or one of the two has no interval. All `rows` have the metric."""
     low, high = INTERVALS[metric]
     means = [stored_log_mean(row[metric], *(row.get(name) for name in (low, high, "trials"))) for row in rows]
     best = min(range(len(means)), key=lambda place: means[place].value)

@@ -1,4 +1,4 @@
-"""What bounds a call: launches, memory, arithmetic, or kernels too small to reach any ceiling; and why, in a sentence.
+"""What bounds a call, and why, in a sentence: launches, memory, arithmetic, or kernels too small to reach any ceiling.
 
 After the roofline model (Williams, Waterman, Patterson 2009), with ceilings measured on the machine itself.
 """
