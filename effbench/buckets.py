@@ -33,9 +33,7 @@ def capture_sizes(buckets: str | Sequence[int], sizes: Sequence[int]) -> list[in
     if buckets == EXACT:
         return sorted(set(sizes))
     if buckets not in LISTS:
-        raise ConfigError(
-            f"buckets={buckets} is no preset: choose one of {', '.join(PRESETS)}, or give a list: [1,2,4,8]"
-        )
+        raise ConfigError(f"buckets={buckets} is no preset: give {', '.join(PRESETS)}, or a list: [1,2,4,8]")
     largest = max(sizes)
     kept = [size for size in LISTS[buckets] if size <= largest]
     if buckets != "no-padding" and largest < LISTS[buckets][-1] and largest not in kept:

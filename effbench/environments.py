@@ -82,13 +82,10 @@ def _facts(sweep: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[tup
 
 
 def changes_between(before: Where, after: Where) -> list[str]:
-    """Return one text a difference of two points of a series, such as `torch 2.11 -> 2.13`."""
-    return [
-        one.text(one.label, "->", "none")
-        for one in diff_environments([before], [after])
-        # interpreter and folder are part of the series
-        if not (one.kind == "flag" and one.name in COLUMNS)
-    ]
+    """Return one text a difference of two points of a series, such as `torch 2.11 -> 2.13`. Interpreter and folder are
+    part of the series."""
+    found = diff_environments([before], [after])
+    return [one.text(one.label, "->", "none") for one in found if one.kind != "flag" or one.name not in COLUMNS]
 
 
 def separating(low: Sequence[Where], high: Sequence[Where]) -> list[str]:

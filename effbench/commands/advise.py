@@ -151,8 +151,7 @@ def advise_mode(args: argparse.Namespace, rows: list[dict[str, Any]], baseline_m
     ranked, close, excluded = rank_modes(at_size, CALL[args.metric], args.calls, args.memory, baseline_mode)
     columns = [
         Column("mode"),
-        Column("call_ms", f"{args.metric} a call", numeric=True, format=MILLISECONDS),
-        Column("interval", numeric=True),
+        Column("call", f"{args.metric} a call", numeric=True),
         Column("score_ms", f"with preparation, {args.calls or 0:,} calls", numeric=True, format=MILLISECONDS),
         Column("speedup", f"against {baseline_mode}", numeric=True, format=shown_as("{:.2f}×")),
         Column("preparation", numeric=True),
@@ -161,9 +160,9 @@ def advise_mode(args: argparse.Namespace, rows: list[dict[str, Any]], baseline_m
     ]
     table = []
     for mode in ranked:
-        interval = ABSENT if mode["high_ms"] is None else f"{mode['low_ms']:.4g}–{mode['high_ms']:.4g} ms"
+        interval = "" if mode["high_ms"] is None else f" ({mode['low_ms']:.4g}–{mode['high_ms']:.4g})"
         preparation = f"{mode['prepare_s']:.3g} s" + (" (warm)" if mode["warm"] else "")
-        table.append(mode | {"interval": interval, "preparation": preparation})
+        table.append(mode | {"call": MILLISECONDS(mode["call_ms"]) + interval, "preparation": preparation})
     lines = [*reasons(ranked, close, args), *(f"out: {mode} ({reason})" for mode, reason in excluded.items())]
     data = {"model": case[0].case, "bs": bs, "metric": args.metric, "calls": args.calls, "modes": ranked}
     data |= {"too_close_to_call": close, "excluded": excluded}
