@@ -105,9 +105,8 @@ def separating(low: Sequence[Where], high: Sequence[Where]) -> list[str]:
 
 def names_by(environments: Iterable[Mapping[str, Any]], by: str) -> dict[str, str]:
     """Return environment id -> short name of its interpreter (`by` is python) or folder (`by` is folder)."""
-    rows = list(environments)
-    paths = [(row["flags"] or {}).get(FLAGS[by]) for row in rows]
-    return dict(zip((row["id"] for row in rows), short_names(paths, OWN[by]), strict=True))
+    paths = {row["id"]: (row["flags"] or {}).get(FLAGS[by]) for row in environments}
+    return dict(zip(paths, short_names(list(paths.values()), OWN[by]), strict=True))
 
 
 def labels(environments: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:

@@ -177,7 +177,7 @@ def reasons(ranked: list[dict[str, Any]], close: list[str], args: argparse.Names
         cheapest = min(tied, key=itemgetter("prepare_s"))["mode"]
         names = ", ".join(mode["mode"] for mode in tied)
         return [f"no significant winner: {names} tie; {cheapest} has the least preparation of them"]
-    over = "" if args.calls is None else f" over {args.calls:,} calls with its preparation"
+    over = f" over {args.calls:,} calls with its preparation" if args.calls else ""
     lines = [f"run {best['mode']}: least {args.metric}{over}"]
     for mode in ranked[1:]:
         # more preparation than the best has, paid back by what each call saves against it

@@ -138,5 +138,4 @@ def end_of_sweep(outcome: Any) -> int:
         return options.INTERRUPTED
     option = [] if outcome.db == options.DEFAULT_DB else ["--db", db]
     console.print_line(f"report: {escape(shlex.join(['effbench', 'report', *option, '--sweep', sweep.id]))}")
-    failed = any(Status(status).is_failure for status in counts)
-    return 1 if failed and outcome.on_failure == "fail" else 0
+    return int(outcome.on_failure == "fail" and any(Status(status).is_failure for status in counts))

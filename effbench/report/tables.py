@@ -63,14 +63,8 @@ class Entry:
     baseline: bool = False
     source: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "source"}
-
-    @property
-    def unclear(self) -> bool:
-        """Whether its interval is too wide to show the value."""
-        return self.text == UNCLEAR
+    def facts(self, names: Sequence[str]) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names}
 
     @property
     def tone(self) -> str:
@@ -138,7 +132,7 @@ class SpeedupTable:
             "bold or ★: significantly the best of its row": any(entry.best for entry in entries),
             f"no significant winner in {open_rows} of {len(self.rows)} rows": open_rows,
             f"{NOT_SIGNIFICANT}: the interval includes 1": any(NOT_SIGNIFICANT in entry.text for entry in entries),
-            too_wide: any(entry.unclear for entry in entries),
+            too_wide: any(entry.text == UNCLEAR for entry in entries),
             NO_INTERVAL: any(entry.low is None and not entry.baseline for entry in entries),
             "(low–high) 95 % interval over processes": any(entry.interval for entry in entries),
         }
@@ -148,10 +142,9 @@ class SpeedupTable:
         """Return the table as `markdown` (as read), `csv` (one line an entry, exact numbers) or `json` (everything)."""
         if fmt != "json":
             return self.wide().render(fmt)
-        rows = [
-            {"labels": row.labels, "cells": {mode: entry.facts for mode, entry in row.cells.items()}}
-            for row in self.rows
-        ]
+        names = (*FACTS, "text", "baseline")
+        cells = [{mode: entry.facts(names) for mode, entry in row.cells.items()} for row in self.rows]
+        rows = [{"labels": row.labels, "cells": own} for row, own in zip(self.rows, cells, strict=True)]
         return as_json({"rows": rows, "modes": self.modes, "metric": self.metric, "baseline_mode": self.baseline_mode})
 
     def wide(self) -> Table:
@@ -159,7 +152,7 @@ class SpeedupTable:
         columns = [*self.labels, *(Column(f"mode {mode}", mode, numeric=True) for mode in self.modes)]
         rows = [row.labels | {f"mode {mode}": one.shown for mode, one in row.cells.items()} for row in self.rows]
         data = [
-            row.labels | {"mode": mode, "metric": self.metric} | {name: getattr(entry, name) for name in FACTS}
+            row.labels | {"mode": mode, "metric": self.metric} | entry.facts(FACTS)
             for row in self.rows
             for mode, entry in row.cells.items()
         ]
