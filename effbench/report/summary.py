@@ -66,7 +66,7 @@ def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
     rows = [row for row in table.rows if row.compares]
     wins = Counter(row.winner for row in rows)
     ties = wins.pop(None, 0)
-    points = f"{len(rows)} point{'s' * (len(rows) != 1)} (model × batch size)"
+    points = f"{len(rows)} point{'s' * (len(rows) != 1)} (model × batch size) where several modes are ok"
     if not wins:
         return f"No significant winner in {ties} of {points}."
     means = {mode.mode: mode for mode in modes}

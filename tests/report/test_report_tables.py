@@ -6,6 +6,7 @@ import json
 
 import pytest
 import synthetic as make
+from omegaconf import OmegaConf
 
 from effbench.errors import UsageError
 from effbench.labels import MODES, label_rows
@@ -105,13 +106,10 @@ def test_other_metrics():
 
 def with_params(change, **more):
     item = make.row(**more)
+    params = OmegaConf.create(item["params"])
     for path, value in change.items():
-        *parents, name = path.split(".")
-        place = item["params"]
-        for parent in parents:
-            place = place[parent]
-        place[name] = value
-    return item
+        OmegaConf.update(params, path, value, force_add=True)
+    return item | {"params": OmegaConf.to_container(params)}
 
 
 def test_order_of_rows_and_modes():
