@@ -81,8 +81,6 @@ def test_public_names_and_variables_that_are_set():
     assert all(name in pages.pages()["settings.md"] for name in (*set_here, *client.SERVER_ENVIRONMENT))
 
 
-# --- links
-
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 
 

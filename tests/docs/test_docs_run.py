@@ -120,9 +120,8 @@ def test_the_figure_and_the_page_are_on_the_site(results, tmp_path, monkeypatch,
 
     make_package_file("effbench/report/figures/first_call.py", tmp_path, monkeypatch, figures)
     make_package_file("effbench/report/site/pages/errors.py", tmp_path, monkeypatch, site_pages)
-    template = (
-        '{% extends "base.html.j2" %}{% block main %}<div class="grid-place" data-src="{{ grid }}"></div>{% endblock %}'
-    )
+    grid = '<div class="grid-place" data-src="{{ grid }}"></div>'
+    template = f'{{% extends "base.html.j2" %}}{{% block main %}}{grid}{{% endblock %}}'
     env = build.environment()
     env.loader = jinja2.ChoiceLoader([jinja2.DictLoader({"errors.html.j2": template}), env.loader])
     monkeypatch.setattr(build, "environment", lambda: env)

@@ -101,9 +101,6 @@ def test_other_metrics():
         speedup_table([], "speed")
 
 
-# --- labels ---
-
-
 def with_params(change, **more):
     item = make.row(**more)
     params = OmegaConf.create(item["params"])
@@ -135,9 +132,6 @@ def test_what_was_swept_becomes_a_label():
     assert len(speedup_table([make.row(), other]).rows) == 1, "a parameter that follows the mode splits no row"
     table = speedup_table([make.row(), *(with_params({"mode.full": full}, mode="default") for full in (False, True))])
     assert (table.modes, len(table.rows)) == (["eager", "default (full=False)", "default (full=True)"], 1)
-
-
-# --- formats ---
 
 
 def test_formats():
