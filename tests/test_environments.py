@@ -1,7 +1,5 @@
 """Names of a sweep's interpreters: short, telling, and only where the versions do not tell."""
 
-from __future__ import annotations
-
 from effbench.environments import labelled, labels, names_by, short_names
 from effbench.labels import label_rows
 

@@ -1,7 +1,5 @@
 """Streams of batch sizes: what they hold, what is refused, and what they make of a cell."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -32,11 +32,7 @@ def here(tmp_path_factory):
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         server = ForkServer()
-
-        def shared():
-            return server
-
-        patch.setattr(launch, "ForkServer", shared)
+        patch.setattr(launch, "ForkServer", lambda: server)
         really_close = server.close
         server.close = lambda: None
         yield folder

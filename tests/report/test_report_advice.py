@@ -1,7 +1,5 @@
 """The best capture list is the best of all lists; what was not measured is reported."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,7 +1,5 @@
 """Scores of a mode over all cells: values of textbooks, and intervals that were computed in another way."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
