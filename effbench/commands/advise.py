@@ -17,7 +17,7 @@ from effbench.buckets import EXACT, LISTS, capture_sizes
 from effbench.commands import options
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import ABSENT
-from effbench.metrics import METRICS
+from effbench.metrics import METRICS, percent
 from effbench.printable import one_line
 from effbench.report.advice import CALL, best_list, costs_of, evaluate, rank_modes, rows_of_case, the_only
 from effbench.store.store import Store
@@ -88,12 +88,12 @@ def read_trace(args: argparse.Namespace) -> Counter[int]:
     return Counter(sizes)
 
 
-def shown_as(form: str) -> Callable[[float | None], str]:
+def shown_as(form: Callable[[float], str]) -> Callable[[float | None], str]:
     """Return a column's format; unknown values are a dash."""
-    return lambda value: ABSENT if value is None else form.format(value)
+    return lambda value: ABSENT if value is None else form(value)
 
 
-MILLISECONDS, SHARE = shown_as("{:.4g} ms"), shown_as("{:.1%}")
+MILLISECONDS, SHARE = shown_as("{:.4g} ms".format), shown_as(percent)
 BYTES = METRICS["peak_reserved_bytes"].format
 
 
@@ -153,9 +153,9 @@ def advise_mode(args: argparse.Namespace, rows: list[dict[str, Any]], baseline_m
         Column("mode"),
         Column("call", f"{args.metric} a call", numeric=True),
         Column("score_ms", f"with preparation, {args.calls or 0:,} calls", numeric=True, format=MILLISECONDS),
-        Column("speedup", f"against {baseline_mode}", numeric=True, format=shown_as("{:.2f}×")),
+        Column("speedup", f"against {baseline_mode}", numeric=True, format=shown_as("{:.2f}×".format)),
         Column("preparation", numeric=True),
-        Column("break_even", "pays back after", numeric=True, format=shown_as("{:,} calls")),
+        Column("break_even", "pays back after", numeric=True, format=shown_as("{:,} calls".format)),
         Column("memory_bytes", "memory", numeric=True, format=BYTES),
     ]
     table = []
