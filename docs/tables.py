@@ -315,7 +315,7 @@ def claims() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "view": lambda: columns(dict(schema.RESULTS.columns)),
-    "trial": lambda: columns(dict(schema.TrialRow.__table__.columns)),
+    "trial": lambda: columns(dict(schema.TRIAL.columns)),
     "settings": lambda: table(["setting", "type", "default", "meaning"], settings()),
     "groups": groups,
     "protocols": protocols,

@@ -22,11 +22,9 @@ PRESETS = (*LISTS, EXACT)
 
 
 def capture_sizes(buckets: str | Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """Return the sizes to capture, ascending, for a workload of batches of `sizes`.
-
-    A preset ends at the largest of them, which replaces the first larger one of the list, as servers do; `no-padding`
-    only ends there. `exact`: the sizes that occur. A list of numbers is used as it is. Raises ConfigError.
-    """
+    """Return the sizes to capture, ascending, for batches of `sizes`. A preset ends at the largest of them, which
+    replaces the first larger one of the list, as servers do; `no-padding` only ends there. `exact`: the sizes that
+    occur. A list of numbers is used as it is. Raises ConfigError."""
     if not isinstance(buckets, str):
         given = list(buckets) if isinstance(buckets, Sequence) else []
         if not given or not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in given):
@@ -35,9 +33,7 @@ def capture_sizes(buckets: str | Sequence[int], sizes: Sequence[int]) -> list[in
     if buckets == EXACT:
         return sorted(set(sizes))
     if buckets not in LISTS:
-        raise ConfigError(
-            f"buckets={buckets} is no preset: choose one of {', '.join(PRESETS)}, or give a list: [1,2,4,8]"
-        )
+        raise ConfigError(f"buckets={buckets} is no preset: give {', '.join(PRESETS)}, or a list: [1,2,4,8]")
     largest = max(sizes)
     kept = [size for size in LISTS[buckets] if size <= largest]
     if buckets != "no-padding" and largest < LISTS[buckets][-1] and largest not in kept:

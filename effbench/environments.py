@@ -87,13 +87,10 @@ def _facts(sweep: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[tup
 
 
 def changes_between(before: Where, after: Where) -> list[str]:
-    """Return one text a difference of two points of a series, such as `torch 2.11 -> 2.13`."""
-    return [
-        one.text(one.label, "->", "none")
-        for one in diff_environments([before], [after])
-        # interpreter and folder are part of the series
-        if not (one.kind == "flag" and one.name in COLUMNS)
-    ]
+    """Return one text a difference of two points of a series, such as `torch 2.11 -> 2.13`. Interpreter and folder are
+    part of the series."""
+    found = diff_environments([before], [after])
+    return [one.text(one.label, "->", "none") for one in found if one.kind != "flag" or one.name not in COLUMNS]
 
 
 def separating(low: Sequence[Where], high: Sequence[Where]) -> list[str]:
@@ -113,9 +110,8 @@ def separating(low: Sequence[Where], high: Sequence[Where]) -> list[str]:
 
 def names_by(environments: Iterable[Mapping[str, Any]], by: str) -> dict[str, str]:
     """Return environment id -> short name of its interpreter (`by` is python) or folder (`by` is folder)."""
-    rows = list(environments)
-    paths = [(row["flags"] or {}).get(FLAGS[by]) for row in rows]
-    return dict(zip((row["id"] for row in rows), short_names(paths, OWN[by]), strict=True))
+    paths = {row["id"]: (row["flags"] or {}).get(FLAGS[by]) for row in environments}
+    return dict(zip(paths, short_names(list(paths.values()), OWN[by]), strict=True))
 
 
 def labels(environments: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:

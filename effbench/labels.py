@@ -40,10 +40,8 @@ ABSENT = "—"
 
 @dataclass
 class LabelledRow:
-    """A row of the view (`source`) with its `labels`: model, further swept parameters, bs, in reading order.
-
-    `mode` is the mode's name with its swept settings; `base_mode` is the bare name.
-    """
+    """A row of the view (`source`) with its `labels`: model, further swept parameters, bs, in reading order. `mode` is
+    the mode's name with its swept settings; `base_mode` is the bare name."""
 
     labels: dict[str, Any]
     mode: str
@@ -74,10 +72,8 @@ class LabelledRow:
 
 
 def label_rows(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
-    """Label rows of the view so that no two share labels and mode; sorted by model, labels and bs.
-
-    Models come in order of first appearance, and so do values of further labels; bs numerically.
-    """
+    """Label rows of the view so that no two share labels and mode; sorted by model and further labels in order of first
+    appearance, and by bs."""
     labelled = _labelled(rows)
     first: dict[tuple[str, Any], int] = {}
     for row in labelled:

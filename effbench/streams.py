@@ -21,8 +21,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "decode": {"length": 256, "low": 8, "high": 64, "seed": 0, "tokens": 64},
     "csv": {"path": None, "column": "bs"},
 }
-MOST = 100_000  # calls of one pass; longer ones belong into a sample
-MOST_DIGITS = 18  # of a batch size: what is longer is none
+MOST = 100_000  # calls of one pass
+MOST_DIGITS = 18  # of a batch size
 
 
 def check(settings: Mapping[str, Any]) -> str:

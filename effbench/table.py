@@ -6,7 +6,6 @@ import csv
 import html
 import io
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -166,23 +165,14 @@ class Table:
 
 def as_json(data: Any) -> str:
     """Return indented JSON in which numbers that are not finite are null, with a newline."""
-    return json.dumps(_finite(data), indent=2, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+    finite = json.loads(json.dumps(data, default=str), parse_constant=lambda name: None)
+    return json.dumps(finite, indent=2, ensure_ascii=False) + "\n"
 
 
 def markdown_text(text: object) -> str:
     """Return text from users for a cell of a Markdown table: it cannot end the cell nor begin HTML, code, emphasis, a
     link or an image."""
     return "".join(f"&#{ord(c)};" if c in _MARKDOWN else _HTML.get(c, c) for c in one_line(text))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
 
 
 def _element(name: str, content: str, attributes: Mapping[str, str]) -> str:

@@ -1,7 +1,5 @@
 """Capture lists and the choice of a bucket."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

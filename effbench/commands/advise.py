@@ -17,7 +17,7 @@ from effbench.buckets import EXACT, LISTS, capture_sizes
 from effbench.commands import options
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import ABSENT
-from effbench.metrics import METRICS
+from effbench.metrics import METRICS, percent
 from effbench.printable import one_line
 from effbench.report.advice import CALL, best_list, costs_of, evaluate, rank_modes, rows_of_case, the_only
 from effbench.store.store import Store
@@ -88,12 +88,12 @@ def read_trace(args: argparse.Namespace) -> Counter[int]:
     return Counter(sizes)
 
 
-def shown_as(form: str) -> Callable[[float | None], str]:
+def shown_as(form: Callable[[float], str]) -> Callable[[float | None], str]:
     """Return a column's format; unknown values are a dash."""
-    return lambda value: ABSENT if value is None else form.format(value)
+    return lambda value: ABSENT if value is None else form(value)
 
 
-MILLISECONDS, SHARE = shown_as("{:.4g} ms"), shown_as("{:.1%}")
+MILLISECONDS, SHARE = shown_as("{:.4g} ms".format), shown_as(percent)
 BYTES = METRICS["peak_reserved_bytes"].format
 
 
@@ -151,19 +151,18 @@ def advise_mode(args: argparse.Namespace, rows: list[dict[str, Any]], baseline_m
     ranked, close, excluded = rank_modes(at_size, CALL[args.metric], args.calls, args.memory, baseline_mode)
     columns = [
         Column("mode"),
-        Column("call_ms", f"{args.metric} a call", numeric=True, format=MILLISECONDS),
-        Column("interval", numeric=True),
+        Column("call", f"{args.metric} a call", numeric=True),
         Column("score_ms", f"with preparation, {args.calls or 0:,} calls", numeric=True, format=MILLISECONDS),
-        Column("speedup", f"against {baseline_mode}", numeric=True, format=shown_as("{:.2f}×")),
+        Column("speedup", f"against {baseline_mode}", numeric=True, format=shown_as("{:.2f}×".format)),
         Column("preparation", numeric=True),
-        Column("break_even", "pays back after", numeric=True, format=shown_as("{:,} calls")),
+        Column("break_even", "pays back after", numeric=True, format=shown_as("{:,} calls".format)),
         Column("memory_bytes", "memory", numeric=True, format=BYTES),
     ]
     table = []
     for mode in ranked:
-        interval = ABSENT if mode["high_ms"] is None else f"{mode['low_ms']:.4g}–{mode['high_ms']:.4g} ms"
+        interval = "" if mode["high_ms"] is None else f" ({mode['low_ms']:.4g}–{mode['high_ms']:.4g})"
         preparation = f"{mode['prepare_s']:.3g} s" + (" (warm)" if mode["warm"] else "")
-        table.append(mode | {"interval": interval, "preparation": preparation})
+        table.append(mode | {"call": MILLISECONDS(mode["call_ms"]) + interval, "preparation": preparation})
     lines = [*reasons(ranked, close, args), *(f"out: {mode} ({reason})" for mode, reason in excluded.items())]
     data = {"model": case[0].case, "bs": bs, "metric": args.metric, "calls": args.calls, "modes": ranked}
     data |= {"too_close_to_call": close, "excluded": excluded}
@@ -178,7 +177,7 @@ def reasons(ranked: list[dict[str, Any]], close: list[str], args: argparse.Names
         cheapest = min(tied, key=itemgetter("prepare_s"))["mode"]
         names = ", ".join(mode["mode"] for mode in tied)
         return [f"no significant winner: {names} tie; {cheapest} has the least preparation of them"]
-    over = "" if args.calls is None else f" over {args.calls:,} calls with its preparation"
+    over = f" over {args.calls:,} calls with its preparation" if args.calls else ""
     lines = [f"run {best['mode']}: least {args.metric}{over}"]
     for mode in ranked[1:]:
         # more preparation than the best has, paid back by what each call saves against it

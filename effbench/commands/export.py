@@ -85,17 +85,16 @@ def as_parquet(frame: pd.DataFrame) -> bytes:
 
     from effbench.store.schema import RESULTS
 
-    try:
-        import pyarrow  # noqa: F401 - pandas needs it
-    except ImportError as error:
-        raise UsageError("Parquet needs pyarrow; pip install 'effbench[export]'") from error
     kinds = {"started_at": "datetime64[us, UTC]"}
     for column in RESULTS.columns:
         integer, number = isinstance(column.type, sa.Integer), isinstance(column.type, sa.Double)
         kinds.setdefault(column.name, "Int64" if integer else "float64" if number else "string")
     frame["started_at"] = pd.to_datetime(frame["started_at"], utc=True)
     content = io.BytesIO()
-    frame.astype(kinds).to_parquet(content, index=False, compression="zstd")
+    try:
+        frame.astype(kinds).to_parquet(content, index=False, compression="zstd")
+    except ImportError as error:  # pandas needs pyarrow
+        raise UsageError("Parquet needs pyarrow; pip install 'effbench[export]'") from error
     return content.getvalue()
 
 

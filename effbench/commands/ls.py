@@ -82,7 +82,7 @@ def print_artifacts(store: Store, sweep: SweepInfo, folder: Path) -> None:
     for unit, extra in last.items():
         for path in (folder / name for name in extra.get("artifacts", ())):
             rows.append((names[unit], f"{path}{'' if path.is_file() else ' (gone)'}"))
-        rows += [(names[unit], f"no {kind}: {why}") for kind, why in extra.get("artifact_notes", {}).items()]
+        rows += [(names[unit], f"{kind}, none: {why}") for kind, why in extra.get("artifact_notes", {}).items()]
     if not rows:
         raise NothingFoundError(f"sweep {sweep.id} has no artifacts; ask for them: 'artifacts=[trace,code,graph]'")
     print_table(("cell", "file"), rows)

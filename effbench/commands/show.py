@@ -15,7 +15,7 @@ from effbench.commands import options
 from effbench.errors import NothingFoundError, nearest
 from effbench.labels import LabelledRow, label_rows
 from effbench.metrics import METRICS, Better
-from effbench.report.mode_scores import ModeSummary, by_mode
+from effbench.report.summary import ModeSummary, by_mode
 from effbench.report.tables import FORMATS, NO_REASON, SpeedupTable, bottleneck_table, rows_of, speedup_table
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
@@ -138,5 +138,4 @@ def end_of_sweep(outcome: Any) -> int:
         return options.INTERRUPTED
     option = [] if outcome.db == options.DEFAULT_DB else ["--db", db]
     console.print_line(f"report: {escape(shlex.join(['effbench', 'report', *option, '--sweep', sweep.id]))}")
-    failed = any(Status(status).is_failure for status in counts)
-    return 1 if failed and outcome.on_failure == "fail" else 0
+    return int(outcome.on_failure == "fail" and any(Status(status).is_failure for status in counts))

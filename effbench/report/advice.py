@@ -18,7 +18,7 @@ from effbench.buckets import bucket_of, usage
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import LabelledRow, flatten, label_rows
 from effbench.metrics import INTERVALS
-from effbench.report.mode_scores import least
+from effbench.report.tables import least
 from effbench.store.summary import break_even_calls
 
 #: What a graph adds to the pool that all share: the smallest segment by which torch's allocator lets a pool grow.
@@ -61,11 +61,8 @@ class Costs:
 
 
 def rows_of_case(rows: Iterable[Mapping[str, Any]], model: str | None) -> list[LabelledRow]:
-    """Return the rows of one model with one batch size (no stream).
-
-    `model` is its name, or its name with what else was swept, as `mlp · dtype=float32`. Raises NothingFoundError if
-    there is none, UsageError if several fit.
-    """
+    """Return the rows without a stream of one model: its name, or with what else was swept `mlp · dtype=float32`.
+    Raises NothingFoundError if there is none, UsageError if several fit."""
     labelled = label_rows(row for row in rows if "stream.name" not in flatten(row.get("params") or {}))
     cases = list(dict.fromkeys(row.case for row in labelled if model in (None, row.case, row.labels["model"])))
     if not cases:
@@ -82,11 +79,8 @@ def the_only(values: Sequence[Any], option: str) -> Any:
 
 
 def costs_of(rows: Iterable[Mapping[str, Any]], model: str | None, mode: str, metric: str, eager: str) -> Costs:
-    """Return the costs of `mode` as graphs and of the mode `eager` as calls without a graph.
-
-    `metric`: latency or period. Raises NothingFoundError without an ok result of the mode, UsageError if settings of
-    the mode were swept and `mode` names none of them.
-    """
+    """Return the costs of `mode` as graphs and of the mode `eager` as calls without a graph. `metric`: latency or
+    period. Raises NothingFoundError without an ok result of the mode, UsageError if several of its settings fit."""
     own = rows_of_case(rows, model)
     named = list(dict.fromkeys(row.mode for row in own if mode in (row.mode, row.base_mode)))
     graphs = [row for row in own if row.mode == the_only(named or [mode], "--mode")]

@@ -11,7 +11,7 @@ from effbench.comparison.compare import Compared, ModeChange
 from effbench.comparison.verdicts import COLUMNS, STATUS, Change, Verdict, counted, record
 from effbench.metrics import METRICS, percent, ratio_text
 from effbench.printable import one_line
-from effbench.report.mode_scores import UNCLEAR
+from effbench.report.tables import UNCLEAR
 from effbench.stats.intervals import is_clear
 from effbench.table import Column, Shown, Table, markdown_text
 from effbench.table import as_json as json_text
@@ -133,9 +133,8 @@ def bullets(lines: Iterable[str]) -> str:
 
 def as_json(compared: Compared, changes: Iterable[Change], **more: Any) -> str:
     """Return both sides, differences, rows and modes; docs/regressions.md lists the keys. `more`: further ones."""
-    before, after = (
-        {"sweep": one.title, "label": one.label, "state": one.state} for one in (compared.before, compared.after)
-    )
+    sides = (compared.before, compared.after)
+    before, after = ({"sweep": one.title, "label": one.label, "state": one.state} for one in sides)
     renamed = {"low": "ci_low", "high": "ci_high"}
     modes = [{renamed.get(name, name): value for name, value in vars(line).items()} for line in compared.modes]
     return json_text({
@@ -171,7 +170,6 @@ def check_markdown(
 ) -> str:  # fmt: skip
     """Return a section: passed or not, what fails and how to see it, then, folded, what else changed. `rows`: those to
     report; `line`: the verdict; `everything`: also the rows that are the same."""
-    failing = [change for change in rows if change.gates]
     others = [c for c in rows if not c.gates and (everything or c.verdict is not Verdict.SAME or c.metric == STATUS)]
     text = "\n".join(commands(failed[:MOST_ROWS], shows))
     # longer than any run of backticks in it: nothing in it can end the block
@@ -180,7 +178,7 @@ def check_markdown(
         f"## {'❌' if failed else '✅'} effbench: {markdown_text(line)}",
         markdown_text(heading(compared)),
         bullets(compared.differences),
-        first_rows(failing),
+        first_rows([change for change in rows if change.gates]),
         folded("How to see each of them", f"{fence}sh\n{text}\n{fence}") if failed else "",
         folded(f"What fails nothing: {counted(others)}", first_rows(others)) if others else "",
         bullets(summary_lines(compared)),

@@ -1,27 +1,48 @@
-"""The answer first: which mode is fastest where, how each mode does over all models, and on what machine."""
+"""The answer first: which mode is fastest where, how each mode does over all models, and on what machine.
+
+The speedup's interval says how well these very cells were measured; those of `over_cells` and `percents` how much a
+figure depends on which cells were swept. Cells of one model are not independent, so the latter are too narrow.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
-from effbench.cell import Status
-from effbench.comparison.verdicts import Verdict
+from effbench.cell import SEVERITY, Status
 from effbench.environments import SOFTWARE
-from effbench.labels import ABSENT, LabelledRow
+from effbench.labels import ABSENT, LabelledRow, mode_order
 from effbench.metrics import METRICS
 from effbench.report.colors import glyph_of
-from effbench.report.mode_scores import NO_INTERVAL, ModeSummary, severity, share_bounds
-from effbench.stats.intervals import ModeScore
+from effbench.report.tables import NO_INTERVAL, UNCLEAR, SpeedupTable
+from effbench.stats.intervals import (
+    CONFIDENCE,
+    Interval,
+    ModeScore,
+    Outcome,
+    geometric_mean,
+    is_clear,
+    median_interval,
+    mode_score,
+)
 from effbench.table import Column, Shown, Table
 
 if TYPE_CHECKING:
     from effbench.report.data import Changes, DeviceSweep
-    from effbench.report.tables import SpeedupTable
 
 #: Changes that a reader takes in at a glance.
 MOST_CHANGES = 10
+#: Values that differ by less than this share are equal: rounded bytes, not scatter.
+ALIKE = 1e-6
+
+
+def severity(status: str) -> int:
+    """Return the place of a status among all, the worst first; an unknown one comes before all."""
+    return SEVERITY.index(status) if status in SEVERITY else -1
 
 
 def count_statuses(rows: Iterable[LabelledRow]) -> dict[str, int]:
@@ -43,11 +64,9 @@ def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
     if len({mode.mode for mode in modes}) < 2:
         return f"Only the mode {modes[0].mode} was run: there is nothing to compare it with."
     rows = [row for row in table.rows if row.compares]
-    if not rows:
-        return "At no point (model × batch size) are two modes ok, so there is nothing to compare."
     wins = Counter(row.winner for row in rows)
     ties = wins.pop(None, 0)
-    points = f"{len(rows)} point{'s' * (len(rows) != 1)} (model × batch size)"
+    points = f"{len(rows)} point{'s' * (len(rows) != 1)} (model × batch size) where several modes are ok"
     if not wins:
         return f"No significant winner in {ties} of {points}."
     means = {mode.mode: mode for mode in modes}
@@ -57,6 +76,95 @@ def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
     if means[best].group or not means[best].score.clear:
         return sentence
     return f"{sentence} Its geometric-mean speedup is {means[best].speedup_text}."
+
+
+# --- each mode over all points ---
+
+
+def over_cells(
+    values: Iterable[float | None], middle: Callable[[Sequence[float]], Interval], form: Callable[[float], str]
+) -> tuple[float | None, str]:
+    """Return the middle of figures, one a cell, and its 95 % interval as text, or what is known instead. `middle`:
+    `geometric_mean`, or `median_interval`, which needs six figures. Missing, infinite and other values that are not
+    positive are skipped."""
+    known = sorted(float(value) for value in values if value is not None and 0 < value < math.inf)
+    if not known:
+        return None, ""
+    if math.isclose(known[0], known[-1], rel_tol=ALIKE):
+        return known[0], "one cell" if len(known) == 1 else f"the same in all {len(known)}"
+    found = middle(known)
+    if found.low is None or (middle is geometric_mean and not is_clear(found.low, found.high)):
+        return found.value, f"{form(known[0])} to {form(known[-1])}, least and largest"
+    return found.value, f"{form(found.low)}–{form(found.high)}"
+
+
+def percents(passed: int, total: int) -> str:
+    """Return Wilson's 95 % score interval of `passed` ÷ `total`: `92–98 %`, of thousands `99.6–99.8 %`."""
+    seen = passed / total
+    z2 = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) ** 2
+    scale = 1 + z2 / total
+    centre = (seen + z2 / (2 * total)) / scale
+    half = math.sqrt(z2 * (seen * (1 - seen) / total + z2 / (4 * total**2))) / scale
+    # exact at the ends, where rounding would leave a little
+    low, high = 0.0 if passed == 0 else centre - half, 1.0 if passed == total else centre + half
+    digits = 0 if high - low > 0.02 else 1
+    return f"{100 * low:.{digits}f}–{100 * high:.{digits}f} %"
+
+
+@dataclass(frozen=True)
+class ModeSummary:
+    """A mode over all its results (model × bs and whatever else was swept), in one phase and environment: a training
+    step is not averaged with a call. `group` names phase and environment if there are several; `memory` (ratio) and
+    `compiled` (seconds) are what `over_cells` returns."""
+
+    mode: str
+    group: str
+    score: ModeScore
+    memory: tuple[float | None, str]
+    compiled: tuple[float | None, str]
+    not_ok: str
+
+    @property
+    def speedup_text(self) -> str:
+        return METRICS["speedup"].format(self.score.value) if self.score.clear else UNCLEAR
+
+    @property
+    def interval(self) -> str:
+        """Return `1.88–1.98`, empty if there is none; bounds from 100 on have no decimals: `0.60–29,540`."""
+        low, high = self.score.low, self.score.high
+        if low is None or not low < high:
+            return ""
+        return "–".join(f"{bound:.2f}" if bound < 100 else f"{bound:,.0f}" for bound in (low, high))
+
+    @property
+    def text(self) -> str:
+        """Return `1.93× (1.88–1.98), 14 of 15 ok`; without speedup the last part."""
+        passed = f"{self.score.passed} of {self.score.total} ok"
+        if self.score.value is None:
+            return passed
+        return f"{self.speedup_text}{f' ({self.interval})' if self.interval else ''}, {passed}"
+
+
+def by_mode(rows: Sequence[LabelledRow]) -> list[ModeSummary]:
+    """Return a summary for each mode, in canonical order, phase and environment."""
+    several = len({row.source["phase"] for row in rows}) > 1
+    order = mode_order((row.mode, row.base_mode) for row in rows)
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: order.index(row.mode)):
+        group = f"{row.source['phase'] if several else ''} {row.where}".strip()
+        groups.setdefault((row.mode, group), []).append(row.source)
+    found = []
+    for (mode, group), own in groups.items():
+        ok = [row for row in own if row["status"] == Status.OK]
+        names = ("status", "speedup", "speedup_ci_low", "speedup_ci_high", "trials")
+        score = mode_score(Outcome(*(row.get(name) for name in names)) for row in own)
+        memory = over_cells((row.get("memory_ratio") for row in ok), geometric_mean, "{:.2f}".format)
+        seconds = METRICS["compile_cold_s"].format
+        compiled = over_cells((row.get("compile_cold_s") for row in ok), median_interval, seconds)
+        bad = Counter(str(row["status"]) for row in own if row["status"] != Status.OK)
+        not_ok = ", ".join(f"{bad[status]} {status}" for status in sorted(bad, key=severity))
+        found.append(ModeSummary(mode, group, score, memory, compiled, not_ok))
+    return found
 
 
 def modes_table(modes: Sequence[ModeSummary]) -> Table:
@@ -75,25 +183,21 @@ def modes_table(modes: Sequence[ModeSummary]) -> Table:
         words = [one.interval or (NO_INTERVAL if score.averaged and score.low is None else "")]
         words += [f"of {score.averaged}"] if score.averaged < score.passed else []
         hint = "" if score.clear else f"measured {METRICS['speedup'].format(score.value)}"
-        passed = score.passed / score.total
-        (ratio, ratios), (seconds, interval) = one.memory, one.compiled
-        cells = (
+        passed, (ratio, ratios), (seconds, interval) = score.passed / score.total, one.memory, one.compiled
+        row = [
             Shown(one.mode, one.mode, "mode", one.group, glyph=glyph_of(one.mode)),
             Shown(score.value, one.speedup_text, "strong", ", ".join(filter(None, words)), hint=hint),
-            Shown(passed, f"{100 * passed:.0f} %", sub=f"{score.passed} of {score.total} · {percents(score)}"),
+            Shown(
+                passed,
+                f"{100 * passed:.0f} %",
+                sub=f"{score.passed} of {score.total} · {percents(score.passed, score.total)}",
+            ),
             Shown(one.not_ok, one.not_ok or ABSENT, "status" if one.not_ok else "absent"),
             Shown(ratio, METRICS["memory_ratio"].format(ratio), sub=ratios),
             Shown(seconds, METRICS["compile_cold_s"].format(seconds), sub=interval),
-        )
-        rows.append(cells)
+        ]
+        rows.append(row)
     return Table.of(columns, rows, "Each mode over all models and batch sizes")
-
-
-def percents(score: ModeScore) -> str:
-    """Return the interval of the pass rate: `92–98 %`, of thousands `99.6–99.8 %`."""
-    low, high = share_bounds(score.passed, score.total)
-    digits = 0 if high - low > 0.02 else 1
-    return f"{100 * low:.{digits}f}–{100 * high:.{digits}f} %"
 
 
 def environment_line(device_sweep: DeviceSweep) -> str:
@@ -107,4 +211,4 @@ def environment_line(device_sweep: DeviceSweep) -> str:
 
 def sure_changes(changes: Changes) -> list[Any]:
     """Return what surely differs from the sweep before; an open question is only counted."""
-    return [one for one in changes.compared.changes if one.verdict not in (Verdict.SAME, Verdict.AMBIGUOUS)]
+    return [one for one in changes.compared.changes if one.verdict not in ("same", "ambiguous")]

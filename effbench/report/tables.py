@@ -11,7 +11,7 @@ from effbench.environments import labelled
 from effbench.errors import UsageError
 from effbench.labels import ABSENT, LabelledRow, mode_order
 from effbench.metrics import INTERVALS, METRICS, Better
-from effbench.report.mode_scores import NO_INTERVAL, UNCLEAR, least
+from effbench.stats.intervals import is_less, stored_log_mean
 from effbench.store.bottleneck import why
 from effbench.table import Column, Shown, Table, as_json
 
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from effbench.store.sweeps import SweepInfo
 
 FORMATS = ("markdown", "csv", "json")
+#: Shown instead of a figure whose interval is too wide to quote it.
+UNCLEAR = "unclear"
+NO_INTERVAL = "no interval: too few rounds"
 #: Follows a speedup whose interval includes 1.
 NOT_SIGNIFICANT = "n.s."
-#: With bounds more than this many times apart, a figure is shown as unclear. A figure of one cell stands next to its
-#: interval, so this is more lenient than the limit of a mean over cells.
+#: With bounds more than this many times apart, a figure is unclear; a mean over cells is from `intervals.CLEAR` on.
 UNKNOWN = 100
 NO_BASELINE = "no baseline"
 NO_REASON = "no reason recorded"
@@ -45,12 +47,9 @@ def rows_of(store: Store, sweep: SweepInfo) -> list[dict[str, Any]]:
 
 @dataclass
 class Entry:
-    """One mode at one point.
-
-    `value`, `low` and `high` are in the metric's unit and None unless `status` is `ok`; `status` is None if the mode
-    was not run here. `significant` is None without an interval and for metrics other than speedup. `best`:
-    significantly better than every other mode of its row. `source`: its row of the view.
-    """
+    """One mode at one point: `value`, `low` and `high` in the metric's unit, None unless `status` is `ok`; `status` is
+    None if it was not run. `significant`: of a speedup with an interval. `best`: significantly better than every other
+    mode of its row. `source`: its row of the view."""
 
     text: str = "not run"
     value: float | None = None
@@ -64,14 +63,8 @@ class Entry:
     baseline: bool = False
     source: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "source"}
-
-    @property
-    def unclear(self) -> bool:
-        """Whether its interval is too wide to show the value."""
-        return self.text == UNCLEAR
+    def facts(self, names: Sequence[str]) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names}
 
     @property
     def tone(self) -> str:
@@ -139,7 +132,7 @@ class SpeedupTable:
             "bold or ★: significantly the best of its row": any(entry.best for entry in entries),
             f"no significant winner in {open_rows} of {len(self.rows)} rows": open_rows,
             f"{NOT_SIGNIFICANT}: the interval includes 1": any(NOT_SIGNIFICANT in entry.text for entry in entries),
-            too_wide: any(entry.unclear for entry in entries),
+            too_wide: any(entry.text == UNCLEAR for entry in entries),
             NO_INTERVAL: any(entry.low is None and not entry.baseline for entry in entries),
             "(low–high) 95 % interval over processes": any(entry.interval for entry in entries),
         }
@@ -149,10 +142,9 @@ class SpeedupTable:
         """Return the table as `markdown` (as read), `csv` (one line an entry, exact numbers) or `json` (everything)."""
         if fmt != "json":
             return self.wide().render(fmt)
-        rows = [
-            {"labels": row.labels, "cells": {mode: entry.facts for mode, entry in row.cells.items()}}
-            for row in self.rows
-        ]
+        names = (*FACTS, "text", "baseline")
+        cells = [{mode: entry.facts(names) for mode, entry in row.cells.items()} for row in self.rows]
+        rows = [{"labels": row.labels, "cells": own} for row, own in zip(self.rows, cells, strict=True)]
         return as_json({"rows": rows, "modes": self.modes, "metric": self.metric, "baseline_mode": self.baseline_mode})
 
     def wide(self) -> Table:
@@ -160,7 +152,7 @@ class SpeedupTable:
         columns = [*self.labels, *(Column(f"mode {mode}", mode, numeric=True) for mode in self.modes)]
         rows = [row.labels | {f"mode {mode}": one.shown for mode, one in row.cells.items()} for row in self.rows]
         data = [
-            row.labels | {"mode": mode, "metric": self.metric} | {name: getattr(entry, name) for name in FACTS}
+            row.labels | {"mode": mode, "metric": self.metric} | entry.facts(FACTS)
             for row in self.rows
             for mode, entry in row.cells.items()
         ]
@@ -177,11 +169,7 @@ def speedup_table(
     rows: Sequence[LabelledRow], metric: str | None = "speedup", baseline_mode: str = "eager"
 ) -> SpeedupTable:
     """Pivot labelled rows of the view `results` into a table of `metric`; None: the speedup, or if there is none the
-    latency.
-
-    With `speedup`, the baseline's column shows its latency, so that the absolute level is visible; its value stays the
-    speedup 1. Only `ok` entries carry a value and can be best of their row. Raises UsageError for an unknown metric.
-    """
+    latency. With `speedup`, the baseline's column shows its latency. Raises UsageError for an unknown metric."""
     metric = metric or ("speedup" if any(row.source["speedup"] is not None for row in rows) else "latency_ms")
     if metric not in METRICS:
         raise UsageError(f"unknown metric {metric!r}; choose from {', '.join(METRICS)}")
@@ -236,6 +224,15 @@ def figure_text(metric: str, value: float | None, low: float | None, high: float
 def speedup_text(value: float | None, low: float | None, high: float | None) -> str:
     """Return a speedup without its interval: `1.30×`, `1.02× n.s.`, `unclear`."""
     return _INTERVAL.sub("", figure_text("speedup", value, low, high))
+
+
+def least(rows: Sequence[Mapping[str, Any]], metric: str = "latency_ms") -> tuple[int, list[int]]:
+    """Return the place of the row with the least `metric` (a key of INTERVALS), and the places of those that tie with
+    it: the difference is not significant, or one of the two has no interval. All `rows` have the metric."""
+    low, high = INTERVALS[metric]
+    means = [stored_log_mean(row[metric], *(row.get(name) for name in (low, high, "trials"))) for row in rows]
+    best = min(range(len(means)), key=lambda place: means[place].value)
+    return best, [place for place, mean in enumerate(means) if place != best and not is_less(means[best], mean)]
 
 
 def _leaders(sources: Mapping[str, Mapping[str, Any]], name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What bounds a call: launches, memory, arithmetic, or kernels too small to reach any ceiling; and why, in a sentence.
+"""What bounds a call, and why, in a sentence: launches, memory, arithmetic, or kernels too small to reach any ceiling.
 
 After the roofline model (Williams, Waterman, Patterson 2009), with ceilings measured on the machine itself.
 """
@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from effbench.metrics import format_bytes, percent, significant
+from effbench.metrics import METRICS, format_bytes, percent, significant
 
 #: From here on the GPU is idle so much between kernels that launching them decides, not what they do.
 LAUNCH_IDLE = 0.2
@@ -17,6 +17,7 @@ LAUNCH_IDLE = 0.2
 NEAR_A_CEILING = 0.25
 #: From here on a call's enqueueing fills its period: the host is the bottleneck.
 HOST_SHARE = 0.7
+_ms = METRICS["period_ms"].format
 
 
 class Floors(NamedTuple):
@@ -87,10 +88,6 @@ def why(row: Mapping[str, Any]) -> str | None:
     if enqueue is not None and enqueue >= HOST_SHARE * period:
         return f"{text}; the host needs {_ms(enqueue)} to enqueue them"
     return f"{text}; the rest is gaps between kernels"
-
-
-def _ms(value: float) -> str:
-    return f"{significant(value, 3)} ms"
 
 
 def _si(value: float) -> str:

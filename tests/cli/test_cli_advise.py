@@ -1,7 +1,5 @@
 """`effbench advise` over a database of known figures."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`effbench ls --failures`: reasons, tracebacks, and one line if there is nothing to list."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -13,14 +11,9 @@ from effbench.cell import Status
 @pytest.fixture
 def failing(made):
     """One ok cell; one that fails in two rounds with a traceback; one that crashes and left a log."""
-    made.sweep(
-        {
-            a_cell(): {},
-            a_cell("default"): {"status": Status.ERROR, "reason": "in check: ValueError: x (mine.py:4 in forward)"},
-            a_cell("cuda-graph"): {"status": Status.CRASHED, "reason": "SIGSEGV"},
-        },
-        rounds=2,
-    )
+    error = {"status": Status.ERROR, "reason": "in check: ValueError: x (mine.py:4 in forward)"}
+    crash = {"status": Status.CRASHED, "reason": "SIGSEGV"}
+    made.sweep({a_cell(): {}, a_cell("default"): error, a_cell("cuda-graph"): crash}, rounds=2)
     for status, name in (("error", "traceback"), ("crashed", "log")):
         for number in range(2):
             extra = json.dumps({name: f"first line\n  {status} of round {number + 1}"})

@@ -15,13 +15,6 @@ from effbench.launcher.launch import hydra_sweep
 from effbench.sweeping import run
 
 
-class NoServer:
-    """In the place of the fork server: these sweeps are composed and planned, not run."""
-
-    def close(self) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("docs")
@@ -45,7 +38,6 @@ def planned(monkeypatch, folder):
         return rest, [word for word in rest if overrides.key_of(word)]
 
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(launch, "ForkServer", NoServer)
     monkeypatch.setattr(launch, "conduct", plan_only)
     monkeypatch.setattr(overrides, "expand", without_resume)
     yield found

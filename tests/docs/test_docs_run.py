@@ -12,9 +12,9 @@ import pytest
 
 import effbench
 from effbench import cli
-from effbench.launcher import launch
 from effbench.report import figures
 from effbench.store import Store
+from effbench.sweeping import pool
 from effbench.sweeping.client import ForkServer
 
 PAGES = ("how-to/your-model.md", "how-to/train.md", "reference/modes.md", "reference/extending.md")
@@ -33,10 +33,7 @@ def here(tmp_path_factory):
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         server = ForkServer()
 
-        def shared():
-            return server
-
-        patch.setattr(launch, "ForkServer", shared)
+        patch.setattr(pool, "ForkServer", lambda **given: ForkServer(**given) if "python" in given else server)
         really_close = server.close
         server.close = lambda: None
         yield folder

@@ -12,7 +12,6 @@ from effbench.report.colors import STYLES, style_of
 from effbench.report.columns import heading, value_text
 from effbench.report.data import frame_of
 from effbench.report.figures import all_figures, base, compiling, curves, launch_bound, memory, speedup_heatmap
-from effbench.report.mode_scores import by_mode
 from effbench.report.site.page import numbers
 from effbench.report.tables import speedup_table
 
@@ -161,12 +160,12 @@ def test_compile_seconds_cold_and_warm(sample):
 
 
 def test_the_headline_counts_significant_winners_alone(labelled):
-    sentence = summary.headline(speedup_table(labelled), by_mode(labelled))
+    sentence = summary.headline(speedup_table(labelled), summary.by_mode(labelled))
     assert (
         sentence.startswith("compile+graph is the fastest mode in 6 of 9") and "no significant winner in 3" in sentence
     )
     alone = label_rows([make.row()])
-    assert "Only the mode eager" in summary.headline(speedup_table(alone), by_mode(alone))
+    assert "Only the mode eager" in summary.headline(speedup_table(alone), summary.by_mode(alone))
 
 
 def test_a_speedup_reads_the_same_in_the_table_and_the_heatmap():

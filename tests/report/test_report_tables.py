@@ -6,6 +6,7 @@ import json
 
 import pytest
 import synthetic as make
+from omegaconf import OmegaConf
 
 from effbench.errors import UsageError
 from effbench.labels import MODES, label_rows
@@ -100,18 +101,12 @@ def test_other_metrics():
         speedup_table([], "speed")
 
 
-# --- labels ---
-
-
 def with_params(change, **more):
     item = make.row(**more)
+    params = OmegaConf.create(item["params"])
     for path, value in change.items():
-        *parents, name = path.split(".")
-        place = item["params"]
-        for parent in parents:
-            place = place[parent]
-        place[name] = value
-    return item
+        OmegaConf.update(params, path, value, force_add=True)
+    return item | {"params": OmegaConf.to_container(params)}
 
 
 def test_order_of_rows_and_modes():
@@ -137,9 +132,6 @@ def test_what_was_swept_becomes_a_label():
     assert len(speedup_table([make.row(), other]).rows) == 1, "a parameter that follows the mode splits no row"
     table = speedup_table([make.row(), *(with_params({"mode.full": full}, mode="default") for full in (False, True))])
     assert (table.modes, len(table.rows)) == (["eager", "default (full=False)", "default (full=True)"], 1)
-
-
-# --- formats ---
 
 
 def test_formats():

@@ -1,7 +1,5 @@
 """What bounds a call, how near it is to the machine's best, and the sentence with the reason."""
 
-from __future__ import annotations
-
 import pytest
 
 from effbench.metrics import percent

@@ -8,8 +8,7 @@ import textwrap
 import pandas as pd
 
 from effbench.report.figures.base import KEYS, Drawing, Figure, axis, hover, safe, short
-from effbench.report.mode_scores import UNCLEAR
-from effbench.report.tables import NO_BASELINE, speedup_text
+from effbench.report.tables import NO_BASELINE, UNCLEAR, speedup_text
 
 #: Models and batch sizes that are drawn: more take a browser many seconds.
 MOST_ROWS = 120

@@ -8,7 +8,6 @@ from typing import Any
 from effbench.metrics import METRICS
 from effbench.report import comparison, summary
 from effbench.report.data import Changes, DeviceSweep
-from effbench.report.mode_scores import by_mode
 from effbench.report.site.page import Page, PageFolder
 from effbench.report.site.pages.cell import address
 from effbench.report.tables import Row, speedup_table
@@ -28,7 +27,7 @@ def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
     """Return what the overview shows of one device sweep."""
     rows = device_sweep.labelled
     table = speedup_table(rows, "speedup", device_sweep.baseline_mode)
-    modes = by_mode(rows)
+    modes = summary.by_mode(rows)
     fastest: dict[str, dict[int, Row]] = {}
     for row in table.rows:
         fastest.setdefault(row.case, {})[row.labels["bs"]] = row

@@ -10,7 +10,7 @@ from effbench.report.data import DeviceSweep
 from effbench.report.figures.speedup_heatmap import FIGURE
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
 from effbench.report.site.pages.cell import address
-from effbench.report.tables import NO_REASON, UNKNOWN, Entry, SpeedupTable, speedup_table
+from effbench.report.tables import NO_REASON, UNCLEAR, UNKNOWN, Entry, SpeedupTable, speedup_table
 from effbench.table import Column, Shown, Table
 
 #: In the order of the choice; those that no result has are omitted.
@@ -55,7 +55,7 @@ def shown(entry: Entry, metric: str, device_sweep: DeviceSweep) -> Shown:
     if entry.status != "ok":
         return Shown(None, entry.text, "status hatched", link=link, hint=entry.reason or NO_REASON)
     words = []
-    if entry.unclear:
+    if entry.text == UNCLEAR:
         words = [f"measured {entry.value:.4g}, 95 % interval {entry.low:.4g}–{entry.high:.4g}"]
     words += [] if entry.trials is None else [f"{entry.trials} trial{'s' * (entry.trials != 1)}"]
     words += ["the baseline"] if entry.baseline else []
