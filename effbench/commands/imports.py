@@ -54,33 +54,17 @@ def run(args: argparse.Namespace) -> int:
     return tally.end(args.db)
 
 
-def require_sweeps(source: Source, references: Sequence[str]) -> list[str]:
-    """Return the ids that are asked for, without references all. Raises NothingFoundError if there are none."""
-    ids = source.sweep_ids(references)
-    if not ids:
-        raise NothingFoundError(
-            f"{source.name} holds no sweep yet; `effbench -m model=mlp mode=eager,default` runs one"
-        )
-    return ids
-
-
 def copy_into(
-    store: Store,
-    source: Source,
-    tally: Tally,
-    *,
-    sweeps: Sequence[str] = (),
-    baselines: bool = False,
-    samples: bool = True,
-    option: str = "--db",
+    store: Store, source: Source, tally: Tally, *, sweeps: Sequence[str], option: str = "--db", **parts: bool
 ) -> None:
-    """Import one source and print a line for each of its sweeps. `option`: by which `store` was named."""
+    """Import sweeps of one source and print a line for each. `option`: by which `store` was named; `parts`: baselines
+    and samples, see `transfer.copy`."""
     from effbench.store.transfer import copy
 
     file = connect.identity(Path(store.name))
     if source.name == store.name or (file and file == connect.identity(Path(source.name))):
         raise UsageError(f"{store.name} is the database to import into; name another with {option}")
-    for arrival in copy(source, store, source.sweep_ids(sweeps), baselines=baselines, samples=samples):
+    for arrival in copy(source, store, source.sweep_ids(sweeps), **parts):
         tally.add(arrival)
 
 
@@ -104,12 +88,10 @@ class Tally:
             print(f"  {one_line(note)}")
 
     def end(self, db: str) -> int:
-        """Print the sum; raise the errors that there were, or NothingFoundError if there was no sweep at all."""
+        """Print the sum; raise StoreError if there were errors."""
         if self.errors:
             more = f" (and {len(self.errors) - 1} more errors)" if len(self.errors) > 1 else ""
             raise StoreError(self.errors[0] + more)
-        if not self.outcomes:
-            raise NothingFoundError("there is no sweep in what was named")
         counts = ", ".join(f"{number} {outcome}" for outcome, number in self.outcomes.items())
         total = counted(self.outcomes.total(), "sweep")
         print(f"{total}: {counts} · database {connect.describe(connect.parse_url(db))}")

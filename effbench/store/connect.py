@@ -17,7 +17,6 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
-from sqlalchemy.pool import QueuePool
 
 from effbench.errors import SchemaError, StoreError
 from effbench.store.schema import HEAD_REVISION, REVISIONS
@@ -220,9 +219,6 @@ def _sqlite_engine(url: sa.URL, write: bool, create: bool, untrusted: bool) -> s
         url,
         creator=creator,
         execution_options={FILE_OPTION: (file, opened)} if opened else {},
-        poolclass=QueuePool,
-        pool_size=5,
-        max_overflow=-1,
         json_serializer=dump_json,
     )
 

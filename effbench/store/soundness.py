@@ -22,12 +22,8 @@ from effbench.store.decisions import ClaimVerdict
 from effbench.store.schema import STATES, UtcDateTime, utc
 from effbench.store.values import artifact_folder, cell_row, decode_samples, plain, scalar
 
-CHOICES = {
-    "sweep.state": STATES,
-    "trial.status": tuple(Status),
-    "result.status": tuple(Status),
-    "claim_verdict.verdict": tuple(ClaimVerdict),
-}
+#: column -> what it may hold
+CHOICES = {"state": STATES, "status": tuple(Status), "verdict": tuple(ClaimVerdict)}
 #: columns that count
 COUNTS = {"bs", "rounds", "position", "round", "attempt", "trials", "count", "stored"}
 LISTS = {"command", "overrides"}
@@ -105,7 +101,7 @@ def _typed(column: sa.Column, value: Any) -> Any:
         _require(isinstance(value, int | float) and math.isfinite(value), value, "a finite number")
         return float(value)
     _require(isinstance(value, str) and len(value) <= TEXT_LIMIT, value, f"text of at most {TEXT_LIMIT} characters")
-    choices = CHOICES.get(f"{column.table.name}.{column.name}")
+    choices = CHOICES.get(column.name)
     _require(choices is None or value in choices, repr(value), f"one of {', '.join(choices or ())}")
     return scalar(value)
 

@@ -57,16 +57,19 @@ class Source:
             raise RefusedError(str(connect.explain(error, self.name))) from error
 
     def sweep_ids(self, references: Sequence[str] = ()) -> list[str]:
-        """Return the sweeps that are asked for, each once; without references all, oldest first."""
+        """Return the sweeps that are asked for, each once; without references all, oldest first.
+
+        Raises NothingFoundError if there are none.
+        """
         rows = list(self.fetch(raw(SWEEP).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())))
-        if not references:
+        if rows and not references:
             return [row["id"] for row in reversed(rows)]
         names = ("id", "name", "started_at")
         known = []
         for row in rows:
             with suppress(ValueError):  # else it can only be meant by "all"
                 known.append(tuple(sound_value(SWEEP.c[name], row[name]) for name in names))
-        return list(dict.fromkeys(sweeps.resolve(reference, known, self.name) for reference in references))
+        return list(dict.fromkeys(sweeps.resolve(reference, known, self.name) for reference in references or ["last"]))
 
 
 @contextmanager

@@ -112,7 +112,7 @@ REFUSALS = [
     (["import", "ODD", "--db", "ODD"], ["is the database to import into"], 2),
     (["import", "ODD", "--sweep", "nowhere"], ["no sweep 'nowhere'"], 3),
     (["import", "x.csv"], ["is not a database"], 2),
-    (["import", "blank.db"], ["no sweep in what was named"], 3),
+    (["import", "blank.db"], ["holds no sweep yet"], 3),
     (["export", "--db", "blank.db", "--whole"], ["holds no sweep yet"], 3),
     (["export", "--db", "ODD", "--whole", "--format", "csv"], ["--format is for the view"], 2),
     (["export", "--db", "ODD", "--format", "parquet"], ["needs --out FILE"], 2),

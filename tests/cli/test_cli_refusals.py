@@ -120,18 +120,15 @@ def test_a_yaml_of_the_user_is_named(text, said, effbench, tmp_path, monkeypatch
     refused(effbench("--config-dir=conf", "-m", "model=tiny,mine", "python=/nowhere"), *said)
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [("rounds: 1\n", "mine"), ("name: yours\n", "yours"), ("defaults: [quick]\nrounds: 2\n", "mine")],
-)
-def test_a_protocol_of_the_user_has_its_own_name(text, name, tmp_path, monkeypatch):
+def test_a_protocol_of_the_user_has_its_own_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "conf" / "protocol").mkdir(parents=True)
-    (tmp_path / "conf" / "protocol" / "mine.yaml").write_text(text)
-    composed = []
     words = ["--config-dir=conf", "-m", "model=tiny", "protocol=quick,mine", "python=/nowhere"]
-    hydra_sweep(words, quiet=True, conductor=lambda jobs, *_, **__: composed.extend(jobs))
-    assert [job.config["protocol"]["name"] for job in composed] == ["quick", name]
+    for text, name in (("rounds: 1\n", "mine"), ("name: yours\n", "yours"), ("defaults: [quick]\n", "mine")):
+        (tmp_path / "conf" / "protocol" / "mine.yaml").write_text(text)
+        composed = []
+        hydra_sweep(words, quiet=True, conductor=lambda jobs, *_, found=composed, **__: found.extend(jobs))
+        assert [job.config["protocol"]["name"] for job in composed] == ["quick", name]
 
 
 def test_a_yaml_of_the_user_that_hydra_would_not_read(cli):

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from effbench.cell import Status, Trial
 from effbench.errors import SchemaError, StoreError
 from effbench.store import Store
 from effbench.store.connect import parse_url
@@ -135,49 +134,30 @@ def unprivileged():
 
 
 @pytest.fixture
-def public():
-    """A folder that every user may read."""
+def read_only(cell, begin):
+    """A folder that every user may read: `x.db`, and `unfinished.db` with a log."""
     folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
+    for name in ("x.db", "unfinished.db"):
+        with Store.open(folder / name, mode="write") as store:
+            begin(store, [cell()])
+    (folder / "unfinished.db-wal").write_bytes(b"\0" * 4152)
+    for file in folder.iterdir():
+        file.chmod(0o444)
+    folder.chmod(0o555)
     yield folder
     folder.chmod(0o755)
     shutil.rmtree(folder)
 
 
-@pytest.fixture
-def read_only(public, cell, environment, begin):
-    path = public / "x.db"
-    with Store.open(path, mode="write") as store:
-        one = cell()
-        sweep = begin(store, [one])
-        store.record(sweep, store.add_environment(environment(), {}), Trial(one.key, 0, Status.OK, latency_ms=1.0))
-    path.chmod(0o444)
-    public.chmod(0o555)
-    return path
-
-
-@pytest.fixture
-def unfinished(public, read_only):
-    public.chmod(0o755)
-    log = public / "x.db-wal"
-    log.write_bytes(b"\0" * 4152)
-    log.chmod(0o444)
-    public.chmod(0o555)
-    return read_only
-
-
 def test_a_read_only_folder_can_be_read_and_not_written(read_only, unprivileged):
-    with Store.open(read_only) as store:
-        assert [sweep.trials for sweep in store.sweeps()] == [1]
-        assert len(store.results()) == 1
-    assert Store.check(read_only) == []
-    assert [entry.name for entry in read_only.parent.iterdir()] == ["x.db"]
-    for path in (read_only, read_only.with_name("new.db")):
-        assert "permissions" in refused(path, "write")
-
-
-def test_an_unfinished_log_in_a_read_only_folder_is_not_skipped(unfinished, unprivileged):
-    assert "-wal" in refused(unfinished)
+    path = read_only / "x.db"
+    with Store.open(path) as store:
+        assert [sweep.cells for sweep in store.sweeps()] == [1]
+    assert Store.check(path) == []
+    assert len(list(read_only.iterdir())) == 3
+    for name in ("x.db", "new.db"):
+        assert "permissions" in refused(read_only / name, "write")
+    assert "-wal" in refused(read_only / "unfinished.db")
 
 
 def test_the_lock_is_waited_for_and_then_named(path, store, cell, begin, monkeypatch):
