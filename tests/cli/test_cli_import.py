@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import sqlite3
 import sys
-from contextlib import closing
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
 import whole_sweeps as whole
+from made_sweeps import sql
 
 from effbench import cli as command_line
 from effbench.store import RESULT_COLUMNS, Store
@@ -24,16 +24,10 @@ def odd(tmp_path_factory):
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsysbinary):
+def run(tmp_path, monkeypatch, effbench):
     """A command in an empty folder: its exit code, standard output and error."""
     monkeypatch.chdir(tmp_path)
-
-    def done(*words):
-        code = command_line.run([str(word) for word in words])
-        said = capsysbinary.readouterr()
-        return code, said.out.decode(), said.err.decode()
-
-    return done
+    return lambda *words: astuple(effbench(*map(str, words)))
 
 
 def refused(done, *said, code=2):
@@ -93,9 +87,7 @@ def test_one_damaged_file_does_not_keep_the_others_away(odd, run):
 
 def test_a_refused_sweep_is_an_error_and_the_rest_is_taken(odd, run, tmp_path):
     run("import", odd, "--sweep", whole.ODD_TEXT[0], "--db", "x.db")
-    with closing(sqlite3.connect("x.db")) as raw:
-        raw.execute("UPDATE sweep SET seed = 7")
-        raw.commit()
+    sql("x.db", "UPDATE sweep SET seed = 7")
     code, said, err = run("import", odd, "--db", "x.db")
     assert said.count(": refused") == 1
     assert said.count("imported, ") == 2

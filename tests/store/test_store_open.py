@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from made_sweeps import sql
 
 from effbench.errors import SchemaError, StoreError
 from effbench.store import Store
@@ -75,10 +76,7 @@ def test_a_database_of_another_program(tmp_path):
         ["CREATE TABLE bookmarks (url TEXT)"],
         ["CREATE TABLE alembic_version (version_num TEXT)", "INSERT INTO alembic_version VALUES ('0001')"],
     ):
-        with closing(sqlite3.connect(path)) as raw:
-            for statement in statements:
-                raw.execute(statement)
-            raw.commit()
+        sql(path, *statements)
         before = path.read_bytes()
         for mode in ("read", "write"):
             message = refused(path, mode)
@@ -89,9 +87,7 @@ def test_a_database_of_another_program(tmp_path):
 def test_other_schemas_name_the_command(path):
     Store.open(path, mode="write").close()
     for revision, said in (("0005", "has schema 0005"), ("9999", "or a newer one")):
-        with closing(sqlite3.connect(path)) as raw:
-            raw.execute("UPDATE alembic_version SET version_num = ?", [revision])
-            raw.commit()
+        sql(path, f"UPDATE alembic_version SET version_num = '{revision}'")
         for mode in ("read", "write"):
             assert said in refused(path, mode, SchemaError)
         with pytest.raises(SchemaError, match=re.escape(said)):

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 import whole_sweeps as whole
+from made_sweeps import sql
 from whole_sweeps import export, ids_of, outcomes, take
 
 from effbench.cell import Status, Trial
@@ -18,16 +19,6 @@ from effbench.errors import SchemaError, StoreError
 from effbench.outputs import EXPORT_ID
 from effbench.store import Store
 from effbench.store.source import RefusedError
-
-
-def sql(path, *statements, rows=None):
-    """Edit a database by hand."""
-    with closing(sqlite3.connect(path)) as raw:
-        raw.execute("PRAGMA foreign_keys = OFF")
-        for statement in statements:
-            count = raw.execute(statement).rowcount
-            assert rows in (None, count), statement
-        raw.commit()
 
 
 def test_everything_arrives_once_by_file_and_by_database(odd, tmp_path, target):
