@@ -129,5 +129,5 @@ def into_database(args: argparse.Namespace) -> int:
     with opened(args.db) as source:
         source.sweep_ids(args.sweep)  # before anything is made at the other end
         with Store.open(args.to, mode="write") as store:
-            copy_into(store, source, tally, sweeps=args.sweep, samples=not args.no_samples, option="--to")
+            copy_into(store, source, tally, args.sweep, samples=not args.no_samples)
     return tally.end(args.to)

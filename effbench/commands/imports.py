@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from effbench.commands import options
-from effbench.errors import NothingFoundError, StoreError, UsageError
+from effbench.errors import NothingFoundError, StoreError
 from effbench.printable import one_line
 from effbench.store import Store, connect
 
@@ -42,11 +41,10 @@ def run(args: argparse.Namespace) -> int:
     from effbench.store.source import opened
 
     tally = Tally()
-    chosen = {"sweeps": args.sweep, "baselines": args.baselines, "samples": not args.no_samples}
     for path in args.sources:
         try:
             with opened(path) as source, Store.open(args.db, mode="write") as store:
-                copy_into(store, source, tally, **chosen)
+                copy_into(store, source, tally, args.sweep, baselines=args.baselines, samples=not args.no_samples)
         except (StoreError, NothingFoundError) as error:
             if len(args.sources) == 1:
                 raise
@@ -54,16 +52,10 @@ def run(args: argparse.Namespace) -> int:
     return tally.end(args.db)
 
 
-def copy_into(
-    store: Store, source: Source, tally: Tally, *, sweeps: Sequence[str], option: str = "--db", **parts: bool
-) -> None:
-    """Import sweeps of one source and print a line for each. `option`: by which `store` was named; `parts`: baselines
-    and samples, see `transfer.copy`."""
+def copy_into(store: Store, source: Source, tally: Tally, sweeps: Sequence[str], **parts: bool) -> None:
+    """Import sweeps of one source and print a line for each. `parts`: baselines and samples, see `transfer.copy`."""
     from effbench.store.transfer import copy
 
-    file = connect.identity(Path(store.name))
-    if source.name == store.name or (file and file == connect.identity(Path(source.name))):
-        raise UsageError(f"{store.name} is the database to import into; name another with {option}")
     for arrival in copy(source, store, source.sweep_ids(sweeps), **parts):
         tally.add(arrival)
 

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from effbench.errors import NothingFoundError, UsageError
-from effbench.store.connect import name_of
+from effbench.store.connect import insert, name_of
 from effbench.store.schema import ACKNOWLEDGEMENT, BASELINE, ENVIRONMENT, SWEEP, VERDICT
 from effbench.store.sweeps import hardware
 from effbench.store.values import now, text
@@ -92,10 +92,10 @@ def remove_baseline(connection: sa.Connection, name: str, hardware: str | None =
 
 def acknowledge(connection: sa.Connection, changes: Iterable[dict[str, str]], reason: str) -> None:
     """Store `changes`, which hold the four `KEYS`; one that is acknowledged already gets the new reason."""
+    given = {"reason": text(reason), "acknowledged_at": now()}
     for change in changes:
-        values = {key: change[key] for key in KEYS}
-        connection.execute(sa.delete(ACKNOWLEDGEMENT).where(*(ACKNOWLEDGEMENT.c[key] == values[key] for key in KEYS)))
-        connection.execute(sa.insert(ACKNOWLEDGEMENT).values(**values, reason=text(reason), acknowledged_at=now()))
+        row = insert(connection, ACKNOWLEDGEMENT).values(**{key: change[key] for key in KEYS}, **given)
+        connection.execute(row.on_conflict_do_update(index_elements=KEYS, set_=given))
 
 
 def unacknowledge(connection: sa.Connection, ids: Iterable[int]) -> None:
@@ -110,9 +110,8 @@ def acknowledgements(connection: sa.Connection) -> list[dict[str, Any]]:
 
 def add_verdicts(connection: sa.Connection, environment_id: str, judged: Iterable[dict[str, Any]]) -> None:
     """Add rows of `claim_verdict`, which come without environment and time."""
-    at = now()
-    rows = [{**row, "environment_id": environment_id, "judged_at": at} for row in judged]
-    if rows:
+    given = {"environment_id": environment_id, "judged_at": now()}
+    if rows := [{**row, **given} for row in judged]:
         connection.execute(sa.insert(VERDICT), rows)
 
 

@@ -20,7 +20,7 @@ from effbench.errors import StoreError
 from effbench.printable import one_line
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.schema import STATES, UtcDateTime, utc
-from effbench.store.values import artifact_folder, cell_row, decode_samples, plain, scalar
+from effbench.store.values import artifact_folder, cell_row, decode_samples, plain, text
 
 #: column -> what it may hold
 CHOICES = {"state": STATES, "status": tuple(Status), "verdict": tuple(ClaimVerdict)}
@@ -44,16 +44,9 @@ def raw(table: sa.Table) -> sa.Select:
 
 
 def any_text(connection: sa.Connection) -> None:
-    """Let SQLite return text that is not UTF-8 as bytes instead of failing."""
-
-    def utf8_or_bytes(value: bytes) -> str | bytes:
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return value
-
+    """Let SQLite return text that is not UTF-8 with lone surrogates, which no sound text has, instead of failing."""
     if connection.dialect.name == "sqlite":
-        connection.connection.driver_connection.text_factory = utf8_or_bytes
+        connection.connection.driver_connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
 
 
 def sound_row(table: sa.Table, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,7 +54,7 @@ def sound_row(table: sa.Table, values: Mapping[str, Any]) -> dict[str, Any]:
     row = {name: sound_value(table.c[name], value) for name, value in values.items()}
     rules = _RULES.get(table.name, lambda row: iter(()))
     try:
-        fault = next((f"{table.name}.{name} {text}" for name, right, text in rules(row) if not right), None)
+        fault = next((f"{table.name}.{name} {what}" for name, right, what in rules(row) if not right), None)
     except (StoreError, TypeError, KeyError, ValueError, AttributeError) as error:
         fault = f"{table.name} has values that do not fit together: {one_line(error, 100)}"
     if fault:
@@ -100,10 +93,11 @@ def _typed(column: sa.Column, value: Any) -> Any:
     if isinstance(kind, sa.Double):
         _require(isinstance(value, int | float) and math.isfinite(value), value, "a finite number")
         return float(value)
-    _require(isinstance(value, str) and len(value) <= TEXT_LIMIT, value, f"text of at most {TEXT_LIMIT} characters")
+    right = isinstance(value, str) and len(value) <= TEXT_LIMIT and value == text(value)
+    _require(right, value, f"text of at most {TEXT_LIMIT} characters")
     choices = CHOICES.get(column.name)
     _require(choices is None or value in choices, repr(value), f"one of {', '.join(choices or ())}")
-    return scalar(value)
+    return value
 
 
 def _require(right: bool, value: Any, wanted: str) -> None:

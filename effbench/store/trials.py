@@ -34,11 +34,12 @@ def record(connection: sa.Connection, sweep_id: str, environment_id: str, trial:
     lock(connection, sweep_id)
     row = {"sweep_id": sweep_id, "environment_id": environment_id, **trial_row(trial)}
     try:
-        with connection.begin_nested():
-            inserted = connection.execute(sa.insert(TRIAL).values(**row))
+        (trial_id,) = connection.execute(sa.insert(TRIAL).values(**row)).inserted_primary_key
     except exc.IntegrityError as error:
-        raise _refused(connection, row, error) from error
-    (trial_id,) = inserted.inserted_primary_key
+        is_there = "unique" in str(error.orig).lower()
+        fault = "is recorded already" if is_there else "belongs to an unknown environment or a cell that is not planned"
+        what = f"round {trial.round + 1}, try {trial.attempt + 1} of cell {trial.cell_key[:12]}"
+        raise StoreError(f"{what} {fault} in sweep {sweep_id}") from error
     for timer, values in trial.samples.items():
         stored, data = encode_samples(values)
         blob = {"trial_id": trial_id, "timer": scalar(timer), "count": len(values), "stored": stored}
@@ -46,17 +47,6 @@ def record(connection: sa.Connection, sweep_id: str, environment_id: str, trial:
     compared = connection.scalar(sa.select(CELL.c.comparison_key).where(CELL.c.key == trial.cell_key))
     rebuild_results(connection, sweep_id, environment_id, compared)
     return trial_id
-
-
-def _refused(connection: sa.Connection, row: dict[str, Any], error: exc.IntegrityError) -> StoreError:
-    """Return why the database did not take the trial."""
-    what = f"round {row['round'] + 1}, try {row['attempt'] + 1} of cell {row['cell_key'][:12]}"
-    if "unique" in str(error.orig).lower():
-        return StoreError(f"{what} is recorded already in sweep {row['sweep_id']}")
-    place = (PLANNED.c.sweep_id == row["sweep_id"], PLANNED.c.cell_key == row["cell_key"])
-    if connection.scalar(sa.select(PLANNED.c.position).where(*place)) is None:
-        return StoreError(f"{what}: the cell is not planned in sweep {row['sweep_id']}")
-    return StoreError(f"{what}: unknown environment {row['environment_id']}")
 
 
 def history(connection: sa.Connection, sweep_id: str, environment_id: str) -> dict[str, list[Trial]]:

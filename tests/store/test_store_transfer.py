@@ -39,6 +39,8 @@ def test_everything_arrives_once_by_file_and_by_database(odd, tmp_path, target):
             assert all(sweep.imported_at for sweep in store.sweeps())
             assert store.cell_overrides(ids_of(store)[0])[whole.cells()[0].key][0] == "bs=1"
     assert sorted(path.name for path in folder.iterdir()) == ["odd.db", "x.db"], "reading leaves nothing behind"
+    assert outcomes(odd, odd) == ["already there"] * 3, "into itself"
+    assert whole.contents(odd) == before
 
 
 def test_baselines_and_acknowledgements_only_on_request(odd, target):
