@@ -63,8 +63,7 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
 
 
 def artifact_home(url: str | os.PathLike[str]) -> Path:
-    """Return the folder that the names in `trial.extra["artifacts"]` are relative to: that of a SQLite file, else
-    `results`."""
+    """Return the folder that the names of artifacts are relative to: that of a SQLite file, else `results`."""
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         return Path(parsed.database).parent
@@ -83,8 +82,7 @@ def name_of(connection: sa.Connection) -> str:
 
 
 def connect(url: sa.URL, *, write: bool, create: bool = False, untrusted: bool = False) -> sa.Engine:
-    """Return an engine of which one connection has been tried. `create` makes a missing SQLite file and its folder;
-    `untrusted` opens a file that someone else may have made."""
+    """Return an engine of which one connection has been tried. `create` makes a missing SQLite file and its folder."""
     if url.get_backend_name() == "sqlite":
         return _sqlite_engine(url, write, create, untrusted)
     return _server_engine(url, write)

@@ -25,7 +25,7 @@ CLOCK_SKEW = dt.timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class SweepInfo:
-    """A sweep, with its planned cells, recorded trials (all attempts) and results by status counted. Times are UTC.
+    """A sweep with its numbers of planned cells, recorded trials (all attempts) and results by status. Times are UTC.
 
     One that is stored as running is `interrupted` here if its process has ended. `imported_at` is set by an import.
     """
