@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from effbench.commands import options
-from effbench.commands.imports import Tally, copy_into
+from effbench.commands.imports import Tally
 from effbench.errors import UsageError
 from effbench.store import RESULT_COLUMNS, Store
 
@@ -129,5 +129,5 @@ def into_database(args: argparse.Namespace) -> int:
     with opened(args.db) as source:
         source.sweep_ids(args.sweep)  # before anything is made at the other end
         with Store.open(args.to, mode="write") as store:
-            copy_into(store, source, tally, args.sweep, samples=not args.no_samples)
+            tally.take(store, source, args.sweep, samples=not args.no_samples)
     return tally.end(args.to)

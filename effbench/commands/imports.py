@@ -14,7 +14,6 @@ from effbench.store import Store, connect
 
 if TYPE_CHECKING:
     from effbench.store.source import Source
-    from effbench.store.transfer import Arrival
 
 HELP = "Whole sweeps from files that `effbench export --whole` wrote, or from another database; twice does no harm."
 
@@ -44,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     for path in args.sources:
         try:
             with opened(path) as source, Store.open(args.db, mode="write") as store:
-                copy_into(store, source, tally, args.sweep, baselines=args.baselines, samples=not args.no_samples)
+                tally.take(store, source, args.sweep, baselines=args.baselines, samples=not args.no_samples)
         except (StoreError, NothingFoundError) as error:
             if len(args.sources) == 1:
                 raise
@@ -52,37 +51,32 @@ def run(args: argparse.Namespace) -> int:
     return tally.end(args.db)
 
 
-def copy_into(store: Store, source: Source, tally: Tally, sweeps: Sequence[str], **parts: bool) -> None:
-    """Import sweeps of one source and print a line for each. `parts`: baselines and samples, see `transfer.copy`."""
-    from effbench.store.transfer import copy
-
-    for arrival in copy(source, store, source.sweep_ids(sweeps), **parts):
-        tally.add(arrival)
-
-
 class Tally:
-    """How many sweeps ended in each way, and what went wrong."""
+    """Imports sources and sums up: how many sweeps ended in each way, and what went wrong."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
         self.errors: list[str] = []
 
-    def add(self, arrival: Arrival) -> None:
-        """Count a sweep and print what became of it."""
-        self.outcomes[arrival.outcome] += 1
-        if arrival.reason:
-            self.errors.append(arrival.reason)
-        name = f" {one_line(arrival.name, 40)}" if arrival.name else ""
-        nouns = {table: table.replace("sweep_cell", "planned cell").replace("_", " ") for table in arrival.added}
-        added = [counted(number, nouns[table]) for table, number in arrival.added.items()]
-        print(f"{arrival.sweep_id}{name}: {', '.join([arrival.outcome, *added])}", flush=True)
-        for note in arrival.notes:
-            print(f"  {one_line(note)}")
+    def take(self, store: Store, source: Source, sweeps: Sequence[str], **parts: bool) -> None:
+        """Import sweeps of one source and print a line for each. `parts`: baselines, samples (`transfer.copy`)."""
+        from effbench.store.transfer import copy
+
+        for arrival in copy(source, store, source.sweep_ids(sweeps), **parts):
+            self.outcomes[arrival.outcome] += 1
+            if arrival.reason:
+                self.errors.append(arrival.reason)
+            name = f" {one_line(arrival.name, 40)}" if arrival.name else ""
+            nouns = {table: table.replace("sweep_cell", "planned cell").replace("_", " ") for table in arrival.added}
+            added = [counted(number, nouns[table]) for table, number in arrival.added.items()]
+            print(f"{arrival.sweep_id}{name}: {', '.join([arrival.outcome, *added])}", flush=True)
+            for note in arrival.notes:
+                print(f"  {one_line(note)}")
 
     def end(self, db: str) -> int:
         """Print the sum; raise StoreError if there were errors."""
         if self.errors:
-            more = f" (and {len(self.errors) - 1} more errors)" if len(self.errors) > 1 else ""
+            more = f" (and {counted(len(self.errors) - 1, 'more error')})" if len(self.errors) > 1 else ""
             raise StoreError(self.errors[0] + more)
         counts = ", ".join(f"{number} {outcome}" for outcome, number in self.outcomes.items())
         total = counted(self.outcomes.total(), "sweep")

@@ -273,8 +273,6 @@ def _has_no_index(error: sqlite3.Error) -> bool:
 
 
 def _has_write_ahead_log(file: Path) -> bool:
-    try:
-        with file.open("rb") as stream:
-            return stream.read(20)[18:] == b"\2\2"
-    except OSError:
-        return False
+    with suppress(OSError), file.open("rb") as stream:
+        return stream.read(20)[18:] == b"\2\2"
+    return False

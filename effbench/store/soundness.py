@@ -1,7 +1,7 @@
 """What a sound row is: types, bounds and sizes of its values, and what must follow from what.
 
-SQLite stores anything in any column, and a file may be someone else's. `db check` reports the rows that are not sound;
-an import refuses their sweeps. Types and NULLs are those of the schema.
+SQLite stores anything in any column, and a file may be a stranger's. `db check` reports rows that are not sound; an
+import refuses their sweeps. Types and NULLs are those of the schema.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ CHOICES = {"state": STATES, "status": tuple(Status), "verdict": tuple(ClaimVerdi
 #: columns that count
 COUNTS = {"bs", "rounds", "position", "round", "attempt", "trials", "count", "stored"}
 LISTS = {"command", "overrides"}
-#: characters, bytes and bytes
 TEXT_LIMIT, JSON_LIMIT, BLOB_LIMIT = 2**20, 2**24, 2**15
 JSON_DEPTH = 64
 YEARS = range(1970, 2200)

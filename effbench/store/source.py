@@ -25,7 +25,6 @@ from effbench.store import connect, sweeps
 from effbench.store.schema import METADATA, SWEEP
 from effbench.store.soundness import any_text, raw, sound_row, sound_value
 
-STANDARD_INPUT = "-"
 #: bytes of a row of SQLite
 ROW_LIMIT = 2**26
 
@@ -79,7 +78,7 @@ def opened(url: str) -> Iterator[Source]:
     Raises StoreError for a file that is not a sound database of effbench, SchemaError for one of another version.
     """
     with ExitStack() as stack:
-        if url == STANDARD_INPUT:
+        if url == "-":
             url = f"{stack.enter_context(tempfile.TemporaryDirectory(prefix='effbench-'))}/standard input"
             with Path(url).open("wb") as file:
                 shutil.copyfileobj(sys.stdin.buffer, file)

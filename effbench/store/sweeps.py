@@ -95,26 +95,19 @@ def resolve(ref: str, rows: Sequence[tuple[str, str | None, dt.datetime]], datab
     if not rows:
         raise NothingFoundError(f"{database} holds no sweep yet; `effbench -m model=mlp mode=eager,default` runs one")
     names = {sweep_id: name for sweep_id, name, _ in sorted(rows, key=lambda row: starts_in_future(row[2]))}
-    if ref == "last":
-        started = [sweep_id for sweep_id, _, start in rows if not starts_in_future(start)]
-        if not started:
-            raise NothingFoundError(
-                f"every sweep in {database} starts in the future, so none is `last`; name one by its id: {_some(names)}"
-            )
+    started = [sweep_id for sweep_id, _, start in rows if not starts_in_future(start)]
+    if ref == "last" and started:
         return next((one for one in started if not (names[one] or "").startswith(CONFIRMING)), started[0])
     exact = [ref] if ref in names else [sweep_id for sweep_id, name in names.items() if name == ref]
     starting = [sweep_id for sweep_id in names if ref and sweep_id.startswith(ref)]
     if exact or len(starting) == 1:
         return [*exact, *starting][0]
     if starting:
-        raise UsageError(f"{ref!r} is the start of {len(starting)} sweeps: {_some(starting)}; give more of the id")
+        raise UsageError(f"{ref!r} is the start of {len(starting)} sweeps, such as {starting[0]}; give more of the id")
     known = [f"{sweep_id} ({name})" if name else sweep_id for sweep_id, name in names.items()]
-    raise NothingFoundError(f"no sweep {ref!r} in {database}; there are {_some(known)}, and `last`")
-
-
-def _some(items: Iterable[str], most: int = 4) -> str:
-    first, rest = [*items][:most], [*items][most:]
-    return ", ".join(first) + (f" and {len(rest)} more" if rest else "")
+    raise NothingFoundError(
+        f"no sweep {ref!r} in {database}; there are {', '.join(known[:4])}{' …' if known[4:] else ''}"
+    )
 
 
 def lock(connection: sa.Connection, sweep_id: str) -> str:
@@ -182,7 +175,7 @@ def cell_overrides(connection: sa.Connection, sweep_id: str) -> dict[str, list[s
 def note_environments(connection: sa.Connection, sweep_id: str, facts: dict[str, dict[str, Any]]) -> None:
     """Add facts of further environments to the sweep's `host["environments"]`; those that are there stay."""
     lock(connection, sweep_id)
-    host = connection.execute(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id)).scalar_one()
+    host = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id))
     known = {**facts, **(host.get("environments") or {})}
     connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(host={**host, "environments": known}))
 
@@ -230,10 +223,9 @@ def add_calibration(
 def calibration(connection: sa.Connection, environment_id: str) -> dict[str, Any] | None:
     """Return the environment's newest `ceilings` and newest `noise`, with time and GPU of the newest row; None if
     neither was measured."""
-    query = sa.select(CALIBRATION).where(CALIBRATION.c.environment_id == environment_id)
     # by time, not by id: an older one may have been imported since
-    newest_first = query.order_by(CALIBRATION.c.measured_at.desc(), CALIBRATION.c.id.desc())
-    rows = connection.execute(newest_first).mappings().all()
+    query = sa.select(CALIBRATION).order_by(CALIBRATION.c.measured_at.desc(), CALIBRATION.c.id.desc())
+    rows = connection.execute(query.where(CALIBRATION.c.environment_id == environment_id)).mappings().all()
     if not rows:
         return None
     newest = {name: next((row[name] for row in rows if row[name] is not None), None) for name in ("ceilings", "noise")}

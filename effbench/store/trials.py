@@ -70,12 +70,6 @@ def samples(connection: sa.Connection, trial_id: int) -> dict[str, np.ndarray]:
     return {row.timer: decode_samples(row.codec, row.data, row.stored) for row in connection.execute(query)}
 
 
-def measured_cells(connection: sa.Connection, sweep_id: str, environment_ids: list[str]) -> list[str]:
-    """Return the keys of the sweep's cells that have trials in these environments, sorted."""
-    where = (TRIAL.c.sweep_id == sweep_id, TRIAL.c.environment_id.in_(environment_ids))
-    return list(connection.scalars(sa.select(TRIAL.c.cell_key).where(*where).distinct().order_by(TRIAL.c.cell_key)))
-
-
 def trials_of_cells(
     connection: sa.Connection, sweep_id: str, environment_ids: list[str], cell_keys: list[str]
 ) -> list[tuple[dict[str, Any], dict[str, tuple[int, np.ndarray]]]]:
@@ -99,10 +93,8 @@ def derive(
     environment_id: str | None = None,
     comparison_key: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the rows of `result` that follow from the trials of a sweep, without writing them.
-
-    With the last two only those of cells that are compared with each other in one environment.
-    """
+    """Return the rows of `result` that follow from the trials of a sweep, or of only those cells that are compared with
+    each other in one environment."""
     query = (
         sa.select(TRIAL.c.environment_id, CELL.c.comparison_key, CELL.c.mode, _SAMPLES_PER_CALL, *_SUMMARISED)
         .join(CELL, CELL.c.key == TRIAL.c.cell_key)
