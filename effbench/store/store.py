@@ -59,10 +59,8 @@ class Store:
 
     @classmethod
     def open(cls, url: str | os.PathLike[str], *, mode: Literal["read", "write"] = "read") -> Self:
-        """Open the database at `url`, a SQLAlchemy URL or the path of a SQLite file; "write" makes what is missing.
-
-        Raises StoreError, SchemaError for another schema.
-        """
+        """Open the database at `url`, a URL or the path of a SQLite file; "write" makes what is missing. Raises
+        StoreError, SchemaError for another schema."""
         if mode not in ("read", "write"):
             raise ValueError(f"mode must be 'read' or 'write', not {mode!r}")
         parsed = connect.parse_url(url)

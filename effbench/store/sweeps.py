@@ -105,9 +105,8 @@ def resolve(ref: str, rows: Sequence[tuple[str, str | None, dt.datetime]], datab
     if starting:
         raise UsageError(f"{ref!r} is the start of {len(starting)} sweeps, such as {starting[0]}; give more of the id")
     known = [f"{sweep_id} ({name})" if name else sweep_id for sweep_id, name in names.items()]
-    raise NothingFoundError(
-        f"no sweep {ref!r} in {database}; there are {', '.join(known[:4])}{' …' if known[4:] else ''}"
-    )
+    some = ", ".join(known[:4]) + (" …" if known[4:] else "")
+    raise NothingFoundError(f"no sweep {ref!r} in {database}; there are {some}")
 
 
 def lock(connection: sa.Connection, sweep_id: str) -> str:
