@@ -131,23 +131,20 @@ def contents(url: Any) -> dict[str, list[str]]:
     """Every table with every column but `imported_at` and ids that the database gave; a sample is known by its
     trial."""
     found: dict[str, list[str]] = {}
+    trials: dict[int, tuple] = {}
     with Store.open(url) as store, store._reading() as connection:
-        trials: dict[int, tuple] = {}
         for table in METADATA.sorted_tables:
-            rows = []
-            for row in connection.execute(sa.select(table)).mappings():
-                values = dict(row)
+            rows = [dict(row) for row in connection.execute(sa.select(table)).mappings()]
+            for row in rows:
+                row.pop("imported_at", None)
+                number = row.pop("id") if isinstance(row.get("id"), int) else None
                 if table.name == "trial":
-                    names = ("sweep_id", "cell_key", "environment_id", "round", "attempt")
-                    trials[values.pop("id")] = tuple(values[name] for name in names)
+                    trials[number] = tuple(
+                        row[n] for n in ("sweep_id", "cell_key", "environment_id", "round", "attempt")
+                    )
                 elif table.name == "sample":
-                    values["trial_id"] = trials[values["trial_id"]]
-                elif table.name == "sweep":
-                    del values["imported_at"]
-                elif "id" in values and table.name in ("calibration", "claim_verdict", "acknowledgement"):
-                    del values["id"]
-                rows.append(repr(sorted(values.items())))
-            found[table.name] = sorted(rows)
+                    row["trial_id"] = trials[row["trial_id"]]
+            found[table.name] = sorted(repr(sorted(row.items())) for row in rows)
     return found
 
 
