@@ -61,13 +61,12 @@ def compare(
     metrics: Sequence[str] | None = None,
     config: str | None = None,
 ) -> pd.DataFrame:
-    """Two sweeps cell by cell and metric by metric, as `effbench compare` does it; what matters most first.
+    """Compare two sweeps cell by cell and metric by metric, as `effbench compare` does; what matters most first.
 
     `before`, `after`: ids, names, baselines or `last`; with `by` (`python`, `folder`, `dtype` …) two parts of the
-    sweep `before`. `metrics`: only these. `config`: limits and exceptions, a file or a name below conf/check; without
-    it `default`, as on the command line. The columns are those of `--format csv` (docs/regressions.md); `attrs` of the
-    frame holds `differences` and `notes`, lists of text, and `limits`, where these come from. Raises NothingFoundError
-    where nothing can be compared, UsageError and ConfigError for what does not fit together.
+    sweep `before`. `metrics`: only these. `config`: limits and exceptions, a file or a name below conf/check. The
+    columns are those of `--format csv` (docs/regressions.md); the frame's `attrs` holds `differences` and `notes`,
+    lists of text, and `limits`, where these come from. Raises NothingFoundError, UsageError, ConfigError.
     """
     import pandas as pd
 

@@ -1,7 +1,4 @@
-"""Everything effbench raises on purpose. Messages are one or two lines: what is wrong, what is allowed, what to do.
-
-A failure inside a cell is no exception here: it becomes its trial's status with a reason.
-"""
+"""Everything effbench raises on purpose. Messages are one or two lines: what is wrong, what is allowed, what to do."""
 
 from __future__ import annotations
 

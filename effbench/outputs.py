@@ -15,7 +15,6 @@ from typing import IO
 from effbench.errors import UsageError
 
 SQLITE = b"SQLite format 3\x00"
-PARQUET = b"PAR1"
 #: SQLite's application id of whole sweeps that `effbench export` wrote
 EXPORT_ID = 0x65666662
 #: Names of what is already open, which may be a regular file with content.
@@ -53,8 +52,7 @@ def output(path: Path, names: set[str], *, database: str | None = None, force: b
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a stream whose file replaces the one at `path` in one step; after an error that one is unchanged. Raises
-    UsageError if `path` is a SQLite database, OSError if it cannot be written."""
+    """Yield a stream whose file replaces the one at `path` in one step; after an error that one is unchanged."""
     refuse_database(path)
     part = path.with_name(f".{path.name[:40]}-{os.getpid()}.part")
     try:
@@ -104,10 +102,9 @@ def is_special(path: Path) -> bool:
 
 
 def names_in(stream: IO[bytes]) -> set[str]:
-    """Return the columns of CSV or Parquet, the keys of JSON, the first tag of XML, `SQLite` of whole sweeps, else the
-    first line."""
+    """Return columns of CSV or Parquet, keys of JSON, the first tag of XML, `SQLite` of whole sweeps, or a line."""
     head = stream.read(_HEAD)
-    if head.startswith(PARQUET):
+    if head.startswith(b"PAR1"):
         import pyarrow.parquet
 
         return set(pyarrow.parquet.read_schema(stream).names)

@@ -16,8 +16,7 @@ PLAIN_WIDTH = 240
 
 
 class Console(rich.console.Console):
-    """rich's console without emoji codes (a colon in a name is a colon) that drops unprintable characters from what it
-    prints. Its own colours and cursor movements are not text and stay."""
+    """rich's console without emoji codes, which drops unprintable characters from the text that it prints."""
 
     def __init__(self, **settings: object) -> None:
         super().__init__(**{"emoji": False, **settings})

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import random
 import shutil
+import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -105,18 +107,22 @@ class Made:
         return sweep_id
 
     def sql(self, statement: str) -> None:
-        """Do what only someone with a database browser does."""
-        import sqlite3
-        from contextlib import closing
-
-        with closing(sqlite3.connect(self.path)) as connection:
-            connection.execute(statement)
-            connection.commit()
+        sql(self.path, statement)
 
     def delete_sweep(self, sweep_id: str) -> None:
-        for table in ("result", "trial", "sweep_cell"):
-            self.sql(f"DELETE FROM {table} WHERE sweep_id = '{sweep_id}'")
-        self.sql(f"DELETE FROM sweep WHERE id = '{sweep_id}'")
+        tables = ("result", "trial", "sweep_cell")
+        sql(self.path, *(f"DELETE FROM {table} WHERE sweep_id = '{sweep_id}'" for table in tables))
+        sql(self.path, f"DELETE FROM sweep WHERE id = '{sweep_id}'")
+
+
+def sql(path: Any, *statements: str, rows: int | None = None) -> None:
+    """Do what only someone with a database browser does. `rows`: how many a statement must change."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        for statement in statements:
+            count = connection.execute(statement).rowcount
+            assert rows in (None, count), statement
+        connection.commit()
 
 
 def template(folder: Path) -> Path:

@@ -54,21 +54,19 @@ def environment(**changed: Any) -> Environment:
 
 def odd_trial(cell: Cell, turn: int, attempt: int, noise: random.Random) -> Trial:
     """Every column has something or nothing, by chance."""
+    kinds = {
+        sa.Boolean: lambda: noise.random() < 0.5,
+        sa.BigInteger: lambda: noise.choice([0, 1, 2**53 + 1, 2**62, 2**63 - 1, 2**70]),
+        sa.Integer: lambda: noise.choice([0, 7, 2**31 - 1]),
+        sa.Double: lambda: noise.lognormvariate(0, 1),
+        sa.String: lambda: noise.choice(ODD_TEXT),
+    }
     values: dict[str, Any] = {}
     for name in TRIAL_FIELDS:
         column = TRIAL.c[name]
-        if not column.nullable or noise.random() < 0.3:
-            continue
-        if isinstance(column.type, sa.Boolean):
-            values[name] = noise.random() < 0.5
-        elif isinstance(column.type, sa.BigInteger):
-            values[name] = noise.choice([0, 1, 2**53 + 1, 2**62, 2**63 - 1, 2**70])
-        elif isinstance(column.type, sa.Integer):
-            values[name] = noise.choice([0, 7, 2**31 - 1])
-        elif isinstance(column.type, sa.Double):
-            values[name] = EXTREME[name] if name in EXTREME else noise.lognormvariate(0, 1)
-        elif name != "started_at":
-            values[name] = noise.choice(ODD_TEXT)
+        if column.nullable and name != "started_at" and noise.random() >= 0.3:
+            made = next(make for kind, make in kinds.items() if isinstance(column.type, kind))
+            values[name] = EXTREME[name] if name in EXTREME else made()
     return Trial(
         cell.key,
         turn,
@@ -84,15 +82,14 @@ def odd_trial(cell: Cell, turn: int, attempt: int, noise: random.Random) -> Tria
 def sweep(store: Store, name: str | None = None, seed: int = 0, rounds: int = 2, **changed: Any) -> str:
     """A completed sweep in two environments, some rounds tried again."""
     noise = random.Random(seed)
-    facts = {"name": name, "label": ODD_TEXT[2], "command": ["-m", *ODD_TEXT], "overrides": ["bs=1", *ODD_TEXT]}
-    facts |= {"protocol": {"name": "quick", "limit": math.inf}, "baseline_mode": "eager", "seed": 2**40 + seed}
-    facts |= {"git_revision": None, "host": {"hostname": ODD_TEXT[1]}, "plan": cells(), "rounds": rounds, **changed}
-    facts.setdefault("cell_overrides", {cells()[0].key: ["bs=1", *ODD_TEXT]})
-    sweep_id = store.begin_sweep(**facts)
+    facts = {"label": ODD_TEXT[2], "command": ["-m", *ODD_TEXT], "overrides": ["bs=1", *ODD_TEXT]}
+    facts |= {"protocol": {"name": "quick", "limit": math.inf}, "seed": 2**40 + seed, "host": {"hostname": ODD_TEXT[1]}}
+    facts |= {"cell_overrides": {cells()[0].key: ["bs=1", *ODD_TEXT]}, "git_revision": None, **changed}
+    sweep_id = begun(store, cells(), name=name, rounds=rounds, **facts)
     for own in (environment(), environment(torch_version="2.11.0")):
         environment_id = store.add_environment(own, {"é": [ODD_TEXT[0], 2**80]})
         for turn in range(rounds):
-            for cell in facts["plan"]:
+            for cell in cells():
                 for attempt in range(noise.choice([1, 1, 2])):
                     store.record(sweep_id, environment_id, odd_trial(cell, turn, attempt, noise))
     store.finish_sweep(sweep_id, "completed")
@@ -134,23 +131,20 @@ def contents(url: Any) -> dict[str, list[str]]:
     """Every table with every column but `imported_at` and ids that the database gave; a sample is known by its
     trial."""
     found: dict[str, list[str]] = {}
+    trials: dict[int, tuple] = {}
     with Store.open(url) as store, store._reading() as connection:
-        trials: dict[int, tuple] = {}
         for table in METADATA.sorted_tables:
-            rows = []
-            for row in connection.execute(sa.select(table)).mappings():
-                values = dict(row)
+            rows = [dict(row) for row in connection.execute(sa.select(table)).mappings()]
+            for row in rows:
+                row.pop("imported_at", None)
+                number = row.pop("id") if isinstance(row.get("id"), int) else None
                 if table.name == "trial":
-                    names = ("sweep_id", "cell_key", "environment_id", "round", "attempt")
-                    trials[values.pop("id")] = tuple(values[name] for name in names)
+                    trials[number] = tuple(
+                        row[n] for n in ("sweep_id", "cell_key", "environment_id", "round", "attempt")
+                    )
                 elif table.name == "sample":
-                    values["trial_id"] = trials[values["trial_id"]]
-                elif table.name == "sweep":
-                    del values["imported_at"]
-                elif "id" in values and table.name in ("calibration", "claim_verdict", "acknowledgement"):
-                    del values["id"]
-                rows.append(repr(sorted(values.items())))
-            found[table.name] = sorted(rows)
+                    row["trial_id"] = trials[row["trial_id"]]
+            found[table.name] = sorted(repr(sorted(row.items())) for row in rows)
     return found
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from effbench.commands import options
-from effbench.commands.imports import Tally, copy_into, require_sweeps
+from effbench.commands.imports import Tally
 from effbench.errors import UsageError
 from effbench.store import RESULT_COLUMNS, Store
 
@@ -105,7 +105,7 @@ def whole(args: argparse.Namespace) -> int:
     if args.out in (None, options.STDOUT) and sys.stdout.isatty():
         raise UsageError("export --whole writes a SQLite file, which a terminal cannot show; add --out FILE.db")
     with opened(args.db) as source, tempfile.TemporaryDirectory(prefix="effbench-") as folder:
-        ids = require_sweeps(source, args.sweep)
+        ids = source.sweep_ids(args.sweep)
         path = Path(folder) / "sweeps.db"
         write_file(source, ids, path, samples=not args.no_samples)
         with path.open("rb") as file, options.output(args, {"SQLite"}) as stream:
@@ -120,7 +120,7 @@ def into_database(args: argparse.Namespace) -> int:
 
     tally = Tally()
     with opened(args.db) as source:
-        require_sweeps(source, args.sweep)  # before anything is made at the other end
+        source.sweep_ids(args.sweep)  # before anything is made at the other end
         with Store.open(args.to, mode="write") as store:
-            copy_into(store, source, tally, sweeps=args.sweep, samples=not args.no_samples, option="--to")
+            tally.take(store, source, args.sweep, samples=not args.no_samples)
     return tally.end(args.to)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from effbench.commands import options
-from effbench.errors import NothingFoundError, StoreError, UsageError
+from effbench.errors import NothingFoundError, StoreError
 from effbench.printable import one_line
 from effbench.store import Store, connect
 
 if TYPE_CHECKING:
     from effbench.store.source import Source
-    from effbench.store.transfer import Arrival
 
 HELP = "Whole sweeps from files that `effbench export --whole` wrote, or from another database; twice does no harm."
 
@@ -42,11 +40,10 @@ def run(args: argparse.Namespace) -> int:
     from effbench.store.source import opened
 
     tally = Tally()
-    chosen = {"sweeps": args.sweep, "baselines": args.baselines, "samples": not args.no_samples}
     for path in args.sources:
         try:
             with opened(path) as source, Store.open(args.db, mode="write") as store:
-                copy_into(store, source, tally, **chosen)
+                tally.take(store, source, args.sweep, baselines=args.baselines, samples=not args.no_samples)
         except (StoreError, NothingFoundError) as error:
             if len(args.sources) == 1:
                 raise
@@ -54,62 +51,33 @@ def run(args: argparse.Namespace) -> int:
     return tally.end(args.db)
 
 
-def require_sweeps(source: Source, references: Sequence[str]) -> list[str]:
-    """Return the ids that are asked for, without references all. Raises NothingFoundError if there are none."""
-    ids = source.sweep_ids(references)
-    if not ids:
-        raise NothingFoundError(
-            f"{source.name} holds no sweep yet; `effbench -m model=mlp mode=eager,default` runs one"
-        )
-    return ids
-
-
-def copy_into(
-    store: Store,
-    source: Source,
-    tally: Tally,
-    *,
-    sweeps: Sequence[str] = (),
-    baselines: bool = False,
-    samples: bool = True,
-    option: str = "--db",
-) -> None:
-    """Import one source and print a line for each of its sweeps. `option`: by which `store` was named."""
-    from effbench.store.transfer import copy
-
-    file = connect.identity(Path(store.name))
-    if source.name == store.name or (file and file == connect.identity(Path(source.name))):
-        raise UsageError(f"{store.name} is the database to import into; name another with {option}")
-    for arrival in copy(source, store, source.sweep_ids(sweeps), baselines=baselines, samples=samples):
-        tally.add(arrival)
-
-
 class Tally:
-    """How many sweeps ended in each way, and what went wrong."""
+    """Imports sources and sums up: how many sweeps ended in each way, and what went wrong."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
         self.errors: list[str] = []
 
-    def add(self, arrival: Arrival) -> None:
-        """Count a sweep and print what became of it."""
-        self.outcomes[arrival.outcome] += 1
-        if arrival.reason:
-            self.errors.append(arrival.reason)
-        name = f" {one_line(arrival.name, 40)}" if arrival.name else ""
-        nouns = {table: table.replace("sweep_cell", "planned cell").replace("_", " ") for table in arrival.added}
-        added = [counted(number, nouns[table]) for table, number in arrival.added.items()]
-        print(f"{arrival.sweep_id}{name}: {', '.join([arrival.outcome, *added])}", flush=True)
-        for note in arrival.notes:
-            print(f"  {one_line(note)}")
+    def take(self, store: Store, source: Source, sweeps: Sequence[str], **parts: bool) -> None:
+        """Import sweeps of one source and print a line for each. `parts`: baselines, samples (`transfer.copy`)."""
+        from effbench.store.transfer import copy
+
+        for arrival in copy(source, store, source.sweep_ids(sweeps), **parts):
+            self.outcomes[arrival.outcome] += 1
+            if arrival.reason:
+                self.errors.append(arrival.reason)
+            name = f" {one_line(arrival.name, 40)}" if arrival.name else ""
+            nouns = {table: table.replace("sweep_cell", "planned cell").replace("_", " ") for table in arrival.added}
+            added = [counted(number, nouns[table]) for table, number in arrival.added.items()]
+            print(f"{arrival.sweep_id}{name}: {', '.join([arrival.outcome, *added])}", flush=True)
+            for note in arrival.notes:
+                print(f"  {one_line(note)}")
 
     def end(self, db: str) -> int:
-        """Print the sum; raise the errors that there were, or NothingFoundError if there was no sweep at all."""
+        """Print the sum; raise StoreError if there were errors."""
         if self.errors:
-            more = f" (and {len(self.errors) - 1} more errors)" if len(self.errors) > 1 else ""
+            more = f" (and {counted(len(self.errors) - 1, 'more error')})" if len(self.errors) > 1 else ""
             raise StoreError(self.errors[0] + more)
-        if not self.outcomes:
-            raise NothingFoundError("there is no sweep in what was named")
         counts = ", ".join(f"{number} {outcome}" for outcome, number in self.outcomes.items())
         total = counted(self.outcomes.total(), "sweep")
         print(f"{total}: {counts} · database {connect.describe(connect.parse_url(db))}")

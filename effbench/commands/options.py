@@ -27,10 +27,7 @@ WHICH_SWEEP = "which sweep: its id, a unique part of it from the left, its name,
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's own takes the first row of words for all of them, and refuses the last of `O10 --db o.db bs=1`.
-
-    Its parts (`advise buckets`) are parsers of this kind, too. Errors are effbench's own.
-    """
+    """Options may stand between words: argparse's own parser refuses the last of `O10 --db o.db bs=1`."""
 
     _is_intermixed = False
 
@@ -77,10 +74,7 @@ def add_force(parser: argparse.ArgumentParser) -> None:
 
 
 def write(text: str, args: argparse.Namespace, option: str = "out") -> None:
-    """Write to standard output, or to the file that `--out` (or another option) names.
-
-    Raises UsageError if the file must not be replaced or cannot be written.
-    """
+    """Write to standard output, or to the file that `--out` (or another option) names; see `outputs.output`."""
     out = getattr(args, option)
     if out is None or out == STDOUT:
         text = printable(text) if sys.stdout.isatty() else text  # files and pipes get the data as it is

@@ -17,10 +17,9 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
-from sqlalchemy.pool import QueuePool
 
 from effbench.errors import SchemaError, StoreError
-from effbench.store.schema import HEAD_REVISION, REVISIONS
+from effbench.store.schema import EARLIER, HEAD_REVISION, REVISIONS
 from effbench.store.secrets import masked_url
 from effbench.store.values import dump_json
 
@@ -64,8 +63,7 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
 
 
 def artifact_home(url: str | os.PathLike[str]) -> Path:
-    """Return the folder that the names in `trial.extra["artifacts"]` are relative to: that of a SQLite file, else
-    `results`."""
+    """Return the folder that the names of artifacts are relative to: that of a SQLite file, else `results`."""
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         return Path(parsed.database).parent
@@ -84,8 +82,7 @@ def name_of(connection: sa.Connection) -> str:
 
 
 def connect(url: sa.URL, *, write: bool, create: bool = False, untrusted: bool = False) -> sa.Engine:
-    """Return an engine of which one connection has been tried. `create` makes a missing SQLite file and its folder;
-    `untrusted` opens a file that someone else may have made."""
+    """Return an engine of which one connection has been tried. `create` makes a missing SQLite file and its folder."""
     if url.get_backend_name() == "sqlite":
         return _sqlite_engine(url, write, create, untrusted)
     return _server_engine(url, write)
@@ -140,6 +137,8 @@ def revision(connection: sa.Connection) -> str | None:
 def require_head(current: str, name: str) -> None:
     """Raise SchemaError unless the database has this version's schema."""
     hint = "use the version that wrote it or a newer one"
+    if current in EARLIER:
+        hint = f"run `effbench import {shlex.quote(name)} --db NEW.db --baselines`"
     if current in REVISIONS:
         hint = f"run `effbench db upgrade --db {shlex.quote(name)}`"
     if current != HEAD_REVISION:
@@ -220,9 +219,6 @@ def _sqlite_engine(url: sa.URL, write: bool, create: bool, untrusted: bool) -> s
         url,
         creator=creator,
         execution_options={FILE_OPTION: (file, opened)} if opened else {},
-        poolclass=QueuePool,
-        pool_size=5,
-        max_overflow=-1,
         json_serializer=dump_json,
     )
 
@@ -279,8 +275,6 @@ def _has_no_index(error: sqlite3.Error) -> bool:
 
 
 def _has_write_ahead_log(file: Path) -> bool:
-    try:
-        with file.open("rb") as stream:
-            return stream.read(20)[18:] == b"\2\2"
-    except OSError:
-        return False
+    with suppress(OSError), file.open("rb") as stream:
+        return stream.read(20)[18:] == b"\2\2"
+    return False

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from effbench.errors import NothingFoundError, UsageError
-from effbench.store.connect import name_of
+from effbench.store.connect import insert, name_of
 from effbench.store.schema import ACKNOWLEDGEMENT, BASELINE, ENVIRONMENT, SWEEP, VERDICT
 from effbench.store.sweeps import hardware
 from effbench.store.values import now, text
@@ -49,10 +49,9 @@ class BaselineInfo:
 def set_baseline(connection: sa.Connection, name: str, sweep_id: str, note: str | None = None) -> list[str]:
     """Name the sweep a baseline on all hardware that it has trials on, which is returned. Raises UsageError for a name
     that could be mistaken, NothingFoundError for a sweep without trials."""
-    if not re.fullmatch(r"[A-Za-z0-9][\w.+@/-]*", name):
-        raise UsageError(f"{name!r} cannot name a baseline: use letters, digits and . _ - + @ / (as main or v1.2)")
-    if name == "last" or re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", name):
-        raise UsageError(f"{name!r} cannot name a baseline: it means a sweep already; use a name such as main")
+    if not re.fullmatch(r"(?!last$|\d{8}-\d{6}-[0-9a-f]{4}$)[A-Za-z0-9][\w.+@/-]*", name):
+        allowed = "use letters, digits and . _ - + @ / (as main or v1.2), and neither `last` nor the id of a sweep"
+        raise UsageError(f"{name!r} cannot name a baseline: {allowed}")
     machines = hardware(connection, sweep_id)
     if not machines:
         raise NothingFoundError(f"sweep {sweep_id} in {name_of(connection)} has no trial yet: it cannot be a baseline")
@@ -64,11 +63,9 @@ def set_baseline(connection: sa.Connection, name: str, sweep_id: str, note: str 
 
 def baselines(connection: sa.Connection, name: str | None = None) -> list[BaselineInfo]:
     """Return all baselines by name and hardware, or those of this name. Raises NothingFoundError if it is unknown."""
-    query = (
-        sa.select(BASELINE, SWEEP.c.name.label("sweep_name"), SWEEP.c.label, SWEEP.c.started_at)
-        .outerjoin(SWEEP, SWEEP.c.id == BASELINE.c.sweep_id)  # a sweep may have been deleted by hand
-        .order_by(BASELINE.c.name, BASELINE.c.hardware)
-    )
+    query = sa.select(BASELINE, SWEEP.c.name.label("sweep_name"), SWEEP.c.label, SWEEP.c.started_at)
+    query = query.outerjoin(SWEEP, SWEEP.c.id == BASELINE.c.sweep_id)  # a sweep may have been deleted by hand
+    query = query.order_by(BASELINE.c.name, BASELINE.c.hardware)
     known = [BaselineInfo(**row) for row in connection.execute(query).mappings()]
     found = [baseline for baseline in known if name in (None, baseline.name)]
     if found or name is None:
@@ -92,10 +89,10 @@ def remove_baseline(connection: sa.Connection, name: str, hardware: str | None =
 
 def acknowledge(connection: sa.Connection, changes: Iterable[dict[str, str]], reason: str) -> None:
     """Store `changes`, which hold the four `KEYS`; one that is acknowledged already gets the new reason."""
+    given = {"reason": text(reason), "acknowledged_at": now()}
     for change in changes:
-        values = {key: change[key] for key in KEYS}
-        connection.execute(sa.delete(ACKNOWLEDGEMENT).where(*(ACKNOWLEDGEMENT.c[key] == values[key] for key in KEYS)))
-        connection.execute(sa.insert(ACKNOWLEDGEMENT).values(**values, reason=text(reason), acknowledged_at=now()))
+        row = insert(connection, ACKNOWLEDGEMENT).values(**{key: change[key] for key in KEYS}, **given)
+        connection.execute(row.on_conflict_do_update(index_elements=KEYS, set_=given))
 
 
 def unacknowledge(connection: sa.Connection, ids: Iterable[int]) -> None:
@@ -110,20 +107,17 @@ def acknowledgements(connection: sa.Connection) -> list[dict[str, Any]]:
 
 def add_verdicts(connection: sa.Connection, environment_id: str, judged: Iterable[dict[str, Any]]) -> None:
     """Add rows of `claim_verdict`, which come without environment and time."""
-    at = now()
-    rows = [{**row, "environment_id": environment_id, "judged_at": at} for row in judged]
-    if rows:
+    given = {"environment_id": environment_id, "judged_at": now()}
+    if rows := [{**row, **given} for row in judged]:
         connection.execute(sa.insert(VERDICT), rows)
 
 
 def verdicts(connection: sa.Connection) -> list[dict[str, Any]]:
     """Return the newest judgement of each claim by each experiment on each GPU (or CPU), oldest first, with `gpu_name`,
     `cpu_name` and `torch_version` of its environment."""
-    query = (
-        sa.select(VERDICT, ENVIRONMENT.c.gpu_name, ENVIRONMENT.c.cpu_name, ENVIRONMENT.c.torch_version)
-        .join(ENVIRONMENT, ENVIRONMENT.c.id == VERDICT.c.environment_id)
-        .order_by(VERDICT.c.judged_at, VERDICT.c.id)  # an older one may have been imported since
-    )
+    query = sa.select(VERDICT, ENVIRONMENT.c.gpu_name, ENVIRONMENT.c.cpu_name, ENVIRONMENT.c.torch_version)
+    query = query.join(ENVIRONMENT, ENVIRONMENT.c.id == VERDICT.c.environment_id)
+    query = query.order_by(VERDICT.c.judged_at, VERDICT.c.id)  # an older one may have been imported since
     found: dict[tuple, dict[str, Any]] = {}
     for row in connection.execute(query).mappings():
         key = (row["claim"], row["experiment"], row["gpu_name"] or row["cpu_name"])

@@ -20,10 +20,8 @@ def identity() -> dict[str, Any]:
 
 
 def has_ended(process: Any) -> bool:
-    """Return whether the process of this identity has certainly ended; False if that cannot be known from here.
-
-    `process`: as a sweep keeps it, which may be imported: anything is possible.
-    """
+    """Return whether the process of this identity, which may be forged, has certainly ended; False if that cannot be
+    known from here."""
     here = identity()
     if not isinstance(process, dict) or process.get("hostname") != here["hostname"]:
         return False

@@ -35,10 +35,7 @@ def migrations(connection: sa.Connection | None = None) -> Any:
 
 
 def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
-    """Bring an existing database to this version's schema in one transaction; return its revision before and after.
-
-    Raises StoreError for a missing or foreign database, SchemaError for one that cannot be upgraded.
-    """
+    """Bring an existing database to this version's schema in one transaction; return its revision before and after."""
     with connect.connected(url, write=True) as connection:
         before = connect.revision(connection)
         if before is None:
@@ -103,8 +100,7 @@ def _wrong_results(connection: sa.Connection) -> Iterator[str]:
         except Exception as error:  # whatever a value of the right type can still break
             yield f"sweep {sweep_id}: its results cannot be derived from its trials: {type(error).__name__} {error}"
             continue
-        rows = connection.execute(sa.select(RESULT).where(RESULT.c.sweep_id == sweep_id)).mappings()
-        stored = _by_cell(rows)
+        stored = _by_cell(connection.execute(sa.select(RESULT).where(RESULT.c.sweep_id == sweep_id)).mappings())
         for key in sorted(derived.keys() | stored.keys()):
             there, expected = stored.get(key, {}), derived.get(key, {})
             wrong = [name for name in {**expected, **there} if not _same(there.get(name), expected.get(name))]

@@ -17,6 +17,8 @@ from effbench.metrics import RESULT_FIGURES, TRIAL_METRICS
 
 #: revisions that `effbench db upgrade` starts from, oldest first; here so that opening a database spares alembic
 REVISIONS = ("0006",)
+#: before the first of them; their sweeps can be imported
+EARLIER = ("0001", "0002", "0003", "0004", "0005")
 HEAD_REVISION = REVISIONS[-1]
 STATES = ("running", "completed", "interrupted", "failed")
 
@@ -56,8 +58,12 @@ def table(name: str, *columns: Any) -> sa.Table:
     return sa.Table(name, METADATA, *columns)
 
 
-def required(name: str, kind: Any, *constraints: Any, **options: Any) -> Column:
-    return Column(name, kind, *constraints, nullable=False, **options)
+def required(kind: Any, *names: str) -> Iterator[Column]:
+    return (Column(name, kind, nullable=False) for name in names)
+
+
+def optional(kind: Any, *names: str) -> Iterator[Column]:
+    return (Column(name, kind) for name in names)
 
 
 def measured(kinds: Mapping[str, type]) -> Iterator[Column]:
@@ -74,18 +80,15 @@ def in_plan() -> sa.ForeignKeyConstraint:
 ENVIRONMENT = table(
     "environment",
     Column("id", String, primary_key=True),
-    Column("gpu_name", String),
-    Column("gpu_memory_bytes", BigInteger),
-    Column("driver_version", String),
-    Column("cuda_version", String),
-    required("torch_version", String),
-    Column("triton_version", String),
-    required("python", String),
-    required("cpu_name", String),
-    required("platform", String),
-    required("flags", JSON),
-    required("details", JSON),  # more facts, as first seen
-    required("first_seen_at", UtcDateTime),
+    *optional(String, "gpu_name"),
+    *optional(BigInteger, "gpu_memory_bytes"),
+    *optional(String, "driver_version", "cuda_version"),
+    *required(String, "torch_version"),
+    *optional(String, "triton_version"),
+    *required(String, "python", "cpu_name", "platform"),
+    *required(JSON, "flags"),
+    *required(JSON, "details"),  # more facts, as first seen
+    *required(UtcDateTime, "first_seen_at"),
 )
 
 #: one invocation that plans cells
@@ -93,33 +96,28 @@ SWEEP = table(
     "sweep",
     Column("id", String, primary_key=True),
     Column("name", String, index=True),
-    Column("label", String),
-    required("state", String),  # one of STATES
-    required("started_at", UtcDateTime, index=True),
-    Column("finished_at", UtcDateTime),
-    required("command", JSON),
-    required("overrides", JSON),
-    required("protocol", JSON),
-    required("baseline_mode", String),
-    required("seed", BigInteger),
-    required("rounds", Integer),
-    Column("git_revision", String),
-    required("host", JSON),
-    Column("imported_at", UtcDateTime),  # NULL: measured into this database
+    *optional(String, "label"),
+    *required(String, "state"),  # one of STATES
+    Column("started_at", UtcDateTime, index=True, nullable=False),
+    *optional(UtcDateTime, "finished_at"),
+    *required(JSON, "command", "overrides", "protocol"),
+    *required(String, "baseline_mode"),
+    *required(BigInteger, "seed"),
+    *required(Integer, "rounds"),
+    *optional(String, "git_revision"),
+    *required(JSON, "host"),
+    *optional(UtcDateTime, "imported_at"),  # NULL: measured into this database
 )
 
 #: one point of the matrix; `comparison_key` hashes everything but the mode: cells that share it are compared
 CELL = table(
     "cell",
     Column("key", String, primary_key=True),
-    required("comparison_key", String, index=True),
-    required("model", String),
-    required("bs", BigInteger),
-    required("mode", String),
-    required("dtype", String),
-    required("phase", String),
-    required("device", String),
-    required("params", JSON),
+    Column("comparison_key", String, index=True, nullable=False),
+    *required(String, "model"),
+    *required(BigInteger, "bs"),
+    *required(String, "mode", "dtype", "phase", "device"),
+    *required(JSON, "params"),
 )
 
 #: what a sweep planned, in order; `overrides` plan the cell again, NULL if they are unknown
@@ -127,8 +125,8 @@ PLANNED = table(
     "sweep_cell",
     Column("sweep_id", String, ForeignKey("sweep.id"), primary_key=True),
     Column("cell_key", String, ForeignKey("cell.key"), primary_key=True, index=True),
-    required("position", Integer),
-    Column("overrides", JSON),
+    *required(Integer, "position"),
+    *optional(JSON, "overrides"),
     sa.UniqueConstraint("sweep_id", "position"),
 )
 
@@ -136,18 +134,17 @@ PLANNED = table(
 TRIAL = table(
     "trial",
     Column("id", Integer, primary_key=True, autoincrement=True),
-    required("sweep_id", String),
-    required("cell_key", String, index=True),
-    required("environment_id", String, ForeignKey("environment.id")),
-    required("round", Integer),
-    required("attempt", Integer),
-    required("status", String),
-    Column("reason", Text),
-    Column("phase", String),
-    Column("started_at", UtcDateTime),
+    *required(String, "sweep_id"),
+    Column("cell_key", String, index=True, nullable=False),
+    Column("environment_id", String, ForeignKey("environment.id"), nullable=False),
+    *required(Integer, "round", "attempt"),
+    *required(String, "status"),
+    *optional(Text, "reason"),
+    *optional(String, "phase"),
+    *optional(UtcDateTime, "started_at"),
     *measured({metric.name: metric.kind for metric in TRIAL_METRICS}),
-    required("extra", JSON),
-    required("recorded_at", UtcDateTime),
+    *required(JSON, "extra"),
+    *required(UtcDateTime, "recorded_at"),
     sa.UniqueConstraint("sweep_id", "cell_key", "environment_id", "round", "attempt"),
     in_plan(),
 )
@@ -157,10 +154,9 @@ SAMPLE = table(
     "sample",
     Column("trial_id", Integer, ForeignKey("trial.id"), primary_key=True),
     Column("timer", String, primary_key=True),
-    required("count", Integer),
-    required("stored", Integer),
-    required("codec", String),
-    required("data", LargeBinary),
+    *required(Integer, "count", "stored"),
+    *required(String, "codec"),
+    *required(LargeBinary, "data"),
 )
 
 #: the summary of a cell in a sweep and environment: derived, can be rebuilt from the trials
@@ -169,9 +165,9 @@ RESULT = table(
     Column("sweep_id", String, primary_key=True),
     Column("cell_key", String, primary_key=True, index=True),
     Column("environment_id", String, ForeignKey("environment.id"), primary_key=True),
-    required("status", String),
-    Column("reason", Text),
-    required("trials", Integer),
+    *required(String, "status"),
+    *optional(Text, "reason"),
+    *required(Integer, "trials"),
     *measured(RESULT_FIGURES),
     in_plan(),
 )
@@ -180,11 +176,10 @@ RESULT = table(
 CALIBRATION = table(
     "calibration",
     Column("id", Integer, primary_key=True, autoincrement=True),
-    required("environment_id", String, ForeignKey("environment.id"), index=True),
-    Column("gpu_uuid", String),
-    required("measured_at", UtcDateTime),
-    Column("ceilings", JSON),
-    Column("noise", JSON),
+    Column("environment_id", String, ForeignKey("environment.id"), index=True, nullable=False),
+    *optional(String, "gpu_uuid"),
+    *required(UtcDateTime, "measured_at"),
+    *optional(JSON, "ceilings", "noise"),
 )
 
 #: a name for a sweep that later sweeps on the same `hardware` (GPU, without one the CPU) are compared with
@@ -192,21 +187,20 @@ BASELINE = table(
     "baseline",
     Column("name", String, primary_key=True),
     Column("hardware", String, primary_key=True),
-    required("sweep_id", String, ForeignKey("sweep.id")),
-    required("set_at", UtcDateTime),
-    Column("note", Text),
+    Column("sweep_id", String, ForeignKey("sweep.id"), nullable=False),
+    *required(UtcDateTime, "set_at"),
+    *optional(Text, "note"),
 )
 
 #: a change in the history of a cell that is known and accepted; `sweep_id`: the first sweep after it
 ACKNOWLEDGEMENT = table(
     "acknowledgement",
     Column("id", Integer, primary_key=True, autoincrement=True),
-    required("cell_key", String, ForeignKey("cell.key")),
-    required("hardware", String),
-    required("metric", String),
-    required("sweep_id", String, ForeignKey("sweep.id")),
-    required("reason", Text),
-    required("acknowledged_at", UtcDateTime),
+    Column("cell_key", String, ForeignKey("cell.key"), nullable=False),
+    *required(String, "hardware", "metric"),
+    Column("sweep_id", String, ForeignKey("sweep.id"), nullable=False),
+    *required(Text, "reason"),
+    *required(UtcDateTime, "acknowledged_at"),
     sa.UniqueConstraint("cell_key", "hardware", "metric", "sweep_id"),
 )
 
@@ -215,14 +209,14 @@ ACKNOWLEDGEMENT = table(
 VERDICT = table(
     "claim_verdict",
     Column("id", Integer, primary_key=True, autoincrement=True),
-    required("claim", String, index=True),
-    required("experiment", String),
+    Column("claim", String, index=True, nullable=False),
+    *required(String, "experiment"),
     Column("sweep_id", String, ForeignKey("sweep.id")),
-    required("environment_id", String, ForeignKey("environment.id")),
-    required("verdict", String),
-    Column("reason", Text),
-    required("measured", JSON),
-    required("judged_at", UtcDateTime),
+    Column("environment_id", String, ForeignKey("environment.id"), nullable=False),
+    *required(String, "verdict"),
+    *optional(Text, "reason"),
+    *required(JSON, "measured"),
+    *required(UtcDateTime, "judged_at"),
 )
 
 #: column of the view `results` -> the column that it shows

@@ -28,10 +28,7 @@ def masked(words: Iterable[str]) -> list[str]:
 
 
 def masked_text(text: str, words: Sequence[str] = ()) -> str:
-    """Return a message without the passwords of URLs in it.
-
-    `words`: the command line that it is about. Where it quotes one of them, the end of a URL is certain.
-    """
+    """Return a message without the passwords of URLs. Where it quotes one of `words`, the end of a URL is certain."""
     for word in words:
         text = text.replace(word, masked_url(word)) if word else text
     return _PARAMETER_IN_TEXT.sub(r"\1***", _WEB.sub(r"\1:***@", _IN_TEXT.sub(r"\1:***@", text)))

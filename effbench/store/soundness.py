@@ -1,7 +1,7 @@
 """What a sound row is: types, bounds and sizes of its values, and what must follow from what.
 
-SQLite stores anything in any column, and a file may be someone else's. `db check` reports the rows that are not sound;
-an import refuses their sweeps. Types and NULLs are those of the schema.
+SQLite stores anything in any column, and a file may be a stranger's. `db check` reports rows that are not sound; an
+import refuses their sweeps. Types and NULLs are those of the schema.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import datetime as dt
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,18 +20,13 @@ from effbench.errors import StoreError
 from effbench.printable import one_line
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.schema import STATES, UtcDateTime, utc
-from effbench.store.values import artifact_folder, cell_row, decode_samples, plain, scalar
+from effbench.store.values import artifact_folder, cell_row, decode_samples, plain, text
 
-CHOICES = {
-    "sweep.state": STATES,
-    "trial.status": tuple(Status),
-    "result.status": tuple(Status),
-    "claim_verdict.verdict": tuple(ClaimVerdict),
-}
+#: column -> what it may hold
+CHOICES = {"state": STATES, "status": tuple(Status), "verdict": tuple(ClaimVerdict)}
 #: columns that count
 COUNTS = {"bs", "rounds", "position", "round", "attempt", "trials", "count", "stored"}
 LISTS = {"command", "overrides"}
-#: characters, bytes and bytes
 TEXT_LIMIT, JSON_LIMIT, BLOB_LIMIT = 2**20, 2**24, 2**15
 JSON_DEPTH = 64
 YEARS = range(1970, 2200)
@@ -42,30 +37,24 @@ SWEEP_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
 Rule = Iterator[tuple[str, Any, str]]
 
 
-def raw(table: sa.Table) -> sa.Select:
-    """Select a table's columns as the database holds them, without SQLAlchemy's conversion."""
-    return sa.select(*(sa.type_coerce(column, sa.types.NULLTYPE).label(column.name) for column in table.columns))
+def raw(table: sa.Table, names: Iterable[str] | None = None) -> sa.Select:
+    """Select all columns of a table, or these, as the database holds them, without SQLAlchemy's conversion."""
+    columns = [table.c[name] for name in table.c.keys() if names is None or name in names]  # noqa: SIM118
+    return sa.select(*(sa.type_coerce(column, sa.types.NULLTYPE).label(column.name) for column in columns))
 
 
 def any_text(connection: sa.Connection) -> None:
-    """Let SQLite return text that is not UTF-8 as bytes instead of failing."""
-
-    def utf8_or_bytes(value: bytes) -> str | bytes:
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return value
-
+    """Let SQLite return text that is not UTF-8 with lone surrogates, which no sound text has, instead of failing."""
     if connection.dialect.name == "sqlite":
-        connection.connection.driver_connection.text_factory = utf8_or_bytes
+        connection.connection.driver_connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
 
 
 def sound_row(table: sa.Table, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a `raw` row with the types of its columns. Raises ValueError for the first fault."""
-    row = {name: sound_value(table.c[name], value) for name, value in values.items()}
+    """Return a `raw` row with the types of its columns, None for those it lacks. Raises ValueError for the first fault."""
+    row = {column.name: sound_value(column, values.get(column.name)) for column in table.columns}
     rules = _RULES.get(table.name, lambda row: iter(()))
     try:
-        fault = next((f"{table.name}.{name} {text}" for name, right, text in rules(row) if not right), None)
+        fault = next((f"{table.name}.{name} {what}" for name, right, what in rules(row) if not right), None)
     except (StoreError, TypeError, KeyError, ValueError, AttributeError) as error:
         fault = f"{table.name} has values that do not fit together: {one_line(error, 100)}"
     if fault:
@@ -104,10 +93,11 @@ def _typed(column: sa.Column, value: Any) -> Any:
     if isinstance(kind, sa.Double):
         _require(isinstance(value, int | float) and math.isfinite(value), value, "a finite number")
         return float(value)
-    _require(isinstance(value, str) and len(value) <= TEXT_LIMIT, value, f"text of at most {TEXT_LIMIT} characters")
-    choices = CHOICES.get(f"{column.table.name}.{column.name}")
+    right = isinstance(value, str) and len(value) <= TEXT_LIMIT and value == text(value)
+    _require(right, value, f"text of at most {TEXT_LIMIT} characters")
+    choices = CHOICES.get(column.name)
     _require(choices is None or value in choices, repr(value), f"one of {', '.join(choices or ())}")
-    return scalar(value)
+    return value
 
 
 def _require(right: bool, value: Any, wanted: str) -> None:

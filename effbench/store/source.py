@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,9 @@ from sqlalchemy import exc
 from effbench.errors import StoreError
 from effbench.printable import one_line
 from effbench.store import connect, sweeps
-from effbench.store.schema import METADATA, SWEEP
+from effbench.store.schema import EARLIER, METADATA, SWEEP
 from effbench.store.soundness import any_text, raw, sound_row, sound_value
 
-STANDARD_INPUT = "-"
 #: bytes of a row of SQLite
 ROW_LIMIT = 2**26
 
@@ -36,14 +36,24 @@ class RefusedError(StoreError):
 
 @dataclass
 class Source:
-    """A database to read from."""
+    """A database to read from. Columns that an earlier version lacks become NULL."""
 
     connection: sa.Connection
     name: str
 
+    @cached_property
+    def columns(self) -> dict[str, list[str]]:
+        """Table -> those of its columns that the database has."""
+        inspector = sa.inspect(self.connection)
+        tables = {*inspector.get_table_names()} & {*METADATA.tables}
+        return {table: [column["name"] for column in inspector.get_columns(table)] for table in tables}
+
     def rows(self, table: sa.Table, *where: Any) -> Iterator[dict[str, Any]]:
         """Yield rows by primary key. Raises RefusedError for the first that is not sound."""
-        for values in self.fetch(raw(table).where(*where).order_by(*table.primary_key)):
+        names = self.columns.get(table.name, ())
+        if any(not column.nullable and column.name not in names for column in table.columns):
+            return  # a table that an earlier version lacks, or has in another form
+        for values in self.fetch(raw(table, names).where(*where).order_by(*table.primary_key)):
             try:
                 yield sound_row(table, values)
             except ValueError as error:
@@ -57,26 +67,31 @@ class Source:
             raise RefusedError(str(connect.explain(error, self.name))) from error
 
     def sweep_ids(self, references: Sequence[str] = ()) -> list[str]:
-        """Return the sweeps that are asked for, each once; without references all, oldest first."""
-        rows = list(self.fetch(raw(SWEEP).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())))
-        if not references:
+        """Return the sweeps that are asked for, each once; without references all, oldest first.
+
+        Raises NothingFoundError if there are none.
+        """
+        rows = list(
+            self.fetch(raw(SWEEP, ("id", "name", "started_at")).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc()))
+        )
+        if rows and not references:
             return [row["id"] for row in reversed(rows)]
         names = ("id", "name", "started_at")
         known = []
         for row in rows:
             with suppress(ValueError):  # else it can only be meant by "all"
                 known.append(tuple(sound_value(SWEEP.c[name], row[name]) for name in names))
-        return list(dict.fromkeys(sweeps.resolve(reference, known, self.name) for reference in references))
+        return list(dict.fromkeys(sweeps.resolve(reference, known, self.name) for reference in references or ["last"]))
 
 
 @contextmanager
 def opened(url: str) -> Iterator[Source]:
     """Open a database, or standard input (`-`), to read whole sweeps from.
 
-    Raises StoreError for a file that is not a sound database of effbench, SchemaError for one of another version.
+    Raises StoreError for a file that is not a sound database of effbench, SchemaError for one of a newer version.
     """
     with ExitStack() as stack:
-        if url == STANDARD_INPUT:
+        if url == "-":
             url = f"{stack.enter_context(tempfile.TemporaryDirectory(prefix='effbench-'))}/standard input"
             with Path(url).open("wb") as file:
                 shutil.copyfileobj(sys.stdin.buffer, file)
@@ -87,7 +102,8 @@ def opened(url: str) -> Iterator[Source]:
         current = connect.revision(connection)
         if current is None:
             raise StoreError(f"{name} is empty")
-        connect.require_head(current, name)
+        if current not in EARLIER:
+            connect.require_head(current, name)
         yield Source(connection, name)
 
 

@@ -59,10 +59,8 @@ class Store:
 
     @classmethod
     def open(cls, url: str | os.PathLike[str], *, mode: Literal["read", "write"] = "read") -> Self:
-        """Open the database at `url`, a SQLAlchemy URL or the path of a SQLite file; "write" makes what is missing.
-
-        Raises StoreError for what cannot be opened, SchemaError for another schema.
-        """
+        """Open the database at `url`, a URL or the path of a SQLite file; "write" makes what is missing. Raises
+        StoreError, SchemaError for another schema."""
         if mode not in ("read", "write"):
             raise ValueError(f"mode must be 'read' or 'write', not {mode!r}")
         parsed = connect.parse_url(url)
@@ -142,13 +140,10 @@ class Store:
     def trials_with_samples(
         self, sweep_id: str, environment_ids: Iterable[str], part: int = 0, parts: int = 1
     ) -> Iterator[tuple[dict[str, Any], dict[str, tuple[int, np.ndarray]]]]:
-        """Yield what `trials.trials_of_cells` returns for the set `part` of `parts` nearly equal sets of cells.
-
-        A few hundred trials are held at a time, and no transaction stays open: a running sweep goes on meanwhile.
-        """
+        """Yield what `trials.trials_of_cells` returns for the set `part` of `parts` nearly equal sets of cells; no
+        transaction stays open meanwhile."""
         environment_ids = list(environment_ids)
-        with self._reading() as connection:
-            keys = trials.measured_cells(connection, sweep_id, environment_ids)
+        keys = sorted(self.cell_overrides(sweep_id))
         keys = keys[part * len(keys) // parts : (part + 1) * len(keys) // parts]
         for start in range(0, len(keys), CELLS):
             with self._reading() as connection:

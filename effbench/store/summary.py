@@ -19,12 +19,8 @@ _RANK = {status: rank for rank, status in enumerate(SEVERITY)}
 
 def last_attempts(trials: Iterable[Trial]) -> list[Trial]:
     """Return the last attempt of each round, in the order of the rounds."""
-    last: dict[int, Trial] = {}
-    for trial in trials:
-        known = last.get(trial.round)
-        if known is None or trial.attempt >= known.attempt:
-            last[trial.round] = trial
-    return [last[number] for number in sorted(last)]
+    by_attempt = sorted(trials, key=lambda trial: (trial.round, trial.attempt))
+    return list({trial.round: trial for trial in by_attempt}.values())
 
 
 def counted(trials: Iterable[Trial]) -> list[Trial]:

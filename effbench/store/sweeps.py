@@ -14,7 +14,7 @@ from effbench.cell import Cell, Environment
 from effbench.errors import NothingFoundError, UsageError
 from effbench.store import liveness
 from effbench.store.connect import insert, name_of
-from effbench.store.schema import CALIBRATION, CELL, ENVIRONMENT, PLANNED, RESULT, STATES, SWEEP, TRIAL
+from effbench.store.schema import CALIBRATION, CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, TRIAL
 from effbench.store.values import cell_row, now, scalar
 
 #: How the names of sweeps begin that only run some cells of another one again: `last` is none of them.
@@ -25,7 +25,7 @@ CLOCK_SKEW = dt.timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class SweepInfo:
-    """A sweep, with its planned cells, recorded trials (all attempts) and results by status counted. Times are UTC.
+    """A sweep with its numbers of planned cells, recorded trials (all attempts) and results by status. Times are UTC.
 
     One that is stored as running is `interrupted` here if its process has ended. `imported_at` is set by an import.
     """
@@ -95,26 +95,18 @@ def resolve(ref: str, rows: Sequence[tuple[str, str | None, dt.datetime]], datab
     if not rows:
         raise NothingFoundError(f"{database} holds no sweep yet; `effbench -m model=mlp mode=eager,default` runs one")
     names = {sweep_id: name for sweep_id, name, _ in sorted(rows, key=lambda row: starts_in_future(row[2]))}
-    if ref == "last":
-        started = [sweep_id for sweep_id, _, start in rows if not starts_in_future(start)]
-        if not started:
-            raise NothingFoundError(
-                f"every sweep in {database} starts in the future, so none is `last`; name one by its id: {_some(names)}"
-            )
+    started = [sweep_id for sweep_id, _, start in rows if not starts_in_future(start)]
+    if ref == "last" and started:
         return next((one for one in started if not (names[one] or "").startswith(CONFIRMING)), started[0])
     exact = [ref] if ref in names else [sweep_id for sweep_id, name in names.items() if name == ref]
     starting = [sweep_id for sweep_id in names if ref and sweep_id.startswith(ref)]
     if exact or len(starting) == 1:
         return [*exact, *starting][0]
     if starting:
-        raise UsageError(f"{ref!r} is the start of {len(starting)} sweeps: {_some(starting)}; give more of the id")
+        raise UsageError(f"{ref!r} is the start of {len(starting)} sweeps, such as {starting[0]}; give more of the id")
     known = [f"{sweep_id} ({name})" if name else sweep_id for sweep_id, name in names.items()]
-    raise NothingFoundError(f"no sweep {ref!r} in {database}; there are {_some(known)}, and `last`")
-
-
-def _some(items: Iterable[str], most: int = 4) -> str:
-    first, rest = [*items][:most], [*items][most:]
-    return ", ".join(first) + (f" and {len(rest)} more" if rest else "")
+    some = ", ".join(known[:4]) + (" …" if known[4:] else "")
+    raise NothingFoundError(f"no sweep {ref!r} in {database}; there are {some}")
 
 
 def lock(connection: sa.Connection, sweep_id: str) -> str:
@@ -182,15 +174,13 @@ def cell_overrides(connection: sa.Connection, sweep_id: str) -> dict[str, list[s
 def note_environments(connection: sa.Connection, sweep_id: str, facts: dict[str, dict[str, Any]]) -> None:
     """Add facts of further environments to the sweep's `host["environments"]`; those that are there stay."""
     lock(connection, sweep_id)
-    host = connection.execute(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id)).scalar_one()
+    host = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id))
     known = {**facts, **(host.get("environments") or {})}
     connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(host={**host, "environments": known}))
 
 
 def finish_sweep(connection: sa.Connection, sweep_id: str, state: str) -> None:
     """Set the state and the time of the end; `running` takes the end back, because this process runs the sweep now."""
-    if state not in STATES:
-        raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")
     lock(connection, sweep_id)
     values: dict[str, Any] = {"state": state, "finished_at": now()}
     if state == "running":
@@ -232,10 +222,9 @@ def add_calibration(
 def calibration(connection: sa.Connection, environment_id: str) -> dict[str, Any] | None:
     """Return the environment's newest `ceilings` and newest `noise`, with time and GPU of the newest row; None if
     neither was measured."""
-    query = sa.select(CALIBRATION).where(CALIBRATION.c.environment_id == environment_id)
     # by time, not by id: an older one may have been imported since
-    newest_first = query.order_by(CALIBRATION.c.measured_at.desc(), CALIBRATION.c.id.desc())
-    rows = connection.execute(newest_first).mappings().all()
+    query = sa.select(CALIBRATION).order_by(CALIBRATION.c.measured_at.desc(), CALIBRATION.c.id.desc())
+    rows = connection.execute(query.where(CALIBRATION.c.environment_id == environment_id)).mappings().all()
     if not rows:
         return None
     newest = {name: next((row[name] for row in rows if row[name] is not None), None) for name in ("ceilings", "noise")}

@@ -1,8 +1,7 @@
 """Whole sweeps from one database into another: new ones, ones that have grown since, and ones that contradict.
 
-A sweep is known by its id, its other rows by keys that mean the same everywhere. Rows that are missing are added, rows
-that are there are compared, and the first difference refuses the sweep. Every sweep is one transaction. Results are
-derived from the trials.
+Rows are known by keys that mean the same everywhere. Missing rows are added, others are compared, and the first
+difference refuses the sweep. Every sweep is one transaction. Results are derived from the trials.
 """
 
 from __future__ import annotations
@@ -215,10 +214,7 @@ class _Copy:
 
 
 def write_file(source: Source, sweep_ids: Sequence[str], path: Path, *, samples: bool = True) -> None:
-    """Write whole sweeps, with baselines and acknowledgements, into a new, compact SQLite file.
-
-    Raises RefusedError for the first sweep that is damaged.
-    """
+    """Write whole sweeps into a new, compact SQLite file. Raises RefusedError for the first one that is damaged."""
     with Store.open(path, mode="write") as store:
         for arrival in copy(source, store, sweep_ids, baselines=True, samples=samples):
             if arrival.reason:

@@ -34,11 +34,12 @@ def record(connection: sa.Connection, sweep_id: str, environment_id: str, trial:
     lock(connection, sweep_id)
     row = {"sweep_id": sweep_id, "environment_id": environment_id, **trial_row(trial)}
     try:
-        with connection.begin_nested():
-            inserted = connection.execute(sa.insert(TRIAL).values(**row))
+        (trial_id,) = connection.execute(sa.insert(TRIAL).values(**row)).inserted_primary_key
     except exc.IntegrityError as error:
-        raise _refused(connection, row, error) from error
-    (trial_id,) = inserted.inserted_primary_key
+        is_there = "unique" in str(error.orig).lower()
+        fault = "is recorded already" if is_there else "belongs to an unknown environment or a cell that is not planned"
+        what = f"round {trial.round + 1}, try {trial.attempt + 1} of cell {trial.cell_key[:12]}"
+        raise StoreError(f"{what} {fault} in sweep {sweep_id}") from error
     for timer, values in trial.samples.items():
         stored, data = encode_samples(values)
         blob = {"trial_id": trial_id, "timer": scalar(timer), "count": len(values), "stored": stored}
@@ -46,17 +47,6 @@ def record(connection: sa.Connection, sweep_id: str, environment_id: str, trial:
     compared = connection.scalar(sa.select(CELL.c.comparison_key).where(CELL.c.key == trial.cell_key))
     rebuild_results(connection, sweep_id, environment_id, compared)
     return trial_id
-
-
-def _refused(connection: sa.Connection, row: dict[str, Any], error: exc.IntegrityError) -> StoreError:
-    """Return why the database did not take the trial."""
-    what = f"round {row['round'] + 1}, try {row['attempt'] + 1} of cell {row['cell_key'][:12]}"
-    if "unique" in str(error.orig).lower():
-        return StoreError(f"{what} is recorded already in sweep {row['sweep_id']}")
-    place = (PLANNED.c.sweep_id == row["sweep_id"], PLANNED.c.cell_key == row["cell_key"])
-    if connection.scalar(sa.select(PLANNED.c.position).where(*place)) is None:
-        return StoreError(f"{what}: the cell is not planned in sweep {row['sweep_id']}")
-    return StoreError(f"{what}: unknown environment {row['environment_id']}")
 
 
 def history(connection: sa.Connection, sweep_id: str, environment_id: str) -> dict[str, list[Trial]]:
@@ -78,12 +68,6 @@ def samples(connection: sa.Connection, trial_id: int) -> dict[str, np.ndarray]:
     """Return timer -> float32 array of the trial's raw samples, at most 5,000; in ms unless the name has a unit."""
     query = sa.select(SAMPLE).where(SAMPLE.c.trial_id == trial_id).order_by(SAMPLE.c.timer)
     return {row.timer: decode_samples(row.codec, row.data, row.stored) for row in connection.execute(query)}
-
-
-def measured_cells(connection: sa.Connection, sweep_id: str, environment_ids: list[str]) -> list[str]:
-    """Return the keys of the sweep's cells that have trials in these environments, sorted."""
-    where = (TRIAL.c.sweep_id == sweep_id, TRIAL.c.environment_id.in_(environment_ids))
-    return list(connection.scalars(sa.select(TRIAL.c.cell_key).where(*where).distinct().order_by(TRIAL.c.cell_key)))
 
 
 def trials_of_cells(
@@ -109,10 +93,8 @@ def derive(
     environment_id: str | None = None,
     comparison_key: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the rows of `result` that follow from the trials of a sweep, without writing them.
-
-    With the last two only those of cells that are compared with each other in one environment.
-    """
+    """Return the rows of `result` that follow from the trials of a sweep, or of only those cells that are compared with
+    each other in one environment."""
     query = (
         sa.select(TRIAL.c.environment_id, CELL.c.comparison_key, CELL.c.mode, _SAMPLES_PER_CALL, *_SUMMARISED)
         .join(CELL, CELL.c.key == TRIAL.c.cell_key)

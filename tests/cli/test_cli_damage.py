@@ -8,7 +8,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from made_sweeps import a_cell
+from made_sweeps import a_cell, sql
 
 from effbench.store import Store
 from effbench.store.values import CODEC, encode_samples
@@ -36,13 +36,6 @@ CORRUPTIONS = [
 ]
 
 
-def edit(path, statement: str) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA foreign_keys = OFF")
-        connection.execute(statement)
-        connection.commit()
-
-
 @pytest.fixture
 def damaged(made):
     """Makes one corruption of a sound database with two sweeps; its columns accept NULL."""
@@ -50,7 +43,7 @@ def damaged(made):
     with Store.open(made.path, mode="write") as store:
         store.set_baseline("main", first)
     stored, data = encode_samples([1.0])
-    edit(made.path, f"INSERT INTO sample VALUES (1, 'latency_ms', 1, {stored}, '{CODEC}', x'{data.hex()}')")
+    sql(made.path, f"INSERT INTO sample VALUES (1, 'latency_ms', 1, {stored}, '{CODEC}', x'{data.hex()}')")
     with closing(sqlite3.connect(made.path)) as connection:
         connection.execute("PRAGMA writable_schema = ON")
         connection.execute("UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '')")
@@ -61,7 +54,7 @@ def damaged(made):
     def damage(*texts: str) -> tuple[str, ...]:
         statement, *said = (text.format(last=last, key=GRAPH.key) for text in texts)
         shutil.copy(sound, made.path)
-        edit(made.path, statement)
+        sql(made.path, statement)
         return tuple(said)
 
     return damage

@@ -10,13 +10,10 @@ from types import SimpleNamespace
 import pytest
 from made_sweeps import a_cell, environment
 
-from effbench.cell import Status, Trial
+from effbench.cell import Status
 from effbench.commands import options
 from effbench.printable import one_line, printable
 from effbench.store import Store
-from effbench.sweeping.devices import Slot
-from effbench.sweeping.plan import CellRun, PlannedTrial
-from effbench.sweeping.progress import Progress
 from effbench.terminal import Console, escape
 
 EVIL = "x\x1b]0;owned\x07\x1b[31mred\x9b2J\u202egnp\u2066\r\nFAKE\tLINE"
@@ -87,21 +84,6 @@ def test_data_stays_faithful_in_a_file_and_is_printable_on_a_terminal(evil, effb
     options.write(f"{EVIL}\nnext\n", SimpleNamespace(out=None))
     said = capsys.readouterr().out
     assert "\x1b" not in said and said.endswith("\nnext\n")
-
-
-def test_progress():
-    stream = io.StringIO()
-    progress = Progress(Console(file=stream, width=200))
-    cell = a_cell("eager", EVIL)
-    run, slot = CellRun(cell), Slot(EVIL, "cpu")
-    trial = PlannedTrial(run, 0)
-    settings = SimpleNamespace(protocol={"rounds": 1, "name": EVIL})
-    with progress.showing("s", settings, [run], [trial], [slot]):
-        progress.started(slot, trial)
-        progress.console.print(progress.status())
-        progress.ended(slot, trial, Trial(cell.key, 0, Status.ERROR, EVIL))
-    assert "owned" in stream.getvalue()
-    assert_printable(stream.getvalue())
 
 
 def test_the_console_keeps_its_own_colours():

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from made_sweeps import Made, environment, steps
+from made_sweeps import Made, environment, sql, steps
 
 from effbench.cell import Cell
 from effbench.commands.show import end_of_sweep
@@ -81,9 +81,7 @@ def test_an_imported_sweep_is_not_resumed(reference, made, stranger, effbench):
 def test_the_mark_survives_a_chain_of_databases_and_files(made, stranger, effbench):
     sweep_id = forged(stranger)
     assert effbench("export", "--db", str(stranger.path), "--out", "x.db").code == 0
-    with closing(sqlite3.connect("x.db")) as raw:  # the file itself cannot say that it was not imported
-        raw.execute("UPDATE sweep SET imported_at = NULL")
-        raw.commit()
+    sql("x.db", "UPDATE sweep SET imported_at = NULL")  # the file itself cannot say that it was not imported
     assert effbench("import", "x.db").code == 0
     assert effbench("export", "--to", "next.db").code == 0
     for db in (made.path, "next.db"):
@@ -95,7 +93,7 @@ def test_a_sweep_of_the_future_is_not_last(made, stranger, effbench):
     stranger.sql("UPDATE sweep SET started_at = '2099-01-01 00:00:00.000000'")
     taken(stranger, effbench)
     done = effbench("-m", "resume=last")
-    assert (done.code, "future" in done.err) == (3, True)
+    assert (done.code, "no sweep 'last'" in done.err) == (3, True)
     own = made.sweep({OWN: FAST})
     with Store.open(made.path) as store:
         assert store.find_sweep("last").id == own

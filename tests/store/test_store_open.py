@@ -12,8 +12,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from made_sweeps import sql
 
-from effbench.cell import Status, Trial
 from effbench.errors import SchemaError, StoreError
 from effbench.store import Store
 from effbench.store.connect import parse_url
@@ -76,10 +76,7 @@ def test_a_database_of_another_program(tmp_path):
         ["CREATE TABLE bookmarks (url TEXT)"],
         ["CREATE TABLE alembic_version (version_num TEXT)", "INSERT INTO alembic_version VALUES ('0001')"],
     ):
-        with closing(sqlite3.connect(path)) as raw:
-            for statement in statements:
-                raw.execute(statement)
-            raw.commit()
+        sql(path, *statements)
         before = path.read_bytes()
         for mode in ("read", "write"):
             message = refused(path, mode)
@@ -90,9 +87,7 @@ def test_a_database_of_another_program(tmp_path):
 def test_other_schemas_name_the_command(path):
     Store.open(path, mode="write").close()
     for revision, said in (("0005", "has schema 0005"), ("9999", "or a newer one")):
-        with closing(sqlite3.connect(path)) as raw:
-            raw.execute("UPDATE alembic_version SET version_num = ?", [revision])
-            raw.commit()
+        sql(path, f"UPDATE alembic_version SET version_num = '{revision}'")
         for mode in ("read", "write"):
             assert said in refused(path, mode, SchemaError)
         with pytest.raises(SchemaError, match=re.escape(said)):
@@ -135,49 +130,30 @@ def unprivileged():
 
 
 @pytest.fixture
-def public():
-    """A folder that every user may read."""
+def read_only(cell, begin):
+    """A folder that every user may read: `x.db`, and `unfinished.db` with a log."""
     folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
+    for name in ("x.db", "unfinished.db"):
+        with Store.open(folder / name, mode="write") as store:
+            begin(store, [cell()])
+    (folder / "unfinished.db-wal").write_bytes(b"\0" * 4152)
+    for file in folder.iterdir():
+        file.chmod(0o444)
+    folder.chmod(0o555)
     yield folder
     folder.chmod(0o755)
     shutil.rmtree(folder)
 
 
-@pytest.fixture
-def read_only(public, cell, environment, begin):
-    path = public / "x.db"
-    with Store.open(path, mode="write") as store:
-        one = cell()
-        sweep = begin(store, [one])
-        store.record(sweep, store.add_environment(environment(), {}), Trial(one.key, 0, Status.OK, latency_ms=1.0))
-    path.chmod(0o444)
-    public.chmod(0o555)
-    return path
-
-
-@pytest.fixture
-def unfinished(public, read_only):
-    public.chmod(0o755)
-    log = public / "x.db-wal"
-    log.write_bytes(b"\0" * 4152)
-    log.chmod(0o444)
-    public.chmod(0o555)
-    return read_only
-
-
 def test_a_read_only_folder_can_be_read_and_not_written(read_only, unprivileged):
-    with Store.open(read_only) as store:
-        assert [sweep.trials for sweep in store.sweeps()] == [1]
-        assert len(store.results()) == 1
-    assert Store.check(read_only) == []
-    assert [entry.name for entry in read_only.parent.iterdir()] == ["x.db"]
-    for path in (read_only, read_only.with_name("new.db")):
-        assert "permissions" in refused(path, "write")
-
-
-def test_an_unfinished_log_in_a_read_only_folder_is_not_skipped(unfinished, unprivileged):
-    assert "-wal" in refused(unfinished)
+    path = read_only / "x.db"
+    with Store.open(path) as store:
+        assert [sweep.cells for sweep in store.sweeps()] == [1]
+    assert Store.check(path) == []
+    assert len(list(read_only.iterdir())) == 3
+    for name in ("x.db", "new.db"):
+        assert "permissions" in refused(read_only / name, "write")
+    assert "-wal" in refused(read_only / "unfinished.db")
 
 
 def test_the_lock_is_waited_for_and_then_named(path, store, cell, begin, monkeypatch):

@@ -109,7 +109,7 @@ def test_duplicates_and_strangers_are_refused_and_the_last_attempt_counts(store,
     for where, trial, said in (
         (here, Trial(one.key, 0, Status.ERROR, attempt=1, samples={"latency_ms": [1.0]}), "recorded already"),
         (here, Trial(other.key, 0, OK), "not planned"),
-        ("nowhere", Trial(one.key, 1, OK), "unknown environment"),
+        ("nowhere", Trial(one.key, 1, OK), "belongs to an unknown environment"),
     ):
         with pytest.raises(StoreError, match=said):
             store.record(sweep, where, trial)

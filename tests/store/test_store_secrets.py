@@ -6,7 +6,6 @@ import pytest
 import whole_sweeps as whole
 from whole_sweeps import export, outcomes
 
-from effbench import cli
 from effbench.store import Store
 from effbench.store.secrets import masked, masked_db, masked_text
 
@@ -88,7 +87,6 @@ def test_no_path_shows_a_password(url, effbench, monkeypatch, tmp_path):
 URLS = [
     "postgresql://me:s3cret@localhost:1/x",
     "postgresql://me:s3cr%40t@localhost:1/x?sslpassword=s3cret&password=s3cret",
-    "postgresql://me:@s3cret@localhost:1/x",
     "postgresql://localhost:1/x?user=me&password=s3cret",
     "postgresql://me:s3cret@localhost:port/x",
     "mysql://me:s3cret@localhost/x",
@@ -96,15 +94,14 @@ URLS = [
 ]
 
 
-def test_no_message_shows_a_password(tmp_path, monkeypatch, capsys):
+def test_no_message_shows_a_password(tmp_path, monkeypatch, effbench):
     monkeypatch.chdir(tmp_path)
     whole.odd_database("results.db", 1)
     for url in URLS:
-        for words in (["export", "--to"], ["import"], ["history", "--db"], ["ls", "--db"], ["db", "check", "--db"]):
-            more = ["--db", "results.db"] if words[0] in ("export", "import") else []
-            assert cli.run([*words, url, *more]) == 2
-            said = "".join(capsys.readouterr())
-            assert "s3c" not in said and "***" in said, (words, url)
+        for words in (["export", "--db", "results.db", "--to"], ["import"], ["db", "check", "--db"]):
+            done = effbench(*words, url)
+            assert done.code == 2
+            assert "s3c" not in done.out + done.err and "***" in done.err, (words, url)
 
 
 def test_no_password_leaves_the_database(tmp_path, target):

@@ -7,10 +7,10 @@ import shutil
 import sqlite3
 import zlib
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 import whole_sweeps as whole
+from made_sweeps import sql
 from whole_sweeps import export, ids_of, outcomes, take
 
 from effbench.cell import Status, Trial
@@ -18,16 +18,6 @@ from effbench.errors import SchemaError, StoreError
 from effbench.outputs import EXPORT_ID
 from effbench.store import Store
 from effbench.store.source import RefusedError
-
-
-def sql(path, *statements, rows=None):
-    """Edit a database by hand."""
-    with closing(sqlite3.connect(path)) as raw:
-        raw.execute("PRAGMA foreign_keys = OFF")
-        for statement in statements:
-            count = raw.execute(statement).rowcount
-            assert rows in (None, count), statement
-        raw.commit()
 
 
 def test_everything_arrives_once_by_file_and_by_database(odd, tmp_path, target):
@@ -48,6 +38,8 @@ def test_everything_arrives_once_by_file_and_by_database(odd, tmp_path, target):
             assert all(sweep.imported_at for sweep in store.sweeps())
             assert store.cell_overrides(ids_of(store)[0])[whole.cells()[0].key][0] == "bs=1"
     assert sorted(path.name for path in folder.iterdir()) == ["odd.db", "x.db"], "reading leaves nothing behind"
+    assert outcomes(odd, odd) == ["already there"] * 3, "into itself"
+    assert whole.contents(odd) == before
 
 
 def test_baselines_and_acknowledgements_only_on_request(odd, target):
@@ -79,19 +71,6 @@ def test_without_samples_and_with_them_later(odd, tmp_path, target):
     assert outcomes(odd, target) == ["completed", "completed", "already there"]
     assert whole.contents(target)["sample"] == whole.contents(odd)["sample"]
     assert outcomes(out, target) == ["already there"] * 3, "a source without samples takes none away"
-
-
-def test_a_chosen_sweep_brings_its_own_and_nothing_else(odd, tmp_path, target):
-    with Store.open(odd) as store:
-        last, middle = store.find_sweep("last").id, ids_of(store)[1]
-        cells, sweeps = len(store.planned(last)), {sweep.id: sweep for sweep in store.sweeps()}
-    take(odd, target, sweeps=["last"])
-    found = whole.contents(target)
-    assert (len(found["sweep"]), len(found["cell"]), len(found["environment"])) == (1, cells, 0)
-    take(export(odd, tmp_path / "x.db", sweeps=[middle]), target)
-    with Store.open(target) as store:
-        there = {sweep.id: replace(sweep, imported_at=None) for sweep in store.sweeps()}
-        assert there == {key: sweeps[key] for key in (last, middle)}
 
 
 def test_calibrations_and_verdicts_are_newest_by_time_not_by_arrival(odd, source, target):
@@ -198,6 +177,31 @@ def test_a_database_of_another_version(source, target):
         take(source, target)
 
 
+OLDER = {
+    "0005": [],
+    "0002": ["ALTER TABLE sweep DROP COLUMN imported_at", "DROP TABLE acknowledgement", "DROP TABLE claim_verdict",
+             "ALTER TABLE baseline RENAME COLUMN hardware TO x"],
+    "0001": ["ALTER TABLE sweep DROP COLUMN imported_at", "DROP TABLE acknowledgement", "DROP TABLE claim_verdict",
+             "DROP VIEW results", "ALTER TABLE trial DROP COLUMN enqueue_ms", "ALTER TABLE result DROP COLUMN kernels"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("revision", OLDER)
+def test_a_database_of_an_earlier_version(revision, source, target):
+    """Only import reads it: what it has is copied, the rest is NULL."""
+    sql(source, *OLDER[revision], "ALTER TABLE sweep_cell DROP COLUMN overrides",
+        f"UPDATE alembic_version SET version_num = '{revision}'")  # fmt: skip
+    for action in (Store.open, Store.upgrade, Store.check):
+        with pytest.raises(SchemaError, match=r"effbench import .* --db NEW\.db"):
+            action(source)
+    assert outcomes(source, target, baselines=True) == ["imported"] * 3
+    assert Store.check(target) == []
+    with Store.open(target) as store:
+        first = ids_of(store)[0]
+        assert set(store.cell_overrides(first).values()) == {None}
+        assert store.results(first)
+
+
 # --- a stranger's file ---
 
 DEEP = "[" * 500 + "]" * 500
@@ -214,8 +218,6 @@ FORGED = [
     ("DELETE FROM cell", "FOREIGN KEY"),
     # types, bounds and sizes
     ("UPDATE trial SET latency_ms = 'fast'", "trial.latency_ms is fast, not a finite number"),
-    ("UPDATE trial SET latency_ms = 9e999", "not a finite number"),
-    ("UPDATE trial SET reason = x'ff'", "trial.reason"),
     ("UPDATE trial SET reason = printf('%.*c', 2000000, 'x')", "at most 1048576 characters"),
     ("UPDATE trial SET round = -1 WHERE id = 1", "trial.round is -1, not 0 or more"),
     ("UPDATE trial SET round = 4294967296 WHERE id = 1", "not an integer of 32 bits"),
@@ -224,16 +226,13 @@ FORGED = [
     ("UPDATE environment SET cpu_name = x'ff'", "environment.cpu_name"),
     ("UPDATE trial SET started_at = '0001-01-01 00:00:00'", "not a time in 1970"),
     ("UPDATE sweep SET started_at = '9999-12-31 23:59:59.999999'", "not a time in 1970"),
-    ("UPDATE sweep SET started_at = 'soon'", "not a time"),
     ("UPDATE sweep SET state = 'asleep'", "sweep.state is 'asleep'"),
     ("UPDATE sweep SET command = '[1]'", "sweep.command"),
     ("UPDATE sweep SET rounds = NULL", "is NULL"),
     (EXTRA % f'{{"a": {DEEP}}}', "more than 64 levels"),
-    (EXTRA % ("[" * 99999), "trial.extra is not JSON"),
     (EXTRA % ('{"n": ' + "9" * 5000 + "}"), "trial.extra is not JSON"),
     # what pages read
     (HOST % "[1]", "sweep has values that do not fit together"),
-    (HOST % '{"x": "y"}', "sweep has values that do not fit together"),
     (HOST % '{"x": {"folder": ["a"]}}', "odd environments"),
     (EXTRA % '{"profile": 3}', "trial has values that do not fit together"),
     (EXTRA % '{"profile": {"top": [{"name": "k", "ms": "1"}]}}', "trial has values that do not fit together"),

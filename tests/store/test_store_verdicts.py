@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from effbench.errors import StoreError
-
 
 def verdict(claim="P1", said="confirmed", experiment="modes", sweep=None, **measured):
     return {
@@ -39,15 +35,3 @@ def test_the_newest_on_each_machine(store, environment):
     assert rows[2]["torch_version"] == "2.14.0"
     assert rows[4]["cpu_name"] == "EPYC"
     assert rows[0]["judged_at"].tzinfo is not None
-
-
-def test_all_or_none(store, environment, begin, cell):
-    here = store.add_environment(environment(), {})
-    sweep = begin(store, [cell()])
-    with pytest.raises(StoreError):
-        store.add_verdicts(here, [verdict(sweep=sweep), verdict("P2", sweep="nowhere")])
-    with pytest.raises(StoreError):
-        store.add_verdicts("nowhere", [verdict()])
-    assert store.verdicts() == []
-    store.add_verdicts(here, [verdict(sweep=sweep)])
-    assert store.verdicts()[0]["sweep_id"] == sweep
