@@ -50,7 +50,8 @@ def any_text(connection: sa.Connection) -> None:
 
 
 def sound_row(table: sa.Table, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a `raw` row with the types of its columns, None for those it lacks. Raises ValueError for the first fault."""
+    """Return a `raw` row with the types of its columns, None for missing ones. Raises ValueError for the first
+    fault."""
     row = {column.name: sound_value(column, values.get(column.name)) for column in table.columns}
     rules = _RULES.get(table.name, lambda row: iter(()))
     try:

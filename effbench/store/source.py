@@ -71,9 +71,8 @@ class Source:
 
         Raises NothingFoundError if there are none.
         """
-        rows = list(
-            self.fetch(raw(SWEEP, ("id", "name", "started_at")).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc()))
-        )
+        query = raw(SWEEP, ("id", "name", "started_at"))
+        rows = list(self.fetch(query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())))
         if rows and not references:
             return [row["id"] for row in reversed(rows)]
         names = ("id", "name", "started_at")

@@ -61,7 +61,7 @@ REFUSED = (
     (["model=tiny", "db=."], ["is a folder"]),
     (["model=tiny", "db=oracle://there/x"], ["unknown database 'oracle'"]),
     (["bs=["], ["bs=["]),
-    (["--cfg", "job", "bs=1,2"], ["bs=1,2", "give one of them"]),
+    (["--cfg", "job", "bs=1,2"], ["bs=1,2"]),
     (["--foo"], ["--foo"]),
     (["--config-dir=/nowhere/at/all"], ["/nowhere/at/all", "not found"]),
     (["hydra/launcher=basic"], ["leave hydra/launcher"]),

@@ -67,13 +67,9 @@ def test_passwords_in_sentences_are_masked():
     "url", ["postgresql://me:s3/cret@localhost:1/x", "postgresql://me@localhost:1/x?password=s3/cret"]
 )
 def test_no_path_shows_a_password(url, effbench, monkeypatch, tmp_path):
-    from effbench.commands import reproduce
-
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(reproduce, "run", lambda args: reproduce.interrupted(reproduce.terminal(), args))
     for words in (
         ["db", "check", "--db", url],
-        ["reproduce", "F1", "--db", url],
         ["ls", url],  # argparse: unrecognized arguments
         ["-m", f"db={url}", f"bss={url}"],
         ["-m", f"bs='{url}'"],
