@@ -48,12 +48,16 @@ class Source:
         tables = {*inspector.get_table_names()} & {*METADATA.tables}
         return {table: [column["name"] for column in inspector.get_columns(table)] for table in tables}
 
+    def has(self, table: sa.Table) -> bool:
+        """Return whether the table has all columns that it needs: an earlier version may have another form of it."""
+        names = self.columns.get(table.name, ())
+        return all(column.nullable or column.name in names for column in table.columns)
+
     def rows(self, table: sa.Table, *where: Any) -> Iterator[dict[str, Any]]:
         """Yield rows by primary key. Raises RefusedError for the first that is not sound."""
-        names = self.columns.get(table.name, ())
-        if any(not column.nullable and column.name not in names for column in table.columns):
-            return  # a table that an earlier version lacks, or has in another form
-        for values in self.fetch(raw(table, names).where(*where).order_by(*table.primary_key)):
+        if not self.has(table):
+            return
+        for values in self.fetch(raw(table, self.columns[table.name]).where(*where).order_by(*table.primary_key)):
             try:
                 yield sound_row(table, values)
             except ValueError as error:

@@ -120,9 +120,10 @@ class _Copy:
             sweeps.lock(self.connection, sweep_id)
             self.merge(SWEEP, [row])
         environments = sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id)
-        environments = environments.union(sa.select(VERDICT.c.environment_id).where(VERDICT.c.sweep_id == sweep_id))
+        if self.source.has(VERDICT):
+            environments = environments.union(sa.select(VERDICT.c.environment_id).where(VERDICT.c.sweep_id == sweep_id))
         cells = sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == sweep_id)
-        if baselines:  # an acknowledgement may name a cell that is not planned
+        if baselines and self.source.has(ACKNOWLEDGEMENT):  # an acknowledgement may name a cell that is not planned
             cells = cells.union(sa.select(ACKNOWLEDGEMENT.c.cell_key).where(ACKNOWLEDGEMENT.c.sweep_id == sweep_id))
         self.take(ENVIRONMENT, ENVIRONMENT.c.id.in_(environments))
         self.take(CELL, CELL.c.key.in_(cells))
