@@ -7,9 +7,7 @@ import pytest
 import synthetic as make
 
 from effbench.labels import MODES, label_rows
-from effbench.report import summary
 from effbench.report.colors import STYLES, style_of
-from effbench.report.columns import heading, value_text
 from effbench.report.data import frame_of
 from effbench.report.figures import all_figures, base, compiling, curves, launch_bound, memory, speedup_heatmap
 from effbench.report.site.page import numbers
@@ -18,11 +16,6 @@ from effbench.report.tables import speedup_table
 
 def frame(rows):
     return frame_of(label_rows(rows), "eager")
-
-
-@pytest.fixture(scope="module")
-def labelled():
-    return label_rows(make.sample())
 
 
 @pytest.fixture(scope="module")
@@ -58,19 +51,8 @@ def test_names_are_text_and_every_value_is_in_the_hover_text(sample):
     assert base.safe("<b>&amp;\n%{x}") == "&lt;b&gt;&amp;amp; %{x}"
     data = curves.latency_data(sample)
     graph = next(row for row in data.itertuples(index=False) if row.series == "compile+graph" and row.bs == 8)
-    assert base.hover(graph._replace(case="<i>")) == (
-        "<b>compile+graph</b> · &lt;i&gt; · bs 8<br>status: ok<br>latency: 0.0571 ms (95 %: 0.0549 ms to 0.0594 ms)"
-        "<br>period: 0.0457 ms<br>throughput: 175000 samples/s<br>trials: 5"
-    )
-
-
-def test_the_headings_and_texts_of_columns():
-    names = ("latency_ms", "baseline_enqueue_ms", "sm_clock_mhz", "peak_host_bytes", "speedup_ci_low", "case", "pid")
-    assert [heading(name) for name in names] == [
-        "latency (ms)", "baseline enqueue (ms)", "sm clock (MHz)", "peak host", "speedup 95 % low", "model", "pid",
-    ]  # fmt: skip
-    values = [("peak_host_bytes", 1536), ("power_w", 12.34567), ("steady", True), ("speedup", None), ("cudnn", 91900)]
-    assert [value_text(*one) for one in values] == ["1.50 KiB", "12.35 W", "yes", "—", "91900"]
+    text = base.hover(graph._replace(case="<i>"))
+    assert "&lt;i&gt;" in text and "latency: 0.0571 ms (95 %: 0.0549 ms to 0.0594 ms)<br>period: 0.0457 ms" in text
 
 
 def test_heatmap_has_a_colour_only_for_ok_results(sample):
@@ -154,18 +136,6 @@ def test_compile_seconds_cold_and_warm(sample):
     cold, warm = (trace for trace in figure.data if trace.meta["mode"] == "max-autotune")
     assert cold.x == (48.0,) * 3 and warm.x == pytest.approx((14.4,) * 3)
     assert warm.marker.symbol.endswith("-open") and not cold.marker.symbol.endswith("-open")
-
-
-# --- summary ---
-
-
-def test_the_headline_counts_significant_winners_alone(labelled):
-    sentence = summary.headline(speedup_table(labelled), summary.by_mode(labelled))
-    assert (
-        sentence.startswith("compile+graph is the fastest mode in 6 of 9") and "no significant winner in 3" in sentence
-    )
-    alone = label_rows([make.row()])
-    assert "Only the mode eager" in summary.headline(speedup_table(alone), summary.by_mode(alone))
 
 
 def test_a_speedup_reads_the_same_in_the_table_and_the_heatmap():
