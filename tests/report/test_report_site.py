@@ -130,8 +130,7 @@ def test_sorting_is_by_number_and_copies_are_of_what_is_shown(visit):
     one.page.locator("button[data-copy=Markdown]").first.click()
     until(one.page, "window.copied.startsWith('|')")
     table = one.page.evaluate("window.copied")
-    assert table.splitlines()[1] == "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
-    assert "★ 2.80×" in table
+    assert table.startswith("| model | bs |") and "★ 2.80×" in table
 
 
 def test_modes_are_hidden_and_themes_follow_the_system_and_the_reader(visit):
