@@ -64,9 +64,7 @@ def test_a_deep_link_opens_its_cell(visit, made):
     one = visit("eager", f"&env={GPU.id}")
     assert one.page.evaluate(shows(key))
     assert one.page.locator("h1").inner_text() == "mlp torch_version=2.13.0 bs=8 eager bfloat16"
-    assert one.texts("#metrics tbody tr:first-child td:first-child") == ["latency"]
     assert one.texts("#trials thead th")[-3:] == ["round 1", "round 2", "round 3"]
-    assert one.texts("#kernels tbody tr:first-child td:first-child") == ["gemm<bf16>"]
     drawn = one.page.evaluate("document.querySelector('#samples .chart').data[0].y")
     given = np.asarray(trial(a_cell(), 0).samples["latency_ms"], dtype="<f4")
     assert drawn == given[np.arange(200) * 299 // 199].tolist(), "the points are the samples"
@@ -91,7 +89,6 @@ def test_a_failure_and_its_way_to_other_modes(visit, made):
     one.page.locator(f"#grid a[href='cell.html#cell={keys['eager'][:16]}&env={LATER.id}']").first.click()
     until(one.page, shows(keys["eager"]))
     assert one.page.locator("#environment").input_value() == LATER.id
-    one.assert_quiet()
 
 
 def test_without_a_cell_the_list(visit, made):
