@@ -103,9 +103,7 @@ def test_for_real_on_the_cpu(cli):
     found = said["calibration"]["noise"]
     assert said["calibration"]["ceilings"] is None
     assert (found["protocol"], found["device"], found["gpu_bound"]) == ("quick", "cpu", None)
-    cells = found["launch_bound"]["cells"]
-    assert [cell["trials"] for cell in cells] == [4, 4]
-    assert all(cell["ratio_low"] < cell["ratio"] < cell["ratio_high"] for cell in cells)
+    assert [cell["trials"] for cell in found["launch_bound"]["cells"]] == [4, 4]
     assert found["launch_bound"]["smallest_slowdown"] >= 0.02
     looked = cli.run("doctor", env=hidden).out
     assert "a standard sweep (5 trials a cell) shows a slowdown of launch-bound cells from" in looked

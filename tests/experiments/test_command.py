@@ -139,6 +139,8 @@ def test_mistakes(here):
         ("reproduce --fresh", "which experiment?"),
         ("reproduce storage --fresh --stored", "not allowed with"),
         ("reproduce storage bss=4", "reproduce takes no setting 'bss': did you mean bs?"),
+        ("reproduce mine.py resume=last", "takes no setting 'resume'"),
+        ("reproduce mine.py python=/usr/bin/python3", "takes no setting 'python'"),
         ("reproduce storage --stored --db nowhere.db", "nowhere.db"),
         ("claims --experiment nowhere.py", "cannot read the experiment nowhere.py"),
         ("claims --db nowhere.db", "nowhere.db"),
