@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import re
@@ -82,6 +83,14 @@ def refusals() -> list[Refusal]:
 def arguments(command: str) -> list[str]:
     """The words after `effbench`."""
     return shlex.split(command.replace("\\|", "|"), comments=True)[1:]
+
+
+def parse(words: list[str]) -> None:
+    """Refuse a subcommand's words as the command would."""
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"effbench.commands.{cli.COMMANDS[words[0]]}").add_arguments(parser)
+    if words[1:] != ["--help"]:
+        parser.parse_args(words[1:])
 
 
 def files() -> dict[str, str]:
