@@ -122,9 +122,7 @@ def test_weights():
         facts = observe(capture)
         assert facts["replay_equals_eager_at_first"]
         assert tuple(facts[name] for name in (*follows, *stale)) == expected, capture
-    facts = observe(by_address)
-    assert facts["in_place"]["replay"] == facts["in_place"]["eager_now"] != facts["in_place"]["eager_before"]
-    assert facts["capturing_again_follows_rebinding"] and facts["capturing_again_follows_dtype_change"]
+        assert facts["capturing_again_follows_rebinding"] and facts["capturing_again_follows_dtype_change"]
 
 
 def test_padding():
@@ -158,8 +156,6 @@ def test_judging_peaks_and_first_calls():
         assert [found[f"{name}_lowers_the_peak"] for name in names] == expected
     facts = warmup_calls.judge([100.0, 30.0, 1.2, 1.05, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0])
     assert (facts["first_steady_call"], facts["steady_after_three_calls"], facts["steady_ms"]) == (4, True, 1.0)
-    slow = warmup_calls.judge([100.0, 30.0, 20.0, 10.0, 9.0, 8.0, 7.0], [1.0, 1.0, 1.0])
-    assert (slow["first_steady_call"], slow["steady_after_three_calls"]) == (None, False)
 
 
 # a process of its own

@@ -6,8 +6,6 @@ import datetime as dt
 import json
 import math
 
-import pytest
-
 from effbench.experiments import Claim, Pivot
 from effbench.experiments.figures import UNKNOWN, Figure, Missing, Truth
 from effbench.experiments.frames import frame_of
@@ -85,5 +83,3 @@ def test_tables_of_an_experiment():
     assert drawn(made) == ["mode,1 ,8 ", "eager,6 calls,7 calls", "graph,1.50 calls,oom"]
     gaps = frame_of([row("eager", 1, 12), row("eager", 1, 13, width=32), row("graph", 8, 2)])
     assert drawn(Pivot("x", "kernels", rows=["bs"]), gaps) == ["bs,eager ,graph ", '1,"12, 13",—', "8,—,2"]
-    with pytest.raises(KeyError):
-        drawn(Pivot("x", "kernel"))

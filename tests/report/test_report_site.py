@@ -145,9 +145,6 @@ def test_modes_are_hidden_and_themes_follow_the_system_and_the_reader(visit):
     one.page.emulate_media(color_scheme="dark")
     until(one.page, f"{ink} !== '{light[0]}'")
     assert one.page.evaluate(f"[{ink}, {paper}]") == ["rgb(230, 234, 239)", "rgb(15, 19, 24)"]
-    one.page.emulate_media(media="print")
-    assert one.page.evaluate(paper) == "rgb(255, 255, 255)" and one.page.locator("nav").first.is_hidden()
-    one.page.emulate_media(media="screen")
     one.page.locator("#theme").click()
     one.page.reload()
     assert one.page.evaluate(paper) == light[1], "the choice is kept"
@@ -158,6 +155,5 @@ def test_two_machines(chromium, sites, sweeps):
     with Visit(chromium, page_of(sites["two"], sweeps["full"], "cost")) as one:
         one.page.locator("#subjects").select_option(index=1)
         one.page.wait_for_url(f"**/{sweeps['cpu'].slug}/cost.html")
-        assert "Xeon" in one.page.locator(".facts").inner_text()
         assert "No device memory was recorded" in one.page.locator("main").inner_text()
         one.assert_quiet()
