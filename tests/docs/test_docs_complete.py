@@ -33,13 +33,6 @@ def test_generated_tables_have_a_meaning_for_every_row():
     assert set(used) == {*TABLES.TABLES, *cli.COMMANDS, "speedup", "claims"}
 
 
-@pytest.mark.parametrize("command", cli.COMMANDS)
-def test_every_subcommand_has_an_example(command):
-    section = re.search(rf"^## {command}\n(.*?)(?=^## |\Z)", pages.pages()["reference/commands.md"], re.M | re.S)
-    assert section and f"```sh\neffbench {command}" in section[1]
-    assert f"<!-- options {command} -->" in section[1]
-
-
 def exceptions():
     return [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
 

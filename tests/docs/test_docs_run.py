@@ -98,10 +98,10 @@ def test_python(block, results, capsys):
         assert finding.level in ("good", "warning")
 
 
-@pytest.mark.parametrize("refusal", pages.refusals(), ids=lambda refusal: refusal.command)
-def test_refusals_say_what_the_page_says(refusal, here, capsys):
-    assert cli.run(pages.arguments(refusal.command)) == 2
-    assert capsys.readouterr().err == refusal.said
+@pytest.mark.parametrize(("command", "said"), pages.refusals())
+def test_refusals_say_what_the_page_says(command, said, here, capsys):
+    assert cli.run(pages.arguments(command)) == 2
+    assert capsys.readouterr().err == said
 
 
 def make_package_file(name, folder, monkeypatch, package):

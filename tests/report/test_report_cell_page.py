@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from browsing import EVIL, Visit, assert_accessible, content, page_of, report_of, site, until, visits
 from made_sweeps import a_cell
-from test_report_cells import GPU, LATER, record, trial
+from test_report_cells import GPU, LATER, failed, record, trial
 
-from effbench.cell import Status, Trial
 from effbench.report.site import cell_files
 
 MODEL = {"name": EVIL[0], "module": {"_target_": "nets.Net", "text": EVIL[1]}, "inputs": [], "tolerance": None,
@@ -25,7 +24,6 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cell-page")
     eager, graph, many = a_cell(), a_cell("cuda-graph"), a_cell(bs=64)
     evil = dataclasses.replace(a_cell("default"), model=MODEL, env={EVIL[6]: EVIL[0]})
-    failed = Trial(graph.key, 0, Status.ERROR, "in prepare: boom", phase="prepare", extra={"traceback": "Trace\nboom"})
     extra = {EVIL[0]: EVIL[1], "facts": {EVIL[6]: [EVIL[0] * 5]}, "artifacts": [EVIL[6], EVIL[3]],
              "profile": {"calls": 3, "kernels_in_graphs": 0,
                          "top": [{"name": EVIL[0], "count": 1.0, "ms": 0.1, "share": 1.0}]},
@@ -34,7 +32,7 @@ def made(tmp_path_factory):
     hostile.samples[EVIL[0]] = [1.0, 2.0, float("nan")]
     record(folder / "r.db", {
         eager: [trial(eager, 0), trial(eager, 1), trial(eager, 2)],
-        graph: [failed],
+        graph: [failed(graph)],
         many: [trial(many, number, count=30, started_at=None) for number in range(14)],
         evil: [hostile],
     }, GPU, LATER, name=EVIL[0])  # fmt: skip

@@ -49,6 +49,11 @@ def trial(cell, round=0, attempt=0, **more):
     return Trial(cell.key, round, Status(more.pop("status", "ok")), attempt=attempt, **{**figures, **more})
 
 
+def failed(cell, round=0):
+    said = {"phase": "prepare", "extra": {"traceback": "Trace\nboom"}}
+    return Trial(cell.key, round, Status.ERROR, "in prepare: boom", **said)
+
+
 def record(path, cells_trials, *environments, **facts):
     """Record a sweep of these cells (by default on GPU); returns its id."""
     with Store.open(path, mode="write") as store:
@@ -78,9 +83,8 @@ def small(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cells")
     eager, graph = a_cell(), a_cell("cuda-graph")
     noisy = {"status": "noisy", "reason": "throttled"}
-    failed = Trial(graph.key, 0, Status.ERROR, "in prepare: boom", phase="prepare", extra={"traceback": "Trace\nboom"})
     trials = [trial(eager, 0), trial(eager, 1, **noisy), trial(eager, 1, 1, count=SAMPLE_LIMIT + 700), trial(eager, 2)]
-    sweep_id = record(folder / "r.db", {eager: trials, graph: [failed, dataclasses.replace(failed, round=1)]})
+    sweep_id = record(folder / "r.db", {eager: trials, graph: [failed(graph), failed(graph, 1)]})
     found, _ = written(folder / "r.db", folder / "site")
     with Store.open(folder / "r.db") as store:
         rows = {row["cell_key"]: row for row in store.results(sweep_id)}

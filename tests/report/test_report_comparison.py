@@ -50,7 +50,7 @@ def test_markdown():
                  "| verdict | cell | metric | before | after | after ÷ before (95 %) | detectable |"):  # fmt: skip
         assert f"\n{line}\n" in text
     nothing = compared(label=None)
-    assert comparison.markdown(nothing, []) == "**one → two · NVIDIA H200**\n\nnothing to compare\n"
+    assert "nothing to compare" in comparison.markdown(nothing, [])
     assert ElementTree.fromstring(comparison.as_junit(nothing, [])).get("tests") == "0"
 
 
@@ -59,9 +59,8 @@ def test_names_cannot_begin_anything_in_markdown():
     whole = compared(row, label=HOSTILE, differences=[HOSTILE], notes=[HOSTILE])
     text = comparison.markdown(whole, [row])
     assert "<" not in text
-    for line in text.splitlines():
-        if "alert" in line and line.startswith("|"):
-            assert line.count("|") == 5  # verdict, cell, metric, why
+    (line,) = (line for line in text.splitlines() if "alert" in line and line.startswith("|"))
+    assert line.count("|") == 5  # verdict, cell, metric, why
     assert not set("`[]\\") & set(text)
     assert "a&#124;b" in text
 

@@ -1,13 +1,11 @@
-"""Numbers behind figures and summary, without a browser; and colours that remain the same."""
+"""Numbers behind figures, without a browser."""
 
-import itertools
 import math
 
 import pytest
 import synthetic as make
 
 from effbench.labels import MODES, label_rows
-from effbench.report.colors import STYLES, style_of
 from effbench.report.data import frame_of
 from effbench.report.figures import all_figures, base, compiling, curves, launch_bound, memory, speedup_heatmap
 from effbench.report.site.page import numbers
@@ -141,13 +139,3 @@ def test_a_speedup_reads_the_same_in_the_table_and_the_heatmap():
         drawn = speedup_heatmap.draw(speedup_heatmap.data(frame(rows))).validated().data[0]
         assert drawn.text[0][1] == speedup_table(label_rows(rows)).rows[0].cells["default"].short == text
         assert (drawn.z[0][1] == 0) is (text == "unclear"), "no colour of a gain"
-
-
-# --- colours ---
-
-
-def test_every_mode_has_its_own_look():
-    assert tuple(STYLES) == MODES
-    for a, b in itertools.combinations(STYLES.values(), 2):
-        assert a.color != b.color and a.symbol != b.symbol and a.glyph != b.glyph
-    assert style_of("torchscript") == style_of("torchscript") != style_of("onnx")

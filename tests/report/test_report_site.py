@@ -13,9 +13,7 @@ from effbench.metrics import METRICS
 
 
 def evil_sweep():
-    rows = [make.row(name, bs, mode) for name in EVIL for bs in (1, 8) for mode in ("eager", "default", EVIL[0])]
-    rows += [make.failed(EVIL[1], 64, EVIL[1], "error", EVIL[0]), make.failed(EVIL[0], 64, "default", EVIL[0], EVIL[1])]
-    rows.append(make.row(EVIL[0], 64, "eager", dtype=EVIL[3]))
+    rows = [make.row(EVIL[6], 1, mode) for mode in ("eager", EVIL[6])]
     return device_sweep(rows, {"name": EVIL[0], "label": EVIL[1], "state": EVIL[0], "id": EVIL[6]}, hardware=EVIL[6])
 
 
