@@ -134,7 +134,6 @@ def test_a_mistake_costs_itself_alone(here):
 def test_mistakes(here):
     for words, said in (
         ("reproduce nowhere.py", "cannot read the experiment nowhere.py"),
-        ("reproduce --fresh", "which experiment?"),
         ("reproduce storage --fresh --stored", "not allowed with"),
         ("reproduce storage bss=4", "reproduce takes no setting 'bss': did you mean bs?"),
         ("reproduce mine.py resume=last", "takes no setting 'resume'"),

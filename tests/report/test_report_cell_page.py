@@ -12,8 +12,7 @@ from test_report_cells import GPU, LATER, failed, record, trial
 
 from effbench.report.site import cell_files
 
-MODEL = {"name": EVIL[0], "module": {"_target_": "nets.Net", "text": EVIL[1]}, "inputs": [], "tolerance": None,
-         "allow_nonfinite": False}  # fmt: skip
+MODEL = {"name": EVIL[0], "module": {"_target_": "nets.Net", "text": EVIL[1]}}
 READY = """(document.querySelector('#cell').childElementCount || document.querySelector('#list table'))
 && [...document.querySelectorAll('#samples .chart')].every((chart) => chart.dataset.drawn)"""
 

@@ -28,9 +28,6 @@ def test_the_frame_is_in_reading_order():
     ]  # fmt: skip
 
 
-# --- figures ---
-
-
 @pytest.mark.parametrize("figure", all_figures(), ids=lambda figure: figure.name)
 def test_every_figure_has_its_numbers_and_units(figure, sample):
     data = figure.data(sample)
