@@ -129,7 +129,7 @@ def show(console: Console, done: Run) -> None:
 
 def show_verdict(console: Console, judgement: Judgement) -> None:
     """Print the claim, its verdict, the figure with its interval, the reason, and the parts."""
-    claim, style = judgement.claim, STYLES[TONES[judgement.verdict]]
+    claim, style = judgement.claim, STYLES[TONES[judgement.verdict]] or "none"
     figure = f" · {value_text(judgement.value, claim.unit)}" if judgement.value is not None else ""
     console.print_line(
         f"[bold]{escape(claim.id)}[/] {escape(claim.text)}: [{style}]{judgement.verdict}[/]{escape(figure)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import re
@@ -26,14 +27,6 @@ class Block:
     page: str
     language: str
     text: str
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """A command of a `console` block with what it says."""
-
-    command: str
-    said: str
 
 
 def pages() -> dict[str, str]:
@@ -63,7 +56,7 @@ def commands() -> list[tuple[str, str]]:
         found += [(block.page, line.removeprefix("$ ")) for line in lines if re.match(r"(\$ )?effbench ", line)]
     in_blocks = len(found)
     # a refusal is tested as what it is; its block starts with `$ `
-    refused = {refusal.command for refusal in refusals()}
+    refused = {command for command, _ in refusals()}
     for page, text in pages().items():
         found += [(page, " ".join(code.split())) for code in re.findall(r"`(effbench [^`]+)`", outside_blocks(text))]
     # `effbench check` in a sentence names the command
@@ -71,17 +64,23 @@ def commands() -> list[tuple[str, str]]:
     return [(page, line) for page, line in dict.fromkeys(found) if line not in refused | named and "…" not in line]
 
 
-def refusals() -> list[Refusal]:
-    found = []
-    for block in blocks("console"):
-        first, _, said = block.text.partition("\n")
-        found.append(Refusal(first.removeprefix("$ "), said))
-    return found
+def refusals() -> list[tuple[str, str]]:
+    """Each command of a `console` block with what it says."""
+    found = [block.text.partition("\n") for block in blocks("console")]
+    return [(first.removeprefix("$ "), said) for first, _, said in found]
 
 
 def arguments(command: str) -> list[str]:
     """The words after `effbench`."""
     return shlex.split(command.replace("\\|", "|"), comments=True)[1:]
+
+
+def parse(words: list[str]) -> None:
+    """Refuse a subcommand's words as the command would."""
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"effbench.commands.{cli.COMMANDS[words[0]]}").add_arguments(parser)
+    if words[1:] != ["--help"]:
+        parser.parse_args(words[1:])
 
 
 def files() -> dict[str, str]:

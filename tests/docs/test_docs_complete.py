@@ -33,13 +33,6 @@ def test_generated_tables_have_a_meaning_for_every_row():
     assert set(used) == {*TABLES.TABLES, *cli.COMMANDS, "speedup", "claims"}
 
 
-@pytest.mark.parametrize("command", cli.COMMANDS)
-def test_every_subcommand_has_an_example(command):
-    section = re.search(rf"^## {command}\n(.*?)(?=^## |\Z)", pages.pages()["reference/commands.md"], re.M | re.S)
-    assert section and f"```sh\neffbench {command}" in section[1]
-    assert f"<!-- options {command} -->" in section[1]
-
-
 def exceptions():
     return [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
 
@@ -86,10 +79,8 @@ def test_the_site_builds_without_a_warning(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=pages.ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert "<td>" in (tmp_path / "site" / "reference" / "settings" / "index.html").read_text(encoding="utf-8")
-    assert "peak_reserved_bytes" in (tmp_path / "site" / "reference" / "results" / "index.html").read_text(
-        encoding="utf-8"
-    )
+    page = (tmp_path / "site" / "reference" / "results" / "index.html").read_text(encoding="utf-8")
+    assert "<td>" in page and "peak_reserved_bytes" in page
 
 
 def test_every_page_is_in_the_navigation():

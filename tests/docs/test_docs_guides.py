@@ -18,10 +18,6 @@ FAST = ["protocol.budget_s=0.05", "protocol.min_time_s=0", "protocol.warmup_s=0.
 SHIPPED = re.compile(r"model=(mlp|gpt2|attention|resnet50)\b")
 
 
-def lines(page):
-    return [line for found, line in pages.commands() if found == page and not ELSEWHERE.search(line)]
-
-
 def quick(words):
     """The words of a sweep, with a tiny model, few modes and a short protocol."""
     kept = ["model=tiny" if SHIPPED.match(word) else word for word in words if not word.startswith("protocol")]
@@ -52,7 +48,7 @@ def guided(cli_in, tmp_path_factory):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_run(page, guided):
-    for line in lines(page):
+    for line in (line for found, line in pages.commands() if found == page and not ELSEWHERE.search(line)):
         words = pages.arguments(line)
         is_sweep = not is_bare_word(words[0])
         if words[0] == "check":  # of another sweep than the baseline

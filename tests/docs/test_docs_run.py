@@ -6,13 +6,17 @@ import re
 import sqlite3
 import sys
 import tempfile
+from contextlib import closing
 
+import jinja2
 import pages
 import pytest
 
 import effbench
-from effbench import cli
+from effbench import cli, commands
 from effbench.report import figures
+from effbench.report.site import build
+from effbench.report.site import pages as site_pages
 from effbench.store import Store
 from effbench.sweeping import pool
 from effbench.sweeping.client import ForkServer
@@ -32,7 +36,6 @@ def here(tmp_path_factory):
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         server = ForkServer()
-
         patch.setattr(pool, "ForkServer", lambda **given: ForkServer(**given) if "python" in given else server)
         really_close = server.close
         server.close = lambda: None
@@ -46,10 +49,6 @@ def sweeps(page):
     return [line for line in lines if re.search(r"model=(tiny|score|custom)\b", line) and " -m " in line]
 
 
-def fast(line):
-    return [word for word in pages.arguments(line) if not word.startswith("protocol")] + FAST
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -58,8 +57,8 @@ def fast(line):
     ],
 )
 def test_own_models_and_modes_run(line, here):
-    found = effbench.sweep(fast(line)).results()
-    assert len(found) >= 2
+    words = [word for word in pages.arguments(line) if not word.startswith("protocol")]
+    found = effbench.sweep([*words, *FAST]).results()
     assert set(found["status"]) == {"ok"}, found["reason"].tolist()
 
 
@@ -70,11 +69,8 @@ def test_facts_of_a_mode_are_stored(here):
 
 
 def run_sql(query):
-    connection = sqlite3.connect("results/effbench.db")
-    try:
+    with closing(sqlite3.connect("results/effbench.db")) as connection:
         return connection.execute(query).fetchall()
-    finally:
-        connection.close()
 
 
 @pytest.fixture(scope="module")
@@ -89,11 +85,10 @@ def test_sql(query, results):
     assert run_sql(query)
 
 
-def snippets():
-    return [block for block in pages.blocks("python") if not pages.FILE.match(block.text)]
+SNIPPETS = [block for block in pages.blocks("python") if not pages.FILE.match(block.text)]
 
 
-@pytest.mark.parametrize("block", snippets(), ids=lambda block: block.page)
+@pytest.mark.parametrize("block", SNIPPETS, ids=lambda block: block.page)
 def test_python(block, results, capsys):
     names: dict = {}
     exec(compile(block.text, block.page, "exec"), names)
@@ -103,10 +98,10 @@ def test_python(block, results, capsys):
         assert finding.level in ("good", "warning")
 
 
-@pytest.mark.parametrize("refusal", pages.refusals(), ids=lambda refusal: refusal.command)
-def test_refusals_say_what_the_page_says(refusal, here, capsys):
-    assert cli.run(pages.arguments(refusal.command)) == 2
-    assert capsys.readouterr().err == refusal.said
+@pytest.mark.parametrize(("command", "said"), pages.refusals())
+def test_refusals_say_what_the_page_says(command, said, here, capsys):
+    assert cli.run(pages.arguments(command)) == 2
+    assert capsys.readouterr().err == said
 
 
 def make_package_file(name, folder, monkeypatch, package):
@@ -115,22 +110,13 @@ def make_package_file(name, folder, monkeypatch, package):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(pages.files()[name], encoding="utf-8")
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(path.parent)])
-    module = f"{package.__name__}.{path.stem}"
-    monkeypatch.delitem(sys.modules, module, raising=False)
-    return module
+    monkeypatch.delitem(sys.modules, f"{package.__name__}.{path.stem}", raising=False)
 
 
 def test_the_figure_and_the_page_are_on_the_site(results, tmp_path, monkeypatch, capsys):
-    import jinja2
-
-    from effbench.report.site import build
-    from effbench.report.site import pages as site_pages
-
     make_package_file("effbench/report/figures/first_call.py", tmp_path, monkeypatch, figures)
     make_package_file("effbench/report/site/pages/errors.py", tmp_path, monkeypatch, site_pages)
-    template = (
-        '{% extends "base.html.j2" %}{% block main %}<div class="grid-place" data-src="{{ grid }}"></div>{% endblock %}'
-    )
+    template = '{% extends "base.html.j2" %}{% block main %}<div data-src="{{ grid }}"></div>{% endblock %}'
     env = build.environment()
     env.loader = jinja2.ChoiceLoader([jinja2.DictLoader({"errors.html.j2": template}), env.loader])
     monkeypatch.setattr(build, "environment", lambda: env)
@@ -146,9 +132,7 @@ def test_the_figure_and_the_page_are_on_the_site(results, tmp_path, monkeypatch,
 
 
 def test_the_subcommand_runs(results, tmp_path, monkeypatch, capsys):
-    import effbench.commands
-
-    make_package_file("effbench/commands/count.py", tmp_path, monkeypatch, effbench.commands)
+    make_package_file("effbench/commands/count.py", tmp_path, monkeypatch, commands)
     page = pages.pages()["reference/extending.md"]
     name, module = re.search(r'`"(\w+)": "(\w+)"`', page).groups()
     monkeypatch.setitem(cli.COMMANDS, name, module)

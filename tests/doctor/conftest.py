@@ -11,12 +11,11 @@ from typing import Any
 
 import fake_nvml
 import pytest
+from made_sweeps import environment
 
-from effbench.cell import Environment
 from effbench.doctor.finding import Machine
 
-CARD = ("NVIDIA H200", 150_000_000_000, "580.95.05")
-H200 = Environment(*CARD, "13.0", "2.13.0+cu130", "3.7.0", "3.12.4", "Xeon", "Linux x86_64")
+H200 = environment(cuda_version="13.0")
 ANSWER: dict[str, Any] = {
     "errors": [],
     "settings": [],

@@ -6,18 +6,13 @@ import math
 from types import SimpleNamespace
 
 import pytest
-from made_sweeps import Made
+from made_sweeps import Made, a_cell
 
 import effbench
-from effbench.cell import Cell, Environment
+from effbench.cell import Environment
 from effbench.doctor import calibration
 from effbench.stats.significance import smallest_slowdown
 from effbench.store.store import Store
-
-
-def make_cell(name="mlp", bs=1, mode="eager", width=64):
-    model = {"name": name, "module": {"_target_": "x.Y", "width": width}, "inputs": []}
-    return Cell(model, bs, {"name": mode, "_target_": "m"}, "bfloat16", "inference", "cuda", {}, {})
 
 
 def rows(cell, values):
@@ -26,7 +21,7 @@ def rows(cell, values):
 
 
 def judged(values, cell=None, trials=None):
-    cell = cell or make_cell()
+    cell = cell or a_cell()
     return calibration.cell_noise(cell, "the cell", trials or rows(cell, values), "latency_ms", "s")
 
 
@@ -37,16 +32,14 @@ def test_the_spread_of_logarithms_and_odd_rounds_against_even():
     apart = judged([1.1, 1.0, 1.1001, 1.0, 1.1, 1.0001])
     assert apart["ratio"] == pytest.approx(1.1, rel=1e-3)
     assert 1 < apart["ratio_low"] < apart["ratio"] < apart["ratio_high"]
-    quiet = judged([1.0, 1.01, 1.01, 1.0, 1.0, 1.01])
-    assert quiet["ratio_low"] < 1 < quiet["ratio_high"]
 
 
 def test_the_last_attempt_counts_and_only_ok():
-    cell = make_cell()
+    cell = a_cell()
     trials = rows(cell, [1.0] * 6)
     trials[2]["status"], trials[2]["reason"] = "noisy", "throttled"
     again = {**trials[3], "attempt": 1, "latency_ms": 1.5}
-    found = judged(None, cell, trials=[*trials, again, *rows(make_cell(bs=2), [9.0] * 6)])
+    found = judged(None, cell, trials=[*trials, again, *rows(a_cell(bs=2), [9.0] * 6)])
     assert (found["trials"], found["statuses"], found["reason"]) == (5, {"ok": 5, "noisy": 1}, "throttled")
     assert found["median_ms"] == pytest.approx(1.5 ** (1 / 5))
     (finding,) = calibration.failed(found)
@@ -76,13 +69,12 @@ def sweeps(monkeypatch, tmp_path, answer):
         settings = dict(word.split("=", 1) for word in overrides)
         state.ran.append(settings)
         width, rounds = int(settings.get("model.module.width", 64)), int(settings["protocol.rounds"])
-        turns = [number // 2 % 2 for number in range(rounds)]
-        latencies, periods = [1 + 0.1 * turn for turn in turns], [1 + 0.001 * turn for turn in turns]
-        figures = {"status": state.status, "latency_ms": latencies, "period_ms": periods}
-        models = settings["model"].split(",")
-        cells = [make_cell(name, int(settings["bs"]), settings["mode"], width) for name in models]
+        figures = {name: [1 + part * (number // 2 % 2) for number in range(rounds)]
+                   for name, part in (("latency_ms", 0.1), ("period_ms", 0.001))}  # fmt: skip
+        cells = [a_cell(settings["mode"], f"{name} {width}", int(settings["bs"]))
+                 for name in settings["model"].split(",")]  # fmt: skip
+        planned = dict.fromkeys(cells, figures | {"status": state.status})
         environment = Environment(**answer["environment"])
-        planned = dict.fromkeys(cells, figures)
         sweep_id = Made(state.db).sweep(planned, env=environment, rounds=rounds, state=state.end)
         return effbench.Sweep(sweep_id, state.db, state.end)
 
@@ -106,7 +98,6 @@ def test_on_a_gpu(sweeps, answer):
     assert [cell["metric"] for cell in (*launch["cells"], *gpu["cells"])] == ["latency_ms"] * 2 + ["period_ms"] * 2
     assert gpu["sd"] < 0.001 < 0.04 < launch["sd"] < 0.06
     assert gpu["smallest_slowdown"] < 0.03 < launch["smallest_slowdown"]
-    assert len({cell["cell"] for cell in (*launch["cells"], *gpu["cells"])}) == 4, "names tell the cells apart"
     assert stored["gpu_uuid"] == answer["gpus"][0]["uuid"]
     answer["gpus"].append({**answer["gpus"][0], "index": 1, "uuid": "GPU-other"})
     calibration.measure_noise(sweeps.db, answer, quick=True, quiet=True)
@@ -120,8 +111,7 @@ def test_a_failed_calibration_stores_nothing(sweeps, answer):
         calibration.measure_noise(sweeps.db, answer, quick=False, quiet=True)
     sweeps.end, sweeps.status = "completed", "error"
     failures = calibration.measure_noise(sweeps.db, answer, quick=False, quiet=True)
-    assert {finding.level for finding in failures} == {"problem"}
-    assert "10 error" in failures[0].what
+    assert {finding.level for finding in failures} == {"problem"} and "10 error" in failures[0].what
     assert stored_noise(sweeps, answer) is None
 
 
@@ -129,12 +119,8 @@ def test_a_failed_calibration_stores_nothing(sweeps, answer):
 
 LAUNCH, GPU = {"smallest_slowdown": 0.44}, {"smallest_slowdown": 0.0208}
 NOISE = {"protocol": "standard", "rounds": 10, "device": "cuda", "launch_bound": LAUNCH, "gpu_bound": GPU}
-CEILINGS = {
-    "copy_bytes_per_s": 4.02e12,
-    "flops_per_s": {"bfloat16": 7.45e14, "float32": 5.1e13, "float64": None},
-    "launch_ms": 0.0041,
-    "graph_replay_ms": 0.0062,
-}
+FLOPS = {"bfloat16": 7.45e14, "float32": 5.1e13, "float64": None}
+CEILINGS = {"copy_bytes_per_s": 4.02e12, "flops_per_s": FLOPS, "launch_ms": 0.0041, "graph_replay_ms": 0.0062}
 
 
 def test_what_is_known(monkeypatch, machine, cpu_answer):
@@ -146,8 +132,7 @@ def test_what_is_known(monkeypatch, machine, cpu_answer):
     assert noise[0] == ceilings[0] == "good"
     assert "launch-bound cells from 44 % on, of GPU-bound cells from 2.1 % on" in noise[1]
     assert "copies 4.02 TB/s, bfloat16 745 TFLOP/s, float32 51.0 TFLOP/s, a launch 4.1 µs" in ceilings[1]
-    (alone,) = report({**NOISE, "device": "cpu", "gpu_bound": None}, None, probe=cpu_answer)
-    assert alone[0] == "good" and "GPU-bound" not in alone[1]
+    ((level, what),) = report({**NOISE, "device": "cpu", "gpu_bound": None}, None, probe=cpu_answer)
+    assert level == "good" and "GPU-bound" not in what
     assert report(noise=None)[0] == ("note", "not calibrated")
-    (level, what), _ = report(noise={**NOISE, "protocol": "quick"})
-    assert level == "note" and "a quick run" in what
+    assert report(noise={**NOISE, "protocol": "quick"})[0][0] == "note"

@@ -47,9 +47,6 @@ def test_an_h200(here, answer, capsys):
     ]  # fmt: skip
     assert "✓ GPU 0: NVIDIA H200, 140 GiB" in said
     assert (said[-1], here.closed) == ("problems: 0, warnings: 0", 1)
-    assert command_line.run(["doctor", "--format", "json"]) == 0
-    levels = {finding["level"] for finding in json.loads(capsys.readouterr().out)["findings"]}
-    assert levels <= {"good", "note", "warning", "problem"}
 
 
 def test_a_problem_is_exit_code_1_and_stops_the_calibration(here, answer, capsys, monkeypatch):
@@ -103,9 +100,7 @@ def test_for_real_on_the_cpu(cli):
     found = said["calibration"]["noise"]
     assert said["calibration"]["ceilings"] is None
     assert (found["protocol"], found["device"], found["gpu_bound"]) == ("quick", "cpu", None)
-    cells = found["launch_bound"]["cells"]
-    assert [cell["trials"] for cell in cells] == [4, 4]
-    assert all(cell["ratio_low"] < cell["ratio"] < cell["ratio_high"] for cell in cells)
+    assert [cell["trials"] for cell in found["launch_bound"]["cells"]] == [4, 4]
     assert found["launch_bound"]["smallest_slowdown"] >= 0.02
     looked = cli.run("doctor", env=hidden).out
     assert "a standard sweep (5 trials a cell) shows a slowdown of launch-bound cells from" in looked

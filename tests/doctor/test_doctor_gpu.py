@@ -19,12 +19,7 @@ LIMIT = "nvmlDeviceGetEnforcedPowerLimit"
 GIB = 2**30
 
 
-def memory(used):
-    return {"nvmlDeviceGetMemoryInfo": SimpleNamespace(used=used)}
-
-
-def busy(percent):
-    return {"nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=percent)}
+MEMORY, BUSY = "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates"
 
 
 @pytest.mark.parametrize(
@@ -37,18 +32,15 @@ def busy(percent):
          "warning", "an instance is measured"),
         (gpu.whole, {"nvmlDeviceGetComputeMode": 2}, "problem", "prohibited"),
         (gpu.processes, {}, "good", "no other process"),
-        (gpu.processes, {COMPUTE: [process(os.getpid())]}, "good", "no other process"),
         (gpu.processes, {COMPUTE: [process(12, 5 * GIB), process(13), process(14, 2**64 - 1), process(os.getpid())]},
          "warning", "other processes on it: pid 12 python, 5.00 GiB; pid 13; pid 14"),
         (gpu.processes, {"nvmlDeviceGetMPSComputeRunningProcesses": [process(7)]}, "warning", "pid 7"),
         (gpu.processes, {"nvmlDeviceGetGraphicsRunningProcesses": [process(7)]}, "warning", "pid 7"),
-        (gpu.processes, memory(3 * GIB), "warning", "3.00 GiB of its memory are in use"),
-        (gpu.processes, busy(97), "warning", "busy 97 %"),
-        (gpu.processes, {**memory(100 * 2**20), **busy(3)}, "good", ""),
+        (gpu.processes, {MEMORY: SimpleNamespace(used=3 * GIB)}, "warning", "3.00 GiB of its memory are in use"),
+        (gpu.processes, {BUSY: SimpleNamespace(gpu=97)}, "warning", "busy 97 %"),
+        (gpu.processes, {MEMORY: SimpleNamespace(used=GIB // 10), BUSY: SimpleNamespace(gpu=3)}, "good", ""),
         (gpu.clocks, {}, "good", "no slowdown"),
-        (gpu.clocks, {REASONS: 0x7}, "good", "no slowdown"),
         (gpu.clocks, {REASONS: 0x20}, "warning", "slowed down now: sw_thermal_slowdown"),
-        (gpu.clocks, {REASONS: 0x88}, "warning", "hw_power_brake_slowdown"),
         (gpu.clocks, {REASONS: None, "nvmlDeviceGetCurrentClocksThrottleReasons": 0x40}, "warning", "hw_thermal"),
         (gpu.clocks, {REASONS: NVMLError}, None, ""),
         (gpu.power, {LIMIT: 600_000}, "warning", "power limit 600 W, below the default 700 W"),

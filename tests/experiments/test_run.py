@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from effbench.errors import ConfigError
 from effbench.experiments import run as running
 from effbench.experiments.definition import load, load_all
 from effbench.experiments.run import Machine, Run
@@ -123,6 +122,7 @@ def test_all_kinds_of_claims(go, db, mine, machine):
     assert found["slower"].reason == "holds for bs=1, bs=2" and found["gpu"].reason == running.NO_CUDA
     assert 0 < found["slower"].value.low <= found["slower"].value.value < 0.9
     rows, (sweep,) = stored(db)
+    assert (rows["gpu"]["reason"], rows["about"]["reason"]) == (running.NO_CUDA, "it is about words")
     assert {name: row["verdict"] for name, row in rows.items()} == {n: str(one.verdict) for n, one in found.items()}
     measured = rows["slower"]["measured"]
     assert (rows["slower"]["sweep_id"], sweep.name, measured["sweeps"]) == (sweep.id, "mine", [sweep.id])
@@ -134,6 +134,9 @@ def test_all_kinds_of_claims(go, db, mine, machine):
     measured = rows["counts"]["measured"]
     assert (measured["also"], list(measured["evidence"])) == ({"x": [1, 2], "none": None}, ["counted"])
 
+    second = go(mine)
+    assert (second.reused, second.rows, len(stored(db)[1])) == (4, done.rows, 1), "nothing is measured twice"
+
     # judged again from what is stored: nothing runs, and the verdicts are the same
     with Store.open(db) as store:
         elsewhere = Machine.stored(machine.server, *store.environments())
@@ -144,18 +147,9 @@ def test_all_kinds_of_claims(go, db, mine, machine):
     for override, lacking in (("protocol.budget_s=1", "4 of the 4"), ("bs=1,2,3", "2 of the 6")):
         other = Run(mine, elsewhere, db, [*QUICK, override]).execute()
         assert f"of the sweep main, {lacking} cells were not measured" in other.missing and not other.judgements
-    checks = dataclasses.replace(mine, checks=[*mine.checks, "more"], name="other")
-    missing = Run(checks, elsewhere, db, QUICK).execute().missing
-    assert "the facts of counted were not gathered" in missing
-
-
-def test_the_second_run_measures_nothing(go, db, bare):
-    first = go(bare)
-    second = go(bare)
-    assert (first.reused, second.reused, len(stored(db)[1])) == (0, 4, 1)
-    assert second.rows == first.rows and second.judgements[0].reason == first.judgements[0].reason
-    assert go(bare, fresh=True).reused == 0
-    assert len(stored(db)[1]) == 2
+    renamed = Run(dataclasses.replace(mine, name="other"), elsewhere, db, QUICK).execute()
+    assert "the facts of counted were not gathered" in renamed.missing
+    assert go(mine, fresh=True).reused == 0 and len(stored(db)[1]) == 2
 
 
 @pytest.mark.slow
@@ -195,26 +189,6 @@ def test_ctrl_c_judges_nothing(go, db, bare, monkeypatch):
     done = go(bare)
     assert done.interrupted and done.judgements == []
     assert stored(db)[0] == {}
-
-
-def test_without_cuda(go, db, mine):
-    claims = [dataclasses.replace(claim, needs="cuda") for claim in mine.claims]
-    done = go(dataclasses.replace(mine, claims=claims))
-    assert (done.rows, done.checks) == ({}, {}), "they serve no claim that means something here"
-    rows, sweeps = stored(db)
-    assert (rows["slower"]["verdict"], rows["slower"]["reason"]) == ("not measurable here", running.NO_CUDA)
-    assert rows["about"]["reason"] == "it is about words" and sweeps == []
-
-
-def test_mistakes_are_found_before_anything_is_measured(go, db, bare):
-    for override, said in (
-        ("model=tinny", "unknown model"),
-        ("resume=last", "takes no setting 'resume'"),
-        ("python=/usr/bin/python3", "takes no setting 'python'"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            go(bare, override)
-    assert not Path(db).exists()
 
 
 @pytest.mark.slow

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
+
+from made_sweeps import environment
 
 from effbench.labels import MODES
 from effbench.report.data import NUMBERS
@@ -90,7 +93,7 @@ def sample(**more: Any) -> list[dict[str, Any]]:
 
 def cpu_quick() -> list[dict[str, Any]]:
     """One trial each on a CPU: no interval, no period, no device memory."""
-    kept = {"latency_ms", "speedup", "throughput_per_s", "compile_cold_s", "compile_warm_s", "trials", "rel_error"}
+    kept = {"latency_ms", "speedup", "throughput_per_s", "compile_cold_s", "trials"}
     out = [row("mlp", 1, mode, device="cpu", dtype="float32", trials=1) for mode in ("eager", "default")]
     out += [failed("mlp", 1, "cuda-graph", "unsupported", "needs CUDA", device="cpu", dtype="float32")]
     return [item | dict.fromkeys([*set(NUMBERS) - kept, "gpu_name"]) for item in out]
@@ -102,7 +105,7 @@ SWEEP: dict[str, Any] = {
     "protocol": {"name": "standard", "rounds": 5}, "git_revision": "4f2c9d1", "baseline_mode": "eager",
 }  # fmt: skip
 ENVIRONMENT: dict[str, Any] = {
-    "id": "0123456789abcdef", "gpu_name": "NVIDIA H200", "gpu_memory_bytes": 150_000_000_000, "driver_version": "570.1",
-    "cuda_version": "12.8", "torch_version": "2.13.0", "triton_version": "3.5", "python": "3.12.4",
-    "cpu_name": "Xeon", "platform": "Linux-6.8", "flags": {"TORCH_WARM_POOL": "0"}, "details": {"persistence": True},
-}  # fmt: skip
+    **dataclasses.asdict(environment(flags={"TORCH_WARM_POOL": "0"})),
+    "id": "0123456789abcdef",
+    "details": {"persistence": True},
+}

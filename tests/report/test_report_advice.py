@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from effbench.report.advice import PER_GRAPH_BYTES, Costs, best_list, evaluate, value_at
+from effbench.report.advice import Costs, best_list, evaluate, value_at
 
 MIB = 2**20
 COSTS = Costs({1: 1.0, 8: 1.7, 64: 7.3}, {1: 4.0, 64: 9.0}, {1: 2.0 * MIB, 64: 64.0 * MIB})
@@ -63,24 +63,8 @@ def test_as_good_as_the_best_of_all_lists():
     assert all(kinds[kind] > 2 for kind in (None, 0, 1, 2)), kinds
 
 
-def test_memory_is_the_largest_pool_and_a_segment_for_each_graph():
-    trace = {1: 1, 64: 1}
-    assert evaluate("x", [1, 64], trace, COSTS).memory_bytes == 64 * MIB + 2 * PER_GRAPH_BYTES
-    assert evaluate("x", [], trace, COSTS).memory_bytes == 0
-    assert evaluate("x", [1, 64], trace, Costs(COSTS.graph_ms)).memory_bytes is None
-
-
 def test_what_was_not_measured_is_reported_or_unknown():
     found = evaluate("x", [8, 16], {2: 1, 10: 1, 50: 1}, COSTS)
     assert found.unmeasured == [16, 50] and found.fallbacks == pytest.approx(1 / 3)
     for sizes, trace in (([8, 128], {2: 1, 100: 1}), ([8], {9: 1, 65: 1}), ([2, 4], {65: 1})):
         assert evaluate("x", sizes, trace, COSTS).latency_ms is None, "above all measured sizes nothing is known"
-
-
-def test_a_size_whose_graph_failed_is_not_advised():
-    trace = Counter({4: 10, 6: 50, 8: 10})
-    curves = {4: 1.0, 8: 2.0}, {4: 5.0, 8: 5.0}
-    assert best_list(trace, Costs(*curves)).sizes == [4, 6, 8]
-    failed = Costs(*curves, failed=frozenset({6}))
-    assert best_list(trace, failed).sizes == [4, 8]
-    assert evaluate("exact", [4, 6, 8], trace, failed).latency_ms is None

@@ -37,11 +37,8 @@ def test_a_row_of_the_table():
     assert cells_of(SLOWER) == [
         "▲ slower", "mlp", "latency_ms", "1.02 ms", "1.08 ms", "1.059 (1.051–1.067)", "≥ 2.2 %", ""
     ]  # fmt: skip
-    assert cells_of(change(Verdict.FASTER, metric="kernels"))[0] == "▼ less"
-    assert cells_of(change(Verdict.MISSING, metric=STATUS, ignored=True))[0] == "? missing (ignored)"
-    assert cells_of(change(ratio=math.inf, low=0.0, high=math.inf, smallest_slowdown=math.inf))[5:7] == [
-        "inf (0–inf)", "more than tenfold"
-    ]  # fmt: skip
+    without_bounds = change(ratio=math.inf, low=0.0, high=math.inf, smallest_slowdown=math.inf)
+    assert cells_of(without_bounds)[5:7] == ["inf (0–inf)", "more than tenfold"]
     assert cells_of(BROKEN) == ["✗ broken", "gpt2", "status", "", "", "", "", "error: boom (ok before)"]
 
 
@@ -52,9 +49,8 @@ def test_markdown():
     for line in ("- torch_version 1 → 2", "1 broken, 1 slower", "3 rows that are the same are omitted.", "- a note",
                  "| verdict | cell | metric | before | after | after ÷ before (95 %) | detectable |"):  # fmt: skip
         assert f"\n{line}\n" in text
-    assert "- these trials show a slower latency from 2.2 %" in text
     nothing = compared(label=None)
-    assert comparison.markdown(nothing, []) == "**one → two · NVIDIA H200**\n\nnothing to compare\n"
+    assert "nothing to compare" in comparison.markdown(nothing, [])
     assert ElementTree.fromstring(comparison.as_junit(nothing, [])).get("tests") == "0"
 
 
@@ -63,9 +59,8 @@ def test_names_cannot_begin_anything_in_markdown():
     whole = compared(row, label=HOSTILE, differences=[HOSTILE], notes=[HOSTILE])
     text = comparison.markdown(whole, [row])
     assert "<" not in text
-    for line in text.splitlines():
-        if "alert" in line and line.startswith("|"):
-            assert line.count("|") == 5  # verdict, cell, metric, why
+    (line,) = (line for line in text.splitlines() if "alert" in line and line.startswith("|"))
+    assert line.count("|") == 5  # verdict, cell, metric, why
     assert not set("`[]\\") & set(text)
     assert "a&#124;b" in text
 
@@ -73,7 +68,6 @@ def test_names_cannot_begin_anything_in_markdown():
 def test_json_and_csv():
     modes = [ModeChange("inference", "eager", "latency_ms", 1.05, 1.04, 1.06, 3)]
     whole = json.loads(comparison.as_json(compared(SLOWER, BROKEN, modes=modes), [SLOWER, BROKEN]))
-    assert whole["before"] == {"sweep": "one", "label": "v1", "state": "completed"}
     assert whole["counts"] == {"broken": 1, "slower": 1} and whole["modes"][0]["ci_high"] == 1.06
     first, second = whole["changes"]
     assert set(first) == set(COLUMNS)
@@ -94,9 +88,7 @@ def test_junit():
     suites = {suite.get("name"): suite for suite in root}
     assert list(suites) == ["mlp", "gpt2", "bert", "vit"]
     failure = suites["mlp"].find("testcase[@name='latency_ms']/failure")
-    assert failure.get("type") == "slower"
-    assert "1.02 ms → 1.08 ms" in failure.get("message")
-    assert suites["mlp"].find("testcase[@name='kernels']/*") is None
+    assert failure.get("type") == "slower" and "1.02 ms → 1.08 ms" in failure.get("message")
     assert suites["gpt2"].find("testcase[@name='period_ms']/skipped").get("message").endswith("one trial")
     assert suites["bert"].find("testcase/failure").get("type") == "missing"
     assert suites["vit"].find("testcase[@name='status']/skipped") is not None
@@ -105,14 +97,10 @@ def test_junit():
         assert int(suite.get("failures")) == len(suite.findall("testcase/failure"))
 
 
-def test_junit_of_what_xml_cannot_write():
+def test_no_name_steers_a_terminal_or_breaks_a_line_or_xml():
     row = change(Verdict.BROKEN, f"{HOSTILE}\x00\x1b[31m\ud800", STATUS, reason="\x0b]]> & <x>")
     root = ElementTree.fromstring(comparison.as_junit(compared(row, label="\x07"), [row]))
-    assert "alert(1)" in root[0].get("name")
-    assert "]]> & <x>" in root[0][0][0].get("message")
-
-
-def test_no_name_steers_a_terminal_or_breaks_a_line():
+    assert "alert(1)" in root[0].get("name") and "]]> & <x>" in root[0][0][0].get("message")
     row = change(Verdict.BROKEN, "a\x1b[31m\nb\x00\u2028c\u202e", STATUS, reason="x\r\ny\x07")
     assert cells_of(row)[1] == "a [31m b c"
     assert comparison.sentence(row) == "a [31m b c: status broken: x y"

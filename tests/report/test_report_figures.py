@@ -1,15 +1,11 @@
-"""Numbers behind figures and summary, without a browser; and colours that remain the same."""
+"""Numbers behind figures, without a browser."""
 
-import itertools
 import math
 
 import pytest
 import synthetic as make
 
 from effbench.labels import MODES, label_rows
-from effbench.report import summary
-from effbench.report.colors import STYLES, style_of
-from effbench.report.columns import heading, value_text
 from effbench.report.data import frame_of
 from effbench.report.figures import all_figures, base, compiling, curves, launch_bound, memory, speedup_heatmap
 from effbench.report.site.page import numbers
@@ -21,25 +17,15 @@ def frame(rows):
 
 
 @pytest.fixture(scope="module")
-def labelled():
-    return label_rows(make.sample())
-
-
-@pytest.fixture(scope="module")
 def sample():
     return frame(make.sample())
 
 
-def test_the_frame_is_in_reading_order_and_has_every_column():
+def test_the_frame_is_in_reading_order():
     found = frame([make.row("b", 8, "default"), make.row("b", 8), make.row("b", 1), make.row("a", 2)])
     assert list(zip(found["case"], found["bs"], found["series"], strict=True)) == [
         ("b", 1, "eager"), ("b", 8, "eager"), ("b", 8, "default"), ("a", 2, "eager"),
     ]  # fmt: skip
-    few = frame([{"model": "m", "bs": 1, "mode": "eager", "status": "ok", "latency_ms": 1.0}])
-    assert math.isnan(few["peak_reserved_bytes"].iloc[0])
-
-
-# --- figures ---
 
 
 @pytest.mark.parametrize("figure", all_figures(), ids=lambda figure: figure.name)
@@ -58,19 +44,8 @@ def test_names_are_text_and_every_value_is_in_the_hover_text(sample):
     assert base.safe("<b>&amp;\n%{x}") == "&lt;b&gt;&amp;amp; %{x}"
     data = curves.latency_data(sample)
     graph = next(row for row in data.itertuples(index=False) if row.series == "compile+graph" and row.bs == 8)
-    assert base.hover(graph._replace(case="<i>")) == (
-        "<b>compile+graph</b> · &lt;i&gt; · bs 8<br>status: ok<br>latency: 0.0571 ms (95 %: 0.0549 ms to 0.0594 ms)"
-        "<br>period: 0.0457 ms<br>throughput: 175000 samples/s<br>trials: 5"
-    )
-
-
-def test_the_headings_and_texts_of_columns():
-    names = ("latency_ms", "baseline_enqueue_ms", "sm_clock_mhz", "peak_host_bytes", "speedup_ci_low", "case", "pid")
-    assert [heading(name) for name in names] == [
-        "latency (ms)", "baseline enqueue (ms)", "sm clock (MHz)", "peak host", "speedup 95 % low", "model", "pid",
-    ]  # fmt: skip
-    values = [("peak_host_bytes", 1536), ("power_w", 12.34567), ("steady", True), ("speedup", None), ("cudnn", 91900)]
-    assert [value_text(*one) for one in values] == ["1.50 KiB", "12.35 W", "yes", "—", "91900"]
+    text = base.hover(graph._replace(case="<i>"))
+    assert "&lt;i&gt;" in text and "latency: 0.0571 ms (95 %: 0.0549 ms to 0.0594 ms)<br>period: 0.0457 ms" in text
 
 
 def test_heatmap_has_a_colour_only_for_ok_results(sample):
@@ -80,7 +55,6 @@ def test_heatmap_has_a_colour_only_for_ok_results(sample):
     assert len(table) == 63 and heat.z[0][5] == pytest.approx(math.log2(2.5)), "mlp at bs 1 as a graph"
     assert heat.zmin == -heat.zmax and sum(value is None for row in heat.z for value in row) == 3 + 7
     assert sorted(statuses.text)[0] == "<b>degraded</b>" and len(statuses.text) == 3 + 7
-    assert speedup_heatmap.data(frame([make.row(speedup=None)])).empty
 
 
 def test_latency_lines_break_at_results_that_are_not_ok(sample):
@@ -120,8 +94,7 @@ def test_break_even(sample):
     assert sum(len(trace.x) for trace in marks) == int((table["saved_ms"] > 0).sum())
     lines = [trace for trace in drawn.data if trace.mode == "lines"]
     for line, note in zip(lines, drawn.layout.annotations, strict=True):
-        calls = float(note.text.replace(",", "").split()[0])
-        assert 1e3 * line.x[0] / line.y[0] == pytest.approx(calls)
+        assert 1e3 * line.x[0] / line.y[0] == pytest.approx(float(note.text.replace(",", "").split()[0]))
     slow = sample.assign(latency_ms=sample["latency_ms"].where(sample["is_baseline"], 100.0))
     nothing = compiling.break_even_draw(compiling.break_even_data(slow)).validated()
     assert "none pays back" in nothing.layout.annotations[0].text
@@ -144,7 +117,6 @@ def test_memory_in_mebibytes_with_the_pool_inside(sample):
     bars = {(trace.meta["mode"], trace.marker.pattern.shape): trace.y for trace in figure.data}
     assert bars["eager", None][0] == pytest.approx(42.5) and bars["cuda-graph", None][0] == pytest.approx(51.0)
     assert bars["cuda-graph", "/"][0] == pytest.approx(42.5 * 0.3) and ("eager", "/") not in bars
-    assert memory.data(frame(make.cpu_quick())).empty
 
 
 def test_compile_seconds_cold_and_warm(sample):
@@ -153,19 +125,6 @@ def test_compile_seconds_cold_and_warm(sample):
     figure = compiling.draw(table[table["case"] == "mlp"]).validated()
     cold, warm = (trace for trace in figure.data if trace.meta["mode"] == "max-autotune")
     assert cold.x == (48.0,) * 3 and warm.x == pytest.approx((14.4,) * 3)
-    assert warm.marker.symbol.endswith("-open") and not cold.marker.symbol.endswith("-open")
-
-
-# --- summary ---
-
-
-def test_the_headline_counts_significant_winners_alone(labelled):
-    sentence = summary.headline(speedup_table(labelled), summary.by_mode(labelled))
-    assert (
-        sentence.startswith("compile+graph is the fastest mode in 6 of 9") and "no significant winner in 3" in sentence
-    )
-    alone = label_rows([make.row()])
-    assert "Only the mode eager" in summary.headline(speedup_table(alone), summary.by_mode(alone))
 
 
 def test_a_speedup_reads_the_same_in_the_table_and_the_heatmap():
@@ -177,14 +136,3 @@ def test_a_speedup_reads_the_same_in_the_table_and_the_heatmap():
         drawn = speedup_heatmap.draw(speedup_heatmap.data(frame(rows))).validated().data[0]
         assert drawn.text[0][1] == speedup_table(label_rows(rows)).rows[0].cells["default"].short == text
         assert (drawn.z[0][1] == 0) is (text == "unclear"), "no colour of a gain"
-
-
-# --- colours ---
-
-
-def test_every_mode_has_its_own_look():
-    assert tuple(STYLES) == MODES
-    for a, b in itertools.combinations(STYLES.values(), 2):
-        assert a.color != b.color and a.symbol != b.symbol and a.glyph != b.glyph
-    assert style_of("torchscript") == style_of("torchscript") != style_of("onnx")
-    assert style_of("torchscript").color not in {style.color for style in STYLES.values()}

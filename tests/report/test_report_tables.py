@@ -39,9 +39,7 @@ def test_texts_order_and_best():
     assert [entry.text for entry in cells.values()] == texts and row.labels == {"model": "mlp", "bs": 1}
     assert (cells["default"].short, cells["default"].interval) == ("1.02× n.s.", "0.97–1.08")
     assert [mode for mode, entry in cells.items() if entry.best] == [row.winner] == ["cuda-graph"]
-    assert cells["max-autotune"].reason == "out of memory" and cells["max-autotune"].value is None
     assert [entry.tone for entry in cells.values()] == ["", "unsure", "status", "best"]
-    assert cells["cuda-graph"].trials == 5 and cells["eager"].value == 1
 
 
 def test_a_failure_is_never_best_and_the_baseline_can_be():
@@ -67,8 +65,7 @@ def test_significance_and_the_legend():
 def test_only_a_mode_that_is_significantly_faster_than_every_other_is_the_best():
     (one_trial, *_) = speedup_table(make.cpu_quick()).rows
     entry = one_trial.cells["default"]
-    assert (entry.text, entry.low, entry.significant, entry.trials) == ("1.30×", None, None, 1)
-    assert one_trial.compares and one_trial.winner is None
+    assert (entry.text, entry.low, entry.significant, one_trial.winner) == ("1.30×", None, None, None)
     wide = {"latency_ms": 0.0075, "latency_ci_low_ms": 0.0001, "latency_ci_high_ms": 0.5, "speedup": 16.7}
     unsure, sure = with_interval(0.2, 900.0, **wide), make.row(mode="cuda-graph")
     table = speedup_table([make.row(), unsure, sure])
@@ -139,16 +136,11 @@ def test_formats():
     assert heads == "| model | bs | eager | default | max-autotune | cuda-graph |"
     assert first == "| mlp | 1 | 0.123 ms | 1.02× (0.97–1.08) n.s. | oom | **2.31× (2.25–2.38)** |"
     assert "<i>" not in second and second.count("|") == 7 and "**" not in second, "one alone is the best of nothing"
-    lines = list(csv.DictReader(io.StringIO(speedup_table(PAIR).render("csv"))))
-    by_mode = {line["mode"]: line for line in lines}
-    assert len(lines) == 4 and by_mode["max-autotune"]["reason"] == "out of memory"
-    figures = [by_mode["cuda-graph"][name] for name in ("value", "low", "high", "best")]
-    assert figures == ["2.31", "2.25", "2.38", "true"]
-    read = json.loads(speedup_table(make.sample()).render("json"))
-    assert read["metric"] == "speedup" and read["modes"] == list(MODES)
-    assert read["rows"][0]["labels"] == {"model": "mlp", "bs": 1}
-    assert read["rows"][0]["cells"]["cuda-graph"]["value"] == pytest.approx(2.5)
-    assert speedup_table([]).render("markdown") == "| model | bs |\n| --- | ---: |\n"
+    *_, failed, graph = csv.DictReader(io.StringIO(speedup_table(PAIR).render("csv")))
+    assert (failed["reason"], failed["value"]) == ("out of memory", "")
+    assert [graph[name] for name in ("value", "low", "high", "best")] == ["2.31", "2.25", "2.38", "true"]
+    (row,) = json.loads(speedup_table(PAIR).render("json"))["rows"]
+    assert row["labels"] == {"model": "mlp", "bs": 1} and row["cells"]["cuda-graph"]["value"] == 2.31
 
 
 def test_every_cell_has_a_bottleneck_or_a_reason_why_it_is_unknown():
@@ -156,11 +148,9 @@ def test_every_cell_has_a_bottleneck_or_a_reason_why_it_is_unknown():
     known = make.row(bs=8, enqueue_ms=0.137, bound="launch", **profiled)
     unknown = make.row(bs=8, mode="cuda-graph", gpu_busy_ms=None, gpu_idle_fraction=None, period_ms=None)
     table = bottleneck_table(label_rows([known, make.failed("mlp", 8, "default", "error", "it broke"), unknown]))
-    assert [column.heading for column in table.columns] == ["model", "bs", "mode", "latency", "period", "bound", "why"]
     assert [row["bound"] for row in table.rows] == ["launch", "—", "—"]
     assert table.rows[0]["why"].startswith("the GPU is idle 52 % of the time: 15 kernels")
     assert [row["why"] for row in table.rows[1:]] == ["error: it broke", NOT_PROFILED]
     assert (table.rows[1]["latency_ms"], table.rows[1]["period_ms"]) == ("—", "—"), "no figure of what failed"
     data = json.loads(table.render("json"))
-    assert (data[0]["gpu_busy_ms"], data[0]["kernels"], data[0]["bound"]) == (0.068, 15, "launch")
-    assert data[1]["status"] == "error"
+    assert (data[0]["gpu_busy_ms"], data[0]["kernels"], data[1]["status"]) == (0.068, 15, "error")

@@ -10,7 +10,7 @@ from made_sweeps import a_cell, copied, environment, template
 from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.limits import read as read_limits
 from effbench.comparison.verdicts import Verdict
-from effbench.report import comparison, data, summary
+from effbench.report import data, summary
 from effbench.report.claims import claims_table
 from effbench.report.history_table import events_table
 from effbench.report.history_table import read as read_history
@@ -69,28 +69,15 @@ def test_changes_are_those_of_the_command(made, report):
     assert row["change"] == "▲ slower" and row["after ÷ before"] == f"{slower.ratio:.3f}×"
     assert slower.ratio == pytest.approx(1.1, rel=1e-3)
     assert row["first sweep after"] == f"v{sweeps.STEP}" and row["state"] == "open"
-    assert sorted(event.state for event in past.of("broken")) == ["acknowledged", "open", "open"]
-
-
-def test_what_is_no_change_of_level_is_listed_too(tmp_path):
-    made = copied(template(tmp_path), tmp_path / "flapping.db")
-    for position in range(12):
-        made.sweep({a_cell(): {"kernels": 12 + position % 2}} | ({a_cell("default"): {}} if position > 10 else {}))
-    rows = [texts(row) for row in events_table(report_of(made.path).history).rows]
-    assert [(row["change"], row["metric"]) for row in rows] == [("new", "status"), ("flapping", "kernels")]
 
 
 def test_pages_without_history(tmp_path):
-    path = template(tmp_path)
-    write_site(report_of(path), tmp_path / "empty")
-    pages = {name: (tmp_path / "empty" / f"{name}.html").read_text() for name in ("history", "environments")}
-    assert "Nothing has a history yet" in pages["history"]
-    assert "No environment is recorded yet" in pages["environments"]
-    made = copied(path, tmp_path / "one.db")
-    made.sweep({a_cell(): {"flops": 1e9, "min_bytes": 1e6}})
-    written = write_site(report_of(made.path), tmp_path / "site")
-    assert "so there is no history yet" in (tmp_path / "site" / "history.html").read_text()
-    assert not [name for name in written.written if name.startswith("data/history-lines")]
+    made = copied(template(tmp_path), tmp_path / "one.db")
+    for said in ("Nothing has a history yet", "so there is no history yet"):
+        written = write_site(report_of(made.path), tmp_path / "site").written
+        assert said in (tmp_path / "site" / "history.html").read_text()
+        assert not [name for name in written if name.startswith("data/history-lines")]
+        made.sweep([a_cell()])
 
 
 # --- claims, failures, environments ---
@@ -98,16 +85,13 @@ def test_pages_without_history(tmp_path):
 
 def test_claims_with_their_verdicts(made, report):
     rows = claims_table(report.claims, {report.device_sweeps[0].sweep["id"]: "x/speedups.html"}).rows
-    verdicts = [texts(row)["verdict"] for row in rows]
     assert len(report.claims) == len(rows) > 20
-    assert (verdicts.count("confirmed"), verdicts.count("refuted")) == (1, 1)
     judged = {row["claim"]: row for row in rows if texts(row)["verdict"] in ("confirmed", "refuted")}
     assert judged.keys() == {"P1", EVIL[0]}
     row = judged["P1"]
     assert (row["measured"].text, row["measured"].value, row["measured"].sub) == ("1.50× [1.40, 1.60]", 1.5, "")
-    assert row["experiment"].link == "x/speedups.html"
-    assert made[1][-1] in row["experiment"].sub
-    assert row["why"] == EVIL[0] and row["machine"].text == "NVIDIA H200, torch 2.13.0"
+    assert row["experiment"].link == "x/speedups.html" and made[1][-1] in row["experiment"].sub
+    assert row["machine"].text == "NVIDIA H200, torch 2.13.0"
 
 
 def test_failures_the_worst_first_and_by_reason(made, report):
@@ -117,18 +101,13 @@ def test_failures_the_worst_first_and_by_reason(made, report):
     keys = [cell.key for cell in sweeps.cells()]
     links = [f"cell.html#cell={key[:16]}" for key in keys]
     reasons = failures.reasons_table(own, bad).rows
-    assert [(row["status"].text, row["reason"], row["cells"]) for row in reasons] == [
-        ("error", sweeps.WHY, 2), ("oom", EVIL[1], 1),
-    ]  # fmt: skip
+    assert [(row["reason"], row["cells"]) for row in reasons] == [(sweeps.WHY, 2), (EVIL[1], 1)]
     assert [row["one of them"].link for row in reasons] == [links[1], links[5]]
-    rows = failures.bad_table(own, bad).rows
-    assert [row["status"].text for row in rows] == ["error", "error", "oom"]
-    assert rows[0]["cell"].link == links[1] and rows[0]["reason"] == sweeps.WHY
+    row = failures.bad_table(own, bad).rows[0]
+    assert row["cell"].link == links[1] and row["reason"] == sweeps.WHY
     assert [row.source["cell_key"] for row in waiting] == [keys[3]]
-    assert failures.lead(measured, bad) == "3 of 5 results are not ok: 2 error, 1 oom."
     first = report_of(made[0].path, [made[1][0]]).device_sweeps[0]
     measured, waiting = failures.named(first)
-    assert not waiting and not failures.worst_first(measured)
     (odd,) = failures.odd_table(first, measured).rows
     assert (odd["cell"].link, odd["what"], odd["count"]) == (links[3], "recompiles", 2)
 
@@ -142,7 +121,6 @@ def test_environments_with_all_that_is_known(report):
     assert found["torch"] == ("yes", "2.13.0", "2.12.0") and found["GPU"] == ("no", "NVIDIA H200", "NVIDIA H200")
     assert found["copy_bytes_per_s"] == ("yes", "4.2 TB/s", "—") and found["launch"][1] == "0.01"
     assert found["flops_per_s.bfloat16"][1] == "700 TFLOP/s" and found[EVIL[1]] == ("yes", "—", EVIL[0])
-    assert found["sweeps"] == ("yes", len(new["sweeps"]), len(old["sweeps"]))
     alike = [{"id": name * 8, "gpu_name": "G", "torch_version": "2.13"} for name in "ab"]
     assert len(set(environments.titles(alike).values())) == 2
 
@@ -168,10 +146,8 @@ def test_changes_since_the_sweep_before(made, monkeypatch):
     assert found["counts"] == {str(verdict): count for verdict, count in compared.counts.items()}
     sure = [one for one in compared.changes if one.verdict not in (Verdict.SAME, Verdict.AMBIGUOUS)]
     rows = [texts(row) for row in found["rows"].rows]
-    assert [row["metric"] for row in rows] == ["latency_ms", "period_ms"] and len(sure) == 2
-    assert rows[0]["ratio"].startswith("1.100 (")
+    assert [row["metric"] for row in rows] == ["latency_ms", "period_ms"] == [one.metric for one in sure]
     assert found["command"] == f"effbench compare {before} {after} --on 'NVIDIA H200' --db {path}"
-    assert found["lines"] == comparison.summary_lines(compared)
     monkeypatch.setattr(summary, "MOST_CHANGES", 1)
     assert (len(changed(path, after)["rows"].rows), changed(path, after)["more"]) == (1, 1)
     monkeypatch.setattr(data, "MOST_CELLS", 5)

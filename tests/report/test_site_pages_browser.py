@@ -13,6 +13,7 @@ PLACE = "NVIDIA H200"
 READY = """[...document.querySelectorAll('.linked-grid')].every((one) => one.dataset.ready)
 && (!document.querySelector('#series') || document.querySelector('#series').dataset.series)
 && [...document.querySelectorAll('#series .chart:not([hidden])')].every((one) => one.dataset.drawn)"""
+POINTS = "document.querySelectorAll('#series .scatterlayer .points path.point').length"
 
 
 @pytest.fixture
@@ -41,31 +42,20 @@ def rows(one, place, column=None):
     return [(row[heads.index(column)].splitlines() or [""])[0] for row in texts]
 
 
-def test_failures_are_filtered_and_linked(visit):
+def test_rows_are_filtered_by_the_url_and_linked(visit):
     one = visit("failures")
-    assert rows(one, "#not-ok", "status") == ["error", "error", "oom"]
+    assert rows(one, "#not-ok", "status") == ["error", "error", "oom"] and len(rows(one, "#waiting")) == 1
     choice = one.page.locator("#not-ok select[data-column=status]")
     choice.select_option("oom")
     assert rows(one, "#not-ok", "status") == ["oom"] and one.page.url.endswith("#status=oom")
     choice.select_option("")
     assert len(rows(one, "#not-ok")) == 3 and "status" not in one.page.url
     assert len(rows(visit("failures", after="#status=error&mode=default&model=mlp"), "#not-ok")) == 1
-    link = one.page.locator("#reasons tbody a").first.get_attribute("href")
-    assert link == f"cell.html#cell={sweeps.cells()[1].key[:16]}"
-    assert len(rows(one, "#waiting")) == 1
-
-
-def test_claims_by_verdict_and_what_differs_between_environments(visit):
     one = visit("claims")
-    button = one.page.locator("button[data-value=refuted]")
-    button.click()
-    assert button.get_attribute("aria-pressed") == "true" and one.page.url.endswith("#verdict=refuted")
-    assert len(rows(one, ".linked-grid")) == 1
-    button.click()
-    assert len(rows(one, ".linked-grid")) > 20
+    one.page.locator("button[data-value=refuted]").click()
+    assert one.page.url.endswith("#verdict=refuted") and len(rows(one, ".linked-grid")) == 1
     facts = {row[1]: row[2:] for row in rows(visit("environments", after="#differs=yes"), "#facts")}
     assert facts["torch"] == ["yes", "2.13.0", "2.12.0"] and "CUDA" not in facts
-    assert facts[EVIL[1]] == ["yes", "—", EVIL[0]]
 
 
 def test_a_link_opens_its_series_and_its_numbers_are_those_of_the_database(visit, made):
@@ -75,10 +65,7 @@ def test_a_link_opens_its_series_and_its_numbers_are_those_of_the_database(visit
     one = visit("history", after=f"#series={name}")
     assert one.page.locator("#series").get_attribute("data-series") == name
     assert one.page.locator("#series-name").inner_text() == report.history.names[cell]
-    assert "slower 1.100×" in one.page.locator("#series-events").inner_text()
-    points = "document.querySelectorAll('#series .scatterlayer .points path.point').length"
-    assert one.page.evaluate(points) == sweeps.SWEEPS + 1  # the star of the baseline
-    assert one.page.evaluate("document.querySelectorAll('#series .scatterlayer .trace').length") == 3  # a break
+    assert one.page.evaluate(POINTS) == sweeps.SWEEPS + 1  # the star of the baseline
     one.page.locator("#series summary").click()
     until(one.page, "document.querySelector('#series details table')")
     shown = {row["sweep_id"]: f"{row['latency_ms']:.2f} ms" for row in results if row["cell_key"] == cell}
@@ -95,10 +82,6 @@ def test_another_metric_another_cell_and_filters_of_changes(visit):
     name = before.partition(".")[0] + ".period_ms"
     until(one.page, f"document.getElementById('series').dataset.series === '{name}'")
     assert one.page.url.endswith(f"#series={name}")
-    link = one.page.locator("#list tbody a").last
-    link.click()
-    wanted = link.get_attribute("href").partition("=")[2]
-    until(one.page, f"document.getElementById('series').dataset.series === '{wanted}'")
     one.page.locator("#changes select[data-column=change]").select_option("▲ broken")
     assert len(rows(one, "#changes")) == 3
     one.page.locator("#changes select[data-column=state]").select_option("acknowledged")
@@ -115,10 +98,8 @@ def test_cells_that_broke_are_degraded_or_gone(chromium, visit, made):
     assert crosses.count() == sweeps.SWEEPS - sweeps.BREAK
     # of a degraded result counters are drawn and nothing else
     name = line_id(sweeps.cells()[4].key, PLACE)
-    points = "document.querySelectorAll('#series .scatterlayer .points path.point').length"
-    drawn = [visit("history", after=f"#series={name}.{metric}").page.evaluate(points)
-             for metric in ("kernels", "latency_ms")]  # fmt: skip
-    assert drawn == [sweeps.BREAK + 1, sweeps.BREAK]  # one is the star of the baseline
+    for metric, drawn in (("kernels", sweeps.BREAK + 1), ("latency_ms", sweeps.BREAK)):  # one: the baseline's star
+        assert visit("history", after=f"#series={name}.{metric}").page.evaluate(POINTS) == drawn
     with Visit(chromium, made[0] / "history.html", after="#series=nothing.latency_ms") as one:
         until(one.page, "document.getElementById('series-name').textContent.includes('no series nothing')")
         assert one.page.locator("#series .chart").is_hidden()
@@ -131,12 +112,10 @@ def test_rows_lead_to_the_cells_that_are_here(visit, made):
     one = visit("history", after=address)
     one.page.locator("#series summary").click()
     until(one.page, "document.querySelector('#series details table')")
-    links = {link.inner_text(): link.get_attribute("href") for link in one.page.locator("#series details td a").all()}
-    assert links == {name: f"{own[name].slug}/cell.html#cell={cell.key[:16]}" for name in (ids[4], ids[-1])}
+    assert one.texts("#series details td a") == [ids[4], ids[-1]]
     assert one.texts("#series-cells a") == ["v4", EVIL[2]], "by their labels, oldest first"
     one.page.locator("#series details td a", has_text=ids[4]).click()
     one.page.wait_for_url(f"**/{own[ids[4]].slug}/cell.html*")
-    until(one.page, f"document.querySelector('#cell')?.dataset.cell === '{cell.key}'")
     one.page.locator("a", has_text="its history").click()
     one.page.wait_for_url("**/history.html*")
     until(one.page, f"document.querySelector('#series')?.dataset.series === '{address.partition('=')[2]}'")
