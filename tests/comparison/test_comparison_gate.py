@@ -10,8 +10,6 @@ from effbench.comparison.verdicts import Change, Verdict
 from effbench.errors import NothingFoundError, UsageError
 from effbench.store import Store
 
-A100 = environment(gpu_name="NVIDIA A100")
-
 
 @pytest.fixture
 def chosen(made):
@@ -22,10 +20,9 @@ def chosen(made):
     return call
 
 
-def set_main(made, *sweeps):
+def set_main(made, sweep):
     with Store.open(made.path, mode="write") as store:
-        for sweep in sweeps:
-            store.set_baseline("main", sweep)
+        store.set_baseline("main", sweep)
 
 
 def test_a_sweep_on_several(made, chosen):
@@ -52,31 +49,19 @@ def test_a_sweep_on_several(made, chosen):
 
 
 def test_other_hardware_only_if_asked_for(made, chosen):
-    set_main(made, made.sweep([a_cell()], env=A100))
+    set_main(made, made.sweep([a_cell()], env=environment(gpu_name="NVIDIA A100")))
     sweep = made.sweep([a_cell()])
     with pytest.raises(NothingFoundError, match="is set on NVIDIA A100, not on NVIDIA H200"):
         chosen(sweep)
     assert chosen(sweep, any_hardware=True).hardware == "NVIDIA A100"
 
 
-def change(verdict, **more):
-    return Change("0123456789abcdef", "mlp", more.pop("metric", "latency_ms"), verdict, **more)
-
-
-def compared_of(*changes):
-    return Compared(None, None, "H", [], list(changes), [], Limits())
-
-
 def test_what_was_not_judged_is_said():
-    known = {"before": 1.0, "after": 1.0}
-
     def line(*changes):
-        return verdict_line(compared_of(*changes), "main")
+        return verdict_line(Compared(None, None, "H", [], list(changes), [], Limits()), "main")
 
-    same, hazy = change(Verdict.SAME, **known), change(Verdict.AMBIGUOUS, **known)
-    assert line(same) == "check passed against main"
+    same = Change("0123456789abcdef", "mlp", "latency_ms", Verdict.SAME, before=1.0, after=1.0)
+    hazy, status = replace(same, verdict=Verdict.AMBIGUOUS), replace(same, metric=STATUS)
     assert "1 of 2 rows could not be judged" in line(same, hazy)
-    assert line(change(Verdict.BROKEN, ignored=True, **known)).endswith("ignored: 1 broken")
-    assert "0 of 1 cells have figures to compare" in line(change(Verdict.SAME, metric=STATUS))
-    others = [same, change(Verdict.SAME, metric=STATUS), replace(hazy, key="a", before=None)]
-    assert "1 of 2 cells have figures to compare" in line(*others)
+    assert line(replace(same, verdict=Verdict.BROKEN, ignored=True)).endswith("ignored: 1 broken")
+    assert "1 of 2 cells have figures to compare" in line(same, status, replace(hazy, key="a", before=None))
