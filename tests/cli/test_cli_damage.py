@@ -28,6 +28,7 @@ CORRUPTIONS = [
     ("UPDATE result SET status = 'fine'", "result.status is 'fine', not one of", "and 3 more"),
     ("UPDATE sweep SET started_at = '2026-13-45 99:00' WHERE id = '{last}'", "sweep.started_at", "not a time"),
     ("UPDATE trial SET latency_ms = 'fast' WHERE id = 2", "trial.latency_ms is fast, not a finite number", "id 2"),
+    ("UPDATE result SET latency_ms = 'fast', latency_ci_low_ms = x'00'", "result.latency_ms is fast, not"),
     ("UPDATE cell SET mode = NULL WHERE key = '{key}'", "cell.mode is NULL", "{key}"),
     ("UPDATE cell SET params = '{{}}' WHERE key = '{key}'", "cell.params does not describe a cell", "{key}"),
     ("UPDATE cell SET params = '[1' WHERE key = '{key}'", "cell.params is not JSON", "{key}"),
