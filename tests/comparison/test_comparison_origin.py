@@ -83,7 +83,6 @@ def test_what_cannot_be_run_says_why(repository):
     new = HERE.facts()
     (repository / "later.py").write_text("")
     for before, cells, software, why in (
-        (new, [cell()], None, "only the machine can differ"),
         (old, [cell("effbench.models.mlp.MLP")], None, "only the machine can differ"),
         (new, [cell()], "torch_version 2.12 → 2.13", "is no longer here (torch_version 2.12 → 2.13)"),
         ({**old, "git_description": "v1-dirty"}, [cell()], None, "uncommitted changes (v1-dirty)"),
@@ -155,8 +154,6 @@ def test_the_interpreter_of_a_sweep(repository, monkeypatch):
     assert current(facts, "s1", [cell()]) == HERE
     gone("which is not here", folder="/nowhere/at/all")
     gone("which is not here", python="/nowhere/bin/python")
-    with pytest.raises(UsageError, match="does not record its interpreter"):
-        current(None, "s1", [cell()])
     with monkeypatch.context() as patch:  # from elsewhere it needs its folder
         patch.chdir(repository.parent)
         assert current(facts, "s1", [cell()]) == Interpreter(folder=str(repository))
