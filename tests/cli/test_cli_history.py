@@ -60,7 +60,7 @@ def latencies(events):
     return [(one["kind"], one["after_label"]) for one in events if one["metric"] == "latency_ms"]
 
 
-def test_what_changed_and_with_what(db, read):
+def test_what_changed_and_with_what(db, history, read):
     broken, slower, breaks = read()["changes"]
     assert (slower["word"], slower["metric"], slower["after_label"]) == ("slower", "latency_ms", "v8")
     assert slower["before_label"] == "v7" and slower["alarms"] and slower["low"] < 1.1 < slower["high"]
@@ -68,9 +68,6 @@ def test_what_changed_and_with_what(db, read):
     assert (breaks["metric"], breaks["old"], breaks["new"], breaks["after_label"]) == ("graph_breaks", 0, 2, "v4")
     assert (broken["kind"], broken["after_label"]) == ("broken", "v12")
     assert broken["reason"] == "it does not compile any more" and broken["cell"].startswith("other bs=8 fancy")
-
-
-def test_formats(db, history):
     out = history()
     line = next(line for line in out.splitlines() if "latency_ms" in line)
     assert "slower" in line and "1.1" in line and "open" in line and "coincides with torch 2.11.0 -> 2.13.0" in line
@@ -116,7 +113,6 @@ def test_two_machines_with_the_same_hardware(made, history, read):
 
 def test_little_data(made, history):
     assert "holds no sweep yet" in history("--format", "json", code=3)
-    assert history("acks") == "nothing is acknowledged\n"
     made.sweep({STEADY: None})
     assert history() == "no results yet: nothing has a history\n"
     made.sweep([STEADY])

@@ -19,23 +19,19 @@ THERE = environment(flags={"interpreter": "/venvs/old/bin/python"})
 
 @pytest.fixture
 def again(made):
-    """`again(new, old)`: the rows of a check whose cell looked slower, after it was run again as `new` and, where that
-    is given, the baseline's side as `old`."""
+    """The rows of a check whose cells looked slower, after they were run again; `olds`: the baseline's side, if any."""
 
-    def call(new, old=None, there=THERE, others=None):
-        others = others or {}
-        first = made.sweep({CELL: FAST} | dict.fromkeys(others, FAST))
-        second = made.sweep({CELL: SLOW} | dict.fromkeys(others, SLOW))
-        rerun = made.sweep({CELL: new} | {cell: pair[0] for cell, pair in others.items()}, env=HERE)
-        if old is not None:
-            made.sweep({CELL: old} | {cell: pair[1] for cell, pair in others.items()}, env=there, into=rerun)
+    def call(news, olds, there=THERE):
+        first, second = (made.sweep(dict.fromkeys(news, figures)) for figures in (FAST, SLOW))
+        rerun = made.sweep(news, env=HERE)
+        if olds:
+            made.sweep(olds, env=there, into=rerun)
         with Store.open(made.path) as store:
             compared = compare_sweeps(store, *map(store.find_sweep, (first, second)), limits_of({}))
             side = load(store, store.find_sweep(rerun))
         flagged, count = compared.failing, len(compared.changes)
-        assert flagged
-        judge_again(compared, flagged, side, HERE.id, there.id if old else None, None if old else "not here")
-        assert len(compared.changes) == count
+        judge_again(compared, flagged, side, HERE.id, there.id if olds else None, None if olds else "not here")
+        assert flagged and len(compared.changes) == count
         return compared, flagged
 
     return call
@@ -62,7 +58,7 @@ def again(made):
     ],
 )
 def test_what_becomes_of_a_flagged_row(again, new, old, verdict, said):
-    judged, (row,) = again(new, old)
+    judged, (row,) = again({CELL: new}, old and {CELL: old})
     assert (row.metric, row.verdict) == ("latency_ms", verdict)
     assert said in row.reason
     assert row.gates is (verdict != "ambiguous")
@@ -72,7 +68,7 @@ def test_what_becomes_of_a_flagged_row(again, new, old, verdict, said):
 
 def test_each_cell_by_its_own(again):
     """One cell whose old side cannot run does not take the pairs from another."""
-    _, rows = again(SLOW, CRASHED, others={OTHER: (SLOW, FAST)})
+    _, rows = again({CELL: SLOW, OTHER: SLOW}, {CELL: CRASHED, OTHER: FAST})
     said = {row.about["mode"]: row.reason for row in rows}
     assert "the baseline's side did not run" in said["eager"]
     assert "old and new in turns, 5 pairs" in said["default"]
@@ -80,6 +76,6 @@ def test_each_cell_by_its_own(again):
 
 def test_another_software_than_the_baselines_is_not_held_against(again):
     there = environment(flags=THERE.flags, torch_version="2.99")
-    judged, (row,) = again(SLOW, FAST, there)
+    judged, (row,) = again({CELL: SLOW}, {CELL: FAST}, there)
     assert (row.verdict, "in turns" in row.reason) == ("slower", False)
     assert any("is not what it was (torch_version 2.13.0 → 2.99)" in note for note in judged.notes)
