@@ -101,8 +101,6 @@ def test_what_is_refused(made, two, effbench):
         ("last last --floor nan", "--floor=nan: expected a number"),
         ("last last --metric latency", "compared are latency_ms"),
         ("last last --across mode", "--across mode is not possible"),
-        ("last last --config nowhere", "no configuration 'nowhere'"),
-        ("first last --out /proc/x/y", "cannot write /proc/x/y"),
         ("last last", "both sides are sweep "),
         ("last --by mode --values eager eager", "1 value of mode, not two"),
         ("last nightly", "no sweep 'nightly'"),

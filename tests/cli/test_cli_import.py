@@ -90,7 +90,6 @@ REFUSALS = [
     (["import", ""], ["has no name"], 2),
     (["import", "nowhere"], ["no database at nowhere"], 2),
     (["import", "folder"], ["is a folder"], 2),
-    (["import", "empty"], ["empty is empty"], 2),
     (["import", "mysql://me:s3cret@host/x"], ["unknown database"], 2),
     (["import", "ODD", "--sweep", "nowhere"], ["no sweep 'nowhere'"], 3),
     (["import", "x.csv"], ["is not a database"], 2),

@@ -135,12 +135,7 @@ def test_host_metrics_of_a_launch_bound_cell_alarm_beyond_what_the_trials_can_sh
         assert ("launch-bound" in (change.reason or "")) is held
 
 
-def test_interleaved_sides_are_compared_by_pairs():
-    drift = [1.0, 1.2, 1.4, 1.6, 1.8]
-    slow = [value * factor for value, factor in zip(drift, (1.05, 1.051, 1.049, 1.05, 1.05), strict=True)]
-    assert only(drift, slow, "latency_ms", interleaved=True).verdict is Verdict.SLOWER
-    assert only(drift, slow, "latency_ms").verdict is Verdict.AMBIGUOUS
-    # with one shared round the trials decide
+def test_interleaved_sides_with_one_shared_round_are_compared_by_their_trials():
     old, new = side(latency_ms=[1.0, 1.001, 1.0, None, None]), side(latency_ms=[None, None, 1.1, 1.101, 1.1])
     assert judge([pair(old, new)], limits_of({}), interleaved=True)[0].verdict is Verdict.SLOWER
 
@@ -156,35 +151,32 @@ def test_counts_sizes_and_values_per_sweep():
     }
     wide = [10, 12, 11, 10, 12]
     some = [0, 64 * MIB, 64 * MIB, 64 * MIB, 64 * MIB]  # one trial without a pool
-    for metric, before, after, verdict in (
-        *(("kernels", *case) for case in (
+    cases = {
+        "kernels": (
             ([0] * 5, [0] * 5, "same"), ([0] * 5, [1] * 5, "slower"), ([3] * 5, [2] * 5, "faster"),
             (wide, wide[::-1], "same"), (wide, [13] * 5, "slower"), (wide, [11] * 5, "ambiguous"),
             ([10] * 5, [10, 10, 11, 10, 10], "ambiguous"), ([1], [2], "slower"),  # a count needs no second trial
-        )),
-        ("recompiles", [10] * 5, [12] * 5, "same"),
-        ("recompiles", [10] * 5, [13] * 5, "slower"),
-        *(("compile_cold_s", [old], [new], verdict) for old, new, verdict in (
-            (10.0, 10.0, "same"), (10.0, 12.5, "same"), (10.0, 12.6, "slower"), (12.6, 10.0, "faster"),
-            (2.0, 2.9, "same"), (2.0, 3.1, "slower"), (100.0, 110.0, "same"),
-        )),
-        ("rel_error", [0.0], [5e-5], "same"),
-        ("rel_error", [0.0], [1e-2], "slower"),
-        *(("graph_pool_bytes", *case) for case in (
+        ),
+        "recompiles": (([10] * 5, [12] * 5, "same"), ([10] * 5, [13] * 5, "slower")),
+        "compile_cold_s": (
+            ([10.0], [10.0], "same"), ([10.0], [12.5], "same"), ([10.0], [12.6], "slower"), ([12.6], [10.0], "faster"),
+            ([2.0], [2.9], "same"), ([2.0], [3.1], "slower"), ([100.0], [110.0], "same"),
+        ),
+        "rel_error": (([0.0], [5e-5], "same"), ([0.0], [1e-2], "slower")),
+        "graph_pool_bytes": (
             ([0] * 5, [0] * 5, "same"), ([0] * 5, [2 * MIB] * 5, "same"), ([0] * 5, [3 * MIB] * 5, "slower"),
             ([3 * MIB] * 5, [0] * 5, "faster"), (some, [65 * MIB] * 5, "ambiguous"), (some, some, "same"),
             (some, [99 * MIB] * 5, "slower"),
-        )),
-        ("peak_allocated_bytes", [4 * MIB] * 5, [5 * MIB] * 5, "same"),
-        ("peak_allocated_bytes", [4 * MIB] * 5, [6 * MIB] * 5, "slower"),
-    ):  # fmt: skip
+        ),
+    }  # fmt: skip
+    for metric, (before, after, verdict) in ((metric, case) for metric, given in cases.items() for case in given):
         change = only(before, after, metric, limits)
         assert change.verdict == verdict, (metric, before, after)
         assert ("its trials differ" in (change.reason or "")) is (verdict == "ambiguous")
-        if metric == "peak_allocated_bytes":
-            continue
         assert (change.before, change.after, change.p_value) == (max(before), max(after), None)
         assert (change.ratio is None) is (metric == "graph_pool_bytes" or max(before) == 0)
+    for size, verdict in ((5, "same"), (6, "slower")):
+        assert only([4 * MIB] * 5, [size * MIB] * 5, "peak_allocated_bytes", limits).verdict == verdict
 
 
 # --- figures that are missing or impossible ---

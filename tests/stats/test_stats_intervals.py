@@ -64,13 +64,11 @@ def test_median_rank_is_the_narrowest_that_covers():
         median_interval([])
 
 
-def test_mode_score_counts_failures_and_averages_ok_only():
+def test_mode_score():
+    """Failures are counted, only ok cells are averaged."""
     found = mode_score([("ok", 2.0), ("ok", 8.0), ("oom", None), ("degraded", 5.0), ("ok", None)])
     assert (found.value, found.averaged, found.passed, found.total) == (pytest.approx(4.0), 2, 3, 5)
     assert (mode_score([]).value, mode_score([]).total, mode_score([("oom", None)]).low) == (None, 0, None)
-
-
-def test_mode_score_interval():
     one = (2.0, 2.0 / 1.1, 2.0 * 1.1, 5)
     assert bounds(mode_score([Outcome("ok", *one), ("error", None), ("degraded", 3.0), ("ok", None)])) == one[:3]
     # four models known equally well: half the standard error, and a smaller quantile

@@ -34,9 +34,7 @@ def test_ratio_interval_and_p_value_are_welchs():
     assert found.ratio == pytest.approx(stats.gmean(after) / stats.gmean(before))
     assert (math.log(found.low), math.log(found.high)) == pytest.approx((interval.low, interval.high))
     assert found.p_value == pytest.approx(reference.pvalue)
-
-
-def test_few_or_exact_trials():
+    # few or exact trials
     found = compare([2.0], [3.0, 3.0])
     assert (found.ratio, found.low, found.p_value, found.smallest_slowdown) == (pytest.approx(1.5), None, None, None)
     same, more = compare([3.0] * 3, [3.0] * 5), compare([3.0] * 3, [3.3] * 5)
@@ -68,8 +66,6 @@ def test_the_interval_is_students_over_the_logarithms_of_the_pairs():
     assert found.df == 2
     one = compare_pairs({3: 1.0}, {3: 2.0})
     assert (one.ratio, one.low, one.p_value) == (2.0, None, None)
-    huge = compare_pairs(dict.fromkeys(range(5), 1e-300), dict.fromkeys(range(5), 1e300))
-    assert (huge.ratio, verdict(huge)) == (math.inf, Verdict.SLOWER)
     for rounds, said in (({1: 1.0}, "no round has both"), ({0: math.nan}, "positive, finite")):
         with pytest.raises(ValueError, match=said):
             compare_pairs({0: 1.0}, rounds)
