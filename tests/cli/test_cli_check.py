@@ -38,7 +38,6 @@ def checked(made, effbench):
         ({EAGER: FAST, GRAPH: FAST}, {EAGER: FAST, GRAPH: BROKEN}, (), 1, "1 broken"),
         ({EAGER: FAST, GRAPH: FAST}, {EAGER: FAST, GRAPH: BROKEN}, ("--cell", "eager"), 0, "check passed"),
         ({EAGER: FAST, DEFAULT: FAST}, {EAGER: FAST}, (), 1, "1 missing"),
-        ({EAGER: FAST, DEFAULT: FAST}, {EAGER: FAST, DEFAULT: None}, (), 1, "planned, not measured"),
         ({EAGER: FAST, DEFAULT: FAST}, {EAGER: FAST}, ("--set", "on_missing=ignore"), 0, "missing (ignored)"),
         ({EAGER: ERROR}, {EAGER: ERROR}, (), 0, "check passed against main; 0 of 1 cells have figures to compare"),
         ({EAGER: FAST}, {DEFAULT: FAST}, (), 3, "nothing comparable"),

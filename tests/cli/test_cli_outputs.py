@@ -65,9 +65,7 @@ def test_only_an_earlier_output_is_replaced(two, effbench):
         refused(effbench(*command, "--out", "out"), "out exists", "--force")
         refused(effbench(*command, "--out", DB, "--force"), "database in use")
     assert (Path("out").read_text(), Path(DB).read_bytes(), leftovers()) == (NOTES, two, [])
-
-
-def test_files_of_the_same_format_that_others_wrote(two, effbench):
+    # nor files of the same format that others wrote
     for text in ('{"name": "app", "version": 1}', "[1, 2]", "a,b\n1,2\n", "\n\n", "<?xml?>\n<a/>", "{"):
         Path("out").write_text(text)
         for form in ("csv", "json", "markdown"):

@@ -11,13 +11,9 @@ from effbench.errors import NothingFoundError, UsageError
 from effbench.store import Store
 
 
-@pytest.fixture
-def chosen(made):
-    def call(sweep, on=None, any_hardware=False):
-        with Store.open(made.path) as store:
-            return baseline_of(store, "main", store.find_sweep(sweep), on, any_hardware)
-
-    return call
+def chosen(made, sweep, on=None, any_hardware=False):
+    with Store.open(made.path) as store:
+        return baseline_of(store, "main", store.find_sweep(sweep), on, any_hardware)
 
 
 def set_main(made, sweep):
@@ -25,35 +21,33 @@ def set_main(made, sweep):
         store.set_baseline("main", sweep)
 
 
-def test_a_sweep_on_several(made, chosen):
-    gpus = [environment(gpu_name=f"NVIDIA {name}") for name in ("L40S", "A100", "L4")]
+def test_a_sweep_on_several(made):
+    def swept(*names):
+        sweep = None
+        for name in names:
+            sweep = made.sweep([a_cell()], env=environment(gpu_name=f"NVIDIA {name}"), into=sweep)
+        return sweep
 
-    def swept(*envs):
-        first = made.sweep([a_cell()], env=envs[0])
-        for env in envs[1:]:
-            made.sweep([a_cell()], env=env, into=first)
-        return first
-
-    both, sweep = swept(*gpus[:2]), swept(*gpus)
+    both, sweep = swept("L40S", "A100"), swept("L40S", "A100", "L4")
     set_main(made, both)
     with pytest.raises(UsageError, match="is set on NVIDIA A100, NVIDIA L40S: choose one with --on"):
-        chosen(sweep)
-    assert chosen(sweep, on="a100").hardware == "NVIDIA A100"
+        chosen(made, sweep)
+    assert chosen(made, sweep, on="a100").hardware == "NVIDIA A100"
     # a name in full goes before a part
     for on in ("NVIDIA L4", "nvidia l4", "L4"):
         with pytest.raises(NothingFoundError, match="not on NVIDIA L4; "):
-            chosen(sweep, on=on)
-    here = swept(gpus[2])
+            chosen(made, sweep, on=on)
+    here = swept("L4")
     set_main(made, here)
-    assert [chosen(sweep, on=on).sweep_id for on in ("NVIDIA L4", "l4", "l40")] == [here, here, both]
+    assert [chosen(made, sweep, on=on).sweep_id for on in ("NVIDIA L4", "l4", "l40")] == [here, here, both]
 
 
-def test_other_hardware_only_if_asked_for(made, chosen):
+def test_other_hardware_only_if_asked_for(made):
     set_main(made, made.sweep([a_cell()], env=environment(gpu_name="NVIDIA A100")))
     sweep = made.sweep([a_cell()])
     with pytest.raises(NothingFoundError, match="is set on NVIDIA A100, not on NVIDIA H200"):
-        chosen(sweep)
-    assert chosen(sweep, any_hardware=True).hardware == "NVIDIA A100"
+        chosen(made, sweep)
+    assert chosen(made, sweep, any_hardware=True).hardware == "NVIDIA A100"
 
 
 def test_what_was_not_judged_is_said():

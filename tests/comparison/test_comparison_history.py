@@ -45,12 +45,10 @@ class Made:
         self.rows.append(tuple(row.get(name) for name in COLUMNS))
         return self
 
-    def series(self):
-        measured = [(row[0], row[2], self.cells[row[1]]["model"]) for row in self.rows]
-        return Series(self.sweeps, self.environments, self.cells, COLUMNS, self.rows, measured)
-
     def judge(self, *metrics, acknowledged=(), exceptions=()):
-        return history(self.series(), metrics or DEFAULT_METRICS, acknowledged, exceptions)
+        measured = [(row[0], row[2], self.cells[row[1]]["model"]) for row in self.rows]
+        series = Series(self.sweeps, self.environments, self.cells, COLUMNS, self.rows, measured)
+        return history(series, metrics or DEFAULT_METRICS, acknowledged, exceptions)
 
 
 def latencies(values, **more):
