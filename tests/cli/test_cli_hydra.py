@@ -18,8 +18,6 @@ def test_what_hydra_prints(cli):
         ("-h bs=7", ["bs: 7"]),
         ("-c job bs=3 model=tiny", ["bs: 3", "name: tiny"]),
         ("bs=3 --multirun --cfg=job mode=default", ["bs: 3", "name: default"]),
-        ("--cfg job --resolve model=tiny", ["- 32"]),
-        ("--info searchpath", ["conf"]),
         ("--version", [f"effbench {effbench.__version__}"]),
         ("-sc install=bash", ["hydra_bash_completion"]),
     ):

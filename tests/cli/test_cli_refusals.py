@@ -40,7 +40,6 @@ REFUSED = (
     (["protocol.rounds=0"], ["protocol.rounds must be at least 1"]),
     (["executor.gpus=[]"], ["executor.gpus", "[0,1]"]),
     (["bss=1"], ["unknown setting 'bss'", "did you mean bs?"]),
-    (["~bs"], ["bs"]),
     (["db=null"], ["db=null"]),
     (["env.A=null"], ["env", "env.FOO=1"]),
     (["model=custom"], ["model.module._target_ must be given"]),

@@ -180,16 +180,15 @@ def test_a_bundle_adds_no_cell_to_a_sweep_of_ones_own(made, effbench, rerun_of, 
         assert store.find_sweep(own).imported_at is None, "it came with nothing new"
 
 
-@pytest.mark.parametrize(("state", "marked"), [("interrupted", True), ("completed", False)])
-def test_a_state_that_was_imported_counts_too(state, marked, made, effbench, tmp_path):
+def test_a_state_that_was_imported_counts_too(made, effbench, tmp_path):
     sweep_id = made.sweep({OWN: FAST}, rounds=1)
     bundle = Made(Path(shutil.copy(made.path, tmp_path / "bundle.db")))
-    if marked:
+    for is_marked in (False, True):
+        taken(bundle, effbench)
+        with Store.open(made.path) as store:
+            assert (store.find_sweep(sweep_id).imported_at is not None) is is_marked
         with Store.open(bundle.path, mode="write") as store:
-            store.finish_sweep(sweep_id, state)
-    taken(bundle, effbench)
-    with Store.open(made.path) as store:
-        assert (store.find_sweep(sweep_id).imported_at is not None) is marked
+            store.finish_sweep(sweep_id, "interrupted")
 
 
 def test_a_forged_cell_does_not_take_the_place_of_another(made, stranger, effbench):
