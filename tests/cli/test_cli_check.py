@@ -1,5 +1,6 @@
 import json
 import shlex
+from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import pytest
@@ -172,10 +173,7 @@ def test_a_file_that_cannot_be_written_costs_nothing_else(checked, effbench, tmp
 
 
 def test_an_interrupted_confirmation_tells_what_the_sweep_showed(checked, effbench, tmp_path, monkeypatch):
-    def ctrl_c(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(rerun, "run_again", ctrl_c)
+    monkeypatch.setattr(rerun, "run_again", Mock(side_effect=KeyboardInterrupt))
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     done = checked({EAGER: FAST}, {EAGER: SLOW}, "--confirm", "--junit", "junit.xml")
     assert (done.code, done.err) == (130, "effbench: interrupted while confirming\n")

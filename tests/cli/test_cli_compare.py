@@ -103,12 +103,11 @@ def test_what_is_refused(made, two, effbench):
         ("last last --across mode", "--across mode is not possible"),
         ("last last", "both sides are sweep "),
         ("last --by mode --values eager eager", "1 value of mode, not two"),
-        ("last nightly", "no sweep 'nightly'"),
         ("first last --on B200", "no trial on 'B200'"),
         ("first last --cell gpt2", "among those asked for"),
         (f"first {empty}", "has no trial yet"),
     ):
         done = effbench("compare", *words.split())
-        code = 3 if words.endswith(("nightly", "B200", "gpt2", empty)) else 2
+        code = 3 if words.endswith(("B200", "gpt2", empty)) else 2
         assert (done.code, done.out) == (code, ""), words
         assert said in done.err and done.err.count("\n") <= 4 - code

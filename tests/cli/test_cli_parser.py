@@ -18,7 +18,6 @@ def test_options_between_words():
     for words, name, value in (
         ("reproduce O10 --db o.db protocol=quick", "words", ["O10", "protocol=quick"]),
         ("reproduce --fresh O10 --quiet bs=1 --db o.db bs=2", "words", ["O10", "bs=1", "bs=2"]),
-        ("compare before --db o.db after", "sweeps", ["before", "after"]),
         ("baseline set main --db o.db last", "sweep", "last"),
         ("history ack a --db o.db b", "names", ["a", "b"]),
     ):

@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import sys
+from unittest.mock import Mock
 
 import pytest
 
@@ -129,9 +130,7 @@ def test_text_that_the_terminal_cannot_show_does_not_end_a_command(monkeypatch):
 
 
 def test_a_terminal_that_was_closed_is_no_traceback(monkeypatch):
-    def closed(argv):
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(command_line, "run_sweep", closed)
+    closed = OSError(errno.EIO, "Input/output error")
+    monkeypatch.setattr(command_line, "run_sweep", Mock(side_effect=closed))
     monkeypatch.setattr(os, "dup2", lambda *_: None)
     assert command_line.run(["bs=1"]) == 130

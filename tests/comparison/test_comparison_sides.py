@@ -60,7 +60,6 @@ def test_what_cannot_be_compared_says_why():
     for old, new, error, said in (
         (a_side([EAGER]), after([DEFAULT]), NothingFoundError, shared),
         (a_side(both, measured=[EAGER]), after(both, measured=[DEFAULT]), NothingFoundError, f"{shared}$"),
-        (a_side(both), a_side(both, (), "after"), NothingFoundError, "after has no trial yet"),
         (a_side([EAGER]), after([EAGER], *interpreters), UsageError, "after ran on several kinds of hardware"),
     ):
         with pytest.raises(error, match=said):
