@@ -3,14 +3,10 @@
 import json
 
 import pytest
-from whole_sweeps import begun
+from made_sweeps import MIB, a_cell, copied
 
-from effbench import cli
-from effbench.cell import Cell, Environment, Status, Trial
 from effbench.commands.advise import byte_size
-from effbench.store import Store
 
-MIB = 2**20
 SIZES = (1, 4, 16, 64)
 #: ms of a call, MiB of its pool, seconds of preparation, by mode.
 MODES = {
@@ -20,44 +16,33 @@ MODES = {
 }
 
 
-def cell(mode, bs, **more):
-    model = {"name": "net", "module": {"_target_": "a.Net"}, "inputs": []}
-    return Cell(model, bs, {"name": mode, "_target_": f"m.{mode}"}, "float32", "inference", "cpu", **more)
-
-
-def trial(one, number):
+def figures(one):
     ms, pool, compile_s = MODES[one.mode_name]
-    factor = 1 + 0.01 * (number - 1)
-    values = {"latency_ms": ms(one.bs) * factor, "latency_min_ms": ms(one.bs), "period_ms": ms(one.bs) / 2 * factor,
-              "peak_reserved_bytes": (one.bs + 10) * MIB, "first_call_s": 0.5, "latency_samples": 100,
-              "graph_pool_bytes": pool and pool(one.bs) * MIB,
-              "compile_s": compile_s, "compile_cache": compile_s and ("warm" if number else "cold")}  # fmt: skip
-    return Trial(one.key, number, Status.OK, **values)
+    calls = [ms(one.bs) * factor for factor in (0.99, 1.0, 1.01)]
+    values = {"latency_ms": calls, "period_ms": [call / 2 for call in calls], "first_call_s": 0.5}
+    values |= {"peak_reserved_bytes": (one.bs + 10) * MIB, "graph_pool_bytes": pool and pool(one.bs) * MIB}
+    return values | {"compile_s": compile_s, "compile_cache": compile_s and ["cold", "warm", "warm"]}
 
 
 @pytest.fixture(scope="module")
-def db(tmp_path_factory):
+def db(empty_db, tmp_path_factory):
     """Three modes at four sizes, two failures, and a stream that is no point of any curve."""
-    cells = [cell(mode, bs) for bs in SIZES for mode in MODES]
     stream = {"name": "uniform", "samples_per_call": 2.0, "sizes": [1, 3]}
-    streamed, failed, wrong = cell("cuda-graph", 3, stream=stream), cell("cuda-graph", 128), cell("cuda-graph", 30)
-    trials = [trial(one, number) for one in cells for number in range(3)] + [trial(streamed, 0)]
-    trials += [Trial(failed.key, 0, Status.OOM, "out of memory"), Trial(wrong.key, 0, Status.INCORRECT, "off by 2")]
-    path = tmp_path_factory.mktemp("advise") / "a.db"
-    with Store.open(path, mode="write") as store:
-        environment = Environment(None, None, None, None, "2.13", None, "3.11", "cpu", "Linux")
-        store.add_environment(environment, {})
-        sweep = begun(store, [*cells, streamed, failed, wrong], rounds=3)
-        for one in trials:
-            store.record(sweep, environment.id, one)
-    return str(path)
+    measured = [a_cell(mode, "net", bs) for bs in SIZES for mode in MODES]
+    measured.append(a_cell("cuda-graph", "net", 3, stream=stream))
+    failed = {"status": "oom", "reason": "out of memory"}, {"status": "incorrect", "reason": "off by 2"}
+    cells = {one: figures(one) for one in measured}
+    cells |= {a_cell("cuda-graph", "net", bs): given for bs, given in zip((128, 30), failed, strict=True)}
+    made = copied(empty_db, tmp_path_factory.mktemp("advise") / "a.db")
+    made.sweep(cells, rounds=3)
+    return str(made.path)
 
 
 @pytest.fixture
-def advise(db, capsys):
+def advise(db, effbench):
     def run(*words, code=0):
-        assert cli.run(["advise", words[0], "--db", db, *words[1:]]) == code
-        done = capsys.readouterr()
+        done = effbench("advise", words[0], "--db", db, *words[1:])
+        assert done.code == code, done
         return done.out if code == 0 else done.err
 
     return run
@@ -120,10 +105,7 @@ def test_a_generated_trace_and_the_period(advise):
         ("buckets --stream uniform --mode compile+graph", 3, "eager, cuda-graph, default"),
         ("buckets --stream uniform --mode default --memory-budget 1GiB", 3, "no memory of graphs was measured"),
         ("buckets --stream none", 2, "--stream none"),
-        ("buckets --stream uniform high", 2, "needs stream.high"),
         ("buckets --stream uniform high=x", 2, "stream.high must be like 64, got 'x'"),
-        ("buckets --trace nowhere.csv", 2, "nowhere.csv"),
-        ("buckets", 2, "--trace --stream"),
         ("mode --bs 1 --memory 10MiB", 3, "cuda-graph needs more memory than allowed"),
         ("mode --bs 128", 3, "cuda-graph oom: out of memory"),
         ("mode", 2, "1, 4, 16, 30, 64, 128; choose one with --bs"),
@@ -135,14 +117,11 @@ def test_refusals(advise, words, code, expected):
     assert expected in advise(*words.split(), code=code)
 
 
-def test_modes_by_the_call(advise):
+def test_modes_by_the_call_and_over_few_calls(advise):
     found = json.loads(advise("mode", "--bs", "16", "--format", "json"))
     assert [one["mode"] for one in found["modes"]] == ["cuda-graph", "default", "eager"]
     assert found["modes"][1]["break_even"] == pytest.approx(10_000 / (4 - 3.016), abs=1)
     assert found["too_close_to_call"] == []
-
-
-def test_few_calls_pay_nothing_back(advise):
     assert "run cuda-graph: least latency over 100 calls" in advise("mode", "--bs", "1", "--calls", "100")
     text = advise("mode", "--bs", "64", "--calls", "1000")
     assert "run eager" in text

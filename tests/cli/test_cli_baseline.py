@@ -1,7 +1,5 @@
 from made_sweeps import a_cell, environment
 
-A100 = environment(gpu_name="NVIDIA A100")
-
 
 def test_set_ls_rm(made, effbench):
     first = made.sweep([a_cell()], label="v1")
@@ -19,20 +17,13 @@ def test_set_ls_rm(made, effbench):
     assert second in effbench("ls").out
 
 
-def test_what_it_does_not_guard_is_said(made, effbench):
-    broken = {"status": "error", "reason": "boom"}
-    made.sweep({a_cell(): {}, a_cell("default"): broken, a_cell("x"): None}, state="interrupted")
-    done = effbench("baseline", "set", "main")
-    assert done.code == 0
-    assert "that sweep is interrupted (1 error)" in done.out
-
-
 def test_sweeps_are_marked_in_the_list_of_sweeps(made, effbench):
-    first, second = made.sweep([a_cell()]), made.sweep([a_cell()])
+    first = made.sweep([a_cell()])
+    second = made.sweep({a_cell(): {}, a_cell("default"): {"status": "error"}}, state="interrupted")
     assert "baseline" not in effbench("ls").out
-    for name, sweep in (("main", first), ("v1", first)):
-        effbench("baseline", "set", name, sweep)
-    made.sweep([a_cell()], env=A100, into=first)
+    assert "that sweep is interrupted (1 error)" in effbench("baseline", "set", "main").out
+    effbench("baseline", "set", "v1", first)
+    made.sweep([a_cell()], env=environment(gpu_name="NVIDIA A100"), into=first)
     effbench("baseline", "set", "main", first)  # on two kinds of hardware, and named once
     heading, *rows = effbench("ls").out.splitlines()
     assert heading.split()[:3] == ["sweep", "name", "baseline"]
@@ -44,8 +35,6 @@ def test_refusals(made, effbench):
     made.sweep([a_cell()])
     for words, code, said in (
         ((), 2, "set|ls|rm"),
-        (("put", "main"), 2, "invalid choice"),
-        (("set",), 2, "name"),
         (("set", "a b"), 2, "cannot name a baseline"),
         (("set", "main", "nowhere"), 3, "no sweep 'nowhere'"),
         (("rm", "main"), 3, "`effbench baseline set main last` sets it"),

@@ -14,20 +14,14 @@ from effbench.store import Store
 from effbench.store.values import CODEC, encode_samples
 
 EAGER, GRAPH = a_cell("eager"), a_cell("cuda-graph")
-COMMANDS = {
-    "show": [],
-    "ls": ["--cells"],
-    "report": ["--format", "markdown"],
-    "compare": ["main", "last"],
-    "history": [],
-    "export": ["--out", "x.db"],
-    "check": ["--baseline", "main"],
-}
+READING = ("show", "ls --cells", "report --format markdown", "history", "export --out x.db")
+COMPARING = ("compare main last", "check --baseline main")
 #: A statement, and what the line of `db check` about it holds.
 CORRUPTIONS = [
     ("UPDATE result SET status = 'fine'", "result.status is 'fine', not one of", "and 3 more"),
     ("UPDATE sweep SET started_at = '2026-13-45 99:00' WHERE id = '{last}'", "sweep.started_at", "not a time"),
     ("UPDATE trial SET latency_ms = 'fast' WHERE id = 2", "trial.latency_ms is fast, not a finite number", "id 2"),
+    ("UPDATE result SET latency_ms = 'fast', latency_ci_low_ms = x'00'", "result.latency_ms is fast, not"),
     ("UPDATE cell SET mode = NULL WHERE key = '{key}'", "cell.mode is NULL", "{key}"),
     ("UPDATE cell SET params = '{{}}' WHERE key = '{key}'", "cell.params does not describe a cell", "{key}"),
     ("UPDATE cell SET params = '[1' WHERE key = '{key}'", "cell.params is not JSON", "{key}"),
@@ -60,21 +54,17 @@ def damaged(made):
     return damage
 
 
-def fine(done) -> bool:
-    """Whether a command ended as users expect, whatever it found."""
-    return done.code in (0, 1, 2, 3) and "Traceback" not in done.err and done.err.count("\n") <= 2
-
-
 def test_every_corruption_is_named_and_nothing_raises(damaged, effbench):
-    assert (effbench("db", "check").code, effbench("check", *COMMANDS["check"]).code) == (0, 0)
+    assert (effbench("db", "check").code, effbench("check", "--baseline", "main").code) == (0, 0)
     for corruption in CORRUPTIONS:
         said = damaged(*corruption)
         done = effbench("db", "check")
         assert done.code == 1, (corruption, done)
         assert any(all(text in line for text in said) for line in done.out.splitlines()), (corruption, done.out)
-        for command, options in COMMANDS.items():
-            done = effbench(command, *options)
-            assert fine(done), (corruption, command, done)
+        for command in (*READING, *COMPARING):
+            done = effbench(*command.split())
+            assert done.code in (0, 1, 2, 3) and "Traceback" not in done.err, (corruption, command, done)
+            assert done.err.count("\n") <= 2, (corruption, command, done)
 
 
 def test_check_survives_what_it_does_not_foresee(damaged, effbench, monkeypatch):

@@ -60,7 +60,7 @@ def latencies(events):
     return [(one["kind"], one["after_label"]) for one in events if one["metric"] == "latency_ms"]
 
 
-def test_what_changed_and_with_what(db, read):
+def test_what_changed_and_with_what(db, history, read):
     broken, slower, breaks = read()["changes"]
     assert (slower["word"], slower["metric"], slower["after_label"]) == ("slower", "latency_ms", "v8")
     assert slower["before_label"] == "v7" and slower["alarms"] and slower["low"] < 1.1 < slower["high"]
@@ -68,17 +68,13 @@ def test_what_changed_and_with_what(db, read):
     assert (breaks["metric"], breaks["old"], breaks["new"], breaks["after_label"]) == ("graph_breaks", 0, 2, "v4")
     assert (broken["kind"], broken["after_label"]) == ("broken", "v12")
     assert broken["reason"] == "it does not compile any more" and broken["cell"].startswith("other bs=8 fancy")
-
-
-def test_formats(db, history):
     out = history()
     line = next(line for line in out.splitlines() if "latency_ms" in line)
     assert "slower" in line and "1.1" in line and "open" in line and "coincides with torch 2.11.0 -> 2.13.0" in line
-    assert "changes: 3 (3 open)" in out and "\x1b" not in out
+    assert "changes: 3 (3 open)" in out
     rows = list(csv.DictReader(io.StringIO(history("--format", "csv"))))
     assert [row["word"] for row in rows if row["word"]] == ["broken", "slower", "more"]
     assert float(rows[1]["ratio"]) == pytest.approx(1.1, rel=0.01) and rows[1]["alarms"] == "True"
-    assert "slower" in history("--format", "markdown")
     assert history("--out", "x/h.txt") == "" and "slower" in Path("x/h.txt").read_text()
 
 
@@ -89,10 +85,8 @@ def test_filters(db, read):
     for words, metrics in (
         (("--metric", "latency_ms", "--metric", "speedup"), [*both, "speedup"]),
         (("--metric", "speedup", "--model", "net"), ["speedup"]),
-        (("--model", "net"), ["latency_ms", "graph_breaks"]),
         (("--mode", "fancy"), ["status"]),
         (("--since", "2020-01-01"), [*both, "graph_breaks"]),
-        (("--since", "v8"), both),
         (("--since", v8), both),
         (("--since", "v9"), ["status"]),
         (("--since", "last"), []),
@@ -119,30 +113,18 @@ def test_two_machines_with_the_same_hardware(made, history, read):
 
 def test_little_data(made, history):
     assert "holds no sweep yet" in history("--format", "json", code=3)
-    assert history("acks") == "nothing is acknowledged\n"
     made.sweep({STEADY: None})
     assert history() == "no results yet: nothing has a history\n"
     made.sweep([STEADY])
     assert "too short to judge" in history()
 
 
-def test_text_in_numeric_columns(db, history):
-    """SQLite keeps it there."""
-    db.sql("UPDATE result SET latency_ms = 'fast', latency_ci_low_ms = x'00' WHERE rowid % 4 = 1")
-    db.sql("UPDATE result SET latency_ci_high_ms = 'slow', graph_breaks = 'none' WHERE rowid % 4 = 2")
-    assert "changes" in history()
+LABEL = "<script>alert(1)</script>two\nlines\r\n\u2028a,b;c|d`e`*f* 型号 🚀 [bold red]x[/]\x1b[31mback\u202ewards![x](http://e)"
 
 
-LABELS = (
-    "<script>alert(1)</script>", "two\nlines\r\n\u2028x", "a,b;c|d`e`*f*", "x" * 5000, "größe 型号 🚀",
-    "[bold red]x[/]", "\x1b[31mred", "back\u202ewards", "![x](http://evil)",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("label", [LABEL, "x" * 5000])
 def test_hostile_labels(label, db, history, read):
-    quoted = label.replace("'", "''")
-    db.sql(f"UPDATE sweep SET label = '{quoted}'")
+    db.sql(f"UPDATE sweep SET label = '{label}'")
     for words in ([], ["--format", "markdown"], ["--all"]):
         out = history(*words)
         rows = [line for line in out.splitlines() if "latency_ms" in line]
@@ -214,31 +196,26 @@ def test_an_acknowledged_change_is_omitted_and_taken_back(db, history, read):
     assert listed.count(known["slower"]) == 1 and "more checks" in listed and "first sweep" in listed
     history("ack", known["broken"], "--reason", "known")
     assert history("ack", "--rm", known["slower"]).startswith(f"taken back {known['slower']}")
-    assert ids(read) == {word: known[word] for word in ("slower", "more")}
-    assert "no ids start with" in history("ack", "--rm", known["slower"], code=2)
-
-
-def test_patterns(db, history, read):
-    for words, left in (
-        (("model=net",), {"broken"}),
-        (("model=n*", "metric=latency*"), {"broken", "more"}),
-        (("mode=fancy",), {"slower", "more"}),
-    ):
-        history("ack", *words, "--reason", "known")
-        assert set(ids(read)) == left, words
-        known = [line.split()[0] for line in history("acks").splitlines()[1:]]
-        history("ack", *(word for id in known for word in ("--rm", id)))
-    assert set(ids(read)) == {"broken", "slower", "more"}
-
-
-def test_an_acknowledgement_whose_sweep_is_gone_holds_for_nothing(db, history, read):
     (slower,) = [one for one in read()["changes"] if one["word"] == "slower"]
+    assert slower["id"] == known["slower"]
+    assert "no ids start with" in history("ack", "--rm", known["slower"], code=2)
+    # of a change whose sweep is gone it holds for nothing
     history("ack", slower["id"], "--reason", "known")
     db.delete_sweep(slower["after_sweep"])
     (change,) = [one for one in read()["changes"] if one["word"] == "slower"]
     assert change["alarms"] and change["after_label"] == "v9"
     assert "no ids start with" in history("ack", slower["id"], "--reason", "x", code=2)
     assert "taken back" in history("ack", "--rm", slower["id"])
+
+
+def test_patterns(db, history, read):
+    for words, left in (
+        (("model=n*", "metric=latency*"), {"broken", "more"}),
+        (("mode=fancy",), {"more"}),
+        (("model=net",), set()),
+    ):
+        history("ack", *words, "--reason", "known")
+        assert set(ids(read)) == left, words
 
 
 def test_what_is_refused(db, effbench):
@@ -252,7 +229,6 @@ def test_what_is_refused(db, effbench):
         ("--since yesterday", "is no date"),
         ("--metric flops", "has no history"),
         ("--model nothing", "there are models net, other"),
-        (f"--db {db.path}.none", "no database at"),
     ):
         done = effbench("history", *words.split())
         assert done.code in (2, 3) and said in done.err, words

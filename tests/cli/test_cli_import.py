@@ -32,11 +32,8 @@ def run(tmp_path, monkeypatch, effbench):
 
 def refused(done, *said, code=2):
     found, _, err = done
-    assert found == code
-    assert 1 <= len(err.splitlines()) <= 2
-    assert err.startswith("effbench: ")
-    for text in said:
-        assert text in err
+    assert (found, len(err.splitlines()) in (1, 2)) == (code, True), done
+    assert err.startswith("effbench: ") and all(text in err for text in said), err
 
 
 def test_out_and_in_again(odd, run):
@@ -76,40 +73,32 @@ def test_straight_into_another_database(odd, run):
     assert not Path("two.db").exists()
 
 
-def test_one_damaged_file_does_not_keep_the_others_away(odd, run):
+def test_a_damaged_file_or_a_refused_sweep_does_not_keep_the_others_away(odd, run):
     run("export", "--db", odd, "--out", "a.db")
     Path("b.db").write_bytes(Path("a.db").read_bytes()[:5000])
-    code, said, err = run("import", "b.db", "a.db")
-    assert said.count("imported, ") == 3
-    refused((code, said, err), "b.db", "damaged")
-
-
-def test_a_refused_sweep_is_an_error_and_the_rest_is_taken(odd, run, tmp_path):
+    done = run("import", "b.db", "a.db")
+    assert done[1].count("imported, ") == 3
+    refused(done, "b.db", "damaged")
     run("import", odd, "--sweep", whole.ODD_TEXT[0], "--db", "x.db")
     sql("x.db", "UPDATE sweep SET seed = 7")
-    code, said, err = run("import", odd, "--db", "x.db")
-    assert said.count(": refused") == 1
-    assert said.count("imported, ") == 2
-    refused((code, said, err), "has seed 7 there, 1099511627776 in what is imported")
+    done = run("import", odd, "--db", "x.db")
+    assert (done[1].count(": refused"), done[1].count("imported, ")) == (1, 2)
+    refused(done, "has seed 7 there, 1099511627776 in what is imported")
 
 
 REFUSALS = [
-    (["import"], ["SOURCE"], 2),
     (["import", ""], ["has no name"], 2),
     (["import", "nowhere"], ["no database at nowhere"], 2),
     (["import", "folder"], ["is a folder"], 2),
-    (["import", "empty"], ["empty is empty"], 2),
     (["import", "mysql://me:s3cret@host/x"], ["unknown database"], 2),
     (["import", "ODD", "--sweep", "nowhere"], ["no sweep 'nowhere'"], 3),
     (["import", "x.csv"], ["is not a database"], 2),
     (["import", "blank.db"], ["holds no sweep yet"], 3),
-    (["export", "--db", "blank.db", "--whole"], ["holds no sweep yet"], 3),
     (["export", "--db", "ODD", "--whole", "--format", "csv"], ["--format is for the view"], 2),
     (["export", "--db", "ODD", "--format", "parquet"], ["needs --out FILE"], 2),
     (["export", "--db", "ODD", "--no-samples"], ["for --whole"], 2),
     (["export", "--db", "ODD", "--to", "x.db", "--out", "y"], ["--out and --format are for files"], 2),
     (["export", "--db", "ODD", "--whole", "--out", "empty/x.db"], ["cannot write empty/x.db"], 2),
-    (["export", "--db", "ODD", "--out", "empty/x.parquet"], ["cannot write empty/x.parquet"], 2),
 ]
 
 
@@ -133,10 +122,9 @@ def test_the_view_by_the_name_of_the_file(odd, run, monkeypatch):
         rows = store.results()
     table = pq.read_table("x.parquet")
     assert tuple(table.column_names) == RESULT_COLUMNS
-    found = table.to_pylist()
-    assert [row["latency_ms"] for row in found] == [row["latency_ms"] for row in rows]
-    assert [row["started_at"] for row in found] == [row["started_at"] for row in rows]
-    assert [json.loads(row["params"]) for row in found] == [row["params"] for row in rows]
+    found = [{**row, "params": json.loads(row["params"])} for row in table.to_pylist()]
+    for name in ("latency_ms", "started_at", "params"):
+        assert [row[name] for row in found] == [row[name] for row in rows]
     assert len(Path("x.jsonl").read_text().splitlines()) == len(rows)
     for name in ("x.csv", "x.txt"):
         assert Path(name).read_text().splitlines()[0] == ",".join(RESULT_COLUMNS)
@@ -150,10 +138,7 @@ def test_a_hostile_name_stays_on_its_line(run):
         sweep_id = whole.sweep(store, name=name, label="a\nb")
     run("export", "--db", "from.db", "--out", "x.db")
     code, said, _ = run("import", "x.db")
-    assert code == 0
-    assert len(said.splitlines()) == 2 and all(line.isprintable() for line in said.splitlines())
-    assert " evil [2J name xxx" in said and len(said.splitlines()[0]) < 140
-    with Store.open("results/effbench.db") as store:
-        assert store.find_sweep("last").name == name
+    line, last = said.splitlines()
+    assert code == 0 and (line + last).isprintable() and len(line) < 140 and " evil [2J name xxx" in line
     whole.set_state("results/effbench.db", sweep_id, label="c\nd")
     refused(run("import", "x.db"), "label c d there, a b in what is imported")

@@ -2,26 +2,18 @@
 
 import json
 
-import pytest
 from made_sweeps import a_cell
 
-from effbench.cell import Status
 
-
-@pytest.fixture
-def failing(made):
+def test_failures_with_their_tracebacks(made, effbench):
     """One ok cell; one that fails in two rounds with a traceback; one that crashes and left a log."""
-    error = {"status": Status.ERROR, "reason": "in check: ValueError: x (mine.py:4 in forward)"}
-    crash = {"status": Status.CRASHED, "reason": "SIGSEGV"}
+    error = {"status": "error", "reason": "in check: ValueError: x (mine.py:4 in forward)"}
+    crash = {"status": "crashed", "reason": "SIGSEGV"}
     made.sweep({a_cell(): {}, a_cell("default"): error, a_cell("cuda-graph"): crash}, rounds=2)
     for status, name in (("error", "traceback"), ("crashed", "log")):
         for number in range(2):
             extra = json.dumps({name: f"first line\n  {status} of round {number + 1}"})
             made.sql(f"UPDATE trial SET extra = '{extra}' WHERE status = '{status}' AND round = {number}")
-    return made
-
-
-def test_failures_with_their_tracebacks(failing, effbench):
     done = effbench("ls", "--failures", "--traceback")
     assert done.code == 0 and "mine.py:4 in forward" in done.out
     assert "    first line\n      error of round 2\n" in done.out, "the last trial's, as it was"

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import sqlite3
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -73,9 +71,8 @@ def test_an_imported_sweep_is_not_resumed(reference, made, stranger, effbench):
     taken(stranger, effbench)
     assert "interrupted, imported" in effbench("ls").out
     done = effbench("-m", f"resume={sweep_id if reference == 'id' else 'last'}")
-    assert done.code == 2
-    assert sweep_id in done.err and "imported" in done.err and "--trust-imported" in done.err
-    assert len(done.err.splitlines()) == 1
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
+    assert all(text in done.err for text in (sweep_id, "imported", "--trust-imported"))
 
 
 def test_the_mark_survives_a_chain_of_databases_and_files(made, stranger, effbench):
@@ -113,9 +110,7 @@ def test_trusted_it_is_listed_first_and_resumed(made, stranger, effbench, capsys
     for text in [*listed, f"interpreter {sys.executable}", f"folder {Path.cwd()}", "LD_PRELOAD=/evil.so"]:
         assert text in said
     assert effbench("-m", "bs=1", "--trust-imported").code == 2  # it goes with resume=
-
-
-def test_what_is_listed_hides_nothing_behind_escape_sequences(made, stranger, effbench, capsys):
+    # nothing hides behind escape sequences
     stranger.sweep({OWN: FAST}, overrides=["bs=1\x1b[2K\rmodel=mlp"])
     taken(stranger, effbench)
     overrides.expand(["resume=last"], trust_imported=True)
@@ -129,12 +124,11 @@ def rerun_of(made, monkeypatch):
 
     def run_cells(settings, units, *_):
         asked.extend(unit.interpreter for unit in units)
-        env = {one: environment(flags=one.given) for one in asked}
-        again = None
+        again, ids = None, {}
         for one in asked:
-            again = made.sweep({OWN: SLOW}, env=env[one], into=again, name="confirm:x")
-        ids = {one: env[one].id for one in asked}
-        return Outcome(again, next(iter(ids.values())), settings.db, "completed", "ignore", [], ids)
+            env = environment(flags=one.given)
+            again, ids[one] = made.sweep({OWN: SLOW}, env=env, into=again, name="confirm:x"), env.id
+        return Outcome(again, ids[asked[0]], settings.db, "completed", "ignore", [], ids)
 
     monkeypatch.setattr(rerun, "run_cells", run_cells)
     return asked
@@ -186,24 +180,21 @@ def test_a_bundle_adds_no_cell_to_a_sweep_of_ones_own(made, effbench, rerun_of, 
         assert store.find_sweep(own).imported_at is None, "it came with nothing new"
 
 
-@pytest.mark.parametrize(("state", "marked"), [("interrupted", True), ("completed", False)])
-def test_a_state_that_was_imported_counts_too(state, marked, made, effbench, tmp_path):
+def test_a_state_that_was_imported_counts_too(made, effbench, tmp_path):
     sweep_id = made.sweep({OWN: FAST}, rounds=1)
     bundle = Made(Path(shutil.copy(made.path, tmp_path / "bundle.db")))
-    if marked:
+    for is_marked in (False, True):
+        taken(bundle, effbench)
+        with Store.open(made.path) as store:
+            assert (store.find_sweep(sweep_id).imported_at is not None) is is_marked
         with Store.open(bundle.path, mode="write") as store:
-            store.finish_sweep(sweep_id, state)
-    taken(bundle, effbench)
-    with Store.open(made.path) as store:
-        assert (store.find_sweep(sweep_id).imported_at is not None) is marked
+            store.finish_sweep(sweep_id, "interrupted")
 
 
 def test_a_forged_cell_does_not_take_the_place_of_another(made, stranger, effbench):
     """Its key is that of a cell which the user may plan later."""
     stranger.sweep({OWN: FAST})
-    with closing(sqlite3.connect(stranger.path)) as raw:
-        raw.execute("UPDATE cell SET params = ?", [json.dumps(EVIL.params())])
-        raw.commit()
+    stranger.sql(f"UPDATE cell SET params = '{json.dumps(EVIL.params())}'")
     done = effbench("import", str(stranger.path))
     assert (done.code, "forged" in done.err) == (2, True)
     with Store.open(made.path) as store:
@@ -216,8 +207,7 @@ def test_no_command_is_shown_that_runs_an_imported_sweep(made, stranger, effbenc
     with Store.open(made.path) as store:
         (subject,) = read_report(store, str(made.path)).device_sweeps
         command, why = subject.command(OWN.params(), environment().id)
-    assert command is None
-    assert "imported" in why
+    assert command is None and "imported" in why
     assert failures.resume_command(subject.sweep, "") is None
     assert failures.resume_command({**subject.sweep, "imported_at": None}, "") == f"effbench -m resume={sweep_id}"
 

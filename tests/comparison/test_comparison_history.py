@@ -33,9 +33,8 @@ class Made:
     def sweep(self, **changed):
         number = len(self.sweeps)
         facts = {"id": f"s{number:03}", "name": None, "label": f"v{number}", "protocol": {"rounds": 5}, "host": {}}
-        self.sweeps.append(
-            {**facts, "started_at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(number), **changed}
-        )
+        at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(number)
+        self.sweeps.append({**facts, "started_at": at, **changed})
         return self
 
     def result(self, cell="c", environment="a", status="ok", model="mlp", **values):
@@ -46,12 +45,10 @@ class Made:
         self.rows.append(tuple(row.get(name) for name in COLUMNS))
         return self
 
-    def series(self):
-        measured = [(row[0], row[2], self.cells[row[1]]["model"]) for row in self.rows]
-        return Series(self.sweeps, self.environments, self.cells, COLUMNS, self.rows, measured)
-
     def judge(self, *metrics, acknowledged=(), exceptions=()):
-        return history(self.series(), metrics or DEFAULT_METRICS, acknowledged, exceptions)
+        measured = [(row[0], row[2], self.cells[row[1]]["model"]) for row in self.rows]
+        series = Series(self.sweeps, self.environments, self.cells, COLUMNS, self.rows, measured)
+        return history(series, metrics or DEFAULT_METRICS, acknowledged, exceptions)
 
 
 def latencies(values, **more):
@@ -71,7 +68,7 @@ def noisy(count, level=1.0, seed=0):
 STEP = noisy(15) + noisy(15, 1.1, seed=1)
 
 
-def test_a_slowdown_and_a_speedup():
+def test_slower_faster_undone_unconfirmed():
     found = latencies(STEP).judge()
     (event,) = found.events
     assert (event.before_sweep, event.after_sweep, event.kind, event.word) == ("s014", "s015", "change", "slower")
@@ -81,9 +78,6 @@ def test_a_slowdown_and_a_speedup():
     assert found.states == {SeriesId("c", GPU, "latency_ms"): "changed"}
     (event,) = latencies(noisy(15) + noisy(15, 0.9, seed=1)).judge().events
     assert (event.worse, event.state, event.word) == (False, "holds", "faster")
-
-
-def test_undone_and_unconfirmed():
     second, first = latencies(noisy(10) + noisy(10, 1.1, 1) + noisy(10, 1.0, 2)).judge().events
     assert first.undone_sweep == second.after_sweep == "s020" and first.state == "undone"
     assert second.undoes == first.id and second.undone_sweep is None
@@ -165,14 +159,12 @@ def test_counters_and_compile_seconds():
 
 def test_statuses():
     for statuses, expected in (
-        ("ok ok error error", [("broken", "s002", None)]),
         ("ok ok degraded", [("broken", "s002", None)]),
         ("ok error oom ok ok", [("fixed", "s003", None), ("broken", "s001", "s003")]),
         ("error error ok ok", [("fixed", "s002", None)]),
         ("error ok ok", []),
         ("error error ok error ok", [("fixed", "s002", None)]),
         ("ok error ok error error", [("broken", "s003", None)]),
-        ("unsupported unsupported unsupported", []),
         ("ok crashed ok ok", []),  # over at once
         ("ok noisy noisy ok", []),
         ("ok crashed ok crashed ok crashed ok crashed", []),
@@ -236,8 +228,6 @@ def test_an_acknowledgement_holds_within_one_sweep():
         assert event.id == event_id(event.series, sweep_id if held else "s015")
     for other in ({"metric": "period_ms"}, {"place": "other"}, {"cell": "other"}):
         assert made.judge(acknowledged=[ack("s015", **other)]).events[0].acknowledged is None
-    rows = [ack(sweep_id, id=number) for number, sweep_id in enumerate(("s016", "s015", "s014"))]
-    assert made.judge(acknowledged=rows).events[0].acknowledgement == 1, "the nearest counts"
     values = [*noisy(10), *[None] * 10, *noisy(10, 1.1, 1)]
     assert latencies(values).judge(acknowledged=[ack("s009")]).events[0].acknowledged == "known"
 
@@ -259,10 +249,8 @@ def test_each_holds_for_one_change():
 def test_an_exception_that_ignores_acknowledges_every_change_that_it_matches():
     made = latencies(STEP)
     for rule, held in (
-        ({"model": "m*", "ignore": True}, True),
-        ({"metric": "latency_ms", "hardware": "NVIDIA*", "ignore": True}, True),
+        ({"model": "m*", "metric": "latency_ms", "hardware": "NVIDIA*", "ignore": True}, True),
         ({"metric": "period_ms", "ignore": True}, False),
-        ({"model": "other", "ignore": True}, False),
         ({"model": "m*", "floor": 0.5}, False),
     ):
         rules = limits_of({"exceptions": [{**rule, "reason": "shared runner"}]}).exceptions

@@ -1,4 +1,5 @@
 import datetime as dt
+from pathlib import Path
 
 import pytest
 
@@ -82,19 +83,14 @@ def test_what_makes_no_sense_is_refused_by_name():
           for value in (-0.1, True, float("nan"), 3, "x%", None, [1])),
         *(({"q": value}, "q=.*expected a number") for value in (0, 5, None)),
         ({"on_missing": "skip"}, "on_missing: .*fail, ignore"),
-        ({"metrics": "latency_ms"}, "metrics: "),
         *(({"metrics": [name]}, "cannot be compared; compared are latency_ms")
           for name in ("latency", ["latency_ms"], "throughput_per_s", "speedup")),
-        ({"limits": 3}, "limits: "),
         ({"limits": {"latency_ms": 0.1}}, "limits.latency_ms: "),
         ({"limits": {"latency_ms": {"flor": 0.1}}}, "unknown setting limits.latency_ms.flor; allowed are floor"),
         ({"limits": {"latency_ms": {"floor": 2}}}, "limits.latency_ms.floor=2"),
-        ({"limits": {"latency_ms": {"ignore": "perhaps"}}}, "limits.latency_ms.ignore: "),
         ({"limits": {"compile_cold_s": {"factor": 0.5}}}, "at least 1"),
         ({"limits": {"kernels": {"floor": 0.5}}}, "limits.kernels.floor does nothing"),
         ({"exceptions": [{"metric": "kernels", "factor": 2, **why}]}, r"exceptions\[0\].factor does nothing"),
-        ({"exceptions": {"floor": 1}}, "Cannot merge"),
-        ({"exceptions": ["gpt2"]}, r"exceptions\[0\]: "),
         ({"exceptions": [{"model": "a", "floor": 0.1, "reason": " "}]}, r"exceptions\[0\] needs a reason"),
         ({"exceptions": [{"model": "a", **why}]}, "changes nothing"),
         ({"exceptions": [{"modle": "a", "floor": 0.1, **why}]}, "unknown setting modle"),
@@ -111,28 +107,20 @@ def test_what_makes_no_sense_is_refused_by_name():
 # --- files ---
 
 
-@pytest.fixture
-def written(tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    def call(text, name="conf/check/ours.yaml"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return str(path)
 
-    return call
-
-
-def test_what_ships_compares_every_metric_that_can_be(written):
-    limits = read()
-    assert set(limits.metrics) == set(COMPARED)
-    assert (limits.floor, limits.q, limits.on_missing, limits.exceptions) == (0.02, 0.05, "fail", [])
-    for metric, least in (("compile_cold_s", 1.0), ("graph_pool_bytes", 2 * 2**20), ("latency_ms", 0.0)):
-        assert limits.of(CELL, metric) == limit(least=least)
+def written(text, name="conf/check/ours.yaml"):
+    path = Path(name).absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return str(path)
 
 
-def test_a_file_of_the_users_is_laid_over_it(written):
+def test_a_file_of_the_users_is_laid_over_what_ships():
+    assert set(read().metrics) == set(COMPARED)
     path = written("""
         floor: 0.05
         limits: {latency_ms: {floor: 10%}}
@@ -147,13 +135,11 @@ def test_a_file_of_the_users_is_laid_over_it(written):
         assert limits.exceptions[0].until == dt.date(2999, 3, 31)
 
 
-def test_the_users_own_default_is_found_by_itself(written):
+def test_the_users_own_default_is_found_by_itself():
     assert read().source == read("default").source == "effbench's defaults"
     written("floor: 0.07\nlimits: {latency_ms: {floor: 0.2}}", "conf/check/default.yaml")
-    for name in (None, "default"):
-        limits = read(name)
-        assert limits.floor == 0.07
-        assert limits.source == "conf/check/default.yaml over effbench's defaults"
+    found = [(limits.floor, limits.source) for limits in (read(), read("default"))]
+    assert found == [(0.07, "conf/check/default.yaml over effbench's defaults")] * 2
     written("q: 0.01")
     limits = read("ours", ["on_missing=ignore"])
     assert (limits.floor, limits.q) == (0.02, 0.01)  # another name takes the place of the default
@@ -163,7 +149,7 @@ def test_the_users_own_default_is_found_by_itself(written):
         read()
 
 
-def test_settings_go_on_top(written):
+def test_settings_go_on_top():
     path = written("floor: 0.05\nlimits: {latency_ms: {floor: 0.1}}")
     limits = read(path, ["floor=1e-05", "limits.latency_ms.least=0.5", "on_missing=ignore", "metrics=[latency_ms]"])
     assert limits.floor == 1e-05
@@ -176,11 +162,10 @@ def test_settings_go_on_top(written):
             read(None, [word])
 
 
-def test_files_that_cannot_be_used(written, tmp_path):
-    (tmp_path / "x.yaml").write_bytes(b"floor: \xff\xfe")
+def test_files_that_cannot_be_used():
+    Path("x.yaml").write_bytes(b"floor: \xff\xfe")
     for name, said in (
         (written("- a\n- b", "a.yaml"), "Cannot merge"),
-        (written("floor: [", "b.yaml"), "is no YAML"),
         (written("a: &a [*a]", "c.yaml"), "is no YAML"),
         ("x.yaml", "is no YAML"),
         ("nothing/there.yaml", "cannot read nothing/there.yaml: No such file"),

@@ -17,28 +17,19 @@ HERE = environment(flags={"interpreter": "here"})
 THERE = environment(flags={"interpreter": "/venvs/old/bin/python"})
 
 
-@pytest.fixture
-def again(made):
-    """`again(new, old)`: the rows of a check whose cell looked slower, after it was run again as `new` and, where that
-    is given, the baseline's side as `old`."""
-
-    def call(new, old=None, there=THERE, others=None):
-        others = others or {}
-        first = made.sweep({CELL: FAST} | dict.fromkeys(others, FAST))
-        second = made.sweep({CELL: SLOW} | dict.fromkeys(others, SLOW))
-        rerun = made.sweep({CELL: new} | {cell: pair[0] for cell, pair in others.items()}, env=HERE)
-        if old is not None:
-            made.sweep({CELL: old} | {cell: pair[1] for cell, pair in others.items()}, env=there, into=rerun)
-        with Store.open(made.path) as store:
-            compared = compare_sweeps(store, *map(store.find_sweep, (first, second)), limits_of({}))
-            side = load(store, store.find_sweep(rerun))
-        flagged, count = compared.failing, len(compared.changes)
-        assert flagged
-        judge_again(compared, flagged, side, HERE.id, there.id if old else None, None if old else "not here")
-        assert len(compared.changes) == count
-        return compared, flagged
-
-    return call
+def again(made, news, olds, there=THERE):
+    """The rows of a check whose cells looked slower, after they were run again; `olds`: the baseline's side, if any."""
+    first, second = (made.sweep(dict.fromkeys(news, figures)) for figures in (FAST, SLOW))
+    rerun = made.sweep(news, env=HERE)
+    if olds:
+        made.sweep(olds, env=there, into=rerun)
+    with Store.open(made.path) as store:
+        compared = compare_sweeps(store, *map(store.find_sweep, (first, second)), limits_of({}))
+        side = load(store, store.find_sweep(rerun))
+    flagged, count = compared.failing, len(compared.changes)
+    judge_again(compared, flagged, side, HERE.id, there.id if olds else None, None if olds else "not here")
+    assert flagged and len(compared.changes) == count
+    return compared, flagged
 
 
 @pytest.mark.parametrize(
@@ -49,7 +40,6 @@ def again(made):
         (SLOW, None, "slower", "(run again)"),
         (FAST, None, "ambiguous", "not confirmed: 1.000"),
         (CRASHED, FAST, "broken", "run again: crashed: signal 11"),
-        (CRASHED, None, "broken", "run again: crashed: signal 11"),
         ({"status": "degraded", "reason": "no graph"}, FAST, "broken", "run again: degraded: no graph"),
         # both fail: nothing was learnt, and the gate stays shut
         (CRASHED, CRASHED, "slower", "neither confirmed nor refuted: run again, both sides fail (before crashed"),
@@ -61,8 +51,8 @@ def again(made):
         ({"latency_ms": None}, FAST, "slower", "neither confirmed nor refuted: no figure when run again"),
     ],
 )
-def test_what_becomes_of_a_flagged_row(again, new, old, verdict, said):
-    judged, (row,) = again(new, old)
+def test_what_becomes_of_a_flagged_row(made, new, old, verdict, said):
+    judged, (row,) = again(made, {CELL: new}, old and {CELL: old})
     assert (row.metric, row.verdict) == ("latency_ms", verdict)
     assert said in row.reason
     assert row.gates is (verdict != "ambiguous")
@@ -70,16 +60,16 @@ def test_what_becomes_of_a_flagged_row(again, new, old, verdict, said):
     assert judged.changes[0] is row or not row.gates
 
 
-def test_each_cell_by_its_own(again):
+def test_each_cell_by_its_own(made):
     """One cell whose old side cannot run does not take the pairs from another."""
-    _, rows = again(SLOW, CRASHED, others={OTHER: (SLOW, FAST)})
+    _, rows = again(made, {CELL: SLOW, OTHER: SLOW}, {CELL: CRASHED, OTHER: FAST})
     said = {row.about["mode"]: row.reason for row in rows}
     assert "the baseline's side did not run" in said["eager"]
     assert "old and new in turns, 5 pairs" in said["default"]
 
 
-def test_another_software_than_the_baselines_is_not_held_against(again):
+def test_another_software_than_the_baselines_is_not_held_against(made):
     there = environment(flags=THERE.flags, torch_version="2.99")
-    judged, (row,) = again(SLOW, FAST, there)
+    judged, (row,) = again(made, {CELL: SLOW}, {CELL: FAST}, there)
     assert (row.verdict, "in turns" in row.reason) == ("slower", False)
     assert any("is not what it was (torch_version 2.13.0 → 2.99)" in note for note in judged.notes)

@@ -31,7 +31,7 @@ def share(found, test):
 
 
 def changed(values, **more):
-    return share(find_all(list(values), **more), lambda one: bool(one.changes))
+    return share(find_all(list(values), **more), lambda one: one.changes != ())
 
 
 @pytest.mark.slow
@@ -97,10 +97,8 @@ def test_drift():
     for total in (0.05, 0.1, 0.3):
         values = unchanged() + np.linspace(0, total, N)
         assert changed(values) == 0
-        slides = [one.drift for one in find_all(list(values))]
-        assert (
-            share(slides, lambda drift, total=total: drift is not None and abs(math.log(drift) - total) < 0.02) >= 0.98
-        )
+        drifts = [math.log(one.drift or 1) for one in find_all(list(values))]
+        assert np.isclose(drifts, total, rtol=0, atol=0.02).mean() >= 0.98
 
 
 def test_recent_and_flapping():
@@ -149,9 +147,7 @@ def test_exact_values():
     """(values, changes as (at, before, after, undone_at), recent, alternation); the newest value alone is `recent`."""
     for values, changes, recent, alternation in (
         ([], [], None, None),
-        ([3], [], None, None),
         ([3] * 9, [], None, None),
-        ([3, 3, 5, 5], [(2, 3, 5, None)], None, None),
         ([3, 3, 5, 5, 3, 3], [(2, 3, 5, 4), (4, 5, 3, None)], None, None),
         ([3, 3, 3, 5, 3, 3], [], None, None),
         ([3, 3, 5], [], Change(2, 3, 5), None),

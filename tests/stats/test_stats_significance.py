@@ -34,9 +34,7 @@ def test_ratio_interval_and_p_value_are_welchs():
     assert found.ratio == pytest.approx(stats.gmean(after) / stats.gmean(before))
     assert (math.log(found.low), math.log(found.high)) == pytest.approx((interval.low, interval.high))
     assert found.p_value == pytest.approx(reference.pvalue)
-
-
-def test_few_or_exact_trials():
+    # few or exact trials
     found = compare([2.0], [3.0, 3.0])
     assert (found.ratio, found.low, found.p_value, found.smallest_slowdown) == (pytest.approx(1.5), None, None, None)
     same, more = compare([3.0] * 3, [3.0] * 5), compare([3.0] * 3, [3.3] * 5)
@@ -46,9 +44,7 @@ def test_few_or_exact_trials():
 def test_false_discovery_control():
     # 0.03 alone would fail its own rank's limit, but a larger one passes: all below it do
     assert significant([0.03, 0.9, 0.034, 0.036, 0.01], q=0.05) == [True, False, True, True, True]
-    assert significant([0.04, None, 0.2]) == [False, False, False]
-    assert significant([None, 0.04]) == [False, True]
-    assert significant([]) == [] and significant([None]) == [False]
+    assert significant([None, 0.04]) == [False, True] and significant([]) == []
     rng = np.random.default_rng(2)
     for size in (1, 5, 40):
         p_values = (rng.random(size) ** 3).tolist()
@@ -70,8 +66,6 @@ def test_the_interval_is_students_over_the_logarithms_of_the_pairs():
     assert found.df == 2
     one = compare_pairs({3: 1.0}, {3: 2.0})
     assert (one.ratio, one.low, one.p_value) == (2.0, None, None)
-    huge = compare_pairs(dict.fromkeys(range(5), 1e-300), dict.fromkeys(range(5), 1e300))
-    assert (huge.ratio, verdict(huge)) == (math.inf, Verdict.SLOWER)
     for rounds, said in (({1: 1.0}, "no round has both"), ({0: math.nan}, "positive, finite")):
         with pytest.raises(ValueError, match=said):
             compare_pairs({0: 1.0}, rounds)
@@ -94,12 +88,10 @@ def test_noise_threshold():
     assert noise_threshold([quiet, twice]) == expected, "nor are two environments that differ"
     assert noise_threshold([[3.0] * 10]) == 0
     assert noise_threshold([[1.0, 9.0] * 5]) == WIDEST
-
-
-def test_a_noise_threshold_needs_enough_sweeps():
+    # it needs enough sweeps
     assert noise_threshold([[1.0, 2.0] * (LEAST_SWEEPS // 2) + [None, math.inf, math.nan, 0.0, -1.0, "1.0"]]) > 0
-    for few in ([([1.0, 2.0] * LEAST_SWEEPS)[: LEAST_SWEEPS - 1]], [[]], [], [[1.0, 2.0, 1.0]] * 2,
-                [[level] for level in (1.0, 2.0) * LEAST_SWEEPS]):  # fmt: skip
+    levels = [1.0, 2.0] * LEAST_SWEEPS
+    for few in ([levels[: LEAST_SWEEPS - 1]], [[]], [], [[1.0, 2.0, 1.0]] * 2, [[level] for level in levels]):
         assert noise_threshold(few) is None
     assert noise_threshold([[1.0, 2.0, 1.0], [1.0, 2.0, 1.0, 2.0]]) > 0
 
@@ -134,11 +126,8 @@ def test_the_smallest_slowdown_is_found_in_four_cases_of_five():
 
 
 def test_the_smallest_slowdown_behaves():
-    assert smallest_slowdown(0.0, 5) == 0.02
-    assert smallest_slowdown(0.0, 5, floor=0.05) == 0.05
-    assert smallest_slowdown(0.2, 5) == pytest.approx(0.517, abs=0.001)
+    assert (smallest_slowdown(0.0, 5, floor=0.05), smallest_slowdown(500.0, 2)) == (0.05, math.inf)
     assert smallest_slowdown(0.2, 20) < smallest_slowdown(0.2, 5) < smallest_slowdown(0.2, 3)
-    assert smallest_slowdown(500.0, 2) == math.inf
     # with many trials a side Welch's test is Student's: without a floor it is that of the noncentral t
     trials, sd = 100, 0.05
     error, df = sd * math.sqrt(2 / trials), 2 * (trials - 1)
