@@ -7,6 +7,7 @@ import contextlib
 import functools
 import io
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -284,6 +285,14 @@ def processes() -> Iterator[list[subprocess.Popen]]:
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream:
                 stream.close()
+
+
+@pytest.fixture
+def fill_disk() -> Iterator[Callable[..., None]]:
+    """Lets files of this process grow to a size and no more: what a full disk looks like to SQLite."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size=512: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What `pip install -c constraints.txt` brings fits together."""
+"""`pip install -c constraints.txt` brings the tested version of everything."""
 
 from __future__ import annotations
 
@@ -9,19 +9,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def pinned() -> dict[str, str]:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    return dict(line.lower().replace("_", "-").split("==") for line in lines if "==" in line)
-
-
 def test_every_dependency_is_pinned():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
     names = {re.match(r"[\w-]+", requirement)[0].lower() for requirement in wanted}
-    assert names <= set(pinned())
-
-
-def test_torchvision_fits_torch():
-    torch, torchvision = (pinned()[name].split(".") for name in ("torch", "torchvision"))
-    assert (torch[0], torchvision[0]) == ("2", "0")
-    assert int(torchvision[1]) == int(torch[1]) + 15, "torchvision 0.28 is built for torch 2.13, 0.29 for 2.14, …"
+    pins = (ROOT / "constraints.txt").read_text().lower().replace("_", "-").splitlines()
+    assert names <= {line.partition("==")[0] for line in pins if "==" in line}

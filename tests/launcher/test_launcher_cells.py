@@ -80,15 +80,6 @@ def test_training_belongs_to_a_cell_only_in_its_phase():
     assert Cell.from_params(trained.params()) == trained
 
 
-def test_the_key_of_an_inference_cell_is_what_it_ever_was():
-    """Results of older versions are found by it."""
-    net = {"name": "m", "module": {"_target_": "a.b"}, "inputs": [{"name": "x", "shape": [4]}], "tolerance": None,
-           "allow_nonfinite": False}  # fmt: skip
-    mode = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
-    cell = Cell(net, 8, mode, "float32", "inference", "cpu", {"seed": 0}, {})
-    assert cell.key == "15024173009629151273310d62da4c093a49dc8409bf40854e4a7c3974e899cc"
-
-
 def test_what_validation_refuses_beyond_the_command_lines_of_the_cli_tests(compose):
     valid = compose([])
     cells.validate(valid)

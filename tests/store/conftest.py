@@ -39,6 +39,13 @@ def store(path):
         yield opened
 
 
+@pytest.fixture
+def opened(made):
+    """The store of `made`."""
+    with Store.open(made.path, mode="write") as store:
+        yield store
+
+
 @pytest.fixture(scope="session")
 def odd(tmp_path_factory):
     """A database with everything in it that is hard to carry; nobody writes to it."""

@@ -2,15 +2,8 @@ import pytest
 from made_sweeps import H200, a_cell, environment
 
 from effbench.errors import NothingFoundError, UsageError
-from effbench.store import Store
 
 A100 = environment(gpu_name="NVIDIA A100")
-
-
-@pytest.fixture
-def opened(made):
-    with Store.open(made.path, mode="write") as store:
-        yield store
 
 
 def test_set_list_move_remove(made, opened):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 from schedule_parts import FACTS, A, B
 
-import effbench
 from effbench.cell import Environment
 from effbench.errors import ConfigError
 from effbench.sweeping import interpreters
@@ -113,19 +111,6 @@ class TestJudged:
         server = ForkServer(sys.executable, preload=False, folder=str(tmp_path))
         server.wait_ready()
         server.close()
-
-    def test_what_is_needed_is_what_workers_import(self):
-        package = Path(effbench.__file__).parent
-        imported = set()
-        for part in ("worker", "modes", "measure", "models"):
-            for file in (package / part).rglob("*.py"):
-                for node in ast.walk(ast.parse(file.read_text())):
-                    if isinstance(node, ast.Import):
-                        imported |= {alias.name.partition(".")[0] for alias in node.names}
-                    elif isinstance(node, ast.ImportFrom):
-                        imported.add(node.module.partition(".")[0])
-        of_some_models = {"torchvision", "transformers", "triton"}
-        assert imported - sys.stdlib_module_names - {"effbench"} - of_some_models == interpreters.NEEDED.keys()
 
     def test_another_interpreter_sees_effbench_and_nothing_next_to_it(self, script):
         folder = interpreters.lone_package()
