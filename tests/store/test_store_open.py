@@ -180,11 +180,3 @@ def test_a_full_disk_can_be_read(path, store, cell, begin, fill_disk):
     path.with_name(f"{path.name}-wal").write_bytes(b"\0" * 400)
     assert "-wal" in refused(path)
     fill_disk(resource.RLIM_INFINITY)  # pytest, too, may write to a file
-
-
-def test_a_database_that_takes_no_more_is_said_to_have_a_full_disk(store, cell, begin):
-    with store._writing() as connection:
-        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
-        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(StoreError, match="disk is full"):
-        begin(store, [cell(bs=n) for n in range(1, 500)])

@@ -96,7 +96,7 @@ def test_a_full_disk_ends_the_sweep_with_the_command_to_resume_it(db, fill_disk,
     with pytest.raises(StoreError) as caught:
         sweep(db, fill_disk)
     message = str(caught.value)
-    assert "disk" in message
+    assert "disk is full" in message
     fill_disk(resource.RLIM_INFINITY)
     with Store.open(db) as store:
         info = store.find_sweep("last")
