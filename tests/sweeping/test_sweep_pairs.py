@@ -67,22 +67,17 @@ def pairs(make, tmp_path):
 
 
 class TestScheduled:
-    def test_each_runs_in_its_own_place(self, pairs, tmp_path):
-        made = pairs()
-        made.run(trials(cell_runs(2, interpreters=BOTH), 2))
-        assert Counter(trial.run.interpreter for trial, _ in made.done) == {A: 4, B: 4}
-        for one, name in zip(BOTH, "ab", strict=True):
-            sent = made.server_of[one].sent
-            assert {Path(request["cache_dir"]).parent for request in sent} == {tmp_path / name}
-            assert {request["ceilings"]["of"] for request in sent} == {name}
-
-    def test_a_failure_concerns_its_own_interpreter_alone(self, pairs):
+    def test_each_runs_in_its_own_place_and_fails_alone(self, pairs, tmp_path):
         bad = cells(2)[0].key
         made = pairs(lambda one, request: ok(request, "error" if one == B and key_of(request) == bad else "ok"))
         made.run(trials(cell_runs(2, interpreters=BOTH), 3))
         counts = Counter((trial.run.cell.key == bad, trial.run.interpreter) for trial, _ in made.done)
         assert counts == {(True, A): 3, (True, B): 1, (False, A): 3, (False, B): 3}
         assert made.progress.changes == [-2]
+        for one, name in zip(BOTH, "ab", strict=True):
+            sent = made.server_of[one].sent
+            assert {Path(request["cache_dir"]).parent for request in sent} == {tmp_path / name}
+            assert {request["ceilings"]["of"] for request in sent} == {name}
 
     def test_rounds_end_early_for_the_one_that_is_known(self, pairs):
         def answer(interpreter, request):

@@ -10,7 +10,7 @@ import pytest
 from schedule_parts import PROTOCOL, Server, cell_runs, cells, gpus, key_of, ok, trials
 
 from effbench.cell import Status, Trial
-from effbench.errors import StoreError, WorkerError
+from effbench.errors import WorkerError
 from effbench.sweeping import pool
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.plan import PlannedTrial
@@ -238,19 +238,6 @@ class TestFailuresOfTheHarness:
         else:
             assert alone.closed and one.extra["harness_retries"] == ["the fork server ended (code -9) (in check)"]
 
-    def test_a_server_that_does_not_start_is_tried_again(self, make, monkeypatch):
-        def fail(**_):
-            made.append(1)
-            raise BlockingIOError(11, "Resource temporarily unavailable")
-
-        made = []
-        monkeypatch.setattr(pool, "ForkServer", fail)
-        dead = Server()
-        dead.dead = "ended"
-        with pytest.raises(OSError, match="unavailable"):
-            make(dead).run(trials(1))
-        assert len(made) == 4
-
 
 def test_a_result_that_is_no_record_is_its_own_trials_crash(make):
     wrong = (5, [], {}, "text", {"status": "fine"}, {"more": 1}, {"latency_ms": "fast"}, {"samples": []},
@@ -269,12 +256,6 @@ def test_a_result_that_is_no_record_is_its_own_trials_crash(make):
         assert sorted(one.status for one in made.recorded) == ["crashed", "ok"], result
         (crashed,) = (one for one in made.recorded if one.status == "crashed")
         assert "no trial's record" in crashed.reason
-
-
-def test_lone_surrogates_of_a_reason_can_be_printed(make):
-    made = make(Server(lambda request, env: ok(request, "error", reason="in check: RuntimeError: \udcff")))
-    made.run(trials(1))
-    assert made.recorded[0].reason == "in check: RuntimeError: \\udcff"
 
 
 def test_a_trial_that_never_ends_is_killed_and_the_rest_goes_on(make):
@@ -301,16 +282,6 @@ def test_a_stop_ends_what_runs_and_records_none_of_it(make):
     made.run(trials(3, 2))
     assert [one.round for one in made.recorded] == [0, 0, 0]
     assert len(server.killed) == 1
-
-
-def test_an_error_while_recording_stops_the_sweep_and_is_raised(make):
-    def record(trial, one):
-        raise StoreError("the disk is full")
-
-    made = make(record=record, slots=gpus(2))
-    with pytest.raises(StoreError, match="the disk is full"):
-        made.run(trials(6, 2))
-    assert len(made.progress.order) <= 2
 
 
 def test_fresh_interpreters_for_spawn_and_for_cells_with_variables(make, started):
