@@ -48,19 +48,9 @@ def name_of(path: Path) -> str:
 
 
 def imports(path: Path) -> set[str]:
-    """Every module that a file imports, wherever in it, but for what only type checkers read."""
-    tree = ast.parse(path.read_text())
-    unread = {
-        id(node)
-        for test in ast.walk(tree)
-        if isinstance(test, ast.If) and ast.unparse(test.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
-        for statement in test.body
-        for node in ast.walk(statement)
-    }
+    """Every module that a file imports, wherever in it."""
     found = set()
-    for node in ast.walk(tree):
-        if id(node) in unread:
-            continue
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -146,13 +136,3 @@ def test_no_module_hides_a_public_function():
     """A submodule that is imported becomes an attribute of the package, and would replace the function."""
     names = {unit_of(name_of(path)) for path in FILES}
     assert names & set(effbench.__all__) == set()
-
-
-def test_our_console_keeps_what_rich_calls():
-    """rich's live display calls methods of the console: one of ours with the same name would break it."""
-    from rich.console import Console as RichConsole
-
-    from effbench.terminal import Console
-
-    own = {name for name in vars(Console) if not name.startswith("__")} - {"render"}
-    assert own & set(dir(RichConsole)) == set()

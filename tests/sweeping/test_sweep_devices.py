@@ -10,7 +10,7 @@ import pytest
 
 from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping import devices
-from effbench.sweeping.devices import parse_cores, share_cores, wanted_cores
+from effbench.sweeping.devices import lock_folder, parse_cores, share_cores, wanted_cores
 
 ALL = range(16)
 
@@ -24,10 +24,10 @@ class TestLockFolder:
         return tmp_path / "effbench-locks"
 
     def test_everybody_may_add_files_and_only_their_owner_removes_them(self, path):
-        assert devices.lock_folder() == path
+        assert lock_folder() == path
         assert stat.S_IMODE(path.stat().st_mode) == 0o1777
         path.chmod(0o777)
-        devices.lock_folder()
+        lock_folder()
         assert stat.S_IMODE(path.stat().st_mode) == 0o1777
 
     @pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
@@ -40,7 +40,7 @@ class TestLockFolder:
                 target.mkdir(mode=0o700)
             path.symlink_to(target)
         with pytest.raises(WorkerError, match=r"not a folder.*remove it.*TMPDIR"):
-            devices.lock_folder()
+            lock_folder()
         assert target.exists() == (kind == "link")
         assert kind != "link" or stat.S_IMODE(target.stat().st_mode) == 0o700
         assert kind != "file" or path.read_text() == "mine"
@@ -50,21 +50,13 @@ class TestLockFolder:
         path.chmod(0o777)
         monkeypatch.setattr(os, "getuid", lambda: path.stat().st_uid + 1)
         if path.stat().st_uid == 0:
-            devices.lock_folder()  # root may do anything anyway
+            lock_folder()  # root may do anything anyway
             os.chown(path, 65534, 65534)
         with pytest.raises(WorkerError, match=r"another user.*chmod 1777"):
-            devices.lock_folder()
+            lock_folder()
         if os.geteuid() == 0:
             path.chmod(0o1777)
-            assert devices.lock_folder() == path
-
-    def test_no_temporary_folder(self, monkeypatch):
-        def missing():
-            raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
-
-        monkeypatch.setattr("tempfile.gettempdir", missing)
-        with pytest.raises(WorkerError, match=r"No usable temporary.*TMPDIR"):
-            devices.lock_folder()
+            assert lock_folder() == path
 
 
 class TestLockFile:
@@ -85,13 +77,14 @@ class TestLockFile:
             with pytest.raises(WorkerError, match=rf"{name}.*remove it"):
                 devices.try_lock(tmp_path / name)
 
-    def test_one_that_may_not_be_opened(self, tmp_path, monkeypatch):
+    def test_what_the_system_refuses_is_said(self, tmp_path, monkeypatch):
         def refuse(*_):
             raise PermissionError(errno.EACCES, "Permission denied")
 
-        monkeypatch.setattr(os, "open", refuse)
-        with pytest.raises(WorkerError, match=r"Permission denied.*TMPDIR"):
-            devices.try_lock(tmp_path / "a.lock")
+        for name, act in (("os.open", lambda: devices.try_lock(tmp_path / "a")), ("tempfile.gettempdir", lock_folder)):
+            with monkeypatch.context() as patch, pytest.raises(WorkerError, match=r"Permission denied.*TMPDIR"):
+                patch.setattr(name, refuse)
+                act()
 
     def test_reading_is_enough_for_one_of_another_user(self, tmp_path, monkeypatch):
         path = tmp_path / "a.lock"

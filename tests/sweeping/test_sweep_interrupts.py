@@ -51,14 +51,6 @@ def test_a_dropped_one_is_remembered_and_stops_the_sweep(capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_others_are_raised_as_ever():
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), remembered():
-        interrupt()
-    assert signal.getsignal(signal.SIGINT) is before
-    assert not interrupts._seen.is_set()
-
-
 def test_another_handler_is_kept_and_other_errors_are_printed(monkeypatch):
     printed = []
     monkeypatch.setattr(sys, "unraisablehook", lambda dropped: printed.append(str(dropped.exc_value)))

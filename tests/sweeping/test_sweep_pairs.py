@@ -9,9 +9,8 @@ import pytest
 from schedule_parts import PROTOCOL, A, B, Server, cell_runs, cells, gpus, key_of, ok, pool_of, trials
 
 from effbench.cell import Status, Trial
-from effbench.sweeping.interpreters import HERE, Interpreter
-from effbench.sweeping.plan import CellRun, PlannedTrial
-from effbench.sweeping.progress import run_names
+from effbench.sweeping.interpreters import HERE
+from effbench.sweeping.plan import PlannedTrial
 
 BOTH = (A, B)
 
@@ -139,13 +138,3 @@ class TestScheduled:
     def test_fresh_interpreters_are_those_asked_for(self, pairs, started):
         pairs(trials(cell_runs(1, interpreters=BOTH)), isolation="spawn")
         assert [server.options for server in started] == [{"python": one.python, "preload": False} for one in BOTH]
-
-
-def test_progress_names_the_interpreter():
-    (cell,) = cells(1)
-    for runs, names in (
-        ([CellRun(cell)], [""]),
-        ([CellRun(cell, A), CellRun(cell, B)], [" · a", " · b"]),
-        ([CellRun(cell), CellRun(cell, Interpreter(A.python, "/checkout/new"))], [" · own · here", " · a · new"]),
-    ):
-        assert list(run_names(runs).values()) == [f"m bs=1 eager float32{name}" for name in names]

@@ -108,10 +108,11 @@ def test_a_noisy_trial_is_tried_again_after_the_rest_of_its_round(make):
     assert [(one.round, one.attempt) for one in endless.recorded] == [(n, tried) for n in (0, 1) for tried in (0, 1, 2)]
 
 
+ENOUGH = {**PROTOCOL, "enough_interval": 0.01}
+
+
 class TestEnoughRounds:
     """Rounds end early for a cell that is known well enough."""
-
-    PROTOCOL = {**PROTOCOL, "enough_interval": 0.01}  # noqa: RUF012
 
     @pytest.mark.parametrize(
         ("answer", "rounds"),
@@ -125,7 +126,7 @@ class TestEnoughRounds:
         ids=["quiet", "loud", "period", "one noisy round is set aside", "noisy"],
     )
     def test_rounds(self, make, answer, rounds):
-        made = make(trials(1, 8), lambda request, env: answer(request), protocol=self.PROTOCOL)
+        made = make(trials(1, 8), lambda request, env: answer(request), protocol=ENOUGH)
         assert [one.round for one in made.recorded] == list(range(rounds))
         assert sum(made.progress.changes) == rounds - 8
 
@@ -133,7 +134,7 @@ class TestEnoughRounds:
     def test_rounds_before_a_resumption_count(self, make, before, rounds):
         (run,) = cell_runs(1)
         history = {run: [Trial(run.cell.key, round, Status.OK, latency_ms=1.0) for round in range(before)]}
-        made = make(trials([run], 10, history=history), protocol=self.PROTOCOL, history=history)
+        made = make(trials([run], 10, history=history), protocol=ENOUGH, history=history)
         assert [one.round for one in made.recorded] == rounds
 
 
