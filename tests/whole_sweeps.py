@@ -7,6 +7,7 @@ import math
 import random
 from typing import Any
 
+import made_sweeps
 import sqlalchemy as sa
 
 from effbench.cell import Cell, Environment, Status, Trial
@@ -47,9 +48,8 @@ def cells(count: int = 6) -> list[Cell]:
 
 
 def environment(**changed: Any) -> Environment:
-    facts = dict.fromkeys(("driver_version", "cuda_version", "triton_version"))
-    facts |= {"gpu_name": HARDWARE, "gpu_memory_bytes": 2**40, "torch_version": "2.13.0", "python": "3.11.9"}
-    return Environment(**{**facts, "cpu_name": ODD_TEXT[1], "platform": "linux", "flags": {"x": "é"}, **changed})
+    odd = {"gpu_name": HARDWARE, "driver_version": None, "cpu_name": ODD_TEXT[1], "flags": {"x": "é"}}
+    return made_sweeps.environment(**{**odd, **changed})
 
 
 def odd_trial(cell: Cell, turn: int, attempt: int, noise: random.Random) -> Trial:

@@ -1,9 +1,10 @@
 import shutil
 
+import made_sweeps
 import pytest
 import whole_sweeps
 
-from effbench.cell import Cell, Environment
+from effbench.cell import Cell
 from effbench.store import Store
 
 
@@ -17,9 +18,7 @@ def cell():
 
 @pytest.fixture
 def environment():
-    nothing = dict.fromkeys(("gpu_name", "gpu_memory_bytes", "driver_version", "cuda_version", "triton_version"))
-    facts = {**nothing, "torch_version": "2.13.0", "python": "3.11.9", "cpu_name": "cpu", "platform": "linux"}
-    return lambda **changed: Environment(**{**facts, **changed})
+    return lambda **changed: made_sweeps.environment(**{"gpu_name": None, **changed})
 
 
 @pytest.fixture

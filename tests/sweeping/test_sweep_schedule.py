@@ -7,7 +7,7 @@ from collections import Counter
 
 import filelock
 import pytest
-from schedule_parts import PROTOCOL, Server, cell_runs, cells, gpus, key_of, ok, trials
+from schedule_parts import PROTOCOL, Server, cell_runs, cells, gpus, key_of, ok, trials, without_result
 
 from effbench.cell import Status, Trial
 from effbench.errors import WorkerError
@@ -146,10 +146,6 @@ def test_what_a_trial_is_asked_for(make):
     assert sent["profile"] is True
     (sent,) = make(trials(1), protocol={**PROTOCOL, "profile": False}).server.sent
     assert (sent["profile"], sent["cores"]) == (False, None)
-
-
-def without_result(**more):
-    return {"result": None, "exit": None, "signal": None, "oom_killed": False, "log": "", "pid": 7, **more}
 
 
 def test_a_process_without_a_result(make):
