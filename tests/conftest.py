@@ -37,8 +37,6 @@ TINY = (
 )
 #: What a shell may have set that would change what is tested.
 NOT_OURS = ("EFFBENCH_", "CUDA_VISIBLE_DEVICES", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "HYDRA_", "TORCH_LOGS")
-
-
 #: Folders of tests by the seconds that a file of them may take, the longest first.
 LONGEST = ("integration", "experiments", "report", "modes", "cli", "worker", "sweeping", "docs")
 

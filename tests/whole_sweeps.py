@@ -9,6 +9,7 @@ from typing import Any
 
 import made_sweeps
 import sqlalchemy as sa
+from made_sweeps import begun
 
 from effbench.cell import Cell, Environment, Status, Trial
 from effbench.store import Store
@@ -111,19 +112,12 @@ def decide(store: Store, sweep_id: str) -> None:
         connection.execute(sa.insert(ACKNOWLEDGEMENT).values(reason=ODD_TEXT[1], acknowledged_at=at, **row))
 
 
-def begun(store: Store, plan: list[Cell], **changed: Any) -> str:
-    """A sweep without a trial."""
-    facts = {"name": "nothing yet", "label": None, "command": [], "overrides": [], "protocol": {"name": "quick"}}
-    facts |= {"baseline_mode": "eager", "seed": 1, "git_revision": "abc", "host": {}, "plan": plan, "rounds": 1}
-    return store.begin_sweep(**{**facts, **changed})
-
-
 def odd_database(url: Any, sweeps: int = 2) -> list[str]:
     """Fill a database; the ids of its sweeps, oldest first."""
     with Store.open(url, mode="write") as store:
         ids = [sweep(store, name, seed) for seed, name in enumerate((ODD_TEXT[0], None, "third")[:sweeps])]
         decide(store, ids[0])
-        still = begun(store, cells(2))
+        still = begun(store, cells(2), name="nothing yet")
     return [*ids, still]
 
 

@@ -23,8 +23,7 @@ def environment():
 
 @pytest.fixture
 def begin():
-    own = {"name": None, "rounds": 3}
-    return lambda store, plan, **changed: whole_sweeps.begun(store, plan, **{**own, **changed})
+    return lambda store, plan, **changed: made_sweeps.begun(store, plan, **{"rounds": 3, **changed})
 
 
 @pytest.fixture

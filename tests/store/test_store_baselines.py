@@ -9,9 +9,8 @@ A100 = environment(gpu_name="NVIDIA A100")
 def test_moved_and_of_a_sweep_that_was_deleted_by_hand(made, opened):
     first, second = made.sweep([a_cell()], label="v1"), made.sweep([a_cell()], name="nightly")
     assert opened.set_baseline("main", first, "good") == [H200]
-    assert [(one.hardware, one.sweep_id, one.note, one.label) for one in opened.baselines()] == [
-        (H200, first, "good", "v1")
-    ]
+    (one,) = opened.baselines()
+    assert (one.hardware, one.sweep_id, one.note, one.label) == (H200, first, "good", "v1")
     assert opened.set_baseline("main", second) == [H200]
     (one,) = opened.baselines("main")
     assert (one.sweep_id, one.sweep_name, one.note) == (second, "nightly", None)

@@ -206,17 +206,16 @@ class TestFailuresOfTheHarness:
         made = make(trials(1), lambda request, env: (stop.set(), at_the_device(request))[1], stop=stop)
         assert (len(made.server.envs), made.recorded) == (1, [])
 
-    @pytest.mark.parametrize("again", [False, True])
-    def test_a_trial_whose_server_dies_is_run_once_more_from_a_separate_one(self, make, monkeypatch, again):
-        died = Server(lambda request, env: {"died": "the fork server ended (code -9)"})
-        alone = died if again else Server()
+    def test_a_trial_whose_server_dies_is_run_once_more_from_a_separate_one(self, make, monkeypatch):
+        died, alone = Server(lambda request, env: {"died": "the fork server ended (code -9)"}), Server()
+        reason = "the fork server ended (code -9) (in check)"
         monkeypatch.setattr(pool, "ForkServer", lambda **_: alone)
         (one,) = make(trials(1), server=died).recorded
-        assert (one.status, len(alone.envs)) == (("crashed", 2) if again else ("ok", 1))
-        if again:
-            assert one.reason == "the fork server ended (code -9) (in check); tried 1 more time"
-        else:
-            assert alone.closed and one.extra["harness_retries"] == ["the fork server ended (code -9) (in check)"]
+        assert (one.status, len(alone.envs), alone.closed) == ("ok", 1, True)
+        assert one.extra["harness_retries"] == [reason]
+        monkeypatch.setattr(pool, "ForkServer", lambda **_: died)
+        (one,) = make(trials(1), server=died).recorded
+        assert (one.status, one.reason, len(died.envs)) == ("crashed", f"{reason}; tried 1 more time", 1 + 2)
 
 
 def test_a_result_that_is_no_record_is_its_own_trials_crash(make):
