@@ -1,4 +1,4 @@
-"""Imports point one way, only the worker's side needs torch, and the public names are those that are promised."""
+"""Imports point one way and load no more than is needed; public names and dependencies are those that are promised."""
 
 from __future__ import annotations
 
