@@ -7,6 +7,7 @@ import contextlib
 import functools
 import io
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -36,8 +37,6 @@ TINY = (
 )
 #: What a shell may have set that would change what is tested.
 NOT_OURS = ("EFFBENCH_", "CUDA_VISIBLE_DEVICES", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "HYDRA_", "TORCH_LOGS")
-
-
 #: Folders of tests by the seconds that a file of them may take, the longest first.
 LONGEST = ("integration", "experiments", "report", "modes", "cli", "worker", "sweeping", "docs")
 
@@ -284,6 +283,14 @@ def processes() -> Iterator[list[subprocess.Popen]]:
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream:
                 stream.close()
+
+
+@pytest.fixture
+def fill_disk() -> Iterator[Callable[..., None]]:
+    """Lets files of this process grow to a size and no more: what a full disk looks like to SQLite."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size=512: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture(scope="session")

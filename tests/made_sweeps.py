@@ -72,6 +72,13 @@ def trials_of(cell: Cell, figures: Mapping[str, Any], rounds: int = 5) -> list[T
     return found
 
 
+def begun(store: Store, plan: list[Cell], **changed: Any) -> str:
+    """A sweep without a trial."""
+    facts = {"name": None, "label": None, "command": [], "overrides": [], "protocol": {"name": "standard", "rounds": 5}}
+    facts |= {"baseline_mode": "eager", "seed": 0, "git_revision": None, "host": {}, "plan": plan, "rounds": 1}
+    return store.begin_sweep(**{**facts, **changed})
+
+
 class Made:
     """A database at `path` with sweeps in it."""
 
@@ -86,12 +93,8 @@ class Made:
         earlier sweep, which ran in another environment, too."""
         cells = cells if isinstance(cells, Mapping) else {cell: {} for cell in cells}
         env = env or environment()
-        facts = {
-            "name": None, "label": None, "command": [], "overrides": [], "protocol": {"name": "standard", "rounds": 5},
-            "baseline_mode": "eager", "seed": 0, "git_revision": None, "host": {}, "rounds": rounds, **facts,
-        }  # fmt: skip
         with Store.open(self.path, mode="write") as store:
-            sweep_id = into or store.begin_sweep(plan=list(cells), **facts)
+            sweep_id = into or begun(store, list(cells), rounds=rounds, **facts)
             environment_id = store.add_environment(env, {})
             rows = [
                 {**trial_row(trial), "sweep_id": sweep_id, "environment_id": environment_id}

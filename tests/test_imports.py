@@ -1,16 +1,19 @@
-"""Imports point one way, only the worker's side needs torch, and the public names are those that are promised."""
+"""Imports point one way and load no more than is needed; public names and dependencies are those that are promised."""
 
 from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import effbench
+from effbench.sweeping import interpreters
 
 PACKAGE = Path(effbench.__file__).parent
 ROOT = PACKAGE.parent
@@ -34,11 +37,8 @@ LAYERS = (
 )
 LEVELS = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 WITH_TORCH = {"worker", "models", "modes", "measure"}
-#: Modules elsewhere that only workers and experiments import.
-WITH_TORCH_TOO = {"experiments.checks", "experiments.fresh"}
-#: Standard library only: the process border and the core types load in any interpreter at once.
-STANDARD_ONLY = ("cell", "errors", "metrics", "message", "streams", "buckets", "printable", "models.spec")
-STANDARD_ONLY += ("worker.processes",)
+#: Libraries that only some models need.
+OF_SOME_MODELS = {"torchvision", "transformers", "triton"}
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "conf" not in path.parts)
 
@@ -50,19 +50,9 @@ def name_of(path: Path) -> str:
 
 
 def imports(path: Path) -> set[str]:
-    """Every module that a file imports, wherever in it, but for what only type checkers read."""
-    tree = ast.parse(path.read_text())
-    unread = {
-        id(node)
-        for test in ast.walk(tree)
-        if isinstance(test, ast.If) and ast.unparse(test.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
-        for statement in test.body
-        for node in ast.walk(statement)
-    }
+    """Every module that a file imports, wherever in it."""
     found = set()
-    for node in ast.walk(tree):
-        if id(node) in unread:
-            continue
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -90,27 +80,10 @@ def test_imports_point_one_way():
     assert not wrong, "\n".join(wrong)
 
 
-def test_only_the_workers_side_imports_torch():
-    outside = [
-        name_of(path)
-        for path in FILES
-        if {unit_of(name) for name in imports(path)} & {"torch", "torchvision", "transformers", "triton"}
-        and unit_of(name_of(path)) not in WITH_TORCH
-        and name_of(path) not in WITH_TORCH_TOO
-    ]
-    assert outside == []
-
-
-def test_standard_library_only():
-    for name in STANDARD_ONLY:
-        path = PACKAGE / f"{name.replace('.', '/')}.py"
-        outside = {found for found in imports(path) if unit_of(found) not in {*sys.stdlib_module_names, "effbench"}}
-        assert outside == set(), name
-
-
-def test_no_file_grows_too_long():
-    too_long = {name_of(path): lines for path in FILES if (lines := len(path.read_text().splitlines())) > 410}
-    assert too_long == {}
+def test_an_interpreter_is_asked_for_what_workers_import():
+    files = [path for path in FILES if unit_of(name_of(path)) in WITH_TORCH]
+    imported = {unit_of(name) for path in files for name in imports(path)}
+    assert imported - sys.stdlib_module_names - {"effbench"} - OF_SOME_MODELS == interpreters.NEEDED.keys()
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -132,7 +105,8 @@ def loaded_by(statement: str) -> set[str]:
         ("import effbench.launcher.launch", {"torch", "pandas", "plotly"}),
         ("import effbench.report.site.build", {"torch", "hydra"}),
         ("import effbench.experiments.definition as d; d.load_all()", {"torch", "pandas", "hydra", "sqlalchemy"}),
-        ("import effbench.worker.processes, effbench.message", {"torch", "numpy", "hydra"}),
+        ("import effbench.worker.processes, effbench.message, effbench.models.spec", {"torch", "numpy", "hydra"}),
+        ("import effbench.streams, effbench.buckets", {"torch", "numpy", "hydra"}),
     ],
 )
 def test_what_is_not_needed_is_not_loaded(statement, unneeded):
@@ -166,11 +140,10 @@ def test_no_module_hides_a_public_function():
     assert names & set(effbench.__all__) == set()
 
 
-def test_our_console_keeps_what_rich_calls():
-    """rich's live display calls methods of the console: one of ours with the same name would break it."""
-    from rich.console import Console as RichConsole
-
-    from effbench.terminal import Console
-
-    own = {name for name in vars(Console) if not name.startswith("__")} - {"render"}
-    assert own & set(dir(RichConsole)) == set()
+def test_every_dependency_is_pinned():
+    """So that `pip install -c constraints.txt` brings the tested version of everything."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    names = {re.match(r"[\w-]+", requirement)[0].lower() for requirement in wanted}
+    pins = (ROOT / "constraints.txt").read_text().lower().replace("_", "-").splitlines()
+    assert names <= {line.partition("==")[0] for line in pins if "==" in line}

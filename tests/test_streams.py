@@ -114,8 +114,6 @@ def test_the_stream_of_a_cell():
     rows = [cell_row(streamed), cell_row(plain)]
     assert row_names(rows)[0] == "m stream=uniform low=8 high=8 bs=8 eager float32"
     assert [list(row.labels) for row in label_rows(rows[1:])] == [["model", "bs"]]
-    with pytest.raises(ConfigError, match="bs=8 and a stream whose largest size is 64"):
-        resolved(settings("uniform"))
 
 
 def test_a_file_counts_by_what_it_says(tmp_path):

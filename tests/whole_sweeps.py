@@ -7,7 +7,9 @@ import math
 import random
 from typing import Any
 
+import made_sweeps
 import sqlalchemy as sa
+from made_sweeps import begun
 
 from effbench.cell import Cell, Environment, Status, Trial
 from effbench.store import Store
@@ -47,9 +49,8 @@ def cells(count: int = 6) -> list[Cell]:
 
 
 def environment(**changed: Any) -> Environment:
-    facts = dict.fromkeys(("driver_version", "cuda_version", "triton_version"))
-    facts |= {"gpu_name": HARDWARE, "gpu_memory_bytes": 2**40, "torch_version": "2.13.0", "python": "3.11.9"}
-    return Environment(**{**facts, "cpu_name": ODD_TEXT[1], "platform": "linux", "flags": {"x": "é"}, **changed})
+    odd = {"gpu_name": HARDWARE, "driver_version": None, "cpu_name": ODD_TEXT[1], "flags": {"x": "é"}}
+    return made_sweeps.environment(**{**odd, **changed})
 
 
 def odd_trial(cell: Cell, turn: int, attempt: int, noise: random.Random) -> Trial:
@@ -111,19 +112,12 @@ def decide(store: Store, sweep_id: str) -> None:
         connection.execute(sa.insert(ACKNOWLEDGEMENT).values(reason=ODD_TEXT[1], acknowledged_at=at, **row))
 
 
-def begun(store: Store, plan: list[Cell], **changed: Any) -> str:
-    """A sweep without a trial."""
-    facts = {"name": "nothing yet", "label": None, "command": [], "overrides": [], "protocol": {"name": "quick"}}
-    facts |= {"baseline_mode": "eager", "seed": 1, "git_revision": "abc", "host": {}, "plan": plan, "rounds": 1}
-    return store.begin_sweep(**{**facts, **changed})
-
-
 def odd_database(url: Any, sweeps: int = 2) -> list[str]:
     """Fill a database; the ids of its sweeps, oldest first."""
     with Store.open(url, mode="write") as store:
         ids = [sweep(store, name, seed) for seed, name in enumerate((ODD_TEXT[0], None, "third")[:sweeps])]
         decide(store, ids[0])
-        still = begun(store, cells(2))
+        still = begun(store, cells(2), name="nothing yet")
     return [*ids, still]
 
 

@@ -1,9 +1,10 @@
 import shutil
 
+import made_sweeps
 import pytest
 import whole_sweeps
 
-from effbench.cell import Cell, Environment
+from effbench.cell import Cell
 from effbench.store import Store
 
 
@@ -17,15 +18,12 @@ def cell():
 
 @pytest.fixture
 def environment():
-    nothing = dict.fromkeys(("gpu_name", "gpu_memory_bytes", "driver_version", "cuda_version", "triton_version"))
-    facts = {**nothing, "torch_version": "2.13.0", "python": "3.11.9", "cpu_name": "cpu", "platform": "linux"}
-    return lambda **changed: Environment(**{**facts, **changed})
+    return lambda **changed: made_sweeps.environment(**{"gpu_name": None, **changed})
 
 
 @pytest.fixture
 def begin():
-    own = {"name": None, "rounds": 3}
-    return lambda store, plan, **changed: whole_sweeps.begun(store, plan, **{**own, **changed})
+    return lambda store, plan, **changed: made_sweeps.begun(store, plan, **{"rounds": 3, **changed})
 
 
 @pytest.fixture
@@ -37,6 +35,13 @@ def path(tmp_path):
 def store(path):
     with Store.open(path, mode="write") as opened:
         yield opened
+
+
+@pytest.fixture
+def opened(made):
+    """The store of `made`."""
+    with Store.open(made.path, mode="write") as store:
+        yield store
 
 
 @pytest.fixture(scope="session")

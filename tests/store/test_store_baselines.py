@@ -2,32 +2,23 @@ import pytest
 from made_sweeps import H200, a_cell, environment
 
 from effbench.errors import NothingFoundError, UsageError
-from effbench.store import Store
 
 A100 = environment(gpu_name="NVIDIA A100")
 
 
-@pytest.fixture
-def opened(made):
-    with Store.open(made.path, mode="write") as store:
-        yield store
-
-
-def test_set_list_move_remove(made, opened):
-    first, second = made.sweep([a_cell()], label="v1"), made.sweep([a_cell()], name="nightly", label="v2")
+def test_moved_and_of_a_sweep_that_was_deleted_by_hand(made, opened):
+    first, second = made.sweep([a_cell()], label="v1"), made.sweep([a_cell()], name="nightly")
     assert opened.set_baseline("main", first, "good") == [H200]
     (one,) = opened.baselines()
-    assert (one.name, one.hardware, one.sweep_id, one.note, one.label) == ("main", H200, first, "good", "v1")
-    assert one.started_at.tzinfo is not None
+    assert (one.hardware, one.sweep_id, one.note, one.label) == (H200, first, "good", "v1")
     assert opened.set_baseline("main", second) == [H200]
     (one,) = opened.baselines("main")
     assert (one.sweep_id, one.sweep_name, one.note) == (second, "nightly", None)
     assert one.set_at >= one.started_at
     made.delete_sweep(second)
     (one,) = opened.baselines("main")
-    assert (one.sweep_id, one.started_at) == (second, None), "deleted by hand"
+    assert (one.sweep_id, one.started_at) == (second, None)
     assert [gone.sweep_id for gone in opened.remove_baseline("main")] == [second]
-    assert opened.baselines() == []
 
 
 def test_a_name_holds_once_for_each_hardware(made, opened):
@@ -46,8 +37,6 @@ def test_a_name_holds_once_for_each_hardware(made, opened):
 
 
 def test_names(made, opened):
-    with pytest.raises(NothingFoundError, match="`effbench baseline set main last` sets it"):
-        opened.baselines("main")
     with pytest.raises(NothingFoundError, match="has no trial yet: it cannot be a baseline"):
         opened.set_baseline("main", made.sweep({a_cell(): None}, state="interrupted"))
     sweep = made.sweep([a_cell()])

@@ -32,6 +32,13 @@ def start(program, *arguments):
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def end(process):
+    """What it printed; it must have ended well."""
+    said, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+    return said
+
+
 def test_two_processes_write_to_one_database(path, store, cell, environment, begin):
     cells = [cell(mode, bs=bs) for bs in range(1, 6) for mode in ("eager", "default", "graph")]
     sweep, here = begin(store, cells), store.add_environment(environment(), {})
@@ -41,10 +48,7 @@ def test_two_processes_write_to_one_database(path, store, cell, environment, beg
             for row in reader.results(sweep):
                 assert row["speedup"] in (None, 1.0) or abs(row["speedup"] - 4.0) < 1e-9
             time.sleep(0.01)
-    for writer in writers:
-        said, errors = writer.communicate()
-        assert (writer.returncode, errors) == (0, "")
-        assert said.startswith("ready")
+    assert all(end(writer).startswith("ready") for writer in writers)
     assert store.find_sweep(sweep).trials == 120
     assert {row["trials"] for row in store.results()} == {8}
     assert {row["mode"]: round(row["speedup"], 9) for row in store.results()} == {"eager": 1, "default": 4, "graph": 4}
@@ -52,10 +56,8 @@ def test_two_processes_write_to_one_database(path, store, cell, environment, beg
 
 
 def test_many_processes_may_make_the_same_database(path):
-    makers = [start(MAKER, path) for _ in range(4)]
-    for maker in makers:
-        _, errors = maker.communicate()
-        assert (maker.returncode, errors) == (0, "")
+    for maker in [start(MAKER, path) for _ in range(4)]:
+        end(maker)
     assert Store.check(path) == []
 
 

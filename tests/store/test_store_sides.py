@@ -2,15 +2,8 @@ import pytest
 from made_sweeps import a_cell, environment, steps
 
 from effbench.cell import Status, Trial
-from effbench.store import Store
 
 EAGER, DEFAULT = a_cell(), a_cell("default")
-
-
-@pytest.fixture
-def opened(made):
-    with Store.open(made.path, mode="write") as store:
-        yield store
 
 
 def figures(store, sweep_id, cell=EAGER):

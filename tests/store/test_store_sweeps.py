@@ -4,12 +4,11 @@ import datetime as dt
 import re
 
 import pytest
-import sqlalchemy as sa
+from whole_sweeps import set_state
 
 from effbench.cell import Status, Trial
 from effbench.errors import NothingFoundError, UsageError
 from effbench.report.history_table import position_of
-from effbench.store.schema import SWEEP
 
 
 def test_a_sweep_is_kept_as_it_was_given(store, cell, environment, begin):
@@ -31,6 +30,10 @@ def test_a_sweep_is_kept_as_it_was_given(store, cell, environment, begin):
     store.record(sweep, here, Trial(cells[0].key, 1, Status.OK))
     found = store.find_sweep(sweep)
     assert (found.cells, found.trials, found.statuses) == (5, 5, {"ok": 2, "oom": 1, "error": 1})
+    for state in ("completed", "interrupted", "failed", "running"):
+        store.finish_sweep(sweep, state)
+        found = store.find_sweep(sweep)
+        assert (found.state, found.finished_at is None) == (state, state == "running")
 
 
 def test_the_plan_keeps_cells_their_order_and_overrides(store, cell, begin):
@@ -46,25 +49,6 @@ def test_the_plan_keeps_cells_their_order_and_overrides(store, cell, begin):
     assert store.cell_overrides(sweep)[cell(bs=99).key] == ["bs=99"]
 
 
-def test_ids_do_not_collide(store, cell, begin, monkeypatch):
-    drawn = iter(["aaaa", "aaaa", "aaaa", "bbbb"])
-    moment = dt.datetime(2026, 11, 21, 14, 30, 52, tzinfo=dt.UTC)
-    monkeypatch.setattr("effbench.store.sweeps.secrets.token_hex", lambda _: next(drawn))
-    monkeypatch.setattr("effbench.store.sweeps.now", lambda: moment)
-    assert begin(store, [cell()]) == "20261121-143052-aaaa"
-    assert begin(store, [cell()]) == "20261121-143052-bbbb"
-
-
-def test_finishing(store, cell, begin):
-    sweep = begin(store, [cell()])
-    for state in ("completed", "interrupted", "failed"):
-        store.finish_sweep(sweep, state)
-        found = store.find_sweep(sweep)
-        assert found.state == state and found.finished_at >= found.started_at
-        store.finish_sweep(sweep, "running")
-        assert store.find_sweep(sweep).finished_at is None
-
-
 def test_a_sweep_is_found_by_what_people_type(store, cell, begin):
     first = begin(store, [cell()], name="nightly")
     second = begin(store, [cell()], name="nightly")
@@ -77,13 +61,10 @@ def test_a_sweep_is_found_by_what_people_type(store, cell, begin):
     assert store.find_sweep(unique).id == first
 
 
-def test_a_start_in_the_future_is_never_the_newest(store, cell, begin):
+def test_a_start_in_the_future_is_never_the_newest(store, path, cell, begin):
     own, skewed, future = (begin(store, [cell()], name="nightly") for _ in range(3))
-    ahead = {skewed: dt.timedelta(minutes=1), future: dt.timedelta(hours=1)}
-    with store._writing() as connection:
-        for sweep_id, by in ahead.items():
-            update = sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(started_at=dt.datetime.now(dt.UTC) + by)
-            connection.execute(update)
+    for sweep_id, minutes in ((skewed, 1), (future, 60)):
+        set_state(path, sweep_id, started_at=dt.datetime.now(dt.UTC) + dt.timedelta(minutes=minutes))
     assert store.find_sweep("last").id == skewed, "clocks differ a little"
     assert store.find_sweep("nightly").id == skewed
     assert [sweep.id for sweep in store.sweeps()] == [skewed, own, future]
@@ -137,3 +118,26 @@ def test_the_newest_of_each_counts(store, environment):
     assert found.pop("measured_at").tzinfo is not None
     assert found == {"ceilings": {"copy_bytes_per_s": 4e12}, "noise": {"trials": 5}, "gpu_uuid": None}
     assert store.calibration(store.add_environment(environment(torch_version="2.11.0"), {})) is None
+
+
+def test_the_newest_verdict_of_a_claim_on_each_machine(store, environment):
+    """Of each experiment; every judgement is kept."""
+    for gpu, torch, claim, experiment, verdict in (
+        ("H200", "2.13.0", "P1", "modes", "refuted"),
+        ("A100", "2.13.0", "P1", "modes", "undecided"),
+        ("H200", "2.14.0", "P1", "modes", "confirmed"),
+        ("H200", "2.14.0", "P1", "mine", "refuted"),
+        (None, "2.13.0", "P1", "modes", "not measurable here"),
+    ):
+        judged = {"claim": claim, "experiment": experiment, "verdict": verdict, "reason": "holds", "sweep_id": None}
+        here = store.add_environment(environment(gpu_name=gpu, torch_version=torch), {})
+        store.add_verdicts(here, [{**judged, "measured": {"value": 1.5}}])
+    rows = store.verdicts()
+    assert [(row["claim"], row["experiment"], row["gpu_name"], row["verdict"]) for row in rows] == [
+        ("P1", "modes", "A100", "undecided"),
+        ("P1", "modes", "H200", "confirmed"),
+        ("P1", "mine", "H200", "refuted"),
+        ("P1", "modes", None, "not measurable here"),
+    ]
+    assert (rows[0]["measured"], rows[1]["torch_version"], rows[3]["cpu_name"]) == ({"value": 1.5}, "2.14.0", "Xeon")
+    assert rows[0]["judged_at"].tzinfo is not None

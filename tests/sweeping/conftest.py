@@ -12,24 +12,23 @@ from effbench.sweeping.plan import Settings
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
-    """A schedule in a folder of locks of its own, and what it records."""
+    """A schedule in a folder of locks of its own, and what it records. It has run the trials that are `planned`."""
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     for module in (client, devices, schedule):
         monkeypatch.setattr(module, "POLL_S", 0.01)
     monkeypatch.setattr(schedule, "RETRY_PAUSES_S", (0.0, 0.0, 0.0))
 
-    def build(server=None, slots=None, pools=None, ceilings=None, protocol=PROTOCOL, executor=None, stop=None,
-              history=None, record=None, **settings):  # fmt: skip
-        recorded = []
-        pools = pools or {HERE: pool_of(server or Server(), tmp_path / "cache", ceilings=ceilings)}
-        executor = {"lock_timeout_s": 30.0, "foreign_wait_s": 0.0, **(executor or {})}
-        settings = Settings.with_defaults(protocol=protocol, executor=executor, **{"timeout_s": 30.0, **settings})
-        more = {name: value for name, value in (("stop", stop), ("history", history)) if value is not None}
-        made = schedule.Schedule(
-            pools=pools, slots=slots or gpus(1), settings=settings, progress=Watcher(),
-            record=record or (lambda trial, one: recorded.append(one)), **more,
-        )  # fmt: skip
-        made.recorded = recorded
+    def build(planned=(), answer=None, *, server=None, slots=None, pools=None, ceilings=None, record=None, **given):
+        recorded, server = [], server or Server(answer)
+        pools = pools or {HERE: pool_of(server, tmp_path / "cache", ceilings=ceilings)}
+        more = {name: given.pop(name) for name in ("stop", "history") if name in given}
+        executor = {"lock_timeout_s": 30.0, "foreign_wait_s": 0.0, **given.pop("executor", {})}
+        settings = Settings.with_defaults(**{"protocol": PROTOCOL, "timeout_s": 30.0, **given, "executor": executor})
+        record = record or (lambda trial, one: recorded.append(one))
+        made = schedule.Schedule(pools, slots or gpus(1), settings, record, Watcher(), **more)
+        made.recorded, made.server = recorded, server
+        if planned:
+            made.run(list(planned))
         return made
 
     return build

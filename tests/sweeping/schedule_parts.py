@@ -83,7 +83,11 @@ class Server(ForkServer):
 
     def kill(self, request):
         self.killed.append(request.id)
-        request.end({"result": None, "exit": None, "signal": 9, "oom_killed": False, "log": "", "pid": 7})
+        request.end(without_result(signal=9))
+
+
+def without_result(**more):
+    return {"result": None, "exit": None, "signal": None, "oom_killed": False, "log": "", "pid": 7, **more}
 
 
 def key_of(request):

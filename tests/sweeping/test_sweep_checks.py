@@ -32,23 +32,16 @@ def unsupported(device):
 def wrong(device):
     raise ValueError("first line\\nsecond line")
 
-def not_plain(device):
-    return {"tensor": torch.ones(1)}
-
-def not_finite(device):
-    return {"ratio": float("nan")}
-
-def nothing(device):
-    return None
+def odd(device, kind):
+    return {"tensor": {"fact": torch.ones(1)}, "nan": {"fact": float("nan")}, "nothing": None}[kind]
 
 def crashes(device):
     print("last words", flush=True)
     os.abort()
 
-def hangs(device, pid_file=None):
-    if pid_file:
-        with open(pid_file, "w") as file:
-            file.write(str(os.getpid()))
+def hangs(device, pid_file=os.devnull):
+    with open(pid_file, "w") as file:
+        file.write(str(os.getpid()))
     time.sleep(600)
 
 def kills_the_server(device):
@@ -72,52 +65,41 @@ def own_locks(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
-def gather(requests, server, **more):
+def gather(asked, server, **more):
+    """`asked`: names of checks with their settings."""
+    requests = [CheckRequest(f"my_checks.{name}", settings, device="cpu") for name, settings in asked]
     return checks.gather(requests, server, [], **more)
 
 
-def request(name, **more):
-    return CheckRequest(f"my_checks.{name}", device="cpu", **more)
+ASKED = (
+    ("fine", {"width": 3}, Status.OK, None),
+    ("unsupported", {}, Status.UNSUPPORTED, "it needs CUDA"),
+    ("crashes", {}, Status.CRASHED, "killed by SIGABRT (in running)"),
+    ("hangs", {}, Status.TIMEOUT, "not done after 10 s (in running)"),
+    ("wrong", {}, Status.ERROR, "ValueError: first line"),
+    ("odd", {"kind": "tensor"}, Status.ERROR, "TypeError: fact 'fact' is not plain JSON: "),
+    ("odd", {"kind": "nan"}, Status.ERROR, "TypeError: fact 'fact' is not plain JSON: "),
+    ("odd", {"kind": "nothing"}, Status.ERROR, "TypeError: a check returns a dict of facts, not NoneType"),
+    ("no_such", {}, Status.ERROR, "ConfigError: _target_=my_checks.no_such: my_checks has no no_such"),
+    ("fine", {}, Status.OK, None),
+)
 
 
 def test_each_check_costs_itself_alone(server):
-    names = ["fine", "unsupported", "crashes", "hangs", "fine"]
     seen = []
-    outcomes = gather([request(name) for name in names], server, timeout_s=10, on_outcome=seen.append)
+    outcomes = gather([one[:2] for one in ASKED], server, timeout_s=10, on_outcome=seen.append)
     assert seen == outcomes
-    assert [outcome.request.target for outcome in outcomes] == [f"my_checks.{name}" for name in names]
-    statuses = [outcome.status for outcome in outcomes]
-    assert statuses == [Status.OK, Status.UNSUPPORTED, Status.CRASHED, Status.TIMEOUT, Status.OK]
-    fine, unsupported, crashed, hung, again = outcomes
-    assert (fine.facts["device"], fine.reason) == ("cpu", None)
-    assert fine.seconds > 0
-    assert (unsupported.reason, unsupported.facts) == ("it needs CUDA", None)
-    assert crashed.reason == "killed by SIGABRT (in running)" and "last words" in crashed.log
-    assert hung.reason == "not done after 10 s (in running)" and hung.seconds >= 10
-    assert again.facts["pid"] != fine.facts["pid"]
-
-
-def test_seeds_settings_and_caches(server):
-    asked = [request("fine", settings={"width": 3}), request("fine"), request("fine", seed=1)]
-    first, second, other = (outcome.facts for outcome in gather(asked, server))
-    assert first["settings"] == {"width": 3}
-    assert first["seeded"] == second["seeded"] != other["seeded"]
-    assert first["cache"] != second["cache"] and first["cache_is_there"]
-    assert not Path(first["cache"]).parent.exists(), "gone afterwards"
-
-
-def test_an_error_has_its_reason(server):
-    expected = {
-        "wrong": "ValueError: first line",
-        "not_plain": "TypeError: fact 'tensor' is not plain JSON: ",
-        "not_finite": "TypeError: fact 'ratio' is not plain JSON: ",
-        "nothing": "TypeError: a check returns a dict of facts, not NoneType",
-        "no_such": "ConfigError: _target_=my_checks.no_such: my_checks has no no_such",
-    }
-    for found, reason in zip(gather(map(request, expected), server), expected.values(), strict=True):
-        assert found.status is Status.ERROR
-        assert found.reason.startswith(reason)
-        assert "Traceback" in found.traceback
+    for found, (name, _, status, reason) in zip(outcomes, ASKED, strict=True):
+        assert (found.request.target, found.status) == (f"my_checks.{name}", status)
+        assert found.reason == reason or found.reason.startswith(reason)
+        assert (found.facts is None) == (status != Status.OK)
+        assert status != Status.ERROR or "Traceback" in found.traceback
+    assert "last words" in outcomes[2].log and outcomes[3].seconds >= 10
+    first, again = outcomes[0].facts, outcomes[-1].facts
+    assert (first["device"], first["settings"]) == ("cpu", {"width": 3})
+    assert (first["pid"], first["cache"]) != (again["pid"], again["cache"])
+    assert first["seeded"] == again["seeded"]
+    assert first["cache_is_there"] and not Path(first["cache"]).parent.exists(), "gone afterwards"
 
 
 def test_ctrl_c_ends_the_check(server, tmp_path, wait_gone):
@@ -130,15 +112,15 @@ def test_ctrl_c_ends_the_check(server, tmp_path, wait_gone):
             return False
 
     with pytest.raises(KeyboardInterrupt):
-        gather([request("hangs", settings={"pid_file": str(pid_file)})], server, stop=Interrupted())
+        gather([("hangs", {"pid_file": str(pid_file)})], server, stop=Interrupted())
     wait_gone(int(pid_file.read_text()))
-    assert gather([request("fine")], server, lock_timeout_s=0.1)[0].status is Status.OK
+    assert gather([("fine", {})], server, lock_timeout_s=0.1)[0].status is Status.OK
 
 
 def test_a_server_that_dies_is_replaced(tmp_path, monkeypatch):
     (tmp_path / "my_checks.py").write_text(CHECKS)
     monkeypatch.chdir(tmp_path)
     with closing(ForkServer(preload=False)) as server:
-        found = gather([request("kills_the_server"), request("fine")], server, timeout_s=120)
+        found = gather([("kills_the_server", {}), ("fine", {})], server, timeout_s=120)
     assert [outcome.status for outcome in found] == [Status.CRASHED, Status.OK]
     assert "the fork server ended" in found[0].reason

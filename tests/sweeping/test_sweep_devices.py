@@ -5,17 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from pathlib import Path
 
 import pytest
 
 from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping import devices
-from effbench.sweeping.devices import parse_cores, share_cores, wanted_cores
+from effbench.sweeping.devices import lock_folder, parse_cores, share_cores, wanted_cores
 
 ALL = range(16)
-#: A machine that does not say which threads share a core.
-NOWHERE = Path("/nowhere")
 
 
 class TestLockFolder:
@@ -27,10 +24,10 @@ class TestLockFolder:
         return tmp_path / "effbench-locks"
 
     def test_everybody_may_add_files_and_only_their_owner_removes_them(self, path):
-        assert devices.lock_folder() == path
+        assert lock_folder() == path
         assert stat.S_IMODE(path.stat().st_mode) == 0o1777
         path.chmod(0o777)
-        devices.lock_folder()
+        lock_folder()
         assert stat.S_IMODE(path.stat().st_mode) == 0o1777
 
     @pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
@@ -43,7 +40,7 @@ class TestLockFolder:
                 target.mkdir(mode=0o700)
             path.symlink_to(target)
         with pytest.raises(WorkerError, match=r"not a folder.*remove it.*TMPDIR"):
-            devices.lock_folder()
+            lock_folder()
         assert target.exists() == (kind == "link")
         assert kind != "link" or stat.S_IMODE(target.stat().st_mode) == 0o700
         assert kind != "file" or path.read_text() == "mine"
@@ -53,21 +50,13 @@ class TestLockFolder:
         path.chmod(0o777)
         monkeypatch.setattr(os, "getuid", lambda: path.stat().st_uid + 1)
         if path.stat().st_uid == 0:
-            devices.lock_folder()  # root may do anything anyway
+            lock_folder()  # root may do anything anyway
             os.chown(path, 65534, 65534)
         with pytest.raises(WorkerError, match=r"another user.*chmod 1777"):
-            devices.lock_folder()
+            lock_folder()
         if os.geteuid() == 0:
             path.chmod(0o1777)
-            assert devices.lock_folder() == path
-
-    def test_no_temporary_folder(self, monkeypatch):
-        def missing():
-            raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
-
-        monkeypatch.setattr("tempfile.gettempdir", missing)
-        with pytest.raises(WorkerError, match=r"No usable temporary.*TMPDIR"):
-            devices.lock_folder()
+            assert lock_folder() == path
 
 
 class TestLockFile:
@@ -88,13 +77,14 @@ class TestLockFile:
             with pytest.raises(WorkerError, match=rf"{name}.*remove it"):
                 devices.try_lock(tmp_path / name)
 
-    def test_one_that_may_not_be_opened(self, tmp_path, monkeypatch):
+    def test_what_the_system_refuses_is_said(self, tmp_path, monkeypatch):
         def refuse(*_):
             raise PermissionError(errno.EACCES, "Permission denied")
 
-        monkeypatch.setattr(os, "open", refuse)
-        with pytest.raises(WorkerError, match=r"Permission denied.*TMPDIR"):
-            devices.try_lock(tmp_path / "a.lock")
+        for name, act in (("os.open", lambda: devices.try_lock(tmp_path / "a")), ("tempfile.gettempdir", lock_folder)):
+            with monkeypatch.context() as patch, pytest.raises(WorkerError, match=r"Permission denied.*TMPDIR"):
+                patch.setattr(name, refuse)
+                act()
 
     def test_reading_is_enough_for_one_of_another_user(self, tmp_path, monkeypatch):
         path = tmp_path / "a.lock"
@@ -117,75 +107,63 @@ def gpus(*near):
     return [{"index": index, "near_cores": cores} for index, cores in enumerate(near)]
 
 
-@pytest.mark.parametrize(
-    ("setting", "near", "usable", "shares"),
-    [
-        (None, ["0-15"], ALL, [None]),
-        ("auto", ["0-15"], ALL, [list(range(1, 16))]),
-        ("auto", [None], ALL, [list(range(1, 16))]),
-        ("auto", ["0-15", "0-15"], ALL, [list(range(1, 8)), list(range(8, 16))]),
-        # two sockets: each GPU on its own side
-        ("auto", ["0-7", "8-15"], ALL, [list(range(1, 8)), list(range(8, 16))]),
-        ("auto", ["8-15", "0-7", "8-15"], ALL, [[8, 9, 10, 11], list(range(1, 8)), [12, 13, 14, 15]]),
-        # near cores that we may not use: any that we may
-        ("auto", ["8-15"], range(4), [[1, 2, 3]]),
-        ("auto", ["0-1", "0-1"], [0, 1], [[0], [1]]),
-        ("auto", ["0", "0"], [0], [None, None]),
-        ("2-5", ["0-15"], ALL, [[2, 3, 4, 5]]),
-        ([2, 3, 8, 9], ["0-15", "0-15"], ALL, [[2, 3], [8, 9]]),
-        (3, ["0-15"], ALL, [[3]]),
-        ("auto", ["what?"], range(2), [[0, 1]]),
-        ("auto", [], ALL, []),
-        # near cores that overlap in part: all share all
-        ("auto", ["", "0-7"], ALL, [list(range(1, 8)), list(range(8, 16))]),
-        ("auto", ["0-15", "8-15", "0-15"], ALL, [[1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11, 12, 13, 14]]),
-    ],
-)
-def test_shares(setting, near, usable, shares):
-    found = share_cores(setting, gpus(*near), usable, NOWHERE)
-    assert found == shares
-    given = [core for share in found for core in share or ()]
-    assert len(given) == len(set(given)), "no core serves two GPUs"
+#: Threads that share a core, numbered by core and then by thread, and the other way round.
+BY_CORE, BY_THREAD = ["0,4", "1,5", "2,6", "3,7"], ["0-1", "2-3", "4-5", "6-7"]
 
 
 @pytest.mark.parametrize(
     ("siblings", "setting", "near", "usable", "shares"),
     [
-        # threads numbered by core, then by thread; the first core is spared only where a GPU has four
-        (["0,4", "1,5", "2,6", "3,7"], "auto", [None, None], range(8), [[1, 4, 5], [2, 3, 6, 7]]),
-        (["0,4", "1,5", "2,6", "3,7"], "auto", [None], range(8), [[1, 2, 3, 5, 6, 7]]),
-        (["0-1", "2-3", "4-5", "6-7"], "auto", [None, None], range(8), [[1, 2, 3], [4, 5, 6, 7]]),
-        (["0-1", "2-3", "4-5", "6-7"], "auto", [None], range(8), [[2, 3, 4, 5, 6, 7]]),
-        # two NUMA nodes
-        (
-            [f"{core},{core + 8}" for core in range(8)], "auto", ["0-3,8-11", "4-7,12-15"], ALL,
-            [[1, 2, 3, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]],
-        ),
+        ([], None, ["0-15"], ALL, [None]),
+        ([], "auto", ["0-15"], ALL, [list(range(1, 16))]),
+        ([], "auto", [None], ALL, [list(range(1, 16))]),
+        ([], "auto", ["0-15", "0-15"], ALL, [list(range(1, 8)), list(range(8, 16))]),
+        # two sockets: each GPU on its own side
+        ([], "auto", ["0-7", "8-15"], ALL, [list(range(1, 8)), list(range(8, 16))]),
+        ([], "auto", ["8-15", "0-7", "8-15"], ALL, [[8, 9, 10, 11], list(range(1, 8)), [12, 13, 14, 15]]),
+        # near cores that we may not use: any that we may
+        ([], "auto", ["8-15"], range(4), [[1, 2, 3]]),
+        ([], "auto", ["0-1", "0-1"], [0, 1], [[0], [1]]),
+        ([], "auto", ["0", "0"], [0], [None, None]),
+        ([], "2-5", ["0-15"], ALL, [[2, 3, 4, 5]]),
+        ([], [2, 3, 8, 9], ["0-15", "0-15"], ALL, [[2, 3], [8, 9]]),
+        ([], 3, ["0-15"], ALL, [[3]]),
+        ([], "auto", ["what?"], range(2), [[0, 1]]),
+        ([], "auto", [], ALL, []),
+        # near cores that overlap in part: all share all
+        ([], "auto", ["", "0-7"], ALL, [list(range(1, 8)), list(range(8, 16))]),
+        ([], "auto", ["0-15", "8-15", "0-15"], ALL, [[1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11, 12, 13, 14]]),
+        # a physical core serves one GPU; the first core is spared only where a GPU has four
+        (BY_CORE, "auto", [None, None], range(8), [[1, 4, 5], [2, 3, 6, 7]]),
+        (BY_CORE, "auto", [None], range(8), [[1, 2, 3, 5, 6, 7]]),
+        (BY_THREAD, "auto", [None, None], range(8), [[1, 2, 3], [4, 5, 6, 7]]),
+        (BY_THREAD, "auto", [None], range(8), [[2, 3, 4, 5, 6, 7]]),
+        (BY_CORE, "auto", ["0-1,4-5", "2-3,6-7"], range(8), [[1, 4, 5], [2, 3, 6, 7]]),
         # only one thread of some cores may be used
-        (["0,4", "1,5", "2,6", "3,7"], "auto", [None, None], [0, 1, 2, 3, 4], [[0, 1, 4], [2, 3]]),
-        (["0,4", "1,5", "2,6", "3,7"], "1,2,5", [None, None], range(8), [[1, 5], [2]]),
-        (["0,4", "1,5", "2,6", "3,7"], "auto", [None] * 3, range(8), [[0, 4], [1, 5], [2, 6]]),
-        (["0-1", "2-3"], "auto", [None] * 3, range(4), [None, None, None]),
+        (BY_CORE, "auto", [None, None], [0, 1, 2, 3, 4], [[0, 1, 4], [2, 3]]),
+        (BY_CORE, "1,2,5", [None, None], range(8), [[1, 5], [2]]),
+        (BY_CORE, "auto", [None] * 3, range(8), [[0, 4], [1, 5], [2, 6]]),
+        (BY_THREAD[:2], "auto", [None] * 3, range(4), [None, None, None]),
         # not known of every thread, or nonsense
         (["0-1", "2-x"], "auto", [None, None], range(4), [[0, 1], [2]]),
     ],
-)  # fmt: skip
-def test_a_physical_core_serves_one_gpu(tmp_path, siblings, setting, near, usable, shares):
+)
+def test_shares(tmp_path, siblings, setting, near, usable, shares):
     for line in siblings:
         for thread in parse_cores(line.replace("x", "3")):
             folder = tmp_path / f"cpu{thread}" / "topology"
             folder.mkdir(parents=True)
             (folder / "thread_siblings_list").write_text(f"{line}\n")
-    assert share_cores(setting, gpus(*near), usable, tmp_path) == shares
+    found = share_cores(setting, gpus(*near), usable, tmp_path)
+    assert found == shares
+    given = [core for share in found for core in share or ()]
+    assert len(given) == len(set(given)), "no core serves two GPUs"
 
 
 def test_what_is_refused():
+    assert wanted_cores("0-3,8, 10-11", ALL) == [0, 1, 2, 3, 8, 10, 11]
     for setting, reason in (
         ("17", r"\[17\]"), ("4-2", "4-2"), ("one", "'one'"), ([], "none"), ({"a": 1}, "use auto"), ("1,,2", "use auto"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=reason):
             wanted_cores(setting, ALL)
-
-
-def test_the_kernels_notation():
-    assert parse_cores("0-3,8, 10-11") == [0, 1, 2, 3, 8, 10, 11]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from schedule_parts import FACTS, A, B
 
-import effbench
 from effbench.cell import Environment
 from effbench.errors import ConfigError
 from effbench.sweeping import interpreters
@@ -72,10 +71,8 @@ def report(version=(3, 12), missing=(), torch="2.13.0"):
 
 
 def refused(path, error):
-    server = ForkServer(path)
-    with pytest.raises(ConfigError, match=error):
+    with closing(ForkServer(path)) as server, pytest.raises(ConfigError, match=error):
         server.wait_ready()
-    server.close()
 
 
 class TestJudged:
@@ -95,9 +92,9 @@ class TestJudged:
 
     def test_one_that_will_do(self, script):
         for torch in ("2.11.0", "2.12.0a0+git1234", "3.0", "nightly"):
-            server = ForkServer(script(f'{report(torch=torch)}\n{{"v": 1, "event": "ready"}}', more="cat"))
-            server.wait_ready()
-            server.close()
+            path = script(f'{report(torch=torch)}\n{{"v": 1, "event": "ready"}}', more="cat")
+            with closing(ForkServer(path)) as server:
+                server.wait_ready()
 
     def test_one_that_does_not_run_is_named(self, script, tmp_path):
         path = script(more="echo boo >&2\nkill -SEGV $$")
@@ -110,22 +107,8 @@ class TestJudged:
 
     def test_a_module_of_the_user_is_not_the_package(self, script, tmp_path):
         (tmp_path / "torch.py").write_text("raise SystemExit")
-        server = ForkServer(sys.executable, preload=False, folder=str(tmp_path))
-        server.wait_ready()
-        server.close()
-
-    def test_what_is_needed_is_what_workers_import(self):
-        package = Path(effbench.__file__).parent
-        imported = set()
-        for part in ("worker", "modes", "measure", "models"):
-            for file in (package / part).rglob("*.py"):
-                for node in ast.walk(ast.parse(file.read_text())):
-                    if isinstance(node, ast.Import):
-                        imported |= {alias.name.partition(".")[0] for alias in node.names}
-                    elif isinstance(node, ast.ImportFrom):
-                        imported.add(node.module.partition(".")[0])
-        of_some_models = {"torchvision", "transformers", "triton"}
-        assert imported - sys.stdlib_module_names - {"effbench"} - of_some_models == interpreters.NEEDED.keys()
+        with closing(ForkServer(sys.executable, preload=False, folder=str(tmp_path))) as server:
+            server.wait_ready()
 
     def test_another_interpreter_sees_effbench_and_nothing_next_to_it(self, script):
         folder = interpreters.lone_package()

@@ -9,9 +9,8 @@ import pytest
 from schedule_parts import PROTOCOL, A, B, Server, cell_runs, cells, gpus, key_of, ok, pool_of, trials
 
 from effbench.cell import Status, Trial
-from effbench.sweeping.interpreters import HERE, Interpreter
-from effbench.sweeping.plan import CellRun, PlannedTrial
-from effbench.sweeping.progress import run_names
+from effbench.sweeping.interpreters import HERE
+from effbench.sweeping.plan import PlannedTrial
 
 BOTH = (A, B)
 
@@ -53,13 +52,13 @@ class TestPlanned:
 
 @pytest.fixture
 def pairs(make, tmp_path):
-    """A schedule of two interpreters whose trials end as `answer(interpreter, request)` says."""
+    """A schedule of two interpreters that has run: trials end as `answer(interpreter, request)` says."""
 
-    def build(answer=lambda interpreter, request: ok(request), **options):
+    def build(planned, answer=lambda interpreter, request: ok(request), **options):
         servers = {one: Server(lambda request, env, one=one: answer(one, request)) for one in BOTH}
         pools = {one: pool_of(servers[one], tmp_path / name, one, {"of": name}) for one, name in zip(BOTH, "ab")}  # noqa: B905
         done: list[tuple[PlannedTrial, Trial]] = []
-        made = make(pools=pools, record=lambda trial, one: done.append((trial, one)), **options)
+        made = make(planned, pools=pools, record=lambda trial, one: done.append((trial, one)), **options)
         made.done, made.server_of = done, servers
         return made
 
@@ -67,29 +66,27 @@ def pairs(make, tmp_path):
 
 
 class TestScheduled:
-    def test_each_runs_in_its_own_place(self, pairs, tmp_path):
-        made = pairs()
-        made.run(trials(cell_runs(2, interpreters=BOTH), 2))
-        assert Counter(trial.run.interpreter for trial, _ in made.done) == {A: 4, B: 4}
+    def test_each_runs_in_its_own_place_and_fails_alone(self, pairs, tmp_path):
+        bad = cells(2)[0].key
+
+        def answer(interpreter, request):
+            return ok(request, "error" if interpreter == B and key_of(request) == bad else "ok")
+
+        made = pairs(trials(cell_runs(2, interpreters=BOTH), 3), answer)
+        counts = Counter((trial.run.cell.key == bad, trial.run.interpreter) for trial, _ in made.done)
+        assert counts == {(True, A): 3, (True, B): 1, (False, A): 3, (False, B): 3}
+        assert made.progress.changes == [-2]
         for one, name in zip(BOTH, "ab", strict=True):
             sent = made.server_of[one].sent
             assert {Path(request["cache_dir"]).parent for request in sent} == {tmp_path / name}
             assert {request["ceilings"]["of"] for request in sent} == {name}
 
-    def test_a_failure_concerns_its_own_interpreter_alone(self, pairs):
-        bad = cells(2)[0].key
-        made = pairs(lambda one, request: ok(request, "error" if one == B and key_of(request) == bad else "ok"))
-        made.run(trials(cell_runs(2, interpreters=BOTH), 3))
-        counts = Counter((trial.run.cell.key == bad, trial.run.interpreter) for trial, _ in made.done)
-        assert counts == {(True, A): 3, (True, B): 1, (False, A): 3, (False, B): 3}
-        assert made.progress.changes == [-2]
-
     def test_rounds_end_early_for_the_one_that_is_known(self, pairs):
         def answer(interpreter, request):
             return ok(request, latency_ms=1.0 + (request["round"] / 10 if interpreter == B else 0))
 
-        made = pairs(answer, protocol={**PROTOCOL, "enough_interval": 0.01})
-        made.run(trials(cell_runs(1, interpreters=BOTH), 8))
+        planned = trials(cell_runs(1, interpreters=BOTH), 8)
+        made = pairs(planned, answer, protocol={**PROTOCOL, "enough_interval": 0.01})
         assert Counter(trial.run.interpreter for trial, _ in made.done) == {A: 5, B: 8}
 
     @pytest.mark.parametrize("noisy", BOTH)
@@ -102,8 +99,7 @@ class TestScheduled:
             disturbed = interpreter == noisy and request["round"] == number and not request["attempt"]
             return ok(request, "noisy" if disturbed and key_of(request) == bad else "ok")
 
-        made = pairs(answer, protocol={**PROTOCOL, "attempts": 2})
-        made.run(trials(cell_runs(3, interpreters=BOTH), 2))
+        made = pairs(trials(cell_runs(3, interpreters=BOTH), 2), answer, protocol={**PROTOCOL, "attempts": 2})
         of_round = [trial for trial, _ in made.done if trial.round == number]
         first, second = BOTH if number == 0 else BOTH[::-1]
         assert all(trial.run.cell.key == bad for trial in of_round[-2:])
@@ -118,13 +114,12 @@ class TestScheduled:
         def answer(interpreter, request):
             return ok(request, "error" if interpreter == A else "noisy" if not request["attempt"] else "ok")
 
-        made = pairs(answer, protocol={**PROTOCOL, "attempts": 2})
-        made.run(trials(cell_runs(1, interpreters=BOTH)))
+        made = pairs(trials(cell_runs(1, interpreters=BOTH)), answer, protocol={**PROTOCOL, "attempts": 2})
         assert [(trial.run.interpreter, trial.attempt) for trial, _ in made.done] == [(A, 0), (B, 0), (B, 1)]
 
     def test_a_pair_stays_on_one_gpu_also_when_resumed(self, pairs):
-        made = pairs(slots=gpus(3))  # the watcher asserts that a cell never runs twice at once
-        made.run(trials(cell_runs(5, interpreters=BOTH), 6))
+        # the watcher asserts that a cell never runs twice at once
+        made = pairs(trials(cell_runs(5, interpreters=BOTH), 6), slots=gpus(3))
         where: dict[tuple, set[str]] = {}
         for slot, trial in made.progress.order:
             where.setdefault((trial.run.cell.key, trial.round), set()).add(slot)
@@ -134,23 +129,12 @@ class TestScheduled:
             run: [Trial(run.cell.key, 0, Status.OK, latency_ms=1.0, gpu_uuid=f"GPU-{index}")]
             for index, run in enumerate(run for run in runs if run.interpreter == A)
         }
-        made = pairs(slots=gpus(3), history=dict(history))
-        made.run(trials(runs, history=history))
+        made = pairs(trials(runs, history=history), slots=gpus(3), history=dict(history))
         assert [trial.run.interpreter for trial, _ in made.done] == [B] * 4
         slot_of = {trial.run.cell.key: slot for slot, trial in made.progress.order}
         assert [slot_of[cell.key] for cell in cells(3)] == ["GPU 0", "GPU 1", "GPU 2"]
         assert slot_of[cells(4)[3].key] in slot_of.values(), "a GPU that is gone does not block"
 
     def test_fresh_interpreters_are_those_asked_for(self, pairs, started):
-        pairs(isolation="spawn").run(trials(cell_runs(1, interpreters=BOTH)))
+        pairs(trials(cell_runs(1, interpreters=BOTH)), isolation="spawn")
         assert [server.options for server in started] == [{"python": one.python, "preload": False} for one in BOTH]
-
-
-def test_progress_names_the_interpreter():
-    (cell,) = cells(1)
-    for runs, names in (
-        ([CellRun(cell)], [""]),
-        ([CellRun(cell, A), CellRun(cell, B)], [" · a", " · b"]),
-        ([CellRun(cell), CellRun(cell, Interpreter(A.python, "/checkout/new"))], [" · own · here", " · a · new"]),
-    ):
-        assert list(run_names(runs).values()) == [f"m bs=1 eager float32{name}" for name in names]

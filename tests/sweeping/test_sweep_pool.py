@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from schedule_parts import FACTS
 
@@ -19,32 +17,22 @@ PART = {
 
 
 class Fake:
-    """A server that the probe finds fit in folders that end in `good`; with `slow`, it loads until `ready` is set."""
-
-    slow = False
+    """A server that the probe finds fit in folders that end in `good`."""
 
     def __init__(self, folder="/good", **_):
-        self.folder, self.dead, self.preloaded = folder, None, False
-        self.ready, self.was_closed = threading.Event(), threading.Event()
-        if not self.slow:
-            self.ready.set()
+        self.folder, self.dead, self.preloaded, self.closed = folder, None, False, False
 
     def wait_ready(self):
-        if not self.ready.wait(5) or self.dead:
-            raise WorkerError(self.dead or "never ready")
-
-    def call(self, task, payload, timeout_s):
         if self.dead:
             raise WorkerError(self.dead)
+
+    def call(self, task, payload, timeout_s):
+        self.wait_ready()
         errors = [] if self.folder.endswith("good") else ["_target_=net.Net: no module named net"]
         return {"errors": errors, "settings": [[]], "gpus": [], "details": {}, "environment": FACTS}
 
     def close(self):
-        self.was_closed.set()
-
-    @property
-    def closed(self):
-        return self.was_closed.is_set()
+        self.closed = True
 
 
 @pytest.fixture
@@ -56,29 +44,23 @@ def started(monkeypatch):
         made.append(Fake(**options))
         return made[-1]
 
-    def preload(server, cells):
-        assert server.ready.is_set()
-        server.preloaded = True
-
     monkeypatch.setattr(pool, "ForkServer", start)
-    monkeypatch.setattr(pool, "preload", preload)
+    monkeypatch.setattr(pool, "preload", lambda server, cells: setattr(server, "preloaded", True))
     return made
 
 
 class Prompt(ServerPool):
-    """The next server has loaded when `take` returns, if it can."""
+    """The next server has loaded when `take` returns."""
 
     def take(self, round):
         server = super().take(round)
-        if self.next is not None and self.next.ready.is_set() and not self.next.dead:
+        if self.next is not None:
             assert self.next_is_ready.wait(20)
         return server
 
 
 def prepared(last_round):
-    first = Fake()
-    first.ready.set()
-    servers = Prompt(HERE, first)
+    servers = Prompt(HERE, Fake())
     servers.prepare([], last_round)
     return servers
 
@@ -100,18 +82,6 @@ class TestRounds:
         assert (second.closed, first.closed) == (True, False), "a borrowed one stays open"
         renewed.close()
         assert (third.closed, first.closed) == (True, False)
-
-    @pytest.mark.parametrize("why_dead", [None, "no torch"])
-    def test_a_round_does_not_wait_for_a_server_that_still_loads(self, started, monkeypatch, why_dead):
-        monkeypatch.setattr(Fake, "slow", True)
-        renewed = prepared(9)
-        first = renewed.take(0)
-        assert renewed.take(1) is first
-        started[0].dead = why_dead
-        started[0].ready.set()
-        assert renewed.take(1) is first, "a round keeps its server"
-        assert (started[0].was_closed if why_dead else renewed.next_is_ready).wait(20)
-        assert renewed.take(2) is (first if why_dead else started[0])
 
     def test_a_dead_one_is_replaced(self, started):
         kept = prepared(0)
@@ -154,17 +124,15 @@ def mode_part(name, **settings):
     return {"mode": {"name": name, "_target_": f"x.{name}", **settings}}
 
 
-@pytest.mark.parametrize(
-    ("first", "setting", "errors"),
-    [
+def test_only_the_baseline_omits_what_only_other_modes_have():
+    for first, setting, refused in (
         ("eager", "fullgraph", []),
-        ("eager", "fulgraph", ["mode eager has no setting 'fulgraph'", "mode default has no setting 'fulgraph'"]),
-        ("cuda-graph", "fullgraph", ["mode cuda-graph has no setting 'fullgraph'"]),
-    ],
-)
-def test_only_the_baseline_omits_what_only_other_modes_have(first, setting, errors):
-    parts = [mode_part(first, **{setting: True}), mode_part("default", **{setting: True})]
-    known = {str(parts[0]["mode"]): [], str(parts[1]["mode"]): ["fullgraph"]}
-    assert [error.partition(";")[0] for error in adapt_modes(parts, known, "eager")] == errors
-    if not errors:
-        assert parts == [mode_part("eager"), mode_part("default", fullgraph=True)]
+        ("eager", "fulgraph", ["eager", "default"]),
+        ("cuda-graph", "fullgraph", ["cuda-graph"]),
+    ):
+        parts = [mode_part(first, **{setting: True}), mode_part("default", **{setting: True})]
+        known = {str(parts[0]["mode"]): [], str(parts[1]["mode"]): ["fullgraph"]}
+        errors = [error.partition(";")[0] for error in adapt_modes(parts, known, "eager")]
+        assert errors == [f"mode {name} has no setting '{setting}'" for name in refused]
+        if not errors:
+            assert parts == [mode_part("eager"), mode_part("default", fullgraph=True)]

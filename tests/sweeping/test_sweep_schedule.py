@@ -7,10 +7,10 @@ from collections import Counter
 
 import filelock
 import pytest
-from schedule_parts import PROTOCOL, Server, cell_runs, cells, gpus, key_of, ok, trials
+from schedule_parts import PROTOCOL, Server, cell_runs, cells, gpus, key_of, ok, trials, without_result
 
 from effbench.cell import Status, Trial
-from effbench.errors import StoreError, WorkerError
+from effbench.errors import WorkerError
 from effbench.sweeping import pool
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.plan import PlannedTrial
@@ -48,42 +48,37 @@ class TestPlanned:
 
 
 def test_every_trial_once_and_in_the_planned_order_on_one_slot(make):
-    made = make()
     left = trials(10, 3, 5)
-    made.run(list(left))
+    made = make(left)
     assert [trial for _, trial in made.progress.order] == left
     assert [(one.cell_key, one.round) for one in made.recorded] == [(t.run.cell.key, t.round) for t in left]
 
 
 def test_slots_run_in_parallel_and_no_cell_twice_at_once(make):
     together = threading.Barrier(3, timeout=20)  # is only passed with three trials at the same time
-    made = make(Server(lambda request, env: (together.wait(), ok(request))[1]), gpus(3))
-    made.run(trials(3))
+    made = make(trials(3), lambda request, env: (together.wait(), ok(request))[1], slots=gpus(3))
     assert Counter(slot for slot, _ in made.progress.order) == {"GPU 0": 1, "GPU 1": 1, "GPU 2": 1}
-    made = make(slots=gpus(4))
-    made.run(trials(2, 30))  # the watcher asserts at every start that the cell does not run
+    made = make(trials(2, 30), slots=gpus(4))  # the watcher asserts at every start that the cell does not run
     assert Counter(one.cell_key for one in made.recorded) == {cell.key: 30 for cell in cells(2)}
 
 
 def test_each_slot_sees_its_gpu_and_the_cpu_never_works_beside_one(make):
     beside = set()
-    made = make(server := Server(), slots=[*gpus(2), CPU])
+    made = make(slots=[*gpus(2), CPU])
 
     def answer(request, env):
         with made.progress.lock:
             beside.add(frozenset("cpu" if name == "CPU" else "cuda" for name in made.progress.running))
         return ok(request)
 
-    server.answer = answer
+    made.server.answer = answer
     made.run(trials([*cell_runs(4), *cell_runs(4, device="cpu")], 2))
     assert len(made.recorded) == 16
     assert beside == {frozenset({"cpu"}), frozenset({"cuda"})}
-    assert Counter(env["CUDA_VISIBLE_DEVICES"] for env in server.envs)[""] == 8
+    assert Counter(env["CUDA_VISIBLE_DEVICES"] for env in made.server.envs)[""] == 8
     assert all((slot == "CPU") == (trial.run.cell.device == "cpu") for slot, trial in made.progress.order)
     assert {one.gpu_uuid for one in made.recorded} <= {None, "GPU-0", "GPU-1"}
-    without_gpu = make(slots=[CPU])
-    without_gpu.run(trials(1))
-    assert len(without_gpu.recorded) == 1, "its trial reports what is missing"
+    assert len(make(trials(1), slots=[CPU]).recorded) == 1, "its trial reports what is missing"
 
 
 @pytest.mark.parametrize("status", [status for status in Status if not status.is_measured])
@@ -93,8 +88,7 @@ def test_a_failure_drops_the_rounds_that_are_left(make, status):
     def answer(request, env):
         return ok(request, status if key_of(request) == bad and request["round"] == 1 else "ok")
 
-    made = make(Server(answer))
-    made.run(trials(2, 4))
+    made = make(trials(2, 4), answer)
     assert Counter(one.cell_key for one in made.recorded) == {bad: 2, cells(2)[0].key: 4}
     assert made.progress.changes == [-2]
 
@@ -106,20 +100,19 @@ def test_a_noisy_trial_is_tried_again_after_the_rest_of_its_round(make):
         again = request["attempt"] > 0 or key_of(request) != unlucky or request["round"] > 0
         return ok(request, "ok" if again else "noisy")
 
-    made = make(Server(answer), protocol={**PROTOCOL, "attempts": 2})
-    made.run(trials(3, 2))
+    made = make(trials(3, 2), answer, protocol={**PROTOCOL, "attempts": 2})
     assert [(t.round, t.attempt) for _, t in made.progress.order] == [(0, 0)] * 3 + [(0, 1)] + [(1, 0)] * 3
     assert made.progress.order[3][1].run.cell.key == unlucky
     assert made.progress.changes == [1]
-    endless = make(Server(lambda request, env: ok(request, "noisy")), protocol={**PROTOCOL, "attempts": 3})
-    endless.run(trials(1, 2))
+    endless = make(trials(1, 2), lambda request, env: ok(request, "noisy"), protocol={**PROTOCOL, "attempts": 3})
     assert [(one.round, one.attempt) for one in endless.recorded] == [(n, tried) for n in (0, 1) for tried in (0, 1, 2)]
+
+
+ENOUGH = {**PROTOCOL, "enough_interval": 0.01}
 
 
 class TestEnoughRounds:
     """Rounds end early for a cell that is known well enough."""
-
-    PROTOCOL = {**PROTOCOL, "enough_interval": 0.01}  # noqa: RUF012
 
     @pytest.mark.parametrize(
         ("answer", "rounds"),
@@ -133,8 +126,7 @@ class TestEnoughRounds:
         ids=["quiet", "loud", "period", "one noisy round is set aside", "noisy"],
     )
     def test_rounds(self, make, answer, rounds):
-        made = make(Server(lambda request, env: answer(request)), protocol=self.PROTOCOL)
-        made.run(trials(1, 8))
+        made = make(trials(1, 8), lambda request, env: answer(request), protocol=ENOUGH)
         assert [one.round for one in made.recorded] == list(range(rounds))
         assert sum(made.progress.changes) == rounds - 8
 
@@ -142,24 +134,18 @@ class TestEnoughRounds:
     def test_rounds_before_a_resumption_count(self, make, before, rounds):
         (run,) = cell_runs(1)
         history = {run: [Trial(run.cell.key, round, Status.OK, latency_ms=1.0) for round in range(before)]}
-        made = make(protocol=self.PROTOCOL, history=history)
-        made.run(trials([run], 10, history=history))
+        made = make(trials([run], 10, history=history), protocol=ENOUGH, history=history)
         assert [one.round for one in made.recorded] == rounds
 
 
 def test_what_a_trial_is_asked_for(make):
     slot = Slot("GPU 0", "cuda", gpus(1)[0].gpu, (2, 3))
-    made = make(server := Server(), [slot], ceilings={"copy_bytes_per_s": 1.0}, executor={"foreign_wait_s": 7.0})
-    made.run(trials(1))
-    (sent,) = server.sent
+    asked = {"ceilings": {"copy_bytes_per_s": 1.0}, "executor": {"foreign_wait_s": 7.0}}
+    (sent,) = make(trials(1), slots=[slot], **asked).server.sent
     assert (sent["cores"], sent["foreign_wait_s"], sent["ceilings"]) == ([2, 3], 7.0, {"copy_bytes_per_s": 1.0})
     assert sent["profile"] is True
-    make(without := Server(), protocol={**PROTOCOL, "profile": False}).run(trials(1))
-    assert (without.sent[0]["profile"], without.sent[0]["cores"]) == (False, None)
-
-
-def without_result(**more):
-    return {"result": None, "exit": None, "signal": None, "oom_killed": False, "log": "", "pid": 7, **more}
+    (sent,) = make(trials(1), protocol={**PROTOCOL, "profile": False}).server.sent
+    assert (sent["profile"], sent["cores"]) == (False, None)
 
 
 def test_a_process_without_a_result(make):
@@ -170,8 +156,7 @@ def test_a_process_without_a_result(make):
         ({"signal": 9, "oom_killed": True}, "oom", "ended by the kernel: host memory ran out (in check)"),
         ({"signal": 9, "reason": "its process wrote 5 bytes"}, "crashed", "its process wrote 5 bytes (in check)"),
     ):
-        made = make(Server(lambda request, env, outcome=outcome: without_result(**outcome, log="its log")))
-        made.run(trials(1))
+        made = make(trials(1), lambda request, env, outcome=outcome: without_result(**outcome, log="its log"))
         (one,) = made.recorded
         assert (one.status, one.reason, one.phase, one.extra["log"]) == (status, reason, "check", "its log")
         assert one.wall_s is not None
@@ -195,8 +180,8 @@ class TestFailuresOfTheHarness:
         ids=["device", "before", "fork"],
     )
     def test_one_that_passes_is_retried_and_recorded(self, make, failed):
-        made = make(server := Server(lambda request, env: failed(request) if len(server.envs) < 3 else ok(request)))
-        made.run(trials(1, 2))
+        server = Server(lambda request, env: failed(request) if len(server.envs) < 3 else ok(request))
+        made = make(trials(1, 2), server=server)
         first, second = made.recorded
         assert (first.status, second.status) == ("ok", "ok")
         assert first.extra["harness_retries"] == made.progress.retries
@@ -204,52 +189,33 @@ class TestFailuresOfTheHarness:
         assert "harness_retries" not in second.extra
 
     def test_one_that_stays_is_recorded_after_three_more(self, make):
-        made = make(server := Server(lambda request, env: at_the_device(request)))
-        made.run(trials(1, 2))
+        made = make(trials(1, 2), lambda request, env: at_the_device(request))
         (one,) = made.recorded
-        assert (len(server.envs), one.status, len(one.extra["harness_retries"])) == (4, "error", 3)
+        assert (len(made.server.envs), one.status, len(one.extra["harness_retries"])) == (4, "error", 3)
         assert "initialization failed; tried 3 more times" in one.reason
 
     def test_what_fails_in_code_of_the_user_or_cannot_run_here_is_not_retried(self, make):
         in_code = [(status, phase) for status in ("error", "crashed", "oom") for phase in ("setup", "build", "check")]
         for status, phase in (*in_code, ("unsupported", "device")):
             server = Server(lambda request, env, status=status, phase=phase: {**ok(request, status), "phase": phase})
-            made = make(server)
-            made.run(trials(1))
+            made = make(trials(1), server=server)
             assert (len(server.envs), made.progress.retries) == (1, [])
 
     def test_a_stop_ends_the_retries(self, make):
         stop = threading.Event()
-        made = make(server := Server(lambda request, env: (stop.set(), at_the_device(request))[1]), stop=stop)
-        made.run(trials(1))
-        assert (len(server.envs), made.recorded) == (1, [])
+        made = make(trials(1), lambda request, env: (stop.set(), at_the_device(request))[1], stop=stop)
+        assert (len(made.server.envs), made.recorded) == (1, [])
 
-    @pytest.mark.parametrize("again", [False, True])
-    def test_a_trial_whose_server_dies_is_run_once_more_from_a_separate_one(self, make, monkeypatch, again):
-        died = Server(lambda request, env: {"died": "the fork server ended (code -9)"})
-        alone = died if again else Server()
+    def test_a_trial_whose_server_dies_is_run_once_more_from_a_separate_one(self, make, monkeypatch):
+        died, alone = Server(lambda request, env: {"died": "the fork server ended (code -9)"}), Server()
+        reason = "the fork server ended (code -9) (in check)"
         monkeypatch.setattr(pool, "ForkServer", lambda **_: alone)
-        made = make(died)
-        made.run(trials(1))
-        (one,) = made.recorded
-        assert (one.status, len(alone.envs)) == (("crashed", 2) if again else ("ok", 1))
-        if again:
-            assert one.reason == "the fork server ended (code -9) (in check); tried 1 more time"
-        else:
-            assert alone.closed and one.extra["harness_retries"] == ["the fork server ended (code -9) (in check)"]
-
-    def test_a_server_that_does_not_start_is_tried_again(self, make, monkeypatch):
-        def fail(**_):
-            made.append(1)
-            raise BlockingIOError(11, "Resource temporarily unavailable")
-
-        made = []
-        monkeypatch.setattr(pool, "ForkServer", fail)
-        dead = Server()
-        dead.dead = "ended"
-        with pytest.raises(OSError, match="unavailable"):
-            make(dead).run(trials(1))
-        assert len(made) == 4
+        (one,) = make(trials(1), server=died).recorded
+        assert (one.status, len(alone.envs), alone.closed) == ("ok", 1, True)
+        assert one.extra["harness_retries"] == [reason]
+        monkeypatch.setattr(pool, "ForkServer", lambda **_: died)
+        (one,) = make(trials(1), server=died).recorded
+        assert (one.status, one.reason, len(died.envs)) == ("crashed", f"{reason}; tried 1 more time", 1 + 2)
 
 
 def test_a_result_that_is_no_record_is_its_own_trials_crash(make):
@@ -264,26 +230,17 @@ def test_a_result_that_is_no_record_is_its_own_trials_crash(make):
                 whole["result"] = {**whole["result"], **result} if isinstance(result, dict) and result else result
             return whole
 
-        made = make(Server(answer))
-        made.run(trials(2))
+        made = make(trials(2), answer)
         assert sorted(one.status for one in made.recorded) == ["crashed", "ok"], result
         (crashed,) = (one for one in made.recorded if one.status == "crashed")
         assert "no trial's record" in crashed.reason
 
 
-def test_lone_surrogates_of_a_reason_can_be_printed(make):
-    made = make(Server(lambda request, env: ok(request, "error", reason="in check: RuntimeError: \udcff")))
-    made.run(trials(1))
-    assert made.recorded[0].reason == "in check: RuntimeError: \\udcff"
-
-
 def test_a_trial_that_never_ends_is_killed_and_the_rest_goes_on(make):
     slow = cells(2)[0].key
-    server = Server(lambda request, env: None if key_of(request) == slow else ok(request))
-    made = make(server, timeout_s=0.1)
-    made.run(trials(2, 2))
+    made = make(trials(2, 2), lambda request, env: None if key_of(request) == slow else ok(request), timeout_s=0.1)
     assert Counter(str(one.status) for one in made.recorded) == {"timeout": 1, "ok": 2}
-    assert len(server.killed) == 1
+    assert len(made.server.killed) == 1
     (late,) = (one for one in made.recorded if one.status == "timeout")
     assert late.reason == "not done after 0.1 s (in check)"
 
@@ -297,27 +254,16 @@ def test_a_stop_ends_what_runs_and_records_none_of_it(make):
             return None
         return ok(request)
 
-    made = make(server := Server(answer), stop=stop)
-    made.run(trials(3, 2))
+    made = make(trials(3, 2), answer, stop=stop)
     assert [one.round for one in made.recorded] == [0, 0, 0]
-    assert len(server.killed) == 1
-
-
-def test_an_error_while_recording_stops_the_sweep_and_is_raised(make):
-    def record(trial, one):
-        raise StoreError("the disk is full")
-
-    made = make(record=record, slots=gpus(2))
-    with pytest.raises(StoreError, match="the disk is full"):
-        made.run(trials(6, 2))
-    assert len(made.progress.order) <= 2
+    assert len(made.server.killed) == 1
 
 
 def test_fresh_interpreters_for_spawn_and_for_cells_with_variables(make, started):
-    make(shared := Server(), isolation="spawn").run(trials(2))
+    shared = make(trials(2), isolation="spawn").server
     assert [(one.options, one.closed, len(one.envs)) for one in started] == [({"preload": False}, True, 1)] * 2
     assert shared.envs == []
-    make(shared).run(trials([*cell_runs(1), *cell_runs(1, env={"FOO": "1"})]))
+    make(trials([*cell_runs(1), *cell_runs(1, env={"FOO": "1"})]), server=shared)
     server = started[-1]
     assert (len(shared.envs), server.envs) == (1, [{"CUDA_VISIBLE_DEVICES": "GPU-0", "FOO": "1"}])
 
@@ -369,7 +315,7 @@ class TestLock:
                 seen.append("held")
             return ok(request)
 
-        made = make(Server(answer))
+        made = make(answer=answer)
         made.run(trials(2))
         assert seen == ["held", "held"]
         with filelock.FileLock(made.slots[0].lock_path).acquire(timeout=0):
