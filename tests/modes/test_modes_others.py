@@ -72,34 +72,21 @@ def test_a_graphed_step_takes_the_modules_own_arguments():
         calls_of(nn.Sequential(shared, nn.ReLU(), shared), {"0": shared}, (torch.randn(2, 4),), {})
 
 
-class Replay:
-    """A forward that copies into its static inputs and runs what the module was before."""
-
-    def __init__(self, module: Positional, sample: tuple) -> None:
-        self.inner, self.forward, self.static, self.calls = module.inner, module.forward, sample, 0
-
-    def __call__(self, *given):
-        for mine, value in zip(self.static, given, strict=True):
-            mine.copy_(value)
-        self.calls += 1
-        with pytest.MonkeyPatch.context() as patch:
-            patch.delitem(vars(self.inner), "forward", raising=False)  # a graph knows nothing of it
-            return self.forward(*self.static)
-
-
 @pytest.fixture
 def graphed(monkeypatch):
     """torch.cuda.make_graphed_callables without CUDA: it replaces `forward` alike, and what it was given is noted."""
     made: list[tuple[int, int]] = []  # (callables, warm-ups) of each call
 
+    def replay(module):
+        forward, inner = type(module.inner).forward, module.inner
+        module.forward = lambda *given: forward(inner, *given)  # a graph knows nothing of what replaces inner.forward
+
     def make(callables, sample_args, num_warmup_iters):
-        one = not isinstance(callables, tuple)
-        modules, samples = ((callables,), (sample_args,)) if one else (callables, sample_args)
+        modules = callables if isinstance(callables, tuple) else (callables,)
         made.append((len(modules), num_warmup_iters))
-        for module, sample in zip(modules, samples, strict=True):
-            assert all(isinstance(value, torch.Tensor) for value in sample)
-            module.forward = Replay(module, sample)
-        return modules[0] if one else modules
+        for module in modules:
+            replay(module)
+        return callables
 
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", make)
     return made
@@ -124,7 +111,7 @@ def test_the_whole_or_its_parts_are_graphed(graphed, settings, made, graphs):
             x = torch.randn(2, 4)
             torch.testing.assert_close(prepared.step(x), module(x))
     if settings.get("only"):
-        assert [part.forward.__self__.forward.calls for part in (prepared.step[0], *prepared.step[2])] == [3, 3, 3]
+        assert all("forward" in vars(part) for part in (prepared.step[0], *prepared.step[2])), "replaced in the copy"
     assert not [part for part in module.modules() if "forward" in vars(part)], "the module itself stays"
 
 
