@@ -45,31 +45,19 @@ def test_a_training_step_is_compared_with_a_training_step(workshop):
 
 
 def test_modules_and_modes_that_learn_wrongly(workshop):
-    targets = ["Normed", "RootOfZero", "NotANumber", "NoParameters"]
-    workshop.sweep(*CUSTOM, f"model.module._target_={','.join(f'learning.{name}' for name in targets)}",
-                 "--config-dir=conf", "mode=eager,PerturbsGradients,Itself,OnlyInference")  # fmt: skip
+    workshop.sweep(*CUSTOM, "model.module._target_=learning.Normed,learning.NotANumber",
+                   "--config-dir=conf", "mode=eager,PerturbsGradients,Itself,OnlyInference")  # fmt: skip
     found = statuses(workshop)
     for cell, status, *parts in (
         (("Normed", "eager"), "ok"),
         (("Normed", "Itself"), "ok"),
         (("Normed", "PerturbsGradients"), "incorrect", "wrong gradient in the first step: layers."),
         (("Normed", "OnlyInference"), "unsupported", "no training step"),
-        (("RootOfZero", "eager"), "incorrect", "eager's gradient of", "not finite"),
         (("NotANumber", "eager"), "incorrect", "eager's loss is"),
-        (("NoParameters", "eager"), "unsupported", "nothing to train"),
     ):
         assert found[cell][0] == status and all(part in found[cell][1] for part in parts), (cell, found[cell])
     (normed,) = [row for row in rows(workshop) if (row["model"], row["mode"]) == ("Normed", "eager")]
     assert normed["trial"]["extra"]["dropout_off"] == 1
-
-
-@pytest.mark.slow
-def test_gradients_that_are_wrong_only_when_compiled(workshop):
-    workshop.sweep(*CUSTOM, "model.module._target_=learning.WrongWhenCompiled", "mode=eager,default")
-    found = statuses(workshop)
-    assert found["WrongWhenCompiled", "eager"] == ("ok", "")
-    status, reason = found["WrongWhenCompiled", "default"]
-    assert status == "incorrect" and "wrong gradient in the first step" in reason
 
 
 def test_steps_that_diverge_while_they_are_timed(workshop):
