@@ -88,13 +88,6 @@ class WritesIntoItsInput(Base):
         return x.add_(1)
 
 
-class IsLoud(Base):
-    def mischief(self, x):
-        print('{"v":1,"event":"ended","result":null}' * 500, flush=True)
-        os.write(1, b"\x00\xff\n" * 10_000)
-        print("x" * 100_000, file=sys.stderr)
-
-
 class Sleeps(Base):
     """For ever, with a whole family: a child, one in a session of its own, an orphan of a forked child."""
 

@@ -34,11 +34,6 @@ class Scaled(nn.Module):
         return {"y": self.layer(x) * times * scale + self.shift}
 
 
-class Branch(nn.Module):
-    def forward(self, x):
-        return x + 1 if bool(x.sum() > 0) else x - 1
-
-
 @pytest.mark.parametrize("settings", [{}, {"freeze": True}, {"optimize_for_inference": True}], ids=str)
 @pytest.mark.parametrize("mode", [JitTrace, JitScript])
 def test_torchscript_follows_its_inputs(mode, settings, recwarn):
@@ -51,13 +46,6 @@ def test_torchscript_follows_its_inputs(mode, settings, recwarn):
     assert prepared.compile_cache == "cold"
     assert any("deprecated" in said for said in prepared.facts["deprecations"])
     assert not [w for w in recwarn if "torch.jit.trace`" in str(w.message)], "recorded, not shown"
-
-
-def test_a_trace_bakes_a_branch_in_and_a_script_keeps_it():
-    traced, scripted = (mode().prepare(Branch(), (torch.ones(3),), {}) for mode in (JitTrace, JitScript))
-    assert torch.equal(traced.step(-torch.ones(3)), torch.zeros(3)), "the other branch"
-    assert any("Converting a tensor to a Python boolean" in said for said in traced.facts["warnings"])
-    assert torch.equal(scripted.step(-torch.ones(3)), -2 * torch.ones(3))
 
 
 def test_a_graphed_step_takes_the_modules_own_arguments():
