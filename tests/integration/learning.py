@@ -63,7 +63,3 @@ class Itself(PerturbsGradients):
 
     def prepare_training(self, module, step_over, args, kwargs):
         return Prepared(step_over(module), facts={"own": True})
-
-
-class OnlyInference(PerturbsGradients):
-    phases = ("inference",)

@@ -11,8 +11,6 @@ def test_keys_and_defaults():
     node = {"shape": [5], "dtype": "int32", "low": -1, "high": 2, "batch_dim": 1, "keyword": True}
     spec = InputSpec(shape=(5,), dtype="int32", low=-1, high=2, batch_dim=1, keyword=True)
     assert parse_inputs({"x": node}) == {"x": spec}
-    for batch_dim, shape in ((0, (9, 2, 3)), (1, (2, 9, 3)), (2, (2, 3, 9)), (None, (2, 3))):
-        assert InputSpec((2, 3), batch_dim=batch_dim).full_shape(9) == shape
 
 
 @pytest.mark.parametrize(

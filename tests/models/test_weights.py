@@ -9,10 +9,6 @@ from effbench.models import weights
 from effbench.models.weights import fill_normal
 
 
-def correlation(a, b):
-    return float(torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1])
-
-
 @pytest.mark.parametrize("drawn", [None, 251])
 def test_all_is_filled_with_the_given_deviations(monkeypatch, drawn):
     if drawn:
@@ -35,4 +31,4 @@ def test_read_round_and_round_no_row_and_no_layer_is_repeated(monkeypatch):
     assert all(len(layer.unique(dim=0)) == 64 for layer in layers)
     assert len(torch.cat(layers).unique(dim=0)) == 251
     for one, other in itertools.combinations(layers, 2):
-        assert abs(correlation(one, other)) < 0.3
+        assert abs(float(torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1])) < 0.3

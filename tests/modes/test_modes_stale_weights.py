@@ -37,19 +37,11 @@ class Net(nn.Module):
 def test_what_a_graph_would_not_see(change, said):
     net = Net()
     fingerprint = Fingerprint(net)
-    assert fingerprint.changed() is None
+    net.load_state_dict(Net().state_dict())
+    assert fingerprint.changed() is None, "in place"
     change(net.layers)
     assert fingerprint.changed() == said
     fingerprint.renew()
-    assert fingerprint.changed() is None
-
-
-def test_updates_in_place_pass():
-    net = Net()
-    fingerprint = Fingerprint(net)
-    with torch.no_grad():
-        net.layers[1].running_mean.copy_(torch.ones(4))
-    net.load_state_dict(Net().state_dict())
     assert fingerprint.changed() is None
 
 
