@@ -1,4 +1,4 @@
-"""Modules, a loss and modes to be trained, some of them wrongly; imported by cells, not by the tests."""
+"""Modules, a loss and modes to be trained, some wrongly; imported by cells, not by the tests."""
 
 import torch
 from torch import nn
@@ -19,28 +19,6 @@ class Normed(nn.Module):
         return self.layers(x)
 
 
-class Twice(torch.autograd.Function):
-    """Its backward is right, unless it is compiled."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * 2 if torch.compiler.is_compiling() else gradient
-
-
-class WrongWhenCompiled(Normed):
-    def forward(self, x):
-        return Twice.apply(super().forward(x))
-
-
-class RootOfZero(Normed):
-    def forward(self, x):
-        return (super().forward(x) * 0).sqrt()
-
-
 class Explodes(nn.Module):
     """Learns nothing but to grow: finite for the steps that are checked, infinite soon after."""
 
@@ -55,11 +33,6 @@ class Explodes(nn.Module):
 class NotANumber(Normed):
     def forward(self, x):
         return super().forward(x) / 0
-
-
-class NoParameters(nn.Module):
-    def forward(self, x):
-        return x * 2
 
 
 def to_label(output, inputs):
@@ -90,7 +63,3 @@ class Itself(PerturbsGradients):
 
     def prepare_training(self, module, step_over, args, kwargs):
         return Prepared(step_over(module), facts={"own": True})
-
-
-class OnlyInference(PerturbsGradients):
-    phases = ("inference",)

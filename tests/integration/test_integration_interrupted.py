@@ -22,8 +22,9 @@ TRIALS = 12
 
 
 @pytest.fixture
-def waiting(cli, processes):
-    """Starts the sweep and returns it once a trial waits, with the pids of that trial, its server and its child."""
+def waiting(cli, processes, wait_gone):
+    """Starts the sweep and returns it once a trial waits, with the pids of that trial, its server and its children; in
+    the end all of them must be gone."""
     shutil.copy(SOURCE, cli.folder / "mischief.py")
     os.mkfifo(cli.folder / "begun")
 
@@ -31,9 +32,14 @@ def waiting(cli, processes):
         process = cli.start("-m", *cli.tiny, *MATRIX, **options)
         processes.append(process)
         with (cli.folder / "begun").open() as pipe:  # opens when the trial opens its end
-            return process, [int(pid) for pid in pipe.read().split()]
+            pids.extend(int(pid) for pid in pipe.read().split())
+        return process
 
-    return start
+    start.pids = pids = []
+    yield start
+    assert len(pids) == 4
+    for pid in pids:
+        wait_gone(pid)
 
 
 def recorded(cli) -> tuple[str, list[tuple[str, int]]]:
@@ -57,8 +63,8 @@ def finish(cli, before: list[tuple[str, int]]) -> None:
         assert {row["status"] for row in store.results()} == {"ok"}
 
 
-def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(cli, waiting, wait_gone):
-    process, pids = waiting()
+def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(cli, waiting):
+    process = waiting()
     with Store.open(cli.db) as store:
         sweep_id = store.find_sweep("last").id
     compiled = cli.cache / sweep_id / "environment" / "cell" / "kernel"
@@ -71,18 +77,16 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(cli, waiting, wait_gone):
     assert state == "interrupted"
     assert len(before) < TRIALS
     assert f"interrupted; go on with: effbench -m resume={sweep_id}\n" in out
-    for pid in pids:
-        wait_gone(pid)
     assert compiled.exists(), "what was compiled is kept for resume"
     finish(cli, before)
     assert list(cli.cache.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_ctrl_c_on_a_terminal(cli, waiting, wait_gone):
+def test_ctrl_c_on_a_terminal(cli, waiting):
     terminal, end = pty.openpty()
     try:
-        process, pids = waiting(stdin=end, stdout=end, stderr=end, env={"TERM": "xterm"})
+        process = waiting(stdin=end, stdout=end, stderr=end, env={"TERM": "xterm"})
         os.close(end)
         os.killpg(process.pid, signal.SIGINT)
         shown = b""
@@ -99,15 +103,13 @@ def test_ctrl_c_on_a_terminal(cli, waiting, wait_gone):
     assert "Traceback" not in text
     assert shown.rfind(b"\x1b[?25h") > shown.rfind(b"\x1b[?25l"), "the cursor is back"
     assert recorded(cli)[0] == "interrupted"
-    for pid in pids:
-        wait_gone(pid)
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGHUP])
-def test_sigterm_and_sighup_end_like_ctrl_c(cli, waiting, wait_gone, number):
+def test_sigterm_and_sighup_end_like_ctrl_c(cli, waiting, number):
     ours = signal.signal(number, signal.SIG_DFL)  # under nohup SIGHUP is ignored, and a child would ignore it, too
     try:
-        process, pids = waiting()
+        process = waiting()
     finally:
         signal.signal(number, ours)
     process.send_signal(number)
@@ -115,8 +117,6 @@ def test_sigterm_and_sighup_end_like_ctrl_c(cli, waiting, wait_gone, number):
     assert process.returncode == 130
     assert "go on with" in out
     assert recorded(cli)[0] == "interrupted"
-    for pid in pids:
-        wait_gone(pid)
 
 
 def test_ctrl_c_before_the_first_trial(cli, processes):
@@ -131,28 +131,25 @@ def test_ctrl_c_before_the_first_trial(cli, processes):
 
 
 def test_kill_9_leaves_no_orphan_and_can_be_resumed(cli, waiting, wait_gone):
-    process, pids = waiting()
+    process = waiting()
     process.kill()
     process.communicate(timeout=60)
-    for pid in pids:
+    for pid in waiting.pids:
         wait_gone(pid)
     _, before = recorded(cli)
     finish(cli, before)
 
 
 @pytest.mark.slow
-def test_kill_9_of_the_server_costs_no_trial(cli, waiting, wait_gone):
-    process, (trial, server, *children) = waiting()
+def test_kill_9_of_the_server_costs_no_trial(cli, waiting):
+    process = waiting()
     (cli.folder / "go").touch()
-    os.kill(server, signal.SIGKILL)
+    os.kill(waiting.pids[1], signal.SIGKILL)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, "")
-    wait_gone(trial)
     assert "tries this trial again: the fork server ended (code -9)" in out
     with Store.open(cli.db) as store:
         assert [row["status"] for row in store.results()] == ["ok"] * 6
         retried = [trial["extra"]["harness_retries"] for trial in store.trials(store.find_sweep("last").id)
                    if "harness_retries" in trial["extra"]]  # fmt: skip
     assert len(retried) == 1
-    for child in children:
-        wait_gone(child)

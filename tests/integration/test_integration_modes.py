@@ -7,22 +7,17 @@ import pytest
 from effbench.store import Store
 
 
-def trials(cli) -> list[dict]:
-    """Those of the newest sweep, in order, each with its cell's mode."""
-    with Store.open(cli.db) as store:
-        sweep = store.find_sweep("last")
-        modes = {cell.key: cell.mode for cell in store.planned(sweep.id)}
-        return [{**trial, "mode": modes[trial["cell_key"]]} for trial in store.trials(sweep.id)]
-
-
 @pytest.mark.slow
 def test_torchscript_and_ahead_of_time(workshop):
     done = workshop.sweep("model=tiny", "bs=2", "mode=eager,jit-trace,jit-script,aot-inductor", "protocol.rounds=2")
     assert done.code == 0, done.err
     found: dict[str, list[dict]] = {}
-    for trial in trials(workshop):
-        assert trial["status"] == "ok", trial["reason"]
-        found.setdefault(trial["mode"]["name"], []).append(trial)
+    with Store.open(workshop.db) as store:
+        sweep = store.find_sweep("last")
+        names = {cell.key: cell.mode_name for cell in store.planned(sweep.id)}
+        for trial in store.trials(sweep.id):
+            assert trial["status"] == "ok", trial["reason"]
+            found.setdefault(names[trial["cell_key"]], []).append(trial)
     caches = {name: [trial["compile_cache"] for trial in of] for name, of in found.items()}
     assert caches == {
         "eager": [None, None],

@@ -9,12 +9,10 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import psycopg
@@ -30,7 +28,6 @@ from effbench.store.source import opened
 from effbench.store.transfer import copy
 
 PASSWORD = "s3cret"
-START_TIMEOUT_S = 60
 
 
 def programs() -> Path:
@@ -46,48 +43,30 @@ def server():
     """The URL of a server, with {} for the database."""
     # PostgreSQL refuses to run as root; its package brings a user for it
     user = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
-    bin_folder = programs()
     folder = Path(tempfile.mkdtemp(prefix="effbench-postgres-"))
-    process = None
+
+    def run(program, *words):
+        subprocess.run(
+            [programs() / program, "-D", "data", *words], cwd=folder, check=True, capture_output=True, **user
+        )
+
     try:
         (folder / "password").write_text(PASSWORD)
         if user:
             for path in (folder, folder / "password"):
                 shutil.chown(path, "postgres", "postgres")
-        command = ["initdb", "-D", "data", "-U", "me", "-A", "scram-sha-256", "--pwfile=password", "-E", "UTF8"]
-        subprocess.run(
-            [bin_folder / command[0], *command[1:], "--no-sync", "--locale=C"],
-            cwd=folder, check=True, capture_output=True, **user,
-        )  # fmt: skip
+        run("initdb", "-U", "me", "-A", "scram-sha-256", "--pwfile=password", "-E", "UTF8", "--no-sync", "--locale=C")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         settings = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": folder, "fsync": "off"}
-        words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [bin_folder / "postgres", "-D", "data", *words], cwd=folder, stdout=log, stderr=log, **user
-            )
-        url = f"postgresql://me:{PASSWORD}@127.0.0.1:{port}/{{}}"
-        wait_for(process, url, folder / "log")
-        yield url
+        options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        run("pg_ctl", "start", "--wait", "-l", "log", "-o", options)
+        yield f"postgresql://me:{PASSWORD}@127.0.0.1:{port}/{{}}"
     finally:
-        if process is not None:
-            process.send_signal(signal.SIGINT)  # without waiting for clients
-            process.wait(30)
+        if (folder / "data" / "postmaster.pid").exists():
+            run("pg_ctl", "stop", "--mode=fast")  # without waiting for clients
         shutil.rmtree(folder)
-
-
-def wait_for(process, url, log):
-    until = time.monotonic() + START_TIMEOUT_S
-    while True:
-        try:
-            psycopg.connect(url.format("postgres"), connect_timeout=5).close()
-            return
-        except psycopg.OperationalError as error:
-            if process.poll() is not None or time.monotonic() > until:
-                raise AssertionError(f"PostgreSQL did not start: {log.read_text()}") from error
-        time.sleep(0.05)
 
 
 @pytest.fixture

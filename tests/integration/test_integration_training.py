@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from effbench.store import Store
@@ -18,7 +16,6 @@ def rows(cli) -> list[dict]:
         trials = {trial["cell_key"]: trial for trial in store.trials(sweep.id)}
         found = store.results(sweep.id)
     for row in found:
-        row["params"] = json.loads(row["params"]) if isinstance(row["params"], str) else row["params"]
         row["trial"] = trials[row["cell_key"]]
     return found
 
@@ -45,31 +42,18 @@ def test_a_training_step_is_compared_with_a_training_step(workshop):
 
 
 def test_modules_and_modes_that_learn_wrongly(workshop):
-    targets = ["Normed", "RootOfZero", "NotANumber", "NoParameters"]
-    workshop.sweep(*CUSTOM, f"model.module._target_={','.join(f'learning.{name}' for name in targets)}",
-                 "--config-dir=conf", "mode=eager,PerturbsGradients,Itself,OnlyInference")  # fmt: skip
+    workshop.sweep(*CUSTOM, "model.module._target_=learning.Normed,learning.NotANumber",
+                   "--config-dir=conf", "mode=eager,PerturbsGradients,Itself")  # fmt: skip
     found = statuses(workshop)
     for cell, status, *parts in (
         (("Normed", "eager"), "ok"),
         (("Normed", "Itself"), "ok"),
         (("Normed", "PerturbsGradients"), "incorrect", "wrong gradient in the first step: layers."),
-        (("Normed", "OnlyInference"), "unsupported", "no training step"),
-        (("RootOfZero", "eager"), "incorrect", "eager's gradient of", "not finite"),
         (("NotANumber", "eager"), "incorrect", "eager's loss is"),
-        (("NoParameters", "eager"), "unsupported", "nothing to train"),
     ):
         assert found[cell][0] == status and all(part in found[cell][1] for part in parts), (cell, found[cell])
     (normed,) = [row for row in rows(workshop) if (row["model"], row["mode"]) == ("Normed", "eager")]
     assert normed["trial"]["extra"]["dropout_off"] == 1
-
-
-@pytest.mark.slow
-def test_gradients_that_are_wrong_only_when_compiled(workshop):
-    workshop.sweep(*CUSTOM, "model.module._target_=learning.WrongWhenCompiled", "mode=eager,default")
-    found = statuses(workshop)
-    assert found["WrongWhenCompiled", "eager"] == ("ok", "")
-    status, reason = found["WrongWhenCompiled", "default"]
-    assert status == "incorrect" and "wrong gradient in the first step" in reason
 
 
 def test_steps_that_diverge_while_they_are_timed(workshop):

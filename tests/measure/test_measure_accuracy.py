@@ -74,14 +74,11 @@ class Outputs:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda a, b: (a, b),
-        lambda a, b: [a, b],
-        lambda a, b: {"a": a, "b": b},
         lambda a, b: {"deep": [{"a": a}, (b, None, "text", 3)]},
         Pair,
         Outputs,
     ],
-    ids=["tuple", "list", "dict", "deep", "named tuple", "dataclass"],
+    ids=["deep", "named tuple", "dataclass"],
 )
 def test_every_tensor_of_a_structure_counts(make):
     ref = make(reference(), torch.arange(3))

@@ -64,19 +64,6 @@ def test_inductors_own_call_is_caught():
     assert [(logger.level, list(logger.handlers)) for logger in loggers] == before
 
 
-@pytest.mark.parametrize(
-    ("message", "said"),
-    [
-        ('disabling cudagraphs due to incompatible op a.b Found from   File "/x/net.py", line 3, in f\n    g(x)\n',
-         "disabling cudagraphs due to incompatible op a.b, at net.py:3: g(x)"),
-        ('skipping cudagraphs. Found from:\n   File "/x/net.py", line 3, in f', "skipping cudagraphs, at net.py:3"),
-        ("skipping cudagraphs due to cudagraphs. Found from : \n ", "skipping cudagraphs due to cudagraphs."),
-    ],
-)  # fmt: skip
-def test_the_first_line_and_the_place(message, said):
-    assert counters.with_place(message) == said
-
-
 def test_graph_breaks_and_recompiles():
     def broken(x):
         x = x + 1

@@ -37,10 +37,3 @@ def test_figures_are_of_one_call():
     gemm = {"name": "gemm", "count": 1.0, "ms": 3.0, "share": 0.75}
     add = {"name": "add", "count": 1.0, "ms": 1.0, "share": 0.25}
     assert found.facts == {"calls": 2, "kernels_in_graphs": 1, "top": [gemm, add]}
-
-
-def test_only_the_largest_are_named_and_names_are_cut():
-    activities = [Activity("x" * 1000 + str(i), i * 10, i, 0) for i in range(1, 40)]
-    top = summarise(activities, set(), calls=1).facts["top"]
-    assert [len(item["name"]) for item in top] == [160] * 10
-    assert top[0]["ms"] == pytest.approx(39e-6)

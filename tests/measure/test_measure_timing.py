@@ -1,4 +1,4 @@
-"""Warm-up and stopping, against a clock that the tests turn; memory without a GPU."""
+"""Warm-up and stopping, against a clock that the tests turn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 from turned_clock import TurnedClock
 
-from effbench.measure import memory, timing
+from effbench.measure import timing
 from effbench.measure.timing import Timer
 from effbench.worker.workload import latency_facts
 
@@ -174,8 +174,3 @@ def test_no_garbage_is_collected_while_timing():
         assert not gc.isenabled()
         raise RuntimeError
     assert gc.isenabled()
-
-
-def test_memory_without_cuda_is_unknown_not_zero():
-    assert memory.peaks(CPU) == (None, None)
-    assert memory.graph_pool_bytes(CPU) is None

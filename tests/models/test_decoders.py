@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from shipped import load
 
-from effbench.models.gpt2 import GPT2Decoder
+from effbench.models import llama
+from effbench.models.gpt2 import GPT2Decoder, filled_cache
 from effbench.models.llama import LlamaDecoder, LlamaPrefill
 from effbench.models.moe import MoEDecoder
 
@@ -45,17 +47,6 @@ def test_same_call_same_output_and_cache(make):
     torch.testing.assert_close(model(TOKEN[:2], POSITION), first[:2])  # a smaller batch than the cache
 
 
-def test_what_lies_beyond_the_position_is_not_read(make):
-    model = make(context=16)
-    right = model(TOKEN, POSITION).clone()
-    for block in model.blocks:
-        block.attention.keys[:, :, CONTEXT + 1 :] = 1e4
-        block.attention.values[:, :, CONTEXT + 1 :] = 1e4
-    assert torch.equal(model(TOKEN, POSITION), right)
-    model.blocks[0].attention.values[:, :, CONTEXT - 1] += 1
-    assert not torch.equal(model(TOKEN, POSITION), right)
-
-
 def test_the_cache_matters(make):
     """A wrong cache shows in the logits far beyond the rounding of bfloat16."""
     model = make(max_seq=256, context=128, layers=4, width=256, vocab=512)
@@ -63,6 +54,28 @@ def test_the_cache_matters(make):
     for block in model.blocks:
         block.attention.values.zero_()
     assert change(right, model(TOKEN, torch.tensor([128]))) > 0.1
+
+
+@torch.inference_mode()
+def test_experts_matter():
+    torch.manual_seed(0)
+    model = DECODERS["moe"](context=CONTEXT).eval()
+    right = model(TOKEN, POSITION).clone()
+    model.blocks[1].mlp.down.zero_()
+    assert change(right, model(TOKEN, POSITION)) > 0.05
+
+
+def test_cache_is_seeded_its_rows_differ_and_it_is_no_part_of_the_weights(make):
+    caches = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        caches.append(filled_cache(3, 2, 16, 8, 10))
+    cache = caches[0]
+    assert torch.equal(*caches)
+    assert torch.equal(cache[:, :, 10:], torch.zeros(3, 2, 6, 8))
+    assert (cache[:, :, :10] != 0).all() and abs(float(cache[:, :, :10].std()) - 1) < 0.2
+    assert not (cache[0, :, :10] == cache[1, :, :10]).any()
+    assert not any("keys" in name or "values" in name for name in make().state_dict())
 
 
 def test_settings_must_fit(make):
@@ -101,3 +114,16 @@ def test_every_token_of_a_prompt_matters_through_32_layers():
     assert 0.5 < float(right.std()) < 2
     assert change(right, model(last).float()) > 0.5
     assert change(right, model(earlier).float()) > 0.3
+
+
+@pytest.mark.parametrize("name, count", [("llama-1b", 1_235_814_400), ("llama-7b", 6_738_415_616)])
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+def test_yamls_have_the_published_numbers_of_parameters(monkeypatch, name, count, phase):
+    """Counted on one layer, in memory that nothing is written to."""
+    monkeypatch.setattr(llama, "fill_normal", lambda weights: None)
+    small = {"max_batch": 1, "max_seq": 8, "context": 1} if phase == "decode" else {"seq": 8}
+    node = load(f"{name}-{phase}", 1, **small)["module"]
+    make = getattr(llama, node.pop("_target_").rpartition(".")[2])
+    model = make(**{**node, "layers": 1})
+    layer = sum(p.numel() for p in model.blocks.parameters())
+    assert sum(p.numel() for p in model.parameters()) + (node["layers"] - 1) * layer == count

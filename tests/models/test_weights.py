@@ -6,11 +6,7 @@ import pytest
 import torch
 
 from effbench.models import weights
-from effbench.models.weights import embedding, fan_in_std, fill_normal, linear
-
-
-def correlation(a, b):
-    return float(torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1])
+from effbench.models.weights import fill_normal
 
 
 @pytest.mark.parametrize("drawn", [None, 251])
@@ -26,16 +22,6 @@ def test_all_is_filled_with_the_given_deviations(monkeypatch, drawn):
         assert abs(float(tensor.mean())) < 0.15 * std
 
 
-def test_few_weights_are_a_random_number_each_and_nothing_is_drawn_before():
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    layer, table = linear(8, 4), embedding(6, 4)
-    assert torch.equal(torch.get_rng_state(), before), "nothing was drawn"
-    fill_normal([(layer.weight, 1.0), (table.weight, 1.0)])
-    assert layer.bias is None and layer.weight.requires_grad
-    assert len(torch.cat([layer.weight.flatten(), table.weight.flatten()]).unique()) == 8 * 4 + 6 * 4
-
-
 def test_read_round_and_round_no_row_and_no_layer_is_repeated(monkeypatch):
     monkeypatch.setattr(weights, "DRAWN", 251)
     torch.manual_seed(0)
@@ -45,11 +31,4 @@ def test_read_round_and_round_no_row_and_no_layer_is_repeated(monkeypatch):
     assert all(len(layer.unique(dim=0)) == 64 for layer in layers)
     assert len(torch.cat(layers).unique(dim=0)) == 251
     for one, other in itertools.combinations(layers, 2):
-        assert abs(correlation(one, other)) < 0.3
-
-
-def test_fan_in():
-    weight = torch.empty(3, 5, 400)
-    fill_normal([(weight, fan_in_std(weight, 2.0))])
-    x = torch.randn(100, 400)
-    assert float((x @ weight.flatten(0, 1).T).std()) == pytest.approx(2.0, rel=0.1)
+        assert abs(float(torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1])) < 0.3

@@ -6,33 +6,16 @@ import itertools
 
 import pytest
 import torch
-from torch.utils._pytree import tree_map
+from again import capture
 
 from effbench.errors import UnsupportedError
 from effbench.models.gpt2 import GPT2Decoder
 from effbench.models.inputs import Batch, make_inputs
 from effbench.models.spec import parse_inputs
 from effbench.modes.bucketed import BucketedGraph, batch_dim
-from effbench.modes.graphs import Captured
 from effbench.modes.stale_weights import StaleWeightsError
 
 CPU = torch.device("cpu")
-
-
-class Again:
-    """Captures by remembering: a replay runs the function on the same buffers, into the same outputs."""
-
-    def __init__(self):
-        self.sizes = []
-
-    def __call__(self, function, args, kwargs):
-        outputs = tree_map(torch.clone, function(*args, **kwargs))
-        self.sizes.append(args[0].size(0))
-
-        def replay():
-            tree_map(lambda out, new: out.copy_(new), outputs, function(*args, **kwargs))
-
-        return Captured(replay, outputs)
 
 
 class Net(torch.nn.Module):
@@ -68,11 +51,11 @@ def call(runner, raw, seed=None):
     return runner(*args, **kwargs)
 
 
-def prepared(mode, module, specs, sizes, capture=None):
+def prepared(mode, module, specs, sizes, capture=capture):
     batch = Batch.of(specs, sizes)
     mode.expect(batch)
     args, kwargs = inputs(specs, batch.bs, 0)
-    return mode.prepare_with(capture or Again(), module, args, kwargs, CPU)
+    return mode.prepare_with(capture, module, args, kwargs, CPU)
 
 
 @pytest.fixture(autouse=True)
@@ -103,9 +86,14 @@ def test_every_raw_size_is_right_after_a_larger_batch(name, padding, outputs):
 
 def test_order_of_capture():
     for order, sizes in (("largest-first", [4, 2, 1]), ("smallest-first", [1, 2, 4])):
-        capture = Again()
-        facts = prepared(BucketedGraph([4, 1, 2], order=order), Net(), SPECS, [1, 4], capture).facts
-        assert capture.sizes == sizes and facts["buckets"] == [1, 2, 4]
+        captured = []
+
+        def noted(function, args, kwargs, captured=captured):
+            captured.append(args[0].size(0))
+            return capture(function, args, kwargs)
+
+        facts = prepared(BucketedGraph([4, 1, 2], order=order), Net(), SPECS, [1, 4], noted).facts
+        assert captured == sizes and facts["buckets"] == [1, 2, 4]
         assert list(facts["capture_seconds"]) == [str(size) for size in sizes]
 
 
@@ -153,16 +141,16 @@ def test_a_stale_graph_is_refused():
         runner(torch.ones(2, 4))
 
 
-def test_models_that_buckets_cannot_serve():
+def test_a_model_without_a_batch():
     specs = parse_inputs({"x": {"shape": [4], "batch_dim": None}})
     with pytest.raises(UnsupportedError, match="no input of this model has a batch dimension"):
         prepared(BucketedGraph([2]), torch.nn.Identity(), specs, [2])
-    for one, other in (((4, 4), (3, 3)), ((4,), (2,)), ((4, 1), (3,)), ((16,), (9,))):
-        with pytest.raises(UnsupportedError, match="follows the batch"):
-            batch_dim(one, other, (4, 3))
 
 
 def test_where_an_output_has_its_batch():
+    for one, other in (((4, 4), (3, 3)), ((4,), (2,)), ((4, 1), (3,)), ((16,), (9,))):
+        with pytest.raises(UnsupportedError, match="follows the batch"):
+            batch_dim(one, other, (4, 3))
     for one, other, found in (
         ((4, 3), (3, 3), (0, 1)),
         ((7, 12), (7, 9), (1, 3)),

@@ -8,17 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
-from effbench.modes import inductor
-from effbench.modes.compiled import Compiled
-from effbench.modes.eager import Eager
-from effbench.modes.exported import AotInductor
-from effbench.modes.graphs import CudaGraph
-from effbench.modes.scripted import JitTrace
 from effbench.sweeping.client import ForkServer
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 COMPILES_ONE = """
 import os, sys
 import torch
@@ -66,14 +58,3 @@ def test_a_broken_compiler_is_left_to_the_cell(tmp_path):
     env = {**os.environ, "CXX": str(broken), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], env=env, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "went on\n"), done.stderr
-
-
-def test_which_modes_write_cpp():
-    for mode, on_cpu, on_cuda in (
-        (Eager, False, False),
-        (Compiled, True, False),
-        (AotInductor, True, True),
-        (JitTrace, False, False),
-        (CudaGraph, False, False),
-    ):
-        assert (inductor.writes_cpp(mode, CPU), inductor.writes_cpp(mode, CUDA)) == (on_cpu, on_cuda), mode

@@ -34,11 +34,6 @@ class Scaled(nn.Module):
         return {"y": self.layer(x) * times * scale + self.shift}
 
 
-class Branch(nn.Module):
-    def forward(self, x):
-        return x + 1 if bool(x.sum() > 0) else x - 1
-
-
 @pytest.mark.parametrize("settings", [{}, {"freeze": True}, {"optimize_for_inference": True}], ids=str)
 @pytest.mark.parametrize("mode", [JitTrace, JitScript])
 def test_torchscript_follows_its_inputs(mode, settings, recwarn):
@@ -53,13 +48,6 @@ def test_torchscript_follows_its_inputs(mode, settings, recwarn):
     assert not [w for w in recwarn if "torch.jit.trace`" in str(w.message)], "recorded, not shown"
 
 
-def test_a_trace_bakes_a_branch_in_and_a_script_keeps_it():
-    traced, scripted = (mode().prepare(Branch(), (torch.ones(3),), {}) for mode in (JitTrace, JitScript))
-    assert torch.equal(traced.step(-torch.ones(3)), torch.zeros(3)), "the other branch"
-    assert any("Converting a tensor to a Python boolean" in said for said in traced.facts["warnings"])
-    assert torch.equal(scripted.step(-torch.ones(3)), -2 * torch.ones(3))
-
-
 def test_a_graphed_step_takes_the_modules_own_arguments():
     module = Scaled().eval()
     args, kwargs = (torch.randn(2, 4), 3), {"scale": torch.randn(2, 1)}
@@ -72,34 +60,21 @@ def test_a_graphed_step_takes_the_modules_own_arguments():
         calls_of(nn.Sequential(shared, nn.ReLU(), shared), {"0": shared}, (torch.randn(2, 4),), {})
 
 
-class Replay:
-    """A forward that copies into its static inputs and runs what the module was before."""
-
-    def __init__(self, module: Positional, sample: tuple) -> None:
-        self.inner, self.forward, self.static, self.calls = module.inner, module.forward, sample, 0
-
-    def __call__(self, *given):
-        for mine, value in zip(self.static, given, strict=True):
-            mine.copy_(value)
-        self.calls += 1
-        with pytest.MonkeyPatch.context() as patch:
-            patch.delitem(vars(self.inner), "forward", raising=False)  # a graph knows nothing of it
-            return self.forward(*self.static)
-
-
 @pytest.fixture
 def graphed(monkeypatch):
     """torch.cuda.make_graphed_callables without CUDA: it replaces `forward` alike, and what it was given is noted."""
     made: list[tuple[int, int]] = []  # (callables, warm-ups) of each call
 
+    def replay(module):
+        forward, inner = type(module.inner).forward, module.inner
+        module.forward = lambda *given: forward(inner, *given)  # a graph knows nothing of what replaces inner.forward
+
     def make(callables, sample_args, num_warmup_iters):
-        one = not isinstance(callables, tuple)
-        modules, samples = ((callables,), (sample_args,)) if one else (callables, sample_args)
+        modules = callables if isinstance(callables, tuple) else (callables,)
         made.append((len(modules), num_warmup_iters))
-        for module, sample in zip(modules, samples, strict=True):
-            assert all(isinstance(value, torch.Tensor) for value in sample)
-            module.forward = Replay(module, sample)
-        return modules[0] if one else modules
+        for module in modules:
+            replay(module)
+        return callables
 
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", make)
     return made
@@ -124,7 +99,7 @@ def test_the_whole_or_its_parts_are_graphed(graphed, settings, made, graphs):
             x = torch.randn(2, 4)
             torch.testing.assert_close(prepared.step(x), module(x))
     if settings.get("only"):
-        assert [part.forward.__self__.forward.calls for part in (prepared.step[0], *prepared.step[2])] == [3, 3, 3]
+        assert all("forward" in vars(part) for part in (prepared.step[0], *prepared.step[2])), "replaced in the copy"
     assert not [part for part in module.modules() if "forward" in vars(part)], "the module itself stays"
 
 

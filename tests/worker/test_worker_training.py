@@ -184,10 +184,7 @@ def test_broken_steps_are_seen(what, said, dtype):
 def test_eagers_own_nan_is_found():
     for loss, said in (
         (lambda output, given: output.sum() * float("nan"), "eager's loss is nan in step 1"),
-        (
-            lambda output, given: (output.sum() * 0).sqrt() + 1,
-            "eager's gradient of constant is not finite",
-        ),
+        (lambda output, given: (output.sum() * 0).sqrt() + 1, "eager's gradient of constant is not finite"),
     ):
         with pytest.raises(Ended, match=said):
             training(loss=loss).reference(inputs())
