@@ -46,6 +46,7 @@ TYPES = ((sa.Boolean, "true or false"), (sa.JSON, "JSON"), (sa.LargeBinary, "byt
 UNITS = {"_ms": "ms", "_s": "s", "_bytes": "bytes", "_mj": "mJ", "_mhz": "MHz", "_c": "°C", "_w": "W"}
 #: Columns of the view and of `trial` that are no metrics.
 COLUMNS = {
+    "bound": "bottleneck: `launch`, `memory`, `compute` or `latency` ([meaning](../explanation/measuring.md#bottlenecks))",
     "id": "number of the trial",
     "sweep_id": "key of `sweep`; it begins with the start time",
     "sweep_name": "`sweep.name`",
@@ -116,7 +117,7 @@ def meaning_of(name: str) -> str:
             bound = "lower" if name == metric.interval[0] else "upper"
             return f"{bound} bound of the 95 % interval of `{metric.name}`"
     helps = {metric.name: metric.help for metric in (*TRIAL_METRICS, *METRICS.values())}
-    return helps.get(name) or COLUMNS.get(name, "")
+    return COLUMNS.get(name) or helps[name]
 
 
 def columns(row: Any) -> str:

@@ -42,7 +42,7 @@ def sweep(overrides: Sequence[str], quiet: bool = True) -> Sweep:
 
 
 def results(db: str = DEFAULT_DB, sweep: str | None = "last") -> pd.DataFrame:
-    """Return rows of the view `results`, whose columns name their units (docs/results.md).
+    """Return rows of the view `results`, whose columns name their units (docs/reference/results.md).
 
     `db`: a path or any SQLAlchemy URL. `sweep`: an id, a name, `last`, or None for all sweeps. Raises StoreError,
     NothingFoundError for an unknown sweep.
@@ -65,7 +65,7 @@ def compare(
 
     `before`, `after`: ids, names, baselines or `last`; with `by` (`python`, `folder`, `dtype` …) two parts of the
     sweep `before`. `metrics`: only these. `config`: limits and exceptions, a file or a name below conf/check. The
-    columns are those of `--format csv` (docs/regressions.md); the frame's `attrs` holds `differences` and `notes`,
+    columns are those of `--format csv` (docs/reference/api.md); the frame's `attrs` holds `differences` and `notes`,
     lists of text, and `limits`, where these come from. Raises NothingFoundError, UsageError, ConfigError.
     """
     import pandas as pd

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from effbench.errors import ConfigError
 
 #: The defaults of SGLang of 2024 and 0.5.6 and of vLLM 0.11.1, for a GPU of 80 GB and one request a row
-#: (docs/streams.md); `no-padding` is SGLang of 2024 with padding switched off.
+#: (docs/how-to/serve.md); `no-padding` is SGLang of 2024 with padding switched off.
 LISTS: dict[str, tuple[int, ...]] = {
     "sglang-classic": (1, 2, 4, *range(8, 161, 8)),
     "sglang": (1, 2, 4, 8, 12, *range(16, 257, 8)),

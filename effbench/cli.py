@@ -40,7 +40,7 @@ UNEXPECTED = 2
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point; exits with the codes of docs/commands.md."""
+    """Entry point; exits with the codes of docs/reference/commands.md."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # what its encoding lacks must not end a sweep
             stream.reconfigure(errors="backslashreplace")

@@ -47,120 +47,131 @@ def shipped(folder: str) -> Path:
 
 @dataclass
 class Model:
-    """A workload: an nn.Module and its inputs; docs/models.md describes `module` and `inputs`."""
+    """A workload: an nn.Module and its inputs."""
 
-    name: str | None = None  # label in results; null: last part of module._target_
-    description: str = ""
-    module: Any = field(default_factory=dict)
-    inputs: Any = field(default_factory=dict)
-    tolerance: float | None = number(None, above=0)  # relative; null: by dtype
-    allow_nonfinite: bool = False
+    name: str | None = None  # name in results; null: last part of `model.module._target_`
+    description: str = ""  # description for readers; not part of the cell
+    module: Any = field(default_factory=dict)  # `_target_` and the constructor's arguments
+    inputs: Any = field(default_factory=dict)  # inputs of `forward` by name
+    tolerance: float | None = number(None, above=0)  # relative tolerance against eager; null: by dtype
+    allow_nonfinite: bool = False  # true: NaN and infinity in eager's output are not `incorrect`
 
 
 @dataclass
 class Numerics:
     """Numeric flags, set before anything runs in a trial; part of the cell."""
 
-    tf32: bool = False  # TF32 in matrix products and convolutions of float32 tensors
-    matmul_precision: MatmulPrecision = MatmulPrecision.highest  # torch.set_float32_matmul_precision
-    cudnn_benchmark: bool = False
-    deterministic: bool = False
-    seed: int = 0
+    tf32: bool = False  # TF32 in matrix products and cuDNN convolutions of float32
+    # `torch.set_float32_matmul_precision`; below `highest` matrix products use TF32
+    matmul_precision: MatmulPrecision = MatmulPrecision.highest
+    cudnn_benchmark: bool = False  # `torch.backends.cudnn.benchmark`
+    deterministic: bool = False  # `torch.use_deterministic_algorithms(True)`
+    seed: int = 0  # seed of weights and inputs
 
 
 @dataclass
 class Stream:
-    """A sequence of batch sizes instead of one (docs/streams.md); streams.KINDS lists the settings of each kind."""
+    """A sequence of batch sizes instead of one; streams.KINDS lists the settings of each kind."""
 
-    name: str = "none"  # none, uniform, bursty, decode, csv
-    length: int | None = None
-    low: int | None = None
-    high: int | None = None
-    seed: int | None = None
-    spell: int | None = None
-    share: float | None = None
-    tokens: int | None = None
-    path: str | None = None
-    column: str | None = None
+    name: str = "none"  # kind of stream: `none`, `uniform`, `bursty`, `decode`, `csv`; choose it with `stream=`
+    length: int | None = None  # calls of one pass
+    low: int | None = None  # smallest size; `decode`: running requests at which new ones are admitted
+    high: int | None = None  # largest size
+    seed: int | None = None  # seed of a generated stream
+    spell: int | None = None  # `bursty`: average calls of a spell or burst
+    share: float | None = None  # `bursty`: fraction of calls in bursts
+    tokens: int | None = None  # `decode`: average calls until a request ends
+    path: str | None = None  # `csv`: file, one size per line or a CSV with a heading
+    column: str | None = None  # `csv`: heading of the column with the sizes
 
 
 @dataclass
 class Training:
-    """What a training step does (docs/training.md); part of the cell if phase=training."""
+    """What a training step does; part of the cell if phase=training."""
 
-    optimizer: Optimizer = Optimizer.adam
+    optimizer: Optimizer = Optimizer.adam  # optimizer, with torch's defaults
+    # implementation of the optimizer; `capturable` counts steps on the GPU
     implementation: Implementation = Implementation.foreach
-    lr: float = number(1e-4, above=0)
-    loss: str = "mean-square"  # mean-square, mean, or the path of a callable(output, inputs) that gives a scalar
-    set_to_none: bool = True  # how gradients are zeroed before each step
+    lr: float = number(1e-4, above=0)  # learning rate, above 0
+    # `mean-square`, `mean`, or the import path of a function(output, inputs) that returns a scalar
+    loss: str = "mean-square"
+    set_to_none: bool = True  # true: set gradients to None before each step; false: fill them with zeros
 
 
 @dataclass
 class SweepSettings:
-    name: str | None = None
-    label: str | None = None  # null: git description of the working directory
-    seed: int = 0  # of the random order within each round
+    name: str | None = None  # name that `--sweep` and `resume=` accept; `history --name` follows the sweeps of one name
+    label: str | None = None  # free text; null: `git describe` of the working directory
+    seed: int = 0  # seed of the random order of cells within each round
 
 
 @dataclass
 class Protocol:
-    """How a cell is measured (docs/measuring.md); not part of the cell."""
+    """How a cell is measured; not part of the cell."""
 
-    name: str = "standard"
-    rounds: int = number(5, least=1)  # trials of each cell, each in a process of its own
-    budget_s: float = number(5.0, above=0)  # most seconds of timing in a trial, latency and period together
-    min_time_s: float = number(0.5, least=0)  # least seconds of each timer
-    min_samples: int = number(30, least=2)  # least samples of each timer
-    target_interval: float = number(0.005, least=0)  # stop when the median's 95 % interval is this narrow, relative
-    max_samples: int = number(100_000, least=2)  # most samples of each timer
-    warmup_calls: int = number(10, least=0)  # least calls before timing
-    warmup_s: float = number(0.2, least=0)  # least seconds before timing
-    max_warmup_calls: int = number(300, least=1)
-    min_block_ms: float = number(5.0, least=0)  # least length of a block of back-to-back calls
-    load_s: float = number(0.3, least=0)  # seconds of back-to-back calls before the period is timed
-    input_sets: int = number(3, least=1)  # inputs rotate over so many sets
-    check_steps: int = number(5, least=1)  # training: steps that are compared with eager
-    enough_interval: float | None = number(None, above=0)  # a cell's rounds end early at this relative 95 % interval
-    attempts: int = number(2, least=1)  # tries of a round whose trial is noisy
-    profile: bool = True  # a profiled pass at the end of each trial, on CUDA
+    name: str = "standard"  # name of the protocol in results
+    rounds: int = number(5, least=1)  # trials of each cell, each in its own process
+    # maximum seconds of timing in a trial; on CUDA half for latency, half for period
+    budget_s: float = number(5.0, above=0)
+    min_time_s: float = number(0.5, least=0)  # minimum seconds of each timer, unless its budget is shorter
+    min_samples: int = number(30, least=2)  # minimum samples of each timer, at least 2
+    # a timer stops when the median's 95 % interval is within ± this fraction
+    target_interval: float = number(0.005, least=0)
+    max_samples: int = number(100_000, least=2)  # maximum samples of each timer
+    warmup_calls: int = number(10, least=0)  # minimum calls before timing; 3 if a call takes longer than `warmup_s`
+    warmup_s: float = number(0.2, least=0)  # minimum seconds before timing
+    max_warmup_calls: int = number(300, least=1)  # calls after which warm-up ends even if not steady
+    min_block_ms: float = number(5.0, least=0)  # minimum length of a block of back-to-back calls
+    # seconds of calls before the period is timed, while the GPU's power control settles
+    load_s: float = number(0.3, least=0)
+    input_sets: int = number(3, least=1)  # sets of inputs to rotate over
+    check_steps: int = number(5, least=1)  # training: steps compared with eager's
+    # end a cell's rounds once it is known within ± this fraction; null: run all
+    enough_interval: float | None = number(None, above=0)
+    attempts: int = number(2, least=1)  # attempts per round if trials are noisy
+    profile: bool = True  # profile each trial after timing, on CUDA: kernels, GPU busy time, FLOPs, bytes
 
 
 @dataclass
 class Executor:
-    name: str = "local"
-    gpus: Any = "auto"  # auto: all visible; or a list of indices, e.g. [0,1]
-    cores: Any = "auto"  # CPU cores for trials on GPUs, divided among them; null: no pinning; or 2-7, or [2,3]
-    renew_server: bool = True  # on CUDA: a fork server of its own for the trials of each round
-    foreign_wait_s: float = number(30.0, least=0)  # longest wait for another process to stop using a GPU
-    lock_timeout_s: float = number(3600.0, least=0)  # longest wait for a GPU that another effbench process uses
-    cache_dir: str | None = None  # compile caches; null: effbench/compile below the user's cache folder
-    keep_cache: bool = False  # keep the compile caches of a finished sweep
+    name: str = "local"  # name of the executor
+    gpus: Any = "auto"  # `auto`: all visible GPUs; or indices among them, such as [0,1]
+    cores: Any = "auto"  # CPU cores of trials, divided among the GPUs: `auto`, null (no pinning), `2-7`, [2,3]
+    renew_server: bool = True  # on CUDA: a new fork server for each round
+    # maximum wait for a foreign process on the GPU; then the trial is noisy
+    foreign_wait_s: float = number(30.0, least=0)
+    # maximum wait for a device that another effbench uses; then the sweep stops
+    lock_timeout_s: float = number(3600.0, least=0)
+    cache_dir: str | None = None  # folder of compile caches; null: `effbench/compile` in the user's cache folder
+    keep_cache: bool = False  # true: keep the compile caches of a completed sweep
 
 
 @dataclass
 class Config:
     model: Model = field(default_factory=Model)
-    bs: int = number(1, least=1)
+    bs: int = number(1, least=1)  # batch size, at least 1
     stream: Stream = field(default_factory=Stream)
-    mode: Any = field(default_factory=dict)
-    dtype: Dtype = Dtype.auto  # auto: bfloat16 on CUDA, float32 on CPU
-    phase: Phase = Phase.inference
+    mode: Any = field(default_factory=dict)  # `name`, `_target_` and the mode's own settings
+    dtype: Dtype = Dtype.auto  # dtype of weights and float inputs; `auto`: bfloat16 on CUDA, float32 on the CPU
+    phase: Phase = Phase.inference  # `inference`: call the module; `training`: run training steps
     training: Training = field(default_factory=Training)
-    device: Device = Device.auto  # auto: cuda if there is one, else cpu
+    device: Device = Device.auto  # `auto`: cuda if torch sees a GPU, else cpu
     numerics: Numerics = field(default_factory=Numerics)
-    env: Any = field(default_factory=dict)  # environment variables of the cell's process; forces isolation=spawn
-    python: str | None = None  # interpreter of the trials; null: the one that runs effbench
-    folder: str | None = None  # working directory whose modules the trials import; null: this one
+    # environment variables of the cell's process; such a cell runs in a fresh interpreter
+    env: Any = field(default_factory=dict)
+    python: str | None = None  # interpreter of the trials, a path or a name on `PATH`; null: the one that runs effbench
+    folder: str | None = None  # working directory of the trials, importable in them; null: the current one
     sweep: SweepSettings = field(default_factory=SweepSettings)
     protocol: Protocol = field(default_factory=Protocol)
     executor: Executor = field(default_factory=Executor)
-    isolation: Isolation = Isolation.fork  # fork: from a server with torch preloaded; spawn: a fresh interpreter each
-    timeout_s: float = number(900.0, above=0)  # longest wall time of a trial
-    baseline_mode: str = "eager"
-    resume: str | None = None  # a sweep's id, name or `last`: continue where it stopped
-    artifacts: list[Artifact] = field(default_factory=list)  # saved from each cell's first trial
-    on_failure: OnFailure = OnFailure.fail  # fail: exit 1 when cells failed; ignore: exit 0
-    db: str = DEFAULT_DB  # a path or any SQLAlchemy URL
+    # `fork`: from a server that has torch loaded; `spawn`: a fresh interpreter per trial
+    isolation: Isolation = Isolation.fork
+    timeout_s: float = number(900.0, above=0)  # maximum wall time of a trial; then its process tree is ended
+    baseline_mode: str = "eager"  # mode that speedups refer to
+    resume: str | None = None  # id, name or `last`: resume that sweep
+    artifacts: list[Artifact] = field(default_factory=list)  # files to keep from each cell's first trial
+    on_failure: OnFailure = OnFailure.fail  # `fail`: exit code 1 if cells failed; `ignore`: 0
+    db: str = DEFAULT_DB  # path, or SQLAlchemy URL of SQLite or PostgreSQL
 
 
 def sections() -> Iterator[tuple[str, dict[str, dataclasses.Field]]]:

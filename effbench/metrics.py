@@ -88,11 +88,6 @@ def percent(value: float) -> str:
 LOWER, HIGHER, NEITHER = Better.LOWER, Better.HIGHER, Better.NEITHER
 
 
-def _recorded(**kinds: type) -> list[Metric]:
-    """Return quantities that trials record and results do not show."""
-    return [Metric(name, kind=kind) for name, kind in kinds.items()]
-
-
 def _bytes(name: str, title: str, help: str, compare: str = "none") -> Metric:
     return Metric(name, title, "bytes", LOWER, compare, help, kind=int, combine="max")
 
@@ -103,20 +98,36 @@ def _count(name: str, title: str, help: str, explains: bool = True) -> Metric:
 
 #: Every measured quantity, in the order of columns. Quantities without a title are not metrics of results.
 _ALL = (
-    *_recorded(gpu_index=int, gpu_uuid=str, pid=int),
-    Metric("wall_s", help="seconds of the trial, seen from outside"),
-    Metric("overhead_s", help="wall time outside the listed parts"),
-    *_recorded(build_s=float, prepare_s=float, compile_s=float),
-    Metric("compile_cache", kind=str, help="cold or warm; None if nothing compiles"),
-    *_recorded(check_s=float, warmup_s=float, timing_s=float, warmup_calls=int, steady=bool),
-    *_recorded(latency_median_low_ms=float, latency_median_high_ms=float, latency_samples=int, period_samples=int),
-    *_recorded(calls_per_block=int, input_copy_ms=float),
-    Metric("discarded_blocks", kind=int, help="timed parts that were discarded because something disturbed them"),
-    *_recorded(peak_host_bytes=int),
-    Metric("compute_floor_ms", help="FLOPs at this machine's matrix rate"),
-    Metric("memory_floor_ms", help="least bytes at this machine's copy bandwidth"),
-    *_recorded(sm_clock_mhz=int, memory_clock_mhz=int, temperature_c=int, power_w=float),
-    *_recorded(clocks_event_reasons=str, foreign_processes=int),
+    Metric("gpu_index", kind=int, help="index of the GPU among the visible ones"),
+    Metric("gpu_uuid", kind=str, help="UUID of the GPU"),
+    Metric("pid", kind=int, help="process that ran the trial"),
+    Metric("wall_s", help="wall time of the trial, seen from outside"),
+    Metric("overhead_s", help="wall time outside the listed phases"),
+    Metric("build_s", help="time to make the module and its inputs"),
+    Metric("prepare_s", help="time to prepare the mode"),
+    Metric("compile_s", help="`prepare_s` and all settling calls; NULL if nothing compiles"),
+    Metric("compile_cache", kind=str, help="`cold` or `warm`; NULL if nothing compiles"),
+    Metric("check_s", help="time of eager's reference outputs and the comparison"),
+    Metric("warmup_s", help="time of the warm-up"),
+    Metric("timing_s", help="time of both timers"),
+    Metric("warmup_calls", kind=int, help="calls of the warm-up"),
+    Metric("steady", kind=bool, help="whether the warm-up ended steady"),
+    Metric("latency_median_low_ms", help="lower bound of the median's 95 % interval within the trial"),
+    Metric("latency_median_high_ms", help="upper bound of the median's 95 % interval within the trial"),
+    Metric("latency_samples", kind=int, help="timed calls"),
+    Metric("period_samples", kind=int, help="timed blocks"),
+    Metric("calls_per_block", kind=int, help="calls in a block"),
+    Metric("input_copy_ms", help="copy into a hand-made graph's static inputs, per call; part of latency and period"),
+    Metric("discarded_blocks", kind=int, help="runs of samples discarded after a disturbance"),
+    Metric("peak_host_bytes", kind=int, help="peak resident host memory of the process"),
+    Metric("compute_floor_ms", help="`flops` ÷ this machine's matrix rate"),
+    Metric("memory_floor_ms", help="`min_bytes` ÷ this machine's copy rate"),
+    Metric("sm_clock_mhz", kind=int, help="median SM clock while the period was timed"),
+    Metric("memory_clock_mhz", kind=int, help="median memory clock while the period was timed"),
+    Metric("temperature_c", kind=int, help="median temperature while the period was timed"),
+    Metric("power_w", help="median power while the period was timed"),
+    Metric("clocks_event_reasons", kind=str, help="NVML's reasons for lowered clocks"),
+    Metric("foreign_processes", kind=int, help="other processes on this GPU after timing; NULL if NVML lists none at all"),
     Metric(
         "latency_ms", "latency", "ms", LOWER, "ratio",
         "synchronise, host clock, call, synchronise: what one request sees; geometric mean over trials of the median",
@@ -156,7 +167,7 @@ _ALL = (
         "enqueue_ms", "enqueue time", "ms", LOWER, combine="mean",
         help="host time until a call returns, before the GPU is done; geometric mean over trials of the median",
     ),
-    Metric("bound", kind=str, help="what limits the period", of_trial=False),
+    Metric("bound", kind=str, help="bottleneck: `launch`, `memory`, `compute` or `latency`", of_trial=False),
     Metric(
         "compile_cold_s", "compile, cold cache", "s", LOWER, "bound",
         "from handing the module over to its last preparing call, with an empty compile cache; imports excluded",

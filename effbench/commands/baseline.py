@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     put.add_argument("--note", help="free text, shown by ls")
     listed = actions.add_parser("ls", help="all baselines, with their sweeps")
     forget = actions.add_parser("rm", help="forget a name; its sweep stays")
-    forget.add_argument("name")
+    forget.add_argument("name", metavar="NAME", help="name to forget")
     forget.add_argument("--on", metavar="HARDWARE", help="only on this hardware, by its full name (default: on all)")
     for action in (put, listed, forget):
         options.add_db(action)

@@ -12,7 +12,7 @@ HELP = "Bring a database to this version's schema (upgrade), or check every row 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["upgrade", "check"])
+    parser.add_argument("action", choices=["upgrade", "check"], help="upgrade the schema, or check every row")
     options.add_db(parser)
 
 

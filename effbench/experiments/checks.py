@@ -1,5 +1,5 @@
 """What behaviour checks share. A check is `def name(device: torch.device, **settings) -> dict[str, Any]`: it shows what
-torch does, in a process of its own, and returns measured facts as JSON (docs/evidence.md)."""
+torch does, in a process of its own, and returns measured facts as JSON (docs/reference/experiments.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an experiment's file contains, and how it is read (docs/experiments.md)."""
+"""What an experiment's file contains, and how it is read (docs/reference/experiments.md)."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def validate(config: dict[str, Any]) -> None:
             "model.module._target_ names the nn.Module to build, for example my_pkg.Net or nets/mine.py:Net"
         )
     if not isinstance(mode, dict) or not all(isinstance(mode.get(key), str) for key in ("name", "_target_")):
-        raise ConfigError("a mode's YAML needs name and _target_, both text (docs/extending.md)")
+        raise ConfigError("a mode's YAML needs name and _target_, both text (docs/reference/extending.md)")
     if not model["inputs"]:
         raise ConfigError("the model has no inputs: describe them, for example 'model.inputs.x.shape=[16]'")
     parse_inputs(model["inputs"])

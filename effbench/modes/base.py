@@ -1,7 +1,7 @@
 """The base of every mode: it turns (module, example inputs) into a step, a callable with the module's meaning.
 
 A new mode is one class in one file plus its YAML under conf/mode/, whose `_target_` names the class and whose other
-keys are its settings (docs/extending.md).
+keys are its settings (docs/reference/extending.md).
 """
 
 from __future__ import annotations

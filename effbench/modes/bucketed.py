@@ -30,8 +30,8 @@ Capture = Callable[[Callable[..., Any], tuple, dict[str, Any]], Captured]
 
 @dataclass
 class BucketedGraph(Mode):
-    """Settings: docs/streams.md. Sizes up to `torch_compile_max_bs` are captured from the module compiled with `inner`,
-    one compilation for each size; the others, and calls without a graph, are eager."""
+    """Settings: docs/how-to/serve.md. Sizes up to `torch_compile_max_bs` are captured from the module compiled with
+    `inner`, one compilation for each size; the others, and calls without a graph, are eager."""
 
     buckets: str | Sequence[int] = "sglang"
     padding: Literal["keep", "zero", "sentinel"] = "keep"

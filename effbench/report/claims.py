@@ -99,7 +99,7 @@ def natural(name: str) -> tuple:
 def claims_table(found: Sequence[Mapping[str, Any]], pages: Mapping[str, str] | None = None) -> Table:
     """Return a row for each record of `entries`. `pages`: sweep id -> the page of a site that shows it."""
     columns = [
-        Column("claim", help="its id, in docs/claims.md and the experiment"),
+        Column("claim", help="its id, as in `effbench claims`"),
         Column("statement", wide=True),
         Column("verdict", filter=True),
         Column("measured", numeric=True, help="the figure that the verdict rests on, with its 95 % interval"),

@@ -132,7 +132,7 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 def as_json(compared: Compared, changes: Iterable[Change], **more: Any) -> str:
-    """Return both sides, differences, rows and modes; docs/regressions.md lists the keys. `more`: further ones."""
+    """Return both sides, differences, rows and modes; docs/reference/api.md lists the columns. `more`: further ones."""
     sides = (compared.before, compared.after)
     before, after = ({"sweep": one.title, "label": one.label, "state": one.state} for one in sides)
     renamed = {"low": "ci_low", "high": "ci_high"}

@@ -214,7 +214,7 @@ def hardware(connection: sa.Connection, sweep_id: str) -> list[str]:
 def add_calibration(
     connection: sa.Connection, environment_id: str, gpu_uuid: str | None, **measured: dict[str, Any] | None
 ) -> None:
-    """Store `ceilings`, `noise` or both (docs/measuring.md) of this environment; older ones are kept."""
+    """Store `ceilings`, `noise` or both (docs/explanation/measuring.md) of this environment; older ones are kept."""
     row = {"environment_id": environment_id, "gpu_uuid": gpu_uuid, "measured_at": now(), **measured}
     connection.execute(sa.insert(CALIBRATION).values(**row))
 
