@@ -127,7 +127,7 @@ _ALL = (
     Metric("temperature_c", kind=int, help="median temperature while the period was timed"),
     Metric("power_w", help="median power while the period was timed"),
     Metric("clocks_event_reasons", kind=str, help="NVML's reasons for lowered clocks"),
-    Metric("foreign_processes", kind=int, help="other processes on this GPU after timing; NULL if NVML lists none at all"),
+    Metric("foreign_processes", kind=int, help="other processes on this GPU after timing"),
     Metric(
         "latency_ms", "latency", "ms", LOWER, "ratio",
         "synchronise, host clock, call, synchronise: what one request sees; geometric mean over trials of the median",
