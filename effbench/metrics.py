@@ -46,6 +46,8 @@ class Metric:
             return "∞"
         if self.unit == "bytes":
             return format_bytes(value)
+        if self.kind is int and float(value).is_integer():
+            return f"{value:,.0f} {self.unit}".rstrip()
         if self.unit == "×":
             return f"{value:.2f}×"
         if self.unit == "":

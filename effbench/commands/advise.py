@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict
 from operator import itemgetter
 from typing import Any
@@ -26,6 +25,7 @@ from effbench.table import Column, Table, as_json
 from effbench.terminal import escape
 
 HELP = "Advice out of measured results: which batch sizes to capture (buckets), which mode to run (mode)."
+milliseconds = METRICS["latency_ms"].format
 #: A table, lines below it (the first is the advice), and the same as data for JSON.
 Answer = tuple[Table, list[str], dict[str, Any]]
 
@@ -88,15 +88,6 @@ def read_trace(args: argparse.Namespace) -> Counter[int]:
     return Counter(sizes)
 
 
-def shown_as(form: Callable[[float], str]) -> Callable[[float | None], str]:
-    """Return a column's format; unknown values are a dash."""
-    return lambda value: ABSENT if value is None else form(value)
-
-
-MILLISECONDS, SHARE = shown_as("{:.4g} ms".format), shown_as(percent)
-BYTES = METRICS["peak_reserved_bytes"].format
-
-
 def advise_buckets(args: argparse.Namespace, rows: list[dict[str, Any]], eager: str) -> Answer:
     """Compare the best list with those of servers on the same trace."""
     trace = read_trace(args)
@@ -105,28 +96,27 @@ def advise_buckets(args: argparse.Namespace, rows: list[dict[str, Any]], eager: 
         raise NothingFoundError(f"no memory of graphs was measured for {costs.mode}: omit --memory-budget")
     best = best_list(trace, costs, budget)
     if best is None:
-        raise NothingFoundError(
-            f"no list serves every size of the trace, up to {max(trace)}: measure {eager}, or bs={max(trace)} in "
-            f"{costs.mode}, or allow more memory"
-        )
+        raise NothingFoundError(f"no list serves sizes up to {max(trace)}: measure {eager}, or allow more memory")
     presets = {name: capture_sizes(name, list(trace)) for name in (*LISTS, EXACT)}
     presets |= {"no graph": []} if costs.eager_ms else {}
     found = [best, *(evaluate(name, sizes, trace, costs) for name, sizes in presets.items())]
     columns = [
         Column("name", "capture list"),
         Column("graphs", numeric=True),
-        Column("latency_ms", f"{args.metric} a call", numeric=True, format=MILLISECONDS),
+        Column("latency_ms", f"{args.metric} a call", numeric=True, format=milliseconds),
         Column("ratio", "against advised", numeric=True),
-        Column("padding_waste", "padding", numeric=True, format=SHARE),
-        Column("fallbacks", "without a graph", numeric=True, format=SHARE),
+        Column("padding", numeric=True),
+        Column("fallbacks", "without a graph", numeric=True, format=percent),
         Column("memory", numeric=True),
     ]
     table = []
     for one in found:
         ratio = f"{one.latency_ms / best.latency_ms:.3f}×" if one.latency_ms else ABSENT
         is_too_much = budget is not None and (one.memory_bytes or 0) > budget
-        memory = BYTES(one.memory_bytes) + (", too much" if is_too_much else "")
-        table.append(asdict(one) | {"graphs": len(one.sizes), "ratio": ratio, "memory": memory})
+        memory = METRICS["graph_pool_bytes"].format(one.memory_bytes) + (", too much" if is_too_much else "")
+        padding = ABSENT if one.padding_waste is None else percent(one.padding_waste)
+        shown = {"graphs": len(one.sizes), "ratio": ratio, "padding": padding, "memory": memory}
+        table.append(asdict(one) | shown)
     lines = [
         f"capture: {best.sizes}" if best.sizes else "capture nothing: calls without a graph are the fastest",
         f"{costs.case}, {costs.mode}; {sum(trace.values())} calls of {min(trace)} to {max(trace)} rows",
@@ -152,17 +142,17 @@ def advise_mode(args: argparse.Namespace, rows: list[dict[str, Any]], baseline_m
     columns = [
         Column("mode"),
         Column("call", f"{args.metric} a call", numeric=True),
-        Column("score_ms", f"with preparation, {args.calls or 0:,} calls", numeric=True, format=MILLISECONDS),
-        Column("speedup", f"against {baseline_mode}", numeric=True, format=shown_as("{:.2f}×".format)),
+        Column("score_ms", f"with preparation, {args.calls or 0:,} calls", numeric=True, format=milliseconds),
+        Column("speedup", f"against {baseline_mode}", numeric=True, format=METRICS["speedup"].format),
         Column("preparation", numeric=True),
-        Column("break_even", "pays back after", numeric=True, format=shown_as("{:,} calls".format)),
-        Column("memory_bytes", "memory", numeric=True, format=BYTES),
+        Column("break_even", "pays back after", numeric=True, format=METRICS["break_even_calls"].format),
+        Column("memory_bytes", "memory", numeric=True, format=METRICS["peak_reserved_bytes"].format),
     ]
     table = []
     for mode in ranked:
         interval = "" if mode["high_ms"] is None else f" ({mode['low_ms']:.4g}–{mode['high_ms']:.4g})"
         preparation = f"{mode['prepare_s']:.3g} s" + (" (warm)" if mode["warm"] else "")
-        table.append(mode | {"call": MILLISECONDS(mode["call_ms"]) + interval, "preparation": preparation})
+        table.append(mode | {"call": milliseconds(mode["call_ms"]) + interval, "preparation": preparation})
     lines = [*reasons(ranked, close, args), *(f"out: {mode} ({reason})" for mode, reason in excluded.items())]
     data = {"model": case[0].case, "bs": bs, "metric": args.metric, "calls": args.calls, "modes": ranked}
     data |= {"too_close_to_call": close, "excluded": excluded}

@@ -124,11 +124,10 @@ def evaluate(name: str, sizes: Sequence[int], trace: Mapping[int, int], costs: C
     call_ms = sum(count * costs.call_ms(buckets[raw], raw) for raw, count in trace.items()) / used.calls
     unmeasured = {raw for raw, bucket in buckets.items() if bucket is None} - set(costs.eager_ms)
     unmeasured |= {bucket for bucket in buckets.values() if bucket is not None} - set(costs.graph_ms)
-    fallbacks, known = used.fallbacks / used.calls, math.isfinite(memory)
+    fallbacks = used.fallbacks / used.calls
     latency_ms = call_ms if math.isfinite(call_ms) else None
-    return CaptureList(
-        name, list(sizes), latency_ms, used.padding_waste, fallbacks, memory if known else None, sorted(unmeasured)
-    )
+    memory_bytes = memory if math.isfinite(memory) else None
+    return CaptureList(name, list(sizes), latency_ms, used.padding_waste, fallbacks, memory_bytes, sorted(unmeasured))
 
 
 def best_list(trace: Mapping[int, int], costs: Costs, budget_bytes: int | None = None) -> CaptureList | None:
@@ -172,9 +171,6 @@ def best_list(trace: Mapping[int, int], costs: Costs, budget_bytes: int | None =
     return evaluate("advised", chosen, trace, costs)
 
 
-# --- which mode to run ---
-
-
 def rank_modes(
     rows: Sequence[LabelledRow], column: str, calls: int | None, memory_bytes: int | None, baseline_mode: str
 ) -> tuple[list[dict[str, Any]], list[str], dict[str, str]]:
@@ -188,9 +184,7 @@ def rank_modes(
     reasons = {row.mode: why_excluded(row.source, column, memory_bytes) for row in rows}
     excluded = {mode: reason for mode, reason in reasons.items() if reason}
     if len(excluded) == len(rows):
-        raise NothingFoundError(
-            "no mode is left: " + "; ".join(f"{mode} {reason}" for mode, reason in excluded.items())
-        )
+        raise NothingFoundError("no mode is left: " + "; ".join(map(" ".join, excluded.items())))
     # the baseline's time counts also if its memory excludes it
     base = next((row.source for row in rows if row.base_mode == baseline_mode and row.source["status"] == "ok"), {})
     base_ms, bounds = base.get(column), INTERVALS[column]
