@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -33,3 +36,27 @@ def test_a_release_has_its_metadata_and_license():
     changes = (ROOT / "CHANGELOG.md").read_text()
     assert f"## [{project['version']}]" in changes
     assert f"version: {project['version']}" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_the_source_distribution_installs(tmp_path):
+    def run(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    environment = {**os.environ, "PIP_NO_INDEX": "1"}
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)], cwd=ROOT, check=True
+    )
+    (archive,) = tmp_path.glob("*.tar.gz")
+    run("pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", "installed", str(archive))
+    installed = tmp_path / "installed"
+    environment["PYTHONPATH"] = str(installed)
+    assert run("effbench", "--version").split()[-1] == archive.name.removesuffix(".tar.gz").rpartition("-")[2]
+    for folder, shipped in (("conf", "conf"), ("experiments", "experiments/shipped")):
+        files = {str(path.relative_to(ROOT / folder)) for path in (ROOT / folder).rglob("*.*") if "__" not in str(path)}
+        assert files and all((installed / "effbench" / shipped / name).is_file() for name in files), folder
+    assert list(installed.glob("effbench-*.dist-info/licenses/LICENSE"))
+    assert "_target_" in run("effbench", "model=tiny", "--cfg", "job")
