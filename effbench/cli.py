@@ -120,13 +120,6 @@ def run_command(name: str, words: list[str]) -> int:
     return module.run(parser.parse_args(words))
 
 
-def config_folder() -> Path:
-    """Return where the configurations are that ship with effbench."""
-    from effbench.config import shipped
-
-    return shipped("conf")
-
-
 def run_sweep(argv: list[str]) -> int:
     """Run a sweep (or Hydra's own --help, --cfg, --info …) with live progress; end with the table of its results."""
     from effbench.launcher.launch import hydra_sweep

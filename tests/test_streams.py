@@ -7,7 +7,7 @@ import yaml
 
 from effbench import config, streams
 from effbench.cell import Cell
-from effbench.cli import config_folder
+from effbench.config import shipped
 from effbench.errors import ConfigError
 from effbench.labels import cell_row, label_rows, row_names
 from effbench.launcher import cells as plan
@@ -38,7 +38,7 @@ def test_generated_sizes(kind):
 
 
 def test_every_kind_has_its_yaml_with_the_defaults_and_no_setting_but_those_of_the_schema():
-    folder = config_folder() / "stream"
+    folder = shipped("conf") / "stream"
     assert {path.stem for path in folder.glob("*.yaml")} == set(streams.KINDS)
     assert {name for own in streams.KINDS.values() for name in own} == set(vars(config.Stream())) - {"name"}
     for kind in GENERATED:

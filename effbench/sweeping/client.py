@@ -243,8 +243,6 @@ class ForkServer:
                     self.process.kill()
             case {"event": "ready"}:
                 self.ready.set()
-            case {"event": "refused", "reason": reason}:
-                self.stderr.append(f"refused: {reason}")
             case {"event": "started" | "phase" | "ended", "id": str(id)} if id not in self.requests:
                 pass  # of a request that has ended
             case {"event": "started", "id": str(id), "pid": int(pid)}:

@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from effbench import cli as command_line
+from effbench.config import shipped
 from effbench.launcher.launch import hydra_sweep
 from effbench.store import Store
 
@@ -109,7 +110,7 @@ def test_a_protocol_of_the_user_has_the_name_of_its_file(tmp_path, monkeypatch):
 
 
 def test_a_yaml_of_the_user_that_hydra_would_not_read(cli):
-    ships = command_line.config_folder() / "model" / "tiny.yaml"
+    ships = shipped("conf") / "model" / "tiny.yaml"
     own = cli.folder / "conf" / "model" / "tiny.yaml"
     own.parent.mkdir(parents=True)
     own.write_bytes(ships.read_bytes())

@@ -12,7 +12,7 @@ import torch
 from omegaconf import OmegaConf
 
 import effbench
-from effbench.cli import config_folder
+from effbench.config import shipped
 from effbench.store import Store
 
 HERE = Path(__file__).parent
@@ -74,7 +74,7 @@ def sweep_of_variants(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     def run(variants: dict[str, tuple], *overrides: str) -> list[dict[str, Any]]:
         for name, (model, settings, *shape) in variants.items():
-            node = OmegaConf.load(config_folder() / "model" / f"{model}.yaml")
+            node = OmegaConf.load(shipped("conf") / "model" / f"{model}.yaml")
             node.name = name
             node.module.update(settings)
             if shape:

@@ -7,7 +7,7 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from effbench import config
-from effbench.cli import config_folder
+from effbench.config import shipped
 from effbench.launcher import launch
 from effbench.launcher.launch import Composer
 
@@ -19,7 +19,7 @@ def loader():
     launch.register()
     from hydra.types import RunMode
 
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+    with initialize_config_dir(str(shipped("conf")), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         return loader, loader.load_configuration("config", [], run_mode=RunMode.MULTIRUN)
 

@@ -11,7 +11,7 @@ import torch._dynamo.utils
 import yaml
 
 from effbench.cell import mode_settings
-from effbench.cli import config_folder
+from effbench.config import shipped
 from effbench.errors import ConfigError
 from effbench.models.build import resolve_target
 from effbench.modes import base
@@ -26,13 +26,13 @@ from effbench.modes.inductor import checked_options
 from effbench.modes.scripted import JitTrace
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-SHIPPED = sorted(path.stem for path in (config_folder() / "mode").glob("*.yaml"))
+SHIPPED = sorted(path.stem for path in (shipped("conf") / "mode").glob("*.yaml"))
 UNCOMPILED = ("eager", "cuda-graph", "bucketed-graph", "graphed-callables")
 
 
 def test_shipped_yamls_name_themselves_and_build_their_modes():
     for name in SHIPPED:
-        node = yaml.safe_load((config_folder() / "mode" / f"{name}.yaml").read_text())
+        node = yaml.safe_load((shipped("conf") / "mode" / f"{name}.yaml").read_text())
         mode = resolve_target(node["_target_"])(**mode_settings(node))
         assert isinstance(mode, Mode)
         assert (node["name"], mode.compiles) == (name, name not in UNCOMPILED)
