@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_choice(parser)
     parser.add_argument(
         "--confirm", action="store_true",
-        help="run what is slower again before reporting it, old and new in turns if both can be run here",
+        help="run what is slower again before reporting it, old and new alternating if both can be run here",
     )  # fmt: skip
     parser.add_argument(resume.FLAG, action="store_true", help=f"with --confirm: {resume.HELP}")
     least = "rounds of --confirm (default and least: %(default)s)"

@@ -98,8 +98,8 @@ def run_again(
     compared: Compared, before: SweepInfo, after: SweepInfo, cells: Sequence[Cell],
     run: Callable[..., Outcome], trust_imported: bool,
 ) -> tuple[Outcome, Interpreter, Interpreter | None, str | None]:  # fmt: skip
-    """Run the cells on the new side and, if that is possible, on the baseline's in turns. Return what came of it, both
-    sides, and why the latter is None."""
+    """Run the cells on the new side and, if possible, alternating with the baseline's. Return the outcome, both sides,
+    and why the latter is None."""
     for sweep in (before, after):
         if sweep.imported_at is not None and trust_imported:
             resume.announce(sweep, cells)
@@ -153,12 +153,12 @@ def judge_again(
             how = f"run again; the baseline's side did not run: {then}" if old_fails else "run again"
             settle(change, recorded, how)
         else:
-            settle(change, interleaved, "old and new in turns", shared_rounds(change.metric, then, now))
+            settle(change, interleaved, "old and new alternating", shared_rounds(change.metric, then, now))
     compared.changes = ordered(compared.changes)
-    how = "old and new in turns" if old else "the new side alone"
+    how = "old and new alternating" if old else "the new side alone"
     compared.notes.append(f"rows run again: {len(flagged)}, {how}: sweep {again.title}")
     if why:
-        compared.notes.append(f"not in turns: {why}; a drift of the machine between the sessions is not excluded")
+        compared.notes.append(f"not alternating: {why}; a drift of the machine between the sessions is not excluded")
 
 
 def shared_rounds(metric: str, *sides: CellResult | None) -> int:

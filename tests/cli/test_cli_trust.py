@@ -161,7 +161,7 @@ def test_of_an_imported_baseline_the_interpreter_is_not_run(trusted, made, stran
     assert (Interpreter(str(evil)) in rerun_of) is trusted
     assert (f"interpreter {evil}" in done.err) is trusted
     assert Interpreter() in rerun_of, "the user's own sweep is run again either way"
-    assert ("not in turns: sweep" in done.out and "was imported" in done.out) is not trusted
+    assert ("not alternating: sweep" in done.out and "was imported" in done.out) is not trusted
 
 
 def test_a_bundle_adds_no_cell_to_a_sweep_of_ones_own(made, effbench, rerun_of, tmp_path):

@@ -35,7 +35,7 @@ def again(made, news, olds, there=THERE):
 @pytest.mark.parametrize(
     ("new", "old", "verdict", "said"),
     [
-        (SLOW, FAST, "slower", "confirmed: 1.100 (1.100–1.100) (old and new in turns, 5 pairs)"),
+        (SLOW, FAST, "slower", "confirmed: 1.100 (1.100–1.100) (old and new alternating, 5 pairs)"),
         (FAST, FAST, "ambiguous", "not confirmed: 1.000"),
         (SLOW, None, "slower", "(run again)"),
         (FAST, None, "ambiguous", "not confirmed: 1.000"),
@@ -65,11 +65,11 @@ def test_each_cell_by_its_own(made):
     _, rows = again(made, {CELL: SLOW, OTHER: SLOW}, {CELL: CRASHED, OTHER: FAST})
     said = {row.about["mode"]: row.reason for row in rows}
     assert "the baseline's side did not run" in said["eager"]
-    assert "old and new in turns, 5 pairs" in said["default"]
+    assert "old and new alternating, 5 pairs" in said["default"]
 
 
 def test_another_software_than_the_baselines_is_not_held_against(made):
     there = environment(flags=THERE.flags, torch_version="2.99")
     judged, (row,) = again(made, {CELL: SLOW}, {CELL: FAST}, there)
-    assert (row.verdict, "in turns" in row.reason) == ("slower", False)
+    assert (row.verdict, "alternating" in row.reason) == ("slower", False)
     assert any("is not what it was (torch_version 2.13.0 → 2.99)" in note for note in judged.notes)
