@@ -51,7 +51,9 @@ class LabelledRow:
     @property
     def case(self) -> str:
         """All labels except bs on one line: what a curve over bs belongs to."""
-        extra = [f"{name}={value}" for name, value in self.labels.items() if name not in ("model", "bs")]
+        extra = [
+            f"{name}={value}" for name, value in self.labels.items() if name not in ("model", "bs") and value != ABSENT
+        ]
         return " · ".join([str(self.labels["model"]), *extra])
 
     @property
@@ -65,7 +67,7 @@ class LabelledRow:
         extra = [
             f"{name.removeprefix('model.').removeprefix('module.')}={value}"
             for name, value in self.labels.items()
-            if name not in ("model", "bs", "dtype")
+            if name not in ("model", "bs", "dtype") and value != ABSENT
         ]
         words = [self.labels["model"], *extra, f"bs={self.labels['bs']}", self.mode, self.source.get("dtype")]
         return " ".join(word for word in words if word not in (None, ABSENT, "bs=None"))
@@ -132,7 +134,9 @@ def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
     names = []
     for mode, values in zip(modes, params, strict=True):
         settings = [
-            f"{path.removeprefix('mode.')}={_text(values[path])}" for path in sorted(of_mode[mode] & values.keys())
+            f"{path.removeprefix('mode.')}={_text(values[path])}"
+            for path in sorted(of_mode[mode] & values.keys())
+            if values[path] is not None
         ]
         names.append(f"{mode} ({', '.join(settings)})" if settings else mode)
     for name in _FALLBACKS:

@@ -23,7 +23,8 @@ class Metric:
 
     `interval`: columns of the lower and upper bound of its 95 % confidence interval. `of_trial`: each trial records it
     under the same name. `combine`: how a result follows from its trials, `mean` (geometric), `max` or `min`; None if
-    `store.summary` has code for it. `explains`: failed cells keep it.
+    `store.summary` has code for it. `explains`: failed cells keep it. `as_change`:
+    people read the ratio 1.54 as `+54 %`.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Metric:
     of_trial: bool = True
     combine: str | None = None
     explains: bool = False
+    as_change: bool = False
 
     def format(self, value: float | int | None) -> str:
         """Return `value` for a person: significant digits and a unit; an em dash for None."""
@@ -48,6 +50,8 @@ class Metric:
             return format_bytes(value)
         if self.kind is int and float(value).is_integer():
             return f"{value:,.0f} {self.unit}".rstrip()
+        if self.as_change:
+            return change_text(value)
         if self.unit == "×":
             return f"{value:.2f}×"
         if self.unit == "":
@@ -78,6 +82,15 @@ def ratio_text(ratio: float | None, low: float | None = None, high: float | None
     if low is None or high is None:
         return f"{ratio:.3f}"
     return f"{ratio:.3f} ({low:.3f}–{high:.3f})" if high < 1000 else f"{ratio:.3g} ({low:.3g}–{high:.3g})"
+
+
+def change_text(ratio: float) -> str:
+    """Return a ratio as a change: `+54 %` for 1.54, `−2.1 %` for 0.979, `±0 %` for 1, `12×` from 10 on."""
+    if ratio >= 10:
+        return f"{significant(ratio, 2)}×"
+    change = 100 * (ratio - 1)
+    text = f"{change:+.{1 if abs(change) < 9.95 else 0}f} %" if abs(change) >= 0.05 else "±0 %"
+    return text.replace("-", "−")
 
 
 def percent(value: float) -> str:
@@ -206,8 +219,8 @@ _ALL = (
     _bytes("graph_pool_bytes", "graph pool", "device memory in private (graph) pools", "ratio"),
     _bytes("process_gpu_bytes", "process on GPU", "NVML's figure for the whole process, context included"),
     Metric(
-        "memory_ratio", "memory ratio", "×", HIGHER,
-        help="baseline's peak reserved ÷ this peak reserved: above 1 is less memory than the baseline", of_trial=False,
+        "relative_memory", "memory against baseline", "×", LOWER,
+        help="this peak reserved ÷ the baseline's: 1.54 is 54 % more memory", of_trial=False, as_change=True,
     ),
     Metric(
         "energy_mj", "energy a call", "mJ", LOWER, "ratio", "NVML's energy counter over back-to-back calls, a call",

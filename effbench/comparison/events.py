@@ -103,9 +103,9 @@ class History:
     """All cells of a database over its sweeps.
 
     `series`: the results without re-runs; `whole`: with them. `sweeps`: rows by id, oldest first; `position`: their
-    places. `places`: environment id -> place; `hardware`: place -> hardware. `events`: changes, newest and worst first,
-    then the others. `states`: steady, changed, flapping, drifting or short (too short to judge). `left_out`: how many
-    acknowledged changes were removed from `events`.
+    places. `places`: environment id -> place; `hardware`: place -> hardware. `events`: changes, the
+    worst open ones first, then the others. `states`: steady, changed, flapping, drifting or short (too short to judge).
+    `left_out`: how many acknowledged changes were removed from `events`.
     """
 
     def __init__(self, series: Series, metrics: Sequence[str]) -> None:

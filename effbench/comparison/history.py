@@ -260,24 +260,28 @@ def _acknowledge(found: History, rows: Iterable[Mapping[str, Any]], exceptions: 
 
 
 def _sort(found: History) -> None:
-    """Newest first; of one sweep what broke, then what is worse by most, then what is better by most. The metrics of a
-    cell that changed together stay together. Events that are no changes come last."""
+    """Open changes first, then the newest; among equals what broke, then what is worse by most, then what is better by
+    most. Metrics of a cell that changed together stay together. Events that are no changes come last."""
 
     def badness(event: Event) -> tuple:
-        size = abs(math.log(event.ratio)) if event.ratio else math.inf
+        size = abs(math.log(event.ratio)) if event.ratio else 0.0
         return (event.kind != "broken", not event.worse, -size)
 
     def group(event: Event) -> tuple:
-        return (found.position[event.after_sweep], event.series.cell_key, event.series.place)
+        return (event.after_sweep, event.series.cell_key, event.series.place)
 
-    worst: dict[tuple, tuple] = {}
+    groups: dict[tuple, list[Event]] = defaultdict(list)
     for event in found.changes:
-        worst[group(event)] = min(badness(event), worst.get(group(event), (2,)))
+        groups[group(event)].append(event)
+
+    def rank(key: tuple) -> tuple:
+        worst, newest = min(map(badness, groups[key])), -found.position[key[0]]
+        return (0, worst, newest, key) if any(event.alarms for event in groups[key]) else (1, newest, worst, key)
+
     metrics = [STATUS, *METRICS]
-    changes = sorted(
-        found.changes,
-        key=lambda event: (
-            -group(event)[0], worst[group(event)], group(event), metrics.index(event.series.metric), event.id
-        ),
-    )  # fmt: skip
+    changes = [
+        event
+        for key in sorted(groups, key=rank)
+        for event in sorted(groups[key], key=lambda event: (metrics.index(event.series.metric), event.id))
+    ]
     found.events = [*changes, *(event for kind in OTHER_KINDS for event in found.of(kind))]

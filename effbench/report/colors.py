@@ -1,8 +1,8 @@
-"""How a mode looks, everywhere and always the same: a colour, a marker and a dash.
+"""How a mode looks on every page and in every figure: a colour, a marker and a dash.
 
-The seven fixed colours keep a CIELAB distance of at least 27 from each other in normal vision and under simulated
-protanopia, deuteranopia and tritanopia, and a contrast of about 3:1 or more with both page backgrounds, so one colour
-serves both themes. Marker and dash say the same again without colour.
+The first seven colours are grey, blue, violet, green, pink, orange and red. They keep a CIELAB distance of at least 26
+from each other in normal vision and under simulated protanopia, deuteranopia and tritanopia, and a contrast of about
+3:1 or more with both page backgrounds. Marker and dash distinguish the modes without colour.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ class ModeStyle:
 
 
 STYLES: dict[str, ModeStyle] = {
-    "eager": ModeStyle("#7d8590", "circle", "solid", "●"),
-    "default": ModeStyle("#009fff", "square", "solid", "■"),
-    "reduce-overhead": ModeStyle("#7f00ff", "diamond", "dash", "◆"),
-    "max-autotune": ModeStyle("#bf8969", "triangle-up", "solid", "▲"),
-    "max-autotune-no-cudagraphs": ModeStyle("#983aa5", "triangle-down", "dot", "▼"),
-    "cuda-graph": ModeStyle("#f27900", "cross", "dash", "✚"),
-    "compile+graph": ModeStyle("#bf1700", "hexagon", "solid", "⬢"),
+    "eager": ModeStyle("#5f6061", "circle", "solid", "●"),
+    "default": ModeStyle("#0b60bf", "square", "solid", "■"),
+    "reduce-overhead": ModeStyle("#900ffe", "diamond", "dash", "◆"),
+    "max-autotune": ModeStyle("#24a766", "triangle-up", "solid", "▲"),
+    "max-autotune-no-cudagraphs": ModeStyle("#d872b9", "triangle-down", "dot", "▼"),
+    "cuda-graph": ModeStyle("#ec720d", "cross", "dash", "✚"),
+    "compile+graph": ModeStyle("#c60a1e", "hexagon", "solid", "⬢"),
+    "aot-inductor": ModeStyle("#0a8f9a", "star", "dashdot", "★"),
+    "bucketed-graph": ModeStyle("#8a5a2b", "pentagon", "longdash", "⬟"),
+    "cudagraphs": ModeStyle("#a58a00", "triangle-left", "longdashdot", "◀"),
 }
 
 _SYMBOLS = (("star", "★"), ("pentagon", "⬟"), ("triangle-left", "◀"), ("triangle-right", "▶"))
@@ -37,7 +40,7 @@ _DASHES = ("dashdot", "longdash", "longdashdot")
 
 
 def style_of(mode: str) -> ModeStyle:
-    """Return the style of `mode`; one that is not among the fixed ones gets its own from a hash of its name."""
+    """Return the style of `mode`; any other mode gets one from a hash of its name."""
     if mode in STYLES:
         return STYLES[mode]
     seed = hashlib.sha256(mode.encode("utf-8", "replace")).digest()

@@ -106,19 +106,28 @@ def position_of(since: str, sweeps: Sequence[Mapping[str, Any]]) -> int:
 
 
 def summary(found: History) -> str:
-    """Return one line: how much was judged, with which result."""
+    """Return what was judged and what changed; first what is too short to judge."""
     if not found.tracks:
         return "no results yet: nothing has a history"
+    states = Counter(found.states.values())
+    short, total = states.pop("short", 0), len(found.states)
+    sweeps = len({row.sweep_id for track in found.tracks for row in track.rows})
+    texts = []
+    if short:
+        which = f"all {total}" if short == total else f"{short} of {total}"
+        texts.append(f"{which} series are too short to judge (times need {SHORTEST} sweeps, counters {EXACT_SHORTEST})")
     changes = Counter(event.state for event in found.changes)
     changes["acknowledged and omitted"] = found.left_out
-    states = Counter(found.states.values())
-    states[f"too short to judge: times need {SHORTEST} sweeps, counters {EXACT_SHORTEST}"] = states.pop("short", 0)
-    texts = []
-    for title, counter in (("changes", changes), ("series", states)):
-        details = ", ".join(f"{number} {what}" for what, number in counter.items() if number)
-        texts.append(f"{title}: {counter.total()}" + (f" ({details})" if details else ""))
-    sweeps = {row.sweep_id for track in found.tracks for row in track.rows}
-    return " · ".join([*texts, f"cells: {len(found.tracks)}", f"sweeps: {len(sweeps)}"])
+    if changes.total() or total > short:
+        texts.append(f"changes: {changes.total()}{_details(changes)}")
+    if total > short:
+        texts.append(f"judged series: {total - short}{_details(states)}")
+    return " · ".join([*texts, f"cells: {len(found.tracks)}", f"sweeps: {sweeps}"])
+
+
+def _details(counts: Mapping[str, int]) -> str:
+    texts = [f"{number} {what}" for what, number in counts.items() if number]
+    return f" ({', '.join(texts)})" if texts else ""
 
 
 def sweep_text(found: History, sweep_id: str | None) -> str:

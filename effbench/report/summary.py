@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from effbench.cell import SEVERITY, Status
 from effbench.environments import SOFTWARE
 from effbench.labels import ABSENT, LabelledRow, mode_order
-from effbench.metrics import METRICS
+from effbench.metrics import METRICS, change_text
 from effbench.report.colors import glyph_of
 from effbench.report.tables import NO_INTERVAL, UNCLEAR, SpeedupTable
 from effbench.stats.intervals import (
@@ -95,7 +95,7 @@ def over_cells(
     found = middle(known)
     if found.low is None or (middle is geometric_mean and not is_clear(found.low, found.high)):
         return found.value, f"{form(known[0])} to {form(known[-1])}, least and largest"
-    return found.value, f"{form(found.low)}–{form(found.high)}"
+    return found.value, f"{form(found.low)} to {form(found.high)}"
 
 
 def percents(passed: int, total: int) -> str:
@@ -158,7 +158,7 @@ def by_mode(rows: Sequence[LabelledRow]) -> list[ModeSummary]:
         ok = [row for row in own if row["status"] == Status.OK]
         names = ("status", "speedup", "speedup_ci_low", "speedup_ci_high", "trials")
         score = mode_score(Outcome(*(row.get(name) for name in names)) for row in own)
-        memory = over_cells((row.get("memory_ratio") for row in ok), geometric_mean, "{:.2f}".format)
+        memory = over_cells((row.get("relative_memory") for row in ok), geometric_mean, change_text)
         seconds = METRICS["compile_cold_s"].format
         compiled = over_cells((row.get("compile_cold_s") for row in ok), median_interval, seconds)
         bad = Counter(str(row["status"]) for row in own if row["status"] != Status.OK)
@@ -174,7 +174,7 @@ def modes_table(modes: Sequence[ModeSummary]) -> Table:
         Column("speedup", "geometric-mean speedup (×)", numeric=True),
         Column("pass_rate", "pass rate", numeric=True),
         Column("not_ok", "not ok"),
-        Column("memory_ratio", "memory ratio (×)", numeric=True),
+        Column("relative_memory", "memory against baseline", numeric=True),
         Column("compile_cold_s", "compile, cold (s, median)", numeric=True),
     ]
     rows = []
@@ -193,7 +193,7 @@ def modes_table(modes: Sequence[ModeSummary]) -> Table:
                 sub=f"{score.passed} of {score.total} · {percents(score.passed, score.total)}",
             ),
             Shown(one.not_ok, one.not_ok or ABSENT, "status" if one.not_ok else "absent"),
-            Shown(ratio, METRICS["memory_ratio"].format(ratio), sub=ratios),
+            Shown(ratio, METRICS["relative_memory"].format(ratio), sub=ratios),
             Shown(seconds, METRICS["compile_cold_s"].format(seconds), sub=interval),
         ]
         rows.append(row)

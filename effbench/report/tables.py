@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -252,8 +252,8 @@ def _leaders(sources: Mapping[str, Mapping[str, Any]], name: str) -> list[str]:
     return [(max if metric.better is Better.HIGHER else min)(values, key=lambda mode: values[mode])]
 
 
-def bottleneck_table(rows: Sequence[LabelledRow]) -> Table:
-    """Return what bounds each cell, with the figures that show it."""
+def bottleneck_table(rows: Sequence[LabelledRow], link: Callable[[LabelledRow], str] = lambda row: "") -> Table:
+    """Return each cell's bottleneck, with the figures that show it. `link`: the page of a cell."""
     names = list(dict.fromkeys(name for row in rows for name in row.labels))
     figures = ("latency_ms", "period_ms")
     exact = (*figures, "gpu_busy_ms", "enqueue_ms", "kernels", "gpu_idle_fraction", "roofline_fraction", "bound")
@@ -274,6 +274,7 @@ def bottleneck_table(rows: Sequence[LabelledRow]) -> Table:
         }
         record |= {name: source.get(name) for name in exact} | {"why": reason}
         texts = {name: METRICS[name].format(source.get(name)) if ok else ABSENT for name in figures}
-        shown.append(record | texts | {"bound": (ok and source.get("bound")) or ABSENT})
+        bound = Shown(None, (ok and source.get("bound")) or ABSENT, link=link(row))
+        shown.append(record | texts | {"bound": bound})
         data.append(record)
-    return Table(columns, shown, data, caption="What bounds each cell")
+    return Table(columns, shown, data, caption="Bottleneck of each cell")

@@ -45,7 +45,9 @@ def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
         elif before != HEAD_REVISION:
             from alembic import command
 
+            connection.execute(sa.text("DROP VIEW results"))  # else it refers to columns that change
             command.upgrade(migrations(connection), "head")
+            schema.make_view(connection)
             for sweep_id in connection.scalars(sa.select(SWEEP.c.id)).all():
                 rebuild_results(connection, sweep_id)  # new columns
     return before, HEAD_REVISION

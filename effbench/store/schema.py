@@ -16,7 +16,7 @@ from sqlalchemy import BigInteger, Boolean, Column, Double, ForeignKey, Integer,
 from effbench.metrics import RESULT_FIGURES, TRIAL_METRICS
 
 #: revisions that `effbench db upgrade` starts from, oldest first; here so that opening a database spares alembic
-REVISIONS = ("0006",)
+REVISIONS = ("0006", "0007")
 #: before the first of them; their sweeps can be imported
 EARLIER = ("0001", "0002", "0003", "0004", "0005")
 HEAD_REVISION = REVISIONS[-1]
@@ -246,10 +246,15 @@ VIEW_QUERY = (
 _REVISION = sa.Table("alembic_version", sa.MetaData(), Column("version_num", String(32), primary_key=True))
 
 
+def make_view(connection: sa.Connection) -> None:
+    """Create the view `results`."""
+    connection.execute(sa.DDL(f"CREATE VIEW results AS {VIEW_QUERY.compile(dialect=connection.dialect)}"))
+
+
 def make(connection: sa.Connection) -> str:
     """Create the tables and the view in an empty database; return its revision, the newest one."""
     METADATA.create_all(connection)
-    connection.execute(sa.DDL(f"CREATE VIEW results AS {VIEW_QUERY.compile(dialect=connection.dialect)}"))
+    make_view(connection)
     _REVISION.create(connection, checkfirst=True)
     connection.execute(sa.insert(_REVISION).values(version_num=HEAD_REVISION))
     return HEAD_REVISION

@@ -23,7 +23,7 @@ from sqlalchemy import exc
 from effbench.errors import StoreError
 from effbench.printable import one_line
 from effbench.store import connect, sweeps
-from effbench.store.schema import EARLIER, METADATA, SWEEP
+from effbench.store.schema import EARLIER, METADATA, REVISIONS, SWEEP
 from effbench.store.soundness import any_text, raw, sound_row, sound_value
 
 #: bytes of a row of SQLite
@@ -105,7 +105,7 @@ def opened(url: str) -> Iterator[Source]:
         current = connect.revision(connection)
         if current is None:
             raise StoreError(f"{name} is empty")
-        if current not in EARLIER:
+        if current not in (*EARLIER, *REVISIONS):
             connect.require_head(current, name)
         yield Source(connection, name)
 

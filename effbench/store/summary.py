@@ -90,7 +90,7 @@ def _compare(row: dict[str, Any], kept: list[Trial], reference: list[Trial], is_
     """Add what follows from the baseline's trials."""
     reserved = _max(trial.peak_reserved_bytes for trial in reference)
     if reserved and row["peak_reserved_bytes"]:
-        row["memory_ratio"] = reserved / row["peak_reserved_bytes"]
+        row["relative_memory"] = row["peak_reserved_bytes"] / reserved
     own, other = _positive(trial.latency_ms for trial in kept), _positive(trial.latency_ms for trial in reference)
     if not (own and other and row["status"] is worst(reference).status is Status.OK):
         return

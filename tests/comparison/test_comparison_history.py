@@ -240,7 +240,7 @@ def test_each_holds_for_one_change():
         ([ack("s013")], (None, 7)),
         ([ack("s010"), ack("s014", id=8)], (7, 8)),
     ):
-        second, first = made.judge(acknowledged=rows).events
+        first, second = sorted(made.judge(acknowledged=rows).events, key=lambda event: event.after_sweep)
         assert (first.after_sweep, second.after_sweep) == ("s010", "s013")
         assert (first.acknowledgement, second.acknowledgement) == held
         assert (first.alarms, second.alarms) == tuple(one is None for one in held)

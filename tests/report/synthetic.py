@@ -47,7 +47,7 @@ def row(model: str = "mlp", bs: int = 1, mode: str = "eager", **more: Any) -> di
         "break_even_calls": None if mode == "eager" else 9000,
         "peak_allocated_bytes": int(reserved * 0.8), "peak_reserved_bytes": int(reserved * (1.2 if graph else 1)),
         "graph_pool_bytes": int(reserved * 0.3) if graph else None, "process_gpu_bytes": int(reserved * 1.5),
-        "memory_ratio": 1 / 1.2 if graph else 1.0,
+        "relative_memory": 1.2 if graph else 1.0,
         "energy_mj": 30.0, "rel_error": 1e-3, "graph_breaks": 0, "recompiles": 0, "cudagraph_skips": 0,
         "flops": 1e9, "min_bytes": 1e6, "roofline_fraction": 0.4,
         "gpu_name": "NVIDIA H200", "torch_version": "2.13.0", "python": "3.12.4",

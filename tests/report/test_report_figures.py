@@ -51,9 +51,10 @@ def test_names_are_text_and_every_value_is_in_the_hover_text(sample):
 def test_heatmap_has_a_colour_only_for_ok_results(sample):
     table = speedup_heatmap.data(sample)
     figure = speedup_heatmap.draw(table).validated()
-    heat, _, statuses = figure.data
+    heat, pale, _, statuses = figure.data
     assert len(table) == 63 and heat.z[0][5] == pytest.approx(math.log2(2.5)), "mlp at bs 1 as a graph"
-    assert heat.zmin == -heat.zmax and sum(value is None for row in heat.z for value in row) == 3 + 7
+    drawn = [sum(value is not None for row in one.z for value in row) for one in (heat, pale)]
+    assert heat.zmin == -heat.zmax and sum(drawn) == 63 - 3 - 7 and min(drawn) > 0
     assert sorted(statuses.text)[0] == "<b>degraded</b>" and len(statuses.text) == 3 + 7
 
 
@@ -76,11 +77,13 @@ def test_throughput_has_the_bounds_of_the_period_or_of_the_latency(sample):
         assert (row["throughput_ci_low"], row["throughput_ci_high"]) == pytest.approx(bounds)
 
 
-def test_the_launch_ratio_is_the_baselines(sample):
+def test_the_launch_ratio_is_the_most_that_a_graph_alone_can_gain(sample):
     table = launch_bound.data(sample)
     assert "eager" not in set(table["series"])
     ratios = table[(table["case"] == "mlp") & (table["bs"] == 1)]["launch_ratio"]
-    assert ratios.tolist() == pytest.approx([0.9 / 0.5] * 6)
+    assert ratios.tolist() == pytest.approx([1.0 / 0.5] * 6)
+    names = [note.text for note in launch_bound.draw(table).validated().layout.annotations]
+    assert "mlp · bs 1" in names and len(names) == len(set(names)) <= 9
     assert table[(table["case"] == "transformer") & (table["bs"] == 64)].empty, "its baseline timed out"
 
 
@@ -96,8 +99,7 @@ def test_break_even(sample):
     for line, note in zip(lines, drawn.layout.annotations, strict=True):
         assert 1e3 * line.x[0] / line.y[0] == pytest.approx(float(note.text.replace(",", "").split()[0]))
     slow = sample.assign(latency_ms=sample["latency_ms"].where(sample["is_baseline"], 100.0))
-    nothing = compiling.break_even_draw(compiling.break_even_data(slow)).validated()
-    assert "none pays back" in nothing.layout.annotations[0].text
+    assert compiling.break_even_data(slow).empty, "no empty plot: the page says that nothing pays back"
 
 
 def test_pareto_front(sample):
@@ -133,6 +135,7 @@ def test_a_speedup_reads_the_same_in_the_table_and_the_heatmap():
     ]:  # fmt: skip
         more = {"latency_ms": 0.06, "speedup": 2.0, "speedup_ci_low": low, "speedup_ci_high": high}
         rows = [make.row(), make.row(mode="default", **more)]
-        drawn = speedup_heatmap.draw(speedup_heatmap.data(frame(rows))).validated().data[0]
+        sure, pale = speedup_heatmap.draw(speedup_heatmap.data(frame(rows))).validated().data[:2]
+        drawn = sure if text == "2.00×" and low else pale
         assert drawn.text[0][1] == speedup_table(label_rows(rows)).rows[0].cells["default"].short == text
         assert (drawn.z[0][1] == 0) is (text == "unclear"), "no colour of a gain"

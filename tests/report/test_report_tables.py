@@ -148,7 +148,7 @@ def test_every_cell_has_a_bottleneck_or_a_reason_why_it_is_unknown():
     known = make.row(bs=8, enqueue_ms=0.137, bound="launch", **profiled)
     unknown = make.row(bs=8, mode="cuda-graph", gpu_busy_ms=None, gpu_idle_fraction=None, period_ms=None)
     table = bottleneck_table(label_rows([known, make.failed("mlp", 8, "default", "error", "it broke"), unknown]))
-    assert [row["bound"] for row in table.rows] == ["launch", "—", "—"]
+    assert [row["bound"].text for row in table.rows] == ["launch", "—", "—"]
     assert table.rows[0]["why"].startswith("the GPU is idle 52 % of the time: 15 kernels")
     assert [row["why"] for row in table.rows[1:]] == ["error: it broke", NOT_PROFILED]
     assert (table.rows[1]["latency_ms"], table.rows[1]["period_ms"]) == ("—", "—"), "no figure of what failed"

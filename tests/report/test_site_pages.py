@@ -73,7 +73,7 @@ def test_changes_are_those_of_the_command(made, report):
 
 def test_pages_without_history(tmp_path):
     made = copied(template(tmp_path), tmp_path / "one.db")
-    for said in ("Nothing has a history yet", "so there is no history yet"):
+    for said in ("no sweep in this database has a result", "no cell was measured in two sweeps"):
         written = write_site(report_of(made.path), tmp_path / "site").written
         assert said in (tmp_path / "site" / "history.html").read_text()
         assert not [name for name in written if name.startswith("data/history-lines")]

@@ -83,7 +83,7 @@ def test_figures():
     found = summarise(trials, bs=8)
     assert {name: getattr(found, name) for name in expected} == pytest.approx(expected)
     assert found.latency_ci_low_ms < 2.0 < found.latency_ci_high_ms
-    assert (found.speedup, found.memory_ratio, found.break_even_calls) == (None,) * 3, "without a baseline"
+    assert (found.speedup, found.relative_memory, found.break_even_calls) == (None,) * 3, "without a baseline"
 
 
 def test_speedup_with_an_interval_and_that_of_the_baseline():
@@ -102,7 +102,7 @@ def test_only_ok_has_a_speedup():
     for status in (Status.DEGRADED, NOISY):
         own = trial(0, status, peak_reserved_bytes=5, compile_s=1.0, compile_cache="cold")
         found = summarise([own], bs=1, baseline=baseline)
-        assert (found.latency_ms, found.memory_ratio) == (pytest.approx(2.0), 2.0)
+        assert (found.latency_ms, found.relative_memory) == (pytest.approx(2.0), 0.5)
         assert (found.speedup, found.break_even_calls) == (None, None)
     for status in set(Status) - {OK}:
         assert summarise([trial()], bs=1, baseline=[trial(0, status, latency_ms=4.0)]).speedup is None

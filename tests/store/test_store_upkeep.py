@@ -103,3 +103,14 @@ def test_a_migration_is_all_or_nothing(filled, tmp_path, monkeypatch, more):
         assert raw.execute("SELECT version_num FROM alembic_version").fetchone() == (HEAD_REVISION if more else "next",)
         columns = [row[1] for row in raw.execute("PRAGMA table_info(trial)")]
         assert ("humidity" in columns) is not bool(more)
+
+
+def test_the_ratio_of_memory_is_turned_round(filled):
+    """A database of revision 0006, as it was."""
+    sql(filled, "UPDATE trial SET peak_reserved_bytes = 3 * 1048576")
+    sql(filled, "ALTER TABLE result RENAME COLUMN relative_memory TO memory_ratio")
+    sql(filled, "UPDATE alembic_version SET version_num = '0006'")
+    assert Store.upgrade(filled) == ("0006", HEAD_REVISION)
+    assert Store.check(filled) == []
+    with Store.open(filled) as store:
+        assert [row["relative_memory"] for row in store.results()] == [1.0, 1.0]

@@ -28,7 +28,7 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(table: pd.DataFrame) -> Drawing:
-    """Draw one row a mode, one mark a batch size: filled with a cold cache, open with a warm one."""
+    """Draw one row per mode and one mark per batch size: filled with a cold cache, open with a warm one."""
     parts = by_series(table)
     figure = Drawing(
         90 + 30 * len(parts),
@@ -46,30 +46,28 @@ def draw(table: pd.DataFrame) -> Drawing:
 
 
 def break_even_data(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return each `ok` result that compiled and has a baseline, also if nothing is saved.
+    """Return each `ok` result that compiled and has a baseline, nothing if none is faster than its baseline.
 
-    `saved_ms`: the baseline's latency - this one, a call.
+    `saved_ms`: the baseline's latency - this one, per call.
     """
     ok = frame[(frame["status"] == "ok") & (frame["latency_ms"] > 0)]
     columns = [*KEYS, "compile_cold_s", "break_even_calls", "latency_ms"]
     others = ok.loc[~ok["is_baseline"] & (ok["compile_cold_s"] > 0), columns]
     table = others.merge(of_baseline(ok, ["latency_ms"]), how="inner", left_on=["case", "bs"], right_index=True)
     table["saved_ms"] = table["baseline_latency_ms"] - table["latency_ms"]
-    return table.reset_index(drop=True)
+    return table.reset_index(drop=True) if (table["saved_ms"] > 0).any() else table.iloc[:0]
 
 
 def break_even_draw(table: pd.DataFrame) -> Drawing:
     """Draw marks on logarithmic axes, and lines of equal break-even. Results that save nothing are only in the table of
     numbers."""
     saving = table[table["saved_ms"] > 0]
-    figure = Drawing(400)
-    if saving.empty:
-        nothing = "no compiled result is faster than its baseline: none pays back"
-        figure.annotate(nothing, xref="paper", yref="paper", x=0.5, y=0.5)
-        return figure
     x_range, y_range = log_range(saving["compile_cold_s"]), log_range(saving["saved_ms"])
-    figure.layout["xaxis"] = log_axis("compile time, cold cache (s)", saving["compile_cold_s"], range=x_range)
-    figure.layout["yaxis"] = log_axis("saved a call (ms)", saving["saved_ms"], range=y_range)
+    figure = Drawing(
+        400,
+        xaxis=log_axis("compile time, cold cache (s)", saving["compile_cold_s"], range=x_range),
+        yaxis=log_axis("saved per call (ms)", saving["saved_ms"], range=y_range),
+    )
     _equal_lines(figure, x_range, y_range)
     for _, rows in by_series(saving):
         figure.add_mode(rows, [row.compile_cold_s for row in rows], [row.saved_ms for row in rows])
@@ -103,9 +101,9 @@ COMPILE = Figure(
     title="Compile time",
     order=50,
     page="cost",
-    caption="Seconds from handing the module over to the last preparing call, imports excluded; a mark a batch size, "
-    "filled with an empty compile cache, open with the cell's own cache filled.",
-    absent="Nothing in this sweep was compiled, or no compile time was recorded.",
+    caption="Filled marks: with an empty compile cache. Open marks: with the cell's own cache filled. One mark per "
+    "batch size; from the start of preparation to the last preparing call, without imports.",
+    absent="Nothing in this sweep was compiled.",
     data=data,
     draw=draw,
     small_multiples=True,
@@ -115,10 +113,10 @@ BREAK_EVEN = Figure(
     title="When a mode pays back",
     order=45,
     page="cost",
-    caption="Seconds of compiling with a cold cache against the milliseconds that each call is then quicker than the "
-    "baseline. On a dotted line both weigh the same after so many calls; up and left pays back sooner. Results that "
-    "save nothing never pay back: they are in the numbers.",
-    absent="Nothing was compiled, or there is no baseline to save against.",
+    caption="The higher and the further left a mark, the sooner its mode pays back: a dotted line shows the number of "
+    "calls after which compiling has cost less time than it saved. Modes that are not faster than the baseline never "
+    "pay back and are only in the numbers.",
+    absent="No mode pays back: nothing was compiled, or no compiled result is faster than the baseline.",
     data=break_even_data,
     draw=break_even_draw,
 )

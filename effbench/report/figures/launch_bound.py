@@ -1,50 +1,71 @@
-"""Why graphs help: how far the baseline is bound by launching, against the speedup of every mode."""
+"""Why graphs help: how long the GPU waits in a call of the baseline, against the speedup of every mode."""
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 
-from effbench.report.figures.base import GRAY, KEYS, Drawing, Figure, by_series, log_axis, of_baseline
+from effbench.report.figures.base import GRAY, KEYS, Drawing, Figure, by_series, log_axis, of_baseline, safe, short
+
+#: Names closer than this fraction of an axis would overlap: (x, y).
+NEAR = (0.16, 0.07)
 
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each `ok` result of another mode whose baseline was profiled.
 
-    `launch_ratio`: the baseline's enqueue time ÷ its GPU busy time; above 1 the host is slower than the GPU.
+    `launch_ratio`: the baseline's latency ÷ its GPU busy time, the largest speedup from removing launches alone.
     """
     ok = frame[frame["status"] == "ok"]
-    base = of_baseline(ok[(ok["gpu_busy_ms"] > 0) & (ok["enqueue_ms"] > 0)], ["gpu_busy_ms", "enqueue_ms"])
+    base = of_baseline(ok[(ok["gpu_busy_ms"] > 0) & (ok["latency_ms"] > 0)], ["gpu_busy_ms", "latency_ms"])
     others = ok.loc[~ok["is_baseline"] & (ok["speedup"] > 0), [*KEYS, "speedup", "speedup_ci_low", "speedup_ci_high"]]
     table = others.merge(base, how="inner", left_on=["case", "bs"], right_index=True)
-    table["launch_ratio"] = table["baseline_enqueue_ms"] / table["baseline_gpu_busy_ms"]
+    table["launch_ratio"] = table["baseline_latency_ms"] / table["baseline_gpu_busy_ms"]
     return table.reset_index(drop=True)
 
 
 def draw(table: pd.DataFrame) -> Drawing:
-    """Draw speedup over the launch ratio, both logarithmic, a mark for each result and lines where each is 1."""
+    """Draw speedup over the launch ratio, both logarithmic: a mark for each result, a line where both are equal, one
+    where the speedup is 1, and the names of the points."""
     figure = Drawing(
-        400,
-        xaxis=log_axis("the baseline's enqueue time ÷ GPU busy time (×)", table["launch_ratio"]),
+        420,
+        xaxis=log_axis("the baseline's latency ÷ its GPU busy time (×)", table["launch_ratio"]),
         yaxis=log_axis("speedup (×)", table["speedup"]),
     )
-    line = {"type": "line", "line": {"width": 1, "color": GRAY, "dash": "dot"}}
+    line = {"type": "line", "line": {"width": 1, "color": GRAY, "dash": "dot"}, "xref": "x", "yref": "y"}
+    ends = min(1.0, table["launch_ratio"].min()), table["launch_ratio"].max() * 1.05
     figure.layout["shapes"] = [
-        line | {"y0": 1, "y1": 1, "yref": "y", "x0": 0, "x1": 1, "xref": "x domain"},
-        line | {"x0": 1, "x1": 1, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain"},
+        line | {"x0": ends[0], "y0": ends[0], "x1": ends[1], "y1": ends[1]},
+        line | {"y0": 1, "y1": 1, "x0": 0, "x1": 1, "xref": "x domain"},
     ]
     for _, rows in by_series(table):
         figure.add_mode(rows, [row.launch_ratio for row in rows], [row.speedup for row in rows])
+    _name_points(figure, table)
     return figure
+
+
+def _name_points(figure: Drawing, table: pd.DataFrame) -> None:
+    """Name each model and batch size at its best mark, unless another name is in the way."""
+    best = table.loc[table.groupby(["case", "bs"])["speedup"].idxmax()].sort_values("speedup", ascending=False)
+    spans = [max(math.log(table[name].max() / table[name].min()), 1e-9) for name in ("launch_ratio", "speedup")]
+    placed: list[tuple[float, float]] = []
+    for row in best.itertuples(index=False):
+        at = math.log(row.launch_ratio) / spans[0], math.log(row.speedup) / spans[1]
+        if all(abs(at[0] - x) > NEAR[0] or abs(at[1] - y) > NEAR[1] for x, y in placed):
+            placed.append(at)
+            place = {"x": math.log10(row.launch_ratio), "y": math.log10(row.speedup), "yshift": 13}
+            figure.annotate(safe(f"{short(row.case, 24)} · bs {row.bs}"), font={"size": 11}, **place)
 
 
 FIGURE = Figure(
     name="launch-bound",
     title="Why graphs help",
     order=34,
-    caption="To the right of 1 the host needs longer to launch the baseline's kernels than the GPU to run them: there "
-    "a graph, which launches them all at once, can gain up to that ratio. To the left the GPU is the bound: only "
-    "fewer or better kernels help.",
-    absent="It needs a profiled baseline (CUDA, protocol.profile=true) and an ok result of another mode.",
+    caption="Further right, the GPU waits longer for the host. A CUDA graph removes these waits, so a graph alone can "
+    "gain at most the ratio on the x axis, the dotted diagonal. Marks above it also run fewer or faster kernels. At 1 "
+    "the GPU never waits, and only better kernels help.",
+    absent="This figure needs a profiled baseline (CUDA, protocol.profile=true) and an ok result of another mode.",
     data=data,
     draw=draw,
 )

@@ -16,7 +16,7 @@ MIB = 2**20
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the `ok` results with a peak; none on CPU."""
-    columns = ["peak_reserved_bytes", "graph_pool_bytes", "peak_allocated_bytes", "memory_ratio"]
+    columns = ["peak_reserved_bytes", "graph_pool_bytes", "peak_allocated_bytes", "relative_memory"]
     table = frame.loc[frame["status"] == "ok", [*KEYS, *columns]]
     return table.dropna(subset="peak_reserved_bytes").reset_index(drop=True)
 
@@ -103,7 +103,7 @@ MEMORY = Figure(
     order=40,
     page="cost",
     caption="Peak reserved device memory in steady state, graph pools included; the hatched part of a bar is what the "
-    "pools hold. A memory ratio above 1 is less memory than the baseline.",
+    "pools hold.",
     absent=ABSENT,
     data=data,
     draw=draw,

@@ -12,8 +12,12 @@ from effbench.report.tables import NO_BASELINE, UNCLEAR, speedup_text
 
 #: Models and batch sizes that are drawn: more take a browser many seconds.
 MOST_ROWS = 120
+#: Speedups beyond SCALE, or below its inverse, have the colour of SCALE, and an arrow.
+SCALE = 8
 #: Slower (orange) – neutral – faster (blue), told apart in every common colour vision; charts.js has it for the dark.
 DIVERGING = [(0.0, "#b35806"), (0.25, "#f5b865"), (0.5, "#f2f3f5"), (0.75, "#8cc0e0"), (1.0, "#1c5f9c")]
+#: Opacity of a speedup whose interval includes 1.
+PALE = 0.3
 
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
@@ -31,8 +35,8 @@ def draw(table: pd.DataFrame) -> Drawing:
     points = list(dict.fromkeys(zip(table["case"], table["bs"], strict=True)))[:MOST_ROWS]
     x_of = {name: index for index, name in enumerate(names)}
     y_of = {point: index for index, point in enumerate(points)}
-    z = [[None] * len(names) for _ in points]
-    texts = [[""] * len(names) for _ in points]
+    z: dict[bool, list[list[float | None]]] = {sure: [[None] * len(names) for _ in points] for sure in (True, False)}
+    texts = {sure: [[""] * len(names) for _ in points] for sure in z}
     hovers = [["not run"] * len(names) for _ in points]
     failed: list[tuple[int, int, str]] = []
     for row in table.itertuples(index=False):
@@ -43,9 +47,13 @@ def draw(table: pd.DataFrame) -> Drawing:
         if math.isnan(row.speedup):
             failed.append((x, y, row.status if row.status != "ok" else NO_BASELINE))
         else:
-            texts[y][x] = speedup_text(row.speedup, row.speedup_ci_low, row.speedup_ci_high)
-            z[y][x] = 0.0 if texts[y][x] == UNCLEAR else math.log2(row.speedup)
-    limit = min(max(abs(math.log2(table["speedup"].min())), abs(math.log2(table["speedup"].max())), 1.0), 3.0)
+            text = speedup_text(row.speedup, row.speedup_ci_low, row.speedup_ci_high)
+            power = 0.0 if text == UNCLEAR else math.log2(row.speedup)
+            sure = row.speedup_ci_low > 1 or row.speedup_ci_high < 1  # NaN without an interval
+            z[sure][y][x] = power
+            texts[sure][y][x] = text + ("" if abs(power) <= math.log2(SCALE) else " ↑" if power > 0 else " ↓")
+    widest = max(abs(math.log2(table["speedup"].min())), abs(math.log2(table["speedup"].max())), 1.0)
+    limit = min(widest, math.log2(SCALE))
     box = {"showgrid": False, "showline": False, "ticks": "", "fixedrange": True}
     headings = ["<br>".join(map(safe, textwrap.wrap(name, 14)[:3])) for name in names]
     figure = Drawing(
@@ -62,11 +70,12 @@ def draw(table: pd.DataFrame) -> Drawing:
         "title": {"text": "speedup against the baseline (×, logarithmic): slower ← 1 → faster", "side": "bottom"},
         "tickvals": list(powers), "ticktext": [f"{2**p}×" if p >= 0 else f"1/{2**-p}×" for p in powers],
     }  # fmt: skip
-    figure.add(
-        "heatmap", z=z, text=texts, hovertext=hovers, hoverinfo="text", texttemplate="%{text}", textfont={"size": 12},
-        xgap=2, ygap=2, zmin=-limit, zmax=limit, zmid=0, colorscale=DIVERGING, hoverongaps=True,
-        colorbar=colorbar,
-    )  # fmt: skip
+    for sure, values in z.items():
+        figure.add(
+            "heatmap", z=values, text=texts[sure], hovertext=hovers, hoverinfo="text", texttemplate="%{text}",
+            textfont={"size": 12}, xgap=2, ygap=2, zmin=-limit, zmax=limit, zmid=0, colorscale=DIVERGING,
+            hoverongaps=sure, opacity=1 if sure else PALE, showscale=sure, colorbar=colorbar,
+        )  # fmt: skip
     if failed:
         _hatch(figure, failed)
     return figure
@@ -89,10 +98,9 @@ FIGURE = Figure(
     title="Speedup at a glance",
     order=10,
     page="speedups",
-    caption="Baseline latency ÷ latency, a column a mode, a row a model and batch size (bs, samples). "
-    "Blue is faster than the baseline, orange slower; the scale "
-    "is logarithmic and centred at 1×. Hatched cells have no speedup and say why. "
-    f"Of more than {MOST_ROWS} rows the first are drawn; the numbers have all.",
+    caption="Blue is faster than the baseline, orange slower. Pale (n.s.): the interval includes 1. "
+    f"↑ ↓: beyond the colour scale, which ends at {SCALE}×. Hatched cells have no speedup and say why. "
+    f"At most {MOST_ROWS} rows are drawn; the numbers have all.",
     absent="No result of this sweep has a speedup: the baseline has no ok result, or no other mode ran.",
     data=data,
     draw=draw,

@@ -20,7 +20,7 @@ from effbench.table import Column, Shown, Table
 GRIDS = ("grid.js",)
 CHARTS = ("plotly.min.js", "charts.js")
 #: Models whose small figures a page shows at a time: their figures are some 40 KiB each.
-MODELS_A_PAGE = 24
+MODELS_A_PAGE = 8
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class Panel:
 class Section:
     """A part of a page: a table, or a figure with the tables of its numbers; without either the caption is all.
 
-    `tables`: data files; several if models are shown a page at a time. `linked`: the table's filters are in the URL.
+    `tables`: data files; several if models are shown a page at a time. `linked`: the table's filters are in the URL;
+    `page`: rows of a page of it.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Section:
     panels: list[Panel] = field(default_factory=list)
     modes: list[str] = field(default_factory=list)
     matrix: bool = False
+    page: int = 100
 
 
 @dataclass
@@ -89,10 +91,10 @@ class PageFolder:
     def grid(self, name: str, table: Table) -> str:
         return self.data(name, grid_data(table))
 
-    def table(self, name: str, table: Table, caption: str = "", *, linked: bool = False) -> Section:
+    def table(self, name: str, table: Table, caption: str = "", **more: Any) -> Section:
         """Return a section with a table, or with the caption alone if the table has no rows."""
         tables = [self.grid(name, table)] if table.rows else []
-        return Section(name, table.caption, caption, tables, linked)
+        return Section(name, table.caption, caption, tables, **more)
 
     def section(self, figure: Figure) -> Section:
         """Draw the figure of this device sweep, and keep its numbers."""

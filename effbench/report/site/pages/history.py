@@ -38,7 +38,9 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     if longest > 1:
         found["changes"] = folder.grid("changes", events_table(past, MOST_CHANGES)) if past.events else None
         found["index"] = write_lines(folder, past)
-        found["summary"] = summary(past)
+        text = summary(past)
+        found["summary"] = f"{text[0].upper()}{text[1:]}"
+        found["judged"] = sum(state != "short" for state in past.states.values())
         found["metrics"] = [METRICS[name] for name in past.metrics]
     return found
 
@@ -119,7 +121,7 @@ def write_lines(folder: PageFolder, past: History) -> str:
         for metric in (METRICS[name] for name in past.metrics)
     }
     sweeps = past.series.sweeps
-    # at first the newest and worst change is shown, without one the cell with most ok results
+    # at first the worst open change is shown, without one the cell with most ok results
     changes = [event.series for event in past.changes if event.series.metric != STATUS]
     longest = max(past.tracks, key=lambda track: sum(row.status == Status.OK for row in track.rows))
     first = next(iter(changes), SeriesId(*longest[:2], past.metrics[0]))

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from effbench.metrics import METRICS
-from effbench.report import comparison, summary
+from effbench.report import comparison, reasons, summary
 from effbench.report.data import Changes, DeviceSweep
+from effbench.report.figures.speedup_heatmap import SCALE
 from effbench.report.site.page import Page, PageFolder
 from effbench.report.site.pages.cell import address
-from effbench.report.tables import Row, speedup_table
+from effbench.report.tables import NO_REASON, UNCLEAR, Entry, Row, SpeedupTable, speedup_table
 from effbench.stats.intervals import CLEAR
+from effbench.table import Column, Shown, Table
 
-#: Rows of the table of the fastest modes that a reader takes in; the rest is on the speedups page.
-MOST_CASES = 40
+#: Models and rows of the heatmap that a reader takes in; the rest is on the speedups page.
+MOST_MODELS = 12
+MOST_ROWS = 60
 MOST_FAILURES = 8
+#: Sweeps that are named as not part of the site.
+MOST_OTHERS = 8
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
     answers = [answer(device_sweep) for device_sweep in folder.report.device_sweeps]
-    return {"answers": answers, "most_cases": MOST_CASES, "clear": CLEAR}
+    shown = {one.sweep["id"] for one in folder.report.device_sweeps}
+    others = [sweep["name"] or sweep["id"] for sweep in folder.report.sweeps if sweep["id"] not in shown]
+    return {"answers": answers, "clear": CLEAR, "scale": SCALE, "others": others, "most_others": MOST_OTHERS}
 
 
 def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
@@ -28,25 +36,56 @@ def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
     rows = device_sweep.labelled
     table = speedup_table(rows, "speedup", device_sweep.baseline_mode)
     modes = summary.by_mode(rows)
-    fastest: dict[str, dict[int, Row]] = {}
+    models: dict[str, list[Row]] = {}
     for row in table.rows:
-        fastest.setdefault(row.case, {})[row.labels["bs"]] = row
+        models.setdefault(row.case, []).append(row)
     failures = summary.worst_first(rows)
     return {
         "device_sweep": device_sweep,
         "counts": summary.count_statuses(rows),
         "results": len(rows),
         "headline": summary.headline(table, modes),
+        "sentences": {case: reasons.sentence(own) for case, own in list(models.items())[:MOST_MODELS]},
+        "more_models": len(models) - MOST_MODELS,
+        "heatmap": heatmap(table, device_sweep) if len(table.modes) > 1 else None,
+        "more_rows": len(table.rows) - MOST_ROWS,
+        "profiled": any(row.source.get("gpu_busy_ms") for row in rows),
         "modes": summary.modes_table(modes),
-        "fastest": dict(list(fastest.items())[:MOST_CASES]),
-        "cases": len(fastest),
-        "sizes": sorted({row.labels["bs"] for row in table.rows}),
         "waiting": len(device_sweep.unmeasured),
         "failures": [(row, address(device_sweep, row.source)) for row in failures[:MOST_FAILURES]],
         "more_failures": len(failures) - MOST_FAILURES,
         "environment": summary.environment_line(device_sweep),
         "changes": changed(device_sweep.changes, f"{device_sweep.slug}/cell.html"),
     }
+
+
+def heatmap(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
+    """Return a row for each model and batch size: the speedup of every mode, coloured, and why the best one wins."""
+    rows = [
+        row.labels
+        | {mode: heat(entry, device_sweep) for mode, entry in row.cells.items()}
+        | {"why": Shown(None, reasons.reason(row))}
+        for row in table.rows[:MOST_ROWS]
+    ]
+    modes = [Column(mode, numeric=True) for mode in table.modes]
+    return Table([*table.labels, *modes, Column("why", optional=True, wide=True)], rows, caption="Speedups")
+
+
+def heat(entry: Entry, device_sweep: DeviceSweep) -> Shown:
+    """Return a cell of the heatmap: full colour from SCALE on, pale if the interval includes 1."""
+    if entry.status is None:
+        return Shown(None, entry.text, "absent")
+    link = f"{device_sweep.slug}/cell.html{address(device_sweep, entry.source)}"
+    if entry.status != "ok":
+        return Shown(None, entry.text, "status hatched", link=link, hint=entry.reason or NO_REASON)
+    if entry.baseline or entry.value is None or entry.text == UNCLEAR:
+        return Shown(entry.value, entry.short, "pale" if entry.text == UNCLEAR else "", link=link)
+    power = math.log2(entry.value)
+    level = round(9 * min(1.0, abs(power) / math.log2(SCALE)))
+    tone = f"heat v{level} {'slower' if power < 0 else 'faster'}{' pale' * (entry.significant is not True)}"
+    beyond = (" ↑" if power > 0 else " ↓") if abs(power) > math.log2(SCALE) else ""
+    text = f"{'★ ' * entry.best}{entry.short}{beyond}"
+    return Shown(entry.value, text, tone, entry.interval, link)
 
 
 def changed(changes: Changes, cell_page: str) -> dict[str, Any]:

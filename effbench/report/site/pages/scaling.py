@@ -7,18 +7,21 @@ from typing import Any
 
 from effbench.report.figures import all_figures
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder, model_ranges, models
+from effbench.report.site.pages.cell import link
 from effbench.report.tables import bottleneck_table
 
 BOTTLENECKS = (
-    "Launch: the GPU waits for the host. Memory, compute: a ceiling of this machine is near. Latency: kernels too small"
-    " for either. Of a profiled pass, on CUDA only."
+    "Launch: the GPU waits for the host, so a CUDA graph helps. Memory, compute: the call is near a ceiling of this "
+    "machine. Latency: the kernels are too small or too inefficient to come near one. From a profiled pass, CUDA only."
 )
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
     sections = [folder.section(figure) for figure in all_figures(folder.page)]
     if folder.page == "scaling":
-        sections.append(folder.table("why", bottleneck_table(folder.device_sweep.labelled), BOTTLENECKS))
+        own = folder.device_sweep
+        table = bottleneck_table(own.labelled, lambda row: link(own, row))
+        sections.append(folder.table("why", table, BOTTLENECKS, page=12, linked=True))
     names = models(folder.device_sweep)
     return {"sections": sections, "models": names, "ranges": model_ranges(names)}
 

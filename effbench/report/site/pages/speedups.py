@@ -15,7 +15,7 @@ from effbench.table import Column, Shown, Table
 
 #: In the order of the choice; those that no result has are omitted.
 METRIC_NAMES = (
-    "speedup", "latency_ms", "period_ms", "throughput_per_s", "latency_p95_ms", "memory_ratio", "compile_cold_s",
+    "speedup", "latency_ms", "period_ms", "throughput_per_s", "latency_p95_ms", "relative_memory", "compile_cold_s",
     "energy_mj", "compile_warm_s", "peak_reserved_bytes", "graph_pool_bytes", "gpu_busy_ms", "kernels", "rel_error",
 )  # fmt: skip
 

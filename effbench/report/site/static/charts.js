@@ -28,7 +28,16 @@
   }
   const waiting = () => [...document.querySelectorAll(".chart[data-src]")].filter((chart) => !specs.has(chart) && !chart.closest("[hidden]"));
 
+  /** Draw what is out of sight, one figure at a time: prints and screenshots of the whole page show every figure. */
+  async function ahead() {
+    for (const chart of waiting().slice(0, MOST_AHEAD)) {
+      await new Promise((resolve) => setTimeout(resolve));
+      if (!specs.has(chart)) await draw(chart);
+    }
+  }
+
   window.effbench.show = show;
+  window.effbench.ahead = ahead;
   document.addEventListener("DOMContentLoaded", () => {
     const watcher = new IntersectionObserver((entries) => {
       for (const entry of entries) {
@@ -39,12 +48,7 @@
     }, { rootMargin: "600px 0px" });
     document.querySelectorAll(".chart[data-src]").forEach((chart) => watcher.observe(chart));
     onTheme(again);
-    // printing waits for nothing: what is out of sight is loaded when there is time, and drawn as it begins
-    window.addEventListener("load", async () => {
-      for (const chart of waiting().slice(0, MOST_AHEAD)) {
-        try { await load(chart.dataset.src); } catch { /* reported where it is drawn */ }
-      }
-    });
+    window.addEventListener("load", ahead);
     window.addEventListener("beforeprint", () => waiting().forEach(draw));
     for (const button of document.querySelectorAll(".legend button[data-mode]")) {
       button.addEventListener("click", () => {

@@ -130,7 +130,12 @@
     /** Show a page of the rows. */
     function turn(page) {
       const visible = source.columns.map((column, index) => [column, index]).filter(([, index]) => !hidden.has(index));
-      const rows = shown.slice(page * size, (page + 1) * size).map((row) => element("tr", {}, ...visible.map(([column, index]) => filled(row[index], column))));
+      const rows = shown.slice(page * size, (page + 1) * size).map((row) => {
+        // a row about one thing leads there from anywhere in it; its link serves the keyboard
+        const links = new Set(row.map((cell) => cell?.h).filter(Boolean));
+        const lead = links.size === 1 ? { class: "leads", onclick: (event) => { if (!event.target.closest("a, button") && !String(getSelection())) row.some((cell) => cell?.h && (location.href = cell.h)); } } : {};
+        return element("tr", lead, ...visible.map(([column, index]) => filled(row[index], column)));
+      });
       if (!rows.length) rows.push(element("tr", {}, element("td", { colspan: visible.length, text: source.rows.length ? "No row fits the filters." : "Nothing here." })));
       body.replaceChildren(...rows);
       if (!long) return;
@@ -200,7 +205,7 @@
   async function open(box) {
     try {
       const source = await load(box.dataset.src);
-      if (box.matches(".linked-grid")) linked(box, source); else show(box, source);
+      if (box.matches(".linked-grid")) linked(box, source); else show(box, source, { page: Number(box.dataset.page) });
     } catch (error) { complain(box, error); }
   }
 

@@ -13,6 +13,13 @@ document.addEventListener("DOMContentLoaded", () => {
     for (const figure of document.querySelectorAll("figure[data-at]")) {
       figure.hidden = Number(figure.dataset.at) < first || Number(figure.dataset.at) >= last;
     }
+    for (const box of document.querySelectorAll(".panels")) {
+      const shown = box.querySelectorAll("figure:not([hidden])").length;
+      // the most even rows of three or four
+      box.style.setProperty("--columns", shown <= 4 ? shown : [5, 6, 9].includes(shown) ? 3 : 4);
+      for (const chart of box.querySelectorAll(".chart[data-drawn]")) window.Plotly.Plots.resize(chart);
+    }
+    window.effbench.ahead();
     const range = ranges.findIndex((option) => first < ends(option)[1]);
     for (const table of document.querySelectorAll("[data-range]")) table.hidden = Number(table.dataset.range) !== range;
   }

@@ -1,0 +1,87 @@
+"""Why a mode wins, in words: what bounds a call of the baseline, and what the mode changes about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from effbench.metrics import METRICS, change_text, percent
+from effbench.report.tables import UNCLEAR, Row
+from effbench.store.bottleneck import LAUNCH_IDLE
+
+#: The bottleneck of a result -> how a reader calls it.
+BOUND = {
+    "launch": "launch-bound",
+    "memory": "memory-bound",
+    "compute": "compute-bound",
+    "latency": "inefficient kernels",
+}
+#: A change of GPU time or of the number of kernels below this fraction explains nothing.
+LITTLE = 0.05
+
+
+def reason(row: Row) -> str:
+    """Return why the best mode of a row wins, `launch-bound: 15 launches become one graph`, or what keeps all
+    modes from winning; empty if the baseline was not profiled."""
+    base = next((entry.source for entry in row.cells.values() if entry.baseline and entry.status == "ok"), {})
+    busy_ms, latency_ms, bound = base.get("gpu_busy_ms"), base.get("latency_ms"), BOUND.get(base.get("bound") or "")
+    if not busy_ms or not latency_ms or bound is None or row.leader is None:
+        return ""
+    waits = max(0.0, 1 - busy_ms / latency_ms)
+    if base["bound"] != "launch" and waits >= LAUNCH_IDLE:
+        bound = f"the GPU waits for {percent(waits)} of a call"
+    best = row.cells[row.leader]
+    if best.baseline or any(row.cells[mode].baseline for mode in row.tied):
+        return f"{bound}: the GPU is busy for {percent(1 - waits)} of a call" if waits < LAUNCH_IDLE else bound
+    return f"{bound}: {', '.join(effects(base, best.source))}".removesuffix(": ")
+
+
+def effects(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return what a mode changes: launches, kernels, GPU time."""
+    found = []
+    kernels, fewer = before.get("kernels"), after.get("kernels")
+    fused = kernels and fewer and fewer < (1 - LITTLE) * kernels
+    if after.get("graph_pool_bytes") is not None and kernels and kernels > 1:
+        single = after.get("phase") == "inference" and not after.get("graph_breaks")
+        graphs = "one graph" if single else "graphs"
+        found.append(f"{kernels:,} launches become " + (f"{graphs} of {fewer:,} kernels" if fused else graphs))
+    elif fused:
+        found.append(f"{kernels:,} kernels become {fewer:,}")
+    if after.get("gpu_busy_ms") and after["gpu_busy_ms"] < (1 - LITTLE) * before["gpu_busy_ms"]:
+        found.append(f"GPU time {change_text(after['gpu_busy_ms'] / before['gpu_busy_ms'])}")
+    return found
+
+
+def sentence(rows: Sequence[Row]) -> str:
+    """Return one sentence about all batch sizes of a model: `compile+graph is the fastest at bs 1 and 64
+    (4.44–4.46×); no significant winner at bs 8. Launch-bound: 15 launches become one graph.`"""
+    groups: dict[str | None, list[Row]] = {}
+    for row in rows:
+        if row.compares:
+            groups.setdefault(row.winner, []).append(row)
+    if not groups:
+        return "fewer than two modes are ok, so there is nothing to compare."
+    texts = []
+    for mode, own in sorted(groups.items(), key=lambda pair: (pair[0] is None, -len(pair[1]))):
+        where = "" if len(own) == len(rows) else f" at bs {_and([str(row.labels['bs']) for row in own])}"
+        if mode is None:
+            texts.append(f"no significant winner{where}")
+        else:
+            gains = _range([row.cells[mode].value for row in own if row.cells[mode].text != UNCLEAR])
+            texts.append(f"{mode} is the fastest{where}{gains if not own[0].cells[mode].baseline else ''}")
+    clearest = max((row for own in groups.values() for row in own), key=lambda row: row.cells[row.leader].value or 0)
+    why = reason(clearest)
+    return f"{'; '.join(texts)}." + (f" {why[0].upper()}{why[1:]}." if why else "")
+
+
+def _range(values: Sequence[float | None]) -> str:
+    form = METRICS["speedup"].format
+    known = sorted(value for value in values if value is not None)
+    if not known:
+        return ""
+    low, high = form(known[0]), form(known[-1])
+    return f" ({low})" if low == high else f" ({low.removesuffix('×')}–{high})"
+
+
+def _and(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
