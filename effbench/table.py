@@ -6,11 +6,13 @@ import csv
 import html
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rich import box
+from rich.cells import cell_len
 from rich.table import Table as RichTable
 
 from effbench.errors import UsageError
@@ -102,17 +104,25 @@ class Table:
             raise UsageError(f"unknown table format {fmt!r}; choose from json, {', '.join(renderers)}")
         return renderers[fmt]()
 
-    def rich(self, *, lines: bool = False) -> RichTable:
-        """Return the table for a rich console. `lines`: with borders instead of spaces."""
+    def rich(self, *, width: int, lines: bool = False, stacked: bool = False) -> RichTable:
+        """Return the table for a rich console of this width: the longest headings are wrapped until it fits.
+
+        `lines`: with borders instead of spaces. `stacked`: with second lines below the first instead of in brackets.
+        """
         columns, rows = self._for_people()
         drawn = RichTable(header_style="bold", pad_edge=False, box=box.HEAVY_HEAD if lines else None)
-        for column in columns:
-            drawn.add_column(escape(column.heading), justify="right" if column.numeric else "left", overflow="fold")
+        texts = [[one_line(line) for row in rows for line in _lines(row[i], stacked)] for i in range(len(columns))]
+        room = width - (3 * len(columns) - 1 if lines else 2 * len(columns))
+        headings = fit_headings([escape(column.heading) for column in columns], texts, room)
+        widths = fit_widths(headings, texts, [not column.numeric for column in columns], room)
+        for column, heading, most in zip(columns, headings, widths, strict=True):
+            side = "right" if column.numeric else "left"
+            drawn.add_column(heading, justify=side, overflow="fold", max_width=most)
         groups = [row.get(self.group) for row in self.rows]
         for number, row in enumerate(rows):
             if lines and number and groups[number] != groups[number - 1]:
                 drawn.add_section()
-            drawn.add_row(*map(_styled, row))
+            drawn.add_row(*(_styled(shown, stacked) for shown in row))
         return drawn
 
     def _for_people(self) -> tuple[list[Column], list[list[Shown]]]:
@@ -191,7 +201,46 @@ def _html_text(shown: Shown) -> str:
     return text + (_element("span", html.escape(one_line(shown.sub)), {"class": "sub"}) if shown.sub else "")
 
 
-def _styled(shown: Shown) -> str:
-    text = escape(f"{shown.line} ★" if shown.tone == "best" else shown.line)
+def _styled(shown: Shown, stacked: bool) -> str:
+    text = "\n".join(map(escape, _lines(shown, stacked)))
     style = TONES.get(shown.tone)
     return f"[{style}]{text}[/]" if style else text
+
+
+def _lines(shown: Shown, stacked: bool) -> list[str]:
+    star = " ★" if shown.tone == "best" else ""
+    return [f"{shown.text}{star}", *filter(None, [shown.sub])] if stacked else [f"{shown.line}{star}"]
+
+
+def fit_headings(headings: Sequence[str], texts: Sequence[Sequence[str]], room: int) -> list[str]:
+    """Return the headings with line breaks, the longest broken first, until all columns fit into `room` characters or
+    none can become narrower. `texts`: the lines below each heading."""
+    contents = [max(map(cell_len, lines), default=0) for lines in texts]
+    widths, fitted = [cell_len(heading) for heading in headings], list(headings)
+    while sum(map(max, widths, contents)) > room:
+        # `max-autotune` and `compile+graph` break behind their signs
+        at = max(range(len(widths)), key=lambda i: (widths[i] > contents[i], widths[i]))
+        words = re.split(r"(?<=[-+ ])", headings[at])
+        lines = [""]
+        for word in words:
+            fits = cell_len((lines[-1] + word).rstrip()) < widths[at]
+            lines = [*lines[:-1], lines[-1] + word] if fits or not lines[-1] else [*lines, word]
+        narrower = max(cell_len(line.rstrip()) for line in lines)
+        if narrower >= widths[at] or widths[at] <= contents[at]:
+            break
+        widths[at], fitted[at] = narrower, "\n".join(line.rstrip() for line in lines)
+    return fitted
+
+
+def fit_widths(headings: Sequence[str], texts: Sequence[Sequence[str]], wraps: Sequence[bool], room: int) -> list[int]:
+    """Return the widths of columns that fit into `room` characters together: the widest ones that wrap are narrowed,
+    but no word is broken. They may not fit; rich then breaks words."""
+    columns = [[*heading.split("\n"), *lines] for heading, lines in zip(headings, texts, strict=True)]
+    widths = [max(map(cell_len, lines)) for lines in columns]
+    least = [
+        max(cell_len(word) for line in lines for word in (line.split() or [""])) if wrap else width
+        for lines, wrap, width in zip(columns, wraps, widths, strict=True)
+    ]
+    while sum(widths) > room and (loose := [i for i in range(len(widths)) if widths[i] > least[i]]):
+        widths[max(loose, key=lambda i: widths[i])] -= 1
+    return widths

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import rich.console
 from rich import markup
@@ -10,6 +11,9 @@ from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from effbench.printable import printable
+
+if TYPE_CHECKING:
+    from effbench.table import Table
 
 #: Columns of output that is not a terminal: it has no width and must not be cut.
 PLAIN_WIDTH = 240
@@ -29,6 +33,10 @@ class Console(rich.console.Console):
             else:  # dropped, not replaced: rich has laid them out with no width
                 kept = "".join(c for c in text if c.isprintable() or c == "\n")
                 yield Segment(kept, segment.style)
+
+    def print_table(self, table: Table, **form: bool) -> None:
+        """Print a table as wide as the console; `form`: settings of `Table.rich`."""
+        self.print(table.rich(width=self.width, **form))
 
     def print_line(self, text: str, style: str = "") -> None:
         """Print a line of markup that is neither wrapped nor highlighted."""

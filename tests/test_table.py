@@ -16,7 +16,7 @@ EVIL = "<b>|x|\x1b[31m\nnext *line*"
 
 def drawn(table):
     console = Console(file=io.StringIO(), width=100)
-    console.print(table.rich())
+    console.print_table(table)
     return console.file.getvalue().splitlines()
 
 
@@ -63,3 +63,29 @@ def test_second_lines_links_and_glyphs():
     assert made.render("markdown").splitlines()[2].endswith("(1–2)** |") and "(1–2) ★" in drawn(made)[1]
     page = made.render("html")
     assert '<span class="sub">1–2</span>' in page and "●" in page and "<b>" not in page and '"x.html#&quot;' in page
+
+
+def test_a_table_that_is_too_wide_breaks_the_longest_heading_first_and_never_a_word():
+    columns = [
+        Column("model"),
+        Column("max-autotune-no-cudagraphs", numeric=True),
+        Column("compile+graph", numeric=True),
+    ]
+    rows = [{"model": "mlp", "max-autotune-no-cudagraphs": "1.50×", "compile+graph": "4.4×"}]
+    for width, heads in [
+        (60, ["model  max-autotune-no-cudagraphs  compile+graph"]),
+        (42, ["       max-autotune-no-", "model        cudagraphs  compile+graph"]),
+        (31, ["               max-", "       autotune-no-  compile+", "model    cudagraphs     graph"]),
+    ]:
+        console = Console(file=io.StringIO(), width=width)
+        console.print_table(Table(columns, rows))
+        lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+        assert lines[:-1] == heads, width
+
+
+def test_second_lines_stand_below_or_in_brackets():
+    table = Table([Column("speedup", numeric=True)], [{"speedup": Shown(2.0, "2.00×", "best", "1.90–2.10")}])
+    for stacked, lines in [(False, ["2.00× (1.90–2.10) ★"]), (True, ["  2.00× ★", "1.90–2.10"])]:
+        console = Console(file=io.StringIO(), width=60)
+        console.print_table(table, stacked=stacked)
+        assert [line.rstrip() for line in console.file.getvalue().splitlines()[1:]] == lines

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         options.write(as_json(data), args)
     else:
         with options.console(args) as console:
-            console.print(table.rich(lines=True))
+            console.print_table(table, lines=True)
             for line in lines:
                 console.print_line(escape(line), "bold" if line is lines[0] else "dim")
     return 0

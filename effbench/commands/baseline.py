@@ -62,7 +62,7 @@ def listed(store: Store, args: argparse.Namespace) -> int:
         Column("set_at", "set (UTC)", format=lambda time: f"{time:%Y-%m-%d %H:%M}"),
         Column("note"),
     ]
-    terminal().print(Table(columns, rows).rich())
+    terminal().print_table(Table(columns, rows))
     return 0
 
 

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     with options.console(args) as console:
         short = replace(table, columns=[column for column in table.columns if column.key in COLUMNS])
-        console.print(short.rich(lines=True))
+        console.print_table(short, lines=True)
         counts = Counter(record["verdict"] for record in found)
         console.print_line(", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()))
     return 0

@@ -147,7 +147,7 @@ def show(console: Console, compared: Compared, rows: Sequence[Change], args: arg
         console.print_line(f"  {escape(text)}", "yellow")
     shown = visible(rows, args)
     if shown:
-        console.print(comparison.table_of(shown).rich())
+        console.print_table(comparison.table_of(shown))
     hidden = len(rows) - len(shown)
     more = f" ({hidden} rows that are the same are not shown: --all)" if hidden else ""
     for text in (f"{comparison.counts_text(compared)}{more}", *comparison.summary_lines(compared)):

@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 def show(console: Console, found: History, name: str | None) -> None:
     if found.events:
-        console.print(events_table(found).rich())
+        console.print_table(events_table(found))
     console.print_line(escape(summary(found)))
     if alarms := [event for event in found.changes if event.alarms]:
         named = "" if name is None else f" --name {shlex.quote(name)}"
@@ -165,7 +165,7 @@ def list_acknowledgements(args: argparse.Namespace) -> int:
         Column("acknowledged_at", "acknowledged (UTC)", format=lambda time: f"{time:%Y-%m-%d %H:%M}"),
         Column("reason"),
     ]
-    terminal().print(Table(columns, rows).rich())
+    terminal().print_table(Table(columns, rows))
     return 0
 
 

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    terminal().print(Table.of([Column(name, optional=name == "baseline") for name in columns], rows).rich())
+    terminal().print_table(Table.of([Column(name, optional=name == "baseline") for name in columns], rows))
 
 
 def unit_of(row: dict[str, Any]) -> tuple[str, str]:

@@ -102,7 +102,7 @@ def list_experiments(console: Console, experiments: Sequence[Experiment]) -> Non
         (one.name, one.question, ", ".join(claim.id for claim in one.claims), f"{one.gpu_seconds:.0f}")
         for one in experiments
     ]
-    console.print(Table.of(columns, rows).rich())
+    console.print_table(Table.of(columns, rows))
     minutes = sum(one.gpu_seconds for one in experiments) / 60
     console.print_line(escape(f"effbench reproduce NAME; all of them take about {minutes:.0f} minutes of one GPU"))
 
@@ -114,7 +114,7 @@ def show(console: Console, done: Run) -> None:
         if rows.empty:  # its sweeps mean nothing here
             continue
         try:
-            drawn = pivot_table(table, rows).rich()
+            drawn = pivot_table(table, rows).rich(width=console.width)
         except Exception as error:  # the user's function may raise anything
             done.mistakes.append(f"{done.experiment.path}: table {table.title!r}: {described(error)}")
             continue

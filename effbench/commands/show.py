@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.measure import Measurement
+from rich.table import Table as RichTable
 
 from effbench.cell import Status
 from effbench.commands import options
@@ -16,7 +17,16 @@ from effbench.errors import NothingFoundError, nearest
 from effbench.labels import LabelledRow, label_rows
 from effbench.metrics import METRICS, Better
 from effbench.report.summary import ModeSummary, by_mode
-from effbench.report.tables import FORMATS, NO_REASON, SpeedupTable, bottleneck_table, rows_of, speedup_table
+from effbench.report.tables import (
+    FORMATS,
+    NO_REASON,
+    NOT_PROFILED,
+    WHY_NOT_PROFILED,
+    SpeedupTable,
+    bottleneck_table,
+    rows_of,
+    speedup_table,
+)
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 from effbench.sweeping.resume import resume_command
@@ -56,7 +66,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     with options.console(args) as console:
         if args.why:
-            console.print(table.rich(lines=True))
+            console.print_table(table, lines=True)
+            if any(row["why"] == NOT_PROFILED for row in table.rows):
+                console.print_line(WHY_NOT_PROFILED, "dim")
         else:
             show(console, sweep, rows, table)
     return 0
@@ -69,10 +81,7 @@ def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table:
     title = f"Sweep {sweep.id} {sweep.name or ''}".rstrip()
     facts = map(escape, filter(None, [sweep.label, *places, state]))
     console.print(" · ".join([f"[bold]{escape(title)}[/]", *facts]), highlight=False)
-    wide = table.wide().rich(lines=True)
-    unbounded = console.options.update(max_width=10_000)
-    is_narrow = Measurement.get(console, unbounded, wide).maximum > console.width
-    console.print(table.long().rich(lines=True) if is_narrow else wide)
+    console.print(fitting(console, table))
     metric = METRICS[table.metric]
     about = f"{metric.title}: {metric.help}"
     if table.metric == "speedup":
@@ -84,6 +93,17 @@ def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table:
     console.print(escape(" · ".join([about, *table.legend()])), style="dim", highlight=False)
     for text in [*(means(rows) if table.metric == "speedup" else []), *reasons(rows)]:
         console.print_line(escape(text))
+
+
+def fitting(console: Console, table: SpeedupTable) -> RichTable:
+    """Return the first form of the table that the console is wide enough for: intervals in brackets, intervals below
+    the figures, the same without borders, a row for each mode."""
+    unbounded = console.options.update(max_width=10_000)
+    for stacked, lines in ((False, True), (True, True), (True, False)):
+        drawn = table.wide(stacked).rich(width=console.width, lines=lines, stacked=stacked)
+        if Measurement.get(console, unbounded, drawn).maximum <= console.width:
+            return drawn
+    return table.long().rich(width=console.width, lines=True)
 
 
 def means(rows: Sequence[LabelledRow]) -> list[str]:

@@ -29,7 +29,9 @@ NOT_SIGNIFICANT = "n.s."
 UNKNOWN = 100
 NO_BASELINE = "no baseline"
 NO_REASON = "no reason recorded"
-NOT_PROFILED = "not profiled: no CUDA, protocol.profile=false, or it failed (profile_failed in trial.extra)"
+NOT_PROFILED = "not profiled"
+#: What it means, for a table's reader: once.
+WHY_NOT_PROFILED = "not profiled: no CUDA, protocol.profile=false, or profiling failed (profile_failed in trial.extra)"
 _INTERVAL = re.compile(r" \((.*)\)")
 #: What CSV has of an entry.
 FACTS = ("value", "low", "high", "status", "reason", "best", "significant", "trials")
@@ -75,6 +77,10 @@ class Entry:
     @property
     def shown(self) -> Shown:
         return Shown(self.value, self.text, self.tone)
+
+    @property
+    def stacked(self) -> Shown:
+        return Shown(self.value, self.short, self.tone, self.interval)
 
     @property
     def short(self) -> str:
@@ -147,10 +153,13 @@ class SpeedupTable:
         rows = [{"labels": row.labels, "cells": own} for row, own in zip(self.rows, cells, strict=True)]
         return as_json({"rows": rows, "modes": self.modes, "metric": self.metric, "baseline_mode": self.baseline_mode})
 
-    def wide(self) -> Table:
-        """Return a column for each mode; CSV has a line for each entry."""
+    def wide(self, stacked: bool = False) -> Table:
+        """Return a column for each mode; CSV has a line for each entry. `stacked`: with intervals as second lines."""
         columns = [*self.labels, *(Column(f"mode {mode}", mode, numeric=True) for mode in self.modes)]
-        rows = [row.labels | {f"mode {mode}": one.shown for mode, one in row.cells.items()} for row in self.rows]
+        rows = [
+            row.labels | {f"mode {mode}": one.stacked if stacked else one.shown for mode, one in row.cells.items()}
+            for row in self.rows
+        ]
         data = [
             row.labels | {"mode": mode, "metric": self.metric} | entry.facts(FACTS)
             for row in self.rows

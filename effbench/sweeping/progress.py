@@ -55,6 +55,7 @@ class Progress:
         #: what each slot runs -> its phase
         self.running: dict[str, tuple[PlannedTrial, str]] = {}
         self.live: Live | None = None
+        self.waited: set[str] = set()
 
     @contextmanager
     def showing(
@@ -118,7 +119,10 @@ class Progress:
                 self.running[slot.name] = (self.running[slot.name][0], phase)
 
     def waiting(self, slot: Slot) -> None:
-        self.note(one_line(f"{slot.name} is in use by another effbench: waiting"))
+        """Tell that another effbench has the slot's lock, once per slot."""
+        if slot.name not in self.waited:
+            self.waited.add(slot.name)
+            self.note(one_line(f"{slot.name} is in use by another effbench: waiting"))
 
     def retried(self, slot: Slot, trial: PlannedTrial, reason: str) -> None:
         self.note(one_line(f"{self.names[trial.run]} on {slot.name}: effbench tries this trial again: {reason}"))
