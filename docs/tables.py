@@ -303,7 +303,7 @@ def speedups_in_short() -> str:
 
 
 def claims() -> str:
-    found = json.loads((REFERENCE / "claims-h200.json").read_text(encoding="utf-8"))
+    found = json.loads((ROOT / "experiments" / "verdicts-h200.json").read_text(encoding="utf-8"))
     rows = []
     for row in found:
         measured = row["measured"]

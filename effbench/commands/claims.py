@@ -11,12 +11,15 @@ from typing import Any
 
 from effbench.commands import options
 from effbench.experiments.definition import Claim, Experiment, load_all, outline
-from effbench.report.claims import claims_table, entries
+from effbench.report.claims import claims_table, entries, shipped_verdicts
 from effbench.store.store import Store
 
 HELP = "Published claims about CUDA graphs and torch.compile, each with its newest verdict on each machine."
 #: Columns of the terminal; Markdown has all.
 COLUMNS = ("claim", "statement", "verdict", "measured", "why", "machine")
+REFERENCE = (
+    "reference: measured on effbench's reference machine and shipped; `effbench reproduce all` measures your machine"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     if args.gpu:
         wanted = args.gpu.casefold()
         verdicts = [row for row in verdicts if wanted in (row["gpu_name"] or row["cpu_name"]).casefold()]
-    found = entries(claims_of([*load_all(), *own]), verdicts)
+    found = entries(claims_of([*load_all(), *own]), verdicts, [] if args.gpu else shipped_verdicts())
     table = claims_table(found)
     if args.format != "table":
         options.write(table.render(args.format), args)
@@ -48,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
         console.print_table(short, lines=True)
         counts = Counter(record["verdict"] for record in found)
         console.print_line(", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()))
+        if any(record["reference"] for record in found):
+            console.print_line(REFERENCE, "dim")
     return 0
 
 
@@ -63,4 +68,4 @@ def every_entry(store: Store) -> list[dict[str, Any]]:
     others = dict.fromkeys((row["experiment"], row["claim"]) for row in verdicts)
     text = "(a claim of an experiment of your own: its statement is in that experiment's file)"
     claims += [(name, Claim(claim, text)) for name, claim in others if (name, claim) not in known]
-    return entries(claims, verdicts)
+    return entries(claims, verdicts, shipped_verdicts())

@@ -9,6 +9,7 @@ from pathlib import Path
 from effbench.commands import options
 from effbench.errors import StoreError, UsageError
 from effbench.outputs import require_folder
+from effbench.printable import one_line
 from effbench.store.store import Store
 
 HELP = "Write the site of a database: plain files that open from disk or from any web server."
@@ -57,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
         raise StoreError(f"cannot write the site to {out}: {error.strerror or error}") from error
     size, seconds = written.size() / 2**20, time.perf_counter() - began
     print(f"{out / 'index.html'} ({len(written.written)} files, {size:.1f} MiB, {seconds:.1f} s): open it in a browser")
+    if omitted := one_line(found.omitted()):
+        print(omitted)
     if images:
         print(f"{len(images)} images below {out / 'images'}")
     return 0

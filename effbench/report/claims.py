@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from effbench.experiments import FOLDER
 from effbench.experiments.definition import Claim, Pivot
 from effbench.experiments.figures import Figure, Missing, Truth
 from effbench.labels import ABSENT
@@ -55,11 +57,17 @@ def value_text(value: Any, unit: str = "") -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def entries(claims: Sequence[tuple[str, Claim]], verdicts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def entries(
+    claims: Sequence[tuple[str, Claim]],
+    verdicts: Sequence[Mapping[str, Any]],
+    shipped: Sequence[Mapping[str, Any]] = (),
+) -> list[dict[str, Any]]:
     """Return a record for each claim and machine, with the newest verdict; `machine` is None without a verdict.
 
     `claims`: name of the experiment and claim; `verdicts`: as `Store.verdicts` returns them. Ids are in natural order.
+    `shipped`: records of the reference machine, for claims without a verdict of their own.
     """
+    reference = {(record["experiment"], record["claim"]): record for record in shipped}
     found = []
     for experiment, claim in sorted(claims, key=lambda pair: natural(pair[1].id)):
         record = {
@@ -72,10 +80,25 @@ def entries(claims: Sequence[tuple[str, Claim]], verdicts: Sequence[Mapping[str,
             "judged_at": None,
             "measured": {},
             "published": claim.published,
+            "reference": False,
         }
         judged = [row for row in verdicts if (row["experiment"], row["claim"]) == (experiment, claim.id)]
-        found += [record | _judgement(row) for row in judged] or [record]
+        elsewhere = _shipped(reference.get((experiment, claim.id)))
+        found += [record | _judgement(row) for row in judged] or [record | elsewhere]
     return found
+
+
+def shipped_verdicts() -> list[dict[str, Any]]:
+    """Return the records of the reference machine, as `entries` returned them there."""
+    return json.loads((FOLDER / "verdicts-h200.json").read_text(encoding="utf-8"))
+
+
+def _shipped(record: Mapping[str, Any] | None) -> dict[str, Any]:
+    if record is None or record["machine"] is None:
+        return {}
+    measured = {name: value for name, value in record["measured"].items() if name != "sweeps"}  # not in this database
+    kept = {name: record[name] for name in ("verdict", "reason", "judged_at")}
+    return kept | {"machine": f"{record['machine']} (reference)", "measured": measured, "reference": True}
 
 
 def _judgement(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,8 @@ from effbench.store.sweeps import CONFIRMING, SweepInfo
 #: Of more cells the report compares these metrics alone with the sweep before: all metrics of 10,000 cells take 5.5 s.
 MOST_CELLS = 2000
 TIMES = ("latency_ms", "period_ms")
+#: Sweeps that are named as not shown.
+MOST_NAMES = 5
 NUMBERS = [*METRICS, *(bound for bounds in INTERVALS.values() for bound in bounds), "trials"]
 TEXTS = ["model", "mode", "dtype", "phase", "device", "status", "reason", "environment_id", "cell_key"]
 
@@ -137,6 +139,16 @@ class ReportData:
     claims: Sequence[Mapping[str, Any]] = ()
     history: History | None = None
     calibrations: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
+
+    def omitted(self) -> str:
+        """Return a sentence about the sweeps with results that are not shown; empty if there are none."""
+        shown = {one.sweep["id"] for one in self.device_sweeps}
+        names = [row["name"] or row["id"] for row in self.sweeps if row["trials"] and row["id"] not in shown]
+        if not names:
+            return ""
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        which = f"{len(names)} other sweep{'s are' if len(names) > 1 else ' is'} not included"
+        return f"{which}: {', '.join(names[:MOST_NAMES])}{more}. Choose sweeps with --sweep NAME, repeated for several."
 
 
 def frame_of(labelled: Sequence[LabelledRow], baseline_mode: str) -> pd.DataFrame:

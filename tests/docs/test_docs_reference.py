@@ -15,7 +15,7 @@ from effbench.store.source import opened
 from effbench.store.transfer import copy
 
 TABLES = pages.tables()
-CLAIMS = json.loads((TABLES.REFERENCE / "claims-h200.json").read_text(encoding="utf-8"))
+CLAIMS = json.loads((TABLES.ROOT / "experiments" / "verdicts-h200.json").read_text(encoding="utf-8"))
 README = pages.pages()["../README.md"]
 
 

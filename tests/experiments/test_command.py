@@ -10,7 +10,7 @@ import pytest
 from effbench.experiments.definition import load_all
 from effbench.store import Store
 
-REFERENCE = Path(__file__).parents[2] / "results" / "reference" / "claims-h200.json"
+REFERENCE = Path(__file__).parents[2] / "experiments" / "verdicts-h200.json"
 MINE = '''"""Does a wider layer cost [more] :boom:?"""
 
 from effbench.experiments import Claim, Found, Pivot, geomean, only, relative, where
@@ -105,12 +105,14 @@ def test_claims(here):
 
     rows = {row["claim"]: row for row in json.loads(claims("--format", "json"))}
     assert rows["wide"]["measured"]["unit"] == "×" and rows["wide"]["machine"] and {"P1", "O1", "S1"} <= rows.keys()
-    assert (rows["P1"]["verdict"], rows["P1"]["reason"]) == ("not measured yet", "effbench reproduce small-batches")
+    assert rows["P1"]["reference"] and rows["P1"]["machine"] == "NVIDIA H200, torch 2.11.0+cu130 (reference)"
+    assert not rows["wide"]["reference"] and "sweeps" not in rows["P1"]["measured"]
     assert claims("--format", "markdown", "--out", "site/claims.md") == ""
     text = (here.folder / "site" / "claims.md").read_text()
     assert "| graph | A CUDA graph is faster. | not measurable here |" in text and "| 1.70x elsewhere |" in text
     other = {row["claim"]: row for row in json.loads(claims("--format", "json", "--gpu", "H200"))}
     assert other["wide"]["verdict"] == "not measured yet"
+    assert (other["P1"]["verdict"], other["P1"]["reason"]) == ("not measured yet", "effbench reproduce small-batches")
 
 
 def test_checks_that_fail_or_are_unsupported(here):

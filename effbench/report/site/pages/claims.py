@@ -18,6 +18,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
         "claims": len({(record["experiment"], record["claim"]) for record in found}),
         "counts": dict(counts.most_common()),
         "machines": list(dict.fromkeys(record["machine"] for record in found if record["machine"])),
+        "own": sum(record["machine"] is not None and not record["reference"] for record in found),
         "grid": folder.grid("claims", claims_table(found, pages)) if found else None,
     }
 

@@ -20,15 +20,11 @@ from effbench.table import Column, Shown, Table
 MOST_MODELS = 12
 MOST_ROWS = 60
 MOST_FAILURES = 8
-#: Sweeps that are named as not part of the site.
-MOST_OTHERS = 8
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
     answers = [answer(device_sweep) for device_sweep in folder.report.device_sweeps]
-    shown = {one.sweep["id"] for one in folder.report.device_sweeps}
-    others = [sweep["name"] or sweep["id"] for sweep in folder.report.sweeps if sweep["id"] not in shown]
-    return {"answers": answers, "clear": CLEAR, "scale": SCALE, "others": others, "most_others": MOST_OTHERS}
+    return {"answers": answers, "clear": CLEAR, "scale": SCALE, "omitted": folder.report.omitted()}
 
 
 def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
