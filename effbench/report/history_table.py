@@ -125,6 +125,23 @@ def summary(found: History) -> str:
     return " · ".join([*texts, f"cells: {len(found.tracks)}", f"sweeps: {sweeps}"])
 
 
+def lead(found: History) -> str:
+    """Return the conclusion in one or two sentences; first what is too short to judge."""
+    total, short = len(found.states), sum(state == "short" for state in found.states.values())
+    texts = []
+    if short:
+        which = "All" if short == total else f"{short} of"
+        texts.append(f"{which} {total} series are too short to judge (times need {SHORTEST} sweeps of a cell).")
+    alarms = [event for event in found.changes if event.alarms]
+    if alarms:
+        worst, several = alarms[0], "s. The worst" if len(alarms) > 1 else ""
+        what = f"{found.names[worst.series.cell_key]} {change_text(worst)} since {sweep_text(found, worst.after_sweep)}"
+        texts.append(f"{len(alarms)} open change{several}: {what}.")
+    elif short < total:
+        texts.append(f"No open change in {total - short} judged series.")
+    return one_line(" ".join(texts))
+
+
 def _details(counts: Mapping[str, int]) -> str:
     texts = [f"{number} {what}" for what, number in counts.items() if number]
     return f" ({', '.join(texts)})" if texts else ""

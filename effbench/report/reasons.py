@@ -48,27 +48,31 @@ def effects(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     elif fused:
         found.append(f"{kernels:,} kernels become {fewer:,}")
     if after.get("gpu_busy_ms") and after["gpu_busy_ms"] < (1 - LITTLE) * before["gpu_busy_ms"]:
-        found.append(f"GPU time {change_text(after['gpu_busy_ms'] / before['gpu_busy_ms'])}")
+        change = change_text(after["gpu_busy_ms"] / before["gpu_busy_ms"])
+        found.append(f"GPU time {change}".replace(" %", "\u00a0%"))
     return found
 
 
 def sentence(rows: Sequence[Row]) -> str:
     """Return one sentence about all batch sizes of a model: `compile+graph is the fastest at bs 1 and 64
-    (4.44–4.46×); no significant winner at bs 8. Launch-bound: 15 launches become one graph.`"""
-    groups: dict[str | None, list[Row]] = {}
+    (4.44–4.46×); compile+graph and cuda-graph tie at bs 8 (3.89×). Launch-bound: 15 launches become one graph.`"""
+    groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        if row.compares:
-            groups.setdefault(row.winner, []).append(row)
+        if row.compares and row.leader is not None:
+            best = [row.leader, *row.tied]
+            is_open = row.winner is None and any(row.cells[mode].baseline for mode in best)
+            groups.setdefault(() if is_open else tuple(best), []).append(row)
     if not groups:
         return "fewer than two modes are ok, so there is nothing to compare."
     texts = []
-    for mode, own in sorted(groups.items(), key=lambda pair: (pair[0] is None, -len(pair[1]))):
+    for modes, own in sorted(groups.items(), key=lambda pair: (len(pair[0]) != 1, not pair[0], -len(pair[1]))):
         where = "" if len(own) == len(rows) else f" at bs {_and([str(row.labels['bs']) for row in own])}"
-        if mode is None:
-            texts.append(f"no significant winner{where}")
-        else:
-            gains = _range([row.cells[mode].value for row in own if row.cells[mode].text != UNCLEAR])
-            texts.append(f"{mode} is the fastest{where}{gains if not own[0].cells[mode].baseline else ''}")
+        if not modes:
+            texts.append(f"no mode is significantly faster than the baseline{where}")
+            continue
+        best = [row.cells[row.leader] for row in own]
+        gains = "" if best[0].baseline else _range([entry.value for entry in best if entry.text != UNCLEAR])
+        texts.append(f"{_and(modes)} {'tie' if len(modes) > 1 else 'is the fastest'}{where}{gains}")
     clearest = max((row for own in groups.values() for row in own), key=lambda row: row.cells[row.leader].value or 0)
     why = reason(clearest)
     return f"{'; '.join(texts)}." + (f" {why[0].upper()}{why[1:]}." if why else "")

@@ -102,7 +102,7 @@ def cpu_quick() -> list[dict[str, Any]]:
 SWEEP: dict[str, Any] = {
     "id": 1, "name": "h200 standard", "label": "4f2c9d1", "started_at": "2026-03-01T09:30:00+00:00",
     "finished_at": "2026-03-01T11:02:00+00:00", "state": "completed", "command": ["-m", "model=mlp,resnet50"],
-    "protocol": {"name": "standard", "rounds": 5}, "git_revision": "4f2c9d1", "baseline_mode": "eager",
+    "protocol": {"name": "standard", "rounds": 5}, "git_revision": "4f2c9d1", "baseline_mode": "eager", "trials": 5,
 }  # fmt: skip
 ENVIRONMENT: dict[str, Any] = {
     **dataclasses.asdict(environment(flags={"TORCH_WARM_POOL": "0"})),

@@ -20,12 +20,12 @@ def test_the_reason_names_the_bottleneck_and_what_the_mode_changes():
         ({}, "cuda-graph", graph, "launch-bound: 15 launches become one graph"),
         ({}, "cuda-graph", graph | {"graph_breaks": 2}, "launch-bound: 15 launches become graphs"),
         ({}, "cuda-graph", graph | {"kernels": 9, "gpu_busy_ms": 0.1},
-         "launch-bound: 15 launches become one graph of 9 kernels, GPU time −50 %"),
+         "launch-bound: 15 launches become one graph of 9 kernels, GPU time −50\u00a0%"),
         ({"bound": "memory", "gpu_busy_ms": 0.6}, "cuda-graph", graph | {"gpu_busy_ms": 0.6},
          "the GPU waits for 40 % of a call: 15 launches become one graph"),
         ({"bound": "compute", "gpu_busy_ms": 0.99}, "default",
          {"kernels": 5, "graph_pool_bytes": None, "gpu_busy_ms": 0.7},
-         "compute-bound: 15 kernels become 5, GPU time −29 %"),
+         "compute-bound: 15 kernels become 5, GPU time −29\u00a0%"),
         ({"bound": None}, "cuda-graph", graph, ""),
         ({"gpu_busy_ms": None}, "cuda-graph", graph, ""),
     ]:  # fmt: skip
@@ -45,5 +45,12 @@ def test_one_sentence_says_where_each_mode_wins():
     rows += [make.row(bs=bs, mode="cuda-graph", speedup=speedup, **fast) for bs, speedup in ((1, 2.5), (64, 2.0))]
     rows += [make.row(bs=8, mode="cuda-graph", latency_ms=1.0, kernels=15)]
     text = reasons.sentence(speedup_table(label_rows(rows)).rows)
-    assert text.startswith("cuda-graph is the fastest at bs 1 and 64 (2.00–2.50×); no significant winner at bs 8. ")
+    assert text.startswith(
+        "cuda-graph is the fastest at bs 1 and 64 (2.00–2.50×); no mode is significantly faster than the "
+        "baseline at bs 8. Launch-bound: 15 launches become one graph"
+    )
+    tied = {"bs": 4, "latency_ms": 0.5, "latency_ci_low_ms": 0.3, "latency_ci_high_ms": 0.8, "speedup": 2.0}
+    rows = [make.row(**{**EAGER, "bs": 4}), *(make.row(mode=mode, **tied) for mode in ("cuda-graph", "default"))]
+    text = reasons.sentence(speedup_table(label_rows(rows)).rows)
+    assert text.startswith("default and cuda-graph tie (2.00×). Launch-bound")
     assert "fewer than two modes" in reasons.sentence(speedup_table(label_rows([make.row()])).rows)

@@ -18,7 +18,7 @@ from effbench.comparison.verdicts import STATUS
 from effbench.environments import changes_between
 from effbench.metrics import INTERVALS, METRICS
 from effbench.report.colors import glyph_of
-from effbench.report.history_table import change_text, events_table, line_id, summary
+from effbench.report.history_table import change_text, events_table, lead, line_id, summary
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
 from effbench.stats.intervals import is_number
 from effbench.stats.segmentation import SHORTEST
@@ -38,8 +38,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     if longest > 1:
         found["changes"] = folder.grid("changes", events_table(past, MOST_CHANGES)) if past.events else None
         found["index"] = write_lines(folder, past)
-        text = summary(past)
-        found["summary"] = f"{text[0].upper()}{text[1:]}"
+        found |= {"summary": summary(past), "lead": lead(past)}
         found["judged"] = sum(state != "short" for state in past.states.values())
         found["metrics"] = [METRICS[name] for name in past.metrics]
     return found
