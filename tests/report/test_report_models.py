@@ -13,13 +13,14 @@ from effbench.report.site.page import MODELS_A_PAGE
 
 SHARED = "plotly.min.js"
 MOST = 5 * 10**6
-NAMES = [f"model-{number}" for number in range(MODELS_A_PAGE * 2)] + [EVIL[0], "model=1&from=25"]
+NAMES = [f"model-{number}" for number in range(MODELS_A_PAGE * 2)] + [EVIL[0], "model=1&from=9"]
+SIZES = tuple(2**power for power in range(8))
 FIRST, SECOND, THIRD = NAMES[:MODELS_A_PAGE], NAMES[MODELS_A_PAGE : 2 * MODELS_A_PAGE], NAMES[2 * MODELS_A_PAGE :]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    one = device_sweep(make.rows(models=NAMES, sizes=(1, 8, 64), modes=("eager", "default")))
+    one = device_sweep(make.rows(models=NAMES, sizes=SIZES, modes=("eager", "default")))
     return site(tmp_path_factory.mktemp("models"), one), one
 
 
@@ -36,7 +37,7 @@ def shown(one, section="latency"):
 def test_some_models_at_a_time_or_one(visit):
     one = visit()
     assert shown(one) == FIRST == shown(one, "throughput")
-    for index, (names, after) in enumerate([(FIRST, ""), (SECOND, "from=25"), (THIRD, "from=49")]):
+    for index, (names, after) in enumerate([(FIRST, ""), (SECOND, "from=9"), (THIRD, "from=17")]):
         one.page.locator("#models").select_option(index=index)
         assert shown(one) == names and one.page.url.endswith(after or ".html#")
     one.draw()
@@ -44,7 +45,7 @@ def test_some_models_at_a_time_or_one(visit):
     one.page.locator("#latency summary").click()
     until(one.page, "document.querySelector('#latency details tbody')")
     assert set(one.texts("#latency details tbody td:first-child")) == set(THIRD), "the numbers of what is shown"
-    for name in (EVIL[0], "model=1&from=25"):
+    for name in (EVIL[0], "model=1&from=9"):
         again = visit(f"#model={quote(name, safe='')}")
         assert shown(again) == [name] == shown(again, "throughput")
         again.assert_quiet()
@@ -57,9 +58,9 @@ def test_some_models_at_a_time_or_one(visit):
 def test_large_tables_have_pages_and_a_search(chromium, made):
     with Visit(chromium, page_of(*made, "speedups")) as one:
         assert len(one.texts("#grid tbody tr")) == 100
-        assert "1 to 100 of 150" in one.page.locator("#grid [role=status]").inner_text()
+        assert "1 to 100 of 144" in one.page.locator("#grid [role=status]").inner_text()
         one.page.locator("#grid button[aria-label='page 2']").click()
-        assert len(one.texts("#grid tbody tr")) == 50
+        assert len(one.texts("#grid tbody tr")) == 44
         one.page.locator("#grid input[type=search]").fill("model-11 8")
         assert set(one.texts("#grid tbody tr td:first-child")) == {"model-11"}
 
@@ -75,3 +76,17 @@ def test_no_page_loads_more_than_it_may(chromium, tmp_path):
             paths = {Path(unquote(urlparse(url).path)) for url in page.requests if url.startswith("file:")}
             assert sum(path.stat().st_size for path in paths if path.name != SHARED) < MOST, name
             page.assert_quiet()
+
+
+def test_every_figure_is_drawn_unasked_and_a_row_leads_to_its_cell(chromium, made):
+    """As in a screenshot of the whole page, which neither scrolls nor prints."""
+    page = chromium.new_page(viewport={"width": 1400, "height": 900})
+    page.goto(page_of(*made, "scaling").resolve().as_uri())
+    until(page, "[...document.querySelectorAll('.chart')].every((one) => one.closest('[hidden]') || one.dataset.drawn)")
+    until(page, "document.querySelector('#why tbody td')")
+    assert page.evaluate("document.documentElement.scrollHeight") <= 4 * 900
+    widths = page.locator("#latency figure:not([hidden])").evaluate_all("all => all.map((one) => one.clientWidth)")
+    assert len(widths) == MODELS_A_PAGE and sum(widths[:4]) > 1000, "two rows of four"
+    page.locator("#why tbody td.reason").nth(3).click()
+    until(page, "location.pathname.endsWith('cell.html') && location.hash.startsWith('#cell=')")
+    page.close()
