@@ -192,7 +192,7 @@ def _element(name: str, content: str, attributes: Mapping[str, str]) -> str:
 
 
 def _html_text(shown: Shown) -> str:
-    text = html.escape(one_line(shown.text))
+    text = html.escape(one_line(shown.text)).replace(" %", "&nbsp;%")
     if shown.link:
         text = _element("a", text, {"href": shown.link})
     if shown.glyph:

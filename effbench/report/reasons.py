@@ -49,7 +49,7 @@ def effects(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
         found.append(f"{kernels:,} kernels become {fewer:,}")
     if after.get("gpu_busy_ms") and after["gpu_busy_ms"] < (1 - LITTLE) * before["gpu_busy_ms"]:
         change = change_text(after["gpu_busy_ms"] / before["gpu_busy_ms"])
-        found.append(f"GPU time {change}".replace(" %", "\u00a0%"))
+        found.append(f"GPU time {change}")
     return found
 
 
