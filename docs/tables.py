@@ -126,6 +126,13 @@ def columns(row: Any) -> str:
     return table(["column", "type", "unit", "meaning"], rows)
 
 
+def view() -> str:
+    rows = (
+        [f"`{name}`", f"`{dtype}`", unit_of(name), meaning_of(name)] for name, dtype in schema.RESULT_DTYPES.items()
+    )
+    return table(["column", "dtype", "unit", "meaning"], rows)
+
+
 # --- settings
 
 
@@ -315,7 +322,7 @@ def claims() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "view": lambda: columns(dict(schema.RESULTS.columns)),
+    "view": view,
     "trial": lambda: columns(dict(schema.TRIAL.columns)),
     "settings": lambda: table(["setting", "type", "default", "meaning"], settings()),
     "groups": groups,
