@@ -1,8 +1,8 @@
 """Tables that the code knows, for the documentation.
 
 MkDocs calls `on_page_markdown`: a comment `<!-- table NAME -->`, `<!-- options COMMAND -->` or
-`<!-- reference NAME -->` becomes a table. README.md is read without MkDocs, so its table is stored there:
-`python docs/tables.py` refreshes it.
+`<!-- reference NAME -->` becomes a table, and `<!-- notebook FILE -->` a notebook's cells with their output. README.md
+is read without MkDocs, so its table is stored there: `python docs/tables.py` refreshes it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from effbench.stats.intervals import log_difference, stored_log_mean  # noqa: E4
 from effbench.store import schema  # noqa: E402
 
 REFERENCE = ROOT / "results" / "reference"
-MARK = re.compile(r"<!-- (table|options|reference) (\S+) -->\n")
+MARK = re.compile(r"<!-- (table|options|reference|notebook) (\S+) -->\n")
 IN_README = re.compile(r"(<!-- reference (\S+) -->\n).*?(<!-- end -->)", re.S)
 TYPES = ((sa.Boolean, "true or false"), (sa.JSON, "JSON"), (sa.LargeBinary, "bytes"), (sa.Integer, "integer"),
          (sa.Float, "float"), (schema.UtcDateTime, "time, UTC"), (sa.String, "text"))  # fmt: skip
@@ -321,6 +321,25 @@ def claims() -> str:
     return table(["claim", "statement", "verdict on an H200", "measured"], rows)
 
 
+# --- notebooks
+
+
+def notebook(name: str) -> str:
+    """Return the cells behind the title cell as Markdown."""
+    cells = json.loads((ROOT / "docs" / name).read_text(encoding="utf-8"))["cells"][1:]
+    return "\n".join(part for cell in cells for part in cell_parts(cell))
+
+
+def cell_parts(cell: Mapping[str, Any]) -> Iterator[str]:
+    source = "".join(cell["source"])
+    yield f"{source}\n" if cell["cell_type"] == "markdown" else f"```python\n{source}\n```\n"
+    for output in cell.get("outputs", ()):
+        if image := output["data"].get("image/png"):
+            yield f"![Output of the cell above](data:image/png;base64,{image.strip()})\n"
+        else:
+            yield f"```\n{''.join(output['data']['text/plain'])}\n```\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "view": view,
     "trial": lambda: columns(dict(schema.TRIAL.columns)),
@@ -337,6 +356,7 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "table": lambda name: TABLES[name](),
     "options": options,
     "reference": lambda name: MEASURED[name](),
+    "notebook": notebook,
 }
 
 
