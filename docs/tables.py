@@ -44,7 +44,7 @@ IN_README = re.compile(r"(<!-- reference (\S+) -->\n).*?(<!-- end -->)", re.S)
 TYPES = ((sa.Boolean, "true or false"), (sa.JSON, "JSON"), (sa.LargeBinary, "bytes"), (sa.Integer, "integer"),
          (sa.Float, "float"), (schema.UtcDateTime, "time, UTC"), (sa.String, "text"))  # fmt: skip
 UNITS = {"_ms": "ms", "_s": "s", "_bytes": "bytes", "_mj": "mJ", "_mhz": "MHz", "_c": "°C", "_w": "W"}
-#: Columns of the view and of `trial` that are no metrics.
+#: Columns of the view and of `trial` that are not metrics.
 COLUMNS = {
     "bound": "[bottleneck](../explanation/measuring.md#bottlenecks): `launch`, `memory`, `compute` or `latency`",
     "id": "number of the trial",
@@ -55,18 +55,18 @@ COLUMNS = {
     "model": "name of the model",
     "bs": "batch size, in samples",
     "mode": "name of the mode; its settings are in `params`",
-    "dtype": "resolved: never `auto`",
-    "phase": "of a result: `inference` or `training`; of a trial: the last phase entered",
-    "device": "resolved: `cuda` or `cpu`",
+    "dtype": "resolved dtype, never `auto`",
+    "phase": "`inference` or `training`; in `trial` the [phase](statuses.md#phases-of-a-trial) that it reached last",
+    "device": "`cuda` or `cpu`",
     "status": "[status](statuses.md#statuses)",
-    "reason": "why it is not `ok`, in one line",
-    "trials": "rounds behind the figures, without noisy ones that were set aside",
+    "reason": "why the status is not `ok`, in one line",
+    "trials": "number of rounds in the figures, without discarded noisy rounds",
     "round": "pass over the cells, from 0",
     "attempt": "attempt within the round, from 0",
     "extra": "everything else: `phase_seconds`, `facts` of the mode, `graphs`, `cache`, `graph_break_reasons`, "
     "`cudagraph_skip_reasons`, `gpu_before`, `gpu_after`, `profile`, `preempted`, `discarded`, `training`, "
     "`dropout_off`, `artifacts`, `artifact_notes`, `harness_retries`; of failures `traceback` or `log`",
-    "recorded_at": "when it was committed",
+    "recorded_at": "when the trial was committed",
     "gpu_name": "names of the GPUs that torch saw",
     "torch_version": "version of torch",
     "python": "version of Python",
