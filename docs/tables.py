@@ -1,8 +1,8 @@
 """Tables that the code knows, for the documentation.
 
 MkDocs calls `on_page_markdown`: a comment `<!-- table NAME -->`, `<!-- options COMMAND -->` or
-`<!-- reference NAME -->` becomes a table. README.md is read without MkDocs, so its table is stored there:
-`python docs/tables.py` refreshes it.
+`<!-- reference NAME -->` becomes a table, and `<!-- notebook FILE -->` a notebook's cells with their output. README.md
+is read without MkDocs, so its table is stored there: `python docs/tables.py` refreshes it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from effbench.stats.intervals import log_difference, stored_log_mean  # noqa: E4
 from effbench.store import schema  # noqa: E402
 
 REFERENCE = ROOT / "results" / "reference"
-MARK = re.compile(r"<!-- (table|options|reference) (\S+) -->\n")
+MARK = re.compile(r"<!-- (table|options|reference|notebook) (\S+) -->\n")
 IN_README = re.compile(r"(<!-- reference (\S+) -->\n).*?(<!-- end -->)", re.S)
 TYPES = ((sa.Boolean, "true or false"), (sa.JSON, "JSON"), (sa.LargeBinary, "bytes"), (sa.Integer, "integer"),
          (sa.Float, "float"), (schema.UtcDateTime, "time, UTC"), (sa.String, "text"))  # fmt: skip
 UNITS = {"_ms": "ms", "_s": "s", "_bytes": "bytes", "_mj": "mJ", "_mhz": "MHz", "_c": "°C", "_w": "W"}
-#: Columns of the view and of `trial` that are no metrics.
+#: Columns of the view and of `trial` that are not metrics.
 COLUMNS = {
     "bound": "[bottleneck](../explanation/measuring.md#bottlenecks): `launch`, `memory`, `compute` or `latency`",
     "id": "number of the trial",
@@ -55,18 +55,18 @@ COLUMNS = {
     "model": "name of the model",
     "bs": "batch size, in samples",
     "mode": "name of the mode; its settings are in `params`",
-    "dtype": "resolved: never `auto`",
-    "phase": "of a result: `inference` or `training`; of a trial: the last phase entered",
-    "device": "resolved: `cuda` or `cpu`",
+    "dtype": "resolved dtype, never `auto`",
+    "phase": "`inference` or `training`; in `trial` the [phase](statuses.md#phases-of-a-trial) that it reached last",
+    "device": "`cuda` or `cpu`",
     "status": "[status](statuses.md#statuses)",
-    "reason": "why it is not `ok`, in one line",
-    "trials": "rounds behind the figures, without noisy ones that were set aside",
+    "reason": "why the status is not `ok`, in one line",
+    "trials": "number of rounds in the figures, without discarded noisy rounds",
     "round": "pass over the cells, from 0",
     "attempt": "attempt within the round, from 0",
     "extra": "everything else: `phase_seconds`, `facts` of the mode, `graphs`, `cache`, `graph_break_reasons`, "
     "`cudagraph_skip_reasons`, `gpu_before`, `gpu_after`, `profile`, `preempted`, `discarded`, `training`, "
     "`dropout_off`, `artifacts`, `artifact_notes`, `harness_retries`; of failures `traceback` or `log`",
-    "recorded_at": "when it was committed",
+    "recorded_at": "when the trial was committed",
     "gpu_name": "names of the GPUs that torch saw",
     "torch_version": "version of torch",
     "python": "version of Python",
@@ -124,6 +124,13 @@ def columns(row: Any) -> str:
     kind = {name: next(text for type_, text in TYPES if isinstance(column.type, type_)) for name, column in row.items()}
     rows = ([f"`{name}`", kind[name], unit_of(name), meaning_of(name)] for name in row)
     return table(["column", "type", "unit", "meaning"], rows)
+
+
+def view() -> str:
+    rows = (
+        [f"`{name}`", f"`{dtype}`", unit_of(name), meaning_of(name)] for name, dtype in schema.RESULT_DTYPES.items()
+    )
+    return table(["column", "dtype", "unit", "meaning"], rows)
 
 
 # --- settings
@@ -314,8 +321,27 @@ def claims() -> str:
     return table(["claim", "statement", "verdict on an H200", "measured"], rows)
 
 
+# --- notebooks
+
+
+def notebook(name: str) -> str:
+    """Return the cells behind the title cell as Markdown."""
+    cells = json.loads((ROOT / "docs" / name).read_text(encoding="utf-8"))["cells"][1:]
+    return "\n".join(part for cell in cells for part in cell_parts(cell))
+
+
+def cell_parts(cell: Mapping[str, Any]) -> Iterator[str]:
+    source = "".join(cell["source"])
+    yield f"{source}\n" if cell["cell_type"] == "markdown" else f"```python\n{source}\n```\n"
+    for output in cell.get("outputs", ()):
+        if image := output["data"].get("image/png"):
+            yield f"![Output of the cell above](data:image/png;base64,{image.strip()})\n"
+        else:
+            yield f"```\n{''.join(output['data']['text/plain'])}\n```\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
-    "view": lambda: columns(dict(schema.RESULTS.columns)),
+    "view": view,
     "trial": lambda: columns(dict(schema.TRIAL.columns)),
     "settings": lambda: table(["setting", "type", "default", "meaning"], settings()),
     "groups": groups,
@@ -330,6 +356,7 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "table": lambda name: TABLES[name](),
     "options": options,
     "reference": lambda name: MEASURED[name](),
+    "notebook": notebook,
 }
 
 

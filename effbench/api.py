@@ -21,7 +21,7 @@ class Sweep:
     state: str
 
     def results(self) -> pd.DataFrame:
-        """Return its rows of the view `results`."""
+        """Return its rows of the view `results`, as `effbench.results` does."""
         return results(self.db, self.id)
 
 
@@ -42,10 +42,15 @@ def sweep(overrides: Sequence[str], quiet: bool = True) -> Sweep:
 
 
 def results(db: str = DEFAULT_DB, sweep: str | None = "last") -> pd.DataFrame:
-    """Return rows of the view `results`, whose columns name their units (docs/reference/results.md).
+    """Return the view `results` as a DataFrame: one row per sweep, cell and environment, in the order of the plan.
 
-    `db`: a path or any SQLAlchemy URL. `sweep`: an id, a name, `last`, or None for all sweeps. Raises StoreError,
-    NothingFoundError for an unknown sweep.
+    `db`: a path or any SQLAlchemy URL. `sweep`: an id, a name, `last`, or None for all sweeps.
+
+    Columns, units and dtypes are listed in docs/reference/results.md. The dtypes are the same for every selection, also
+    an empty one: `string` for text, `Int64` for counts and bytes, `float64` for other figures, `datetime64[ns, UTC]`
+    for times, `object` for `params` (dicts). Missing values are `pd.NA` or NaN.
+
+    Raises StoreError if the database cannot be read, NothingFoundError for an unknown sweep.
     """
     from effbench.store import Store
 

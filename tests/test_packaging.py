@@ -9,6 +9,9 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+import yaml
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -36,6 +39,18 @@ def test_a_release_has_its_metadata_and_license():
     changes = (ROOT / "CHANGELOG.md").read_text()
     assert f"## [{project['version']}]" in changes
     assert f"version: {project['version']}" in (ROOT / "CITATION.cff").read_text()
+
+
+@pytest.mark.parametrize("words", [("check",), ("format", "--check")], ids=" ".join)
+def test_the_code_passes_ruff(words):
+    command = [sys.executable, "-m", "ruff", *words, "--no-cache", "--quiet", "."]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_pre_commit_runs_the_pinned_ruff():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert [hook["rev"] for hook in hooks if "ruff" in hook["repo"]] == [f"v{pinned()['ruff']}"]
 
 
 def test_the_source_distribution_installs(tmp_path):

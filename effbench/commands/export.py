@@ -80,16 +80,9 @@ def frame_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def as_parquet(frame: pd.DataFrame) -> bytes:
-    import pandas as pd
-    import sqlalchemy as sa
+    from effbench.store.schema import RESULT_DTYPES
 
-    from effbench.store.schema import RESULTS
-
-    kinds = {"started_at": "datetime64[us, UTC]"}
-    for column in RESULTS.columns:
-        integer, number = isinstance(column.type, sa.Integer), isinstance(column.type, sa.Double)
-        kinds.setdefault(column.name, "Int64" if integer else "float64" if number else "string")
-    frame["started_at"] = pd.to_datetime(frame["started_at"], utc=True)
+    kinds = {**RESULT_DTYPES, "started_at": "datetime64[us, UTC]", "params": "string"}
     content = io.BytesIO()
     try:
         frame.astype(kinds).to_parquet(content, index=False, compression="zstd")

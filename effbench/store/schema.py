@@ -235,6 +235,12 @@ _SHOWN = {
 #: the view `results`, declared for reading; its own metadata keeps it out of the tables
 RESULTS = sa.Table("results", sa.MetaData(), *(Column(name, column.type) for name, column in _SHOWN.items()))
 RESULT_COLUMNS = tuple(_SHOWN)
+_DTYPES = {
+    sa.Boolean: "boolean", sa.Integer: "Int64", sa.Float: "float64", sa.String: "string",
+    UtcDateTime: "datetime64[ns, UTC]", sa.JSON: "object",
+}  # fmt: skip
+#: column of the view `results` -> its dtype in pandas, whatever the rows hold
+RESULT_DTYPES = {c.name: next(dtype for kind, dtype in _DTYPES.items() if isinstance(c.type, kind)) for c in RESULTS.c}
 VIEW_QUERY = (
     sa.select(*(column.label(name) for name, column in _SHOWN.items()))
     .select_from(RESULT)

@@ -9,7 +9,7 @@ from sqlalchemy import exc
 
 from effbench.cell import Trial
 from effbench.errors import StoreError
-from effbench.store.schema import CELL, PLANNED, RESULT, RESULTS, SAMPLE, TRIAL
+from effbench.store.schema import CELL, PLANNED, RESULT, RESULT_DTYPES, RESULTS, SAMPLE, TRIAL
 from effbench.store.summary import last_attempts, summarise
 from effbench.store.sweeps import lock
 from effbench.store.values import CODEC, TRIAL_FIELDS, decode_samples, encode_samples, scalar, trial_of, trial_row
@@ -147,14 +147,8 @@ def results(connection: sa.Connection, sweep_id: str | None = None) -> list[dict
 
 
 def results_frame(connection: sa.Connection, sweep_id: str | None = None) -> pd.DataFrame:
-    """Return `results` as a DataFrame. Its types do not depend on its content: figures, also counts, are float64 with
-    NaN for NULL (`bs` and `trials` int64), `started_at` is UTC, `params` dicts."""
+    """Return `results` as a DataFrame with the dtypes of `RESULT_DTYPES`, which do not depend on the rows."""
     import pandas as pd
 
-    frame = pd.DataFrame(results(connection, sweep_id), columns=list(RESULTS.columns.keys()), dtype="object")
-    kinds = {
-        column.name: "int64" if column.name in ("bs", "trials") else "float64"
-        for column in RESULTS.columns
-        if isinstance(column.type, sa.Double | sa.Integer)
-    }
-    return frame.astype(kinds).assign(started_at=pd.to_datetime(frame["started_at"], utc=True))
+    frame = pd.DataFrame(results(connection, sweep_id), columns=list(RESULT_DTYPES), dtype="object")
+    return frame.astype(RESULT_DTYPES)

@@ -26,7 +26,7 @@ def test_generated_tables_have_a_meaning_for_every_row():
     used = []
     for page, text in pages.pages().items():
         for kind, name in TABLES.MARK.findall(text):
-            if page != "../README.md":
+            if page != "../README.md" and kind != "notebook":
                 used.append(name)
                 for line in TABLES.MAKERS[kind](name).splitlines() if name not in ("models", "modes", "checks") else ():
                     assert not line.endswith("|  |"), f"{page}, {name}: {line}"

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
-import pandas as pd
 import pytest
 
+import effbench
 from effbench.cell import Status, Trial
 from effbench.errors import StoreError
 from effbench.store import RESULT_COLUMNS
@@ -173,17 +173,35 @@ def test_sweeps_environments_and_variants_do_not_mix(store, cell, begin, environ
     assert [row["speedup"] for row in store.results(sweep)] == [1.0, pytest.approx(2.0), pytest.approx(4.0)]
 
 
-def test_frames_have_the_same_shape_empty_or_not(store, cell, begin, here):
-    empty = store.results_frame()
-    sweep = begin(store, [cell()])
-    store.record(sweep, here, Trial(cell().key, 0, OK, latency_ms=2.0, peak_reserved_bytes=2**40))
-    full = store.results_frame(sweep)
-    (row,) = store.results()
-    assert tuple(row) == RESULT_COLUMNS
-    assert (row["params"], row["started_at"]) == (cell().params(), store.find_sweep(sweep).started_at)
-    assert (len(empty), len(full), full["peak_reserved_bytes"][0]) == (0, 1, 2**40)
-    for frame in (empty, full):
-        assert tuple(frame.columns) == RESULT_COLUMNS
-        assert frame["latency_ms"].dtype == frame["kernels"].dtype == frame["peak_reserved_bytes"].dtype == "float64"
-        assert frame["bs"].dtype == frame["trials"].dtype == "int64"
-        assert isinstance(frame["started_at"].dtype, pd.DatetimeTZDtype)
+DTYPES = {
+    "string": {"sweep_id", "sweep_name", "label", "model", "mode", "dtype", "phase", "device", "status", "reason",
+               "bound", "gpu_name", "torch_version", "python", "environment_id", "cell_key"},
+    "Int64": {"bs", "trials", "kernels", "break_even_calls", "build_peak_allocated_bytes",
+              "prepare_peak_allocated_bytes", "peak_allocated_bytes", "peak_reserved_bytes", "graph_pool_bytes",
+              "process_gpu_bytes", "graph_breaks", "recompiles", "cudagraph_skips", "unsteady_trials"},
+    "datetime64[ns, UTC]": {"started_at"},
+    "object": {"params"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("held", ["nothing", "failures", "figures"])
+def test_the_dtypes_of_a_frame_do_not_depend_on_its_rows(held, path, store, cell, begin, here):
+    eager, default = cell(), cell("default")
+    sweep = begin(store, [eager, default])
+    figures = {"status": OK, "latency_ms": 2.0, "peak_reserved_bytes": 2**53 + 1, "kernels": 3}
+    for one in (eager, default) if held != "nothing" else ():
+        facts = figures if held == "figures" else {"status": Status.ERROR, "reason": "broke"}
+        store.record(sweep, here, Trial(one.key, 0, **facts))
+    frame = effbench.results(str(path), sweep)
+    assert tuple(frame.columns) == RESULT_COLUMNS and len(frame) == (0 if held == "nothing" else 2)
+    assert set().union(*DTYPES.values()) < set(frame.columns)
+    for name, dtype in frame.dtypes.items():
+        expected = next((kind for kind, names in DTYPES.items() if name in names), "float64")
+        assert str(dtype) == expected, name
+    if held == "figures":
+        first = frame.iloc[0]
+        assert (first["params"], first["started_at"]) == (eager.params(), store.find_sweep(sweep).started_at)
+        assert (first["peak_reserved_bytes"], first["speedup"]) == (2**53 + 1, 1.0)
+        assert frame["reason"].isna().all() and frame["graph_breaks"].isna().all()
+    if held == "failures":
+        assert frame["latency_ms"].isna().all() and set(frame["reason"]) == {"broke"}
