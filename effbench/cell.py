@@ -24,7 +24,7 @@ class Status(StrEnum):
     OOM = "oom"
     UNSUPPORTED = "unsupported"  # cannot run on this machine; not a failure
     DEGRADED = "degraded"  # it ran, but not in the way that the mode's name promises
-    NOISY = "noisy"  # throttled or disturbed on every try
+    NOISY = "noisy"  # throttled or disturbed on every attempt
     OK = "ok"
 
     @property
