@@ -115,8 +115,7 @@ def names_by(environments: Iterable[Mapping[str, Any]], by: str) -> dict[str, st
 
 
 def labels(environments: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """Return environment id -> its short names as `interpreter` and `folder`. Each is omitted unless it is needed to
-    distinguish the environments."""
+    """Return environment id -> its short names as `interpreter` and `folder`, if needed to distinguish environments."""
     rows = list(environments)
     known = {row["id"]: tuple(row[name] for name in TELLING) for row in rows}
     added: dict[str, dict[str, str]] = {row["id"]: {} for row in rows}

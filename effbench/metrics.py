@@ -19,12 +19,10 @@ class Better(StrEnum):
 
 @dataclass(frozen=True)
 class Metric:
-    """A measured quantity.
-
-    `compare`: `ratio` (interval of a ratio), `exact` (any change counts), `bound` (one value per sweep) or `none`.
-    `interval`: columns of the bounds of its 95 % confidence interval. `of_trial`: whether each trial records it.
-    `combine`: how trials form a result, `mean` (geometric), `max` or `min`; None if `store.summary` computes it.
-    `explains`: whether failed cells keep it.
+    """A measured quantity. `compare`: `ratio` (interval of a ratio), `exact` (any change counts), `bound` (one value
+    per sweep) or `none`. `interval`: columns of the bounds of its 95 % confidence interval. `of_trial`: whether each
+    trial records it. `combine`: how trials form a result, `mean` (geometric), `max` or `min`; None if `store.summary`
+    computes it. `explains`: whether failed cells keep it.
     """
 
     name: str

@@ -81,8 +81,7 @@ def refuse_database(path: Path, database: str | None = None) -> None:
 
 
 def _is_export(head: bytes) -> bool:
-    """Return whether a file begins like an export of whole sweeps that effbench has not written to since (as that
-    enables write-ahead logging)."""
+    """Return whether a file is an unused export of whole sweeps; writing to it would enable write-ahead logging."""
     return head.startswith(SQLITE) and head[18:20] == b"\1\1" and head[68:72] == EXPORT_ID.to_bytes(4)
 
 
@@ -104,8 +103,7 @@ def is_special(path: Path) -> bool:
 
 
 def names_in(stream: IO[bytes]) -> set[str]:
-    """Return the names that identify an output: columns of CSV or Parquet, keys of JSON, the first tag of XML, or
-    `SQLite` for whole sweeps."""
+    """Return names that identify an output: columns of CSV or Parquet, JSON keys, an XML tag, or `SQLite`."""
     head = stream.read(_HEAD)
     if head.startswith(b"PAR1"):
         import pyarrow.parquet

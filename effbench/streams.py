@@ -26,8 +26,7 @@ MOST_DIGITS = 18  # of a batch size
 
 
 def check(settings: Mapping[str, Any]) -> str:
-    """Return the kind of stream. Raises ConfigError for an unknown kind, and for a setting that is unknown, missing or
-    out of bounds."""
+    """Return the kind of stream. Raises ConfigError for an unknown kind, and for an invalid or missing setting."""
     kind = settings.get("name", NONE)
     if kind not in KINDS:
         raise ConfigError(f"unknown stream.name={kind}; allowed: {', '.join(KINDS)}")

@@ -19,8 +19,7 @@ NOT_OF_CELLS = ("db", "resume", "sweep", "hydra", "python", "folder")
 
 
 def key_of(word: str) -> str | None:
-    """Return the key of a word: `model.module.width` for `+model.module.width=3`. None for an option that is not in
-    CONFIG_OPTIONS."""
+    """Return the key of a word: `a.b` for `+a.b=3`. None for an option that is not in CONFIG_OPTIONS."""
     if word.startswith("-"):
         option = word.partition("=")[0]
         return option if option in CONFIG_OPTIONS else None

@@ -26,9 +26,8 @@ Parts = dict[str, Any]
 
 @dataclass
 class Verdict:
-    """Result of a comparison. `error`: ‖output - reference‖ ÷ ‖reference‖, the worst of all outputs, None without a
-    float output. `reason`: what is wrong, or None. `only_values`: structure, shapes and dtypes agree, so that a float64
-    reference can decide."""
+    """Result of a comparison. `error`: the largest ‖output - reference‖ ÷ ‖reference‖, None without a float output.
+    `reason`: what is wrong, or None. `only_values`: structure, shapes and dtypes agree, so float64 can decide."""
 
     error: float | None = None
     reason: str | None = None
@@ -47,8 +46,7 @@ def clone(inputs: Any) -> Any:
 def parts(output: Any, name: str = "output") -> Parts:
     """Return the parts of an output, with tensors cloned so that the next call cannot overwrite them.
 
-    Tuples and lists are equivalent, because compiled and exported modules may convert them. Raises Incomparable for an
-    object of an unknown type.
+    Tuples equal lists, because compiled and exported modules may convert them. Raises Incomparable for unknown types.
     """
     if isinstance(output, torch.Tensor):
         return {name: output.clone()}
@@ -156,8 +154,7 @@ def compare(output: Parts, eager: Parts, tolerance: float | None = None) -> Verd
 
 
 def alike(output: Any, wanted: Any) -> bool:
-    """Return whether two tensors have the same shape and dtype, or two plain values agree. Floats may differ by 2 %,
-    because they may come from tensors."""
+    """Return whether two tensors have the same shape and dtype, or two plain values agree (floats within 2 %)."""
     if isinstance(wanted, torch.Tensor) and isinstance(output, torch.Tensor):
         return output.shape == wanted.shape and output.dtype == wanted.dtype
     if isinstance(wanted, torch.Tensor) or isinstance(output, torch.Tensor):

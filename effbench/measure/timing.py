@@ -222,8 +222,7 @@ def pass_means(samples: list[float], whole: int) -> list[float]:
 
 
 def is_steady(samples: Sequence[float]) -> bool:
-    """Return whether the medians of the two halves of the newest samples agree. The newest half of the samples counts,
-    but at least ten."""
+    """Return whether the medians of the two halves of the newest half of the samples (at least ten) agree."""
     window = samples[-max(10, len(samples) // 2) :]
     half = len(window) // 2
     if half == 0:
@@ -253,8 +252,7 @@ def next_batch(samples: list[float], seconds: float, rules: Rules, budget_s: flo
 
 
 def is_known(samples: list[float], target: float) -> bool:
-    """Return whether the median's 95 % interval is narrow and the medians of both halves agree. The second condition
-    detects drift, which the interval ignores."""
+    """Return whether the median's 95 % interval is narrow, and the medians of both halves agree (no drift)."""
     interval, half = median_interval(samples), len(samples) // 2
     if interval.low is None or interval.high - interval.low > 2 * target * interval.value:
         return False

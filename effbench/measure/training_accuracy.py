@@ -1,5 +1,4 @@
-"""Check training steps: compare losses, gradients, parameters and buffers with eager's, and updates with a separate
-optimizer's.
+"""Check training steps against eager's, and their updates against a separate optimizer's.
 
 Parameters after some steps reveal little about the gradients: Adam turns rounding noise of a gradient near zero into a
 full step, and half-precision weights cannot represent small updates. Correct implementations therefore differ in their

@@ -47,8 +47,7 @@ def build_module(module: Mapping[str, Any], dtype: torch.dtype, device: torch.de
 
 
 def resolve_target(target: str) -> Callable[..., Any]:
-    """Return the callable named by `target`: `package.module.Name`, or `path/to/file.py:Name`, where the path is
-    relative to the working directory.
+    """Return the callable named by `target`: `package.module.Name`, or `path/to/file.py:Name` (a relative path).
 
     Raises ConfigError if a part of it cannot be found or imported, and for Python's standard library: a configuration
     that names `os.system` is a mistake or an attack.
@@ -78,8 +77,7 @@ def resolve_target(target: str) -> Callable[..., Any]:
 def resolve_model(target: str) -> Callable[..., Any]:
     """Return the `torch.nn.Module` class, function or method named by `target`.
 
-    Raises ConfigError as `resolve_target` does, and for any other class or object, because they cannot be verified
-    without a call.
+    Raises ConfigError as `resolve_target` does, and for other classes and objects, which only a call could verify.
     """
     named = resolve_target(target)
     is_class = isinstance(named, type)

@@ -101,8 +101,7 @@ class GPT2Decoder(nn.Module):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Initialise as GPT-2 does: normal with a standard deviation of 0.02, scaled down by the square root of the
-        number of additions for layers that add to the residual stream."""
+        """Initialise as GPT-2 does: normal, std 0.02 ÷ √(number of additions) where a layer adds to the residual."""
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)

@@ -1,5 +1,4 @@
-"""The specification of a model's inputs, read from its YAML and validated. Standard library only, because planning runs
-without torch.
+"""The specification of a model's inputs, read from its YAML and validated. Planning uses it without torch.
 
 model:
   inputs:                    # in order of forward's positional arguments

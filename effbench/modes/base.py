@@ -151,8 +151,7 @@ def needs_cuda(device: torch.device, what: str) -> str | None:
 
 
 def needs_compiler(device: torch.device) -> str | None:
-    """Return which compiler Inductor lacks on `device`, or None. It writes C++ for the CPU, and Triton, which needs a C
-    compiler for its launcher, for CUDA."""
+    """Return which compiler Inductor lacks, or None: C++ for the CPU; Triton and its C compiler for CUDA."""
     if device.type == "cuda":
         try:
             import triton  # noqa: F401

@@ -30,9 +30,8 @@ Capture = Callable[[Callable[..., Any], tuple, dict[str, Any]], Captured]
 
 @dataclass
 class BucketedGraph(Mode):
-    """CUDA graphs for a list of batch sizes; docs/how-to/serve.md explains the settings. Sizes up to
-    `torch_compile_max_bs` are captured from the module compiled with `inner`, with one compilation per size. Larger
-    sizes are captured from the eager module, which also runs calls without a graph."""
+    """CUDA graphs for a list of batch sizes (settings: docs/how-to/serve.md). Sizes up to `torch_compile_max_bs` are
+    captured from the module compiled with `inner`, larger ones from the eager module, which also runs other calls."""
 
     buckets: str | Sequence[int] = "sglang"
     padding: Literal["keep", "zero", "sentinel"] = "keep"
@@ -297,9 +296,7 @@ def batch_dims(function: Callable[..., Any], static: StaticInputs, largest: int)
     return [batch_dim(large, small, sizes) for large, small in zip(*shapes, strict=True)]
 
 
-def batch_dim(
-    large: Sequence[int] | None, small: Sequence[int] | None, sizes: tuple[int, int]
-) -> tuple[int, int] | None:
+def batch_dim(large: Sequence | None, small: Sequence | None, sizes: tuple[int, int]) -> tuple[int, int] | None:
     if large == small:
         return None
     if large is not None and small is not None and len(large) == len(small):

@@ -71,9 +71,7 @@ class GraphedCallables(Mode):
 def calls_of(
     module: nn.Module, parts: dict[str, nn.Module], args: tuple, kwargs: dict[str, Any]
 ) -> list[tuple[nn.Module, tuple, dict[str, Any]]]:
-    """Run `module` once and return the calls of its `parts` with their inputs, in order.
-
-    Raises ConfigError if a part is not called exactly once."""
+    """Run `module` and return its calls of `parts` in order. Raises ConfigError for a part not called exactly once."""
     calls: list[tuple[nn.Module, tuple, dict[str, Any]]] = []
 
     def note(part: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:

@@ -46,8 +46,7 @@ class Selection:
         return bool(self.only or self.skip or self.regional)
 
     def apply(self, module: nn.Module, **settings: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
-        """Return the callable that replaces `module`, and facts. `settings`: arguments of torch.compile. Raises
-        ConfigError if a pattern or class does not match."""
+        """Return the callable that replaces `module`, and facts. `settings`: arguments of torch.compile."""
         if not self:
             return torch.compile(module, **settings), {}
         copied = shared_weight_copy(module)
@@ -95,8 +94,7 @@ def patterns(name: str, given: str | Sequence[str] | None) -> tuple[str, ...]:
     listed = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
     listed = () if given is None else listed
     if not all(isinstance(pattern, str) and pattern for pattern in listed):
-        how = f"Example: mode.{name}=[layers.*.mlp]"
-        raise ConfigError(f"mode.{name} must be a list of patterns of module names, got {given!r}. {how}")
+        raise ConfigError(f"mode.{name} must be patterns of module names such as [layers.*.mlp], got {given!r}")
     return listed
 
 
@@ -107,9 +105,7 @@ def shared_weight_copy(module: nn.Module) -> nn.Module:
 
 
 def matching(module: nn.Module, setting: str, patterns: Sequence[str]) -> dict[str, nn.Module]:
-    """Return name -> outermost submodules that match any of the patterns.
-
-    Raises ConfigError for a pattern that matches no submodule."""
+    """Return the outermost submodules that match a pattern, by name. Raises ConfigError for a pattern without match."""
     named = {name: part for name, part in module.named_modules() if name and not isinstance(part, NOT_CALLED)}
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in named):

@@ -208,8 +208,7 @@ def _whereabouts(values: np.ndarray, scale: np.ndarray, old: Segment, new: Segme
 
 
 def _kept(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: float, p_value: float) -> list[int]:
-    """Return the splits that are changes. As long as a split fails a test, remove the worst one, which joins two
-    segments."""
+    """Return the splits that are changes: remove the worst split, joining its segments, until all pass the tests."""
     splits = list(splits)
     while splits:
         segments = segments_of(values, scale, splits)
@@ -279,8 +278,7 @@ def _drift(values: np.ndarray, scale: np.ndarray, segment: Segment, floor: float
 def _recent(
     values: np.ndarray, scale: np.ndarray, segments: list[Segment], floor: float, p_value: float
 ) -> Change | None:
-    """Return a change for the newest one or two values, if they differ from the last level by more than the noise and
-    the floor; else None."""
+    """Return the newest one or two values as a change if they exceed noise and floor around the last level, or None."""
     last = segments[-1]
     for count in (2, 1):
         if last.end - last.start - count < PERSISTENCE:
@@ -299,8 +297,7 @@ def _recent(
 
 
 def _alternation(values: np.ndarray, floor: float) -> Alternation | None:
-    """Return an alternation between two distant levels with SWITCHES switches and at least 15 % of the values on each;
-    None without one."""
+    """Return an alternation between two distant levels with at least 15 % of the values on each, or None."""
     ordered = np.sort(values)
     n = len(ordered)
     least = max(3, math.ceil(0.15 * n))

@@ -1,5 +1,4 @@
-"""Segment a series into levels by the Potts model with a bounded loss, by dynamic programming. Pure numpy, no
-randomness.
+"""Segment series into levels with the Potts model, a bounded loss and dynamic programming. Pure numpy, deterministic.
 
 Each value gets a level from a grid, and the total cost is minimal. A change of level has a price. A value costs its
 squared distance from its level in units of noise, but at most a bound below that price (the biweight loss of Fearnhead

@@ -70,8 +70,7 @@ def compare_pairs(before: Mapping[int, float], after: Mapping[int, float], floor
 
 
 def confirms(low: float | None, pairs: int, floor: float = FLOOR) -> bool:
-    """Return whether a rerun confirms a slowdown: it has at least LEAST_PAIRS pairs, and the lower bound `low` of the
-    paired interval exceeds the floor."""
+    """Return whether at least LEAST_PAIRS pairs show a slowdown: the interval's lower bound `low` exceeds the floor."""
     return pairs >= LEAST_PAIRS and low is not None and low > 1 + floor
 
 
@@ -179,8 +178,7 @@ def _grown(differences: float, error: float) -> float:
 
 @lru_cache(maxsize=256)
 def _most_critical(df_before: float, df_after: float) -> float:
-    """Return an upper bound of the smallest significant differences, in standard errors: Welch's minimum degrees of
-    freedom with the largest variance."""
+    """Return an upper bound of the critical differences: Welch's minimum degrees of freedom, the largest variance."""
     from scipy.special import stdtrit
 
     largest = max(float(_variance_nodes(df)[0].max()) for df in (df_before, df_after))

@@ -1,5 +1,4 @@
-"""Run behaviour checks, each in its own process under the lock of its device, so that a crash or a hang affects only
-that check."""
+"""Run behaviour checks, each in its own process under its device's lock, so that a crash affects no other check."""
 
 from __future__ import annotations
 

@@ -81,9 +81,7 @@ def gpu_slot(gpu: dict[str, Any], cores: Iterable[int] | None = None) -> Slot:
 
 
 def slots_of(gpus: Sequence[dict[str, Any]], cells: Iterable[Cell], executor: dict[str, Any]) -> list[Slot]:
-    """Return the GPUs to use, each with its cores, and the CPU if a cell needs it or there is no GPU.
-
-    Raises ConfigError for GPUs or cores that do not exist."""
+    """Return the GPUs to use, with their cores, and the CPU if needed. Raises ConfigError for unknown GPUs or cores."""
     wanted, cores = executor["gpus"], executor["cores"]
     if wanted != "auto":
         known = {gpu["index"]: gpu for gpu in gpus}
@@ -190,8 +188,7 @@ def wanted_cores(setting: Any, usable: Collection[int]) -> list[int] | None:
     try:
         wanted = parse_cores(str(setting)) if isinstance(setting, str | int) else sorted(set(map(int, setting)))
     except (ValueError, TypeError):
-        how = "use auto, null, or cores such as 2-7 or [2,3]"
-        raise ConfigError(f"executor.cores has the invalid value {setting!r}: {how}") from None
+        raise ConfigError(f"executor.cores={setting!r}: use auto, null, or cores such as 2-7 or [2,3]") from None
     if not wanted or (missing := sorted(set(wanted) - set(usable))):
         raise ConfigError(f"executor.cores names {missing if wanted else 'no core'}; usable cores: {sorted(usable)}")
     return wanted

@@ -236,9 +236,7 @@ def measure_ceilings(
     again: bool = False,
     lock_timeout_s: float = 3600.0,
 ) -> str | None:
-    """Measure and store the ceilings of the first GPU if they are unknown or `again` is set.
-
-    Return the reason if they could not be measured, else None."""
+    """Measure and store the first GPU's ceilings, if unknown or `again`. Return a reason if that failed, else None."""
     known = store.calibration(environment_id)
     if not gpus or (known and known["ceilings"] and not again):
         return None

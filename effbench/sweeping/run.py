@@ -77,8 +77,7 @@ def run_sweep(
     stop: threading.Event,
     extend: Outcome | None = None,
 ) -> Outcome:
-    """Run or resume a sweep and return its outcome. A cell that fails is a result with a status; setting `stop` ends
-    the sweep like Ctrl-C.
+    """Run or resume a sweep and return its outcome. Failed cells are results; setting `stop` acts like Ctrl-C.
 
     `asked`: interpreter and parameters of each cell. `plan`: returns the cell runs once the interpreters are probed.
     `server`: a server of effbench's own interpreter, which stays open; None: start one if needed. `extend`: the outcome

@@ -148,9 +148,7 @@ class Schedule:
         return record
 
     def run_once(self, slot: Slot, trial: PlannedTrial, alone: bool) -> tuple[Trial | None, Request]:
-        """Run the trial once and return its record (None if the sweep was stopped) and its request.
-
-        `alone`: from a separate fork server."""
+        """Run the trial once (`alone`: from a separate fork server). The record is None if the sweep was stopped."""
         cell, pool, gpu = trial.run.cell, self.pools[trial.run.interpreter], slot.gpu or {}
         message = TrialRequest(
             cell=cell.params(),

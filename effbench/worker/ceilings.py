@@ -1,5 +1,4 @@
-"""The task `ceilings`: measure this GPU's copy bandwidth, matrix rate by dtype, and the time of a launch and of a graph
-replay."""
+"""The task `ceilings`: measure this GPU's copy bandwidth, matrix rates, launch time and graph replay time."""
 
 from __future__ import annotations
 

@@ -129,9 +129,7 @@ def target_like(out: Tensor, seed: int) -> Tensor:
 
 
 def without_dropout(module: nn.Module) -> int:
-    """Set the probability of all dropout layers to 0, because compilers draw different masks than eager.
-
-    Return the number of these layers."""
+    """Set all dropout probabilities to 0, because compilers draw different masks than eager; return their number."""
     changed = 0
     for part in module.modules():
         other = OTHER_DROPOUT.get(type(part).__name__)
@@ -253,8 +251,7 @@ class Training(Inference):
         return self.mode.prepare_training(self.module, self.step_over, args, kwargs)
 
     def check(self, step: Callable, inputs: Sequence[Inputs], references: Trajectory) -> None:
-        """Compare the mode's steps with eager's, then restore the initial state for timing. Raises Ended if they
-        differ."""
+        """Compare the mode's steps with eager's, then restore the initial state. Raises Ended if they differ."""
         trajectory = self.follow(step, inputs)
         tolerance = self.tolerance or accuracy.limit_of(getattr(torch, self.cell.dtype), None)
         comparison = Comparison(trajectory, references, self.initial, tolerance)
