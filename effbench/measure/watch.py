@@ -149,7 +149,7 @@ class GpuWatch:
 
 def busy_host(enqueue_ms: float, period_ms: float) -> str | None:
     """Return a reason if the host was disturbed while latencies were timed, else None. Undisturbed, enqueueing a call
-    takes no longer than its period, because the host has to enqueue back-to-back calls as well."""
+    takes hardly longer than its period, because the host has to enqueue back-to-back calls as well."""
     if enqueue_ms <= ENQUEUE_PERIODS * period_ms:
         return None
     took = f"enqueueing a call took {enqueue_ms:.3g} ms, but a whole back-to-back call only {period_ms:.3g} ms"

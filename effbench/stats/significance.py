@@ -22,7 +22,7 @@ POWER = 0.8
 POWER_QUANTILE = 0.8416212335729143
 #: Minimum number of pairs to confirm a slowdown.
 LEAST_PAIRS = 5
-#: Minimum number of sweeps for a noise threshold.
+#: Minimum number of sweeps, in the same environment, for a noise threshold.
 LEAST_SWEEPS = 6
 #: Width of the noise threshold, in standard deviations of the difference between consecutive sweeps.
 WIDTH = 3.0
