@@ -1,4 +1,4 @@
-"""`python -m effbench` is `effbench`."""
+"""Run `effbench` as `python -m effbench`."""
 
 from effbench.cli import main
 

@@ -1,4 +1,4 @@
-"""Which batch sizes get a CUDA graph, and which graph a batch takes: the policy of servers."""
+"""Capture lists of inference servers: which batch sizes get a CUDA graph, and which graph runs a batch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from effbench.errors import ConfigError
 
-#: The defaults of SGLang of 2024 and 0.5.6 and of vLLM 0.11.1, for a GPU of 80 GB and one request a row
-#: (docs/how-to/serve.md); `no-padding` is SGLang of 2024 with padding switched off.
+#: Defaults of SGLang (2024 and 0.5.6) and vLLM 0.11.1 for a GPU with 80 GB and one request per row
+#: (docs/how-to/serve.md); `no-padding` is SGLang of 2024 with padding disabled.
 LISTS: dict[str, tuple[int, ...]] = {
     "sglang-classic": (1, 2, 4, *range(8, 161, 8)),
     "sglang": (1, 2, 4, 8, 12, *range(16, 257, 8)),
@@ -22,18 +22,18 @@ PRESETS = (*LISTS, EXACT)
 
 
 def capture_sizes(buckets: str | Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """Return the sizes to capture, ascending, for batches of `sizes`. A preset ends at the largest of them, which
-    replaces the first larger one of the list, as servers do; `no-padding` only ends there. `exact`: the sizes that
-    occur. A list of numbers is used as it is. Raises ConfigError."""
+    """Return the batch sizes to capture, ascending, for batches of `sizes`. A preset is cut at the largest of `sizes`,
+    which replaces the preset's next larger entry, as in servers (except in `no-padding`). `exact`: the sizes that
+    occur. A list of numbers is used unchanged. Raises ConfigError for an unknown preset or invalid sizes."""
     if not isinstance(buckets, str):
         given = list(buckets) if isinstance(buckets, Sequence) else []
         if not given or not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in given):
-            raise ConfigError(f"buckets is {given or buckets!r}; it takes sizes from 1, as [1,2,4,8], or a preset")
+            raise ConfigError(f"buckets: expected a preset or batch sizes such as [1,2,4,8], got {given or buckets!r}")
         return sorted(set(given))
     if buckets == EXACT:
         return sorted(set(sizes))
     if buckets not in LISTS:
-        raise ConfigError(f"buckets={buckets} is no preset: give {', '.join(PRESETS)}, or a list: [1,2,4,8]")
+        raise ConfigError(f"unknown buckets={buckets}; allowed: {', '.join(PRESETS)}, or a list such as [1,2,4,8]")
     largest = max(sizes)
     kept = [size for size in LISTS[buckets] if size <= largest]
     if buckets != "no-padding" and largest < LISTS[buckets][-1] and largest not in kept:
@@ -42,15 +42,15 @@ def capture_sizes(buckets: str | Sequence[int], sizes: Sequence[int]) -> list[in
 
 
 def bucket_of(captured: Sequence[int], raw: int) -> int | None:
-    """Return the smallest captured size (ascending) that holds `raw` rows; None if it is above all of them."""
-    place = bisect.bisect_left(captured, raw)
-    return captured[place] if place < len(captured) else None
+    """Return the smallest of the `captured` sizes (ascending) that holds `raw` rows; None if all are smaller."""
+    index = bisect.bisect_left(captured, raw)
+    return captured[index] if index < len(captured) else None
 
 
 @dataclass(frozen=True)
 class Usage:
-    """The use of a capture list. `rows` and `padded_rows` are computed by graphs; `fallbacks`: calls without a graph;
-    `by_bucket`: calls of each captured size."""
+    """How calls use a capture list. `fallbacks`: calls without a graph; `rows`: rows computed by graphs, of which
+    `padded_rows` are padding; `by_bucket`: calls per captured size."""
 
     calls: int
     fallbacks: int
@@ -60,12 +60,12 @@ class Usage:
 
     @property
     def padding_waste(self) -> float | None:
-        """Padded rows ÷ all rows of graphs; None if no call used one."""
+        """Padded rows ÷ all rows computed by graphs; None if no call used a graph."""
         return self.padded_rows / self.rows if self.rows else None
 
 
 def usage(captured: Sequence[int], calls: Mapping[int, int]) -> Usage:
-    """`calls`: raw size -> number of calls. `captured` is ascending."""
+    """Return how `calls` (batch size -> number of calls) use the `captured` sizes (ascending)."""
     by_bucket = dict.fromkeys(captured, 0)
     fallbacks = rows = padded = 0
     for raw, count in calls.items():

@@ -1,4 +1,4 @@
-"""The core types: what is measured (`Cell`), where (`Environment`), and what came of it (`Trial`, `Status`)."""
+"""The core types: what is measured (`Cell`), where (`Environment`) and the outcome (`Trial`, `Status`)."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Status(StrEnum):
     TIMEOUT = "timeout"
     ERROR = "error"
     OOM = "oom"
-    UNSUPPORTED = "unsupported"  # cannot run here: a reason, not a failure
-    DEGRADED = "degraded"  # it ran, but not as its name says
-    NOISY = "noisy"  # throttled or disturbed on every try
+    UNSUPPORTED = "unsupported"  # cannot run on this machine; not a failure
+    DEGRADED = "degraded"  # it ran, but not in the way that the mode's name promises
+    NOISY = "noisy"  # throttled or disturbed on every attempt
     OK = "ok"
 
     @property
     def is_failure(self) -> bool:
-        """Whether it makes a sweep exit with 1."""
+        """Whether a cell with this status makes a sweep exit with code 1."""
         return self in (Status.ERROR, Status.CRASHED, Status.TIMEOUT, Status.INCORRECT)
 
     @property
     def is_measured(self) -> bool:
-        """Whether the trial has figures (a speedup is still only shown for `ok`)."""
+        """Whether a trial with this status has measurements. Speedups are shown only for `ok`."""
         return self in (Status.OK, Status.DEGRADED, Status.NOISY)
 
 
@@ -42,7 +42,7 @@ SEVERITY = tuple(Status)
 
 
 def canonical_json(value: Any) -> str:
-    """Return JSON with sorted keys and no spaces: equal values give equal text. Raises ValueError for NaN and inf."""
+    """Return compact JSON with sorted keys: equal values give equal text. Raises ValueError for NaN and infinity."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
@@ -52,7 +52,7 @@ def digest(value: Any) -> str:
 
 
 def encodable(text: str) -> str:
-    r"""Return `text` with lone surrogates written out (`\udcff`): nothing can print or store them."""
+    r"""Return `text` with lone surrogates escaped (`\udcff`), because they cannot be printed or stored."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -75,13 +75,13 @@ def targets_in(node: Any) -> Iterator[str]:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One point of the matrix: everything that defines the work, nothing of how it is measured. Its identity is `key`.
+    """One point of the matrix: what is run, but not how it is measured. `key` identifies it.
 
     `model` holds `name`, `module` (`_target_` and arguments), `inputs` (a list in the order of forward's arguments,
-    each with its `name`), `tolerance` and `allow_nonfinite`; `mode` holds `name`, `_target_` and its own settings.
-    `stream` is None for calls of one batch size, else its `name`, `samples_per_call` and `sizes`; `bs` is then the
-    largest of them. `training` holds the step's settings, None in the inference phase. All values are plain JSON and
-    resolved: `dtype` and `device` are never `auto`.
+    each with its `name`), `tolerance` and `allow_nonfinite`; `mode` holds `name`, `_target_` and the mode's settings.
+    `stream` is None if all calls have the same batch size; otherwise it holds `name`, `samples_per_call` and `sizes`,
+    and `bs` is the largest size. `training` holds the settings of a training step, None for inference. All values are
+    plain JSON and resolved: `dtype` and `device` are never `auto`.
     """
 
     model: dict[str, Any]
@@ -97,7 +97,7 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        """SHA-256 of the canonical JSON of the cell."""
+        """SHA-256 of the cell's canonical JSON, in hex."""
         return digest(self.params())
 
     @property
@@ -109,7 +109,7 @@ class Cell:
         return self.mode["name"]
 
     def params(self) -> dict[str, Any]:
-        """Return every parameter as plain JSON; `stream` and `training` only if set, so that older keys stay valid."""
+        """Return all parameters as plain JSON, without an unset `stream` or `training`: older keys stay valid."""
         params = dataclasses.asdict(self)
         return {name: value for name, value in params.items() if value is not None}
 
@@ -129,7 +129,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Environment:
-    """Fingerprint of hardware and software. Machines that are alike in all of it share an id."""
+    """Fingerprint of hardware and software. Machines with the same fingerprint have the same id."""
 
     gpu_name: str | None
     gpu_memory_bytes: int | None
@@ -150,14 +150,14 @@ class Environment:
 
 @dataclass
 class TrialRecord:
-    """What every trial has; `Trial` adds the measured quantities."""
+    """Fields of every trial; `Trial` adds the measured quantities."""
 
     cell_key: str
     round: int
     status: Status
     reason: str | None = None
     attempt: int = 0
-    phase: str | None = None  # the last phase entered: where it failed, if it did
+    phase: str | None = None  # the last phase entered; a failed trial failed in this phase
     started_at: str | None = None  # ISO 8601, UTC
     samples: dict[str, list[float]] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
@@ -167,7 +167,7 @@ class TrialRecord:
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
-        """Return the record that `to_json` gave. Raises ValueError for anything else."""
+        """Return the record that `to_json` serialized. Raises ValueError for any other data."""
         try:
             samples = {timer: [*map(float, values)] for timer, values in data["samples"].items()}
             trial = cls(**{**data, "status": Status(data["status"]), "samples": samples})
@@ -175,7 +175,7 @@ class TrialRecord:
             raise ValueError(f"{type(error).__name__}: {error}") from error
         for name, kind in get_type_hints(cls).items():
             value, kind = getattr(trial, name), dict if get_origin(kind) is dict else kind
-            # JSON distinguishes integers from other numbers by chance
+            # JSON does not reliably distinguish integers from floats
             allowed = kind | int | float if isinstance(1, kind) or isinstance(1.0, kind) else kind
             if not isinstance(value, allowed):
                 raise ValueError(f"{name}: expected {getattr(kind, '__name__', kind)}, got {str(value)[:100]!r}")
@@ -186,8 +186,8 @@ class TrialRecord:
 Trial = dataclasses.make_dataclass(
     "Trial", [(metric.name, metric.kind | None, None) for metric in TRIAL_METRICS], bases=(TrialRecord,)
 )
-Trial.__module__ = __name__  # pickle finds it by this
-Trial.__doc__ = """A TrialRecord with the quantities of `metrics.py`; one that does not apply is None, never 0.
+Trial.__module__ = __name__  # pickle looks the class up in this module
+Trial.__doc__ = """A TrialRecord with the quantities of `metrics.py`. A quantity that does not apply is None, never 0.
 
-`samples` maps a timer (`latency_ms`, `period_ms`, `warmup_ms`) to its raw values in order.
+`samples` maps a timer (`latency_ms`, `period_ms`, `warmup_ms`) to its raw values, in ms, in order.
 """

@@ -1,4 +1,4 @@
-"""The command line: a bare word is a subcommand, anything else goes to Hydra as overrides of a sweep."""
+"""The command line: a bare word selects a subcommand; any other arguments are Hydra overrides of a sweep."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ COMMANDS = {
     "db": "db",
 }
 INTERRUPTED = 130
-#: Exit code of an error that effbench did not raise on purpose: neither a regression (1) nor nothing found (3).
+#: Exit code of unexpected errors; 1 means a regression or failed cells, 3 means that no data matches.
 UNEXPECTED = 2
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point; exits with the codes of docs/reference/commands.md."""
+    """Run the command line and exit with one of the codes in docs/reference/commands.md."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # what its encoding lacks must not end a sweep
+        if isinstance(stream, TextIOWrapper):  # a character that the encoding lacks must not end a sweep
             stream.reconfigure(errors="backslashreplace")
     sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
 
 
 def run(argv: list[str]) -> int:
-    """Do what `argv` says and return the exit code. Errors go to stderr in one or two lines."""
+    """Run the command `argv` and return the exit code. Errors go to stderr in one or two lines."""
     try:
         with remembered():
             return do(argv)
@@ -58,12 +58,12 @@ def run(argv: list[str]) -> int:
         print("effbench: interrupted", file=sys.stderr)
         return INTERRUPTED
     except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # how rich says the same
+        if isinstance(end.__context__, BrokenPipeError):  # rich turns a broken pipe into SystemExit
             return 0
         raise
-    except Exception as error:  # a defect of effbench, or a database that somebody has edited
+    except Exception as error:  # a bug in effbench, or a database that was edited by hand
         if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.EIO):
-            # the reader of our output has left, as `| head` does, or its terminal was closed
+            # the reader of the output has exited, such as `head`, or the terminal was closed
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return INTERRUPTED if error.errno == errno.EIO else 0
         return report_error(error, unexpected(error, argv), argv, UNEXPECTED)
@@ -72,8 +72,8 @@ def run(argv: list[str]) -> int:
 def do(argv: list[str]) -> int:
     if not argv:
         raise UsageError(
-            "nothing to do. Say what to sweep, for example: effbench -m mode=eager,default bs=1,8\n"
-            f"or a command: {', '.join(COMMANDS)}; effbench --help shows all settings."
+            "nothing to do: give overrides to run a sweep, for example: effbench -m mode=eager,default bs=1,8\n"
+            f"or a command: {', '.join(COMMANDS)}; effbench --help lists all settings"
         )
     if argv == ["--version"]:
         print(f"effbench {__version__}")
@@ -82,7 +82,7 @@ def do(argv: list[str]) -> int:
 
 
 def report_error(error: BaseException, message: str, argv: Sequence[str], code: int) -> int:
-    """Print the message to stderr, without passwords, and return `code`. EFFBENCH_DEBUG=1 raises the error instead."""
+    """Print the message to stderr, without passwords, and return `code`. With EFFBENCH_DEBUG=1, raise the error."""
     if os.environ.get("EFFBENCH_DEBUG") == "1":
         raise error
     from effbench.store.secrets import masked_text
@@ -92,7 +92,7 @@ def report_error(error: BaseException, message: str, argv: Sequence[str], code: 
 
 
 def unexpected(error: Exception, argv: Sequence[str]) -> str:
-    """Return two lines about an error that effbench did not raise on purpose: what and where it is, and what to do."""
+    """Return two lines about an unexpected error: its type, location and message, then what to do."""
     package = str(Path(__file__).parent)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(package)]
     where = f"effbench/{Path(frames[-1].filename).relative_to(package)}:{frames[-1].lineno}"
@@ -121,11 +121,11 @@ def run_command(name: str, words: list[str]) -> int:
 
 
 def run_sweep(argv: list[str]) -> int:
-    """Run a sweep (or Hydra's own --help, --cfg, --info …) with live progress; end with the table of its results."""
+    """Run a sweep with live progress and print its results, or run Hydra's --help, --cfg or --info."""
     from effbench.launcher.launch import hydra_sweep
 
     outcome = hydra_sweep(argv)
-    if outcome is None:  # --help and its like
+    if outcome is None:  # --help, --cfg or --info
         return 0
     from effbench.commands.show import end_of_sweep
 

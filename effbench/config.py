@@ -15,11 +15,11 @@ from typing import Any
 from omegaconf import OmegaConf
 
 DEFAULT_DB = "results/effbench.db"
-LOSSES = ("mean-square", "mean")  # any other is a path
+LOSSES = ("mean-square", "mean")  # any other value is an import path
 
 
 def choice(name: str, *values: str) -> type[StrEnum]:
-    """Return an enum whose names and values are these texts."""
+    """Return an enum called `name` whose members have these `values` as names and values."""
     return StrEnum(name, {value: value for value in values}, module=__name__)
 
 
@@ -35,12 +35,12 @@ MatmulPrecision = choice("MatmulPrecision", "highest", "high", "medium")
 
 
 def number(default: float | None, least: float | None = None, above: float | None = None) -> Any:
-    """Return a setting whose value must be at least `least`, or larger than `above`."""
+    """Return a numeric setting whose value must be at least `least`, or greater than `above`."""
     return field(default=default, metadata={"least": least, "above": above})
 
 
 def shipped(folder: str) -> Path:
-    """Return `conf` or `experiments`: in the wheel inside the package, in a checkout next to it."""
+    """Return the path of `conf` or `experiments`: inside the package in a wheel, next to it in a checkout."""
     package = Path(__file__).resolve().parent
     return package / folder if (package / folder).is_dir() else package.parent / folder
 
@@ -59,7 +59,7 @@ class Model:
 
 @dataclass
 class Numerics:
-    """Numeric flags, set before anything runs in a trial; part of the cell."""
+    """Numeric flags, set before a trial does anything else; part of the cell."""
 
     tf32: bool = False  # TF32 in matrix products and cuDNN convolutions of float32
     # `torch.set_float32_matmul_precision`; below `highest` matrix products use TF32
@@ -71,14 +71,14 @@ class Numerics:
 
 @dataclass
 class Stream:
-    """A sequence of batch sizes instead of one; streams.KINDS lists the settings of each kind."""
+    """A sequence of batch sizes instead of a single one; streams.KINDS lists the settings of each kind."""
 
     name: str = "none"  # kind of stream: `none`, `uniform`, `bursty`, `decode`, `csv`; choose it with `stream=`
     length: int | None = None  # calls of one pass
     low: int | None = None  # smallest size; `decode`: running requests at which new ones are admitted
     high: int | None = None  # largest size
     seed: int | None = None  # seed of a generated stream
-    spell: int | None = None  # `bursty`: average calls of a spell or burst
+    spell: int | None = None  # `bursty`: average calls of a burst, and of a quiet period
     share: float | None = None  # `bursty`: fraction of calls in bursts
     tokens: int | None = None  # `decode`: average calls until a request ends
     path: str | None = None  # `csv`: file, one size per line or a CSV with a heading
@@ -87,7 +87,7 @@ class Stream:
 
 @dataclass
 class Training:
-    """What a training step does; part of the cell if phase=training."""
+    """Settings of a training step; part of the cell if phase=training."""
 
     optimizer: Optimizer = Optimizer.adam  # optimizer, with torch's defaults
     # implementation of the optimizer; `capturable` counts steps on the GPU
@@ -100,7 +100,7 @@ class Training:
 
 @dataclass
 class SweepSettings:
-    name: str | None = None  # name that `--sweep` and `resume=` accept; `history --name` follows the sweeps of one name
+    name: str | None = None  # name for `--sweep` and `resume=`; `history --name` follows all sweeps with this name
     label: str | None = None  # free text; null: `git describe` of the working directory
     seed: int = 0  # seed of the random order of cells within each round
 
@@ -110,8 +110,8 @@ class Protocol:
     """How a cell is measured; not part of the cell."""
 
     name: str = "standard"  # name of the protocol in results
-    rounds: int = number(5, least=1)  # trials of each cell, each in its own process
-    # maximum seconds of timing in a trial; on CUDA half for latency, half for period
+    rounds: int = number(5, least=1)  # trials per cell, each in its own process
+    # maximum seconds of timing per trial; on CUDA half for latency, half for period
     budget_s: float = number(5.0, above=0)
     min_time_s: float = number(0.5, least=0)  # minimum seconds of each timer, unless its budget is shorter
     min_samples: int = number(30, least=2)  # minimum samples of each timer, at least 2
@@ -125,8 +125,8 @@ class Protocol:
     # seconds of calls before the period is timed, while the GPU's power control settles
     load_s: float = number(0.3, least=0)
     input_sets: int = number(3, least=1)  # sets of inputs to rotate over
-    check_steps: int = number(5, least=1)  # training: steps compared with eager's
-    # end a cell's rounds once it is known within ± this fraction; null: run all
+    check_steps: int = number(5, least=1)  # training: number of steps compared with eager's
+    # stop a cell's rounds once its result is known within ± this fraction; null: run all rounds
     enough_interval: float | None = number(None, above=0)
     attempts: int = number(2, least=1)  # attempts per round if trials are noisy
     profile: bool = True  # profile each trial after timing, on CUDA: kernels, GPU busy time, FLOPs, bytes
@@ -138,9 +138,9 @@ class Executor:
     gpus: Any = "auto"  # `auto`: all visible GPUs; or indices among them, such as [0,1]
     cores: Any = "auto"  # CPU cores of trials, divided among the GPUs: `auto`, null (no pinning), `2-7`, [2,3]
     renew_server: bool = True  # on CUDA: a new fork server for each round
-    # maximum wait for a foreign process on the GPU; then the trial is noisy
+    # maximum seconds to wait for a foreign process on the GPU; then the trial is noisy
     foreign_wait_s: float = number(30.0, least=0)
-    # maximum wait for a device that another effbench uses; then the sweep stops
+    # maximum seconds to wait for a device that another effbench uses; then the sweep stops
     lock_timeout_s: float = number(3600.0, least=0)
     cache_dir: str | None = None  # folder of compile caches; null: `effbench/compile` in the user's cache folder
     keep_cache: bool = False  # true: keep the compile caches of a completed sweep
@@ -164,9 +164,9 @@ class Config:
     sweep: SweepSettings = field(default_factory=SweepSettings)
     protocol: Protocol = field(default_factory=Protocol)
     executor: Executor = field(default_factory=Executor)
-    # `fork`: from a server that has torch loaded; `spawn`: a fresh interpreter per trial
+    # `fork`: fork trials from a server that has torch loaded; `spawn`: start a fresh interpreter per trial
     isolation: Isolation = Isolation.fork
-    timeout_s: float = number(900.0, above=0)  # maximum wall time of a trial; then its process tree is ended
+    timeout_s: float = number(900.0, above=0)  # maximum wall time of a trial; then its process tree is killed
     baseline_mode: str = "eager"  # mode that speedups refer to
     resume: str | None = None  # id, name or `last`: resume that sweep
     artifacts: list[Artifact] = field(default_factory=list)  # files to keep from each cell's first trial
@@ -175,7 +175,7 @@ class Config:
 
 
 def sections() -> Iterator[tuple[str, dict[str, dataclasses.Field]]]:
-    """Yield each closed part of the configuration ("" is the top) with its settings by name."""
+    """Yield the name of each section with a fixed set of settings ("" is the top level), and its settings by name."""
     top = {setting.name: setting for setting in dataclasses.fields(Config)}
     yield "", top
     for name, setting in top.items():
@@ -184,7 +184,7 @@ def sections() -> Iterator[tuple[str, dict[str, dataclasses.Field]]]:
 
 
 def register() -> None:
-    """Put the typed configuration into Hydra's ConfigStore, with the nodes that users may extend left open."""
+    """Add the typed configuration to Hydra's ConfigStore; users may add keys to its open nodes."""
     from hydra.core.config_store import ConfigStore
 
     schema = OmegaConf.structured(Config)

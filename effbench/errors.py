@@ -1,4 +1,4 @@
-"""Everything effbench raises on purpose. Messages are one or two lines: what is wrong, what is allowed, what to do."""
+"""Errors that effbench raises on purpose, in one or two lines: what is wrong, what is allowed, what to do."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 
 class EffbenchError(Exception):
-    """Base of all errors that effbench raises on purpose; printed without a traceback."""
+    """Base class of errors that effbench raises on purpose; they are printed without a traceback."""
 
     exit_code = 2
 
 
 class UsageError(EffbenchError):
-    """The command line asks for something that does not exist or does not fit together."""
+    """The command line names something unknown, or its parts contradict each other."""
 
 
 class ConfigError(UsageError):
@@ -21,7 +21,7 @@ class ConfigError(UsageError):
 
 
 class ResumeError(UsageError):
-    """The sweep to be resumed does not exist, or its plan differs from the one asked for."""
+    """The sweep to resume does not exist, or its plan differs from the requested one."""
 
 
 class StoreError(EffbenchError):
@@ -29,27 +29,27 @@ class StoreError(EffbenchError):
 
 
 class SchemaError(StoreError):
-    """The database has another schema than this version of effbench."""
+    """The schema of the database does not match this version of effbench."""
 
 
 class WorkerError(EffbenchError):
-    """The fork server did not start, or said something that is not a message."""
+    """The fork server did not start, or sent an invalid message."""
 
 
 class UnsupportedError(EffbenchError):
-    """A model, a mode or a behaviour check cannot run on this machine; its trial is `unsupported` for this reason."""
+    """A model, mode or behaviour check cannot run on this machine. The message becomes the reason for `unsupported`."""
 
 
 class NothingFoundError(EffbenchError):
-    """The database holds nothing that answers the question."""
+    """The database has no data for the request."""
 
     exit_code = 3
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the one of `known` that `word` most likely means, None if none is similar.
+    """Return the entry of `known` that is most similar to `word`, or None if no entry is similar enough.
 
-    Swapped letters count as nearer than a missing one. `cutoff`: least similarity, from 0 to 1.
+    A word with swapped letters is nearer than one with a missing letter. `cutoff`: minimum similarity, from 0 to 1.
     """
     near = difflib.get_close_matches(word, known, n=5, cutoff=cutoff)
     return min(near, key=lambda name: sorted(name) != sorted(word), default=None)

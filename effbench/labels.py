@@ -1,6 +1,6 @@
-"""Labels that tell the rows of a sweep apart: model, bs and mode, and whatever else was swept.
+"""Labels that distinguish the rows of a sweep: model, bs, mode, and everything else that was swept.
 
-A figure or table of model × bs × mode would merge rows that differ in more (dtype, an input shape, the interpreter).
+A figure or table of model × bs × mode alone would merge rows that differ in dtype, an input shape or the interpreter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from effbench.cell import Cell
 
-#: Canonical order of the modes; any other follows alphabetically.
+#: Canonical order of the modes; other modes follow alphabetically.
 MODES = (
     "eager",
     "default",
@@ -24,24 +24,24 @@ MODES = (
     "cuda-graph",
     "compile+graph",
 )
-#: Columns of the view, and of `environments.labelled`, that become a label when they vary, in this order.
+#: Columns of the view and of `environments.labelled` that become labels if they vary, in this order.
 COLUMNS = ("dtype", "phase", "device", "gpu_name", "torch_version", "python", "interpreter", "folder")
-#: Labels that belong to the environment.
+#: Labels that describe the environment.
 PLACES = ("gpu_name", "torch_version", "python", "interpreter", "folder", "environment_id")
 _STREAM = "stream.name"
-#: Parameters that have a column of their own.
+#: Parameters that have their own column.
 _COVERED = frozenset(
     {"bs", "dtype", "phase", "device", "model.name", "mode.name", _STREAM, "stream.samples_per_call", "stream.sizes"}
 )
-#: Columns that become a label while rows share all others.
+#: Columns that become labels if the other labels do not distinguish all rows.
 _FALLBACKS = ("sweep_id", "environment_id", "cell_key", "key")
 ABSENT = "—"
 
 
 @dataclass
 class LabelledRow:
-    """A row of the view (`source`) with its `labels`: model, further swept parameters, bs, in reading order. `mode` is
-    the mode's name with its swept settings; `base_mode` is the bare name."""
+    """A row of the view (`source`) with its `labels` in reading order: model, further swept parameters, bs. `mode` is
+    the mode's name with its swept settings; `base_mode` is the name alone."""
 
     labels: dict[str, Any]
     mode: str
@@ -50,7 +50,7 @@ class LabelledRow:
 
     @property
     def case(self) -> str:
-        """All labels except bs on one line: what a curve over bs belongs to."""
+        """All labels except bs on one line: the name of a curve over bs."""
         extra = [
             f"{name}={value}" for name, value in self.labels.items() if name not in ("model", "bs") and value != ABSENT
         ]
@@ -58,12 +58,12 @@ class LabelledRow:
 
     @property
     def where(self) -> str:
-        """The labels of the environment, `torch_version=2.13.0`; empty if there is only one."""
+        """The labels of the environment, such as `torch_version=2.13.0`; empty if there is only one environment."""
         return " ".join(f"{name}={value}" for name, value in self.labels.items() if name in PLACES)
 
     @property
     def name(self) -> str:
-        """Everything known on one line: `Net how=fast bs=2 default (fullgraph=True) float32`."""
+        """All labels and the mode on one line: `Net how=fast bs=2 default (fullgraph=True) float32`."""
         extra = [
             f"{name.removeprefix('model.').removeprefix('module.')}={value}"
             for name, value in self.labels.items()
@@ -74,40 +74,40 @@ class LabelledRow:
 
 
 def label_rows(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
-    """Label rows of the view so that no two share labels and mode; sorted by model and further labels in order of first
-    appearance, and by bs."""
+    """Return rows of the view with labels, so that no two rows have the same labels and mode. They are sorted by model
+    and further labels in order of first appearance, then by bs."""
     labelled = _labelled(rows)
     first: dict[tuple[str, Any], int] = {}
     for row in labelled:
         for item in row.labels.items():
             first.setdefault(item, len(first))
 
-    def place(row: LabelledRow) -> list[int]:
+    def rank(row: LabelledRow) -> list[int]:
         bs = row.labels["bs"]
         return [*(first[item] for item in row.labels.items() if item[0] != "bs"), -1 if bs is None else bs]
 
-    return sorted(labelled, key=place)
+    return sorted(labelled, key=rank)
 
 
 def row_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return for each row a name that tells it from all others."""
+    """Return a unique name for each row."""
     return [row.name for row in _labelled(rows)]
 
 
 def cell_row(cell: Cell) -> dict[str, Any]:
-    """Return a cell as a row of the view."""
+    """Return a row of the view for a cell."""
     row = {name: getattr(cell, name) for name in ("bs", "dtype", "phase", "device")}
     return {"model": cell.model_name, "mode": cell.mode_name, **row, "params": cell.params(), "cell_key": cell.key}
 
 
 def cell_names(cells: Iterable[Cell]) -> dict[str, str]:
-    """Return cell key -> a name that tells the cell from all others."""
+    """Return cell key -> unique name of the cell."""
     distinct = {cell.key: cell_row(cell) for cell in cells}
     return dict(zip(distinct, row_names(distinct.values()), strict=True))
 
 
 def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
-    """Return the rows in their order, with labels; numbers that are not finite become None."""
+    """Return the rows with labels, in their order. NaN and infinity become None."""
     rows = [
         {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
         for row in rows
@@ -117,20 +117,20 @@ def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
     labels = [{name: _text(row.get(name)) for name in ("model", *columns)} for row in rows]
     modes, sizes = [_text(row.get("mode")) for row in rows], [row.get("bs") for row in rows]
     groups: dict[tuple, list[dict[str, Hashable]]] = defaultdict(list)
-    for own, mode, values in zip(labels, modes, params, strict=True):
-        groups[mode, *own.values()].append(values)
-    # parameters that vary among rows of one model, mode and columns: of a mode, and all others
+    for label, mode, values in zip(labels, modes, params, strict=True):
+        groups[mode, *label.values()].append(values)
+    # parameters that vary among rows with the same model, mode and columns: mode settings, and all others
     of_mode: dict[str, set[str]] = defaultdict(set)
     others: set[str] = set()
     for (mode, *_), members in groups.items():
         for path in {path for values in members for path in values} - _COVERED - others:
             if _varies(values.get(path) for values in members):
                 (of_mode[mode] if path.startswith("mode.") else others).add(path)
-    paths = _undetermined(others, [(*own.values(), bs) for own, bs in zip(labels, sizes, strict=True)], params)
-    # also if all rows have the same stream: bs is its largest size and would pass for the only one
+    paths = _undetermined(others, [(*label.values(), bs) for label, bs in zip(labels, sizes, strict=True)], params)
+    # even if all rows have the same stream: bs is its largest size and would look like the only size
     paths += [_STREAM] if any(_STREAM in values for values in params) else []
-    for own, values in zip(labels, params, strict=True):
-        own |= {"stream" if path == _STREAM else path: _text(values.get(path)) for path in paths}
+    for label, values in zip(labels, params, strict=True):
+        label |= {"stream" if path == _STREAM else path: _text(values.get(path)) for path in paths}
     names = []
     for mode, values in zip(modes, params, strict=True):
         settings = [
@@ -140,24 +140,24 @@ def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
         ]
         names.append(f"{mode} ({', '.join(settings)})" if settings else mode)
     for name in _FALLBACKS:
-        points = {(*own.values(), *point) for own, *point in zip(labels, sizes, names, strict=True)}
+        points = {(*label.values(), *point) for label, *point in zip(labels, sizes, names, strict=True)}
         if len(points) < len(rows) and _varies(row.get(name) for row in rows):
-            labels = [own | {name: _text(row.get(name))} for own, row in zip(labels, rows, strict=True)]
+            labels = [label | {name: _text(row.get(name))} for label, row in zip(labels, rows, strict=True)]
     return [
-        LabelledRow({**own, "bs": bs if bs is None else int(bs)}, name, mode, row)
-        for own, bs, name, mode, row in zip(labels, sizes, names, modes, rows, strict=True)
+        LabelledRow({**label, "bs": bs if bs is None else int(bs)}, name, mode, row)
+        for label, bs, name, mode, row in zip(labels, sizes, names, modes, rows, strict=True)
     ]
 
 
 def mode_order(modes: Iterable[tuple[str, str]]) -> list[str]:
-    """Return distinct modes, given as (name, bare name), in canonical order, others alphabetically."""
+    """Return the distinct names of modes, given as (name, base name), in canonical order, then alphabetically."""
     rank = {name: index for index, name in enumerate(MODES)}
     return [name for name, _ in sorted(set(modes), key=lambda pair: (rank.get(pair[1], len(MODES)), pair[1], pair[0]))]
 
 
 def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Hashable]:
-    """Return nested mappings by dotted paths, lists of named things (a model's inputs) by their names, other lists as
-    JSON text."""
+    """Return dotted path -> value of nested mappings. Lists of mappings with a `name` (a model's inputs) are treated as
+    mappings by name; other lists become JSON text."""
     flat: dict[str, Hashable] = {}
     for key, item in value.items():
         path = f"{prefix}{key}"
@@ -171,8 +171,8 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Hashable]:
 
 
 def _undetermined(paths: set[str], known: list[tuple], params: list[dict[str, Hashable]]) -> list[str]:
-    """Return the paths that add information to what is known of each row: not a cache size that follows bs, not an
-    input's shape that follows a width. Arguments of the module come first, because inputs refer to them."""
+    """Return the paths that distinguish rows beyond the `known` labels, which excludes a cache size that follows bs or
+    a shape that follows a width. Arguments of the module are tried first, because inputs refer to them."""
     kept = []
     for path in sorted(paths, key=lambda path: (not path.startswith("model.module."), path)):
         more = [(*before, _text(values.get(path))) for before, values in zip(known, params, strict=True)]

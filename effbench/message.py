@@ -1,4 +1,4 @@
-"""Messages between a sweep and its fork server: versioned, plain JSON lines.
+"""Messages between a sweep and its fork server: versioned lines of plain JSON.
 
 Sweep to server:   {"v", "op": "run", "id", "task", "payload", "env"}   task: probe, preload, ceilings,
                                                                         check, compile_options or trial
@@ -12,7 +12,7 @@ Server to sweep:   {"v", "event": "ready", "pid"}
                                                         failed: why the server could not start the task
 Task to server:    {"v", "phase"} and, once, {"v", "result"}, through the task's own result pipe
 
-Standard library only: both sides import it, and nothing else of each other.
+Standard library only, because both sides import this module.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 VERSION = 1
-#: Longest line that a task may send. A record with 100,000 samples in each of its three timers takes 6 MiB.
+#: Longest line that a task may send. A record with 100,000 samples per timer (three timers) takes 6 MiB.
 MOST_BYTES = 64 * 2**20
 #: The phases in which a trial and a probe first touch a GPU.
 DEVICE_PHASE, PROBE_PHASE = "device", "environment"
-#: Phases in which no code of the user has run yet: what fails there is the harness's failure.
+#: Phases before any user code runs: a failure in them is the harness's.
 BEFORE_USER_CODE = (None, DEVICE_PHASE)
-#: Set to the task's id in its process, and so in all that it starts: leftovers are known by it.
+#: Environment variable with the task's id, inherited by all its processes: it identifies leftover processes.
 TRIAL_VARIABLE = "EFFBENCH_TRIAL"
 
 
 class MessageError(ValueError):
-    """A line that is not a message of this version."""
+    """A line is not a message of this version."""
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """Return one line with its newline. NaN and infinities travel as Python's JSON writes them."""
+    """Return the message as one line with its newline. NaN and infinity are written as Python's JSON does."""
     return json.dumps({"v": VERSION, **message}, separators=(",", ":")).encode() + b"\n"
 
 
@@ -48,21 +48,21 @@ def decode(line: bytes | bytearray | str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise MessageError(f"not JSON: {line[:200]!r}") from error
     if not isinstance(message, dict) or message.get("v") != VERSION:
-        found = message.get("v") if isinstance(message, dict) else message
-        raise MessageError(f"message version {found!r}, expected {VERSION}")
+        version = message.get("v") if isinstance(message, dict) else message
+        raise MessageError(f"message version {version!r}, expected {VERSION}")
     return message
 
 
 @dataclass
 class Payload:
-    """What a task is asked for, in plain JSON: `Payload(**payload.to_json())` is the same."""
+    """Arguments of a task in plain JSON: `Payload(**payload.to_json())` equals `payload`."""
 
     to_json = asdict
 
 
 @dataclass
 class TrialRequest(Payload):
-    """One trial: the cell (its params), the protocol's settings, and where to run it."""
+    """A trial: the cell's parameters, the protocol's settings, and where to run it."""
 
     cell: dict[str, Any]
     protocol: dict[str, Any]
@@ -70,19 +70,19 @@ class TrialRequest(Payload):
     attempt: int = 0
     gpu_index: int | None = None
     gpu_uuid: str | None = None
-    cache_dir: str | None = None  # the compile caches of this cell in this sweep and environment
-    cores: list[int] | None = None  # CPU cores to stay on; None: wherever the kernel puts it
-    foreign_wait_s: float = 0.0  # longest wait for another process to leave the GPU alone
-    profile: bool = False  # whether the profiled pass belongs to this trial
-    ceilings: dict[str, Any] | None = None  # of this machine, where known
+    cache_dir: str | None = None  # compile caches of this cell in this sweep and environment
+    cores: list[int] | None = None  # CPU cores to run on; None: no pinning
+    foreign_wait_s: float = 0.0  # maximum seconds to wait for a foreign process on the GPU
+    profile: bool = False  # whether to profile after timing
+    ceilings: dict[str, Any] | None = None  # this machine's ceilings, None if unknown
     artifacts: dict[str, Any] | None = None  # kinds, the folder to write them to, its name in the record
 
 
 @dataclass
 class ProbeRequest(Payload):
-    """Which targets must be importable; the answer carries the environment as well.
+    """A check that targets can be imported; the answer also has the environment.
 
-    `modules` make models; `others` are targets among their arguments, and losses."""
+    `modules`: targets of models; `others`: targets among their arguments, and losses."""
 
     modules: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
@@ -92,10 +92,10 @@ class ProbeRequest(Payload):
 
 @dataclass
 class CheckRequest(Payload):
-    """A behaviour check: a function by its target, called with the device and the settings."""
+    """A behaviour check: the function `target` is called with the device and the settings."""
 
     target: str
     settings: dict[str, Any] = field(default_factory=dict)
     device: str = "auto"
-    cache_dir: str | None = None  # its compile caches; None: a fresh folder, gone afterwards
+    cache_dir: str | None = None  # compile caches; None: a temporary folder
     seed: int = 0

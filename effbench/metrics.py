@@ -1,7 +1,7 @@
-"""Every measured quantity, declared once: type, unit, direction, format, how trials combine and how it is compared.
+"""All measured quantities: type, unit, direction, format, how to combine trials and how to compare results.
 
-The fields of `cell.Trial`, the columns of the database, summaries, table headers and docs derive from this table: a new
-metric is one row, and the code that measures it.
+The fields of `cell.Trial`, the columns of the database, summaries, table headers and docs derive from this table. A new
+metric needs one row here and the code that measures it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ from enum import StrEnum
 class Better(StrEnum):
     LOWER = "lower"
     HIGHER = "higher"
-    NEITHER = "neither"  # a description, not a score
+    NEITHER = "neither"  # describes, but does not rank
 
 
 @dataclass(frozen=True)
 class Metric:
-    """`compare`: `ratio` (interval of a ratio), `exact` (any change counts), `bound` (one value a sweep), `none`.
-
-    `interval`: columns of the lower and upper bound of its 95 % confidence interval. `of_trial`: each trial records it
-    under the same name. `combine`: how a result follows from its trials, `mean` (geometric), `max` or `min`; None if
-    `store.summary` has code for it. `explains`: failed cells keep it. `as_change`:
-    people read the ratio 1.54 as `+54 %`.
+    """A measured quantity. `compare`: `ratio` (interval of a ratio), `exact` (any change counts), `bound` (one value
+    per sweep) or `none`. `interval`: columns of the bounds of its 95 % confidence interval. `of_trial`: whether each
+    trial records it. `combine`: how trials form a result, `mean` (geometric), `max` or `min`; None if `store.summary`
+    computes it. `explains`: whether failed cells keep it. `as_change`: whether people read the ratio 1.54 as `+54 %`.
     """
 
     name: str
@@ -41,7 +39,7 @@ class Metric:
     as_change: bool = False
 
     def format(self, value: float | int | None) -> str:
-        """Return `value` for a person: significant digits and a unit; an em dash for None."""
+        """Return `value` as text with a unit and three significant digits; an em dash for None and NaN."""
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return "—"
         if math.isinf(value):
@@ -60,7 +58,7 @@ class Metric:
 
 
 def significant(value: float, digits: int) -> str:
-    """Return `value` with so many significant digits and never an exponent below a million."""
+    """Return `value` with this many significant digits, without an exponent from 0.0001 to a million."""
     if value == 0 or abs(value) >= 1e6 or abs(value) < 1e-4:
         return f"{value:.{digits}g}"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
@@ -76,7 +74,7 @@ def format_bytes(value: float) -> str:
 
 
 def ratio_text(ratio: float | None, low: float | None = None, high: float | None = None) -> str:
-    """Return `1.052 (1.047–1.057)`; without bounds the ratio alone; empty for None."""
+    """Return `1.052 (1.047–1.057)`, the ratio alone without bounds, or an empty text for None."""
     if ratio is None:
         return ""
     if low is None or high is None:
@@ -94,7 +92,7 @@ def change_text(ratio: float) -> str:
 
 
 def percent(value: float) -> str:
-    """Return a relative size in per cent: `5.2 %` for 0.052, `34 %` for 0.34."""
+    """Return a fraction in per cent: `5.2 %` for 0.052, `34 %` for 0.34."""
     if value >= 10:
         return "more than tenfold"
     return f"{100 * value:.{1 if value < 0.0995 else 0}f} %"
@@ -111,29 +109,29 @@ def _count(name: str, title: str, help: str, explains: bool = True) -> Metric:
     return Metric(name, title, "", LOWER, "exact", help, kind=int, combine="max", explains=explains)
 
 
-#: Every measured quantity, in the order of columns. Quantities without a title are not metrics of results.
+#: All measured quantities in column order. Quantities without a title are recorded per trial but are not metrics.
 _ALL = (
     Metric("gpu_index", kind=int, help="index of the GPU among the visible ones"),
     Metric("gpu_uuid", kind=str, help="UUID of the GPU"),
     Metric("pid", kind=int, help="process that ran the trial"),
-    Metric("wall_s", help="wall time of the trial, seen from outside"),
+    Metric("wall_s", help="wall time of the trial, measured by the sweep"),
     Metric("overhead_s", help="wall time outside the listed phases"),
     Metric("build_s", help="time to make the module and its inputs"),
     Metric("prepare_s", help="time to prepare the mode"),
     Metric("compile_s", help="`prepare_s` and all settling calls; NULL if nothing compiles"),
     Metric("compile_cache", kind=str, help="`cold` or `warm`; NULL if nothing compiles"),
-    Metric("check_s", help="time of eager's reference outputs and the comparison"),
+    Metric("check_s", help="time of eager's reference outputs and of the comparison"),
     Metric("warmup_s", help="time of the warm-up"),
     Metric("timing_s", help="time of both timers"),
     Metric("warmup_calls", kind=int, help="calls of the warm-up"),
-    Metric("steady", kind=bool, help="whether the warm-up ended steady"),
+    Metric("steady", kind=bool, help="whether calls were steady at the end of the warm-up"),
     Metric("latency_median_low_ms", help="lower bound of the median's 95 % interval within the trial"),
     Metric("latency_median_high_ms", help="upper bound of the median's 95 % interval within the trial"),
     Metric("latency_samples", kind=int, help="timed calls"),
     Metric("period_samples", kind=int, help="timed blocks"),
-    Metric("calls_per_block", kind=int, help="calls in a block"),
-    Metric("input_copy_ms", help="copy into a hand-made graph's static inputs, per call; part of latency and period"),
-    Metric("discarded_blocks", kind=int, help="runs of samples discarded after a disturbance"),
+    Metric("calls_per_block", kind=int, help="calls per block"),
+    Metric("input_copy_ms", help="copy into a manual CUDA graph's static inputs, per call; part of latency and period"),
+    Metric("discarded_blocks", kind=int, help="series of samples discarded after a disturbance"),
     Metric("peak_host_bytes", kind=int, help="peak resident host memory of the process"),
     Metric("compute_floor_ms", help="`flops` ÷ this machine's matrix rate"),
     Metric("memory_floor_ms", help="`min_bytes` ÷ this machine's copy rate"),
@@ -141,28 +139,28 @@ _ALL = (
     Metric("memory_clock_mhz", kind=int, help="median memory clock while the period was timed"),
     Metric("temperature_c", kind=int, help="median temperature while the period was timed"),
     Metric("power_w", help="median power while the period was timed"),
-    Metric("clocks_event_reasons", kind=str, help="NVML's reasons for lowered clocks"),
+    Metric("clocks_event_reasons", kind=str, help="NVML's reasons for reduced clocks"),
     Metric("foreign_processes", kind=int, help="other processes on this GPU after timing"),
     Metric(
         "latency_ms", "latency", "ms", LOWER, "ratio",
-        "synchronise, host clock, call, synchronise: what one request sees; geometric mean over trials of the median",
+        "time of one synchronised call by the host clock: what one request sees; geometric mean of trials' medians",
         interval=("latency_ci_low_ms", "latency_ci_high_ms"),
     ),
     Metric(
-        "latency_min_ms", "fastest latency", "ms", LOWER, help="the fastest single call of all trials", combine="min"
+        "latency_min_ms", "fastest latency", "ms", LOWER, help="fastest single call of all trials", combine="min"
     ),
     Metric(
         "latency_p95_ms", "95th percentile latency", "ms", LOWER,
-        help="geometric mean over trials of the 95th percentile within each", combine="mean",
+        help="geometric mean of the trials' 95th percentiles", combine="mean",
     ),
     Metric(
         "period_ms", "period", "ms", LOWER, "ratio",
-        "CUDA events around back-to-back calls, a call: what a saturated stream sees; CUDA only",
+        "time per back-to-back call, by CUDA events: what a saturated stream sees; CUDA only",
         interval=("period_ci_low_ms", "period_ci_high_ms"),
     ),
     Metric(
         "throughput_per_s", "throughput", "samples/s", HIGHER,
-        help="bs (of a stream its mean size) ÷ period (÷ latency where there is no period)", of_trial=False,
+        help="bs (or the mean size of a stream) ÷ period (÷ latency without a period)", of_trial=False,
     ),
     Metric(
         "speedup", "speedup", "×", HIGHER, "ratio", "baseline's latency ÷ this latency, same sweep and environment",
@@ -170,35 +168,35 @@ _ALL = (
     ),
     Metric(
         "gpu_busy_ms", "GPU busy", "ms", LOWER, "ratio",
-        "time in which kernels, copies or fills ran (union of their intervals), a call; from a profiled pass",
+        "time per call in which kernels, copies or fills ran (union of their intervals); from a profiled pass",
         combine="mean",
     ),
-    _count("kernels", "kernels", "kernels, copies and fills that one call runs on the GPU", explains=False),
+    _count("kernels", "kernels", "kernels, copies and fills per call on the GPU", explains=False),
     Metric(
         "gpu_idle_fraction", "GPU idle fraction", "", LOWER,
-        help="1 - busy ÷ period: share of a saturated stream's time in which no kernel runs", of_trial=False,
+        help="1 - busy ÷ period: fraction of a saturated stream's time in which no kernel runs", of_trial=False,
     ),
     Metric(
         "enqueue_ms", "enqueue time", "ms", LOWER, combine="mean",
-        help="host time until a call returns, before the GPU is done; geometric mean over trials of the median",
+        help="host time until a call returns, before the GPU is done; geometric mean of the trials' medians",
     ),
     Metric("bound", kind=str, help="bottleneck: `launch`, `memory`, `compute` or `latency`", of_trial=False),
     Metric(
         "compile_cold_s", "compile, cold cache", "s", LOWER, "bound",
-        "from handing the module over to its last preparing call, with an empty compile cache; imports excluded",
+        "time of preparing the mode and of all settling calls, with an empty compile cache; imports excluded",
         of_trial=False,
     ),
     Metric(
-        "compile_warm_s", "compile, warm cache", "s", LOWER, "bound", "the same with the cell's own cache filled",
+        "compile_warm_s", "compile, warm cache", "s", LOWER, "bound", "the same with a cache that the cell filled",
         of_trial=False,
     ),
     Metric(
         "first_call_s", "time to the first output", "s", LOWER, "bound",
-        "preparation and first call together; slowest of the trials, so with a cold cache",
+        "preparation and first call together; slowest of the trials, therefore with a cold cache",
     ),
     Metric(
         "break_even_calls", "break-even", "calls", LOWER, kind=int, of_trial=False,
-        help="calls until the preparation has paid for itself against the baseline; NULL for never or not sure",
+        help="calls until the preparation pays for itself against the baseline; NULL if never or not significant",
     ),
     _bytes(
         "build_peak_allocated_bytes", "peak allocated, building",
@@ -210,7 +208,7 @@ _ALL = (
     ),
     _bytes(
         "peak_allocated_bytes", "peak allocated",
-        "torch's peak of allocated device memory in steady state; a graph's pool is not part of it", "ratio",
+        "torch's peak of allocated device memory in steady state, graph pools excluded", "ratio",
     ),
     _bytes(
         "peak_reserved_bytes", "peak reserved",
@@ -223,16 +221,16 @@ _ALL = (
         help="this peak reserved ÷ the baseline's: 1.54 is 54 % more memory", of_trial=False, as_change=True,
     ),
     Metric(
-        "energy_mj", "energy a call", "mJ", LOWER, "ratio", "NVML's energy counter over back-to-back calls, a call",
+        "energy_mj", "energy per call", "mJ", LOWER, "ratio", "NVML's energy counter over back-to-back calls, per call",
         combine="mean",
     ),
     Metric(
         "rel_error", "relative error", "", LOWER, "bound", "‖output - eager‖ ÷ ‖eager‖, worst output and input set",
         combine="max", explains=True,
     ),
-    _count("graph_breaks", "graph breaks", "Dynamo's count"),
-    _count("recompiles", "recompiles", "Dynamo's count of compilations beyond the first of a frame"),
-    _count("cudagraph_skips", "CUDA graph skips", "Inductor's count of graphs it ran without a CUDA graph"),
+    _count("graph_breaks", "graph breaks", "Dynamo's count of graph breaks"),
+    _count("recompiles", "recompiles", "Dynamo's count of compilations after the first of each frame"),
+    _count("cudagraph_skips", "CUDA graph skips", "Inductor's count of graphs that ran without a CUDA graph"),
     Metric(
         "flops", "FLOPs", combine="max",
         help="floating-point operations of one eager call that torch's counter knows: matrix products, convolutions, "
@@ -240,16 +238,16 @@ _ALL = (
     ),
     Metric(
         "min_bytes", "least bytes", "bytes", combine="max",
-        help="lower bound of the bytes that one call moves: what it reads of weights, buffers and inputs once, "
-        "what it writes to them, and its outputs",
+        help="lower bound of the bytes that one call moves: the weights, buffers and inputs that it reads (each once), "
+        "its writes to them, and its outputs",
     ),
     Metric(
         "roofline_fraction", "roofline fraction", "", HIGHER, of_trial=False,
         help="the larger of FLOPs ÷ matrix rate and least bytes ÷ copy bandwidth of this machine, ÷ period: "
-        "1 is as fast as it can; above 1 the bytes came from a cache",
+        "1 is the limit; above 1 the bytes came from a cache",
     ),
     Metric(
-        "unsteady_trials", "unsteady trials", "", LOWER, help="trials whose warm-up ended before it was steady",
+        "unsteady_trials", "unsteady trials", "", LOWER, help="trials whose warm-up ended before calls were steady",
         kind=int, of_trial=False,
     ),
 )  # fmt: skip
@@ -260,7 +258,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL if metric.t
 TRIAL_METRICS: tuple[Metric, ...] = tuple(metric for metric in _ALL if metric.of_trial)
 #: metric -> the columns of its 95 % confidence interval
 INTERVALS = {metric.name: metric.interval for metric in METRICS.values() if metric.interval}
-#: columns of a result in order -> type: metrics, their intervals, and what explains them
+#: column of a result, in order -> type: metrics, their intervals, and explanations
 RESULT_FIGURES: dict[str, type] = {
     column: metric.kind
     for metric in _ALL

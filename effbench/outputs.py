@@ -1,4 +1,4 @@
-"""Files and folders that commands write: which of them may be replaced, and how."""
+"""Files and folders that commands write: which existing ones may be replaced, and how."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from typing import IO
 from effbench.errors import UsageError
 
 SQLITE = b"SQLite format 3\x00"
-#: SQLite's application id of whole sweeps that `effbench export` wrote
+#: SQLite application id of whole sweeps written by `effbench export`
 EXPORT_ID = 0x65666662
-#: Names of what is already open, which may be a regular file with content.
+#: Names of files that are already open; they may be regular files with content.
 _OPEN_FILES = ("/dev/stdout", "/dev/stderr", "/dev/fd", "/proc")
-#: Bytes of an output that show its columns or keys.
+#: Bytes of an output that are searched for its columns or keys.
 _HEAD = 20_000
 
 
 @contextmanager
 def output(path: Path, names: set[str], *, database: str | None = None, force: bool = False) -> Iterator[IO[bytes]]:
-    """Yield a stream that becomes the file at `path` once it is complete; `.gz` compresses.
+    """Yield a stream that becomes the file at `path` once it is complete, compressed if `path` ends in `.gz`.
 
-    An existing file must have much the same `names` (see `names_in`), unless `force`. `database` is the one in use.
-    Pipes and devices are written directly. Raises UsageError for a file that must not be replaced or written.
+    An existing file must have similar `names` (see `names_in`), unless `force`. `database`: the database in use. Pipes
+    and devices are written directly. Raises UsageError if the file must not be replaced or cannot be written.
     """
     try:
         refuse_database(path, database)
@@ -36,9 +36,10 @@ def output(path: Path, names: set[str], *, database: str | None = None, force: b
             with path.open("ab") as stream:
                 yield stream
             return
-        target = Path(os.path.realpath(path))  # a symbolic link stays one
+        target = Path(os.path.realpath(path))  # a symbolic link must stay a link
         if not force and target.exists() and target.stat().st_size and not _is_like(target, names):
-            raise UsageError(f"{path} exists and is not an earlier output of this command; name another or use --force")
+            hint = "name another file or use --force"
+            raise UsageError(f"{path} exists and is not an earlier output of this command; {hint}")
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as file:
             if path.suffix == ".gz":
@@ -52,7 +53,7 @@ def output(path: Path, names: set[str], *, database: str | None = None, force: b
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a stream whose file replaces the one at `path` in one step; after an error that one is unchanged."""
+    """Yield a stream whose file replaces the one at `path` atomically; an error leaves `path` unchanged."""
     refuse_database(path)
     part = path.with_name(f".{path.name[:40]}-{os.getpid()}.part")
     try:
@@ -66,12 +67,12 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def refuse_database(path: Path, database: str | None = None) -> None:
-    """Raise UsageError if `path` is a SQLite database, or belongs to the one at `database`."""
+    """Raise UsageError if `path` is a SQLite database, or belongs to the database in use, at `database`."""
     for ending in ("", "-wal", "-shm", "-journal") if database is not None else ():
         used = Path(os.path.realpath(database) + ending)
         if os.path.realpath(path) == str(used) or (path.exists() and used.exists() and path.samefile(used)):
             raise UsageError(f"{path} belongs to the database in use ({database}); name another file")
-    # only now: to open and close the database in use would end the locks that SQLite holds on it
+    # only now, because opening and closing the database in use would release the locks that SQLite holds on it
     if path.is_file():
         with suppress(PermissionError), path.open("rb") as file:
             head = file.read(100)
@@ -80,15 +81,15 @@ def refuse_database(path: Path, database: str | None = None) -> None:
 
 
 def _is_export(head: bytes) -> bool:
-    """Return whether a file begins like one of whole sweeps. Writing to it later turns write-ahead logging on."""
+    """Return whether a file is an unused export of whole sweeps; writing to it would enable write-ahead logging."""
     return head.startswith(SQLITE) and head[18:20] == b"\1\1" and head[68:72] == EXPORT_ID.to_bytes(4)
 
 
 def require_folder(folder: Path, is_ours: Callable[[Path], bool], force: bool) -> None:
-    """Raise UsageError if `folder` has content besides a README.md and hidden files and is not ours, unless `force`."""
+    """Raise UsageError if `folder` has content other than README.md and hidden files, unless `force` or `is_ours`."""
     if force or is_ours(folder):
         return
-    with suppress(OSError):  # no folder yet, or one that cannot be written either
+    with suppress(OSError):  # the folder does not exist yet, or writing to it will fail as well
         if any(entry.name != "README.md" and not entry.name.startswith(".") for entry in folder.iterdir()):
             hint = "name another folder with --out or use --force"
             raise UsageError(f"{folder} is not empty and not an earlier output of this command; {hint}")
@@ -102,7 +103,7 @@ def is_special(path: Path) -> bool:
 
 
 def names_in(stream: IO[bytes]) -> set[str]:
-    """Return columns of CSV or Parquet, keys of JSON, the first tag of XML, `SQLite` of whole sweeps, or a line."""
+    """Return names that identify an output: columns of CSV or Parquet, JSON keys, an XML tag, or `SQLite`."""
     head = stream.read(_HEAD)
     if head.startswith(b"PAR1"):
         import pyarrow.parquet
@@ -118,7 +119,7 @@ def names_in(stream: IO[bytes]) -> set[str]:
 
 
 def _is_like(path: Path, names: set[str]) -> bool:
-    """Return whether at least half of the names are in both: they differ between sweeps and between versions."""
+    """Return whether at least half of the names are in both files. Names vary between sweeps and versions."""
     with suppress(OSError, EOFError, ValueError, ImportError, zlib.error):
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
             old = names_in(file)

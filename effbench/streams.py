@@ -1,4 +1,4 @@
-"""Streams of batch sizes, as a server sees them: generated from a seed, or read from a file."""
+"""Streams of batch sizes, as in a server: generated from a seed, or read from a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from effbench.errors import ConfigError
 
 NONE = "none"
-#: Kind -> its settings with their defaults; conf/stream/ has them with what they mean.
+#: Kind -> its settings with their defaults; conf/stream/ explains them.
 KINDS: dict[str, dict[str, Any]] = {
     NONE: {},
     "uniform": {"length": 256, "low": 1, "high": 64, "seed": 0},
@@ -26,47 +26,46 @@ MOST_DIGITS = 18  # of a batch size
 
 
 def check(settings: Mapping[str, Any]) -> str:
-    """Return the kind. Raises ConfigError for an unknown kind, and for a setting that is unknown, missing or out of
-    bounds."""
+    """Return the kind of stream. Raises ConfigError for an unknown kind, and for an invalid or missing setting."""
     kind = settings.get("name", NONE)
     if kind not in KINDS:
-        raise ConfigError(f"stream.name={kind} is no kind of stream; allowed: {', '.join(KINDS)}")
-    own = KINDS[kind]
+        raise ConfigError(f"unknown stream.name={kind}; allowed: {', '.join(KINDS)}")
+    defaults = KINDS[kind]
     given = {name: value for name, value in settings.items() if value is not None}
-    for name in given.keys() - own.keys() - {"name", "description"}:
-        raise ConfigError(f"stream {kind} has no setting {name!r}; it has: {', '.join(own) or 'none'}")
-    for name, default in own.items():
+    for name in given.keys() - defaults.keys() - {"name", "description"}:
+        raise ConfigError(f"stream {kind} has no setting {name!r}; allowed: {', '.join(defaults) or 'none'}")
+    for name, default in defaults.items():
         if name not in given:
-            raise ConfigError(f"stream {kind} needs stream.{name}")
+            raise ConfigError(f"stream.{name} is missing; stream={kind} requires it")
         if default is not None and not isinstance(given[name], int | type(default)):
-            raise ConfigError(f"stream.{name} must be like {default!r}, got {given[name]!r}")
+            raise ConfigError(f"stream.{name} must be of type {type(default).__name__}, got {given[name]!r}")
         if name in ("length", "low", "spell", "tokens") and given[name] < 1:
             raise ConfigError(f"stream.{name} must be at least 1, got {given[name]}")
     if given.get("length", 0) > MOST:
         raise ConfigError(f"stream.length must be at most {MOST}, got {given['length']}")
-    if "high" in own and given["high"] < given["low"]:
-        raise ConfigError(f"stream.high={given['high']} is below stream.low={given['low']}")
-    if "share" in own and not 0 < given["share"] < 1:
-        raise ConfigError(f"stream.share must lie between 0 and 1, got {given['share']:g}")
+    if "high" in defaults and given["high"] < given["low"]:
+        raise ConfigError(f"stream.high must be at least stream.low={given['low']}, got {given['high']}")
+    if "share" in defaults and not 0 < given["share"] < 1:
+        raise ConfigError(f"stream.share must be between 0 and 1, got {given['share']:g}")
     return kind
 
 
 def sizes_of(settings: Mapping[str, Any]) -> list[int] | None:
-    """Return the batch sizes in order, one a call; None without a stream. Raises ConfigError."""
+    """Return the batch size of each call, in order; None without a stream. Raises ConfigError for invalid settings."""
     kind = check(settings)
     if kind == NONE:
         return None
     if kind == "csv":
         return read_sizes(settings["path"], settings["column"])
     generate: Callable[..., list[int]] = {"uniform": uniform, "bursty": bursty, "decode": decode}[kind]
-    own = {name: settings[name] for name in KINDS[kind] if name != "seed"}
-    # a seed of text: the same numbers in every version of Python
-    return generate(random.Random(f"{kind}/{settings['seed']}"), **own)
+    arguments = {name: settings[name] for name in KINDS[kind] if name != "seed"}
+    # a text as seed gives the same numbers in all versions of Python
+    return generate(random.Random(f"{kind}/{settings['seed']}"), **arguments)
 
 
 def resolve(settings: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the part `stream` of a cell: a unique `name`, `samples_per_call` (mean) and `sizes`; None for no stream.
-    It holds what a file contains, not its path."""
+    """Return a cell's `stream`: a unique `name`, `samples_per_call` (mean) and `sizes`; None without a stream. For a
+    file it holds the content, not the path."""
     sizes = sizes_of(settings) if settings else None
     if sizes is None:
         return None
@@ -80,21 +79,21 @@ def resolve(settings: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def batch_size(sizes: Sequence[int], given: int | None) -> int:
-    """Return `bs` of a cell with a stream: its largest size. Raises ConfigError if another one was given."""
+    """Return `bs` of a cell with a stream: its largest size. Raises ConfigError if a different bs was `given`."""
     largest = max(sizes)
     if given not in (None, largest):
-        raise ConfigError(f"bs={given} and a stream whose largest size is {largest}: omit bs, the stream decides it")
+        raise ConfigError(f"bs={given} contradicts the stream, whose largest size is {largest}; omit bs")
     return largest
 
 
 def uniform(draw: random.Random, length: int, low: int, high: int) -> list[int]:
-    """Every size from `low` to `high` equally likely, each call on its own."""
+    """Return independent sizes from `low` to `high`, all equally likely."""
     return [draw.randint(low, high) for _ in range(length)]
 
 
 def bursty(draw: random.Random, length: int, low: int, high: int, spell: int, share: float) -> list[int]:
-    """Quiet spells in the lowest eighth of the range and bursts in its upper half; spells last `spell` calls on average
-    and about `share` of the calls are in bursts."""
+    """Return sizes that alternate at random between quiet periods (lowest eighth of the range) and bursts (upper half).
+    Each lasts `spell` calls on average, and bursts contain about a fraction `share` of the calls."""
     calm, storm = low + (high - low) // 8, (low + high + 1) // 2
     sizes: list[int] = []
     while len(sizes) < length:
@@ -105,8 +104,8 @@ def bursty(draw: random.Random, length: int, low: int, high: int, spell: int, sh
 
 
 def decode(draw: random.Random, length: int, low: int, high: int, tokens: int) -> list[int]:
-    """Running requests of a server that decodes: each ends after `tokens` calls on average, so the size shrinks; once
-    it is at `low` or below (or nobody runs), a batch of new ones is admitted, up to `high` together."""
+    """Return the number of running requests of a server that decodes. Each ends after `tokens` calls on average. When
+    `low` or fewer are running, a batch of new requests is admitted, up to `high` in total."""
     running = high
     sizes: list[int] = []
     while len(sizes) < length:
@@ -118,25 +117,25 @@ def decode(draw: random.Random, length: int, low: int, high: int, tokens: int) -
 
 
 def read_sizes(path: str, column: str = "bs") -> list[int]:
-    """Return the sizes in a file: one a line, or the column of this name in a CSV. Raises ConfigError."""
+    """Return the sizes in a file: one per line, or the named column of a CSV. Raises ConfigError for other content."""
     try:
         lines = Path(path).expanduser().read_text(encoding="utf-8-sig").splitlines()
         rows = [(number, row) for number, row in enumerate(csv.reader(lines), start=1) if any(map(str.strip, row))]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"cannot read the stream {path}: {getattr(error, 'strerror', None) or error}") from error
     heading = [cell.strip() for cell in rows[0][1]] if rows else []
-    place = heading.index(column) if column in heading else 0
+    index = heading.index(column) if column in heading else 0
     if column in heading:
         rows = rows[1:]
     elif rows and (len(heading) > 1 or not is_size(heading[0])):
-        raise ConfigError(f"the stream {path} has no column {column!r}; it has: {', '.join(heading)[:200]}")
+        raise ConfigError(f"the stream {path} has no column {column!r}; its columns: {', '.join(heading)[:200]}")
     if not 0 < len(rows) <= MOST:
-        raise ConfigError(f"the stream {path} has {len(rows)} sizes; it takes 1 to {MOST}, one a line")
+        raise ConfigError(f"the stream {path} has {len(rows)} sizes; allowed: 1 to {MOST}, one per line")
     sizes = []
     for number, row in rows:
-        cell = row[place].strip() if place < len(row) else ""
+        cell = row[index].strip() if index < len(row) else ""
         if not is_size(cell):
-            raise ConfigError(f"line {number} of the stream {path} is {cell[:40]!r}, not a whole number from 1")
+            raise ConfigError(f"the stream {path}, line {number}: expected an integer of at least 1, got {cell[:40]!r}")
         sizes.append(int(cell))
     return sizes
 

@@ -1,4 +1,4 @@
-"""The console that commands and progress print to. Data that contains control characters cannot reach the terminal."""
+"""The console for commands and progress. It removes control characters from the data that it prints."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from effbench.printable import printable
 if TYPE_CHECKING:
     from effbench.table import Table
 
-#: Columns of output that is not a terminal: it has no width and must not be cut.
+#: Columns of output that is not a terminal: wide enough that no table is cut.
 PLAIN_WIDTH = 240
 
 
 class Console(rich.console.Console):
-    """rich's console without emoji codes, which drops unprintable characters from the text that it prints."""
+    """A rich console without emoji codes that drops unprintable characters."""
 
     def __init__(self, **settings: object) -> None:
         super().__init__(**{"emoji": False, **settings})
@@ -30,7 +30,7 @@ class Console(rich.console.Console):
             text = segment.text
             if segment.control or text.isprintable() or text == "\n":
                 yield segment
-            else:  # dropped, not replaced: rich has laid them out with no width
+            else:  # dropped, not replaced: rich gave them no width in the layout
                 kept = "".join(c for c in text if c.isprintable() or c == "\n")
                 yield Segment(kept, segment.style)
 
@@ -44,11 +44,11 @@ class Console(rich.console.Console):
 
 
 def terminal() -> Console:
-    """Return a console for standard output, as wide as the terminal or PLAIN_WIDTH columns."""
+    """Return a console for standard output, as wide as the terminal; PLAIN_WIDTH columns without a terminal."""
     console = Console()
     return console if console.is_terminal else Console(width=PLAIN_WIDTH)
 
 
 def escape(text: object) -> str:
-    """Return data as rich markup that shows it on one line, as it is."""
+    """Return data as rich markup that shows it literally, on one line."""
     return markup.escape(printable(text, keep=""))

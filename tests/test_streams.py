@@ -68,10 +68,10 @@ def test_files_with_lines_or_a_column(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("", "has 0 sizes"), ("bs\n", "has 0 sizes"), ("time,size\n1,2\n", "no column 'bs'; it has: time, size"),
-     ("4\nmany\n", "line 2 .* is 'many'"), ("4\n0\n", "line 2 .* is '0'"), ("bs,x\n1,2\n,3\n", "line 3 .* is ''"),
+    [("", "has 0 sizes"), ("bs\n", "has 0 sizes"), ("time,size\n1,2\n", "no column 'bs'; its columns: time, size"),
+     ("4\nmany\n", "line 2: .* got 'many'"), ("4\n0\n", "line 2: .* got '0'"), ("bs,x\n1,2\n,3\n", "line 3: .* got ''"),
      ("4\n-1\n", "'-1'"), ("1.5\n", "no column"), (None, "No such file"), ("9" * 5000, "has no column 'bs'"),
-     ("1\n" + "9" * 5000, "line 2 of"), ("x" * 200_000, "cannot read")],
+     ("1\n" + "9" * 5000, "line 2: "), ("x" * 200_000, "cannot read")],
     ids=range(12),
 )  # fmt: skip
 def test_files_that_hold_no_sizes(text, expected, tmp_path):
@@ -86,8 +86,8 @@ def test_files_that_hold_no_sizes(text, expected, tmp_path):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [({"name": "unifrom"}, "unifrom"), ({**settings("uniform"), "tokens": 3}, "has no setting 'tokens'"),
-     (settings("uniform", high=0), "below"), (settings("uniform", low=0), "at least 1"),
-     (settings("bursty", share=1.0), "between 0 and 1"), (settings("uniform", length=None), "needs stream.length"),
+     (settings("uniform", high=0), "at least stream.low=1"), (settings("uniform", low=0), "at least 1"),
+     (settings("bursty", share=1.0), "between 0 and 1"), (settings("uniform", length=None), "length is missing"),
      (settings("uniform", length=10**6), "at most")],
 )  # fmt: skip
 def test_refusals(given, expected):

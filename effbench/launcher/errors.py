@@ -1,4 +1,4 @@
-"""Hydra's and OmegaConf's errors in one or two lines: what is wrong, what is allowed, the nearest name."""
+"""Rewrite errors of Hydra and OmegaConf in one or two lines: what is wrong, what is allowed, the nearest name."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def explain(error: Exception) -> ConfigError:
     if isinstance(error, MissingConfigException):
         return missing_config(error)
     if isinstance(error, OverrideParseException):
-        how = "it is key=value, or key=value,value to sweep; put quotes around values with spaces, ? or ="
-        return ConfigError(f"cannot read the override {error.override!r}: {how}")
+        how = "write key=value, or key=value,value to sweep; put quotes around values with spaces, ? or ="
+        return ConfigError(f"cannot parse the override {error.override!r}: {how}")
     if match := re.search(r"Could not override '(.+?)'", text):
         return ConfigError(unknown_setting(match[1]))
     if match := re.search(r"Error merging override (\S+)", text):
@@ -32,7 +32,7 @@ def explain(error: Exception) -> ConfigError:
         hint = suggest(unknown[1], getattr(config, unknown[2]).__dataclass_fields__) if unknown else ""
         return ConfigError(f"{match[1]}.yaml: {match[2]}{hint}")
     if isinstance(error, MissingMandatoryValue) and (name := re.search(r"full_key: (\S+)", text)):
-        return ConfigError(f"{name[1]} must be given, for example {name[1]}=…")
+        return ConfigError(f"{name[1]} has no value; give one with {name[1]}=…")
     if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
         return ConfigError(f"{mark.name}, line {mark.line + 1}: {error.problem}")
     if isinstance(error, OmegaConfBaseException) and error.full_key:
@@ -72,7 +72,7 @@ def unknown_setting(name: str) -> str:
 
 
 def wrong_type(override: str, reason: str) -> ConfigError:
-    """Return the error of a value; a list for a setting of one value was probably meant as a sweep."""
+    """Return the error for a value of the wrong type. A list for a scalar setting was probably meant as a sweep."""
     key, _, value = override.partition("=")
     if "of type 'list'" in reason:
         several = value.removeprefix("[").removesuffix("]")

@@ -1,10 +1,10 @@
-"""A sweep through Hydra: a sweeper that hands over the whole matrix at once, and a launcher that runs it.
+"""Run a sweep through Hydra: a sweeper that passes the whole matrix at once to a launcher that runs it.
 
-Hydra composes a configuration in about 50 ms. A sweep's jobs mostly differ in plain values, so one composition is made
-for each distinct choice of groups, and the other overrides are applied to a copy of it.
+Hydra takes about 50 ms to compose a configuration. The jobs of a sweep mostly differ in plain values, so each distinct
+choice of groups is composed once, and the other overrides are applied to a copy.
 
-Hydra accepts only classes of the namespace `hydra_plugins`; they are registered in code under that name, so that
-nothing needs installing and no other Hydra application sees them.
+Hydra accepts only plugin classes from the namespace `hydra_plugins`. They are registered in code under that name, so
+that nothing has to be installed and no other Hydra application sees them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from effbench.sweeping.run import Command, Outcome
 
 MODULE = "hydra_plugins.effbench"
 MOST_CELLS = 100_000  # their configurations alone take gigabytes
-OTHER_LAUNCHER = "effbench runs cells through its own launcher: leave hydra/launcher and hydra.mode as they are"
-#: A list would lay one option over the other.
+OTHER_LAUNCHER = "effbench runs cells only through its own launcher: do not override hydra/launcher or hydra.mode"
+#: Groups with one option at a time; Hydra would merge the options of a list.
 ONE_OPTION = ("model", "stream", "mode", "protocol", "executor")
 
 
@@ -54,12 +54,12 @@ def hydra_sweep(
     conductor: Callable[..., Outcome | None] | None = None,
     server: ForkServer | None = None,
 ) -> Outcome | None:
-    """Run the sweep of a command line through Hydra. Return None if nothing was run, as with --help.
+    """Run the sweep of a command line through Hydra. Return None if nothing was run, for example with --help.
 
-    `conductor`: called in place of `conduct`. `server`: one to use and leave running; None: one is started if needed.
+    `conductor`: called in place of `conduct`. `server`: used and not closed; None: start one if needed.
     Raises EffbenchError if the configuration is invalid.
     """
-    # Hydra's own error printing exits with 1 and shows tracebacks; this makes it raise instead
+    # Hydra raises errors with this variable; without it, it prints tracebacks and exits with code 1
     os.environ["HYDRA_FULL_ERROR"] = "1"
     arranged = overrides.arrange([word for word in argv if word != FLAG])
     words, stored = overrides.expand(arranged, FLAG in argv)
@@ -74,7 +74,7 @@ def hydra_sweep(
         nonlocal bypassed
         bypassed = True
 
-    # what the launcher needs travels on Hydra's task function
+    # Hydra passes only its task function to the launcher, so the launcher's arguments are attributes of it
     progress, stop = Progress(quiet=quiet), threading.Event()
     task.conduct = partial(
         conductor or conduct, command=Command(argv, stored), server=server, progress=progress, stop=stop
@@ -91,7 +91,7 @@ def hydra_sweep(
         raise
     except SystemExit as end:
         if end.code not in (0, None):
-            raise UsageError("Hydra could not read this command line (see above); effbench --help") from end
+            raise UsageError("Hydra could not parse this command line (see above); see effbench --help") from end
         return task.outcome
     except Exception as error:
         raise errors.explain(error) from error
@@ -100,7 +100,7 @@ def hydra_sweep(
 
 
 class EffbenchSweeper(Sweeper):
-    """Hydra's product of overrides, without its folder, its log and its composing of each job for validation."""
+    """Hydra's product of overrides, without its output folder, its log and its validation of each job."""
 
     def __init__(self, params: dict[str, str] | None) -> None:
         self.params = params or {}
@@ -121,17 +121,17 @@ class EffbenchSweeper(Sweeper):
             key = override.get_key_element()
             if not override.is_sweep_override():
                 values[key] = [f"{key}={override.get_value_element_as_str()}"]
-            elif override.is_discrete_sweep():  # a range may be endless
+            elif override.is_discrete_sweep():  # a range may be infinite
                 values[key] = [f"{key}={value}" for value in islice(override.sweep_string_iterator(), MOST_CELLS + 1)]
             else:
-                raise UsageError(f"{override.input_line}: only a sweeper that chooses values takes an interval")
+                raise UsageError(f"{override.input_line}: an interval requires a sweeper such as Optuna; list values")
             if prod(map(len, values.values())) > MOST_CELLS:
-                raise UsageError(f"{override.input_line}: more than {MOST_CELLS:,} cells, the most that a sweep takes")
+                raise UsageError(f"{override.input_line}: a sweep can have at most {MOST_CELLS:,} cells; split it")
         return [self.launcher.launch([list(job) for job in product(*values.values())], initial_job_idx=0)]
 
 
 class EffbenchLauncher(Launcher):
-    """Composes all jobs, then conducts one sweep over them. Other sweepers (Optuna) get the latency as objective."""
+    """Compose all jobs, then run them as one sweep. Return latencies as the objective of sweepers such as Optuna."""
 
     def setup(self, *, hydra_context: Any, task_function: Any, config: DictConfig) -> None:
         self.task = task_function
@@ -150,10 +150,10 @@ class EffbenchLauncher(Launcher):
 
 
 def register() -> None:
-    """Make `hydra/launcher=effbench` and `hydra/sweeper=effbench` known."""
+    """Register `hydra/launcher=effbench` and `hydra/sweeper=effbench` with Hydra."""
     try:
         parent = importlib.import_module("hydra_plugins")
-    except ModuleNotFoundError:  # a namespace package that exists only if some plugin is installed
+    except ModuleNotFoundError:  # the namespace package exists only if a plugin is installed
         parent = sys.modules["hydra_plugins"] = types.ModuleType("hydra_plugins")
         parent.__path__ = []
     module = sys.modules[MODULE] = types.ModuleType(MODULE)
@@ -168,7 +168,7 @@ def register() -> None:
 
 
 class Composer:
-    """Composes the jobs of one sweep: by Hydra for each distinct choice of groups; other overrides are laid over it."""
+    """Compose the jobs of a sweep: once by Hydra per distinct choice of groups, then apply the other overrides."""
 
     def __init__(self, config_loader: ConfigLoader, master: DictConfig) -> None:
         self.loader = config_loader
@@ -178,9 +178,9 @@ class Composer:
         self.composed: dict[tuple[str, ...], DictConfig] = {}
 
     def compose(self, words: Sequence[str]) -> dict[str, Any]:
-        """Return one job's configuration as plain, resolved values, without Hydra's own part.
+        """Return a job's configuration as plain, resolved values, without Hydra's own section.
 
-        Raises Hydra's and OmegaConf's errors if it cannot be composed, ConfigError for a value of the wrong type.
+        Raises errors of Hydra and OmegaConf if it cannot be composed, ConfigError for a list where one value is needed.
         """
         parsed = [self.parse(word) for word in words]
         choices = [override for override in parsed if self.is_choice(override)]
@@ -191,8 +191,8 @@ class Composer:
         if key not in self.composed:
             self.composed[key] = self.compose_with_hydra(key)
         composed = copy.deepcopy(self.composed[key])
-        # Hydra has no public function that does this to a composed configuration
-        self.loader._apply_overrides_to_config([one for one in parsed if one not in choices], composed)
+        # Hydra has no public function for this
+        self.loader._apply_overrides_to_config([override for override in parsed if override not in choices], composed)
         use_largest_size(composed, given=any(override.key_or_group == "bs" for override in parsed))
         plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True, enum_to_str=True)
         assert isinstance(plain, dict)
@@ -201,21 +201,21 @@ class Composer:
     def compose_with_hydra(self, choices: Sequence[str]) -> DictConfig:
         composed = self.loader.load_sweep_config(self.master, list(choices))
         OmegaConf.set_readonly(composed, False)
-        # named after its file: a user's file that builds on a shipped protocol is another protocol
+        # named after its file, because a user's file that extends a shipped protocol inherits its name
         composed.protocol.name = composed.hydra.runtime.choices.get("protocol") or composed.protocol.name
         with open_dict(composed):
             del composed["hydra"]
         return composed
 
     def is_choice(self, override: Override) -> bool:
-        """Return whether the override chooses an option of a group, or is Hydra's own."""
+        """Return whether the override chooses an option of a group or configures Hydra."""
         key = override.key_or_group
         is_option = not isinstance(override.value(), dict) and bool(self.options_of(key))
         return is_option or override.package is not None or key.partition(".")[0] == "hydra"
 
 
 def use_largest_size(composed: DictConfig, given: bool) -> None:
-    """Set `bs` to the largest size of a stream, before `${bs}` is resolved. Raises ConfigError if another was given."""
+    """Set `bs` to the largest size of a stream, before `${bs}` is resolved. Raises ConfigError if bs differs."""
     node = OmegaConf.select(composed, "stream")
     settings = None if node is None else OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
     sizes = streams.sizes_of(settings) if settings else None

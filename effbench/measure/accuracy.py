@@ -1,4 +1,4 @@
-"""Correctness of outputs: compared with eager and, if that is too strict for the dtype, with a float64 reference."""
+"""Check the correctness of outputs against eager's and, if they differ, against a float64 reference."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-#: Relative tolerance by dtype; the absolute one is this times the reference's root mean square.
+#: Relative tolerance by dtype. The absolute tolerance is the product with the reference's root mean square.
 TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
-#: Beyond this relative error of eager itself the float64 result proves nothing.
+#: If eager's own relative error against float64 exceeds this, the comparison with float64 is inconclusive.
 MAX_EAGER_ERROR = 0.25
-#: Types of values that are compared as they are.
+#: Types of values that are compared with `==`.
 PLAIN = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, torch.Size)
 
-#: An output as its tensors and plain values, each with a name for messages.
+#: The tensors and plain values of an output, by names for messages.
 Parts = dict[str, Any]
 
 
 @dataclass
 class Verdict:
-    """`error`: ‖output - reference‖ ÷ ‖reference‖, the worst of all outputs, None without a float output. `reason`:
-    what is wrong, or None. `only_values`: structure, shapes and dtypes agree: a float64 reference may decide."""
+    """Result of a comparison. `error`: the largest ‖output - reference‖ ÷ ‖reference‖, None without a float output.
+    `reason`: what is wrong, or None. `only_values`: structure, shapes and dtypes agree, so float64 can decide."""
 
     error: float | None = None
     reason: str | None = None
@@ -35,19 +35,18 @@ class Verdict:
 
 
 class Incomparable(TypeError):
-    """An output holds an object that may contain tensors."""
+    """An output contains an object of an unknown type, which may have tensors."""
 
 
 def clone(inputs: Any) -> Any:
-    """Return the same structure with its tensors cloned."""
+    """Return the same structure with cloned tensors."""
     return tree_map_only(torch.Tensor, torch.clone, inputs)
 
 
 def parts(output: Any, name: str = "output") -> Parts:
-    """Return the parts of an output, tensors cloned, so that the next call cannot overwrite them.
+    """Return the parts of an output, with tensors cloned so that the next call cannot overwrite them.
 
-    A tuple equals a list: compiled and exported modules may turn one into the other. Raises Incomparable for an object
-    that is neither plain nor made of named parts.
+    Tuples equal lists, because compiled and exported modules may convert them. Raises Incomparable for unknown types.
     """
     if isinstance(output, torch.Tensor):
         return {name: output.clone()}
@@ -59,7 +58,7 @@ def parts(output: Any, name: str = "output") -> Parts:
 
 
 def items(output: Any) -> Iterable[tuple[Any, Any]]:
-    """Return what an object is made of, by key or position. Raises Incomparable."""
+    """Return the items of a container with their keys or positions. Raises Incomparable for an unknown type."""
     if isinstance(output, Mapping):  # transformers' outputs are mappings too
         return output.items()
     if isinstance(output, (tuple, list)):
@@ -69,24 +68,24 @@ def items(output: Any) -> Iterable[tuple[Any, Any]]:
     flat, _ = tree_flatten(output)
     if len(flat) != 1 or flat[0] is not output:  # a class that is registered with torch's pytree
         return enumerate(flat)
-    advice = "which cannot be compared: return tensors, tuples, lists, dicts"
-    raise Incomparable(f"the output holds a {type(output).__name__}, {advice}")
+    advice = "which cannot be compared; return tensors, tuples, lists or dicts"
+    raise Incomparable(f"the output contains a {type(output).__name__}, {advice}")
 
 
-def tensors(found: Parts) -> dict[str, torch.Tensor]:
-    return {name: part for name, part in found.items() if isinstance(part, torch.Tensor)}
+def tensors(output: Parts) -> dict[str, torch.Tensor]:
+    return {name: part for name, part in output.items() if isinstance(part, torch.Tensor)}
 
 
-def not_finite(found: Parts) -> str | None:
-    """Return the name of the first tensor that is not finite, or None."""
-    for name, tensor in tensors(found).items():
+def not_finite(output: Parts) -> str | None:
+    """Return the name of the first tensor with NaN or infinity, or None."""
+    for name, tensor in tensors(output).items():
         if is_inexact(tensor) and not bool(torch.isfinite(tensor).all()):
             return name
     return None
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a complex tensor as pairs of real numbers, any other as it is."""
+    """Return a complex tensor as pairs of real numbers, and any other tensor unchanged."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
@@ -95,7 +94,7 @@ def is_inexact(tensor: torch.Tensor) -> bool:
 
 
 def difference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return a - b in float64; 0 where both are the same non-finite value."""
+    """Return a - b in float64, with 0 where both are the same non-finite value."""
     a, b = as_real(a).double(), as_real(b).double()
     return torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, a - b)
 
@@ -113,33 +112,33 @@ def rmse(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def relative_error(output: torch.Tensor, reference: torch.Tensor) -> float:
-    """Return ‖output - reference‖ ÷ ‖reference‖ in float64; 0 if both are zero. Equal non-finite values are right."""
+    """Return ‖output - reference‖ ÷ ‖reference‖ in float64; 0 if both are zero. Equal non-finite values match."""
     distance = difference(output, reference).norm().item()
     if distance == 0:
         return 0.0
     ref = as_real(reference).double()
     scale = torch.where(ref.isfinite(), ref, 0.0).norm().item()
     error = distance / scale if scale else math.inf
-    return math.inf if math.isnan(error) else error  # not finite, but eager is
+    return math.inf if math.isnan(error) else error  # NaN: the output is not finite, but eager's is
 
 
 def limit_of(dtype: torch.dtype, tolerance: float | None) -> float:
-    """Return the relative tolerance: the given one, or that of the dtype."""
+    """Return the relative tolerance: `tolerance` if it is set, else the default of the dtype."""
     return TOLERANCES.get(dtype, 1e-4) if tolerance is None else tolerance
 
 
-def compare(found: Parts, eager: Parts, tolerance: float | None = None) -> Verdict:
-    """Compare structure, shape, dtype and values with eager. `tolerance` is relative, None: by dtype."""
-    outs, refs = len(tensors(found)), len(tensors(eager))
+def compare(output: Parts, eager: Parts, tolerance: float | None = None) -> Verdict:
+    """Compare structure, shape, dtype and values with eager's. `tolerance` is relative; None: by dtype."""
+    outs, refs = len(tensors(output)), len(tensors(eager))
     if outs != refs:
-        return Verdict(reason=f"{outs} output tensors where eager has {refs}")
-    if differ := sorted(found.keys() ^ eager.keys()):
+        return Verdict(reason=f"{outs} output tensors, but eager has {refs}")
+    if differ := sorted(output.keys() ^ eager.keys()):
         return Verdict(reason=f"the structure differs from eager's: {', '.join(differ[:4])}")
     worst = reason = None
     for name, ref in eager.items():
-        out = found[name]
+        out = output[name]
         if not alike(out, ref):
-            return Verdict(worst, f"{name} is {described(out)} where eager's is {described(ref)}")
+            return Verdict(worst, f"{name} is {described(out)}, but eager's is {described(ref)}")
         if not isinstance(ref, torch.Tensor):
             continue
         if not is_inexact(ref):
@@ -154,16 +153,15 @@ def compare(found: Parts, eager: Parts, tolerance: float | None = None) -> Verdi
     return Verdict(worst, reason, only_values=True)
 
 
-def alike(found: Any, wanted: Any) -> bool:
-    """Return whether two tensors have the same shape and dtype, or two plain values agree; floats may differ in their
-    last digits, as they may come from tensors."""
-    if isinstance(wanted, torch.Tensor) and isinstance(found, torch.Tensor):
-        return found.shape == wanted.shape and found.dtype == wanted.dtype
-    if isinstance(wanted, torch.Tensor) or isinstance(found, torch.Tensor):
+def alike(output: Any, wanted: Any) -> bool:
+    """Return whether two tensors have the same shape and dtype, or two plain values agree (floats within 2 %)."""
+    if isinstance(wanted, torch.Tensor) and isinstance(output, torch.Tensor):
+        return output.shape == wanted.shape and output.dtype == wanted.dtype
+    if isinstance(wanted, torch.Tensor) or isinstance(output, torch.Tensor):
         return False
-    if isinstance(wanted, float) and isinstance(found, float):
-        return math.isclose(found, wanted, rel_tol=0.02) or (math.isnan(found) and math.isnan(wanted))
-    return found == wanted
+    if isinstance(wanted, float) and isinstance(output, float):
+        return math.isclose(output, wanted, rel_tol=0.02) or (math.isnan(output) and math.isnan(wanted))
+    return output == wanted
 
 
 def described(part: Any) -> str:
@@ -171,38 +169,38 @@ def described(part: Any) -> str:
 
 
 def factor_of(dtype: torch.dtype) -> int:
-    """Return how many times eager's error against float64 is allowed: the rule of PyTorch's own Dynamo benchmarks."""
+    """Return the allowed multiple of eager's error against float64, as in PyTorch's Dynamo benchmarks."""
     return 3 if dtype in (torch.bfloat16, torch.float16) else 2
 
 
-def compare_with_float64(found: Parts, eager: Parts, exact: Parts, tolerance: float | None = None) -> str | None:
-    """Return None if `found` is as near to the float64 result as eager is, else what is wrong.
+def compare_with_float64(output: Parts, eager: Parts, exact: Parts, tolerance: float | None = None) -> str | None:
+    """Return None if `output` is about as close to the float64 result as eager's is, else what is wrong.
 
-    rmse(found, exact) <= k × rmse(eager, exact) + tolerance ÷ 10 × rms(exact), with k = 2, or 3 for half types;
-    integers may differ in k times as many places as eager's do. If eager itself is far off, nothing is proven.
+    The limit is rmse(output, exact) <= k × rmse(eager, exact) + tolerance ÷ 10 × rms(exact), with k = 2, or 3 for half
+    types. Integers may differ in k times as many places as eager's. If eager itself is far off, the output fails.
     """
     for name, ref in tensors(eager).items():
-        out, true, factor = found[name], exact[name], factor_of(ref.dtype)
+        out, true, factor = output[name], exact[name], factor_of(ref.dtype)
         if not is_inexact(ref):
             ours, eagers = (int((tensor != true).sum()) for tensor in (out, ref))
             if ours > factor * eagers:
-                return f"{name}: {ours} values differ from the float64 result, {eagers} of eager's"
+                return f"{name}: {ours} values differ from the float64 result, but only {eagers} of eager's"
             continue
         scale = rms(true)
         ours, eagers = rmse(out, true), rmse(ref, true)
         if not eagers <= MAX_EAGER_ERROR * scale:
-            return f"{name}: eager itself is {eagers:.2g} off float64: random, or too sensitive to be compared"
+            return f"{name}: eager itself is {eagers:.2g} off float64: it is random, or too sensitive to compare"
         if not ours <= factor * eagers + limit_of(ref.dtype, tolerance) / 10 * scale:
             return f"{name}: error {ours:.2g} against float64, eager's is {eagers:.2g}"
     return None
 
 
 def in_float64(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Call a copy of the module that has the same (rounded) weights and computes in float64; float inputs are cast."""
+    """Return the output of a float64 copy of the module with the same (rounded) weights; float inputs are cast."""
     args, kwargs = wide((args, kwargs))
     return copy.deepcopy(module).double()(*args, **kwargs)
 
 
 def wide(inputs: Any) -> Any:
-    """Return the same structure with its float tensors in float64."""
+    """Return the same structure with float tensors cast to float64."""
     return tree_map_only(torch.Tensor, lambda value: value.double() if value.is_floating_point() else value, inputs)

@@ -1,4 +1,4 @@
-"""What torch counts while it compiles and runs, the reasons that it only logs, and the parts of CUDA graphs."""
+"""Read torch's compilation counters, the reasons that torch only logs, and the parts of CUDA graphs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 import torch._dynamo.utils as dynamo
 
-#: A frame of the stack trace below Inductor's reasons, with its line of code.
+#: A frame of the stack trace after one of Inductor's reasons, with its line of code.
 FRAME = re.compile(r'File "(?P<file>[^"\n]*)", line (?P<line>\d+), in .*(?:\n(?!\s*File ")\s*(?P<code>\S.*))?')
 LOGGERS = (
     "torch._inductor.cudagraph_utils.__cudagraphs",  # torch >= 2.12
@@ -24,7 +24,7 @@ LOGGERS = (
 
 @dataclass(frozen=True)
 class Counters:
-    """A reading since the process began."""
+    """torch's counters since the process began."""
 
     graphs: int
     graph_breaks: int
@@ -36,7 +36,7 @@ class Counters:
 
     @property
     def cache_state(self) -> str | None:
-        """`cold` if anything had to be compiled, `warm` if all came from the cache, None if nothing was compiled."""
+        """`cold` if anything was compiled, `warm` if everything came from the cache, None without compilation."""
         if self.cache_misses:
             return "cold"
         return "warm" if self.cache_hits else None
@@ -47,7 +47,7 @@ def read() -> Counters:
     inductor, aot = counters["inductor"], counters["aot_autograd"]
     breaks = {str(reason).split("\n")[0]: int(count) for reason, count in counters["graph_break"].items()}
     metrics = dynamo.get_compilation_metrics()
-    # a branch on data in the outermost frame splits the graph and is not counted, but its rest is compiled as a frame
+    # torch does not count the graph break of a branch on data in the outermost frame, but compiles its rest as a frame
     resumed = {
         (metric.co_name, metric.co_filename, metric.co_firstlineno)
         for metric in metrics
@@ -61,7 +61,7 @@ def read() -> Counters:
         graph_breaks=sum(breaks.values()),
         recompiles=sum(1 for metric in metrics if metric.recompile_reason),
         cudagraph_skips=int(inductor["cudagraph_skips"]),
-        # a hit in AOTAutograd's cache never asks the FX graph cache below it, hence the sum
+        # after a hit in AOTAutograd's cache torch does not query the FX graph cache, hence the sum
         cache_hits=int(inductor["fxgraph_cache_hit"] + aot["autograd_cache_hit"]),
         cache_misses=int(inductor["fxgraph_cache_miss"] + inductor["fxgraph_cache_bypass"]),
         break_reasons=breaks,
@@ -69,18 +69,18 @@ def read() -> Counters:
 
 
 class Observer(logging.Handler):
-    """Collects, while it is entered, why CUDA graphs were skipped and why Dynamo gave up, which torch only logs.
+    """Context manager that collects why CUDA graphs were skipped and why Dynamo gave up, which torch only logs.
 
-    With `dynamo` it also counts the parts of graphs that were to run as CUDA graphs, and those that were `captured`. A
-    graph that Inductor cut (torch >= 2.9) counts as no skip and logs no warning, so its parts are counted where
-    Inductor wraps them, also for a graph out of its cache. `part_reasons`: Inductor names them only while it compiles.
+    With `dynamo` it also counts the parts of graphs that should run as CUDA graphs, and the `captured` ones among them.
+    If Inductor splits a graph (torch >= 2.9), it neither counts a skip nor logs a warning, so the parts are counted
+    where Inductor wraps them, also for cached graphs. `part_reasons` are only known if Inductor compiles.
     """
 
     def __init__(self, dynamo: bool = True) -> None:
         super().__init__(logging.WARNING)
         self.dynamo = dynamo
         self.parts = self.captured = 0
-        # texts in order, each once
+        # distinct texts in order
         self.cudagraph_skips: dict[str, None] = {}
         self.fallbacks: dict[str, None] = {}
         self.part_reasons: dict[str, None] = {}
@@ -92,12 +92,12 @@ class Observer(logging.Handler):
         for name in LOGGERS:
             logger = logging.getLogger(name)
             self.undo.callback(logger.setLevel, logger.level)
-            # an artifact logger that nobody enabled may sit above WARNING
+            # the level of an artifact logger may be above WARNING if it is not enabled
             if logger.getEffectiveLevel() > logging.WARNING:
                 logger.setLevel(logging.WARNING)
             logger.addHandler(self)
             self.undo.callback(logger.removeHandler, self)
-        if self.dynamo:  # the modules are heavy, and useless for other modes
+        if self.dynamo:  # importing these modules is slow, and other modes do not need them
             self.watch_partitions()
         return self
 
@@ -123,7 +123,7 @@ class Observer(logging.Handler):
 
         def should_partition_and_why(scheduler: Any, node: Any, *args: Any, **kwargs: Any) -> Any:
             reason = should_partition(scheduler, node, *args, **kwargs)
-            # without CUDA graphs every node is "outside": no reason then
+            # without CUDA graphs Inductor gives a reason for every node
             if isinstance(reason, str) and "disabled" not in reason:
                 self.part_reasons[reason] = None
             return reason
@@ -133,20 +133,20 @@ class Observer(logging.Handler):
         self.undo.enter_context(patch(Scheduler, "should_partition", should_partition_and_why))
 
     def count(self, graph: Any) -> None:
-        """`graph`: a CompiledFxGraph about to be wrapped in CUDA graphs."""
+        """Count the parts of a CompiledFxGraph before it is wrapped in CUDA graphs."""
         if "cuda" not in graph.device_types:
             return
         refused = graph.cudagraph_info is not None and graph.cudagraph_info.cudagraph_fail_reasons
         captured = 0 if refused else len(graph.partition_maps or ())
-        # Inductor counts the parts of a graph only where there are several
+        # Inductor counts the parts of a graph only if there are several
         self.parts += max(int(graph.counter_deltas.get("cudagraph_partitions", 0)), captured, 1)
         self.captured += captured
         self.part_reasons |= dict.fromkeys(map(str, refused or ()))
 
     def degraded_reason(self, counters: Counters, device: torch.device) -> str | None:
-        """Return why a mode that ran is not what its name says, or None."""
+        """Return why the mode did not run as its name promises, or None if it did."""
         if self.dynamo and counters.graphs == 0:
-            return "Dynamo compiled no graph: the module ran in eager"
+            return "Dynamo compiled no graph: the module ran in eager mode"
         if self.fallbacks:
             return next(iter(self.fallbacks))
         if counters.cudagraph_skips and device.type == "cuda":
@@ -160,7 +160,7 @@ class Observer(logging.Handler):
 
 
 def with_place(message: str) -> str:
-    """Return the first line of torch's message, and the place in the code if a stack trace follows."""
+    """Return the first line of torch's message, with the location in the code if a stack trace follows."""
     text, _, trace = message.strip().partition("Found from")
     first = text.split("\n")[0].strip()
     frames = list(FRAME.finditer(trace))

@@ -1,4 +1,4 @@
-"""Memory of this process: torch's allocator by phase, private (graph) pools."""
+"""Measure memory of this process: peaks of torch's allocator per phase, and private (graph) pools."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def reset_peaks(device: torch.device) -> None:
-    """Release unused memory and begin a new phase."""
+    """Release unused memory and reset the peaks, at the start of a phase."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -23,8 +23,8 @@ def peaks(device: torch.device) -> tuple[int | None, int | None]:
 
 
 def graph_pool_bytes(device: torch.device) -> int | None:
-    """Return the bytes of all segments in private pools, which CUDA graphs hold; None without such a pool. A captured
-    graph's pool looks free to the allocator: memory_allocated() misses it."""
+    """Return the bytes of all private pools, which belong to CUDA graphs; None without such a pool. The allocator
+    regards a captured graph's pool as free, so memory_allocated() does not include it."""
     if device.type != "cuda":
         return None
     segments = torch.cuda.memory_snapshot()

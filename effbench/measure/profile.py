@@ -1,6 +1,6 @@
-"""A separate profiled pass: kernels of a call, busy time of the GPU, and kernels in CUDA graphs.
+"""Profile some calls: kernels per call, busy time of the GPU, and kernels in CUDA graphs.
 
-Never while timing: tracing delays the launches. The kernels themselves take as long as otherwise.
+This is separate from timing, because tracing delays launches. It does not affect the duration of kernels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 
 @dataclass(frozen=True)
 class Activity:
-    """A kernel or copy on the GPU. Times in ns; `correlation` identifies the host's call that launched it."""
+    """A kernel or copy on the GPU. Times are in ns; `correlation` identifies the host call that launched it."""
 
     name: str
     start: int
@@ -33,8 +33,8 @@ class Activity:
 
 @dataclass(frozen=True)
 class Profile:
-    """The profile of one call. `facts`: calls that were traced, kernels in CUDA graphs, and the largest kernels by
-    name, with count and busy milliseconds a call and their share of all."""
+    """The average profile of a call. `facts`: number of traced calls, kernels in CUDA graphs, and the longest kernels
+    by name, with count and ms per call and their fraction (`share`) of all kernel time."""
 
     busy_ms: float
     kernels: int
@@ -44,11 +44,11 @@ class Profile:
 def profile(
     step: Callable, inputs: Sequence[Inputs], calls: int = CALLS, before: Callable[[], None] = lambda: None
 ) -> Profile:
-    """Trace `calls` back-to-back calls on CUDA. `before` runs when the tracer is ready but not yet tracing: the calls
-    run at the clocks that it leaves."""
+    """Trace `calls` back-to-back calls on CUDA and return their profile. `before` runs immediately before tracing
+    begins, so that it can bring the clocks to their state under load."""
     torch.cuda.synchronize()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # advice on cycles, which are not used here
+        warnings.simplefilter("ignore")  # advice about profiler cycles, which are not used
         trace = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
         trace.prepare_trace()
         before()
@@ -66,7 +66,8 @@ def profile(
 
 
 def summarise(activities: Sequence[Activity], graph_launches: set[int], calls: int) -> Profile:
-    """Return the profile of one call from the activities of `calls` calls. `graph_launches`: their correlations."""
+    """Return the average profile of a call from the activities of `calls` calls. `graph_launches`: correlations of the
+    launches of CUDA graphs."""
     durations: dict[str, list[int]] = {}
     for activity in activities:
         durations.setdefault(activity.name, []).append(activity.duration)
@@ -87,7 +88,7 @@ def summarise(activities: Sequence[Activity], graph_launches: set[int], calls: i
 
 
 def union_ns(activities: Iterable[Activity]) -> int:
-    """Return the nanoseconds in which anything ran: kernels that overlap count once."""
+    """Return the nanoseconds in which any activity ran; overlapping kernels count once."""
     busy = end = 0
     for activity in sorted(activities, key=lambda item: item.start):
         finish = activity.start + activity.duration

@@ -1,4 +1,4 @@
-"""The GPU as NVML sees it: clocks, temperature, power, clocks-event reasons, memory, processes."""
+"""Query a GPU through NVML: clocks, temperature, power, clocks-event reasons, memory, processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-#: Bits of nvmlClocksEventReasons, by the names that NVIDIA documents.
+#: Bits of nvmlClocksEventReasons and their names in NVIDIA's documentation.
 CLOCKS_EVENTS = {
     0x0000000000000001: "gpu_idle",
     0x0000000000000002: "applications_clocks_setting",
@@ -22,7 +22,7 @@ MEMORY_V2 = 0x02000028  # nvmlMemory_v2, which reports the driver's own reserve 
 
 
 class Nvml:
-    """NVML of this machine. A query answers None if the driver does not report it; `error`: why NVML is missing."""
+    """NVML of this machine. Queries return None if the driver does not support them. `error`: why NVML is missing."""
 
     def __init__(self) -> None:
         self.module: Any = None
@@ -43,22 +43,22 @@ class Nvml:
             return None
         try:
             return getattr(self.module, function)(*args)
-        # TypeError: an older binding that takes fewer arguments
+        # TypeError: an older binding accepts fewer arguments
         except (self.module.NVMLError, AttributeError, TypeError, ValueError):
             return None
 
     def handle(self, uuid: str) -> Any:
-        """Return the handle of the GPU or MIG instance with this UUID, with or without its prefix."""
-        for prefix in ("GPU-", "MIG-"):  # torch does not tell the two apart
-            found = self.ask("nvmlDeviceGetHandleByUUID", prefix + uuid.removeprefix("GPU-").removeprefix("MIG-"))
-            if found is not None:
-                return found
+        """Return the handle of the GPU or MIG instance with this UUID, which may lack its prefix; None if unknown."""
+        for prefix in ("GPU-", "MIG-"):  # torch does not distinguish the two
+            handle = self.ask("nvmlDeviceGetHandleByUUID", prefix + uuid.removeprefix("GPU-").removeprefix("MIG-"))
+            if handle is not None:
+                return handle
         return None
 
 
 @dataclass
 class Gpu:
-    """One GPU or MIG instance. Every query answers None without NVML (`handle` is None)."""
+    """A GPU or MIG instance. All queries return None without NVML (`handle` is None)."""
 
     nvml: Nvml | None = None
     handle: Any = None
@@ -66,20 +66,20 @@ class Gpu:
 
     @classmethod
     def open(cls, uuid: str | None) -> Gpu:
-        """Return the GPU with this UUID; one that answers None to everything without a UUID or without NVML."""
+        """Return the GPU with this UUID. Without a UUID or NVML, all its queries return None."""
         if uuid is None:
             return cls()
         nvml = Nvml()
         return cls(nvml, nvml.handle(uuid))
 
     def ask(self, function: str, *args: Any) -> Any:
-        """Return the answer to an NVML query of this GPU, None if the driver does not support it."""
+        """Return the answer to an NVML query about this GPU, or None if the driver does not support it."""
         return None if self.nvml is None or self.handle is None else self.nvml.ask(function, self.handle, *args)
 
     def clocks_events(self) -> int | None:
-        """Return the bits of nvmlClocksEventReasons."""
+        """Return the bits of nvmlClocksEventReasons, or None if unknown."""
         bits = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
-        # the name before driver 535
+        # its name in drivers before 535
         return self.ask("nvmlDeviceGetCurrentClocksThrottleReasons") if bits is None else bits
 
     def read(self) -> dict[str, Any]:
@@ -94,30 +94,30 @@ class Gpu:
         }
 
     def used_bytes(self) -> int | None:
-        """Return the device memory in use by all processes, without the driver's own reserve."""
+        """Return the device memory used by all processes, without the driver's reserve; None if unknown."""
         memory = self.ask("nvmlDeviceGetMemoryInfo", MEMORY_V2)
         return None if memory is None else int(memory.used)
 
     def utilization(self) -> int | None:
-        """Return the percentage of the driver's last sampling interval in which any kernel ran."""
+        """Return the percentage of the driver's last sampling interval in which any kernel ran; None if unknown."""
         rates = self.ask("nvmlDeviceGetUtilizationRates")
         return None if rates is None else int(rates.gpu)
 
     def processes(self) -> dict[int, int | None] | None:
-        """Return the processes that compute on this GPU with the bytes that each holds; None if this one is not listed,
-        since NVML numbers processes differently in a container."""
+        """Return pid -> bytes of the processes that compute on this GPU. Return None if this process is not listed,
+        because NVML numbers processes differently in a container."""
         listed = self.ask("nvmlDeviceGetComputeRunningProcesses") or ()
-        found = {process.pid: process.usedGpuMemory for process in listed}
-        return found if os.getpid() in found else None
+        bytes_by_pid = {process.pid: process.usedGpuMemory for process in listed}
+        return bytes_by_pid if os.getpid() in bytes_by_pid else None
 
     def foreign_pids(self) -> set[int] | None:
         """Return the other processes that compute on this GPU; None if unknown."""
-        found = self.processes()
-        return None if found is None else set(found) - {os.getpid()}
+        processes = self.processes()
+        return None if processes is None else set(processes) - {os.getpid()}
 
     def working_pids(self, since: float) -> set[int] | None:
-        """Return the processes that ran a kernel since that time (seconds since the epoch), this one included; None if
-        the driver does not report it, or numbers processes differently (a container)."""
+        """Return the processes, including this one, that ran a kernel after `since` (seconds since the epoch). Return
+        None if the driver does not report it, or numbers processes differently (in a container)."""
         seen = self.ask("nvmlDeviceGetProcessUtilization", int(since * 1e6)) or ()
         working = {sample.pid for sample in seen if sample.smUtil and sample.timeStamp >= since * 1e6}
         return working if os.getpid() in {sample.pid for sample in seen} else None

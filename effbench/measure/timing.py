@@ -1,11 +1,11 @@
-"""Warm-up and timing of a step. Raw samples in order; summaries are made elsewhere.
+"""Warm up and time a step. The raw samples are recorded in order and summarised elsewhere.
 
 latency: synchronise, host clock, call, synchronise: what one request sees.
 period: CUDA events around N back-to-back calls, divided by N: what a saturated stream sees.
-Inputs rotate over the sets, so that no call finds its own input warm in a cache by accident.
+Inputs rotate over the sets, so that a call does not reuse the previous call's input from a cache.
 
-A stream of batch sizes is timed in whole passes (`whole` calls each), and the stopping rules count passes: calls of
-different sizes spread for another reason than noise.
+A stream of batch sizes is timed in whole passes of `whole` calls. The stopping rules count passes, because calls of
+different sizes do not vary only by noise.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from effbench.measure.watch import GpuWatch
 from effbench.stats.intervals import median_interval
 
 Inputs = tuple[tuple, dict[str, Any]]
-MOST_BLOCKS = 1000  # in one run, each with an event of its own
-STEADY = 0.05  # the second half of the warm-up window is at most this much slower or faster than the first
-DRIFT = 0.01  # the same for timing: medians of its halves that differ by more are no steady state
-FEWEST_PASSES = 5  # of the latency of a stream, within the budget
-WARM_PASSES = 3  # of the warm-up of a stream, at most, if one pass is more calls than the rules' most
+MOST_BLOCKS = 1000  # maximum blocks per series, each with its own event
+STEADY = 0.05  # maximum relative difference between the halves of the warm-up window
+DRIFT = 0.01  # maximum relative difference between the medians of the halves of timing
+FEWEST_PASSES = 5  # minimum passes to time the latency of a stream, if the budget allows them
+WARM_PASSES = 3  # maximum warm-up passes of a stream with passes longer than `max_warmup_calls`
 
 
 @dataclass(frozen=True)
 class Rules:
-    """When warm-up and timing stop; the fields are those of the protocol's configuration."""
+    """The stopping rules of warm-up and timing. `config.Protocol` documents the fields."""
 
     budget_s: float
     min_time_s: float
@@ -51,10 +51,10 @@ class Rules:
 
     @classmethod
     def of(cls, protocol: dict[str, Any]) -> Rules:
-        return cls(**{one.name: protocol[one.name] for one in dataclasses.fields(cls) if one.name in protocol})
+        return cls(**{rule.name: protocol[rule.name] for rule in dataclasses.fields(cls) if rule.name in protocol})
 
     def of_passes(self, calls: int) -> Rules:
-        """Return the rules for passes of `calls` calls each."""
+        """Return these rules with limits for passes of `calls` calls instead of single calls."""
         if calls == 1:
             return self
         fewest = max(FEWEST_PASSES, math.ceil(self.min_samples / calls))
@@ -63,8 +63,8 @@ class Rules:
 
 @dataclass
 class Timing:
-    """`samples_ms`: one value a call (warm-up, latency) or a block's mean (period). `enqueue_ms`: of each call, until
-    it returned (latency). `steady`: how the warm-up ended."""
+    """Samples of a timer. `samples_ms`: time per call (warm-up, latency), or mean per block (period). `enqueue_ms`:
+    host time per call until it returned (latency). `steady`: whether the warm-up ended in a steady state."""
 
     samples_ms: list[float] = field(default_factory=list)
     enqueue_ms: list[float] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Timing:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """A collection costs milliseconds and would land in some sample."""
+    """Disable garbage collection in this context, because a collection takes milliseconds."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -90,13 +90,13 @@ def synchronizer(device: torch.device) -> Callable[[], None]:
 
 
 def play(step: Callable, rotation: Iterator[Inputs], calls: int) -> None:
-    """Make so many calls, back to back."""
+    """Make `calls` calls back to back."""
     for args, kwargs in itertools.islice(rotation, calls):
         step(*args, **kwargs)
 
 
 def load(step: Callable, rotation: Iterator[Inputs], calls: int, seconds: float) -> None:
-    """Keep the GPU under the load to come until its power control has answered to it."""
+    """Call the step for `seconds`, so that the GPU's power control adapts to the load."""
     end = torch.cuda.Event()
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
@@ -107,7 +107,7 @@ def load(step: Callable, rotation: Iterator[Inputs], calls: int, seconds: float)
 
 @dataclass
 class Timer:
-    """Times a step. `whole`: calls of one pass of a stream, else 1."""
+    """Times a step. `whole`: calls per pass of a stream, else 1."""
 
     step: Callable[..., Any]
     inputs: Sequence[Inputs]
@@ -117,52 +117,53 @@ class Timer:
     whole: int = 1
 
     def warm_up(self) -> Timing:
-        """Call until steady: at least `warmup_calls` calls and `warmup_s` seconds, at most `max_warmup_calls` calls.
+        """Call the step until it is steady, and return the samples.
 
-        Steady: the medians of the two halves of the newest ten or more calls (passes) agree within 5 %. The first pass
-        of a stream is whole, whatever it costs: a size that was never called would be prepared while timing.
+        This takes at least `warmup_calls` calls and `warmup_s` seconds, and at most `max_warmup_calls` calls. Steady
+        means that the medians of the two halves of the newest ten or more calls (passes) agree within 5 %. The first
+        pass of a stream is always completed, because otherwise a size could be prepared during timing.
         """
-        rules, rotation, found = self.rules, itertools.cycle(self.inputs), Timing()
+        rules, rotation, result = self.rules, itertools.cycle(self.inputs), Timing()
         most, patience_s = rules.max_warmup_calls, 10 * rules.warmup_s
         if self.whole > 1:
             most, patience_s = max(most, WARM_PASSES * self.whole), rules.budget_s
         began = time.perf_counter()
         while True:
-            self.call(rotation, self.whole, found)
-            calls, seconds = len(found.samples_ms), time.perf_counter() - began
-            # a call of seconds needs no ten of them: twice the time is enough
+            self.call(rotation, self.whole, result)
+            calls, seconds = len(result.samples_ms), time.perf_counter() - began
+            # a few calls are enough if they take seconds
             enough = calls >= rules.warmup_calls or (calls >= 3 and seconds > patience_s)
             if enough and seconds >= rules.warmup_s:
-                found.steady = is_steady(pass_means(found.samples_ms, self.whole))
-                if found.steady or calls >= most or seconds >= rules.budget_s:
-                    return found
+                result.steady = is_steady(pass_means(result.samples_ms, self.whole))
+                if result.steady or calls >= most or seconds >= rules.budget_s:
+                    return result
 
     def latency(self, budget_s: float) -> Timing:
-        """Time synchronised calls until the median (of passes) is known well enough or the budget is spent; the samples
-        begin at the first position of a stream."""
-        rotation, found, seconds = itertools.cycle(self.inputs), Timing(), 0.0
+        """Time synchronised calls until the median (of passes) is precise enough or the budget is spent. Return the
+        samples, which begin at the first position of a stream."""
+        rotation, result, seconds = itertools.cycle(self.inputs), Timing(), 0.0
         rules = self.rules.of_passes(self.whole)
-        while passes := next_batch(pass_means(found.samples_ms, self.whole), seconds, rules, budget_s):
-            kept, began = len(found.samples_ms), time.perf_counter()
-            self.call(rotation, passes * self.whole, found)
+        while passes := next_batch(pass_means(result.samples_ms, self.whole), seconds, rules, budget_s):
+            kept, began = len(result.samples_ms), time.perf_counter()
+            self.call(rotation, passes * self.whole, result)
             elapsed = time.perf_counter() - began
             if self.watch and self.watch.disturbed():
-                del found.samples_ms[kept:], found.enqueue_ms[kept:]
+                del result.samples_ms[kept:], result.enqueue_ms[kept:]
             else:
                 seconds += elapsed
-        return found
+        return result
 
     def period(self, budget_s: float) -> Timing:
-        """Time blocks of back-to-back calls between CUDA events until their median is known or the budget is spent.
+        """Time blocks of back-to-back calls until their median is precise enough or the budget is spent.
 
-        The stream never runs dry between the blocks of a run: the host stays a block ahead. So neither the first launch
-        after an idle moment nor the clocks' answer to a sudden load is in a sample; `load_s` seconds of calls go
-        before. A block has a multiple of `whole` calls.
+        The host stays one block ahead, so that the GPU is never idle between the blocks of a series, and `load_s`
+        seconds of calls precede them. Thus no sample contains a launch on an idle GPU or the clocks' reaction to a new
+        load. The number of calls per block is a multiple of `whole`.
         """
         calls = math.ceil(self.choose_block(budget_s) / self.whole) * self.whole
-        rotation, found, done, seconds = itertools.cycle(self.inputs), Timing(calls_per_block=calls), 0, 0.0
+        rotation, result, done, seconds = itertools.cycle(self.inputs), Timing(calls_per_block=calls), 0, 0.0
         load(self.step, rotation, calls, self.rules.load_s)
-        while batch := next_batch(found.samples_ms, seconds, self.rules, budget_s):
+        while batch := next_batch(result.samples_ms, seconds, self.rules, budget_s):
             blocks = min(batch, MOST_BLOCKS)
             ends = [torch.cuda.Event(enable_timing=True) for _ in range(blocks + 1)]
             began = time.perf_counter()
@@ -179,12 +180,12 @@ class Timer:
             ends[-1].synchronize()
             elapsed = time.perf_counter() - began
             if not (self.watch and self.watch.disturbed()):
-                found.samples_ms += [start.elapsed_time(end) / calls for start, end in itertools.pairwise(ends)]
+                result.samples_ms += [start.elapsed_time(end) / calls for start, end in itertools.pairwise(ends)]
                 seconds += elapsed
-        return found
+        return result
 
-    def call(self, rotation: Iterator[Inputs], calls: int, found: Timing) -> None:
-        """Make so many synchronised calls and add them to `found`."""
+    def call(self, rotation: Iterator[Inputs], calls: int, result: Timing) -> None:
+        """Make `calls` synchronised calls and add their times to `result`."""
         step, synchronize, clock = self.step, synchronizer(self.device), time.perf_counter_ns
         for args, kwargs in itertools.islice(rotation, calls):
             synchronize()
@@ -192,12 +193,12 @@ class Timer:
             step(*args, **kwargs)
             returned = clock()
             synchronize()
-            found.samples_ms.append((clock() - start) / 1e6)
-            found.enqueue_ms.append((returned - start) / 1e6)
+            result.samples_ms.append((clock() - start) / 1e6)
+            result.enqueue_ms.append((returned - start) / 1e6)
 
     def choose_block(self, budget_s: float) -> int:
-        """Return the calls a block: it lasts at least `min_block_ms` and, if one call allows it, at most a tenth of the
-        budget."""
+        """Return the number of calls per block. A block lasts at least `min_block_ms`, and at most a tenth of the
+        budget unless a single call takes longer."""
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         calls = 1
         while True:
@@ -221,7 +222,7 @@ def pass_means(samples: list[float], whole: int) -> list[float]:
 
 
 def is_steady(samples: Sequence[float]) -> bool:
-    """Compare the two halves of the newest half of the samples (at least ten, if there are so many)."""
+    """Return whether the medians of the two halves of the newest half of the samples (at least ten) agree."""
     window = samples[-max(10, len(samples) // 2) :]
     half = len(window) // 2
     if half == 0:
@@ -231,27 +232,27 @@ def is_steady(samples: Sequence[float]) -> bool:
 
 
 def next_batch(samples: list[float], seconds: float, rules: Rules, budget_s: float) -> int:
-    """Return how many samples to take before the next look, a few dozen looks in a run; 0 when least samples and time
-    are reached and the median is known, or the budget is spent."""
+    """Return how many samples to take before the next decision. Return 0 if the minimum samples and time are reached
+    and the median is precise enough, or if the budget is spent."""
     if not samples:
         return 1
     count = len(samples)
     if seconds >= budget_s or count >= rules.max_samples:
         return 0
-    a_call = seconds / count
+    per_call = seconds / count
     if count >= rules.min_samples and seconds >= rules.min_time_s:
         if is_known(samples, rules.target_interval):
             return 0
         wanted = count // 5
     else:
-        # what is missing to the least samples and the least time, but no more than a tenth of the budget at once
-        wanted = int(max(rules.min_samples - count, (rules.min_time_s - seconds) / a_call))
-    most = min(budget_s / 10, budget_s - seconds) / a_call
+        # samples that are missing to the minimum samples and time
+        wanted = int(max(rules.min_samples - count, (rules.min_time_s - seconds) / per_call))
+    most = min(budget_s / 10, budget_s - seconds) / per_call
     return max(1, min(wanted, int(most), rules.max_samples - count))
 
 
 def is_known(samples: list[float], target: float) -> bool:
-    """Return whether the median's 95 % interval is narrow, and its halves agree: an interval ignores drift."""
+    """Return whether the median's 95 % interval is narrow, and the medians of both halves agree (no drift)."""
     interval, half = median_interval(samples), len(samples) // 2
     if interval.low is None or interval.high - interval.low > 2 * target * interval.value:
         return False

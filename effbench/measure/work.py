@@ -1,4 +1,4 @@
-"""The work of one call, counted on the eager module: floating-point operations, and the least bytes to be moved."""
+"""Count the work of one eager call: floating-point operations, and the minimum bytes to move."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-#: Operators that read only the rows of a table that an index names.
+#: Operators that read only the indexed rows of a table.
 LOOKUPS = {"embedding", "index_select", "gather", "index", "take", "take_along_dim"}
-#: Operators that write only part of their argument: the bytes of their last tensor.
+#: Operators that write only part of their argument: as many bytes as their last tensor has.
 SCATTERS = {"index_copy_", "index_put_", "_index_put_impl_", "scatter_", "index_add_", "index_fill_", "masked_fill_"}
 
 
 @dataclass(frozen=True)
 class Work:
-    """The work of one call. `flops` is 0 if torch's counter knows no operator of the module."""
+    """The work of a call. `flops` is 0 if torch's counter knows none of the module's operators."""
 
     flops: int
     min_bytes: int
 
 
 def count(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Work:
-    """Run `module` once in eager and count. The inputs must be the module's to change.
+    """Run `module` once in eager mode and return its work. The module may change the inputs.
 
     FLOPs are those of torch's FlopCounterMode. Bytes are a lower bound: the parts of weights, buffers and inputs that
-    are read, once each; the parts that are written; the outputs. Intermediate tensors do not count.
+    are read (each once), the parts that are written, and the outputs, but no intermediate tensors.
     """
     outer = [*module.parameters(), *module.buffers(), *tensors((args, kwargs))]
     with torch.inference_mode(False), torch.no_grad():
-        found, outputs = observe(outer, lambda: module(*args, **kwargs))
+        work, outputs = observe(outer, lambda: module(*args, **kwargs))
     known = {pointer(tensor) for tensor in outer}
     written = {pointer(tensor): tensor.nbytes for tensor in tensors(outputs) if pointer(tensor) not in known}
-    return Work(found.flops, found.min_bytes + sum(written.values()))
+    return Work(work.flops, work.min_bytes + sum(written.values()))
 
 
 def observe(outer: Iterable[torch.Tensor], call: Callable[[], Any]) -> tuple[Work, Any]:
-    """Return the FLOPs of a call with the bytes that it moves of the tensors `outer`, and its result."""
+    """Return the work of a call and its result. The bytes are those that it reads and writes of the tensors `outer`."""
     from torch.utils.flop_counter import FlopCounterMode
 
     traffic, flops = Traffic(outer), FlopCounterMode(display=False)
@@ -58,7 +58,7 @@ def pointer(tensor: torch.Tensor) -> int:
 
 
 class Traffic(TorchDispatchMode):
-    """Records which parts of given tensors' memory operators read and write."""
+    """Records which parts of the memory of `outer` tensors are read and written."""
 
     def __init__(self, outer: Iterable[torch.Tensor]) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Traffic(TorchDispatchMode):
     def look(self, func: Any, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
         name = func._schema.name.partition("::")[2]
         arguments = func._schema.arguments
-        bound = [*zip(arguments, args, strict=False), *((one, kwargs.get(one.name)) for one in arguments[len(args) :])]
+        bound = [*zip(arguments, args, strict=False), *((arg, kwargs.get(arg.name)) for arg in arguments[len(args) :])]
         given = [(argument, value) for argument, value in bound if tensors(value)]
         for argument, value in given:
             written = argument.alias_info is not None and argument.alias_info.is_write
@@ -101,12 +101,12 @@ class Traffic(TorchDispatchMode):
             return
         start = tensor.storage_offset() * tensor.element_size()
         reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-        # a view with holes, or one that repeats itself, reads no more than its extent or its elements
+        # a strided or expanded view reads at most its extent, and at most its elements
         span = min(reach * tensor.element_size(), tensor.nbytes)
         self.spans[pointer(tensor)].add((start, start + span))
 
     def bytes(self) -> int:
-        """Return the bytes that were read, each once, and all that were written."""
+        """Return the number of bytes that were read (each once) and written."""
         read = 0
         for storage, size in self.sizes.items():
             covered = end = 0
@@ -118,7 +118,7 @@ class Traffic(TorchDispatchMode):
 
 
 def distinct(given: list[tuple[Any, Any]], result_bytes: int) -> int:
-    """Return the bytes of the result of a lookup, repeated rows once."""
+    """Return the bytes of a lookup's result, counting repeated rows once."""
     indices = [tensor for _, value in given for tensor in tensors(value) if not tensor.is_floating_point()]
     if len(indices) != 1 or not indices[0].numel():
         return result_bytes if not indices else 0

@@ -1,4 +1,4 @@
-"""Workloads: one file a family. A model is a class (or factory) and its inputs, both named by a YAML in `conf/model/`.
+"""Workloads, one file per family. A YAML in `conf/model/` names a model's class (or factory) and describes its inputs.
 
-`spec.py` does not import torch, as planning needs it; everything else belongs to the worker's side.
+`spec.py` does not import torch, because planning uses it. The other modules run only in workers.
 """

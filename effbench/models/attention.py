@@ -1,4 +1,4 @@
-"""One transformer block, the unit that long sequences are studied with.
+"""A transformer block for measurements with long sequences.
 
 B batch, T sequence, D width, H heads, K width of a head (D / H).
 """
@@ -22,8 +22,8 @@ class Attention(nn.Module):
         self.causal = causal
         self.qkv = nn.Linear(width, 3 * width)
         self.project = nn.Linear(width, width)
-        # Attention as sharp as a trained one's. PyTorch's default gives nearly uniform weights: their mean over many
-        # tokens would vanish beside the residual, and a comparison of outputs would no longer see the attention.
+        # Make the attention as sharp as a trained one. With PyTorch's defaults its weights are nearly uniform: their
+        # mean over many tokens is negligible next to the residual, and comparing outputs would not test the attention.
         for layer in (self.qkv, self.project):
             nn.init.normal_(layer.weight, std=1.25 / math.sqrt(width))
 
@@ -37,9 +37,9 @@ class Attention(nn.Module):
 
 
 class AttentionBlock(nn.Module):
-    """Pre-norm block: attention, and an MLP of `mlp_ratio` times the width (0: none), each with its residual.
+    """Pre-norm block: attention, and an MLP of `mlp_ratio` times the width (0: no MLP), each with a residual.
 
-    `seq` is the sequence length that the input's shape in the YAML refers to; the weights do not depend on it.
+    `seq`: sequence length, used by the input's shape in the YAML; the weights do not depend on it.
     """
 
     def __init__(self, seq: int = 512, width: int = 1024, heads: int = 16, mlp_ratio: int = 0, causal: bool = False):

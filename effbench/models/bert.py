@@ -1,4 +1,4 @@
-"""BERT from transformers, with random weights: an encoder over padded sequences.
+"""BERT from transformers, with random weights: an encoder of padded sequences.
 
 B batch, T sequence, D width.
 """
@@ -11,10 +11,10 @@ from transformers.models.bert.modeling_bert import BertModel
 
 
 class Bert(nn.Module):
-    """`BertModel` with plain tensors for its output. `seq` is the length that the inputs' shapes in the YAML refer to.
+    """`BertModel` with plain tensors as outputs. `seq`: sequence length, used by the inputs' shapes in the YAML.
 
-    In eager mode transformers looks at the mask (a synchronisation with the device) and drops it when nothing is
-    masked; under torch.compile and in a CUDA graph it cannot look, and the attention is masked.
+    In eager mode transformers reads the mask, which synchronises with the device, and drops it if nothing is masked.
+    Under torch.compile and in a CUDA graph it cannot read the mask, so the attention is masked.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Build a model from its YAML: find the `_target_`, seed, construct, move."""
+"""Build a model from its YAML: resolve the `_target_`, seed, construct, and move it to the device."""
 
 from __future__ import annotations
 
@@ -20,86 +20,86 @@ from torch import nn
 from effbench.errors import ConfigError, nearest
 
 KEY = "_target_"
-#: Packages that come with the extra `models`.
+#: Packages of the extra `models`.
 EXTRA = frozenset({"torchvision", "transformers"})
-#: Classes of the standard library that a configuration may need: they only hold values.
+#: Classes of the standard library that a configuration may use, because they only contain values.
 PLAIN = (SimpleNamespace, OrderedDict)
 
 
 def build_module(module: Mapping[str, Any], dtype: torch.dtype, device: torch.device | str, seed: int) -> nn.Module:
-    """Return the module in eval mode, its floating-point weights and buffers in `dtype`, on `device`.
+    """Return the module in eval mode on `device`, with floating-point weights and buffers in `dtype`.
 
-    `module` holds `_target_` and the constructor's keyword arguments; mappings among those that have a `_target_` are
-    built first. Weights are drawn on the CPU, so that a seed gives the same ones for every device. What the constructor
-    raises passes through. Raises ConfigError for a target that `resolve_model` or `resolve_target` refuses.
+    `module` holds `_target_` and the constructor's keyword arguments; arguments that are mappings with a `_target_` are
+    built first. Weights are drawn on the CPU, so that they depend only on the seed and not on the device. Raises
+    ConfigError for an invalid target, and any exception of the constructor.
     """
     if module.get(KEY) in (None, "", "???"):
         raise ConfigError(
-            f"model.module.{KEY} is missing; give an import path (my_pkg.Net) or a file (path/net.py:Net)"
+            f"model.module.{KEY} is missing; give an import path (my_pkg.Net) or a file and a name (path/net.py:Net)"
         )
     resolve_model(str(module[KEY]))
     torch.manual_seed(seed)
     built = _instantiate(module)
     if not isinstance(built, nn.Module):
         kind = type(built).__name__
-        raise ConfigError(f"model.module.{KEY}={module[KEY]} returned a {kind}; allowed: what gives a torch.nn.Module")
+        raise ConfigError(f"model.module.{KEY}={module[KEY]} returned a {kind}; it must return a torch.nn.Module")
     return built.to(device=device, dtype=dtype).eval()
 
 
 def resolve_target(target: str) -> Callable[..., Any]:
-    """Return what `target` names: `package.module.Name`, or `path/to/file.py:Name` relative to the working directory.
+    """Return the callable named by `target`: `package.module.Name`, or `path/to/file.py:Name` (a relative path).
 
-    Raises ConfigError that says which part cannot be found or imported. What Python itself ships is refused: a
-    configuration that names `os.system` is a mistake or an attack.
+    Raises ConfigError if a part of it cannot be found or imported, and for Python's standard library: a configuration
+    that names `os.system` is a mistake or an attack.
     """
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     importlib.invalidate_caches()
     try:
-        found = _from_file(target) if ":" in target or target.endswith(".py") else _from_path(target)
+        named = _from_file(target) if ":" in target or target.endswith(".py") else _from_path(target)
     except ConfigError:
         raise
-    except Exception as error:  # whatever the user's own file raises when it is imported
+    except Exception as error:  # the user's file may raise anything when it is imported
         raise ConfigError(f"{KEY}={target}{_not_imported(target, error)}") from error
-    if not callable(found):
-        kind = type(found).__name__
+    if not callable(named):
+        kind = type(named).__name__
         raise ConfigError(f"{KEY}={target} is a {kind}, not callable; allowed: a torch.nn.Module class or a factory")
-    home = _home(found)
-    is_module = isinstance(found, type) and issubclass(found, nn.Module)  # in a user's own code.py, for example
-    if home.partition(".")[0] in sys.stdlib_module_names and not is_module and found not in PLAIN:
+    home = _home(named)
+    # a user's file may have the name of a standard module, such as code.py
+    is_module = isinstance(named, type) and issubclass(named, nn.Module)
+    if home.partition(".")[0] in sys.stdlib_module_names and not is_module and named not in PLAIN:
         allowed = "your own code or that of an installed package"
-        raise ConfigError(f"{KEY}={target} comes with Python ({home}); allowed: {allowed}")
-    return found
+        raise ConfigError(f"{KEY}={target} is part of Python ({home}); allowed: {allowed}")
+    return named
 
 
 def resolve_model(target: str) -> Callable[..., Any]:
-    """Return what `target` names, if it is a `torch.nn.Module` class, a function or a method.
+    """Return the `torch.nn.Module` class, function or method named by `target`.
 
-    Raises ConfigError as `resolve_target` does, and for any other class or object: only calling it would show that it
-    makes no module.
+    Raises ConfigError as `resolve_target` does, and for other classes and objects, which only a call could verify.
     """
-    found = resolve_target(target)
-    is_class = isinstance(found, type)
-    if issubclass(found, nn.Module) if is_class else isinstance(inspect.unwrap(found), FunctionType | MethodType):
-        return found
-    what = "a class" if is_class else f"a {type(found).__name__}"
+    named = resolve_target(target)
+    is_class = isinstance(named, type)
+    if issubclass(named, nn.Module) if is_class else isinstance(inspect.unwrap(named), FunctionType | MethodType):
+        return named
+    what = "a class" if is_class else f"a {type(named).__name__}"
     allowed = "a torch.nn.Module class, or a function that returns a module"
     raise ConfigError(f"{KEY}={target} is {what}; allowed: {allowed}")
 
 
-def _home(found: Any) -> str:
-    """Return the module that a callable comes from, whatever attribute it was reached by."""
-    while isinstance(found, functools.partial):
-        found = found.func
-    home = getattr(found, "__module__", None)
-    if home is None:  # a method written in C: that of its object or class
-        home = getattr(found, "__objclass__", type(getattr(found, "__self__", None))).__module__
+def _home(function: Any) -> str:
+    """Return the name of the module that defines a callable, even if it was imported from elsewhere."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    home = getattr(function, "__module__", None)
+    if home is None:  # a method written in C: use the module of its object or class
+        home = getattr(function, "__objclass__", type(getattr(function, "__self__", None))).__module__
     return str(home)
 
 
 def _instantiate(node: Any) -> Any:
-    """Return plain values as they are; for mappings with a `_target_`, what it makes from the other keys."""
+    """Return plain values unchanged. For a mapping with a `_target_`, call the target with the other keys."""
     if isinstance(node, Mapping):
         values = {key: _instantiate(value) for key, value in node.items() if key != KEY}
         return resolve_target(str(node[KEY]))(**values) if KEY in node else values
@@ -112,30 +112,30 @@ def _from_path(target: str) -> Any:
     names = target.split(".")
     if len(names) < 2 or not all(name.isidentifier() for name in names):
         raise ConfigError(f"{KEY}={target} is not an import path; allowed: my_pkg.Net or path/to/file.py:Net")
-    found: Any = importlib.import_module(names[0])
+    value: Any = importlib.import_module(names[0])
     for name in names[1:]:
         if (
-            not hasattr(found, name)
-            and hasattr(found, "__path__")
-            and importlib.util.find_spec(f"{found.__name__}.{name}")
+            not hasattr(value, name)
+            and hasattr(value, "__path__")
+            and importlib.util.find_spec(f"{value.__name__}.{name}")
         ):
-            importlib.import_module(f"{found.__name__}.{name}")
-        found = _attribute(target, found, name)
-    return found
+            importlib.import_module(f"{value.__name__}.{name}")
+        value = _attribute(target, value, name)
+    return value
 
 
 def _from_file(target: str) -> Any:
     file, _, name = target.rpartition(":")
     if not file.endswith(".py") or not name:
-        raise ConfigError(f"{KEY}={target}: expected a file and a name; allowed: path/to/file.py:Net or my_pkg.Net")
+        raise ConfigError(f"{KEY}={target} is not a file and a name; allowed: path/to/file.py:Net or my_pkg.Net")
     path = Path(file).resolve()
     if not path.is_file():
-        raise ConfigError(f"{KEY}={target}: no file {file} below the working directory {Path.cwd()}")
+        raise ConfigError(f"{KEY}={target}: no file {file} in the working directory {Path.cwd()}")
     return functools.reduce(functools.partial(_attribute, target), name.split("."), _load(path))
 
 
 def _load(path: Path) -> ModuleType:
-    """Run a file as a module, once a process; it may import the files next to it."""
+    """Return the module of a file, which is run once per process and may import the files next to it."""
     name = f"effbench_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name not in sys.modules:
         if str(path.parent) not in sys.path:
@@ -152,7 +152,7 @@ def _load(path: Path) -> ModuleType:
 
 
 def _not_imported(target: str, error: Exception) -> str:
-    """Say why importing failed, to be appended to the target."""
+    """Return why importing failed, as a text to append to the target."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         first = (str(error).strip() or "no message").splitlines()[0]
         return f": importing it raised {type(error).__name__}: {first}"
@@ -164,10 +164,10 @@ def _not_imported(target: str, error: Exception) -> str:
     return f": it imports {error.name}, which is not installed"
 
 
-def _attribute(target: str, found: Any, name: str) -> Any:
-    if hasattr(found, name):
-        return getattr(found, name)
-    public = [key for key in dir(found) if not key.startswith("_")]
+def _attribute(target: str, owner: Any, name: str) -> Any:
+    if hasattr(owner, name):
+        return getattr(owner, name)
+    public = [key for key in dir(owner) if not key.startswith("_")]
     near = nearest(name, public)
     hint = f"did you mean {near}?" if near else f"it has: {', '.join(public[:8]) or 'nothing public'}"
-    raise ConfigError(f"{KEY}={target}: {getattr(found, '__name__', type(found).__name__)} has no {name}; {hint}")
+    raise ConfigError(f"{KEY}={target}: {getattr(owner, '__name__', type(owner).__name__)} has no {name}; {hint}")

@@ -1,4 +1,4 @@
-"""GPT-2 decoding one token with a static key-value cache: many small kernels, the workload of token generation.
+"""GPT-2 decoding one token with a static key-value cache: the many small kernels of token generation.
 
 B batch, S slots of the cache, D width, H heads, K width of a head (D / H), V vocabulary, L layers.
 """
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 class CachedAttention(nn.Module):
     """Attention of one new token over a cache of fixed shape.
 
-    The cache is two buffers of the module, so that their addresses are static for Dynamo and a CUDA graph: writing to
-    them in place does not keep `reduce-overhead` from capturing, as writing to an input would.
+    The cache consists of two buffers of the module, so that Dynamo and CUDA graphs have static addresses. Unlike writes
+    to an input, in-place writes to buffers do not prevent `reduce-overhead` from capturing.
     """
 
     def __init__(self, width: int, heads: int, max_batch: int, max_seq: int, context: int):
@@ -40,10 +40,10 @@ class CachedAttention(nn.Module):
 
 
 def filled_cache(batch: int, heads: int, slots: int, head_width: int, context: int) -> Tensor:
-    """A cache [B, H, S, K] whose first `context` slots hold normal values and the others zero.
+    """Return a cache [B, H, S, K] with normal values in the first `context` slots and zeros in the others.
 
-    The rows of the batch are windows into one random tensor, each a slot further: they all differ, and a large batch
-    costs copies, not random numbers.
+    The rows of the batch are windows into one random tensor, each shifted by one slot. Thus all rows differ, and a
+    large batch takes only copies instead of more random numbers.
     """
     noise = torch.randn(heads, context + batch, head_width)
     cache = torch.zeros(batch, heads, slots, head_width)
@@ -70,9 +70,9 @@ class Block(nn.Module):
 
 
 class GPT2Decoder(nn.Module):
-    """One decode step: the token's key and value are written at `position`, then it attends to the slots up to it.
+    """A decode step: write the token's key and value at `position`, then attend to the slots up to it.
 
-    Every shape is static: all `max_seq` slots are read under a mask. A call with the same token and position writes the
+    All shapes are static: all `max_seq` slots are read under a mask. A call with the same token and position writes the
     same values again, so it gives the same output however often it runs. The first `context` slots are filled already.
     """
 
@@ -101,7 +101,7 @@ class GPT2Decoder(nn.Module):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """GPT-2's: normal of 0.02, what adds to the residual stream scaled down by the number of such sums."""
+        """Initialise as GPT-2 does: normal, std 0.02 ÷ √(number of additions) where a layer adds to the residual."""
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)

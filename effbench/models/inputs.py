@@ -1,6 +1,6 @@
-"""Inputs of a model: examples made from its specification and a seed, and which of them carry the batch and where.
+"""Inputs of a model: example tensors from a specification and a seed, and their batch dimensions.
 
-Shapes alone do not say where the batch is: a width may equal the batch size by chance.
+The batch dimension cannot be derived from shapes, because a width may equal the batch size by chance.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from torch import Tensor
 
 from effbench.models.spec import AUTO, InputSpec
 
-#: Up to this many elements an input is made on the CPU, so that its values are the same on every device.
+#: Inputs with at most this many elements are made on the CPU, so that their values are the same on all devices.
 HOST_ELEMENTS = 16 * 2**20
 
 
 def make_inputs(
     specs: Mapping[str, InputSpec], bs: int, dtype: torch.dtype, device: torch.device | str, seed: int
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """Positional and keyword arguments for `forward`.
+    """Return positional and keyword arguments for `forward`.
 
-    The same seed gives the same values on every device (up to `HOST_ELEMENTS` elements; beyond, on the same device) and
-    in every floating dtype, up to its rounding: a float drawn uniformly from [low, high) may round to `high`.
+    The values depend only on the seed, not on the device (inputs with more than `HOST_ELEMENTS` elements also depend on
+    the device). Floats are rounded to their dtype, so that a uniform value from [low, high) may round to `high`.
     """
     device = torch.device(device)
     args: list[Tensor] = []
@@ -58,8 +58,8 @@ def _make(spec: InputSpec, shape: tuple[int, ...], cell_dtype: torch.dtype, devi
 
 @dataclass(frozen=True)
 class BatchInput:
-    """One input. `dim`: its batch dimension, None without one. `filler`: a value that its padding may hold without
-    being out of range; NaN for floats, so that a row which depends on padding is seen."""
+    """An input of a model. `dim`: its batch dimension, or None. `filler`: an allowed value for its padding; NaN for
+    floats, so that rows which depend on padding are detected."""
 
     dim: int | None
     filler: float | bool
@@ -67,7 +67,7 @@ class BatchInput:
 
 @dataclass(frozen=True)
 class Batch:
-    """`sizes`: the batch sizes of the calls in order: a stream's, else one size. `bs` is the largest of them."""
+    """The inputs of a model and the batch sizes of the calls in order, which are several only for a stream."""
 
     sizes: tuple[int, ...]
     args: tuple[BatchInput, ...]
@@ -93,7 +93,7 @@ def filler(spec: InputSpec) -> float | bool:
 
 
 def cut(value: Tensor, dim: int | None, size: int) -> Tensor:
-    """Return the first `size` rows; a view if that is contiguous, as for an input made for this size."""
+    """Return the first `size` rows, contiguous like an input made for this size, and without a copy if possible."""
     if dim is None or value.size(dim) == size:
         return value
     return value.narrow(dim, 0, size).contiguous()

@@ -1,10 +1,10 @@
-"""Llama, one decode step or a whole prompt: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+"""Llama for a decode step or a whole prompt: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 
-As published, with separate projections for queries, keys and values; dimensions are settings. Rotary frequencies are
-plain powers of `theta`: how Llama 3.2 stretches the low ones for long contexts changes a table's values, not the work.
+It follows the publication, with separate projections for queries, keys and values; dimensions are settings. Rotary
+frequencies are powers of `theta`; Llama 3.2's scaling of low frequencies changes the values of a table, not the work.
 
-B batch, T sequence, S slots of the cache, D width, H heads, G key-value heads, R heads that share one (H / G), K width
-of a head (D / H), V vocabulary, L layers.
+B batch, T sequence, S slots of the cache, D width, H heads, G key-value heads, R query heads per key-value head
+(H / G), K width of a head (D / H), V vocabulary, L layers.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ EPS = 1e-5
 
 
 def rotary_tables(length: int, head_width: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [T, K] of the angles by which each position turns the pairs (i, i + K / 2) of a head."""
+    """Return cosines and sines [T, K] of the angles by which positions rotate the pairs (i, i + K / 2) of a head."""
     frequencies = theta ** -(torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)  # [K / 2]
     angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies).repeat(1, 2)  # [T, K]
     return angles.cos().float(), angles.sin().float()
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn queries or keys x [B, heads, T, K] by tables [T, K]."""
-    one, two = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-two, one), dim=-1) * sin
+    """Return queries or keys x [B, heads, T, K] rotated by tables [T, K]."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
 class GroupedAttention(nn.Module):
-    """Causal attention over whole sequences, several query heads to a key-value head."""
+    """Causal attention over whole sequences, with several query heads per key-value head."""
 
     def __init__(self, width: int, heads: int, kv_heads: int):
         super().__init__()
@@ -52,13 +52,13 @@ class GroupedAttention(nn.Module):
         # x [B, T, D], cos and sin [T, K] -> [B, T, D]
         batch, length, width = x.shape
         q, k, v = self.heads_of(x, cos, sin)
-        # copied for each query head: scaled_dot_product_attention's own `enable_gqa` has no FLOP count in torch 2.11,
-        # and beside the products the copy is small
+        # Copy keys and values for each query head, because torch 2.11 does not count the FLOPs of `enable_gqa` in
+        # scaled_dot_product_attention. The copy is cheap compared with the products.
         y = F.scaled_dot_product_attention(q, self.shared(k), self.shared(v), is_causal=True)  # [B, H, T, K]
         return self.project(y.transpose(1, 2).reshape(batch, length, width))
 
     def heads_of(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries [B, H, T, K], keys and values [B, G, T, K]; the first two turned to their positions."""
+        """Return queries [B, H, T, K], keys and values [B, G, T, K], with rotary positions for queries and keys."""
         batch, length, _ = x.shape
         q = self.query(x).view(batch, length, self.heads, self.head_width).transpose(1, 2)
         k = self.key(x).view(batch, length, self.kv_heads, self.head_width).transpose(1, 2)
@@ -66,13 +66,13 @@ class GroupedAttention(nn.Module):
         return rotate(q, cos, sin), rotate(k, cos, sin), v
 
     def shared(self, x: Tensor) -> Tensor:
-        """Keys or values [B, G, T, K], each for its R query heads: [B, H, T, K]."""
+        """Return keys or values [B, G, T, K], repeated for R query heads each: [B, H, T, K]."""
         repeats = self.heads // self.kv_heads
         return x if repeats == 1 else x.unsqueeze(2).expand(-1, -1, repeats, -1, -1).flatten(1, 2)
 
     def stds(self, residual: float) -> list[tuple[Tensor, float]]:
-        """Weights with the standard deviations that make of a normed input an output of about `residual`."""
-        # as sharp as a trained attention: at 1 the weights are nearly uniform, and their mean over many tokens vanishes
+        """Return weights and their standard deviations, such that a normed input gives an output of size `residual`."""
+        # as sharp as a trained attention: with 1 its weights are nearly uniform, and their mean over tokens vanishes
         sharp = 1.5
         return [
             (self.query.weight, fan_in_std(self.query.weight, sharp)),
@@ -83,7 +83,7 @@ class GroupedAttention(nn.Module):
 
 
 class CachedGroupedAttention(GroupedAttention):
-    """Attention of one new token over a cache of fixed shape: buffers of the module, see gpt2.CachedAttention."""
+    """Attention of one new token over a cache of fixed shape, in buffers like those of gpt2.CachedAttention."""
 
     def __init__(self, width: int, heads: int, kv_heads: int, max_batch: int, max_seq: int, context: int):
         super().__init__(width, heads, kv_heads)
@@ -97,14 +97,14 @@ class CachedGroupedAttention(GroupedAttention):
         q, k, v = self.heads_of(x, cos, sin)
         keys = self.keys[:batch].index_copy_(2, position, k)  # [B, G, S, K]
         values = self.values[:batch].index_copy_(2, position, v)  # [B, G, S, K]
-        # with one token the query heads of a group stand where a sequence would: the cache is read as it is
+        # with one token, the query heads of a group take the place of the sequence, so the cache is not copied
         q = q.view(batch, self.kv_heads, -1, self.head_width)  # [B, G, R, K]
         y = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)  # [B, G, R, K]
         return self.project(y.reshape(batch, 1, width))
 
 
 class Block(nn.Module):
-    """Pre-norm transformer block of an attention and an MLP."""
+    """Pre-norm transformer block with an attention and an MLP."""
 
     def __init__(self, width: int, attention: nn.Module, mlp: nn.Module):
         super().__init__()
@@ -114,15 +114,15 @@ class Block(nn.Module):
         self.mlp = mlp
 
     def forward(self, x: Tensor, *given: Tensor) -> Tensor:
-        # x [B, T, D], what the attention is given -> [B, T, D]
+        # x [B, T, D], further arguments of the attention -> [B, T, D]
         x = x + self.attention(self.attention_norm(x), *given)
         return x + self.mlp(self.mlp_norm(x))
 
 
 class Transformer(nn.Module):
-    """What decoding and prefilling share: the table of tokens, blocks, the head; and the weights of all.
+    """The common part of decoding and prefilling: token embedding, blocks, head, and their initialisation.
 
-    `tied`: the table of tokens is the head's weight too. Weights have the same names in both.
+    `tied`: the head shares the weight of the token embedding. Both subclasses have the same weight names.
     """
 
     def __init__(
@@ -148,10 +148,10 @@ class Transformer(nn.Module):
             self.register_buffer(name, table, persistent=False)
 
     def init_weights(self, tied: bool) -> None:
-        """Sizes such that all blocks together add as much to the residual stream as the table of tokens puts into it.
+        """Initialise weights so that all blocks together add as much to the residual stream as the embedding does.
 
-        So the logits depend on the token as well as on the cache or the other tokens, and rounding does not pile up
-        with the layers.
+        Thus the logits depend on the token as well as on the cache or the other tokens, and rounding errors do not
+        accumulate over the layers.
         """
         table = fan_in_std(self.tokens.weight)
         residual = table / math.sqrt(2 * len(self.blocks))
@@ -171,11 +171,11 @@ def check_heads(width: int, heads: int, kv_heads: int) -> None:
 
 
 class LlamaDecoder(Transformer):
-    """One decode step: the token's key and value are written at `position`, then it attends to the slots up to it.
+    """A decode step: write the token's key and value at `position`, then attend to the slots up to it.
 
-    Every shape is static: all `max_seq` slots are read under a mask. A call with the same token and position writes the
+    All shapes are static: all `max_seq` slots are read under a mask. A call with the same token and position writes the
     same values again, so it gives the same output however often it runs. The first `context` slots are filled already.
-    `mlp` makes the MLP of a block; None: SwiGLU of `ffn` features.
+    `mlp`: returns the MLP of a block; None: SwiGLU with `ffn` features.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class LlamaDecoder(Transformer):
 
 
 class LlamaPrefill(Transformer):
-    """A prompt of `seq` tokens at once, with the logits of its last position. Keys and values are not kept."""
+    """A prompt of `seq` tokens, processed at once, with the logits of its last position. There is no cache."""
 
     def __init__(
         self,

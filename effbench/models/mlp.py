@@ -1,4 +1,4 @@
-"""Stacks of linear layers: bound by launches at a small batch and by matrix products at a large one.
+"""Stacks of linear layers: bound by launches at small batches and by matrix products at large ones.
 
 B batch, D width, F features of a layer.
 """
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 
 def linear(in_features: int, out_features: int) -> nn.Linear:
-    """A linear layer that keeps the variance of a signal that comes out of a ReLU.
+    """Return a linear layer that preserves the variance of the output of a ReLU.
 
-    PyTorch's default shrinks it to a sixth at each layer: after eight layers only the biases are left in the output,
-    and a comparison of outputs would no longer see the inputs.
+    PyTorch's default reduces it to a sixth per layer. After eight layers the output depends almost only on the biases,
+    and comparing outputs would not test the dependence on inputs.
     """
     layer = nn.Linear(in_features, out_features)
     nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
@@ -23,7 +23,7 @@ def linear(in_features: int, out_features: int) -> nn.Linear:
 
 
 class MLP(nn.Module):
-    """`depth` linear layers of one width with ReLU between them."""
+    """`depth` linear layers of the same width with ReLU between them."""
 
     def __init__(self, width: int = 1024, depth: int = 8):
         super().__init__()
@@ -38,7 +38,7 @@ class MLP(nn.Module):
 
 
 class LinearStack(nn.Module):
-    """Linear layers from each of `sizes` to the next, ReLU after every one."""
+    """Linear layers from each of `sizes` to the next, each followed by ReLU."""
 
     def __init__(self, sizes: Sequence[int] = (1000, 5000, 10000, 10000)):
         super().__init__()

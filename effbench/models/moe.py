@@ -1,4 +1,4 @@
-"""A Llama-like transformer decoding one token, with a mixture of experts for its MLP: many small kernels.
+"""A Llama-like transformer decoding one token, with a mixture of experts as its MLP: many small kernels.
 
 B tokens, D width, E experts, F features of an expert, N experts chosen for a token (`top_k`).
 """
@@ -16,26 +16,26 @@ DISPATCHES = ("auto", "gather", "dense")
 
 
 class MixtureOfExperts(nn.Module):
-    """Each token goes through the `top_k` of `experts` SwiGLU MLPs that a router gives the largest logits, and their
-    outputs are added, weighted with the softmax over those logits.
+    """A router and `experts` SwiGLU MLPs. Each token uses the `top_k` MLPs with the largest logits; their outputs are
+    added, weighted with the softmax of these logits.
 
-    Which experts were chosen is known to the device alone: sorting tokens by expert would take shapes that depend on
-    it. Both ways to dispatch have static shapes and no branch on a value:
+    Only the device knows the chosen experts, so sorting tokens by expert would need dynamic shapes. Both ways to
+    dispatch have static shapes and no branch on a value:
 
-    - `gather`: copy the chosen experts' weights, for each token its own. Reads what one token needs and no more.
-    - `dense`: all tokens through all experts, as one wide MLP whose features are weighted with 0 for experts not
-      chosen. At decode batches products are bound by reading weights, and few tokens choose nearly all experts
-      between them, so all have to be read anyway.
+    - `gather`: copy the weights of the chosen experts for each token. This reads no more than one token needs.
+    - `dense`: run all tokens through all experts, as one wide MLP whose features have weight 0 for experts that were
+      not chosen. At decode batches, products are bound by reading weights, and even a few tokens together choose nearly
+      all experts, so that all weights are read anyway.
 
-    `auto` gathers while the tokens' choices are fewer than the experts, which is decided by shapes.
+    `auto` gathers if there are fewer choices than experts, which only depends on shapes.
     """
 
     def __init__(self, width: int, ffn: int, experts: int, top_k: int, dispatch: str = "auto"):
         super().__init__()
         if not 1 <= top_k <= experts:
-            raise ValueError(f"top_k {top_k}: allowed are 1 to {experts}, the number of experts")
+            raise ValueError(f"top_k must be between 1 and {experts}, the number of experts, got {top_k}")
         if dispatch not in DISPATCHES:
-            raise ValueError(f"dispatch {dispatch!r}: allowed are {', '.join(DISPATCHES)}")
+            raise ValueError(f"unknown dispatch {dispatch!r}; allowed: {', '.join(DISPATCHES)}")
         self.top_k = top_k
         self.dispatch = dispatch
         self.router = linear(width, experts)
@@ -68,9 +68,9 @@ class MixtureOfExperts(nn.Module):
         return hidden.flatten(1) @ self.down.flatten(0, 1)
 
     def stds(self, residual: float) -> list[tuple[Tensor, float]]:
-        """Weights with the standard deviations that make of a normed input an output of about `residual`."""
-        # A sharp router, as training makes them: the last expert chosen weighs little. Which one that is may depend on
-        # the rounding of a mode, and with nearly equal weights each such choice would change the output by percents.
+        """Return weights and their standard deviations, such that a normed input gives an output of size `residual`."""
+        # A sharp router, as after training, gives the last chosen expert little weight. A mode's rounding may change
+        # which expert that is, and with nearly equal weights each change would affect the output by percents.
         sharp = 3.0
         down = residual / 0.5 / self.gate_up.shape[2] ** 0.5  # silu(a) · b, weighted
         return [

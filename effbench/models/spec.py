@@ -1,15 +1,14 @@
-"""The specification of a model's inputs, read from its YAML and validated. Standard library only: planning has no
-torch.
+"""The specification of a model's inputs, read from its YAML and validated. Planning uses it without torch.
 
 model:
   inputs:                    # in order of forward's positional arguments
     x:
       shape: [1024]          # without the batch dimension
       dtype: auto            # auto = the cell's dtype
-      low: null              # integers: required, values in [low, high); floats: uniform instead of normal
+      low: null              # integers: required, values in [low, high); floats: uniform instead of normal values
       high: null
-      value: null            # every element is this constant instead
-      batch_dim: 0           # where the batch dimension goes; null = this input has none
+      value: null            # constant value of all elements, instead of random values
+      batch_dim: 0           # position of the batch dimension; null = no batch dimension
       keyword: false         # true = passed by name
 """
 
@@ -37,7 +36,7 @@ DTYPES = (AUTO, *FLOATS, *INTEGERS, "bool")
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One input of a model's forward. `shape` is without the batch dimension."""
+    """An input of a model's forward. `shape` does not include the batch dimension."""
 
     shape: tuple[int, ...]
     dtype: str = AUTO
@@ -62,10 +61,10 @@ KEYS = tuple(f.name for f in fields(InputSpec))
 
 
 def parse_inputs(inputs: Mapping[str, Any]) -> dict[str, InputSpec]:
-    """Validate the plain node `model.inputs`; `ConfigError` names the input, the key and what is allowed."""
+    """Return the specifications in `model.inputs` by name. Raises ConfigError for an invalid one."""
     if not isinstance(inputs, Mapping):
         raise ConfigError(
-            f"model.inputs is {inputs!r}; it maps each input of forward to its description, as x: {{shape: [1024]}}"
+            f"model.inputs must map inputs of forward to descriptions such as x: {{shape: [1024]}}, got {inputs!r}"
         )
     return {str(name): _parse_input(str(name), node) for name, node in inputs.items()}
 
@@ -73,36 +72,36 @@ def parse_inputs(inputs: Mapping[str, Any]) -> dict[str, InputSpec]:
 def _parse_input(name: str, node: Any) -> InputSpec:
     where = f"model.inputs.{name}"
     if not isinstance(node, Mapping):
-        raise ConfigError(f"{where} is {node!r}; expected keys, such as {{shape: [1024]}}. Allowed: {', '.join(KEYS)}")
+        raise ConfigError(f"{where} must be a mapping such as {{shape: [1024]}}, got {node!r}. Keys: {', '.join(KEYS)}")
     for key in node:
         if key not in KEYS:
-            raise ConfigError(f"{where}.{key}: no such key. {_allowed(key, KEYS)}")
+            raise ConfigError(f"{where}.{key} is not a setting. {_allowed(key, KEYS)}")
     given = {"shape": None, "dtype": AUTO, "batch_dim": 0, "keyword": False, **node}
     dtype, shape, low, high = given["dtype"], given["shape"], given.get("low"), given.get("high")
     if dtype not in DTYPES:
-        raise ConfigError(f"{where}.dtype is {dtype!r}. {_allowed(dtype, DTYPES)}")
+        raise ConfigError(f"{where}.dtype has the unknown value {dtype!r}. {_allowed(dtype, DTYPES)}")
     if not isinstance(shape, list | tuple) or not all(_is_int(size) and size > 0 for size in shape):
-        allowed = "a list of positive integers without the batch dimension, such as [3, 224, 224] (or [])"
-        raise ConfigError(f"{where}.shape is {shape!r}; allowed: {allowed}")
+        how = "expected a list of positive integers, without the batch dimension"
+        raise ConfigError(f"{where}.shape: {how}, got {shape!r}. Example: {where}.shape=[3,224,224]")
     if not isinstance(given["keyword"], bool):
-        raise ConfigError(f"{where}.keyword is {given['keyword']!r}; allowed: false (positional) or true (by name)")
+        raise ConfigError(f"{where}.keyword must be false (positional) or true (by name), got {given['keyword']!r}")
     if (dim := given["batch_dim"]) is not None and not (_is_int(dim) and 0 <= dim <= len(shape)):
-        raise ConfigError(f"{where}.batch_dim is {dim!r}; allowed: 0 to {len(shape)}, or null")
+        raise ConfigError(f"{where}.batch_dim must be between 0 and {len(shape)}, or null, got {dim!r}")
     has_value, has_range = given.get("value") is not None, (low, high) != (None, None)
     if has_value and has_range:
         raise ConfigError(f"{where}: value excludes low and high; give a constant or a range")
     if has_range and dtype == "bool":
-        raise ConfigError(f"{where}: bool takes no low and high; allowed: nothing (half true, at random) or value")
+        raise ConfigError(f"{where}: bool does not allow low and high; omit them (random values), or give value")
     if (low is None) != (high is None) or (dtype in INTEGERS and not has_value and not has_range):
-        raise ConfigError(f"{where}: {dtype} needs low and high (values in [low, high)), or value for a constant")
+        raise ConfigError(f"{where}: {dtype} requires low and high (values in [low, high)), or value for a constant")
     for key in ("value", "low", "high"):
-        # values are below `high`, which may be one more than the largest
+        # `high` is exclusive, so it may exceed the largest value by one
         if given.get(key) is not None and not _fits(
             given[key] - 1 if key == "high" and _is_int(high) else given[key], dtype
         ):
-            raise ConfigError(f"{where}.{key} is {given[key]!r}; allowed for {dtype}: {_held_by(dtype)}")
+            raise ConfigError(f"{where}.{key} must be {_held_by(dtype)} for {dtype}, got {given[key]!r}")
     if has_range and low >= high:
-        raise ConfigError(f"{where}: low is {low} and high is {high}; low must be below high (values in [low, high))")
+        raise ConfigError(f"{where}: low must be below high (values in [low, high)), got low={low} and high={high}")
     return InputSpec(**given | {"shape": tuple(shape)})
 
 
@@ -116,7 +115,7 @@ def _is_int(value: Any) -> bool:
 
 
 def _fits(value: Any, dtype: str) -> bool:
-    """Return whether an input of this type can hold the value."""
+    """Return whether an input of this dtype can have this value."""
     if dtype == "bool":
         return value in (False, True)
     if dtype in INTEGERS:

@@ -1,6 +1,6 @@
-"""SwiGLU feed-forward blocks, the MLP of Llama and its kin: bound by launches at a small batch.
+"""SwiGLU feed-forward blocks, the MLP of Llama and similar models: bound by launches at small batches.
 
-B batch (any leading dimensions), D width, F features between.
+B batch (any leading dimensions), D width, F hidden features.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from effbench.models.weights import fan_in_std, fill_normal, linear
 
 
 class SwiGLU(nn.Module):
-    """down(silu(gate(x)) · up(x)), without biases. Weights are for `fill_normal`."""
+    """down(silu(gate(x)) · up(x)), without biases. `fill_normal` must initialise the weights."""
 
     def __init__(self, width: int, ffn: int):
         super().__init__()
@@ -27,8 +27,8 @@ class SwiGLU(nn.Module):
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
     def stds(self, residual: float) -> list[tuple[Tensor, float]]:
-        """Weights with the standard deviations that make of a normed input an output of about `residual`."""
-        gain = residual / 0.6  # what silu(a) · b of normal a and b has left
+        """Return weights and their standard deviations, such that a normed input gives an output of size `residual`."""
+        gain = residual / 0.6  # silu(a) · b has a size of 0.6 for normal a and b
         return [
             (self.gate.weight, fan_in_std(self.gate.weight)),
             (self.up.weight, fan_in_std(self.up.weight)),
@@ -37,14 +37,14 @@ class SwiGLU(nn.Module):
 
 
 class SwiGLUStack(nn.Module):
-    """`depth` pre-norm SwiGLU blocks, each with its residual, and a norm."""
+    """`depth` pre-norm SwiGLU blocks, each with a residual, followed by a norm."""
 
     def __init__(self, width: int = 1024, depth: int = 8, ffn: int = 2816):
         super().__init__()
         self.norms = nn.ModuleList(nn.RMSNorm(width, eps=1e-5) for _ in range(depth))
         self.mlps = nn.ModuleList(SwiGLU(width, ffn) for _ in range(depth))
         self.norm = nn.RMSNorm(width, eps=1e-5)
-        # together the blocks add as much to the residual stream as enters it
+        # together, the blocks add as much to the residual stream as their input
         residual = 1 / math.sqrt(depth)
         fill_normal(weight for mlp in self.mlps for weight in mlp.stds(residual))
 

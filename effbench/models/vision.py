@@ -1,6 +1,6 @@
-"""Convolutional and other networks of torchvision, with random weights.
+"""Convolutional and other networks from torchvision, with random weights.
 
-B batch, C channels, H height, W width, K classes. Every one maps [B, 3, H, W] to [B, K].
+B batch, C channels, H height, W width, K classes. All map [B, 3, H, W] to [B, K].
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import torch
 import torchvision
 from torch import nn
 
-#: Random images that running statistics are taken from: how many, and their height and width.
+#: Random images for running statistics: their number, and their height and width.
 IMAGES, SIZE = 8, 128
 
 
 def torchvision_model(arch: str, channels_last: bool = False, settled: bool = False, **kwargs: Any) -> nn.Module:
-    """The architecture of that name in `torchvision.models`; `kwargs` go to its constructor.
+    """Return the architecture `arch` of `torchvision.models`; `kwargs` are passed to its constructor.
 
-    `channels_last` lays the weights out as [K, H, W, C] in memory; convolutions then work in that layout, and an input
-    in the usual one is converted by the first of them, within the call. `settled` gives batch norms the statistics of
-    their inputs, as training would.
+    `channels_last`: store weights as [K, H, W, C]. Convolutions then use that layout, and the first one converts an
+    input in the default layout within the call. `settled`: give batch norms the statistics of their inputs, as training
+    would.
     """
     model = torchvision.models.get_model(arch, weights=None, **kwargs)
     wake_heads(model)
@@ -30,8 +30,8 @@ def torchvision_model(arch: str, channels_last: bool = False, settled: bool = Fa
 
 
 def wake_heads(model: nn.Module) -> None:
-    """Initialise linear layers that torchvision leaves at zero, such as the head of a ViT: with an output of zero any
-    execution would be correct."""
+    """Initialise linear layers that torchvision initialises to zero, such as the head of a ViT. Otherwise the output
+    would be zero, and a comparison of outputs would test nothing."""
     for module in model.modules():
         if isinstance(module, nn.Linear) and not module.weight.any():
             module.reset_parameters()
@@ -41,14 +41,14 @@ def wake_heads(model: nn.Module) -> None:
 def settle_batch_norms(model: nn.Module) -> None:
     """Set running means and variances to those of random images, in one pass in training mode.
 
-    Untrained, a batch norm scales nothing in eval mode. In a network of depthwise convolutions the signal then shrinks
-    with every layer (to 1e-10 in MobileNetV3): activations are linear around zero, and what a branch adds is lost in
-    the rounding of what it is added to. A comparison of outputs would not see an error there.
+    In eval mode, an untrained batch norm does not scale its input. In a network of depthwise convolutions the signal
+    then shrinks with each layer (to 1e-10 in MobileNetV3): activations are linear around zero, and the output of a
+    branch is lost in rounding. A comparison of outputs would not detect errors there.
     """
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
     before = [norm.momentum for norm in norms]
     for norm in norms:
-        norm.momentum = None  # the average over all passes, of which there is one
+        norm.momentum = None  # average over all passes, here a single one
     model.train()
     model(torch.randn(IMAGES, 3, SIZE, SIZE))
     model.eval()

@@ -1,4 +1,4 @@
-"""Weights of large models, built in seconds on a host's CPU."""
+"""Initialise the weights of large models within seconds on the CPU."""
 
 from __future__ import annotations
 
@@ -8,42 +8,41 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-#: The most normal values that are drawn; all weights are made of them. A prime: see `fill_normal`.
+#: Maximum number of normal values to draw and reuse for all weights; a prime for the reason given in `fill_normal`.
 DRAWN = 16_777_259
 
 
 def linear(in_features: int, out_features: int) -> nn.Linear:
-    """Return a linear layer without bias whose weight is not initialised yet."""
+    """Return a linear layer without bias and with an uninitialised weight."""
     return nn.utils.skip_init(nn.Linear, in_features, out_features, bias=False)
 
 
 def embedding(rows: int, width: int) -> nn.Embedding:
-    """Return a table that is not initialised yet."""
+    """Return an embedding with an uninitialised weight."""
     return nn.utils.skip_init(nn.Embedding, rows, width)
 
 
 def fan_in_std(weight: Tensor, gain: float = 1.0) -> float:
-    """Return the standard deviation of a weight [..., out, in] whose outputs are `gain` times the size of its
-    inputs."""
+    """Return the standard deviation of a weight [..., out, in] that makes outputs `gain` times as large as inputs."""
     return gain / math.sqrt(weight.shape[-1])
 
 
 @torch.no_grad()
 def fill_normal(weights: Iterable[tuple[Tensor, float]]) -> None:
-    """Fill contiguous tensors with normal values, each of its own standard deviation.
+    """Fill contiguous tensors with normal values. `weights`: pairs of a tensor and its standard deviation.
 
-    Billions of random numbers take minutes on a CPU, copies of them seconds. So at most `DRAWN` are drawn and reused
-    cyclically, each tensor starting where the one before stopped. Since their number is a prime, larger than every
-    width and number of layers, no two rows of a matrix and no two layers of one shape start at the same place: all
-    differ, and are practically independent. Below `DRAWN` weights each has its own random number.
+    Billions of random numbers take minutes on a CPU, copies only seconds. So at most `DRAWN` numbers are drawn and
+    reused cyclically, and each tensor continues where the previous one ended. As their number is a prime larger than
+    all widths and numbers of layers, no two rows of a matrix and no two layers of the same shape start at the same
+    position: all differ and are practically independent. Up to `DRAWN` weights, no number is reused.
     """
     weights = list(weights)
     drawn = torch.randn(min(DRAWN, sum(weight.numel() for weight, _ in weights)))
-    place = 0
+    position = 0
     for weight, std in weights:
         flat, done = weight.view(-1), 0
         while done < len(flat):
-            count = min(len(flat) - done, len(drawn) - place)
-            torch.mul(drawn[place : place + count], std, out=flat[done : done + count])
+            count = min(len(flat) - done, len(drawn) - position)
+            torch.mul(drawn[position : position + count], std, out=flat[done : done + count])
             done += count
-            place = (place + count) % len(drawn)
+            position = (position + count) % len(drawn)

@@ -1,4 +1,4 @@
-"""torch.compile with another backend than Inductor."""
+"""Modes that use torch.compile with a backend other than Inductor."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from effbench.modes.compiled import MARKED, Dynamic, args_on_cuda, dynamic_argum
 
 @dataclass
 class CudaGraphsBackend(Mode):
-    """torch.compile(backend="cudagraphs"): Dynamo's graphs in cudagraph trees, with eager's operators.
+    """torch.compile(backend="cudagraphs"): Dynamo's graphs in cudagraph trees, with eager operators.
 
-    What keeps a graph out of a CUDA graph (a tensor on the CPU, an operator that cannot be captured) is counted and
-    logged by torch like Inductor's skips, and makes the result `degraded`.
+    If a graph cannot run as a CUDA graph (because of a tensor on the CPU, or an operator that cannot be captured),
+    torch counts and logs a skip, as with Inductor, and the result is `degraded`.
     """
 
     fullgraph: bool = False
@@ -35,5 +35,5 @@ class CudaGraphsBackend(Mode):
             module, backend="cudagraphs", fullgraph=self.fullgraph, dynamic=dynamic_argument(self.dynamic)
         )
         step = marking_steps(compiled) if args_on_cuda(args, kwargs) else compiled
-        # this backend caches nothing
+        # this backend has no cache
         return Prepared(step, compile_cache="cold")

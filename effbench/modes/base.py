@@ -1,7 +1,7 @@
-"""The base of every mode: it turns (module, example inputs) into a step, a callable with the module's meaning.
+"""The base class of modes. A mode turns a module and example inputs into a step, a callable equivalent to the module.
 
-A new mode is one class in one file plus its YAML under conf/mode/, whose `_target_` names the class and whose other
-keys are its settings (docs/reference/extending.md).
+A new mode needs one class, and a YAML file under conf/mode/ whose `_target_` names the class and whose other keys are
+its settings (docs/reference/extending.md).
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ import torch
 from effbench.errors import ConfigError
 from effbench.models.inputs import Batch
 
-#: Where each input has its batch dimension: of the positional ones in order, and of the named ones.
+#: The batch dimension of each positional input in order, and of each named input.
 BatchDims = tuple[list[int | None], dict[str, int | None]] | None
-#: Turns a forward into a training step over it: a callable with the same arguments that returns the loss.
+#: Turns a forward into a training step: a callable with the same arguments that returns the loss.
 StepOver = Callable[[Callable[..., Any]], Callable[..., torch.Tensor]]
-#: The type of a setting that counts something: 0 or more.
+#: The type of a setting that is a count: an integer of at least 0.
 Count = NewType("Count", int)
 
 
 @dataclass
 class Prepared:
-    """A step ready to be called, with the facts of its preparation.
+    """A step that is ready to be called, with facts about its preparation.
 
-    `copy_inputs` does only the copy into static buffers (None if the mode copies nothing); `degraded` says why the
-    step is not what its name promises. `compile_cache`: "cold" or "warm" if the mode knows it better than Inductor's
-    counters. `facts` are read when the trial ends: the step may go on adding to them; `late_facts` returns those that
-    are known only after the calls.
+    `copy_inputs`: does only the copy into static buffers; None if the mode does not copy. `degraded`: why the step does
+    not do what the mode's name promises, or None. `compile_cache`: "cold" or "warm", if the mode knows it better than
+    Inductor's counters. `facts` are read at the end of the trial, so the step may add to them. `late_facts`: returns
+    facts that are known only after the calls.
     """
 
     step: Callable[..., Any]
@@ -46,33 +46,33 @@ class Prepared:
 
 
 class Mode(ABC):
-    """What the worker asks of a mode, with the defaults of one that only wraps the module.
+    """The interface of modes, with defaults for a mode that only wraps the module.
 
-    Subclasses that are dataclasses have their fields checked: `bool`, `Count` and `Literal` say what is allowed.
+    The fields of subclasses that are dataclasses are checked: `bool`, `Count` and `Literal` define the allowed values.
     """
 
-    #: The preparation is reported as compile seconds.
+    #: Whether to report the preparation as compile seconds.
     compiles: bool = False
-    #: Dynamo's counters apply to it; None: as `compiles`.
+    #: Whether Dynamo's counters apply; None: as `compiles`.
     uses_dynamo: bool | None = None
-    #: First calls that still prepare (cudagraph trees warm up, record, then replay: three).
+    #: Number of first calls that still prepare: 3 for cudagraph trees, which warm up, record, then replay.
     settling_calls: int = 1
     phases: tuple[str, ...] = ("inference",)
-    #: It takes no stream of batch sizes.
+    #: Whether the step accepts only one shape, and hence no stream of batch sizes.
     static_shape: bool = False
-    #: In training, the optimizer's step will be in a CUDA graph.
+    #: Whether the optimizer's step is part of a CUDA graph in training.
     captures_step: bool = False
-    #: It compiles C++ on every device.
+    #: Whether the mode compiles C++ on all devices.
     wraps_in_cpp: bool = False
     #: Set by the worker before `prepare`.
     batch_dims: BatchDims = None
-    #: Set by `expect`: which inputs have a batch dimension, and which sizes will come.
+    #: Set by `expect`: the inputs with a batch dimension, and the batch sizes of the calls.
     batch: Batch | None = None
-    #: Set by the worker before `prepare`: a folder that this cell's trials of this sweep share, or None.
+    #: Set by the worker before `prepare`: a folder shared by this cell's trials in this sweep, or None.
     cache_dir: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for a field whose value its annotation does not allow."""
+        """Check the settings. Raises ConfigError for a value that the field's annotation does not allow."""
         hints = get_type_hints(type(self))
         for setting in dataclasses.fields(self):
             check_setting(setting.name, getattr(self, setting.name), hints[setting.name])
@@ -82,26 +82,26 @@ class Mode(ABC):
         return None
 
     def expect(self, batch: Batch) -> None:
-        """Learn, before `prepare`, which inputs have a batch dimension and which sizes will come."""
+        """Receive, before `prepare`, the inputs with a batch dimension and the batch sizes of the calls."""
         self.batch = batch
 
     @abstractmethod
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        """Turn the module into a step. `args` and `kwargs` are real inputs on the device; exceptions are the cell's."""
+        """Turn the module into a step. `args` and `kwargs`: inputs on the device. An exception becomes the status."""
 
     def prepare_training(
         self, module: torch.nn.Module, step_over: StepOver, args: tuple, kwargs: dict[str, Any]
     ) -> Prepared:
-        """Return the training step: by default one over the step that `prepare` returns."""
+        """Return a training step. The default builds it from the step that `prepare` returns."""
         prepared = self.prepare(module, args, kwargs)
         return dataclasses.replace(prepared, step=step_over(prepared.step), copy_inputs=None)
 
 
 def with_defaults(mode: Any) -> Mode:
-    """Return the mode; what a user's class that is not derived from Mode does not define gets Mode's defaults."""
+    """Return the mode. A user's class that is not derived from Mode gets Mode's defaults for missing attributes."""
     if not isinstance(mode, Mode):
-        own = type(mode)
-        mode.__class__ = type(own.__name__, (own, Mode), {})
+        user_class = type(mode)
+        mode.__class__ = type(user_class.__name__, (user_class, Mode), {})
     return mode
 
 
@@ -110,8 +110,8 @@ def uses_dynamo(mode: Mode | type[Mode]) -> bool:
 
 
 class Positional(torch.nn.Module):
-    """A module that takes its tensors by position only: the named ones come last, in the order of the example
-    `kwargs`; values that are not tensors are baked in."""
+    """A wrapper of a module that accepts tensors by position only. Named tensors come last, in the order of the example
+    `kwargs`. Other values are constants, taken from the example inputs."""
 
     def __init__(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class Positional(torch.nn.Module):
         self.train(module.training)
 
     def tensors(self, args: tuple, kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
-        """Return the inputs of a call in the order in which `forward` takes them."""
+        """Return the tensors of a call in the order of `forward`'s arguments."""
         values = (*args, *(kwargs[name] for name in self.names))
         return tuple(values[i] for i in self.places)
 
@@ -135,8 +135,8 @@ class Positional(torch.nn.Module):
         return self.inner(*values[:count], **dict(zip(self.names, values[count:], strict=True)))
 
     def calling(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a step with the module's own arguments over `function`, which takes this module's; where the two are
-        the same, `function` itself."""
+        """Return a step with the wrapped module's arguments that calls `function` with this wrapper's. If the two are
+        the same, return `function` itself."""
         if not self.names and not any(value is not None for value in self.baked):
             return function
 
@@ -147,11 +147,11 @@ class Positional(torch.nn.Module):
 
 
 def needs_cuda(device: torch.device, what: str) -> str | None:
-    return None if device.type == "cuda" else f"{what} needs CUDA, and this cell runs on {device.type}"
+    return None if device.type == "cuda" else f"{what} needs CUDA, but this cell runs on {device.type}"
 
 
 def needs_compiler(device: torch.device) -> str | None:
-    """Inductor writes C++ for the CPU and Triton for CUDA, whose launcher is C: either needs a compiler."""
+    """Return which compiler Inductor lacks, or None: C++ for the CPU; Triton and its C compiler for CUDA."""
     if device.type == "cuda":
         try:
             import triton  # noqa: F401
@@ -163,17 +163,17 @@ def needs_compiler(device: torch.device) -> str | None:
     compiler = os.environ.get("CXX", "g++")
     if not shutil.which(compiler):
         advice = "install g++ (Debian: apt-get install g++) or set CXX"
-        return f"Inductor needs a C++ compiler and {compiler} is not found: {advice}"
+        return f"Inductor needs a C++ compiler, but {compiler} was not found: {advice}"
     return None
 
 
 def check_setting(name: str, value: Any, hint: Any) -> None:
-    """Raise ConfigError unless `value` is what the annotation allows: `no` on a command line is a text, not false."""
+    """Raise ConfigError if the annotation does not allow `value`. For example, `no` on a command line is a text."""
     if hint is Count:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ConfigError(f"mode.{name} is {value!r}; allowed: a whole number from 0")
+            raise ConfigError(f"mode.{name} must be an integer of at least 0, got {value!r}")
         return
     choices = (True, False) if hint is bool else get_args(hint) if get_origin(hint) is Literal else None
     if choices and not any(type(value) is type(choice) and value == choice for choice in choices):
         words = ", ".join({None: "null", True: "true", False: "false"}.get(choice, choice) for choice in choices)
-        raise ConfigError(f"mode.{name} is {value!r}; allowed: {words}")
+        raise ConfigError(f"mode.{name} has the invalid value {value!r}; allowed: {words}")

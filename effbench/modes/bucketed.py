@@ -1,5 +1,5 @@
-"""CUDA graphs for a few batch sizes, and every batch padded to the next: how servers run batches that change with each
-call. The runner knows no CUDA: whatever captures decides what is replayed."""
+"""The mode bucketed-graph: CUDA graphs for some batch sizes, with each batch padded to the next larger one, as servers
+do. The runner does not depend on CUDA: the `capture` function decides what is replayed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import Captured, GraphCapture, copy_of
 from effbench.modes.stale_weights import Fingerprint
 
-#: Captures a function with static inputs, as GraphCapture does.
+#: Captures a function with static inputs, like GraphCapture.
 Capture = Callable[[Callable[..., Any], tuple, dict[str, Any]], Captured]
 
 
 @dataclass
 class BucketedGraph(Mode):
-    """Settings: docs/how-to/serve.md. Sizes up to `torch_compile_max_bs` are captured from the module compiled with
-    `inner`, one compilation for each size; the others, and calls without a graph, are eager."""
+    """CUDA graphs for a list of batch sizes (settings: docs/how-to/serve.md). Sizes up to `torch_compile_max_bs` are
+    captured from the module compiled with `inner`, larger ones from the eager module, which also runs other calls."""
 
     buckets: str | Sequence[int] = "sglang"
     padding: Literal["keep", "zero", "sentinel"] = "keep"
@@ -45,7 +45,7 @@ class BucketedGraph(Mode):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        capture_sizes(self.buckets, [1])  # a wrong preset is refused before anything is built
+        capture_sizes(self.buckets, [1])  # raises for an unknown preset before anything is built
         self.compiled = Compiled(self.inner, dynamic=False)
 
     @property
@@ -75,7 +75,7 @@ class BucketedGraph(Mode):
         held = graph_pool_bytes(device) or 0
         few = [size for size in sizes if size <= self.torch_compile_max_bs]
         compiled = self.compiled.compile(module)[0] if few else None
-        # a collection while capturing may free memory at a moment when CUDA does not allow it
+        # a collection during capture may free memory, which CUDA does not allow then
         with no_garbage_collection(), recompile_limit(len(few)):
             for size in sorted(sizes, reverse=self.order == "largest-first"):
                 began = time.perf_counter()
@@ -97,13 +97,13 @@ class BucketedGraph(Mode):
         }
         degraded = None
         if a_pass.fallbacks == a_pass.calls:
-            degraded = f"no call has a graph: all are above the largest captured size, {sizes[-1]}"
+            degraded = f"no call has a graph: all batches are larger than the largest captured size, {sizes[-1]}"
         return Prepared(runner, runner.copy_inputs, degraded, facts=facts, late_facts=runner.facts)
 
 
 @contextmanager
 def recompile_limit(compilations: int) -> Iterator[None]:
-    """Dynamo gives up on a function after 8 compilations; allow one for each size."""
+    """Allow this many compilations of a function in this context; Dynamo gives up after 8 by default."""
     if not compilations:
         yield
         return
@@ -119,8 +119,8 @@ def recompile_limit(compilations: int) -> Iterator[None]:
 
 @dataclass
 class Plan:
-    """A call of one raw size: `copies`: input's place or name -> the buffer's rows for it; `tails`: rows to be filled,
-    with what; `outputs` are views of the graph's, cut to the raw size."""
+    """How to run a call of a given size. `copies`: position or name of an input, and the buffer rows to copy it to;
+    `tails`: rows to fill, and their value; `outputs`: views of the graph's outputs, cut to the call's size."""
 
     replay: Callable[[], None]
     copies: list[tuple[int | str, Tensor]]
@@ -129,7 +129,7 @@ class Plan:
 
 
 class StaticInputs:
-    """Buffers of the largest size for every tensor input; their addresses stay. All start with valid rows."""
+    """Buffers of the largest size for all tensor inputs, at fixed addresses and with valid rows from the start."""
 
     def __init__(self, batch: Batch, args: tuple, kwargs: dict[str, Any], size: int) -> None:
         self.known: dict[int | str, BatchInput] = dict(enumerate(batch.args)) | batch.kwargs
@@ -138,25 +138,25 @@ class StaticInputs:
         self.buffers = {key: repeated(value, self.known[key].dim, size) for key, value in given.items()}
         carriers = [key for key, value in self.buffers.items() if self.dim(key) is not None and is_tensor(value)]
         if not carriers:
-            raise UnsupportedError("no input of this model has a batch dimension: there is nothing to put into buckets")
+            raise UnsupportedError("no input of this model has a batch dimension, which bucketed-graph requires")
         self.carrier = carriers[0]
 
     def dim(self, key: int | str) -> int | None:
         return self.known[key].dim
 
     def raw_size(self, args: tuple, kwargs: dict[str, Any]) -> int:
-        """Return the rows of a call."""
+        """Return the number of rows of a call."""
         key = self.carrier
         value = args[key] if isinstance(key, int) else kwargs[key]
         return value.size(self.known[key].dim)
 
     def rows(self, key: int | str, start: int, count: int) -> Any:
-        """Return a view of `count` rows of a buffer from `start`; the whole buffer without a batch dimension."""
+        """Return a view of `count` rows of a buffer from row `start`, or the whole buffer without a batch dimension."""
         value, dim = self.buffers[key], self.dim(key)
         return value if dim is None or not is_tensor(value) else value.narrow(dim, start, count)
 
     def of(self, size: int) -> tuple[tuple, dict[str, Any]]:
-        """Return the arguments of a call of `size` rows: views of the buffers."""
+        """Return the arguments of a call with `size` rows, as views of the buffers."""
         args = tuple(self.rows(key, 0, size) for key in range(self.count))
         return args, {key: self.rows(key, 0, size) for key in self.buffers if isinstance(key, str)}
 
@@ -166,11 +166,11 @@ class StaticInputs:
 
 
 class BucketRunner:
-    """A step over captured graphs. A call takes the smallest graph that holds its rows and pads them; a call that is
-    larger than all graphs runs `eager`, and is counted. `calls`: raw size -> calls so far.
+    """A step that replays captured graphs. A call uses the smallest graph that holds its rows, with padding; a call
+    that is larger than all graphs runs `eager`. `calls`: size -> number of calls so far.
 
-    `short-lived` outputs are views of a graph's own: the next call may overwrite them. `check` runs before each replay
-    and raises if graphs are stale.
+    `short-lived` outputs are views of the graph's outputs, which the next call may overwrite. `check` runs before each
+    replay and raises if graphs are stale.
     """
 
     def __init__(
@@ -189,19 +189,19 @@ class BucketRunner:
         self.calls: Counter[int] = Counter()
 
     def find_outputs(self) -> None:
-        """Find out which dimensions of the outputs follow the batch from two eager calls. Raises UnsupportedError."""
+        """Determine the batch dimensions of the outputs with two eager calls. Raises UnsupportedError if unclear."""
         largest = self.static.buffers[self.static.carrier].size(self.static.dim(self.static.carrier))
         self.batch_dims = batch_dims(self.eager, self.static, largest)
 
     def capture(self, size: int, function: Callable[..., Any], capture: Capture) -> None:
-        """Add the graph of one size."""
+        """Capture and add the graph of a size."""
         args, kwargs = self.static.of(size)
         self.graphs[size] = capture(function, args, kwargs)
         self.sizes = sorted(self.graphs)
         self.plans.clear()
 
     def plan(self, raw: int) -> Plan | None:
-        """Return the plan of a call of `raw` rows, made once; None if no graph holds it."""
+        """Return the cached plan of a call with `raw` rows; None if it is larger than all graphs."""
         if raw in self.plans:
             return self.plans[raw]
         size = bucket_of(self.sizes, raw)
@@ -235,13 +235,13 @@ class BucketRunner:
         return tree_map(copy_of, plan.outputs) if self.outputs == "clone" else plan.outputs
 
     def copy_inputs(self, *args: Any, **kwargs: Any) -> None:
-        """Only what a call copies and pads; a call without a graph copies nothing."""
+        """Do only the copies and the padding of a call; a call without a graph has none."""
         plan = self.plan(self.static.raw_size(args, kwargs))
         if plan is not None:
             fill(plan, args, kwargs)
 
     def facts(self) -> dict[str, Any]:
-        """Count all calls since the preparation, checks and warm-up included."""
+        """Return counts of all calls since the preparation, including checks and warm-up."""
         used = usage(self.sizes, self.calls)
         return {
             "calls": used.calls,
@@ -264,7 +264,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def repeated(value: Any, dim: int | None, size: int) -> Any:
-    """Return a copy with `size` rows, those of `value` over and over; without a batch dimension a plain copy."""
+    """Return a copy with `size` rows that repeats the rows of `value`; a plain copy without a batch dimension."""
     if not is_tensor(value) or dim is None:
         return copy_of(value)
     rows = torch.arange(size, device=value.device) % value.size(dim)
@@ -272,7 +272,7 @@ def repeated(value: Any, dim: int | None, size: int) -> Any:
 
 
 def cut_output(leaf: Any, where: tuple[int, int] | None, raw: int) -> Any:
-    """Return the rows of an output that belong to the call."""
+    """Return the output without the rows of padding. `where`: see `batch_dims`; `raw`: the call's size."""
     if where is None or not is_tensor(leaf):
         return leaf
     dim, each = where
@@ -280,10 +280,10 @@ def cut_output(leaf: Any, where: tuple[int, int] | None, raw: int) -> Any:
 
 
 def batch_dims(function: Callable[..., Any], static: StaticInputs, largest: int) -> list[tuple[int, int] | None]:
-    """Return for each leaf of the output its batch dimension and how many of its rows one row of the batch makes (T of
-    [B * T, V]); None for a leaf that does not follow the batch. With one row nothing is ever cut off.
+    """Return for each leaf of the output its batch dimension and its rows per row of the batch (T for [B * T, V]), or
+    None if its shape does not depend on the batch. If `largest` is 1, all are None, because nothing is cut off.
 
-    Raises UnsupportedError if a size follows the batch in another way.
+    Raises UnsupportedError if a shape depends on the batch in another way.
     """
     sizes = (largest, max(1, largest - 1))
     shapes = []
@@ -292,19 +292,19 @@ def batch_dims(function: Callable[..., Any], static: StaticInputs, largest: int)
         leaves, _ = tree_flatten(function(*args, **kwargs))
         shapes.append([tuple(leaf.shape) if is_tensor(leaf) else None for leaf in leaves])
     if len(shapes[0]) != len(shapes[1]):
-        raise UnsupportedError(f"{len(shapes[0])} outputs for {sizes[0]} rows and {len(shapes[1])} for {sizes[1]}")
-    return [batch_dim(one, other, sizes) for one, other in zip(*shapes, strict=True)]
+        raise UnsupportedError(f"{len(shapes[0])} outputs for {sizes[0]} rows, but {len(shapes[1])} for {sizes[1]}")
+    return [batch_dim(large, small, sizes) for large, small in zip(*shapes, strict=True)]
 
 
-def batch_dim(one: Sequence[int] | None, other: Sequence[int] | None, sizes: tuple[int, int]) -> tuple[int, int] | None:
-    if one == other:
+def batch_dim(large: Sequence | None, small: Sequence | None, sizes: tuple[int, int]) -> tuple[int, int] | None:
+    if large == small:
         return None
-    if one is not None and other is not None and len(one) == len(other):
-        differing = [dim for dim in range(len(one)) if one[dim] != other[dim]]
-        each, rest = divmod(one[differing[0]], sizes[0])
-        if len(differing) == 1 and not rest and other[differing[0]] == each * sizes[1]:
+    if large is not None and small is not None and len(large) == len(small):
+        differing = [dim for dim in range(len(large)) if large[dim] != small[dim]]
+        each, rest = divmod(large[differing[0]], sizes[0])
+        if len(differing) == 1 and not rest and small[differing[0]] == each * sizes[1]:
             return differing[0], each
     raise UnsupportedError(
-        f"an output is {one} for {sizes[0]} rows and {other} for {sizes[1]}: no one dimension follows the batch, "
-        "so the rows of padding cannot be cut off"
+        f"an output has shape {large} for {sizes[0]} rows and {small} for {sizes[1]}: no single dimension is "
+        "proportional to the batch size, so padding cannot be removed"
     )

@@ -1,4 +1,4 @@
-"""torch.cuda.make_graphed_callables: CUDA graphs that torch captures itself, of a module or of parts of it."""
+"""The mode graphed-callables: CUDA graphs of a module or of submodules by torch.cuda.make_graphed_callables."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from effbench.modes.selective import matching, patterns, shared_weight_copy
 
 @dataclass
 class GraphedCallables(Mode):
-    """`num_warmup_iters`: calls before capture. `only`: patterns of the parts to be graphed, each in a graph of its own
-    with the rest in eager between them; null: the whole module. `share_pool`: the graphs of the parts take their
-    memory from one pool.
+    """CUDA graphs by torch.cuda.make_graphed_callables.
 
-    In inference mode no output needs a gradient, so that torch captures the forward alone.
+    `num_warmup_iters`: calls before capture. `only`: patterns of submodules to capture, each in its own graph, with the
+    rest in eager mode; null: the whole module. `share_pool`: whether the graphs share one memory pool. In inference
+    mode no output needs a gradient, so torch captures only the forward.
     """
 
     num_warmup_iters: Count = 3
@@ -44,14 +44,14 @@ class GraphedCallables(Mode):
         parts = matching(copy, "only", self.only)
         calls = calls_of(copy, parts, args, kwargs)
         for (part, _, _), step in zip(calls, self.graphed(calls), strict=True):
-            part.forward = step.__call__  # a module itself would be taken for a submodule
+            part.forward = step.__call__  # a bound method, because assigning a module would register a submodule
         return Prepared(copy, facts={"graphs": len(calls), "graphed_modules": list(parts)})
 
     def graphed(self, calls: Sequence[tuple[nn.Module, tuple, dict[str, Any]]]) -> list[Callable[..., Any]]:
-        """Return a replaying step for each (module, example inputs), in the order in which they run.
+        """Return a step that replays a graph for each (module, example inputs), in the order in which they run.
 
-        torch replaces the `forward` of its argument: here that of a wrapper, so that the module stays as it is. The
-        example tensors become the static inputs, hence the copies.
+        torch replaces `forward` of its argument, which is a wrapper here so that the module is unchanged. It uses the
+        example tensors as static inputs, hence the copies.
         """
         wrapped = [Positional(module, args, kwargs) for module, args, kwargs in calls]
         inputs = [
@@ -71,7 +71,7 @@ class GraphedCallables(Mode):
 def calls_of(
     module: nn.Module, parts: dict[str, nn.Module], args: tuple, kwargs: dict[str, Any]
 ) -> list[tuple[nn.Module, tuple, dict[str, Any]]]:
-    """Run `module` once and return the calls of its `parts` with their inputs, in order."""
+    """Run `module` and return its calls of `parts` in order. Raises ConfigError for a part not called exactly once."""
     calls: list[tuple[nn.Module, tuple, dict[str, Any]]] = []
 
     def note(part: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -87,7 +87,7 @@ def calls_of(
         times = sum(called is part for called, _, _ in calls)
         if times != 1:
             raise ConfigError(
-                f"mode.only: {name} is called {times} times in one call of the module; a graph has the inputs and "
-                "outputs of one call: choose parts that are called once"
+                f"mode.only: {name} is called {times} times per call of the module, but a graph supports one call; "
+                "choose parts that are called once"
             )
     return calls

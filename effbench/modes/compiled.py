@@ -1,4 +1,4 @@
-"""torch.compile through Inductor in its four modes."""
+"""Modes that use torch.compile with Inductor, in each of its four modes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Dynamic = Literal[None, True, False, "marked"]
 
 @dataclass
 class Compiled(Mode):
-    """`mode` is one of torch.compile's modes or None; `options` are Inductor's, which override those of the mode
-    (torch.compile itself takes only one of the two). `dynamic`: null, true, false, or marked: the batch dimension of
-    every input. `only`, `skip` and `regional` say which parts are compiled (`Selection`)."""
+    """torch.compile with Inductor. `mode`: one of torch.compile's modes, or None. `options`: Inductor's options, which
+    override those of the mode (torch.compile itself accepts only one of the two). `dynamic`: null, true, false, or
+    `marked` for the batch dimension of all inputs. `only`, `skip`, `regional`: which parts to compile (`Selection`)."""
 
     mode: str | None = "default"
     fullgraph: bool = False
@@ -47,25 +47,25 @@ class Compiled(Mode):
         return 3 if self.uses_cuda_graphs else 1
 
     def missing(self, device: torch.device) -> str | None:
-        # max-autotune without CUDA graphs is still autotuned; reduce-overhead without them does nothing
-        if self.mode == "reduce-overhead" and (reason := needs_cuda(device, "reduce-overhead is CUDA graphs: it")):
+        # without CUDA graphs, max-autotune still autotunes, but reduce-overhead has no effect
+        if self.mode == "reduce-overhead" and (reason := needs_cuda(device, "reduce-overhead uses CUDA graphs: it")):
             return reason
         return needs_compiler(device)
 
     def captures_itself(self) -> str | None:
-        """Return why this cannot be captured in a CUDA graph by hand, or None."""
+        """Return why this mode cannot be captured in a manual CUDA graph, or None."""
         if not self.uses_cuda_graphs:
             return None
-        return f"the inner mode {self.mode} has CUDA graphs of its own: choose max-autotune-no-cudagraphs or default"
+        return f"the inner mode {self.mode} already uses CUDA graphs: choose max-autotune-no-cudagraphs or default"
 
     def compile(self, module: torch.nn.Module) -> tuple[Any, dict[str, Any]]:
-        """Return what is called instead of the module (compiled in its first call), and facts."""
+        """Return the compiled callable, which compiles in its first call, and facts."""
         return self.selection.apply(
             module, fullgraph=self.fullgraph, dynamic=dynamic_argument(self.dynamic), options=self.options or None
         )
 
     def mark(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        """Mark the batch dimension of the inputs of the call that compiles, if `dynamic` is marked."""
+        """Mark the batch dimension of the first call's inputs, if `dynamic` is `marked`."""
         if self.dynamic == MARKED:
             mark_batch(args, kwargs, self.batch_dims)
 
@@ -78,7 +78,7 @@ class Compiled(Mode):
 
 
 def dynamic_argument(dynamic: bool | str | None) -> bool | None:
-    """Return torch.compile's argument; a marked dimension is known from the tensors."""
+    """Return the argument for torch.compile: None if dimensions are marked on the tensors."""
     return dynamic if isinstance(dynamic, bool) else None
 
 
@@ -94,7 +94,7 @@ def marking_steps(compiled: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def mark_batch(args: tuple, kwargs: dict[str, Any], batch_dims: BatchDims) -> None:
-    """Tell Dynamo that the batch dimension of each input varies; without `batch_dims` it is the first."""
+    """Mark the batch dimension of each input as dynamic for Dynamo; without `batch_dims` it is dimension 0."""
     places, named = batch_dims or ([0] * len(args), dict.fromkeys(kwargs, 0))
     pairs = [*zip(args, places, strict=True), *((value, named[name]) for name, value in kwargs.items())]
     for value, dim in pairs:

@@ -1,4 +1,4 @@
-"""The module as it is: the baseline of everything."""
+"""The mode eager: the unmodified module, which is the baseline of all other modes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ahead of time: torch.export, then AOTInductor into a package, which is loaded and called without Dynamo."""
+"""The mode aot-inductor: torch.export, then AOTInductor, which makes a package that is called without Dynamo."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from effbench.modes.base import Mode, Prepared, needs_compiler
 from effbench.modes.inductor import checked_options
 
 PACKAGE = "aot-inductor.pt2"
-#: Modules that torch imports with its first package: compile seconds exclude imports. Private: a name may be gone.
+#: Modules that torch imports with its first package; compile seconds exclude imports. They are private and may vanish.
 IMPORTED_LATE = ("torch._inductor.package", "torch._dynamo.repro.aoti")
-#: Messages of torch or the wrapper's compiler if CUDA's own headers or libraries are missing.
+#: Errors of torch or the C++ compiler if CUDA's headers or libraries are missing.
 NO_TOOLKIT = re.compile(r"CUDA_HOME environment variable is not set|cannot find -lcuda|(cu|crt)\S*\.h: No such file")
 LIBSTDCXX = "libstdc++.so.6"
-#: Inductor's option for further libraries of the package's code.
+#: Inductor's option for additional libraries of the package's code.
 LIBRARIES = "aot_inductor.custom_op_libs"
-#: The names of the libraries that a shared object needs are near its beginning, well before the weights.
+#: A shared object has the names of its libraries near its beginning, well before the weights.
 HEAD_BYTES = 8 << 20
 STATIC = (
-    "the C++ compiler linked its own copy of the standard library into the package, which torch cannot load: let g++ "
-    "find libstdc++.so.6 (install libstdc++-dev), or compile without -static-libstdc++"
+    "the C++ compiler linked its own copy of the standard library into the package, which torch cannot load: install "
+    "libstdc++-dev so that g++ finds libstdc++.so.6, or compile without -static-libstdc++"
 )
 
 
 @dataclass
 class AotInductor(Mode):
-    """`strict`: torch.export's own; `options`: Inductor's, by name.
+    """A package made by AOTInductor. `strict`: strict mode of torch.export; `options`: Inductor's options by name.
 
-    The package is in the folder that the cell's trials of a sweep share: the first trial exports, compiles and loads
-    it ("cold"), later ones only load it ("warm"). Without such a folder it is temporary, and always cold.
+    The cell's trials in a sweep share the package: the first trial exports, compiles and loads it ("cold"), later
+    trials only load it ("warm"). Without a shared folder the package is temporary and always cold.
     """
 
     strict: bool = False
@@ -60,7 +60,7 @@ class AotInductor(Mode):
                 importlib.import_module(name)
 
     def missing(self, device: torch.device) -> str | None:
-        if reason := needs_compiler(torch.device("cpu")):  # its wrapper is C++ on every device
+        if reason := needs_compiler(torch.device("cpu")):  # the wrapper is C++ on all devices
             return reason
         if device.type != "cuda":
             return None
@@ -82,8 +82,8 @@ class AotInductor(Mode):
             return self.load(package, "cold")
 
     def make(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any], package: Path) -> None:
-        """Export and compile; the package appears whole or not at all."""
-        # a graph exported in inference mode holds tensors that Inductor's passes may not write to
+        """Export and compile the module, and write the package atomically."""
+        # a graph exported in inference mode contains tensors that Inductor's passes must not write to
         with torch.inference_mode(False), torch.no_grad():
             program = torch.export.export(module, args, kwargs, strict=self.strict)
             unfinished = package.with_name(f"{os.getpid()}.{package.name}")
@@ -96,7 +96,7 @@ class AotInductor(Mode):
                     reason = "AOTInductor found no CUDA headers or libraries: install the CUDA toolkit or set CUDA_HOME"
                     raise UnsupportedError(reason) from error
                 raise
-            if has_own_standard_library(unfinished):  # loading it would end the process, or fail without a reason
+            if has_own_standard_library(unfinished):  # loading it would crash, or fail without a reason
                 unfinished.unlink()
                 raise UnsupportedError(STATIC)
             unfinished.replace(package)
@@ -107,20 +107,20 @@ class AotInductor(Mode):
 
 
 def with_standard_library(options: dict[str, Any]) -> dict[str, Any]:
-    """Return Inductor's options with the shared standard library before the libraries that the compiler adds by itself:
-    on some machines that would be libstdc++.a. Nothing is added if the compiler does not find it."""
+    """Return Inductor's options with the shared standard library, unless the compiler does not find it. Otherwise the
+    compiler would link libstdc++.a on some machines."""
     from torch._inductor.cpp_builder import get_cpp_compiler
 
     asked = subprocess.run([get_cpp_compiler(), f"-print-file-name={LIBSTDCXX}"], capture_output=True, text=True)
-    if not Path(asked.stdout.strip()).is_absolute():  # the bare name: not found
+    if not Path(asked.stdout.strip()).is_absolute():  # the compiler prints the bare name if it does not find the file
         return dict(options)
     libraries = options.get(LIBRARIES) or []
     return {**options, LIBRARIES: [*libraries, f":{LIBSTDCXX}"]}
 
 
 def has_own_standard_library(package: Path) -> bool:
-    """Return whether the package's code has its own C++ standard library instead of the system's. Two of them in one
-    process do not share locale facets, and the wrapper's first regular expression crashes."""
+    """Return whether the package's code includes its own C++ standard library. Two such libraries in a process do not
+    share locale facets, and the wrapper's first regular expression crashes."""
     with zipfile.ZipFile(package) as archive:
         for name in archive.namelist():
             if name.endswith(".so"):
@@ -132,8 +132,8 @@ def has_own_standard_library(package: Path) -> bool:
 
 
 def cuda_home() -> str | None:
-    """Return where CUDA's headers are: a toolkit, or the wheels that torch came with, where torch itself does not look
-    (CUDA_HOME is then set for this process)."""
+    """Return the folder of CUDA's headers, from the toolkit or from the wheels that torch depends on, or None. torch
+    does not search the wheels, so set CUDA_HOME to them in this process."""
     from torch.utils import cpp_extension
 
     if cpp_extension.CUDA_HOME is not None:

@@ -1,4 +1,4 @@
-"""CUDA graphs by hand: captured on a side stream after warm-up, replayed after a copy into static input buffers."""
+"""Manual CUDA graphs: captured on a side stream after warm-up, replayed after a copy into static input buffers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from effbench.modes.stale_weights import guarded
 
 @dataclass(frozen=True)
 class Captured:
-    """`replay` computes over the static buffers it was captured with and leaves the result in `outputs`."""
+    """A captured graph. `replay` reads the static buffers it was captured with and writes the result to `outputs`."""
 
     replay: Callable[[], None]
     outputs: Any
 
 
 class GraphCapture:
-    """Captures on one side stream, after `warmups` calls on it (libraries such as cuBLAS allocate their workspaces in
-    the first one, which capture does not allow). `share_pool`: one memory pool for all graphs, else one for each."""
+    """Captures graphs on a side stream, after `warmups` calls on it. In the first call, libraries such as cuBLAS
+    allocate workspaces, which is not allowed during capture. `share_pool`: all graphs share one memory pool."""
 
     def __init__(self, warmups: int, share_pool: bool = False) -> None:
         self.stream = torch.cuda.Stream()
@@ -31,7 +31,7 @@ class GraphCapture:
         self.warmups = warmups
 
     def __call__(self, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Captured:
-        """Capture a call with these static inputs."""
+        """Return the captured graph of a call with these static inputs."""
         current = torch.cuda.current_stream()
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
@@ -47,8 +47,8 @@ class GraphCapture:
 
 @dataclass
 class CudaGraph(Mode):
-    """The eager module in one CUDA graph. `warmups`: calls on the side stream before capture. `guard`: what to do if a
-    weight is no longer the captured one: null (not checked), refuse or recapture."""
+    """The eager module in one CUDA graph. `warmups`: calls on the side stream before capture. `guard`: reaction if a
+    weight is no longer the captured one: null (no check), refuse or recapture."""
 
     warmups: Count = 3
     guard: Literal[None, "refuse", "recapture"] = None
@@ -61,19 +61,19 @@ class CudaGraph(Mode):
         return needs_cuda(device, "a CUDA graph")
 
     def forward(self, module: torch.nn.Module) -> tuple[Callable[..., Any], dict[str, Any]]:
-        """Return what is captured for the module, and facts."""
+        """Return the callable to capture for the module, and facts."""
         return module, {}
 
     def mark(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        """See the static inputs before anything is called with them."""
+        """Mark dimensions of the static inputs before the first call with them."""
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         facts: dict[str, Any] = {}
 
         def capture_again(args: tuple, kwargs: dict[str, Any]) -> Prepared:
-            # compiled again with each capture: a copy of a part holds the weights that the module had then
-            function, found = self.forward(module)
-            facts.update(found)
+            # compile again for each capture, because a compiled copy of a part has the weights of its creation
+            function, forward_facts = self.forward(module)
+            facts.update(forward_facts)
             return capture(function, args, kwargs, self.warmups, self.mark)
 
         prepared = guarded(module, self.guard, capture_again, args, kwargs)
@@ -83,7 +83,7 @@ class CudaGraph(Mode):
     def prepare_training(
         self, module: torch.nn.Module, step_over: StepOver, args: tuple, kwargs: dict[str, Any]
     ) -> Prepared:
-        """Return the whole step in one graph: forward, loss, backward, optimizer."""
+        """Return the whole training step in one graph: forward, loss, backward, optimizer."""
         function, facts = self.forward(module)
         prepared = capture(step_over(function), args, kwargs, self.warmups, self.mark)
         prepared.facts.update(facts)
@@ -92,8 +92,8 @@ class CudaGraph(Mode):
 
 @dataclass
 class CompiledCudaGraph(CudaGraph):
-    """A CUDA graph over the module compiled with `inner`, one of torch.compile's modes without CUDA graphs. `only`,
-    `skip`, `regional` and `batch_dims` are those of `Compiled`."""
+    """A CUDA graph of the module compiled with `inner`, one of torch.compile's modes without CUDA graphs. The other
+    settings are those of `CudaGraph` and `Compiled`."""
 
     inner: str = "max-autotune-no-cudagraphs"
     fullgraph: bool = False
@@ -129,10 +129,10 @@ def capture(
     warmups: int,
     mark: Callable[[tuple, dict[str, Any]], None] | None = None,
 ) -> Prepared:
-    """Capture `function` and return a step that copies its inputs in and replays.
+    """Capture `function` and return a step that copies its inputs into static buffers and replays the graph.
 
-    The step returns the graph's static outputs: the next call overwrites them. Values that are not tensors are baked
-    in. `mark` is called with the static inputs before anything else is.
+    The step returns the graph's static outputs, which the next call overwrites. Inputs that are not tensors become
+    constants. `mark` is called with the static inputs before the first call.
     """
     static_args = tuple(copy_of(value) for value in args)
     static_kwargs = {name: copy_of(value) for name, value in kwargs.items()}
@@ -152,7 +152,7 @@ def capture(
 
 
 def input_copier(static_args: tuple, static_kwargs: dict[str, Any]) -> Callable[..., None]:
-    """Return a function that copies its arguments into the static buffers; one launch an input."""
+    """Return a function that copies its arguments into the static buffers, with one launch per input."""
     if len(static_args) == 1 and not static_kwargs and isinstance(static_args[0], torch.Tensor):
         copy = static_args[0].copy_
 

@@ -1,4 +1,4 @@
-"""TorchScript: torch.jit.trace and torch.jit.script. torch calls both deprecated; its warnings become a fact."""
+"""TorchScript modes: torch.jit.trace and torch.jit.script. torch deprecates both; its warnings become facts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from effbench.modes.base import Mode, Positional, Prepared
 
 @dataclass
 class TorchScript(Mode):
-    """The base of both. `freeze`: weights become constants; `optimize_for_inference`: freezes too, and applies
-    torch.jit's own rewrites for the device."""
+    """The base class of both modes. `freeze`: make weights constants; `optimize_for_inference`: also freeze, and apply
+    torch.jit's rewrites for the device."""
 
     freeze: bool = False
     optimize_for_inference: bool = False
 
     compiles = True
     uses_dynamo = False
-    settling_calls = 3  # the executor profiles the first calls, then specialises
+    settling_calls = 3  # the executor profiles the first calls, then specialises the code
 
     def finish(self, scripted: torch.jit.ScriptModule) -> Any:
         if self.freeze or self.optimize_for_inference:
@@ -34,7 +34,7 @@ class TorchScript(Mode):
 
 
 class JitScript(TorchScript):
-    """torch.jit.script: Python's own source, compiled; branches and loops stay."""
+    """torch.jit.script: compiled from the Python source, with branches and loops."""
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         with recorded_warnings() as facts:
@@ -48,7 +48,7 @@ class JitTrace(TorchScript):
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         wrapper = Positional(module, args, kwargs)
         with recorded_warnings() as facts:
-            # not checked by torch, as every output is compared with eager; not strict: a dict may be an output
+            # check_trace=False, because outputs are compared with eager anyway; strict=False allows dicts as outputs
             traced = torch.jit.trace(wrapper, wrapper.tensors(args, kwargs), check_trace=False, strict=False)
             traced = self.finish(traced)
         return Prepared(wrapper.calling(traced), compile_cache="cold", facts=facts)
@@ -56,7 +56,7 @@ class JitTrace(TorchScript):
 
 @contextmanager
 def recorded_warnings() -> Iterator[dict[str, list[str]]]:
-    """Collect warnings as facts: `deprecations`, and `warnings` for all others (the tracer's: what it baked in)."""
+    """Collect warnings as facts: `deprecations`, and `warnings` for others, such as constants that the tracer made."""
     facts: dict[str, list[str]] = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

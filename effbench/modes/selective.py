@@ -1,7 +1,7 @@
-"""Compiling a part of a module: by name pattern, without some of its parts, or one repeated block for all its places.
+"""Compile parts of a module: those that match name patterns, all but some parts, or a repeated block.
 
-The parts are compiled on a copy of the module's structure that shares its parameters and buffers, so that the module
-itself, which eager references come from, stays as it is and no weight is held twice.
+The parts are compiled in a copy of the module that shares its parameters and buffers. Thus the module itself, which
+computes eager references, is unchanged, and weights are not duplicated.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from effbench.errors import ConfigError, nearest
 
 #: Lists of modules, which have no forward.
 NOT_CALLED = (nn.ModuleList, nn.ModuleDict)
-#: Holders of other modules; they are no blocks, however often they are repeated.
+#: Containers of other modules; they do not count as blocks, even if they are repeated.
 HOLDERS = (*NOT_CALLED, nn.Sequential)
 
 
 class Selection:
-    """`only`: patterns (fnmatch, over `named_modules()`) of what is compiled; `skip`: of what stays eager; `regional`:
-    true, or a class's name, for the blocks of one class. The outermost matching modules count."""
+    """Which parts of a module to compile. `only`: patterns (fnmatch, on names in `named_modules()`) of parts to
+    compile; `skip`: patterns of parts to keep eager; `regional`: compile the blocks of the class with this name, or
+    true to choose the class. Of nested matches, only the outermost count."""
 
     def __init__(
         self,
@@ -37,15 +38,15 @@ class Selection:
         self.skip = patterns("skip", skip)
         self.regional = regional
         if not isinstance(regional, bool | str):
-            raise ConfigError(f"mode.regional is {regional!r}; allowed: true, false or the name of a class of modules")
+            raise ConfigError(f"mode.regional must be true, false or the name of a module class, got {regional!r}")
         if self.only and regional:
-            raise ConfigError("mode.only and mode.regional both say what is compiled: choose one of them")
+            raise ConfigError("mode.only and mode.regional exclude each other; choose one of them")
 
     def __bool__(self) -> bool:
         return bool(self.only or self.skip or self.regional)
 
     def apply(self, module: nn.Module, **settings: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
-        """Return what is called instead of `module`, and facts; `settings` are torch.compile's."""
+        """Return the callable that replaces `module`, and facts. `settings`: arguments of torch.compile."""
         if not self:
             return torch.compile(module, **settings), {}
         copied = shared_weight_copy(module)
@@ -66,11 +67,11 @@ class Selection:
 
 
 def compile_parts(parts: dict[str, nn.Module], share: bool, **settings: Any) -> None:
-    """Compile each part's forward in its place. `share`: they have one code object, so that Dynamo compiles anew only
-    what differs; else each has its own, and with it a compilation and static shapes of its own.
+    """Compile each part's forward in place. `share`: all parts use one code object, so that Dynamo recompiles only
+    differences; otherwise each part has its own code object, compilation and static shapes.
 
-    Dynamo keeps what it compiled by code object, and does not begin in torch's own code, such as nn.Linear's forward:
-    hence a function of ours around it.
+    Dynamo caches by code object and does not start in torch's own code, such as nn.Linear's forward, so each forward is
+    wrapped in a function.
     """
     code = None
     for name, part in parts.items():
@@ -90,32 +91,32 @@ def calling(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def patterns(name: str, given: str | Sequence[str] | None) -> tuple[str, ...]:
-    found = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
-    found = () if given is None else found
-    if not all(isinstance(pattern, str) and pattern for pattern in found):
-        raise ConfigError(f"mode.{name} is {given!r}; allowed: patterns of module names, as mode.{name}=[layers.*.mlp]")
-    return found
+    listed = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    listed = () if given is None else listed
+    if not all(isinstance(pattern, str) and pattern for pattern in listed):
+        raise ConfigError(f"mode.{name} must be patterns of module names such as [layers.*.mlp], got {given!r}")
+    return listed
 
 
 def shared_weight_copy(module: nn.Module) -> nn.Module:
-    """Return a copy of `module` with the same tensors as parameters and buffers."""
+    """Return a copy of `module` that shares its parameters and buffers."""
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     return copy.deepcopy(module, shared)
 
 
 def matching(module: nn.Module, setting: str, patterns: Sequence[str]) -> dict[str, nn.Module]:
-    """Return the outermost modules below `module` that match any pattern, by name; each pattern must match one."""
+    """Return the outermost submodules that match a pattern, by name. Raises ConfigError for a pattern without match."""
     named = {name: part for name, part in module.named_modules() if name and not isinstance(part, NOT_CALLED)}
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in named):
             near = nearest(pattern, named, cutoff=0.5)
-            has = f"did you mean {near}?" if near else f"it has: {', '.join(list(named)[:5]) or 'no modules inside'}"
+            has = f"did you mean {near}?" if near else f"it contains: {', '.join(list(named)[:5]) or 'no modules'}"
             raise ConfigError(f"mode.{setting}: no module inside {type(module).__name__} matches {pattern!r}; {has}")
     return outermost({n: part for n, part in named.items() if any(fnmatchcase(n, pattern) for pattern in patterns)})
 
 
 def outermost(named: dict[str, nn.Module]) -> dict[str, nn.Module]:
-    """Return those that are not inside another of them. Names come in the order of `named_modules()`: parents first."""
+    """Return the modules that are not inside another one. `named` must list parents first, like `named_modules()`."""
     kept: dict[str, nn.Module] = {}
     for name, part in named.items():
         parents = name.split(".")
@@ -125,10 +126,11 @@ def outermost(named: dict[str, nn.Module]) -> dict[str, nn.Module]:
 
 
 def blocks_of(module: nn.Module, regional: bool | str) -> tuple[str, dict[str, nn.Module]]:
-    """Return the name of the class, and its outermost modules by name.
+    """Return the name of a class of blocks, and its outermost modules by name. `regional`: the name of the class.
 
-    `regional` true: the class of the siblings (modules of one class in one place, as the layers of a stack) that hold
-    most of the weights. Siblings with modules inside go before others; among equals the class of fewer blocks counts.
+    `regional` is true: choose the class whose siblings (modules of one class with the same parent, such as layers of a
+    stack) have the most weights. Siblings with submodules precede others; on a tie, fewer blocks win. Raises
+    ConfigError if there is no such class.
     """
     by_class: dict[str, dict[str, nn.Module]] = defaultdict(dict)
     siblings: dict[tuple[str, str], list[nn.Module]] = defaultdict(list)
@@ -137,15 +139,15 @@ def blocks_of(module: nn.Module, regional: bool | str) -> tuple[str, dict[str, n
             kind = type(part).__name__
             by_class[kind][name] = part
             siblings[name.rpartition(".")[0], kind].append(part)
-    has = f"it has: {', '.join(sorted(by_class)) or 'no modules inside'}"
+    has = f"it contains: {', '.join(sorted(by_class)) or 'no modules'}"
     if isinstance(regional, str):
         if regional not in by_class:
-            raise ConfigError(f"mode.regional={regional}: no module inside {type(module).__name__} is one; {has}")
+            raise ConfigError(f"mode.regional={regional}: {type(module).__name__} contains no such module; {has}")
         return regional, outermost(by_class[regional])
     repeated = {where: parts for where, parts in siblings.items() if len(parts) > 1 and weights_in(parts)}
     if not repeated:
         raise ConfigError(
-            f"mode.regional=true: no class with weights is repeated side by side in {type(module).__name__}; {has}"
+            f"mode.regional=true: {type(module).__name__} contains no repeated siblings with weights; {has}"
         )
 
     def rank(where: tuple[str, str]) -> tuple[bool, int, int]:
@@ -157,5 +159,5 @@ def blocks_of(module: nn.Module, regional: bool | str) -> tuple[str, dict[str, n
 
 
 def weights_in(parts: Sequence[nn.Module]) -> int:
-    """Return the number of elements of all their parameters."""
+    """Return the number of elements in all parameters of these modules."""
     return sum(parameter.numel() for part in parts for parameter in part.parameters())

@@ -1,7 +1,7 @@
-"""Stale weights: a graph replays the addresses that it was captured with, whatever the module holds now.
+"""Detect stale weights: a graph uses the addresses that it was captured with, even if the module's weights change.
 
-Weights that are updated in place keep their addresses and are seen by the next replay. A parameter or buffer that was
-rebound, moved or cast is not: the graph keeps using the old one. A fingerprint taken at capture detects that.
+Weights that are updated in place keep their addresses, so the next replay uses them. If a parameter or buffer is
+replaced, moved or cast, the graph keeps using the old one. A fingerprint taken at capture detects this.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from effbench.modes.base import Prepared
 
 
 class StaleWeightsError(RuntimeError):
-    """A weight is no longer the one that the graph was captured with; the message names it."""
+    """A weight is no longer the one that the graph was captured with. The message names it."""
 
 
 class Fingerprint:
-    """Addresses, dtypes and shapes of all parameters and buffers of `module`, as they are when it is taken.
+    """Addresses, dtypes and shapes of all parameters and buffers of `module` at the time of construction or `renew()`.
 
-    `changed()` is made for every call: if nothing was replaced and no address or dtype differs, it costs about 0.1 µs
-    for each tensor and submodule (15 to 25 µs for 12 blocks of 8 tensors); otherwise shapes are compared as well.
+    `changed()` is fast enough for every call: if no tensor, address or dtype has changed, it takes about 0.1 µs per
+    tensor and submodule (15 to 25 µs for 12 blocks of 8 tensors). Otherwise it also compares shapes.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -32,7 +32,7 @@ class Fingerprint:
         self.renew()
 
     def renew(self) -> None:
-        """Take the fingerprint of the weights that the module holds now."""
+        """Take the fingerprint of the module's current weights."""
         children: list[tuple[Slot, nn.Module, str]] = []
         tensors: list[tuple[Slot, torch.Tensor, str]] = []
         for prefix, owner in self.module.named_modules():
@@ -49,7 +49,7 @@ class Fingerprint:
         self.ids = [id(tensor) for _, tensor, _ in tensors]
 
     def changed(self) -> str | None:
-        """Return the difference, as `weight layers.0.weight: another address`; None if a replay is right."""
+        """Return the difference, such as `weight layers.0.weight: different address`; None if a replay is valid."""
         try:
             now = [held[key] for held, key in self.slots]
             same = (
@@ -58,14 +58,14 @@ class Fingerprint:
                 and [tensor.dtype for tensor in now] == self.dtypes
                 and list(map(id, now)) == self.ids
             )
-        except (KeyError, TypeError, AttributeError):  # taken out, or None in its place
+        except (KeyError, TypeError, AttributeError):  # a weight was removed, or replaced by None
             same = False
         return None if same else self.difference()
 
     def refuse_stale(self) -> None:
-        """Raise StaleWeightsError if the graph would compute with other weights than the module's."""
+        """Raise StaleWeightsError if the graph would not use the module's current weights."""
         if (difference := self.changed()) is not None:
-            raise StaleWeightsError(f"{difference}: the graph holds the old one; capture again, or update in place")
+            raise StaleWeightsError(f"{difference}; the graph uses the old one: capture again, or update in place")
 
     def difference(self) -> str | None:
         for (held, key), child, name in zip(self.child_slots, self.children, self.child_names, strict=True):
@@ -79,19 +79,19 @@ class Fingerprint:
                 return f"weight {name}: removed"
             for what, new, old in zip(DETAILS, describe(tensor), details, strict=True):
                 if new != old:
-                    return f"weight {name}: {what} {new}, captured as {old}"
+                    return f"weight {name}: {what} {new}, but captured as {old}"
             if tensor.data_ptr() != address:
-                return f"weight {name}: another address"
+                return f"weight {name}: different address"
         return None
 
 
-#: A dictionary of a module that holds something, and the key there.
+#: One of a module's dictionaries of submodules, parameters or buffers, and a key in it.
 Slot = tuple[dict[str, Any], str]
 DETAILS = ("dtype", "shape", "strides", "device")
 
 
 def describe(tensor: torch.Tensor) -> tuple[torch.dtype, tuple[int, ...], tuple[int, ...], torch.device]:
-    """In the order of `DETAILS`."""
+    """Return the properties of a tensor, in the order of `DETAILS`."""
     return tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.device
 
 
@@ -104,8 +104,8 @@ def guarded(
 ) -> Prepared:
     """Return a captured step that checks the weights before each replay.
 
-    `capture` makes a step from inputs. If a weight has changed, the policy `recapture` calls it again with the inputs
-    of that call, `refuse` raises StaleWeightsError. None replays without a check.
+    `capture` makes a step from inputs. If a weight has changed, the policy `recapture` calls `capture` again with the
+    inputs of that call, and `refuse` raises StaleWeightsError. With None there is no check.
     """
     current = capture(args, kwargs)
     if policy is None:
@@ -120,7 +120,7 @@ def guarded(
         if policy == "refuse":
             fingerprint.refuse_stale()
         elif fingerprint.changed() is not None:
-            inner = None  # its memory is free for the next
+            inner = None  # frees its memory for the next graph
         if inner is None:
             inner = capture(args, kwargs)
             fingerprint.renew()

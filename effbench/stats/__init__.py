@@ -1,1 +1,1 @@
-"""Intervals, tests and change points: numbers in, numbers out. Thin over SciPy, which is imported lazily."""
+"""Confidence intervals, significance tests and change points of plain numbers. SciPy is imported lazily."""

@@ -1,7 +1,7 @@
-"""Change points of series: where a level changed and stayed changed. Pure numpy, no randomness.
+"""Find change points of series: places where the level changed and stayed changed. Pure numpy, no randomness.
 
-Candidates come from a penalised fit (effbench.stats.segmentation). Each must then pass a t-test and a floor, and
-explain the values better than a line. Of exact values, such as counters, any difference that lasts is a change.
+Candidates come from a penalised fit (effbench.stats.segmentation). Each must pass a t-test, exceed a floor, and explain
+the values better than a line. For exact values, such as counters, any lasting difference is a change.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from effbench.stats.segmentation import (
 )
 from effbench.stats.significance import FLOOR
 
-#: A change needs so many values on either side.
+#: Minimum number of values on either side of a change.
 PERSISTENCE = 3
-#: The same for exact values, and the fewest of them that are judged.
+#: The same for exact values, and the minimum length of their series.
 EXACT_PERSISTENCE = 2
 EXACT_SHORTEST = 2 * EXACT_PERSISTENCE
-#: An alternation needs so many switches between its two levels.
+#: Minimum number of switches between the two levels of an alternation.
 SWITCHES = 4
-#: Chance of a false change in a whole series of normal noise. Each place is tested at this ÷ the number of values;
-#: tested at 1e-5 whatever the length, 3 in 1,000 unchanged series of 200 alarmed.
+#: Probability of a false change in a whole series of normal noise. Each position is tested at this ÷ the number of
+#: values. At 1e-5 regardless of length, 3 of 1,000 unchanged series of 200 values gave false alarms.
 P_VALUE = 1e-4
-#: Groups are two levels if they are this many spreads apart.
+#: Minimum distance of two levels, in spreads.
 _APART = 6.0
-#: Fewer values than this do not alternate (7 of 1,000 unchanged series of ten would), or drift.
+#: Minimum numbers of values for an alternation (with ten, 7 of 1,000 unchanged series would have one) and for a drift.
 _ALTERNATING, _DRIFTING = 12, 10
-#: A step must explain the values better than a line by this, in squared noise: its place was searched for.
+#: A step must explain the values better than a line by this much, in squared noise, because its position was searched.
 _SEARCHED = 4.0
-#: A change may be at places that cost up to this above the best one, in squared noise: of a step in normal noise that
-#: cost is below x with a chance of (1 - exp(-x / 2))², which is 95 % here (Yao, 1987).
+#: Positions of a change are possible if they cost at most this more than the best one, in squared noise. For a step in
+#: normal noise the difference is below x with probability (1 - exp(-x / 2))², which is 95 % here (Yao, 1987).
 _WHEREABOUTS = 7.35
 
 
 @dataclass(frozen=True)
 class Change:
-    """The level changed between the values `at - 1` and `at` of its series.
+    """A change of level between the values `at - 1` and `at` of a series.
 
-    `before`, `after`: the levels, as logarithms or exact values. `ratio`: after ÷ before with its 95 % Welch bounds,
-    not for exact values. `undone_at`: where a later change came back to within the floor of `before`. `undoes`: `at` of
-    the earliest change that this one takes back. `earliest`, `latest`: 95 % bounds of `at`; None if it is certain.
+    `before`, `after`: the levels, as logarithms or exact values. `ratio`: after ÷ before with its 95 % Welch bounds;
+    None for exact values. `undone_at`: where a later change returned to within the floor of `before`. `undoes`: `at` of
+    the earliest change that this one reverts. `earliest`, `latest`: 95 % bounds of `at`; None for exact values.
     """
 
     at: int
@@ -72,9 +72,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Alternation:
-    """Two levels (logarithms, or exact values) between which a series alternates.
+    """Two levels (logarithms or exact values) between which a series alternates.
 
-    `is_high`: whether each value is on the high level; None for an exact value that is on neither.
+    `is_high`: whether each value is on the high level; None for an exact value on neither level.
     """
 
     low: Any
@@ -83,18 +83,18 @@ class Alternation:
 
     @property
     def switches(self) -> list[int]:
-        """The first places after a change of level."""
-        known = [(place, is_high) for place, is_high in enumerate(self.is_high) if is_high is not None]
-        return [place for (_, old), (place, new) in pairwise(known) if old != new]
+        """The positions of the first values after each change of level."""
+        known = [(index, is_high) for index, is_high in enumerate(self.is_high) if is_high is not None]
+        return [index for (_, old), (index, new) in pairwise(known) if old != new]
 
 
 @dataclass(frozen=True)
 class Found:
-    """Everything found in one series.
+    """The findings in a series.
 
-    `recent`: the newest one or two values alone are off the last level: too few for a change. `alternation`: if there
-    is one, there are no `changes`. `drift`: ratio of the end to the start of the stretch between changes that slides
-    most; None if none does.
+    `recent`: a difference of only the newest one or two values from the last level, too few for a change.
+    `alternation`: excludes `changes`. `drift`: ratio of the end to the start of the segment that drifts most; None
+    without drift.
     """
 
     changes: tuple[Change, ...] = ()
@@ -106,23 +106,23 @@ class Found:
 def find_all(
     series: Sequence[Sequence[float]], errors: Sequence[Sequence[float]] | None = None, floor: float = FLOOR
 ) -> list[Found]:
-    """Return what is found in each of many series of logarithms, oldest value first, of any length.
+    """Return the findings in each of many series of logarithms, which start with the oldest value.
 
-    `errors`: the known standard error of each value, NaN or 0 if unknown. Trials of one sweep cannot tell how sweeps
-    differ, so their error only makes a poor sweep count less. `floor`: changes within it (0.02: a ratio from 1 ÷ 1.02
-    to 1.02) do not count. Raises ValueError for values that are not finite.
+    `errors`: the standard error of each value, NaN or 0 if unknown. The trials of a sweep do not show how much sweeps
+    vary, so the error only reduces the weight of imprecise sweeps. `floor`: smaller changes do not count (0.02 ignores
+    ratios from 1 ÷ 1.02 to 1.02). Raises ValueError for values that are not finite.
     """
-    arrays = [np.asarray(one, dtype=float) for one in series]
-    if not all(np.all(np.isfinite(one)) for one in arrays):
-        raise ValueError("a series must be finite: omit what was not measured")
-    known = [None] * len(arrays) if errors is None else [np.asarray(one, dtype=float) for one in errors]
-    scales = [noise_of(*one) for one in zip(arrays, known, strict=True)]
+    arrays = [np.asarray(values, dtype=float) for values in series]
+    if not all(np.all(np.isfinite(values)) for values in arrays):
+        raise ValueError("a series must be finite: omit values that were not measured")
+    known = [None] * len(arrays) if errors is None else [np.asarray(values, dtype=float) for values in errors]
+    scales = [noise_of(*pair) for pair in zip(arrays, known, strict=True)]
     splits = fit_all(arrays, scales)
-    return [_judge(*one, math.log1p(floor)) for one in zip(arrays, scales, splits, strict=True)]
+    return [_judge(*fit, math.log1p(floor)) for fit in zip(arrays, scales, splits, strict=True)]
 
 
 def _judge(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: float) -> Found:
-    """`scale`: noise of each value. `floor`: a logarithm."""
+    """Return the findings in a series. `scale`: noise of each value. `floor`: a logarithm."""
     if len(values) < SHORTEST:
         return Found()
     alternation = _alternation(values, floor)
@@ -136,21 +136,21 @@ def _judge(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: floa
     recent = _recent(values, scale, segments, floor, p_value) if slides[-1] is None else None
     spread, _ = correlated_spread_of(values, scale, segments)
     changes = []
-    for one, two in pairwise(segments):
-        ratio = log_difference(two.log_mean(), one.log_mean()).interval()
-        earliest, latest = _whereabouts(values, scale, one, two, spread)
-        changes.append(Change(two.start, one.mean, two.mean, ratio, earliest=earliest, latest=latest))
+    for old, new in pairwise(segments):
+        ratio = log_difference(new.log_mean(), old.log_mean()).interval()
+        earliest, latest = _whereabouts(values, scale, old, new, spread)
+        changes.append(Change(new.start, old.mean, new.mean, ratio, earliest=earliest, latest=latest))
     return Found(tuple(mark_undone(changes, floor)), recent, None, drift and math.exp(min(drift, 709.0)))
 
 
 def find_exact(values: Sequence[Any]) -> Found:
-    """Return what is found in a series of exact values (integers or booleans), oldest first.
+    """Return the findings in a series of exact values (integers or booleans), which starts with the oldest value.
 
-    A value that lasts for fewer than EXACT_PERSISTENCE places is no level; the newest one is then `recent`.
+    Fewer than EXACT_PERSISTENCE equal values in a row do not form a level; at the end of the series they are `recent`.
     """
     if (alternation := _exact_alternation(values)) is not None:
         return Found(alternation=alternation)
-    # a value that does not last belongs to the level before it, at the start to the one after
+    # a value that does not last is attributed to the previous level, or to the next one at the start
     lasting: list[tuple[Any, int]] = []
     recent = None
     for value, start, length in runs(values):
@@ -164,49 +164,51 @@ def find_exact(values: Sequence[Any]) -> Found:
 
 
 def runs(values: Sequence[Any]) -> list[tuple[Any, int, int]]:
-    """Return (value, place of its first, how many) of each run of equal values."""
-    places = [place for place, value in enumerate(values) if place == 0 or value != values[place - 1]]
-    return [(values[start], start, end - start) for start, end in pairwise([*places, len(values)])]
+    """Return (value, position of the first, length) of each run of equal values."""
+    starts = [index for index, value in enumerate(values) if index == 0 or value != values[index - 1]]
+    return [(values[start], start, end - start) for start, end in pairwise([*starts, len(values)])]
 
 
 def _exact_alternation(values: Sequence[Any]) -> Alternation | None:
-    """Find two values that make up nine tenths of the series, alternate, and both occur in a fair share of it."""
+    """Return an alternation of two values that make up 90 % of the series, with at least 15 % each, or None."""
     common = Counter(values).most_common(2)
     if len(common) < 2:
         return None
-    (one, many), (other, few) = common
+    (first, many), (second, few) = common
     if many + few < 0.9 * len(values) or few < max(3, 0.15 * len(values)):
         return None
-    low, high = sorted((one, other))
-    found = Alternation(low, high, tuple(value == high if value in (low, high) else None for value in values))
-    return found if len(found.switches) >= SWITCHES else None
+    low, high = sorted((first, second))
+    alternation = Alternation(low, high, tuple(value == high if value in (low, high) else None for value in values))
+    return alternation if len(alternation.switches) >= SWITCHES else None
 
 
 def mark_undone(changes: Sequence[Change], floor: float) -> list[Change]:
-    """Set `undone_at` and `undoes`: a later level within `floor` of the one before (both as logarithms)."""
+    """Return the changes with `undone_at` and `undoes`. A change is undone if a later level is within `floor` of the
+    level before it (both as logarithms)."""
     undone = [
-        next((later.at for later in changes[index + 1 :] if abs(later.after - one.before) <= floor), None)
-        for index, one in enumerate(changes)
+        next((later.at for later in changes[index + 1 :] if abs(later.after - change.before) <= floor), None)
+        for index, change in enumerate(changes)
     ]
     undoes: dict[int, int] = {}
-    for one, back in zip(changes, undone, strict=True):
+    for change, back in zip(changes, undone, strict=True):
         if back is not None:
-            undoes.setdefault(back, one.at)
-    return [replace(one, undone_at=back, undoes=undoes.get(one.at)) for one, back in zip(changes, undone, strict=True)]
+            undoes.setdefault(back, change.at)
+    pairs = zip(changes, undone, strict=True)
+    return [replace(change, undone_at=back, undoes=undoes.get(change.at)) for change, back in pairs]
 
 
-def _whereabouts(values: np.ndarray, scale: np.ndarray, one: Segment, two: Segment, spread: float) -> tuple[int, int]:
-    """Return the first and last place at which the change between two segments may be: see `Change.earliest`."""
-    own = values[one.start : two.end]
-    noise = np.maximum(scale[one.start : two.end], spread)
-    before, after = (np.minimum(((own - level) / noise) ** 2, BOUND) for level in (one.mean, two.mean))
+def _whereabouts(values: np.ndarray, scale: np.ndarray, old: Segment, new: Segment, spread: float) -> tuple[int, int]:
+    """Return the 95 % bounds of the position of the change between two segments; see `Change.earliest`."""
+    both = values[old.start : new.end]
+    noise = np.maximum(scale[old.start : new.end], spread)
+    before, after = (np.minimum(((both - level) / noise) ** 2, BOUND) for level in (old.mean, new.mean))
     cost = np.cumsum(before - after)[:-1]  # of a change after each value
-    places = one.start + 1 + np.flatnonzero(cost <= cost.min() + _WHEREABOUTS)
-    return min(int(places[0]), two.start), max(int(places[-1]), two.start)
+    positions = old.start + 1 + np.flatnonzero(cost <= cost.min() + _WHEREABOUTS)
+    return min(int(positions[0]), new.start), max(int(positions[-1]), new.start)
 
 
 def _kept(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: float, p_value: float) -> list[int]:
-    """Return the splits that are changes. The least convincing goes first, which joins its segments, until all hold."""
+    """Return the splits that are changes: remove the worst split, joining its segments, until all pass the tests."""
     splits = list(splits)
     while splits:
         segments = segments_of(values, scale, splits)
@@ -217,13 +219,13 @@ def _kept(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: float
         pairs = list(enumerate(pairwise(segments)))
         spread, df = correlated_spread_of(values, scale, segments)
         weak = []
-        for index, (one, two) in pairs:
-            step = two.mean - one.mean
-            p = t_tail(step / (spread * math.sqrt(1 / one.n + 1 / two.n)), df)
+        for index, (old, new) in pairs:
+            step = new.mean - old.mean
+            p = t_tail(step / (spread * math.sqrt(1 / old.n + 1 / new.n)), df)
             if p >= p_value or abs(step) < floor:
                 weak.append((p + (abs(step) < floor), index))
         if not weak:
-            gains = [(_line_gain(values, scale, one, two), index) for index, (one, two) in pairs]
+            gains = [(_line_gain(values, scale, old, new), index) for index, (old, new) in pairs]
             weak = [(gain, index) for gain, index in gains if gain > -_SEARCHED]
         if not weak:
             break
@@ -232,18 +234,18 @@ def _kept(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: float
 
 
 def _nearer(segments: list[Segment], index: int) -> int:
-    """Return the split between a short segment and the neighbour whose level is nearer."""
+    """Return the split between a short segment and its neighbour with the nearer level."""
     neighbours = [other for other in (index - 1, index + 1) if 0 <= other < len(segments)]
     return min(index, min(neighbours, key=lambda other: abs(segments[other].mean - segments[index].mean)))
 
 
-def _line_gain(values: np.ndarray, scale: np.ndarray, one: Segment, two: Segment) -> float:
+def _line_gain(values: np.ndarray, scale: np.ndarray, old: Segment, new: Segment) -> float:
     """Return how much less a line through both segments costs than their two levels, in squared noise."""
-    own, noise = values[one.start : two.end], scale[one.start : two.end]
-    step = np.concatenate([np.full(one.end - one.start, one.mean), np.full(two.end - two.start, two.mean)])
-    # without outliers of a level: a line must not gain from those
-    kept = np.abs(own - step) <= math.sqrt(BOUND) * noise
-    x, y, w = np.arange(len(own))[kept], own[kept], 1 / noise[kept]
+    both, noise = values[old.start : new.end], scale[old.start : new.end]
+    step = np.concatenate([np.full(old.end - old.start, old.mean), np.full(new.end - new.start, new.mean)])
+    # omit outliers of the levels, from which a line must not gain
+    kept = np.abs(both - step) <= math.sqrt(BOUND) * noise
+    x, y, w = np.arange(len(both))[kept], both[kept], 1 / noise[kept]
     if len(x) < 2 * PERSISTENCE:
         return -math.inf
     slope, offset = np.polyfit(x, y, 1, w=w)
@@ -251,16 +253,16 @@ def _line_gain(values: np.ndarray, scale: np.ndarray, one: Segment, two: Segment
 
 
 def _drift(values: np.ndarray, scale: np.ndarray, segment: Segment, floor: float, p_value: float) -> float | None:
-    """Return by how much (a logarithm) a segment slides from start to end, if significantly and beyond the floor."""
+    """Return the drift of a segment from start to end (a logarithm), if it is significant and exceeds the floor."""
     y, noise = values[segment.start : segment.end], scale[segment.start : segment.end]
     half = len(y) // 2
-    # the halves of a line are half of it apart, so most series need no closer look
+    # the halves of a line differ by half its total, so most series can be skipped here
     if len(y) < _DRIFTING or abs(np.median(y[half:]) - np.median(y[:half])) < floor / 4:
         return None
     five = np.lib.stride_tricks.sliding_window_view(np.pad(y, 2, mode="reflect"), 5)
     kept = np.abs(y - np.median(five, axis=1)) <= math.sqrt(BOUND) * noise
     x, y, noise = np.flatnonzero(kept).astype(float), y[kept], noise[kept]
-    for _ in range(2):  # the second time without what is far off the line
+    for _ in range(2):  # the second fit omits outliers of the first line
         if len(x) < _DRIFTING:
             return None
         slope, offset = np.polyfit(x, y, 1)
@@ -276,7 +278,7 @@ def _drift(values: np.ndarray, scale: np.ndarray, segment: Segment, floor: float
 def _recent(
     values: np.ndarray, scale: np.ndarray, segments: list[Segment], floor: float, p_value: float
 ) -> Change | None:
-    """Return the newest one or two values, if they are off the level before them by more than noise and floor."""
+    """Return the newest one or two values as a change if they exceed noise and floor around the last level, or None."""
     last = segments[-1]
     for count in (2, 1):
         if last.end - last.start - count < PERSISTENCE:
@@ -295,7 +297,7 @@ def _recent(
 
 
 def _alternation(values: np.ndarray, floor: float) -> Alternation | None:
-    """Find two levels, well apart, with SWITCHES between them and a fair share of the values on each."""
+    """Return an alternation between two distant levels with at least 15 % of the values on each, or None."""
     ordered = np.sort(values)
     n = len(ordered)
     least = max(3, math.ceil(0.15 * n))
@@ -311,5 +313,5 @@ def _alternation(values: np.ndarray, floor: float) -> Alternation | None:
     if gap <= floor or gap < _APART * spread:
         return None
     border = (ordered[counts[best] - 1] + ordered[counts[best]]) / 2
-    found = Alternation(float(lower[best]), float(upper[best]), tuple((values > border).tolist()))
-    return found if len(found.switches) >= SWITCHES else None
+    alternation = Alternation(float(lower[best]), float(upper[best]), tuple((values > border).tolist()))
+    return alternation if len(alternation.switches) >= SWITCHES else None

@@ -1,7 +1,7 @@
 """Means, ratios and medians with confidence intervals.
 
-Across trials everything is done in log space: times are positive and their errors multiply. The unit of analysis is
-the trial (one process), never the single call, since most of the spread is between processes.
+Statistics over trials use logarithms, because times are positive and their errors multiply. The unit of analysis is the
+trial (a process) and not the call, because most of the variation is between processes.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from functools import lru_cache
 from typing import NamedTuple
 
 CONFIDENCE = 0.95
-#: Degrees of freedom assumed for a stored Welch interval of n trials a side, per n - 1: they lie between 1 and 2.
+#: Assumed degrees of freedom ÷ (n - 1) of a stored Welch interval with n trials per side; the true ratio is 1 to 2.
 _STORED_DF = 1.25
-#: A mean over cells with bounds more than this many times apart is reported as unclear.
+#: A mean over cells is reported as unclear if its upper bound exceeds this multiple of its lower bound.
 CLEAR = 4.0
-#: `enough`: share of the target that counts at the first look, where the spread is least known.
+#: `enough`: fraction of the target that is required at the first check, when the spread is least known.
 FIRST_LOOK = 0.5
 LEAST_TRIALS = 5
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean, median or ratio of `n` values with its confidence bounds; None if there are too few values."""
+    """A mean, median or ratio of `n` values with its confidence bounds, which are None if there are too few values."""
 
     value: float
     low: float | None = None
@@ -34,14 +34,14 @@ class Interval:
 
 @dataclass(frozen=True)
 class LogEstimate:
-    """The logarithm of a geometric mean or ratio with its standard error (None: too few values)."""
+    """The logarithm of a geometric mean or ratio, with its standard error (None: too few values)."""
 
     value: float
     error: float | None
     df: float
 
     def interval(self) -> Interval:
-        """Return the mean or ratio of which this is the logarithm."""
+        """Return the mean or ratio itself, with its confidence bounds."""
         if self.error is None:
             return Interval(_exp(self.value))
         half = t_quantile(self.df) * self.error
@@ -50,8 +50,8 @@ class LogEstimate:
 
 @dataclass(frozen=True)
 class ModeScore:
-    """A mode over several models: geometric mean of the speedups of the `averaged` models that have one, with
-    confidence bounds; `passed` counts the `ok` models."""
+    """The geometric mean of a mode's speedups over several models, with confidence bounds. `averaged`: number of models
+    with a speedup; `passed`: number of `ok` models."""
 
     value: float | None
     averaged: int
@@ -62,12 +62,12 @@ class ModeScore:
 
     @property
     def clear(self) -> bool:
-        """False if the interval is too wide for the value to be quoted."""
+        """Whether the interval is narrow enough to quote the value."""
         return is_clear(self.low, self.high)
 
 
 class Outcome(NamedTuple):
-    """One model in a mode: its status, and its speedup with its 95 % bounds from so many trials a side."""
+    """The result of a model in a mode: its status, and its speedup with 95 % bounds from `trials` trials per side."""
 
     status: str
     speedup: float | None
@@ -77,20 +77,20 @@ class Outcome(NamedTuple):
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a finite number. SQLite stores text in a numeric column if someone writes it there."""
+    """Return whether a value is a finite number. SQLite allows text in numeric columns."""
     return isinstance(value, int | float) and math.isfinite(value)
 
 
 def is_clear(low: float | None, high: float | None) -> bool:
-    """Return whether a mean with these bounds may be quoted; one without bounds may."""
+    """Return whether a mean with these bounds may be quoted. A mean without bounds may."""
     return low is None or high is None or not high > CLEAR * low
 
 
 def log_mean(values: Iterable[float]) -> LogEstimate:
-    """Return the mean logarithm of one figure a trial. Raises ValueError as `geometric_mean` does."""
+    """Return the mean logarithm of values, one per trial. Raises ValueError as `geometric_mean` does."""
     values = list(values)
     if not values or not all(0 < value < math.inf for value in values):
-        raise ValueError(f"a geometric mean needs positive, finite values, not {values!r}")
+        raise ValueError(f"a geometric mean requires positive, finite values, got {values!r}")
     return mean_of_logs([math.log(value) for value in values])
 
 
@@ -107,8 +107,8 @@ def mean_of_logs(logs: Sequence[float]) -> LogEstimate:
 def stored_log_mean(
     value: float, low: float | None, high: float | None, n: int | None, df_per_trial: float = 1.0
 ) -> LogEstimate:
-    """Return the logarithm of a stored mean or ratio of `n` trials, with the error that its 95 % bounds imply."""
-    # written so that NaN, which stands for unknown in a frame, fails it too
+    """Return the logarithm of a stored mean or ratio of `n` trials, with the error implied by its 95 % bounds."""
+    # this condition is also true for NaN, which means unknown in a frame
     if low is None or high is None or n is None or not (n >= 2 and 0 < low <= high < math.inf):
         return LogEstimate(math.log(value), None, 0)
     df = df_per_trial * (int(n) - 1)
@@ -116,15 +116,15 @@ def stored_log_mean(
 
 
 def log_difference(a: LogEstimate, b: LogEstimate) -> LogEstimate:
-    """Return `a` less `b`, with Welch's standard error and Welch–Satterthwaite's degrees of freedom."""
+    """Return `a` - `b`, with Welch's standard error and Welch–Satterthwaite's degrees of freedom."""
     if a.error is None or b.error is None:
         return LogEstimate(a.value - b.value, None, 0)
     error = math.hypot(a.error, b.error)
     if error == 0.0:
         return LogEstimate(a.value - b.value, 0.0, a.df + b.df)
-    # scaled shares: fourth powers of tiny errors would underflow to 0 ÷ 0
-    share_a, share_b = (a.error / error) ** 2, (b.error / error) ** 2
-    return LogEstimate(a.value - b.value, error, 1.0 / (share_a**2 / a.df + share_b**2 / b.df))
+    # scaled, because fourth powers of tiny errors would underflow to 0 ÷ 0
+    part_a, part_b = (a.error / error) ** 2, (b.error / error) ** 2
+    return LogEstimate(a.value - b.value, error, 1.0 / (part_a**2 / a.df + part_b**2 / b.df))
 
 
 def is_less(a: LogEstimate, b: LogEstimate) -> bool:
@@ -134,22 +134,22 @@ def is_less(a: LogEstimate, b: LogEstimate) -> bool:
 
 
 def geometric_mean(values: Iterable[float]) -> Interval:
-    """Return the geometric mean of one figure a trial, with Student's t interval over the logarithms. Raises ValueError
-    for no values and for a value that is not positive and finite."""
+    """Return the geometric mean of values, one per trial, with Student's t interval of the logarithms. Raises
+    ValueError for no values and for a value that is not positive and finite."""
     mean = log_mean(values)
-    found = mean.interval()
-    return Interval(found.value, found.low, found.high, int(mean.df) + 1)
+    interval = mean.interval()
+    return Interval(interval.value, interval.low, interval.high, int(mean.df) + 1)
 
 
 def speedup(baseline: Iterable[float], values: Iterable[float]) -> Interval:
-    """Return `baseline` ÷ `values` (one figure a trial, above 1: faster) with Welch's interval in log space, which
-    covers 94 to 96.5 % with equally many trials a side. Raises ValueError as `geometric_mean` does."""
+    """Return `baseline` ÷ `values` (one value per trial; above 1: faster) with Welch's interval of the logarithms. It
+    covers 94 to 96.5 % with equal numbers of trials on both sides. Raises ValueError as `geometric_mean` does."""
     return log_difference(log_mean(baseline), log_mean(values)).interval()
 
 
 def median_interval(samples: Sequence[float]) -> Interval:
-    """Return the median of the samples of one trial with the narrowest symmetric interval of two order statistics,
-    which needs six samples. Raises ValueError for no samples."""
+    """Return the median of a trial's samples, with the narrowest symmetric interval between two order statistics. The
+    interval requires six samples. Raises ValueError for no samples."""
     ordered = sorted(float(value) for value in samples)
     n = len(ordered)
     if not n:
@@ -160,61 +160,61 @@ def median_interval(samples: Sequence[float]) -> Interval:
 
 
 def mode_score(outcomes: Iterable[Outcome | tuple]) -> ModeScore:
-    """Return the geometric mean of one mode's speedups over its `ok` models, with a 95 % interval for these models.
+    """Return the geometric mean of a mode's speedups over its `ok` models, with a 95 % interval for these models.
 
-    `outcomes`: an `Outcome` or a tuple of its first fields for each model. The interval needs bounds and two trials of
-    every model; it covers 93 to 98.2 % with 3 trials or more.
+    `outcomes`: an `Outcome`, or a tuple of its first fields, per model. The interval requires bounds and at least two
+    trials for each model. With at least three trials it covers 93 to 98.2 %.
     """
     models = [Outcome(*outcome) for outcome in outcomes]
     ok = [model for model in models if model.status == "ok"]
     averaged = [model for model in ok if model.speedup is not None and 0 < model.speedup < math.inf]
     if not averaged:
         return ModeScore(None, 0, len(ok), len(models))
-    estimates = [stored_log_mean(one.speedup, one.low, one.high, one.trials, _STORED_DF) for one in averaged]
-    found = mean_of_estimates(estimates).interval()
-    return ModeScore(found.value, len(averaged), len(ok), len(models), found.low, found.high)
+    estimates = [stored_log_mean(m.speedup, m.low, m.high, m.trials, _STORED_DF) for m in averaged]
+    mean = mean_of_estimates(estimates).interval()
+    return ModeScore(mean.value, len(averaged), len(ok), len(models), mean.low, mean.high)
 
 
 def mean_of_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
-    """Return the mean of independent estimates; its error is None if one of theirs is."""
-    value = math.fsum(one.value for one in estimates) / len(estimates)
-    if any(one.error is None for one in estimates):
+    """Return the mean of independent estimates. Its error is None if the error of any estimate is."""
+    value = math.fsum(estimate.value for estimate in estimates) / len(estimates)
+    if any(estimate.error is None for estimate in estimates):
         return LogEstimate(value, None, 0)
-    largest = max(one.error for one in estimates)
+    largest = max(estimate.error for estimate in estimates)
     if largest == 0.0:
-        return LogEstimate(value, 0.0, math.fsum(one.df for one in estimates))
-    # scaled: squares of tiny errors would underflow to 0 ÷ 0
-    variances = [(one.error / largest) ** 2 for one in estimates]
+        return LogEstimate(value, 0.0, math.fsum(estimate.df for estimate in estimates))
+    # scaled, because squares of tiny errors would underflow to 0 ÷ 0
+    variances = [(estimate.error / largest) ** 2 for estimate in estimates]
     variance = math.fsum(variances)
-    df = variance**2 / math.fsum(v**2 / one.df for v, one in zip(variances, estimates, strict=True))
+    df = variance**2 / math.fsum(v**2 / estimate.df for v, estimate in zip(variances, estimates, strict=True))
     return LogEstimate(value, largest * math.sqrt(variance) / len(estimates), df)
 
 
 def enough(medians: Sequence[float], target: float) -> bool:
-    """Return whether the 95 % interval of the geometric mean of these rounds lies within ± `target` (0.01 = 1 %), so
-    that further rounds may be skipped.
+    """Return whether the 95 % interval of the geometric mean of these rounds is within ± `target` (0.01 = 1 %), so that
+    further rounds may be skipped.
 
-    After LEAST_TRIALS rounds half of that is required, and before them it is False: stopping because an interval
-    happens to be narrow makes it cover less. The final interval still covers 93.4 % at worst.
+    Before LEAST_TRIALS rounds this is False, and after exactly LEAST_TRIALS the target is halved, because stopping when
+    an interval happens to be narrow reduces its coverage. The final interval covers at least 93.4 %.
     """
     if len(medians) < LEAST_TRIALS:
         return False
-    found = geometric_mean(medians)
+    mean = geometric_mean(medians)
     allowed = target * FIRST_LOOK if len(medians) == LEAST_TRIALS else target
-    # of the two bounds the upper one is farther off
-    return found.high <= found.value * (1 + allowed)
+    # the upper bound is always the more distant one
+    return mean.high <= mean.value * (1 + allowed)
 
 
 @lru_cache(maxsize=1024)
 def t_quantile(df: float) -> float:
-    """Two-sided quantile of Student's t: P(|T| <= result) = CONFIDENCE, with `df` > 0 degrees of freedom."""
+    """Return the two-sided quantile of Student's t with `df` > 0 degrees of freedom: P(|T| <= result) = CONFIDENCE."""
     from scipy.special import stdtrit
 
     return float(stdtrit(df, 0.5 + CONFIDENCE / 2))
 
 
 def t_tail(t: float, df: float) -> float:
-    """P(|T| >= |t|) of Student's t."""
+    """Return P(|T| >= |t|) of Student's t with `df` degrees of freedom."""
     from scipy.special import stdtr
 
     return 2 * float(stdtr(df, -abs(t)))
@@ -222,8 +222,8 @@ def t_tail(t: float, df: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _median_rank(n: int) -> int:
-    """Largest k for which P(k <= binomial(n, 1/2) <= n - k) reaches CONFIDENCE; 0 if there is none."""
-    # not by SciPy: every trial calls this in a fresh process, which would load it while it measures
+    """Return the largest k with P(k <= binomial(n, 1/2) <= n - k) >= CONFIDENCE, or 0 if there is none."""
+    # without SciPy, because each trial calls this in a fresh process, which would load SciPy during measurements
     low, high = n // 2, n - n // 2
     pmf = math.exp(math.lgamma(n + 1) - math.lgamma(low + 1) - math.lgamma(high + 1) - n * math.log(2))
     covered = pmf if low == high else 2 * pmf

@@ -1,9 +1,9 @@
-"""The Potts model with a bounded loss: levels of a series, by dynamic programming. Pure numpy, no randomness.
+"""Segment series into levels with the Potts model, a bounded loss and dynamic programming. Pure numpy, deterministic.
 
-Each value gets a level, a change of level has a price, and the total is minimal. A value costs its squared distance
-from its level in units of noise, but at most a bound below the price (the biweight loss of Fearnhead and Rigaill,
-"Changepoint Detection in the Presence of Outliers", 2019): one odd value never pays for a change, three that agree do.
-Levels are those of a grid. Shapes: S series, N values of the longest one, L levels.
+Each value gets a level from a grid, and the total cost is minimal. A change of level has a price. A value costs its
+squared distance from its level in units of noise, but at most a bound below that price (the biweight loss of Fearnhead
+and Rigaill, "Changepoint Detection in the Presence of Outliers", 2019). Thus one outlier never causes a change, but
+three values that agree may. Shapes: S series, N values of the longest one, L levels.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from effbench.stats.intervals import LogEstimate
 
 #: Price of a change, in squared noise: the square of the normal quantile of p = 1e-5.
 PRICE = 19.5
-#: Most that one value can cost: two neighbouring values bear the price, three do not.
+#: Maximum cost of a value. Two outliers in a row cost less than two changes, three cost more.
 BOUND = 0.75 * PRICE
-#: Noise below this (0.05 %) is not believed: figures have a resolution, and a constant series proves no zero noise.
+#: Minimum noise (0.05 %): measurements have a limited resolution, and a constant series is not free of noise.
 LEAST_NOISE = 5e-4
-#: Fewer values than this have no levels: three before a change, three after.
+#: Minimum length of a series: three values before a change and three after.
 SHORTEST = 6
-#: Distance of the levels in units of noise (the fit is off by a hundredth of the price at most), and most of a series.
+#: Distance of levels in units of noise (its effect is at most a hundredth of the price), and maximum number of levels.
 _STEP, _LEVELS = 0.1, 600
-#: Most levels × values of the series that are fitted together: their paths are in memory at once, a byte each.
+#: Maximum levels × values of series that are fitted together; their paths take this many bytes of memory.
 _BATCH = 16_000_000
 
 
 def noise_of(values: np.ndarray, errors: np.ndarray | None) -> np.ndarray:
-    """Return the noise of each value: that of the series, or its own error if that is larger."""
+    """Return the noise of each value: the noise of the series, or the value's own error if it is larger."""
     noise = LEAST_NOISE
     if len(values) > 1:
         # the median |difference| of two normal values is 0.954 standard deviations
@@ -42,7 +42,7 @@ def noise_of(values: np.ndarray, errors: np.ndarray | None) -> np.ndarray:
 
 
 def fit_all(arrays: list[np.ndarray], scales: list[np.ndarray]) -> list[list[int]]:
-    """Return where the fit changes level, for each series. Those of like length are fitted together."""
+    """Return the positions of level changes for each series. Series of similar length are fitted together."""
     splits: list[list[int]] = [[] for _ in arrays]
     levels = {
         index: _levels(values, float(scale.min()))
@@ -55,15 +55,15 @@ def fit_all(arrays: list[np.ndarray], scales: list[np.ndarray]) -> list[list[int
             batches.append([])
         batches[-1].append(index)
     for batch in filter(None, batches):
-        found = _fit([arrays[i] for i in batch], [scales[i] for i in batch], [levels[i] for i in batch])
-        for index, split in zip(batch, found, strict=True):
+        fitted = _fit([arrays[i] for i in batch], [scales[i] for i in batch], [levels[i] for i in batch])
+        for index, split in zip(batch, fitted, strict=True):
             splits[index] = split
     return splits
 
 
 def _levels(values: np.ndarray, noise: float) -> np.ndarray:
-    """Return levels to try, sorted: running medians and means, a tenth of the noise apart. Shape (L,)."""
-    # no segment that counts is shorter than three: its level is near the median of a window in it
+    """Return the levels to try, ascending: running medians and means on a grid of a tenth of the noise. Shape (L,)."""
+    # relevant segments have at least three values, so their level is near the median of a window of three
     three = np.sort(np.stack([values[:-2], values[1:-1], values[2:]]), axis=0)
     tried = [three[1], three.mean(axis=0)]
     sums = np.concatenate([[0.0], np.cumsum(values)])
@@ -74,19 +74,19 @@ def _levels(values: np.ndarray, noise: float) -> np.ndarray:
 
 
 def _fit(arrays: list[np.ndarray], scales: list[np.ndarray], levels: list[np.ndarray]) -> list[list[int]]:
-    """Return where the cheapest path of levels (values + changes) changes level, for each of several series."""
+    """Return the positions of level changes on the path with the lowest cost, for each of several series."""
     count, longest = len(arrays), max(map(len, arrays))
-    grid = np.full((count, max(map(len, levels))), np.inf)  # (S, L); no value is near an infinite level
+    grid = np.full((count, max(map(len, levels))), np.inf)  # (S, L), padded with infinite levels
     data, weight = np.zeros((longest, count, 1)), np.zeros((longest, count, 1))
-    for index, (values, scale, own) in enumerate(zip(arrays, scales, levels, strict=True)):
-        grid[index, : len(own)] = own
-        # shorter series are at the end: what is before them costs nothing and does not change level
+    for index, (values, scale, candidates) in enumerate(zip(arrays, scales, levels, strict=True)):
+        grid[index, : len(candidates)] = candidates
+        # shorter series are right-aligned: the steps before them cost nothing and never change level
         data[longest - len(values) :, index, 0] = values
         weight[longest - len(values) :, index, 0] = 1 / scale
     finite = np.isfinite(grid)
     grid = np.where(finite, grid, 0.0)
-    total = np.where(finite, 0.0, 1e12)  # (S, L) least cost of a path that ends on this level
-    jumped = np.zeros((longest, *grid.shape), dtype=bool)  # the path came from another level: from `source`
+    total = np.where(finite, 0.0, 1e12)  # (S, L) lowest cost of a path that ends on this level
+    jumped = np.zeros((longest, *grid.shape), dtype=bool)  # whether the path came from another level, `source`
     source = np.zeros((longest, count), dtype=np.intp)
     rows = np.arange(count)
     for step in range(longest):
@@ -111,13 +111,13 @@ def _fit(arrays: list[np.ndarray], scales: list[np.ndarray], levels: list[np.nda
 
 @dataclass
 class Segment:
-    """Values `start` to `end` (exclusive); `mean`, `n` and `squares` are of those that are no outliers."""
+    """The values from `start` to `end` (exclusive). `mean`, `n` and `squares` exclude outliers."""
 
     start: int
     end: int
     mean: float
     n: int
-    squares: float  # of the distances of the kept values from their mean
+    squares: float  # sum of squared distances from the mean
 
     def log_mean(self) -> LogEstimate:
         error = math.sqrt(self.squares / (self.n - 1) / self.n) if self.n > 1 else None
@@ -129,28 +129,28 @@ def segments_of(values: np.ndarray, scale: np.ndarray, splits: Sequence[int]) ->
 
 
 def segment_of(values: np.ndarray, scale: np.ndarray, start: int, end: int) -> Segment:
-    own, noise = values[start:end], scale[start:end]
-    kept = own[np.abs(own - np.median(own)) <= math.sqrt(BOUND) * noise]
-    mean = float(kept.mean()) if len(kept) else float(np.median(own))
+    inside, noise = values[start:end], scale[start:end]
+    kept = inside[np.abs(inside - np.median(inside)) <= math.sqrt(BOUND) * noise]
+    mean = float(kept.mean()) if len(kept) else float(np.median(inside))
     return Segment(start, end, mean, max(1, len(kept)), float(((kept - mean) ** 2).sum()))
 
 
 def spread_of(segments: list[Segment], scale: np.ndarray) -> tuple[float, int]:
-    """Return the standard deviation of a value about its level, over all segments, and its degrees of freedom.
+    """Return the standard deviation of values around their levels, over all segments, and its degrees of freedom.
 
-    It is never below the known uncertainty of the values: a few that agree by chance prove no precision.
+    With few values it is at least their known noise, because a few values may agree by chance.
     """
     df = sum(segment.n - 1 for segment in segments)
-    own = math.sqrt(sum(segment.squares for segment in segments) / df) if df else 0.0
+    pooled = math.sqrt(sum(segment.squares for segment in segments) / df) if df else 0.0
     known = float(np.median(scale)) if df < 10 else LEAST_NOISE
-    return max(own, known), max(df, 1)
+    return max(pooled, known), max(df, 1)
 
 
 def correlated_spread_of(values: np.ndarray, scale: np.ndarray, segments: list[Segment]) -> tuple[float, int]:
-    """Return `spread_of`, widened by the square root of (1 + r) ÷ (1 - r) if neighbours are alike.
+    """Return `spread_of`, multiplied by the square root of (1 + r) ÷ (1 - r) if neighbouring values are correlated.
 
-    r is the correlation of neighbours' distances from their level, if it is more than chance gives: a machine that is a
-    little slower for some sweeps.
+    r is the correlation of the distances of neighbours from their level, if it is larger than by chance. It occurs if a
+    machine is a little slower for several sweeps in a row.
     """
     spread, df = spread_of(segments, scale)
     products = squares = 0.0

@@ -1,6 +1,6 @@
-"""Tests of one figure of a cell: did it change, and what change would have been detected?
+"""Test whether a figure of a cell has changed, and which change could have been detected.
 
-One figure a trial goes in, lower is better. All is done on logarithms: a floor of 2 % means a ratio above 1.02 or below
+Each trial gives one value; lower is better. The tests use logarithms: a floor of 2 % means a ratio above 1.02 or below
 1 ÷ 1.02.
 """
 
@@ -18,25 +18,25 @@ from effbench.stats.intervals import LogEstimate, is_number, log_difference, log
 FLOOR = 0.02
 ALPHA = 0.05
 POWER = 0.8
-#: Of the standard normal distribution at POWER.
+#: Quantile of the standard normal distribution at POWER.
 POWER_QUANTILE = 0.8416212335729143
-#: Pairs below which nothing is confirmed.
+#: Minimum number of pairs to confirm a slowdown.
 LEAST_PAIRS = 5
-#: Sweeps of one environment before this one that a noise threshold needs.
+#: Minimum number of sweeps, in the same environment, for a noise threshold.
 LEAST_SWEEPS = 6
-#: Standard deviations of a sweep against the one before it that still pass for noise.
+#: Width of the noise threshold, in standard deviations of the difference between consecutive sweeps.
 WIDTH = 3.0
-#: A noise threshold beyond this would hide everything.
+#: Maximum noise threshold; a larger one would hide every change.
 WIDEST = 0.5
-#: Log differences and standard errors below this are rounding.
+#: Differences of logarithms and standard errors below this are rounding errors.
 _ROUNDING = 1e-12
-#: Nodes a side of the quadrature over the two sample variances: the result is right to 0.1 %.
+#: Nodes per side of the quadrature over the two sample variances; the result is accurate to 0.1 %.
 _NODES = 16
 
 
 class Comparison(NamedTuple):
-    """`ratio` is after ÷ before (above 1: slower) with its 95 % bounds and a two-sided p-value; `error` and `df` are of
-    its logarithm. All but `ratio` are None under two trials a side, or two pairs."""
+    """The result of a test. `ratio`: after ÷ before (above 1: slower), with 95 % bounds and a two-sided p-value.
+    `error`, `df`: of its logarithm. With fewer than two trials per side, or two pairs, all but `ratio` are None."""
 
     ratio: float
     low: float | None = None
@@ -48,7 +48,7 @@ class Comparison(NamedTuple):
 
 
 def compare(before: Sequence[float], after: Sequence[float], floor: float = FLOOR) -> Comparison:
-    """Compare one figure a trial of two sweeps by Welch's test. Raises ValueError as `geometric_mean` does."""
+    """Compare two sweeps, one value per trial, by Welch's test. Raises ValueError as `geometric_mean` does."""
     old, new = log_mean(before), log_mean(after)
     difference = log_difference(new, old)
     if difference.error is None:
@@ -57,12 +57,12 @@ def compare(before: Sequence[float], after: Sequence[float], floor: float = FLOO
 
 
 def compare_pairs(before: Mapping[int, float], after: Mapping[int, float], floor: float = FLOOR) -> Comparison:
-    """Compare two sides (round -> figure) that were measured in the same rounds by the ratios of each round: a drift of
-    the machine affects both alike. Raises ValueError if no round has both, and as `geometric_mean` does."""
+    """Compare two sides (round -> value), measured in the same rounds, by the ratio in each round. A drift of the
+    machine affects both sides equally. Raises ValueError if no round has both, and as `geometric_mean` does."""
     rounds = sorted(before.keys() & after.keys())
     if not rounds:
         raise ValueError("no round has both sides")
-    # the quotient of two figures may not fit a float although their logarithms do
+    # use differences of logarithms, because a quotient may overflow
     ratios = mean_of_logs([log_mean([after[n]]).value - log_mean([before[n]]).value for n in rounds])
     if ratios.error is None:
         return Comparison(ratios.interval().value)
@@ -70,34 +70,34 @@ def compare_pairs(before: Mapping[int, float], after: Mapping[int, float], floor
 
 
 def confirms(low: float | None, pairs: int, floor: float = FLOOR) -> bool:
-    """Return whether a re-run shows the slowdown: the whole paired interval, from `low` on, exceeds the floor, with at
-    least LEAST_PAIRS pairs."""
+    """Return whether at least LEAST_PAIRS pairs show a slowdown: the interval's lower bound `low` exceeds the floor."""
     return pairs >= LEAST_PAIRS and low is not None and low > 1 + floor
 
 
 def significant(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]:
-    """Return which tests are significant by Benjamini–Hochberg, so that at most a share `q` of these are expected to be
-    false alarms. None (no test was possible) is no test."""
+    """Return which tests are significant by Benjamini–Hochberg, so that the expected fraction of false alarms among
+    them is at most `q`. None means that no test was possible."""
     tested = sorted(p for p in p_values if p is not None)
-    # not scipy.stats.false_discovery_control, which gives the same: to load it takes longer than a whole comparison
+    # scipy.stats.false_discovery_control gives the same, but loading it takes longer than a whole comparison
     passing = (p for rank, p in enumerate(tested, 1) if p <= q * rank / len(tested))
     limit = max(passing, default=-1.0)
     return [p is not None and p <= limit for p in p_values]
 
 
 def smallest_slowdown(sd_log: float, trials: int, floor: float = FLOOR) -> float:
-    """Return the smallest relative slowdown (0.05 = 5 %, never below the floor) that is called slower in four cases of
-    five, if two sweeps have `trials` (two or more) trials, whose log figures have a standard deviation of `sd_log`."""
+    """Return the smallest relative slowdown (0.05 = 5 %, at least the floor) that is detected with probability POWER.
+
+    Both sweeps have `trials` trials (at least two), and the logarithms have a standard deviation of `sd_log`."""
     side = LogEstimate(0.0, sd_log / math.sqrt(trials), trials - 1)
     return _smallest(side, side, floor)
 
 
 def noise_threshold(levels: Iterable[Sequence[float | None]]) -> float | None:
-    """Return the relative change (0.03 = 3 %) that is noise between two sweeps of an unchanged cell; None if too few
-    sweeps are known. `levels`: of each environment one figure a sweep, oldest first; the median absolute difference of
-    neighbours in one environment counts, so that one step is no noise."""
-    logs = [[math.log(value) for value in own if is_number(value) and value > 0] for own in levels]
-    jumps = [abs(new - old) for own in logs for old, new in itertools.pairwise(own)]
+    """Return the largest relative change (0.03 = 3 %) that counts as noise between two sweeps of an unchanged cell, or
+    None if there are too few sweeps. `levels`: for each environment, one value per sweep, oldest first. The threshold
+    follows from the median absolute difference of consecutive sweeps, which a single step hardly affects."""
+    logs = [[math.log(value) for value in series if is_number(value) and value > 0] for series in levels]
+    jumps = [abs(new - old) for series in logs for old, new in itertools.pairwise(series)]
     if len(jumps) < LEAST_SWEEPS - 1:
         return None
     # the median of |N(0, s)| is 0.6745 s
@@ -106,7 +106,7 @@ def noise_threshold(levels: Iterable[Sequence[float | None]]) -> float | None:
 
 def _comparison(difference: LogEstimate, smallest: float) -> Comparison:
     ratio, error = difference.interval(), difference.error
-    if error <= _ROUNDING:  # figures without spread
+    if error <= _ROUNDING:  # values without spread
         p_value = 1.0 if abs(difference.value) <= _ROUNDING else 0.0
     else:
         p_value = t_tail(difference.value / error, difference.df)
@@ -117,8 +117,8 @@ def _comparison(difference: LogEstimate, smallest: float) -> Comparison:
 
 
 def _smallest(before: LogEstimate, after: LogEstimate, floor: float) -> float:
-    """Smallest relative slowdown called slower with probability POWER: the mean of a normal distribution's tail over a
-    grid of the two sample variances, which decide where it begins."""
+    """Return the smallest relative slowdown that is detected with probability POWER. The probability is the tail of a
+    normal distribution beyond a limit, averaged over the two sample variances, which determine the limit."""
     error = math.hypot(before.error, after.error)
     if error <= _ROUNDING:
         return floor
@@ -127,10 +127,10 @@ def _smallest(before: LogEstimate, after: LogEstimate, floor: float) -> float:
 
     least = math.log1p(floor) / error
     (old, old_weights), (new, new_weights) = _variance_nodes(before.df), _variance_nodes(after.df)
-    if least >= _most_critical(before.df, after.df):  # whatever the sample variances, the floor decides
+    if least >= _most_critical(before.df, after.df):  # the floor is the limit for all sample variances
         return _grown(least + POWER_QUANTILE, error)
-    share = (before.error / error) ** 2
-    a, b = share * old[:, None], (1 - share) * new[None, :]
+    fraction = (before.error / error) ** 2
+    a, b = fraction * old[:, None], (1 - fraction) * new[None, :]
     total = a + b
     df = total**2 / (a**2 / before.df + b**2 / after.df)
     critical = stdtrit(df, 1 - ALPHA / 2) * np.sqrt(total)
@@ -138,7 +138,7 @@ def _smallest(before: LogEstimate, after: LogEstimate, floor: float) -> float:
 
 
 def _smallest_paired(ratios: LogEstimate, floor: float) -> float:
-    """The same for pairs that spread as these ratios do."""
+    """Return the same for pairs with the spread of these ratios."""
     if ratios.error <= _ROUNDING:
         return floor
     import numpy as np
@@ -150,7 +150,8 @@ def _smallest_paired(ratios: LogEstimate, floor: float) -> float:
 
 
 def _least_found(critical: Any, weights: Any, error: float, floor: float) -> float:
-    """Solve by Newton's method; `critical`: the least significant differences, in standard errors, with weights."""
+    """Return the smallest detectable slowdown by Newton's method. `critical`: the smallest significant differences in
+    standard errors, with their `weights`."""
     import numpy as np
     from scipy.special import ndtr
 
@@ -170,14 +171,14 @@ def _least_found(critical: Any, weights: Any, error: float, floor: float) -> flo
 
 
 def _grown(differences: float, error: float) -> float:
-    """Return so many standard errors of a logarithm as a relative change."""
+    """Return the relative change for a difference of logarithms, given in multiples of `error`."""
     exponent = differences * error
     return math.expm1(exponent) if exponent < 709.0 else math.inf
 
 
 @lru_cache(maxsize=256)
 def _most_critical(df_before: float, df_after: float) -> float:
-    """An upper bound of the least significant differences: Welch's fewest degrees of freedom, the largest variance."""
+    """Return an upper bound of the critical differences: Welch's minimum degrees of freedom, the largest variance."""
     from scipy.special import stdtrit
 
     largest = max(float(_variance_nodes(df)[0].max()) for df in (df_before, df_after))
@@ -186,7 +187,7 @@ def _most_critical(df_before: float, df_after: float) -> float:
 
 @lru_cache(maxsize=64)
 def _variance_nodes(df: float) -> tuple:
-    """Nodes and weights of the distribution of a sample variance ÷ the true one, by its quantiles."""
+    """Return quadrature nodes and weights for the distribution of a sample variance ÷ the true variance."""
     import numpy as np
     from scipy.special import gammaincinv
 

@@ -1,5 +1,4 @@
-"""Runs behaviour checks: each in a child of its own, under the lock of its device, so that a crash or a hang costs
-that check alone."""
+"""Run behaviour checks, each in its own process under its device's lock, so that a crash affects no other check."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class CheckOutcome:
-    """How a check ended. `facts`: of an `ok` one only; `seconds`: in its process; `gpu`: as the probe describes it;
-    `log`: the end of what it printed, if its process died or was killed; `traceback`: of an error."""
+    """How a check ended. `facts`: only if it is `ok`; `seconds`: time in its process; `gpu`: as the probe describes it;
+    `log`: the end of its output if its process died or was killed; `traceback`: only for an error."""
 
     request: CheckRequest
     status: Status
@@ -45,26 +44,26 @@ def gather(
     stop: threading.Event | None = None,
     on_outcome: Callable[[CheckOutcome], None] = lambda outcome: None,
 ) -> list[CheckOutcome]:
-    """Run the requests one after the other; return their outcomes in the same order, fewer once `stop` is set.
+    """Run the requests one after the other and return their outcomes in order. A set `stop` omits the remaining ones.
 
-    `device=auto` is the first of `gpus` (as `probe` lists them), or the CPU if there is none. `server` stays its
-    owner's to close. Raises WorkerError if a server does not start or a device's lock does not come free.
+    `device=auto` selects the first of `gpus` (as listed by `probe`), or the CPU if there is none. The caller closes
+    `server`. Raises WorkerError if a server does not start or a device stays locked for `lock_timeout_s`.
     """
     stop = stop or threading.Event()
     server.wait_ready()
     outcomes: list[CheckOutcome] = []
-    with closing(ServerPool(HERE, server)) as pool:  # a check that kills the server does not take the others with it
+    with closing(ServerPool(HERE, server)) as pool:  # it replaces a server that a check has killed
         for request in requests:
             if request.device == "auto":
                 request = replace(request, device="cuda" if gpus else "cpu")
-            # without a GPU, a check that needs one says so itself
+            # without a GPU, a check that needs one reports this itself
             slot = gpu_slot(gpus[0]) if gpus and request.device != "cpu" else Slot("CPU", "cpu")
-            with slot.locked(lock_timeout_s, stop) as is_held, pool.server(0) as own, cache_folder() as folder:
+            with slot.locked(lock_timeout_s, stop) as is_held, pool.server(0) as live, cache_folder() as folder:
                 if not is_held:
                     break
                 sent = replace(request, cache_dir=request.cache_dir or folder)
                 start = time.monotonic()
-                done = own.run("check", sent.to_json(), timeout_s, slot.env, stop=stop)
+                done = live.run("check", sent.to_json(), timeout_s, slot.env, stop=stop)
                 wall_s = time.monotonic() - start
             if done.stopped:
                 break

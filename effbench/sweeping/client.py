@@ -1,4 +1,4 @@
-"""The sweep's side of a fork server: starts it, sends requests, returns how they ended."""
+"""The client of a fork server: start it, send requests, and return how they ended."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from effbench.printable import one_line
 from effbench.sweeping.interpreters import BOOTSTRAP, NEEDED, lone_package, why_unfit
 from effbench.worker import processes
 
-#: Without these two a forked child hangs: a pool of compile workers, and a CUDA check that starts CUDA.
+#: Disable a pool of compile workers and a CUDA check that initializes CUDA: a forked child would hang with either.
 SERVER_ENVIRONMENT = {"TORCH_WARM_POOL": "0", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 POLL_S = 0.2
 READY_TIMEOUT_S = 180.0
 KILL_TIMEOUT_S = 15.0
 LAST_WORDS_TIMEOUT_S = 2.0
-#: Pauses before each retry of what failed in the harness.
+#: Pause before each retry after a failure of the harness.
 RETRY_PAUSES_S = (0.5, 2.0, 5.0)
-#: Longest line from a server: escaping may lengthen what a task sent.
+#: Longest line from a server; escaping may lengthen a task's line.
 MOST_LINE_BYTES = 4 * MOST_BYTES
 
 
 @dataclass
 class Request:
-    """A task in a child of the server. `outcome` is the message `ended`, or {"died": reason} if the server ended."""
+    """A task in a child of the server. `outcome`: the message `ended`, or {"died": reason} if the server ended."""
 
     id: str
     on_phase: Callable[[str], None]
@@ -53,7 +53,7 @@ class Request:
 
     @property
     def result(self) -> Any:
-        """What the task returned; None if it failed, timed out or was stopped."""
+        """The task's result; None if it failed, timed out or was stopped."""
         return None if self.stopped or self.timed_out_s is not None else self.outcome.get("result")
 
     def failure(self) -> tuple[Status, str]:
@@ -64,7 +64,7 @@ class Request:
         elif reason := outcome.get("died") or outcome.get("failed") or outcome.get("reason"):
             pass
         elif outcome["oom_killed"]:
-            status, reason = Status.OOM, "ended by the kernel: host memory ran out"
+            status, reason = Status.OOM, "killed by the kernel: host memory ran out"
         elif outcome["signal"]:
             number = outcome["signal"]
             known = number in set(signal.Signals)
@@ -75,9 +75,9 @@ class Request:
 
 
 class ForkServer:
-    """One fork server. Thread-safe; starts on construction and is ready some seconds later.
+    """A fork server. It is thread-safe, starts on construction and is ready some seconds later.
 
-    `python`, `folder`: see Interpreter. Raises ConfigError if the executable cannot be run.
+    `python`, `folder`: see Interpreter. Raises ConfigError if `python` cannot be run.
     """
 
     _ids = itertools.count(1)
@@ -100,7 +100,7 @@ class ForkServer:
         except OSError as error:
             if python is None:
                 raise
-            why = f"python={python} cannot be run: {error.strerror or error}; give the path of a Python"
+            why = f"python={python} cannot be run: {error.strerror or error}; give the path of a Python interpreter"
             raise ConfigError(why) from None
         self.lock = threading.Lock()
         self.requests: dict[str, Request] = {}
@@ -115,7 +115,7 @@ class ForkServer:
         self.message_reader.start()
 
     def wait_ready(self) -> None:
-        """Raise WorkerError if the server does not start, and ConfigError if its `python` is unsuitable."""
+        """Wait for the server. Raises WorkerError if it does not start, ConfigError if its `python` is unsuitable."""
         if not self.ready.wait(READY_TIMEOUT_S):
             self.close()
             raise WorkerError(f"the fork server was not ready within {READY_TIMEOUT_S:.0f} s{self.last_words()}")
@@ -123,7 +123,7 @@ class ForkServer:
             raise ConfigError(self.unfit)
         if self.dead and self.python and not self.is_python:
             why = f"{self.dead}{self.last_words()}"
-            raise ConfigError(f"python={self.python} is no Python interpreter that works: {why}; give another path")
+            raise ConfigError(f"python={self.python} is not a working Python interpreter: {why}; give another path")
         if self.dead:
             raise WorkerError(f"the fork server ended while starting{self.last_words()}")
 
@@ -134,7 +134,7 @@ class ForkServer:
         env: dict[str, str] | None = None,
         on_phase: Callable[[str], None] = lambda phase: None,
     ) -> Request:
-        """Start a task without waiting for it. If the server has ended, so has the request."""
+        """Start a task and return its request without waiting. If the server has ended, the request has ended too."""
         request = Request(f"{os.getpid()}-{next(self._ids)}", on_phase)
         with self.lock:
             if self.dead:
@@ -145,7 +145,7 @@ class ForkServer:
         return request
 
     def kill(self, request: Request) -> None:
-        """End the task's process tree and wait until the server confirms it; end a server that stays silent."""
+        """Kill the task's process tree and wait until the server confirms it; kill a server that does not respond."""
         self.send({"op": "kill", "id": request.id})
         if not request.done.wait(KILL_TIMEOUT_S):
             self.process.kill()
@@ -160,7 +160,7 @@ class ForkServer:
         on_phase: Callable[[str], None] = lambda phase: None,
         stop: threading.Event | None = None,
     ) -> Request:
-        """Run a task until it ends, times out or `stop` is set; its process tree has ended when this returns."""
+        """Run a task until it ends, times out or `stop` is set; return its request once its process tree has ended."""
         deadline = time.monotonic() + timeout_s
         request = self.submit(task, payload, env, on_phase)
         try:
@@ -173,15 +173,15 @@ class ForkServer:
                     continue
                 self.kill(request)
                 break
-        except BaseException:  # Ctrl-C: the task must not outlive the lock that it runs under
+        except BaseException:  # Ctrl-C: the task must not outlive the device lock
             self.kill(request)
             raise
         return request
 
     def call(self, task: str, payload: dict[str, Any], timeout_s: float, env: dict[str, str] | None = None) -> Any:
-        """Return the result of a task of the harness; retry if it failed at the GPU or could not start.
+        """Return the result of a task of the harness, with retries if the GPU failed or the task could not start.
 
-        Raises WorkerError if it fails or takes too long.
+        Raises WorkerError if it fails or exceeds `timeout_s`.
         """
         self.wait_ready()
         for pause in (*RETRY_PAUSES_S, None):
@@ -203,7 +203,7 @@ class ForkServer:
             self.process.stdin.flush()
 
     def close(self) -> None:
-        """Close its input: the server ends every child and exits. A server that is still loading has no child."""
+        """Close the server's input: it kills its children and exits. A server that is still loading is killed."""
         if not self.ready.is_set():
             self.process.kill()
         with contextlib.suppress(BrokenPipeError, ValueError):
@@ -220,8 +220,8 @@ class ForkServer:
             try:
                 while line := lines.readline(MOST_LINE_BYTES):
                     self.handle(decode(line))
-            except MessageError as error:  # nothing that follows can be relied on
-                self.stderr.append(f"not understood: {error}")
+            except MessageError as error:  # the messages after it are unreliable
+                self.stderr.append(f"invalid message: {error}")
                 self.process.kill()
         code = self.process.wait()
         self.stderr_reader.join(LAST_WORDS_TIMEOUT_S)
@@ -229,7 +229,7 @@ class ForkServer:
             self.dead = f"the fork server ended (code {code})"
             requests, self.requests = self.requests, {}
         for request in requests.values():
-            # the kernel ends the task's own process with its server, and nothing below it
+            # the kernel kills the task's process when its server dies, but not that process's children
             processes.kill_marked(request.pid, TRIAL_VARIABLE, request.id)
             request.end({"died": self.dead + self.last_words()})
         self.ready.set()
@@ -244,7 +244,7 @@ class ForkServer:
             case {"event": "ready"}:
                 self.ready.set()
             case {"event": "started" | "phase" | "ended", "id": str(id)} if id not in self.requests:
-                pass  # of a request that has ended
+                pass  # the request has ended
             case {"event": "started", "id": str(id), "pid": int(pid)}:
                 self.requests[id].pid = pid
             case {"event": "phase", "id": str(id), "phase": str(phase)}:
@@ -255,7 +255,7 @@ class ForkServer:
                     request = self.requests.pop(id)
                 request.end(message)
             case _:
-                raise MessageError(f"no event of this version: {str(message)[:200]}")
+                raise MessageError(f"unknown event: {str(message)[:200]}")
 
     def read_stderr(self) -> None:
         with self.process.stderr as lines:

@@ -1,4 +1,4 @@
-"""Where one trial at a time may run: GPUs and the CPU, their locks, and the CPU cores of each."""
+"""Devices that run one trial at a time: GPUs and the CPU, with their locks and CPU cores."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from effbench.errors import ConfigError, WorkerError
 
 POLL_S = 0.2
 ELSEWHERE = "or set TMPDIR to another folder (the same for all users of this machine)"
-#: O_NONBLOCK: opening a named pipe would wait for its other end
+#: O_NONBLOCK because opening a named pipe would wait for its other end
 FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-#: With this many physical cores per GPU, the first one is left to the sweep itself and to the system; with fewer, but
-#: as many hardware threads, only its first thread is.
+#: With at least this many physical cores per GPU, the first core is reserved for the sweep and the system. With fewer
+#: cores but at least this many hardware threads, only the first thread is.
 SPARE_FROM = 4
 TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A GPU, or the CPU. All effbench processes of a machine, whoever the user, share one lock per device."""
+    """A GPU or the CPU. All effbench processes of a machine share one lock per device, across users."""
 
     name: str
     device: str
@@ -42,16 +42,16 @@ class Slot:
 
     @property
     def lock_path(self) -> Path:
-        """The lock file. Raises WorkerError if its folder is not safe."""
+        """The lock file. Raises WorkerError if its folder is unsafe."""
         return lock_folder() / f"{self.gpu['uuid'] if self.gpu else 'cpu'}.lock"
 
     @contextmanager
     def locked(
         self, timeout_s: float, stop: threading.Event, on_wait: Callable[[], None] = lambda: None
     ) -> Iterator[bool]:
-        """Hold the lock, yielding True; yield False without it once `stop` is set. Calls `on_wait` once if it waits.
+        """Yield True while holding the lock, or False if `stop` is set first. Calls `on_wait` once if it has to wait.
 
-        Raises WorkerError if the lock cannot be opened, or is not free in time.
+        Raises WorkerError if the lock cannot be opened or is still held after `timeout_s`.
         """
         path = self.lock_path
         deadline = time.monotonic() + timeout_s
@@ -67,7 +67,7 @@ class Slot:
             if time.monotonic() > deadline:
                 raise WorkerError(
                     f"{self.name} was in use by another effbench for {timeout_s:.0f} s "
-                    "(executor.lock_timeout_s); continue later with resume=last"
+                    "(executor.lock_timeout_s); resume later with resume=last"
                 )
         try:
             yield True
@@ -76,24 +76,24 @@ class Slot:
 
 
 def gpu_slot(gpu: dict[str, Any], cores: Iterable[int] | None = None) -> Slot:
-    """Return the slot of a GPU as the probe describes it."""
+    """Return the slot of a `gpu`, which is an entry of the probe's answer."""
     return Slot(f"GPU {gpu['index']}", "cuda", gpu, cores and tuple(cores))
 
 
 def slots_of(gpus: Sequence[dict[str, Any]], cells: Iterable[Cell], executor: dict[str, Any]) -> list[Slot]:
-    """Return the GPUs to use, each with its cores, and the CPU if a cell asks for it or there is no GPU."""
+    """Return the GPUs to use, with their cores, and the CPU if needed. Raises ConfigError for unknown GPUs or cores."""
     wanted, cores = executor["gpus"], executor["cores"]
     if wanted != "auto":
         known = {gpu["index"]: gpu for gpu in gpus}
         if missing := [index for index in wanted if index not in known]:
-            raise ConfigError(f"executor.gpus names {missing}; visible here: {sorted(known) or 'no GPU'}")
+            raise ConfigError(f"executor.gpus names {missing}; visible GPUs: {sorted(known) or 'none'}")
         gpus = [known[index] for index in wanted]
     devices = {cell.device for cell in cells}
     slots = list(map(gpu_slot, gpus, share_cores(cores, gpus))) if "cuda" in devices else []
     if "cpu" in devices or not slots:
-        # a CPU cell has all cores unless some are named: its threads are what is measured
-        own = None if cores == "auto" else wanted_cores(cores, os.sched_getaffinity(0))
-        slots.append(Slot("CPU", "cpu", cores=own and tuple(own)))
+        # by default a CPU cell uses all cores, because its threads are part of the measurement
+        pinned = None if cores == "auto" else wanted_cores(cores, os.sched_getaffinity(0))
+        slots.append(Slot("CPU", "cpu", cores=pinned and tuple(pinned)))
     return slots
 
 
@@ -105,9 +105,9 @@ def unusable(path: Path, why: str | None) -> WorkerError:
 
 
 def lock_folder() -> Path:
-    """Return the folder of the lock files, shared by all users of the machine and made if it is missing.
+    """Return the folder of the lock files, shared by all users of the machine; create it if it is missing.
 
-    Raises WorkerError if it is no real folder, or if another user could replace the lock files in it.
+    Raises WorkerError if it is not a real folder, or if another user could replace the lock files in it.
     """
     path = Path("effbench-locks")
     try:
@@ -130,8 +130,8 @@ def lock_folder() -> Path:
 
 
 def try_lock(path: Path) -> int | None:
-    """Lock this file, made if it is missing, never a link's target. Return its descriptor, whose close releases the
-    lock; None if another process holds it. Raises WorkerError if it cannot be opened."""
+    """Lock the file and return its descriptor, or None if another process holds the lock. Closing the descriptor
+    releases it. A missing file is created; links are not followed. Raises WorkerError if it cannot be opened."""
     try:
         descriptor = open_lock(path)
     except OSError as error:
@@ -146,14 +146,14 @@ def try_lock(path: Path) -> int | None:
             return None
         except OSError as error:
             raise unusable(path, error.strerror) from None
-        if not os.fstat(descriptor).st_nlink:  # it was removed meanwhile: others lock another file
+        if not os.fstat(descriptor).st_nlink:  # it was deleted in the meantime: others lock a new file
             return None
         unless_locked.pop_all()
     return descriptor
 
 
 def open_lock(path: Path) -> int:
-    """Open the file, made if it is missing. It may belong to another user: reading is enough for a lock."""
+    """Open the file, or create it. Another user's file may be opened read-only, which is enough for a lock."""
     try:
         descriptor = os.open(path, FLAGS | os.O_RDWR | os.O_CREAT | os.O_EXCL)
     except FileExistsError:
@@ -169,7 +169,7 @@ def open_lock(path: Path) -> int:
 
 
 def parse_cores(text: str) -> list[int]:
-    """Return 0, 1, 2, 3, 8 for `0-3,8` (the kernel's notation). Raises ValueError."""
+    """Return the cores of a list in the kernel's notation, ascending: 0, 1, 2, 3, 8 for `0-3,8`. Raises ValueError."""
     cores: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
@@ -180,7 +180,7 @@ def parse_cores(text: str) -> list[int]:
 
 
 def wanted_cores(setting: Any, usable: Collection[int]) -> list[int] | None:
-    """Return the cores that `executor.cores` allows, or None for no pinning. Raises ConfigError."""
+    """Return the cores that `executor.cores` allows, or None for no pinning. Raises ConfigError if it is invalid."""
     if setting is None:
         return None
     if setting == "auto":
@@ -188,19 +188,19 @@ def wanted_cores(setting: Any, usable: Collection[int]) -> list[int] | None:
     try:
         wanted = parse_cores(str(setting)) if isinstance(setting, str | int) else sorted(set(map(int, setting)))
     except (ValueError, TypeError):
-        raise ConfigError(f"executor.cores is {setting!r}: use auto, null, or cores such as 2-7 or [2,3]") from None
+        raise ConfigError(f"executor.cores={setting!r}: use auto, null, or cores such as 2-7 or [2,3]") from None
     if not wanted or (missing := sorted(set(wanted) - set(usable))):
-        raise ConfigError(f"executor.cores names {missing if wanted else 'none'}; usable here: {sorted(usable)}")
+        raise ConfigError(f"executor.cores names {missing if wanted else 'no core'}; usable cores: {sorted(usable)}")
     return wanted
 
 
 def share_cores(
     setting: Any, gpus: Sequence[dict[str, Any]], usable: Collection[int] | None = None, topology: Path = TOPOLOGY
 ) -> list[list[int] | None]:
-    """Return the cores for the trials of each GPU of the probe's answer; None: wherever the kernel puts them.
+    """Return the cores for the trials of each of `gpus` (the probe's answer); None means no pinning.
 
-    All hardware threads of a physical core go to the same GPU. GPUs near the same cores (on their bus) share them
-    evenly. If the near cores of two GPUs overlap in part, all GPUs share all cores.
+    All hardware threads of a physical core go to the same GPU. GPUs near the same cores (on their bus) divide them
+    evenly. If the near cores of two GPUs overlap only in part, all GPUs divide all cores.
     """
     wanted = wanted_cores(setting, os.sched_getaffinity(0) if usable is None else usable)
     if wanted is None:
@@ -208,23 +208,23 @@ def share_cores(
     cores = physical_cores(wanted, topology)
     near = [[core for core in cores if set(core) & near_cores(gpu)] or cores for gpu in gpus]
     if any(one != other and not set(one).isdisjoint(other) for one in near for other in near):
-        near = [cores] * len(gpus)  # sets that overlap in part have no even shares
-    shares: list[list[int] | None] = []
+        near = [cores] * len(gpus)  # sets that overlap only in part cannot be divided evenly
+    pinned: list[list[int] | None] = []
     for index, mine in enumerate(near):
         size = len(mine) // near.count(mine)
         first = near[:index].count(mine) * size
-        share = mine[first : first + size]
-        threads = sorted(thread for core in share for thread in core)
-        # the very first core also serves the sweep, its fork server and most interrupts
-        if setting == "auto" and len(threads) >= SPARE_FROM and share[0] == cores[0]:
-            spare = share[0] if size >= SPARE_FROM else share[0][:1]
+        part = mine[first : first + size]
+        threads = sorted(thread for core in part for thread in core)
+        # the first core also serves the sweep, its fork server and most interrupts
+        if setting == "auto" and len(threads) >= SPARE_FROM and part[0] == cores[0]:
+            spare = part[0] if size >= SPARE_FROM else part[0][:1]
             threads = [thread for thread in threads if thread not in spare]
-        shares.append(threads or None)
-    return shares
+        pinned.append(threads or None)
+    return pinned
 
 
 def physical_cores(usable: Collection[int], topology: Path = TOPOLOGY) -> list[tuple[int, ...]]:
-    """Return the usable hardware threads of each physical core; each is its own if the kernel lists no siblings."""
+    """Return the usable hardware threads of each physical core; one thread per core if the kernel lists no siblings."""
     cores: list[tuple[int, ...]] = []
     left = set(usable)
     for thread in sorted(left):

@@ -1,6 +1,6 @@
-"""Where trials run: interpreters and working directories, and their git state.
+"""Interpreters and working directories of trials, and their git state.
 
-Both are axes of a sweep (`python=`, `folder=`) and belong to the environment, not to the cell.
+Both can be swept (`python=`, `folder=`) and belong to the environment, not to the cell.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 from effbench.cell import Environment
 from effbench.errors import ConfigError
 
-#: Module that a worker imports -> the package that brings it.
+#: Module that a worker imports -> the package that provides it.
 NEEDED = {"torch": "torch", "numpy": "numpy", "pynvml": "nvidia-ml-py"}
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 11)
-#: Starts the module that is its first argument; before, it reports the interpreter and which modules (its second
-#: argument) are missing. Any Python 3 understands it. Without the working directory in sys.path (what `-P` does, from
-#: Python 3.11 on), a folder torch/ in it is not imported.
+#: Reports the interpreter and which modules (second argument) are missing, then starts the module in its first
+#: argument. It runs under any Python 3. It removes the working directory from sys.path (as `-P` does from Python 3.11
+#: on), so that a folder torch/ in it is not imported.
 BOOTSTRAP = """
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
@@ -46,15 +46,15 @@ runpy.run_module(server, run_name="__main__", alter_sys=True)
 
 @dataclass(frozen=True)
 class Interpreter:
-    """`python`: an executable, None: the one that runs effbench. `folder`: the working directory whose modules trials
-    import, None: the one that effbench was started in. Paths are absolute (see `resolve`)."""
+    """An interpreter and its working directory. `python`: an executable; None: the one that runs effbench. `folder`:
+    the working directory, whose modules trials can import; None: the current one. Paths are absolute."""
 
     python: str | None = None
     folder: str | None = None
 
     @property
     def given(self) -> dict[str, str]:
-        """The settings that were given, by name: also the arguments of a ForkServer."""
+        """The settings that were given, by name; they are also arguments of ForkServer."""
         return {name: value for name in ("python", "folder") if (value := getattr(self, name)) is not None}
 
     @property
@@ -66,7 +66,7 @@ class Interpreter:
         return self.folder or str(Path.cwd())
 
     def facts(self) -> dict[str, Any]:
-        """Return what is recorded: full paths, which of them were `given`, and the git state of the folder."""
+        """Return the facts to record: full paths, which of them were `given`, and the git state of the folder."""
         home = Path(self.home)
         return {
             "python": self.executable,
@@ -79,16 +79,16 @@ class Interpreter:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Interpreter:
-        """Return the interpreter as it was given, from `facts()`."""
+        """Return the interpreter from its `facts()`."""
         return cls(**{name: facts[name] for name in facts["given"]})
 
     def __str__(self) -> str:
         return " ".join(f"{name}={value}" for name, value in self.given.items()) or "effbench's own interpreter"
 
     def environment(self, fingerprint: dict[str, Any]) -> Environment:
-        """Return the environment of a probe's answer, in which interpreters with the same software differ."""
-        own = {"interpreter": self.python, "folder": self.folder}
-        flags = fingerprint["flags"] | {name: value for name, value in own.items() if value}
+        """Return the environment of a probe's answer, with flags that distinguish interpreters with equal software."""
+        paths = {"interpreter": self.python, "folder": self.folder}
+        flags = fingerprint["flags"] | {name: path for name, path in paths.items() if path}
         return Environment(**{**fingerprint, "flags": flags})
 
 
@@ -97,52 +97,52 @@ HERE = Interpreter()
 
 
 def resolve(python: str | None = None, folder: str | None = None) -> Interpreter:
-    """Return the interpreter of these settings, with absolute paths; a bare name is searched on PATH.
+    """Return the interpreter of these settings, with absolute paths. A bare name is looked up on PATH.
 
-    Links of a folder are followed. Raises ConfigError if something does not exist; starting it tells whether it is
-    suitable.
+    Links in `folder` are resolved. Raises ConfigError if a path does not exist; a fork server checks whether the
+    interpreter is suitable.
     """
     for name, given in (("python", python), ("folder", folder)):
         if given is not None and not given.strip():
-            raise ConfigError(f"{name}= is empty; leave it out, or say {name}=null for effbench's own")
+            raise ConfigError(f"{name}= is empty; omit it, or use {name}=null for effbench's own")
     if python is not None:
-        found = shutil.which(os.path.expanduser(python))  # noqa: PTH111 - Path would drop the ./ that marks a path
-        if found is None:
+        path = shutil.which(os.path.expanduser(python))  # noqa: PTH111 - Path would drop the ./ that marks a path
+        if path is None:
             raise ConfigError(f"python={python}: no such program; give the path of an interpreter: venv/bin/python")
-        python = os.path.abspath(found)  # noqa: PTH100 - resolve() would follow the link out of a virtual environment
+        python = os.path.abspath(path)  # noqa: PTH100 - resolve() would follow the link out of a virtual environment
     if folder is not None:
-        path = Path(folder).expanduser().resolve()
-        if not path.is_dir():
+        home = Path(folder).expanduser().resolve()
+        if not home.is_dir():
             raise ConfigError(f"folder={folder}: no such folder; give the working directory of the trials")
-        folder = str(path)
+        folder = str(home)
     return Interpreter(python, folder)
 
 
 def why_unfit(python: str, version: Sequence[int], missing: Sequence[str], torch: str | None) -> str | None:
-    """Return why trials cannot run under this interpreter, from what BOOTSTRAP reported; None if they can."""
-    given, oldest_python, oldest_torch = (".".join(map(str, one)) for one in (version, OLDEST_PYTHON, OLDEST_TORCH))
+    """Return why trials cannot run under this interpreter, from the report of BOOTSTRAP; None if they can."""
+    given, oldest_python, oldest_torch = (".".join(map(str, v)) for v in (version, OLDEST_PYTHON, OLDEST_TORCH))
     if tuple(version) < OLDEST_PYTHON:
-        return f"python={python} is Python {given}; trials need {oldest_python} or newer"
+        return f"python={python} is Python {given}; trials need Python {oldest_python} or newer"
     if missing:
         packages = [NEEDED[name] for name in missing]
         return f"python={python} lacks {', '.join(packages)}\nfix: {python} -m pip install {' '.join(packages)}"
-    release = re.match(r"(\d+)\.(\d+)(?:\.|$)", torch or "")  # a version of another form passes as new enough
+    release = re.match(r"(\d+)\.(\d+)(?:\.|$)", torch or "")  # an unusual version string is accepted
     if release and tuple(map(int, release.groups())) < OLDEST_TORCH:
-        return f"python={python} has torch {torch}; trials need {oldest_torch} or newer"
+        return f"python={python} has torch {torch}; trials need torch {oldest_torch} or newer"
     return None
 
 
 def cache_home() -> Path:
-    """Return effbench's part of the user's cache folder."""
+    """Return effbench's folder in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return (Path(base) / "effbench").absolute()
 
 
 @functools.cache
 def lone_package() -> str:
-    """Return a folder with effbench alone, for the PYTHONPATH of another interpreter.
+    """Return a folder that contains only effbench, for the PYTHONPATH of another interpreter.
 
-    An installed effbench lies next to this interpreter's torch and numpy.
+    The folder of an installed effbench also contains this interpreter's torch and numpy.
     """
     package = Path(__file__).resolve().parents[1]
     folder = cache_home() / "package" / hashlib.sha256(str(package).encode()).hexdigest()[:12]
@@ -156,17 +156,17 @@ def lone_package() -> str:
 
 
 def git_revision(folder: Path) -> str | None:
-    """Return the commit of the repository that holds `folder`, or None."""
+    """Return the current commit of the repository that contains `folder`, or None."""
     return _git(folder, "rev-parse", "HEAD")
 
 
 def git_description(folder: Path) -> str | None:
-    """Return `git describe` with tags, with `-dirty` if the working tree was changed, or None."""
+    """Return `git describe` with tags, and `-dirty` if there are uncommitted changes; None without a repository."""
     return _git(folder, "describe", "--always", "--tags", "--dirty")
 
 
 def git_changes(folder: Path) -> str | None:
-    """Return a hash of the uncommitted changes in tracked files, None without any."""
+    """Return a hash of the uncommitted changes in tracked files; None if there are none."""
     changes = _git(folder, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-color")
     return hashlib.sha256(changes.encode(errors="surrogateescape")).hexdigest()[:16] if changes else None
 

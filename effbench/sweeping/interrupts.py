@@ -1,7 +1,7 @@
-"""Ctrl-C, SIGTERM and SIGHUP: none is lost, and the first asks a sweep to stop.
+"""Handle Ctrl-C, SIGTERM and SIGHUP: none is lost, and the first one asks a sweep to stop.
 
-Python prints and drops a KeyboardInterrupt in a destructor or in a weak reference's callback, which imports use by the
-hundred. `remembered` keeps it for the sweep.
+Python prints and drops a KeyboardInterrupt in a destructor or in a callback of a weak reference, and imports run
+hundreds of these. `remembered` keeps such an interrupt for the sweep.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _seen = threading.Event()
 
 @contextmanager
 def remembered() -> Iterator[None]:
-    """Within, Ctrl-C raises KeyboardInterrupt as usual and is remembered; one that Python drops is not printed.
+    """Remember every Ctrl-C, which still raises KeyboardInterrupt; do not print interrupts that Python drops.
 
-    Has no effect outside the main thread, or if SIGINT is ignored or has another handler.
+    This has no effect outside the main thread, or if SIGINT is ignored or has another handler.
     """
     if (
         threading.current_thread() is not threading.main_thread()
@@ -50,7 +50,7 @@ def remembered() -> Iterator[None]:
 
 @contextmanager
 def stop_on_ctrl_c(stop: threading.Event) -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM, SIGHUP) sets `stop`, also one that `remembered` saw; a second one interrupts."""
+    """Set `stop` on the first Ctrl-C, SIGTERM or SIGHUP, or on one that `remembered` saw; a second one interrupts."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

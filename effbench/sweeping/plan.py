@@ -1,7 +1,7 @@
-"""The plan of a sweep: its settings, its cells under their interpreters, and the trials that are left, in order.
+"""The plan of a sweep: its settings, its cells with their interpreters, and the remaining trials in order.
 
-If a cell runs under several interpreters, its trials of one round are compared with each other. So they form a group
-that runs on one slot, one after the other, and is retried together.
+If a cell runs under several interpreters, its trials of a round are compared with each other. They form a group that
+runs sequentially on one slot and is retried together.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Settings:
 
     @classmethod
     def with_defaults(cls, **given: Any) -> Settings:
-        """Return these settings, others with their defaults; those that are mappings may be given in part."""
+        """Return settings with these values and defaults for all others, also within a mapping that is given."""
         values = dataclasses.asdict(Config())
         names = [field.name for field in dataclasses.fields(cls)]
         nested = {name: values[name] | value for name, value in given.items() if isinstance(value, dict)}
@@ -45,7 +45,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class CellRun:
-    """A cell under an interpreter: it has one trial per round."""
+    """A cell under an interpreter, with one trial per round."""
 
     cell: Cell
     interpreter: Interpreter = HERE
@@ -53,7 +53,7 @@ class CellRun:
 
 @dataclass(frozen=True)
 class PlannedTrial:
-    """A trial that is to be run. `attempt` counts from 0."""
+    """A trial to run. `round` and `attempt` count from 0."""
 
     run: CellRun
     round: int
@@ -61,19 +61,19 @@ class PlannedTrial:
 
 
 def cells_of(runs: Iterable[CellRun]) -> list[Cell]:
-    """Return their cells, each once."""
+    """Return the distinct cells of these runs, in order."""
     return list(dict.fromkeys(run.cell for run in runs))
 
 
 def interpreters_of(runs: Iterable[CellRun]) -> list[Interpreter]:
-    """Return their interpreters, each once."""
+    """Return the distinct interpreters of these runs, in order."""
     return list(dict.fromkeys(run.interpreter for run in runs))
 
 
 def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[list[CellRun]]:
-    """Return the runs of each cell in this round's random order, so that drift of the machine affects every mode alike.
+    """Return the runs grouped by cell, in this round's random order, so that drift affects all modes equally.
 
-    The interpreters of a cell alternate from round to round (A-B, B-A, A-B …): drift within a round favours neither.
+    The interpreters of a cell alternate between rounds (A-B, B-A, A-B …), so that drift within a round favours none.
     """
     groups: dict[Cell, list[CellRun]] = {}
     for run in runs:
@@ -86,10 +86,10 @@ def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[list[Cel
 def trials_left(
     runs: Sequence[CellRun], rounds: int, seed: int, attempts: int, history: Mapping[CellRun, Sequence[Trial]]
 ) -> list[PlannedTrial]:
-    """Return the trials that are not recorded, rounds one after the other; none of a cell run that has failed.
+    """Return the remaining trials, round by round, without those of failed cell runs.
 
-    `history`: the last attempt of each recorded round. A noisy round is retried after the trials of its round, together
-    with the cell's other interpreters: they run again, or now if their trial of that round is missing.
+    `history`: the last attempt of each recorded round. A noisy trial is retried at the end of its round, together with
+    the trials of the cell's other interpreters in that round, whether they are recorded or missing.
     """
     failed = {run for run, trials in history.items() if not all(trial.status.is_measured for trial in trials)}
     recorded = {(run, trial.round): trial for run, trials in history.items() for trial in trials}
@@ -112,7 +112,7 @@ def trials_left(
 
 @dataclass
 class Group:
-    """The trials of a cell in a round, one per interpreter. `slot`: the name of the only slot that may run them."""
+    """The trials of a cell in a round, one per interpreter. `slot`: the only slot that may run them; None: any."""
 
     cell: Cell
     round: int
@@ -121,9 +121,9 @@ class Group:
 
 
 class Queue:
-    """The trials that are left, in groups. A cell never runs twice at once: its compile cache has one writer.
+    """The remaining trials in groups. Only one group of a cell runs at a time, since its compile cache has one writer.
 
-    `history` (recorded trials) and `slots` (names by GPU UUID) tell where an interrupted group continues.
+    `history` (recorded trials) and `slots` (names by GPU UUID) determine where an interrupted group continues.
     """
 
     def __init__(
@@ -144,9 +144,9 @@ class Queue:
             self.groups.append(Group(*key, list(planned.values()), slot))
 
     def take(self, slot: str, device: str, devices: Collection[str]) -> Group | None:
-        """Return the next group for the slot of this name and device, None if there is none now.
+        """Return the next group for the slot with this name and device, or None if there is none at the moment.
 
-        `devices`: those of all slots. A trial for another device goes to any slot and reports what is missing.
+        `devices`: the devices of all slots. A trial for any other device runs on any slot and reports it as missing.
         """
         with self.lock:
             for index, group in enumerate(self.groups):
@@ -164,7 +164,7 @@ class Queue:
             del self.running[group.cell]
 
     def drop(self, run: CellRun) -> int:
-        """Remove all further trials of this cell run; return how many."""
+        """Remove all remaining trials of this cell run and return their number."""
         with self.lock:
             self.dropped.add(run)
             before = sum(len(group.trials) for group in self.groups)
@@ -174,17 +174,17 @@ class Queue:
             return before - sum(len(group.trials) for group in self.groups)
 
     def retry(self, group: Group, ended: int, attempts: int, slot: str) -> int:
-        """Add the group again at the end of its round: the disturbance may have passed by then. Return how many of its
-        first `ended` trials run again, as they have attempts left; the others run for the first time."""
+        """Queue the group again at the end of its round, when the disturbance may be over. Return how many of its first
+        `ended` trials are repeated, which are those with attempts left; the others have not run yet."""
         with self.lock:
             again = [
                 replace(trial, attempt=trial.attempt + 1)
                 for trial in group.trials[:ended]
                 if trial.attempt + 1 < attempts and trial.run not in self.dropped
             ]
-            place = sum(other.round <= group.round for other in self.groups)
+            index = sum(other.round <= group.round for other in self.groups)
             only = slot if len(group.trials) > 1 else group.slot
-            self.groups.insert(place, replace(group, trials=[*again, *group.trials[ended:]], slot=only))
+            self.groups.insert(index, replace(group, trials=[*again, *group.trials[ended:]], slot=only))
             return len(again)
 
     def is_empty(self) -> bool:

@@ -1,7 +1,7 @@
-"""The fork servers of each interpreter of a sweep: probed, preloaded, replaced when they die, renewed each round.
+"""Fork servers of a sweep, per interpreter: probed, preloaded, replaced when they die, and renewed each round.
 
-All children of one server share its memory layout, and with it a bias that no number of them averages out. One server
-per round turns that bias into variation between rounds, which the intervals include.
+All children of a server share its memory layout, and thus a bias that averaging over children does not remove. A new
+server per round turns this bias into variation between rounds, which the intervals include.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ OWN_MODES = "effbench.modes."
 class ServerPool:
     """The fork servers of one interpreter. Thread-safe.
 
-    `server`: its first server, which stays its owner's to close; None: one is started. After `probe`: `environment`,
-    `details` and `gpus`. `cache_root`: folder of the compile caches, not shared with another interpreter.
+    `server`: the first server, which the caller closes; None: start one. `probe` sets `environment`, `details` and
+    `gpus`. `cache_root`: folder of the compile caches of this interpreter.
     """
 
     environment: Environment
@@ -56,21 +56,21 @@ class ServerPool:
         return ForkServer(**self.interpreter.given, preload=preload)
 
     def probe(self, parts: Sequence[dict[str, Any]], baseline_mode: str) -> None:
-        """Learn the environment, and check these parameters of cells (see `probe`)."""
+        """Determine the environment, and check these parameters of cells (see the function `probe`)."""
         answer = probe(self.current, parts, baseline_mode)
         self.environment = self.interpreter.environment(answer["environment"])
         self.details, self.gpus = answer["details"], answer["gpus"]
 
     def prepare(self, cells: Sequence[Cell], last_round: int = 0) -> None:
-        """Preload the models of these cells. Each round up to `last_round` gets a new server."""
+        """Preload the models of these cells, and use a new server for each round up to `last_round`."""
         self.cells, self.last_round = cells, last_round
         preload(self.current, cells)
 
     @contextmanager
     def server(self, round: int, alone: bool = False, preload: bool = True) -> Iterator[ForkServer]:
-        """Yield a live server for a trial of this round. `alone`: a separate one, which is closed afterwards.
+        """Yield a live server for a trial of this round. `alone`: a separate server, which is closed afterwards.
 
-        Raises WorkerError if a new one does not start.
+        Raises WorkerError if a new server does not start.
         """
         server = self.load(self.start(preload), preload) if alone else self.take(round)
         try:
@@ -82,10 +82,10 @@ class ServerPool:
                 self.give_back(server)
 
     def take(self, round: int) -> ForkServer:
-        """Return the shared server of this round and count its user. The next one loads while this round runs."""
+        """Return the shared server of this round and count its user. The next server loads while this round runs."""
         with self.lock:
             used = self.current
-            # short rounds do not wait for the next server: it serves the first round that finds it loaded
+            # short rounds do not wait for the next server: the first round that starts after it has loaded uses it
             is_next_ready = self.next is not None and self.next_is_ready.is_set() and not self.next.dead
             if is_next_ready and (used.dead or round > self.round):
                 self.current, self.next = self.next, None
@@ -107,7 +107,7 @@ class ServerPool:
                 self.retire(server)
 
     def load(self, server: ForkServer, with_models: bool = True) -> ForkServer:
-        """Return the server once it is ready; close it and raise WorkerError if it does not get so."""
+        """Return the server once it is ready; if it does not get ready, close it and raise WorkerError."""
         try:
             server.wait_ready()
             if with_models:
@@ -118,17 +118,17 @@ class ServerPool:
         return server
 
     def load_next(self, server: ForkServer, is_ready: threading.Event) -> None:
-        with suppress(WorkerError):  # the sweep keeps the server that it has
+        with suppress(WorkerError):  # the sweep keeps its current server
             self.load(server)
             is_ready.set()
 
     def retire(self, server: ForkServer) -> None:
-        """Close a server unless it is in use, as its trials would end with it, or borrowed."""
+        """Close a server, unless it is borrowed, or in use, because its trials would end with it."""
         if server is not self.borrowed and not self.users[server]:
             server.close()
 
     def close(self) -> None:
-        """Close all servers but the borrowed one."""
+        """Close all servers except the borrowed one."""
         with self.lock:
             for server in (self.current, self.next):
                 if server is not None and server is not self.borrowed:
@@ -143,14 +143,14 @@ Pools = Mapping[Interpreter, ServerPool]
 def open_pools(
     wanted: Mapping[Interpreter, Sequence[dict[str, Any]]], server: ForkServer | None, baseline_mode: str
 ) -> Iterator[Pools]:
-    """Start a pool for each interpreter and probe it with the cells that it runs; close the pools at the end.
+    """Start a pool for each interpreter, probe it with its cells, and yield the pools; close them at the end.
 
-    `wanted`: parameters of cells, whose modes are adapted in place. `server`: that of effbench's own interpreter, which
-    stays open; None: one is started if needed. Raises ConfigError as `probe` does and for an unsuitable interpreter.
+    `wanted`: parameters of cells, whose modes are adapted in place. `server`: a server of effbench's own interpreter,
+    which stays open; None: start one if needed. Raises ConfigError as `probe` does and for an unsuitable interpreter.
     """
     pools: dict[Interpreter, ServerPool] = {}
     try:
-        for interpreter in wanted:  # all load at once
+        for interpreter in wanted:  # all load in parallel
             pools[interpreter] = ServerPool(interpreter, server if interpreter == HERE else None)
         for interpreter, parts in wanted.items():
             try:
@@ -168,10 +168,10 @@ def open_pools(
 def probe(
     server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str, modes_only: bool = False
 ) -> dict[str, Any]:
-    """Import every target once, in a child; return the environment, its details and GPUs; adapt the modes' settings.
+    """Import all targets in a child, adapt the modes' settings, and return the environment, its details and GPUs.
 
-    `modes_only`: for cells that are not run, whose modules may be missing. Raises ConfigError for what cannot be
-    imported and for a setting that a mode does not have.
+    `modes_only`: for cells that will not run, whose modules may be missing. Raises ConfigError if a target cannot be
+    imported or a mode does not have a setting.
     """
     modes = {str(part["mode"]): part["mode"] for part in parts}
     request = ProbeRequest(modes=list(modes.values()), device="cpu" if modes_only else "auto")
@@ -187,19 +187,19 @@ def probe(
         answer["errors"] = [text.replace(f"_target_={loss}", f"training.loss={loss}") for text in answer["errors"]]
     known = dict(zip(modes, answer["settings"], strict=True))
     if errors := answer["errors"] or adapt_modes(parts, known, baseline_mode):
-        more = f" (and {len(errors) - 2} more like these)" if len(errors) > 2 else ""
+        more = f" (and {len(errors) - 2} more errors)" if len(errors) > 2 else ""
         raise ConfigError("\n".join(errors[:2]) + more)
     return answer
 
 
 def fit_modes(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str) -> None:
-    """Do what `probe` does for the modes alone."""
+    """Check and adapt only the modes, as `probe` does."""
     probe(server, parts, baseline_mode, modes_only=True)
 
 
 def adapt_modes(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | None], baseline_mode: str) -> list[str]:
-    """Remove settings from the baseline that only other modes have (`mode=eager,default mode.fullgraph=true`), so that
-    the baseline is comparable. `known`: the settings of each mode. Return errors for all other unknown settings."""
+    """Remove settings from the baseline that only other modes have, as in `mode=eager,default mode.fullgraph=true`.
+    `known`: the settings of each mode. Return errors for all other unknown settings."""
     errors = {}
     elsewhere = {name for names in known.values() for name in names or ()}
     for part in parts:
@@ -210,14 +210,14 @@ def adapt_modes(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | No
             continue
         for name in unknown:
             has = ", ".join(names or ()) or "none"
-            errors[f"mode {mode['name']} has no setting {name!r}; it has: {has}"] = None
+            errors[f"mode {mode['name']} has no setting {name!r}; allowed: {has}"] = None
     return list(errors)
 
 
 def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
-    """Have the server import effbench's own model modules, and look up once what its own modes ask the machine.
+    """Import effbench's own model modules in the server, and cache what its own modes query about the machine.
 
-    A user's modules are imported in each trial: their import must not affect the server.
+    A user's modules are imported in each trial, because importing them must not affect the server.
     """
     here = [cell for cell in cells if not cell.env]
     targets = {cell.model["module"]["_target_"] for cell in here}
@@ -236,7 +236,7 @@ def measure_ceilings(
     again: bool = False,
     lock_timeout_s: float = 3600.0,
 ) -> str | None:
-    """Measure and store the ceilings of the first GPU, if unknown or `again`; return why they could not be measured."""
+    """Measure and store the first GPU's ceilings, if unknown or `again`. Return a reason if that failed, else None."""
     known = store.calibration(environment_id)
     if not gpus or (known and known["ceilings"] and not again):
         return None

@@ -1,4 +1,4 @@
-"""Progress of a sweep: a line per trial, and a live status below them on a terminal; nothing when quiet."""
+"""Print the progress of a sweep: a line per trial and, on a terminal, a live status below; nothing when quiet."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ STYLES = {Status.OK: "green", Status.DEGRADED: "yellow", Status.NOISY: "yellow",
 
 
 def count(number: int, what: str) -> str:
-    """Return `1 cell`, `2 cells`."""
+    """Return `1 cell` or `2 cells`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def run_names(runs: Sequence[CellRun]) -> dict[CellRun, str]:
-    """Return a name for each cell run: the cell's, with a short name of its interpreter if there are several."""
+    """Return a name for each cell run: the cell's name and, with several interpreters, the interpreter's short name."""
     cells = cell_names(cells_of(runs))
     interpreters = interpreters_of(runs)
-    words: dict[Any, list[str]] = {one: [] for one in interpreters}
+    words: dict[Any, list[str]] = {interpreter: [] for interpreter in interpreters}
     for by in OWN:
-        paths = [getattr(one, by) for one in interpreters]
+        paths = [getattr(interpreter, by) for interpreter in interpreters]
         if len(set(paths)) > 1:
-            for one, name in zip(interpreters, short_names(paths, OWN[by]), strict=True):
-                words[one].append(name)
+            for interpreter, name in zip(interpreters, short_names(paths, OWN[by]), strict=True):
+                words[interpreter].append(name)
     return {run: one_line(" · ".join([cells[run.cell.key], *words[run.interpreter]])) for run in runs}
 
 
 class Progress:
-    """Prints how a sweep goes; called from several threads. `quiet`: prints nothing."""
+    """Prints the progress of a sweep. Thread-safe. `quiet`: print nothing."""
 
     def __init__(self, console: Console | None = None, quiet: bool = False) -> None:
         self.console = console or Console()
@@ -52,7 +52,7 @@ class Progress:
         self.total = self.done = self.rounds = 0
         self.names: dict[CellRun, str] = {}
         self.start_s = time.monotonic()
-        #: what each slot runs -> its phase
+        #: slot name -> its trial and the trial's phase
         self.running: dict[str, tuple[PlannedTrial, str]] = {}
         self.live: Live | None = None
         self.waited: set[str] = set()
@@ -66,7 +66,7 @@ class Progress:
         trials: Sequence[PlannedTrial],
         slots: Sequence[Slot],
     ) -> Iterator[None]:
-        """Print the title, and within, on a terminal, the live status."""
+        """Print the title and, on a terminal, show the live status in this context."""
         self.names = run_names(runs)
         self.total, self.done, self.rounds = len(trials), 0, settings.protocol["rounds"]
         self.start_s = time.monotonic()
@@ -75,7 +75,7 @@ class Progress:
         cells, rounds = count(len(cells_of(runs)), "cell"), count(self.rounds, "round")
         where = ", ".join(slot.name for slot in slots)
         title = f"sweep {sweep_id} · {cells}{under} × {rounds} ({settings.protocol['name']}) on {where}"
-        left = f"{count(len(trials), 'trial')} to run" if trials else "every trial is recorded already"
+        left = f"{count(len(trials), 'trial')} to run" if trials else "all trials are already recorded"
         self.note(one_line(f"{title}: {left}"))
         if self.quiet or not trials or not self.console.is_terminal:
             yield
@@ -85,12 +85,12 @@ class Progress:
         try:
             yield
         finally:
-            with suppress(OSError):  # a terminal that was closed
+            with suppress(OSError):  # the terminal was closed
                 self.live.stop()
             self.live = None
 
     def status(self) -> Text:
-        """Return the live status: how far the sweep is, and what each slot runs."""
+        """Return the live status: the number of finished trials, and what each slot is running."""
         with self.lock:
             passed = timedelta(seconds=round(time.monotonic() - self.start_s))
             lines = [f"{self.done} of {self.total} trials in {passed}"]
@@ -98,7 +98,7 @@ class Progress:
         return Text("\n".join(map(one_line, lines)), no_wrap=True, overflow="ellipsis")
 
     def note(self, text: str | Text) -> None:
-        """Print a line, unless quiet. If the reader has left (`| head`), the output ends, not the sweep."""
+        """Print a line, unless quiet. If the reader has exited (`| head`), stop printing, but not the sweep."""
         if self.quiet:
             return
         try:
@@ -115,31 +115,31 @@ class Progress:
 
     def phase(self, slot: Slot, phase: str) -> None:
         with self.lock:
-            if slot.name in self.running:  # the message of a trial that was killed may be late
+            if slot.name in self.running:  # a message from a killed trial may arrive late
                 self.running[slot.name] = (self.running[slot.name][0], phase)
 
     def waiting(self, slot: Slot) -> None:
         """Tell that another effbench has the slot's lock, once per slot."""
         if slot.name not in self.waited:
             self.waited.add(slot.name)
-            self.note(one_line(f"{slot.name} is in use by another effbench: waiting"))
+            self.note(one_line(f"{slot.name} is in use by another effbench; waiting"))
 
     def retried(self, slot: Slot, trial: PlannedTrial, reason: str) -> None:
-        self.note(one_line(f"{self.names[trial.run]} on {slot.name}: effbench tries this trial again: {reason}"))
+        self.note(one_line(f"{self.names[trial.run]} on {slot.name}: retrying this trial: {reason}"))
 
     def resized(self, change: int) -> None:
-        """Add this many trials to those that the sweep will run."""
+        """Change the number of trials to run by `change`."""
         with self.lock:
             self.total += change
 
     def ended(self, slot: Slot, trial: PlannedTrial, record: Trial) -> None:
-        """Print the line of a trial: `[ 3/21] mlp bs=8 eager float32 · round 1/5 · ok 0.123 ms (2.1 s)`."""
+        """Print the line of a finished trial: `[ 3/21] mlp bs=8 eager float32 · round 1/5 · ok 0.123 ms (2.1 s)`."""
         with self.lock:
             self.running.pop(slot.name, None)
             self.done += 1
             text = Text(f"[{self.done:>{len(str(self.total))}}/{self.total}] {self.name(trial)} · ")
         if trial.attempt:
-            text.append(f"try {trial.attempt + 1} · ")
+            text.append(f"attempt {trial.attempt + 1} · ")
         text.append(record.status.value, style=STYLES.get(record.status, "red"))
         if record.latency_ms is not None:
             text.append(f" {METRICS['latency_ms'].format(record.latency_ms)}")

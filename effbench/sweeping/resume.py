@@ -1,6 +1,6 @@
-"""Resuming a sweep: the command, whether its plan is the same, and what `--trust-imported` allows.
+"""Resume a sweep: the command, the comparison of plans, and the option `--trust-imported`.
 
-An imported sweep is data: nothing that it recorded runs without that option.
+An imported sweep is data: effbench does not run anything recorded in it without that option.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from effbench.sweeping.interpreters import HERE, Interpreter
 from effbench.sweeping.plan import Settings
 
 FLAG = "--trust-imported"
-HELP = "list what imported sweeps recorded (models, modes, interpreters, revisions), then run it"
+HELP = "list the models, modes, interpreters and revisions recorded in imported sweeps, then run them"
 HOW_TO_RESUME = "resume without overrides, or start a new sweep without resume="
 
 
 def resume_command(sweep_id: str, db: str, name: str, is_imported: bool = False) -> str:
-    """Return the command that continues the sweep. `db`: as it was given; `name`: for a person, without a password."""
+    """Return the command that resumes the sweep. `db`: the given setting; `name`: `db` without its password."""
     words = ["effbench", "-m", f"resume={sweep_id}"]
     if db != DEFAULT_DB:
         words.append(f"db={name}" if re.fullmatch(r"[A-Za-z0-9_./:@+-]+", name) else f'db="{name}"')
@@ -32,16 +32,16 @@ def resume_command(sweep_id: str, db: str, name: str, is_imported: bool = False)
 
 
 def refusal(sweep: SweepInfo) -> str:
-    """Return why nothing that this imported sweep recorded runs here, and what to do."""
+    """Return the message that effbench does not run an imported sweep, and what to do."""
     return (
-        f"sweep {sweep.id} was imported, so what it recorded is not run here; review it "
+        f"sweep {sweep.id} was imported, so effbench does not run the code it recorded; review it "
         f"(effbench export --whole --sweep {sweep.id} --out review.db; sqlite3 review.db .dump), then add {FLAG}"
     )
 
 
 def announce(sweep: SweepInfo, cells: Iterable[Cell], overrides: Iterable[str] = ()) -> None:
-    """Print to stderr what these cells of an imported sweep run, under which interpreters, and its `overrides`."""
-    print(f"effbench: {FLAG}: sweep {sweep.id} was imported, and this is run of it:", file=sys.stderr)
+    """Print to stderr the `overrides` of an imported sweep, the code that these cells run, and its interpreters."""
+    print(f"effbench: {FLAG}: sweep {sweep.id} was imported; effbench runs this from it:", file=sys.stderr)
     for line in dict.fromkeys([*(f"override {word}" for word in overrides), *what_runs(sweep, cells)]):
         # an escape sequence must not hide what follows it
         print(f"  {''.join(sign if sign.isprintable() else '?' for sign in line)}", file=sys.stderr, flush=True)
@@ -61,11 +61,11 @@ def what_runs(sweep: SweepInfo, cells: Iterable[Cell]) -> Iterator[str]:
 
 
 def check_same_plan(info: SweepInfo, planned: Sequence[Cell], cells: Sequence[Cell], settings: Settings) -> None:
-    """Raise ResumeError if the plan differs."""
+    """Raise ResumeError if the requested plan differs from the recorded one."""
     missing, more = len(set(planned) - set(cells)), len(set(cells) - set(planned))
     if missing or more:
-        plan = f"{missing} cells missing, {more} cells more"
-        raise ResumeError(f"sweep {info.id} has another plan: {plan}; {HOW_TO_RESUME}")
+        plan = f"{missing} cells missing, {more} additional cells"
+        raise ResumeError(f"sweep {info.id} has a different plan: {plan}; {HOW_TO_RESUME}")
     pairs = {f"protocol.{key}": (info.protocol.get(key, value), value) for key, value in settings.protocol.items()}
     pairs["baseline_mode"] = (info.baseline_mode, settings.baseline_mode)
     pairs["sweep.seed"] = (info.seed, settings.sweep["seed"])
@@ -77,7 +77,7 @@ def check_same_plan(info: SweepInfo, planned: Sequence[Cell], cells: Sequence[Ce
 
 
 def check_same_interpreters(info: SweepInfo, interpreters: Collection[Interpreter]) -> None:
-    """Raise ResumeError if the sweep ran under others."""
+    """Raise ResumeError if the sweep ran under different interpreters."""
     recorded = info.host.get("environments") or {}
     before = {Interpreter.from_facts(facts) for facts in recorded.values()} or {HERE}
     if before != set(interpreters):
@@ -86,14 +86,14 @@ def check_same_interpreters(info: SweepInfo, interpreters: Collection[Interprete
 
 
 def changes(info: SweepInfo, ids: Mapping[Interpreter, str], facts: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield why the trials to come differ from those recorded. `ids`: the environment of each interpreter; `facts`: the
-    value of `host["environments"]` now."""
+    """Yield notes on how new trials will differ from the recorded ones. `ids`: the environment of each interpreter;
+    `facts`: the current value of `host["environments"]`."""
     recorded = info.host.get("environments") or {}
     for interpreter, environment_id in ids.items() if info.trials else ():
         of = f" of {interpreter}" if len(ids) > 1 else ""
         before, now = recorded.get(environment_id), facts[environment_id]
         if before is None:
-            yield f"hardware or software{of} differs from that of the recorded trials: all cells run anew here"
+            yield f"hardware or software{of} has changed since the recorded trials: all cells run again"
         elif any(before.get(name) != now[name] for name in ("git_description", "git_changes")):
-            was = f"{before.get('git_description')}, now {now['git_description']}"
-            yield f"the folder{of} has changed since ({was}): the trials to come measure other code than those recorded"
+            was = f"was {before.get('git_description')}, now {now['git_description']}"
+            yield f"the folder{of} has changed ({was}): new trials measure different code than the recorded ones"

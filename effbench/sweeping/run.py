@@ -1,4 +1,4 @@
-"""One sweep over given cells: its record (new, or found again with the same plan), its trials, its end."""
+"""Run a sweep over given cells: create or resume its record, run its trials, and record how it ended."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from effbench.sweeping.schedule import Schedule
 
 @dataclass(frozen=True)
 class Command:
-    """What the user typed, and the overrides among it. `of_cells`: by cell key, the overrides that plan the cell."""
+    """The command line and its overrides. `of_cells`: cell key -> overrides that reproduce the cell."""
 
     argv: Sequence[str]
     overrides: Sequence[str]
@@ -41,8 +41,8 @@ class Command:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a sweep ended. `state`: completed or interrupted. `latencies`: median latency in ms by position of the cell
-    runs, None without one. `environments`: the environment of each interpreter; `environment_id` is the first."""
+    """How a sweep ended. `state`: completed or interrupted. `latencies`: median latency of each cell run in ms, None if
+    it has none. `environments`: the environment of each interpreter; `environment_id` is the first one."""
 
     sweep_id: str
     environment_id: str
@@ -61,7 +61,7 @@ def run_cells(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> Outcome:
-    """Run a sweep over given cell runs without Hydra, for example of cells from a database. See `run_sweep`."""
+    """Run a sweep over given cell runs without Hydra, for example cells from a database. See `run_sweep`."""
     asked = [(run.interpreter, run.cell.params()) for run in runs]
     progress, stop = progress or Progress(quiet=True), stop or threading.Event()
     return run_sweep(settings, asked, lambda pools: runs, command, server, progress, stop)
@@ -77,29 +77,29 @@ def run_sweep(
     stop: threading.Event,
     extend: Outcome | None = None,
 ) -> Outcome:
-    """Run (or resume) a sweep. Cells that fail are results with a status; a set `stop` ends it as Ctrl-C does.
+    """Run or resume a sweep and return its outcome. Failed cells are results; setting `stop` acts like Ctrl-C.
 
-    `asked`: the parameters of each cell under its interpreter. `plan`: returns the cell runs once the interpreters are
-    known. `server`: of effbench's own interpreter, which stays open; None: one is started if needed. `extend`: the
-    outcome of a sweep that gets these cells in addition, for Hydra sweepers that choose cells by the last results.
+    `asked`: interpreter and parameters of each cell. `plan`: returns the cell runs once the interpreters are probed.
+    `server`: a server of effbench's own interpreter, which stays open; None: start one if needed. `extend`: the outcome
+    of a sweep to add these cells to, for Hydra sweepers that choose cells by previous results.
 
-    Raises EffbenchError for anything that is wrong before the first trial; nothing is recorded then.
+    Raises EffbenchError for an error before the first trial; then nothing is recorded.
     """
     if not asked:
-        raise ConfigError("no cell to run")
+        raise ConfigError("there is no cell to run")
     wanted: dict[Interpreter, list[dict[str, Any]]] = {}
     for interpreter, part in asked:
         wanted.setdefault(interpreter, []).append(part)
     with (
-        Store.open(settings.db, mode="write") as store,  # first: a database that cannot be opened is known at once
+        Store.open(settings.db, mode="write") as store,  # first, to report an unusable database immediately
         open_pools(wanted, server, settings.baseline_mode) as pools,
     ):
         planned = plan(pools)
         runs = list(dict.fromkeys(planned))
         cells = cells_of(runs)
         slots = slots_of(max((pool.gpus for pool in pools.values()), key=len), cells, settings.executor)
-        lock_folder()  # an unsafe one is refused before anything is recorded
-        ids = {one: store.add_environment(pool.environment, pool.details) for one, pool in pools.items()}
+        lock_folder()  # raises for an unsafe folder before anything is recorded
+        ids = {where: store.add_environment(pool.environment, pool.details) for where, pool in pools.items()}
         sweep_id = begin(store, settings, command, cells, ids, progress, extend)
         history = recorded_trials(store, sweep_id, cells, ids)
         protocol = settings.protocol
@@ -109,12 +109,12 @@ def run_sweep(
         for interpreter, pool in pools.items():
             environment_id = ids[interpreter]
             pool.cache_root = sweep_cache / environment_id
-            own_cells = [run.cell for run in runs if run.interpreter == interpreter]
-            pool.prepare(own_cells, protocol["rounds"] - 1 if settings.executor["renew_server"] and gpus else 0)
+            pool_cells = [run.cell for run in runs if run.interpreter == interpreter]
+            pool.prepare(pool_cells, protocol["rounds"] - 1 if settings.executor["renew_server"] and gpus else 0)
             if trials and protocol["profile"]:
                 lock_timeout_s = settings.executor["lock_timeout_s"]
                 if why := measure_ceilings(pool.current, store, environment_id, gpus, lock_timeout_s=lock_timeout_s):
-                    progress.note(f"this GPU's ceilings could not be measured: {why}; no roofline in these results")
+                    progress.note(f"could not measure this GPU's ceilings: {why}; these results have no roofline")
             known = store.calibration(environment_id)
             pool.ceilings = known and known["ceilings"]
         schedule = Schedule(
@@ -135,7 +135,7 @@ def run_sweep(
         except KeyboardInterrupt:  # a second Ctrl-C
             state = "interrupted"
             raise
-        except StoreError as error:  # for example a full disk: the cells are not at fault, and the rest can run later
+        except StoreError as error:  # for example a full disk: the sweep can be resumed later
             state, failure = "interrupted", error
         finally:
             if state == "completed" and not settings.executor["keep_cache"]:
@@ -151,25 +151,25 @@ def recorded_trials(
     store: Store, sweep_id: str, cells: Sequence[Cell], ids: Mapping[Interpreter, str]
 ) -> dict[CellRun, list[Trial]]:
     """Return the recorded trials (last attempts) of each cell run. `ids`: the environment of each interpreter."""
-    recorded = {one: store.history(sweep_id, environment_id) for one, environment_id in ids.items()}
-    return {CellRun(cell, one): recorded[one][cell.key] for one in ids for cell in cells if cell.key in recorded[one]}
+    recorded = {where: store.history(sweep_id, environment_id) for where, environment_id in ids.items()}
+    return {CellRun(cell, at): recorded[at][cell.key] for at in ids for cell in cells if cell.key in recorded[at]}
 
 
 def wanted_artifacts(
     trial: PlannedTrial, settings: Settings, sweep_id: str, environment_id: str
 ) -> dict[str, Any] | None:
-    """Return which artifacts the trial saves, and where; None after a cell's first round."""
+    """Return which artifacts the trial saves and where, or None after a cell's first round."""
     if not settings.artifacts or trial.round > 0:
         return None
     name = artifact_folder(sweep_id, trial.run.cell.key)
-    if trial.run.interpreter.given:  # next to those of the same cell under another
+    if trial.run.interpreter.given:  # distinguishes it from the same cell under another interpreter
         name += f"-{environment_id}"
     folder = (connect.artifact_home(settings.db) / name).absolute()
     return {"kinds": settings.artifacts, "folder": str(folder), "name": name}
 
 
 def cache_folder(configured: str | None) -> Path:
-    """Return where compile caches are during a sweep."""
+    """Return the folder of compile caches during a sweep."""
     return Path(configured).expanduser().resolve() if configured else cache_home() / "compile"
 
 
@@ -185,9 +185,9 @@ def begin(
     progress: Progress,
     extend: Outcome | None,
 ) -> str:
-    """Return the id of a new sweep, or of the one to resume or `extend`. `ids`: the environment of each interpreter.
+    """Begin, resume or `extend` a sweep and return its id. `ids`: the environment of each interpreter.
 
-    Raises ResumeError if the plan of the sweep to resume is another.
+    Raises ResumeError if the plan of the sweep to resume differs.
     """
     environments = {environment_id: interpreter.facts() for interpreter, environment_id in ids.items()}
     if extend is not None:
@@ -221,10 +221,10 @@ def begin(
 
 
 def end(store: Store, sweep_id: str, state: str, db: str, failure: StoreError | None = None) -> None:
-    """Record how the sweep ended. `failure`: why the database could not store a trial.
+    """Record how the sweep ended. `failure`: why the database could not store a trial, if so.
 
-    If the database file was moved, deleted or replaced, all that was recorded is saved in another file. For this and
-    for whatever could not be stored, raises StoreError that names the command to continue with.
+    If the database file was moved, deleted or replaced, save the recorded data in another file. In this case, and if
+    anything could not be stored, raise StoreError with the command that resumes the sweep.
     """
     try:
         store.finish_sweep(sweep_id, state)
@@ -233,13 +233,13 @@ def end(store: Store, sweep_id: str, state: str, db: str, failure: StoreError | 
     name = store.name
     if store.is_moved():
         db = name = str(store.rescue(sweep_id))
-        failure = StoreError(f"{connect.moved(store.name)}; all that was recorded is in {name}")
+        failure = StoreError(f"{connect.moved(store.name)}; everything recorded is in {name}")
     if failure is not None:
         raise StoreError(f"{failure}\nContinue with: {resume.resume_command(sweep_id, db, name)}") from failure
 
 
 def host_facts() -> dict[str, Any]:
-    """Return facts about where a sweep was started that do not define its environment."""
+    """Return facts about the machine and process of a sweep that are not part of its environment."""
     return {
         "hostname": platform.node(),
         "kernel": platform.release(),
@@ -252,7 +252,7 @@ def host_facts() -> dict[str, Any]:
 
 
 def check_baseline(settings: Settings, cells: Sequence[Cell]) -> None:
-    """Raise ConfigError if the baseline is not in the sweep; only the default, eager, may be missing."""
+    """Raise ConfigError if the baseline is not in the sweep. Only the default baseline, eager, may be missing."""
     modes, baseline = sorted({cell.mode_name for cell in cells}), settings.baseline_mode
     if baseline not in (*modes, Config.baseline_mode):
-        raise ConfigError(f"baseline_mode={baseline} is not among the modes of this sweep: {', '.join(modes)}")
+        raise ConfigError(f"baseline_mode={baseline} is not a mode of this sweep; its modes: {', '.join(modes)}")

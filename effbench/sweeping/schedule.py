@@ -1,4 +1,4 @@
-"""Runs the trials of a plan: one at a time on a GPU, all GPUs in parallel, rounds in random order."""
+"""Run the trials of a plan: one at a time per GPU, all GPUs in parallel, each round in random order."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ PHASES = ("build", "prepare", "check", "warmup", "timing", "profile", "artifacts
 
 @dataclass
 class Schedule:
-    """One run over a queue. `record` stores the record of a trial; an exception from it stops the sweep and is raised
-    by run(). `history`: the recorded trials of each cell run."""
+    """Runs trials on slots. `record`: stores a trial's record; if it raises, the sweep stops and run() raises the same
+    exception. `artifacts`: returns which artifacts a trial saves. `history`: the recorded trials of each cell run."""
 
     pools: Pools
     slots: list[Slot]
@@ -40,7 +40,7 @@ class Schedule:
     error: BaseException | None = None
 
     def run(self, trials: list[PlannedTrial]) -> None:
-        """Run all trials. Once `stop` is set, end those in flight unrecorded and return."""
+        """Run all trials. Once `stop` is set, kill the running ones without recording them, and return."""
         known = {run for run in self.history if self.is_enough(run)}
         if spared := [trial for trial in trials if trial.run in known]:
             self.progress.resized(-len(spared))
@@ -52,7 +52,7 @@ class Schedule:
         for thread in threads:
             thread.start()
         for thread in threads:
-            while thread.is_alive():  # in short steps: a signal handler only runs between them
+            while thread.is_alive():  # in short steps, because signal handlers run only between them
                 thread.join(POLL_S)
         if self.error:
             raise self.error
@@ -62,7 +62,7 @@ class Schedule:
         try:
             while not self.stop.is_set() and not queue.is_empty():
                 group = queue.take(slot.name, slot.device, devices)
-                if group is None:  # what is left runs elsewhere, or is for another device
+                if group is None:  # the remaining groups are running, or need another device
                     self.stop.wait(POLL_S)
                     continue
                 self.run_group(slot, queue, group)
@@ -72,14 +72,14 @@ class Schedule:
             self.stop.set()
 
     def run_group(self, slot: Slot, queue: Queue, group: Group) -> None:
-        """Run the trials of a cell in a round, until one is noisy: then all of them are queued again."""
+        """Run the trials of a cell in a round. If one is noisy, queue them all again and return."""
         attempts = self.settings.protocol["attempts"]
         for ended, trial in enumerate(group.trials, 1):
             record = None if self.stop.is_set() else self.run_locked(slot, trial)
             if record is None:
                 return
             self.record(trial, record)
-            known = self.history.get(trial.run, [])  # a retried round counts with its last attempt
+            known = self.history.get(trial.run, [])  # only the last attempt of a round counts
             self.history[trial.run] = [*(other for other in known if other.round != record.round), record]
             more, retry = 0, False
             # a cell that failed once cannot become ok again: the worst status counts
@@ -93,7 +93,7 @@ class Schedule:
                 return
 
     def is_enough(self, run: CellRun) -> bool:
-        """Return whether latency and period are known precisely enough to skip further rounds."""
+        """Return whether latency and period are precise enough to skip the remaining rounds."""
         target = self.settings.protocol["enough_interval"]
         known = self.history.get(run, [])
         if target is None or any(record.status not in (Status.OK, Status.NOISY) for record in known):
@@ -104,7 +104,7 @@ class Schedule:
         return bool(used) and all(enough(medians, target) for medians in used)
 
     def run_locked(self, slot: Slot, trial: PlannedTrial) -> Trial | None:
-        """Run the trial under the device's lock; return None if the sweep was stopped meanwhile."""
+        """Run the trial under the device's lock and return its record; None if the sweep was stopped."""
         timeout_s = self.settings.executor["lock_timeout_s"]
         with slot.locked(timeout_s, self.stop, lambda: self.progress.waiting(slot)) as is_held:
             if not is_held:
@@ -113,10 +113,10 @@ class Schedule:
             return self.run_retried(slot, trial)
 
     def run_retried(self, slot: Slot, trial: PlannedTrial) -> Trial | None:
-        """Run the trial, again after a pause if the harness failed; return None if the sweep was stopped meanwhile.
+        """Run the trial and return its record; None if the sweep was stopped. Pause and retry if the harness failed.
 
-        If its fork server died under the user's code, it is retried once, from a separate server: the trial itself may
-        be the cause. Raises WorkerError or OSError if no fork server can be started.
+        If the fork server died while user code ran, retry once from a separate server, as the trial may be the cause.
+        Raises WorkerError or OSError if no fork server can be started.
         """
         reasons: list[str] = []
         server_died = False
@@ -148,7 +148,7 @@ class Schedule:
         return record
 
     def run_once(self, slot: Slot, trial: PlannedTrial, alone: bool) -> tuple[Trial | None, Request]:
-        """Run the trial once (`alone`: from a separate fork server). No record if the sweep was stopped meanwhile."""
+        """Run the trial once (`alone`: from a separate fork server). The record is None if the sweep was stopped."""
         cell, pool, gpu = trial.run.cell, self.pools[trial.run.interpreter], slot.gpu or {}
         message = TrialRequest(
             cell=cell.params(),
@@ -165,7 +165,7 @@ class Schedule:
             artifacts=self.artifacts(trial),
         )
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        # variables may be read when torch is imported: such a cell needs a fresh interpreter
+        # torch may read the variables when it is imported, so a cell with `env` needs a fresh interpreter
         is_spawned = self.settings.isolation == "spawn" or bool(cell.env)
         with pool.server(trial.round, alone=alone or is_spawned, preload=not is_spawned) as server:
             start = time.monotonic()
@@ -182,7 +182,7 @@ class Schedule:
             return None, request
         record = record_of(request, trial)
         if message.artifacts and record.phase == "artifacts" and "artifacts" not in record.extra:
-            shutil.rmtree(message.artifacts["folder"], ignore_errors=True)  # incomplete, and no row names it
+            shutil.rmtree(message.artifacts["folder"], ignore_errors=True)  # incomplete, and no row refers to it
         record.started_at, record.wall_s = started_at, wall_s
         record.gpu_index, record.gpu_uuid = message.gpu_index, message.gpu_uuid
         if seconds := record.extra.get("phase_seconds"):
@@ -191,16 +191,16 @@ class Schedule:
 
 
 def record_of(request: Request, trial: PlannedTrial) -> Trial:
-    """Return the trial's own record, or one that says how its process ended."""
+    """Return the trial's record, or a record of how its process ended."""
     key = trial.run.cell.key
     if request.result is not None:
         try:
             record = Trial.from_json(request.result)
             if (record.cell_key, record.round, record.attempt) != (key, trial.round, trial.attempt):
-                raise ValueError("it is of another trial")
+                raise ValueError("it belongs to another trial")
             return record
         except ValueError as error:
-            request.outcome["reason"] = f"its process sent a result that is no trial's record: {error}"
+            request.outcome["reason"] = f"its process sent an invalid trial record: {error}"
     status, reason = request.failure()
     log = {"log": request.outcome["log"]} if request.outcome.get("log") else {}
     pid = request.outcome.get("pid")

@@ -1,5 +1,5 @@
-"""Artifacts of a trial for a person to study, made after everything is measured from further calls and preparations:
-a trace, a memory snapshot, generated code, the graph. A failure is a note."""
+"""Save artifacts of a trial: a trace, a memory snapshot, generated code, graphs. They are made after all measurements,
+from additional calls and preparations. A failure to make one is only a note."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_EVENTS = 100_000  # of the memory history
 def collect(
     request: TrialRequest, trial: Trial, workload: Inference, step: Callable, inputs: list[timing.Inputs]
 ) -> None:
-    """Make what `request.artifacts` asks for; names and notes go into the trial's `extra`."""
+    """Make the artifacts that `request.artifacts` lists, and record their names and notes in the trial's `extra`."""
     wanted = request.artifacts
     folder = Path(wanted["folder"])
     folder.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def collect(
         ("code", make.code),
         ("snapshot", make.snapshot),
         ("graph", make.cuda_graphs),
-        ("graph", make.graphs),  # last, since it drops what is compiled
+        ("graph", make.graphs),  # last, because it discards compiled code
     )
     with workload.context():
         for kind, maker in makers:
@@ -47,7 +47,7 @@ def collect(
                     files.extend(maker())
                 except UnsupportedError as error:
                     notes[kind] = str(error)
-                except Exception as error:  # from the module or torch's tools: it costs this artifact alone
+                except Exception as error:  # from the module or torch's tools: only this artifact is missing
                     notes[kind] = failures.describe(error)
     with contextlib.suppress(OSError):
         folder.rmdir()  # if it is empty
@@ -58,7 +58,7 @@ def collect(
 
 @dataclass
 class Maker:
-    """Makes the files of one trial in `folder`, from its measured `step` and from further preparations."""
+    """Makes the files of a trial in `folder`, from its measured `step` and from additional preparations."""
 
     folder: Path
     cache_dir: str | None
@@ -71,11 +71,11 @@ class Maker:
         timing.synchronizer(self.workload.device)()
 
     def play_prepared_again(self) -> None:
-        torch._dynamo.reset()  # or it would find the graphs that it has
+        torch._dynamo.reset()  # otherwise Dynamo reuses its compiled graphs
         self.play(self.workload.prepare(*copies(self.inputs[0])).step)
 
     def trace(self) -> Iterator[Path]:
-        """A Chrome trace of a few calls (chrome://tracing, Perfetto)."""
+        """Write a Chrome trace of a few calls (for chrome://tracing or Perfetto) and yield its path."""
         activities = [torch.profiler.ProfilerActivity.CPU]
         if self.workload.device.type == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -86,7 +86,7 @@ class Maker:
         yield path
 
     def snapshot(self) -> Iterator[Path]:
-        """torch's memory history over a second preparation and a few calls (pytorch.org/memory_viz)."""
+        """Write torch's memory history of a second preparation and a few calls (for pytorch.org/memory_viz)."""
         if self.workload.device.type != "cuda":
             raise UnsupportedError("a memory snapshot needs CUDA")
         path = self.folder / "memory.pickle"
@@ -99,42 +99,42 @@ class Maker:
         yield path
 
     def code(self) -> Iterator[Path]:
-        """Copy what Inductor wrote for this cell from its compile cache: a file with its kernels for each graph."""
+        """Copy the code that Inductor wrote to this cell's compile cache: one file with kernels per graph."""
         sources = Path(self.cache_dir).rglob("*.py") if self.cache_dir else ()
         written = [path for path in sources if is_output_code(path)]
         if not written:
-            raise UnsupportedError("Inductor left no Python code in this cell's compile cache")
+            raise UnsupportedError("this cell's compile cache has no Python code from Inductor")
         for number, source in enumerate(sorted(written, key=lambda path: (path.stat().st_mtime, path)), 1):
             path = self.folder / f"code-{number}.py"
             path.write_bytes(source.read_bytes())
             yield path
 
     def graphs(self) -> Iterator[Path]:
-        """Each graph that Dynamo finds in the module as text."""
+        """Write each graph that Dynamo traces in the module as text."""
         texts: list[str] = []
 
-        def keep(found: torch.fx.GraphModule, example_inputs: Any) -> Callable[..., Any]:
-            texts.append(found.print_readable(print_output=False) + f"\n{found.graph}\n")
-            return found.forward
+        def keep(traced: torch.fx.GraphModule, example_inputs: Any) -> Callable[..., Any]:
+            texts.append(traced.print_readable(print_output=False) + f"\n{traced.graph}\n")
+            return traced.forward
 
         torch._dynamo.reset()
         self.play(torch.compile(self.workload.module, backend=keep), 1)
         if not texts:
-            raise UnsupportedError("Dynamo finds no graph in this module")
+            raise UnsupportedError("Dynamo traced no graph in this module")
         for number, text in enumerate(texts, 1):
             path = self.folder / f"graph-{number}.txt"
             path.write_text(text)
             yield path
 
     def cuda_graphs(self) -> Iterator[Path]:
-        """On CUDA, capture anew with every CUDA graph in debug mode, and draw those that came about as DOT."""
+        """On CUDA, capture again with all CUDA graphs in debug mode, and write each non-empty graph in DOT format."""
         if self.workload.device.type != "cuda":
             return
         made: list[torch.cuda.CUDAGraph] = []
         plain = torch.cuda.CUDAGraph
 
         def in_debug_mode(*_args: Any, **_kwargs: Any) -> torch.cuda.CUDAGraph:
-            graph = plain(keep_graph=True)  # else there is nothing left to draw once it was instantiated
+            graph = plain(keep_graph=True)  # otherwise instantiation frees the graph to draw
             graph.enable_debug_mode()
             made.append(graph)
             return graph
@@ -144,13 +144,13 @@ class Maker:
         numbers, path = itertools.count(1), self.folder / "cuda-graph.dot"
         for graph in made:
             graph.debug_dump(str(path))
-            # cudagraph trees capture nothing at all in one, for its memory pool
+            # cudagraph trees create an empty graph for its memory pool
             if path.is_file() and "node_" in path.read_text(errors="replace"):
                 yield path.rename(self.folder / f"cuda-graph-{next(numbers)}.dot")
         path.unlink(missing_ok=True)
 
 
 def is_output_code(path: Path) -> bool:
-    """Return whether it is the code of a graph, not that of a single kernel (a graph holds its kernels as text)."""
+    """Return whether the file has the code of a graph (with its kernels as text), not of a single kernel."""
     text = path.read_text(errors="replace")
     return "AsyncCompile" in text and "def call(" in text

@@ -1,5 +1,4 @@
-"""The task `ceilings`: what the GPU of this process can do at best: copy bandwidth, matrix rate by dtype, the cost of
-a launch and of an empty replay."""
+"""The task `ceilings`: measure this GPU's copy bandwidth, matrix rates, launch time and graph replay time."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import torch
 
 from effbench.measure import timing
 
-#: A quarter of a second each: enough for the clocks to settle under load.
+#: A quarter of a second per measurement, enough for the clocks to settle under load.
 RULES = timing.Rules(
     budget_s=1.0,
     min_time_s=0.25,
@@ -30,21 +29,21 @@ DTYPES = ("bfloat16", "float16", "float32", "tf32", "float64")
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
-    """Return {"ceilings": {...}}, or {"ceilings": None, "reason": ...} if they cannot be measured."""
+    """Measure the ceilings. Return {"ceilings": {...}}, or {"ceilings": None, "reason": ...} if that is impossible."""
     say_phase("ceilings")
     if not torch.cuda.is_available():
         return {"ceilings": None, "reason": "torch sees no CUDA device"}
     try:
         return {"ceilings": measure(torch.device("cuda"))}
     except torch.OutOfMemoryError:
-        return {"ceilings": None, "reason": "too little free device memory"}
+        return {"ceilings": None, "reason": "not enough free device memory; 2.5 GiB are required"}
 
 
 @torch.inference_mode()
 def measure(device: torch.device) -> dict[str, Any]:
     """Return the ceilings of a CUDA device: `copy_bytes_per_s` (read and written), `flops_per_s` by dtype (dense square
-    products of side 8192), `launch_ms` (period of back-to-back launches of a tiny kernel), `graph_replay_ms` (of a
-    graph that holds one). Rates are those of the fastest block; needs 2.5 GiB of free device memory."""
+    products of size 8192), `launch_ms` (period of back-to-back launches of a tiny kernel), `graph_replay_ms` (period of
+    replays of a graph with that kernel). Rates are those of the fastest block. Requires 2.5 GiB of device memory."""
     rates = {"copy_bytes_per_s": copy_rate(device), "flops_per_s": {name: matrix_rate(device, name) for name in DTYPES}}
     tiny = torch.zeros(1, device=device)
     graph = torch.cuda.CUDAGraph()
@@ -74,6 +73,6 @@ def copy_rate(device: torch.device) -> float:
 def matrix_rate(device: torch.device, name: str) -> float:
     dtype = torch.float32 if name == "tf32" else getattr(torch, name)
     torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
-    # values change a GPU's clocks: models have normal ones
+    # normal values as in models, because the values affect a GPU's clocks
     a, b = (torch.randn(MATRIX, MATRIX, device=device, dtype=dtype) for _ in range(2))
     return 2 * MATRIX**3 / (min(periods_ms(lambda: torch.mm(a, b), device)) / 1e3)

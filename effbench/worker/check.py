@@ -1,4 +1,4 @@
-"""The task `check`: one function that shows a behaviour, called in a process of its own."""
+"""The task `check`: call a function that tests a behaviour, in a separate process."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from effbench.models.build import resolve_target
 from effbench.modes import inductor
 from effbench.worker import failures
 
-#: What a check may need of the machine, next to CUDA.
+#: Requirements that a check may declare in addition to CUDA.
 COMPILER, CPP_COMPILER = "a compiler", "a C++ compiler"
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
-    """A CheckRequest as JSON in; out {"status": ok, unsupported, error or oom, "reason", "facts", "seconds"}, with
-    "traceback" where it is an error."""
+    """Run the check of a CheckRequest as JSON. Return {"status": ok, unsupported, error or oom, "reason", "facts",
+    "seconds"}, and "traceback" for an error."""
     request = CheckRequest(**payload)
     answer: dict[str, Any] = {"status": Status.OK.value, "reason": None, "facts": None}
     user_cache = inductor.use_caches_in(request.cache_dir)
@@ -32,16 +32,16 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
         function = resolve_target(request.target)
         device = torch.device(request.device)
         if device.type == "cuda" and not torch.cuda.is_available():
-            raise UnsupportedError("device=cuda, and torch sees no CUDA device here")
+            raise UnsupportedError("device=cuda, but torch sees no CUDA device")
         needs = getattr(function, "needs", ())
         if CPP_COMPILER in needs or (COMPILER in needs and device.type == "cpu"):
             inductor.learn_vector_instructions(user_cache)
         torch.manual_seed(request.seed)
         say_phase("running")
         answer["facts"] = plain(function(device, **request.settings))
-    except SystemExit:  # it meant to end its process: it may
+    except SystemExit:  # the check may end its process
         raise
-    except BaseException as error:  # whatever the user's code raised
+    except BaseException as error:  # user code may raise anything
         status, answer["reason"] = failures.classify(error, None)
         answer["status"] = status.value
         if status is Status.ERROR:
@@ -50,9 +50,9 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
 
 
 def plain(facts: Any) -> dict[str, Any]:
-    """The facts as JSON gives them back. Raises TypeError for what it cannot carry."""
+    """Return the facts after a round trip through JSON. Raises TypeError for facts that JSON cannot represent."""
     if not isinstance(facts, dict):
-        raise TypeError(f"a check returns a dict of facts, not {type(facts).__name__}")
+        raise TypeError(f"a check must return a dict of facts, got {type(facts).__name__}")
     for name, value in facts.items():
         try:
             json.dumps(value, allow_nan=False)

@@ -1,4 +1,4 @@
-"""The task `compile_options`: arguments, modes and options of the installed torch.compile."""
+"""The task `compile_options`: list arguments, modes and options of the installed torch.compile."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
-    """Return {"torch_version", "arguments", "modes", "options"}: torch.compile's arguments, its modes with the options
-    that each sets, and all of Inductor's options with their defaults; every value as its repr."""
+    """Return {"torch_version", "arguments", "modes", "options"}: torch.compile's arguments with their defaults, its
+    modes with the options that they set, and all of Inductor's options with their defaults. Values are reprs."""
     from torch._inductor import config
 
     arguments = [p for p in inspect.signature(torch.compile).parameters.values() if p.kind is p.KEYWORD_ONLY]

@@ -15,23 +15,23 @@ from effbench.cell import Status
 from effbench.errors import UnsupportedError
 
 OOM_TEXTS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
-#: Signs of something missing on the machine -> the fix.
+#: Part of an error that indicates a missing requirement -> the problem and its fix.
 MISSING = {
     "InvalidCxxCompiler": "Inductor found no working C++ compiler: install g++ (Debian: apt-get install g++)",
     "Failed to find C compiler": "Triton found no C compiler: install gcc (Debian: apt-get install gcc)",
     "Cannot find a working triton installation": "Inductor found no Triton: pip install triton",
     "TritonMissing": "Inductor found no Triton: pip install triton",
-    "GPUTooOldForTriton": "this GPU is too old for Triton",
+    "GPUTooOldForTriton": "Triton does not support this GPU: it is too old",
 }
 TRACEBACK_CHARACTERS = 6000
 OWN = Path(__file__).parents[1]
-#: Folders whose code no user wrote; the variables name caches of generated code.
+#: Folders without user code; the variables name caches of generated code.
 LIBRARIES = (OWN, Path(torch.__file__).parent, *(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")))
 GENERATED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 class Ended(Exception):
-    """Ends a trial early with its status."""
+    """End a trial early with this status and reason."""
 
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
@@ -48,7 +48,7 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def classify(error: BaseException, phase: str | None) -> tuple[Status, str]:
-    """Return the status and the reason: phase, type, first line and, for an error, where it was raised."""
+    """Return the status and the reason: phase, type, first line and, for an error, the location that raised it."""
     where = f"in {phase}: " if phase else ""
     for link in chain(error):
         text = text_of(link)
@@ -65,15 +65,15 @@ def classify(error: BaseException, phase: str | None) -> tuple[Status, str]:
 
 
 def location(error: BaseException) -> str:
-    """Return `nets/mine.py:34 in forward` for the innermost frame of user code, else for the innermost one outside
-    effbench; empty if there is neither. Paths are relative to the working directory if inside it."""
-    if isinstance(error, SyntaxError):  # its own text names the file; the frames are those of the import system
+    """Return the innermost frame of user code as `nets/mine.py:34 in forward`. Without user code, return the innermost
+    frame outside effbench, or an empty text. Paths inside the working directory are relative."""
+    if isinstance(error, SyntaxError):  # its message names the file, and its frames belong to the import system
         return ""
     frames = [frame for link in chain(error) for frame in reversed(traceback.extract_tb(link.__traceback__))]
     with contextlib.suppress(OSError):  # the module may have removed the working directory
         located = [(Path(frame.filename).absolute(), frame) for frame in frames if not frame.filename.startswith("<")]
-        outside = [one for one in located if not one[0].is_relative_to(OWN)]
-        for path, frame in [one for one in outside if is_users(one[0])] or outside:
+        outside = [(path, frame) for path, frame in located if not path.is_relative_to(OWN)]
+        for path, frame in [(path, frame) for path, frame in outside if is_users(path)] or outside:
             shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
             return f"{shown}:{frame.lineno} in {frame.name}"
     return ""
@@ -85,12 +85,12 @@ def is_users(path: Path) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """Return type and first line."""
+    """Return the type and the first line of an exception."""
     return f"{type(error).__name__}: {first_line(text_of(error))}".rstrip(": ")
 
 
 def text_of(error: BaseException) -> str:
-    """Return `str(error)`, empty if a user's exception cannot do that."""
+    """Return `str(error)`, or an empty text if that raises."""
     try:
         return str(error)
     except Exception:  # __str__ of a user's exception may raise anything
@@ -98,7 +98,7 @@ def text_of(error: BaseException) -> str:
 
 
 def first_line(text: str, limit: int = 300) -> str:
-    """Return the first line that is not empty, cut to `limit` characters."""
+    """Return the first line that is not blank, cut to `limit` characters."""
     line = next((stripped for line in text.splitlines() if (stripped := line.strip())), "")
     return line if len(line) <= limit else line[: limit - 1] + "…"
 

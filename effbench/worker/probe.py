@@ -1,4 +1,4 @@
-"""The task `probe`: which targets can be imported here, and the environment of this machine."""
+"""The task `probe`: check which targets can be imported, and describe the environment of this machine."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ NOT_FLAGS = (*CACHES, "TORCH_WARM_POOL", "PYTORCH_NVML_BASED_CUDA_CHECK")
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
-    """Return {"errors": [...], "settings": [...], "environment": {...}, "details": {...}, "gpus": [...]}; in `settings`
-    for each mode the names that its constructor takes, None if it takes any."""
+    """Return {"errors": [...], "settings": [...], "environment": {...}, "details": {...}, "gpus": [...]}. `settings`
+    has for each mode the names of its constructor's arguments, None if it accepts any name."""
     request = ProbeRequest(**payload)
     errors: list[str] = []
     settings: list[list[str] | None] = []
@@ -57,20 +57,20 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
 
 
 def names_of(constructor: Callable[..., Any]) -> list[str] | None:
-    """Return the names that a mode's constructor takes, None if it takes any."""
+    """Return the names of a constructor's arguments, or None if it accepts any name."""
     parameters = inspect.signature(constructor).parameters
-    return None if any(one.kind is one.VAR_KEYWORD for one in parameters.values()) else list(parameters)
+    return None if any(p.kind is p.VAR_KEYWORD for p in parameters.values()) else list(parameters)
 
 
 def refused(mode: dict[str, Any], constructor: Callable[..., Any], names: list[str] | None) -> str | None:
-    """Return a mode's error about the values of its settings, or None. Unknown settings are found elsewhere."""
+    """Return a mode's error about the values of its settings, or None. Unknown settings are reported elsewhere."""
     given = mode_settings(mode)
     if names is None or set(given) <= set(names):
         try:
             constructor(**given)
         except ConfigError as error:
             return f"mode {mode['name']}: {error}"
-        except Exception:  # any other exception of a user's constructor belongs to the cell
+        except Exception:  # the cell reports any other exception of a user's constructor
             return None
     return None
 
@@ -95,7 +95,7 @@ def visible_gpus() -> list[dict[str, Any]]:
 
 
 def near_cores(properties: Any) -> str | None:
-    """Return the CPU cores on the GPU's side of the machine, as the kernel lists them; None if unknown."""
+    """Return the CPU cores near the GPU in the kernel's notation, such as `0-15`; None if unknown."""
     try:
         bus = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
         return Path(f"/sys/bus/pci/devices/{bus}/local_cpulist").read_text().strip() or None
@@ -104,7 +104,7 @@ def near_cores(properties: Any) -> str | None:
 
 
 def environment(gpus: list[dict[str, Any]]) -> Environment:
-    """Return the fingerprint. Several GPUs of one kind are one environment; the trial records which one ran."""
+    """Return the fingerprint. Several GPUs of the same kind are one environment; each trial records its GPU."""
     names = sorted({gpu["name"] for gpu in gpus})
     return Environment(
         gpu_name=" + ".join(names) or None,
@@ -127,7 +127,7 @@ def is_flag(name: str) -> bool:
 def details() -> dict[str, Any]:
     """Return facts that describe the machine but do not define the environment."""
     return {
-        "packages": {name: found for name in PACKAGES if (found := version(name))},
+        "packages": {name: installed for name in PACKAGES if (installed := version(name))},
         "cudnn": torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None,
         "cpu_count": os.cpu_count(),
         "cpu_usable": len(os.sched_getaffinity(0)),

@@ -1,4 +1,4 @@
-"""Process trees on Linux through /proc: find them, end them, and tie their lives to their parent's."""
+"""Find and kill process trees on Linux through /proc, and make processes end with their parent."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ def _prctl(option: int, value: int) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends; exit at once if the parent has already ended."""
+    """Make the kernel kill this process when its parent ends; exit immediately if it has already ended."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def adopt_orphans() -> None:
-    """Make this process the new parent of its orphaned descendants, so that it can end them."""
+    """Make this process the new parent of its orphaned descendants, so that it can kill them."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def prefer_as_oom_victim() -> None:
-    """When host memory runs out, let the kernel end this process and not the sweep."""
+    """Make the kernel kill this process, and not the sweep, if host memory runs out."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def oom_kills() -> int:
-    """Return how many processes the kernel has ended since boot because memory ran out (0 if unknown)."""
+    """Return how many processes the kernel has killed since boot because memory ran out (0 if unknown)."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):
@@ -53,7 +53,7 @@ def process_table() -> dict[int, tuple[int, int]]:
         if not entry.name.isdigit():
             continue
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # the command's name is in parentheses and may hold anything: split after the last one
+            # the command's name is in parentheses and may contain any character: split after the last parenthesis
             fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
             if fields[0] != "Z":
                 table[int(entry.name)] = (int(fields[1]), int(fields[3]))
@@ -61,16 +61,16 @@ def process_table() -> dict[int, tuple[int, int]]:
 
 
 def descendants(root: int) -> set[int]:
-    """Return all processes below `root` and in its session, without `root` and this process."""
+    """Return all descendants of `root` and all processes in its session, without `root` and this process."""
     table = process_table()
-    found = {root} | {pid for pid, (_, session) in table.items() if session == root}
-    while more := {pid for pid, (parent, _) in table.items() if parent in found} - found:
-        found |= more
-    return found - {root, os.getpid()}
+    tree = {root} | {pid for pid, (_, session) in table.items() if session == root}
+    while more := {pid for pid, (parent, _) in table.items() if parent in tree} - tree:
+        tree |= more
+    return tree - {root, os.getpid()}
 
 
 def environment_of(pid: int, name: str) -> str | None:
-    """Return a variable's value in the environment that process `pid` was started with."""
+    """Return the value of a variable in the initial environment of process `pid`, or None."""
     with contextlib.suppress(OSError):
         for item in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             key, _, value = item.partition(b"=")
@@ -80,7 +80,7 @@ def environment_of(pid: int, name: str) -> str | None:
 
 
 def kill_all(find: Callable[[], set[int]]) -> None:
-    """Send SIGKILL to the processes that `find` returns, until it finds no more (five times at most)."""
+    """Send SIGKILL to the processes that `find` returns, until it returns none (at most five times)."""
     for _ in range(5):
         pids = find()
         if not pids:
@@ -91,17 +91,17 @@ def kill_all(find: Callable[[], set[int]]) -> None:
 
 
 def kill_tree(root: int) -> None:
-    """End `root`, everything below it and its session."""
+    """Kill `root`, its descendants and its session."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(root, signal.SIGKILL)
     kill_all(lambda: descendants(root))
 
 
 def kill_marked(session: int | None, name: str, value: str) -> None:
-    """End the processes of a session, and all that have this variable in their environment."""
+    """Kill the processes of a session, and all processes with this variable in their environment."""
 
     def marked() -> set[int]:
         table = process_table()
-        return {pid for pid, (_, own) in table.items() if own == session or environment_of(pid, name) == value}
+        return {pid for pid, (_, sid) in table.items() if sid == session or environment_of(pid, name) == value}
 
     kill_all(marked)

@@ -2,7 +2,7 @@
 
 It imports torch and its compiler once, never touches CUDA, reads messages on standard input and forks one child per
 task. A child has its own session, dies with the server and answers through its own pipe. When standard input closes,
-the server ends every child's process tree and exits. `--no-preload`: a bare interpreter, for `isolation=spawn`.
+the server kills every child's process tree and exits. `--no-preload`: do not import torch, for `isolation=spawn`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from effbench.message import MOST_BYTES, TRIAL_VARIABLE, MessageError, decode, e
 from effbench.worker import processes
 
 PRELOAD = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "torch._functorch.aot_autograd")
-#: What a process's first compilation imports lazily (0.5 s of it). Private: some releases lack some of them.
+#: Modules that a process's first compilation imports lazily (0.5 s). They are private; some releases lack some of them.
 PRELOAD_IF_THERE = (
     "torch._inductor.codegen.cpp_wrapper_gpu",
     "torch._inductor.codegen.cuda_combined_scheduling",
@@ -43,7 +43,7 @@ PRELOAD_IF_THERE = (
     "torch.utils.cpp_extension",
     "sympy.tensor.tensor",
 )
-LOG_BYTES = 1 << 20  # kept of each end of a task's output
+LOG_BYTES = 1 << 20  # bytes to keep of the beginning and of the end of a task's output
 READ_BYTES = 1 << 16
 READS = 16
 
@@ -55,7 +55,7 @@ def write_message(pipe: int, message: dict[str, Any]) -> None:
 
 
 def take_lines(buffer: bytearray, data: bytes) -> Iterator[bytes]:
-    """Add what was read to the buffer; yield and remove its complete lines."""
+    """Append `data` to the buffer, then yield and remove its complete lines."""
     buffer += data
     if b"\n" in data:
         while (end := buffer.find(b"\n")) >= 0:
@@ -66,7 +66,7 @@ def take_lines(buffer: bytearray, data: bytes) -> Iterator[bytes]:
 
 @dataclass
 class Log:
-    """The beginning and the end of what a task prints."""
+    """The beginning and the end of a task's output."""
 
     head: bytearray = field(default_factory=bytearray)
     tail: bytearray = field(default_factory=bytearray)
@@ -87,13 +87,13 @@ class Log:
 
 @dataclass
 class Child:
-    """A running task. `refused`: why what it sent was not accepted."""
+    """A running task. `refused`: why its messages were rejected."""
 
     id: str
     pid: int
-    results: int  # the reading ends of its two pipes
-    prints: int
-    oom_kills: int  # of the machine when it began
+    results: int  # reading end of its result pipe
+    prints: int  # reading end of the pipe for its output
+    oom_kills: int  # the machine's count when the task began
     buffer: bytearray = field(default_factory=bytearray)
     log: Log = field(default_factory=Log)
     result: Any = None
@@ -102,10 +102,10 @@ class Child:
 
 
 class Server:
-    """One select loop over standard input, the children's pipes and SIGCHLD. Single-threaded: forks are safe."""
+    """A select loop over standard input, the children's pipes and SIGCHLD. One thread, so that forks are safe."""
 
     def __init__(self) -> None:
-        # our own copies: a task's prints must never reach the messages
+        # private copies, because a task's output must not mix with the messages
         self.messages_in, self.messages_out = os.dup(0), os.dup(1)
         with Path(os.devnull).open() as null:
             os.dup2(null.fileno(), 0)
@@ -118,7 +118,7 @@ class Server:
         self.wake_write.setblocking(False)
         signal.set_wakeup_fd(self.wake_write.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        # Ctrl-C reaches the whole foreground group; ending is the sweep's decision
+        # Ctrl-C reaches the whole foreground group, but the sweep decides when the server ends
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         processes.adopt_orphans()
         self.selector.register(self.messages_in, selectors.EVENT_READ, self.read_messages)
@@ -137,7 +137,7 @@ class Server:
             self.reap()
         for child in self.children.values():
             processes.kill_tree(child.pid)
-        processes.kill_all(lambda: processes.descendants(os.getpid()))  # their orphans, which this process adopted
+        processes.kill_all(lambda: processes.descendants(os.getpid()))  # orphans that this process has adopted
 
     def read_messages(self) -> None:
         data = os.read(self.messages_in, READ_BYTES)
@@ -160,10 +160,10 @@ class Server:
         processes.kill_tree(child.pid)
 
     def preload(self, modules: list[str], modes: list[tuple[str, str]]) -> None:
-        """Do here once what every child would do: import effbench's own model modules (torchvision, transformers), and
-        ask the machine what a compilation of C++ needs to know."""
+        """Import effbench's own model modules (torchvision, transformers) and query the machine for C++ compilation
+        once, so that the children do not have to."""
         for name in modules:
-            with contextlib.suppress(Exception):  # the trial meets the same error and reports it as its status
+            with contextlib.suppress(Exception):  # the trial gets the same error and reports it as its status
                 importlib.import_module(name)
         if modes:
             from effbench.modes import inductor
@@ -219,9 +219,9 @@ class Server:
             result = task.run(message["payload"], lambda phase: write_message(results, {"phase": phase}))
             write_message(results, {"result": result})
             code = 0
-        except BaseException as error:  # whatever it is, this process must not go on as a second server
+        except BaseException as error:  # under no circumstances may this process continue as a second server
             traceback.print_exc()
-            # SystemExit of a task that meant to leave: its code is a fact worth keeping
+            # keep the exit code of a task that exits on purpose
             if isinstance(error, SystemExit) and isinstance(error.code, int | None):
                 code = error.code or 0
         finally:
@@ -240,13 +240,13 @@ class Server:
             self.kill(child)
 
     def read(self, pipe: int, take: Callable[[bytes], None]) -> None:
-        """Hand on what a pipe holds, 1 MiB at most: a task that writes without end must not keep others waiting."""
+        """Pass at most 1 MiB from the pipe to `take`, so that a task that writes endlessly does not block others."""
         for _ in range(READS):
             try:
                 data = os.read(pipe, READ_BYTES)
             except BlockingIOError:
                 return
-            if not data:  # end of file: the process has closed its end, reap() follows
+            if not data:  # end of file: the process has closed its end, and reap() follows
                 self.unwatch(pipe)
                 return
             take(data)
@@ -256,7 +256,7 @@ class Server:
             self.selector.unregister(pipe)
 
     def accept(self, child: Child, data: bytes) -> None:
-        """Take messages from a task's result pipe. Code of the user can find that pipe and write to it."""
+        """Process messages from a task's result pipe. They are not trusted: user code can write to that pipe."""
         if child.refused:
             return
         for line in take_lines(child.buffer, data):
@@ -275,7 +275,7 @@ class Server:
             self.refuse(child, len(child.buffer))
 
     def refuse(self, child: Child, size: int) -> None:
-        child.refused = f"its process wrote {size} bytes that are no message to the result pipe"
+        child.refused = f"its process wrote {size} bytes to the result pipe that are not a message"
         child.result = None
         child.buffer.clear()
 
@@ -310,7 +310,7 @@ class Server:
         )
 
     def kill_leftovers(self, child: Child) -> None:
-        """End what the task left behind: its session, and orphans that this server has adopted."""
+        """Kill the processes that the task left behind: its session, and orphans that this server has adopted."""
         processes.kill_all(lambda: processes.descendants(child.pid))  # not the pid: it may belong to a new process
         running = {other.pid for other in self.children.values()}
         for pid, (parent, session) in processes.process_table().items():
@@ -320,7 +320,7 @@ class Server:
 
 
 def settle() -> None:
-    """Move everything loaded out of the garbage collector's reach: children then share these pages."""
+    """Exempt all loaded objects from garbage collection, so that children share their memory pages."""
     gc.collect()
     gc.freeze()
 
@@ -330,7 +330,7 @@ def main() -> None:
     if "--no-preload" not in sys.argv[1:]:
         for name in PRELOAD:
             importlib.import_module(name)
-        importlib.import_module("torch._dynamo").list_backends()  # imports them all
+        importlib.import_module("torch._dynamo").list_backends()  # imports all backends
         for name in PRELOAD_IF_THERE:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)

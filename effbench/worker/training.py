@@ -1,7 +1,7 @@
-"""Training steps over a module, the state that they change, and how to restore it.
+"""Training steps of a module, the state that they change, and how to restore it.
 
-One step: gradients zeroed, forward, loss, backward, optimizer. `Training` makes such a step over any callable that
-means the module (the module itself, its compiled form): a mode provides the forward, or captures the whole step.
+A step zeroes the gradients, then runs forward, loss, backward and the optimizer. `Training` builds it from the module
+or a compiled form of it: a mode provides the forward, or captures the whole step.
 """
 
 from __future__ import annotations
@@ -30,42 +30,43 @@ from effbench.worker.failures import Ended
 from effbench.worker.workload import Inference
 
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-#: Layers that drop at random while training, and the attribute with the probability.
+#: Layers with random dropout in training -> attribute with its probability.
 DROPOUT = {nn.modules.dropout._DropoutNd: "p", nn.MultiheadAttention: "dropout", nn.RNNBase: "dropout"}
-#: The same for classes outside torch, by name.
+#: The same for classes outside torch, by class name.
 OTHER_DROPOUT = {"StochasticDepth": "p", "DropPath": "drop_prob"}
 
-#: From a module's output and its inputs by name to a scalar.
+#: Maps a module's output, and its inputs by name, to a scalar.
 Loss = Callable[[Any, dict[str, Any]], Tensor]
 
 
 def make_optimizer(
     parameters: Iterable[Tensor], settings: dict[str, Any], captured: bool = False
 ) -> torch.optim.Optimizer:
-    """Return the optimizer of `settings` (optimizer, implementation, lr). `captured`: its step will be in a CUDA graph.
-    Raises UnsupportedError for an implementation that does not exist for these parameters."""
+    """Return an optimizer with these `settings` (optimizer, implementation, lr). `captured`: its step will be part of a
+    CUDA graph. Raises UnsupportedError if torch lacks this implementation for these parameters."""
     parameters = list(parameters)
     name, how = settings["optimizer"], settings["implementation"]
     flags: dict[str, Any] = {"foreach": how in ("foreach", "capturable"), "fused": how == "fused"}
     if how == "capturable" and name == "sgd":
-        raise UnsupportedError("sgd has no capturable implementation and needs none: it counts no steps on the host")
+        raise UnsupportedError("sgd has no capturable implementation, because it does not count steps; use another one")
     if how == "capturable" and parameters[0].device.type != "cuda":
-        raise UnsupportedError(f"a capturable optimizer needs CUDA, and this cell runs on {parameters[0].device}")
+        raise UnsupportedError(f"a capturable optimizer needs CUDA, but this cell runs on {parameters[0].device}")
     if name != "sgd":
-        # the step is counted on the device: a graph cannot count on the host
+        # the optimizer must count its steps on the device, because a graph cannot count on the host
         flags["capturable"] = captured or how == "capturable"
-    # torch warns if such an optimizer takes a step outside a graph, as it must for warm-up
+    # torch warns if such an optimizer steps outside a graph, which the warm-up does
     warnings.filterwarnings("ignore", message=".*capturable=True.*")
     try:
         return OPTIMIZERS[name](parameters, lr=settings["lr"], **flags)
     except RuntimeError as error:
         if how == "fused":
-            raise UnsupportedError(f"{name} has no fused implementation here: {str(error).splitlines()[0]}") from error
+            why = str(error).splitlines()[0]
+            raise UnsupportedError(f"{name} has no fused implementation for these parameters: {why}") from error
         raise
 
 
 class MeanSquare:
-    """The squared distance of every float output from a fixed random target, averaged over its elements, in float32."""
+    """Sum over the float outputs of the mean square distance from a fixed random target, in float32."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -80,7 +81,7 @@ class MeanSquare:
 
 
 class Mean:
-    """The mean of every float output, in float32. `scale`: the mean of their magnitudes, since a mean may cancel."""
+    """Sum of the means of the float outputs, in float32. `scale`: the same of their magnitudes, which cannot cancel."""
 
     scale: float | None = None
 
@@ -92,14 +93,14 @@ class Mean:
 
 
 def user_loss(function: Loss, name: str) -> Loss:
-    """Return a user's loss as a callable that refuses anything but a tensor with one element."""
+    """Return a user's loss as a callable that raises ValueError for anything but a tensor with one element."""
 
     def loss(output: Any, inputs: dict[str, Any]) -> Tensor:
-        found = function(output, inputs)
-        if not isinstance(found, Tensor) or found.numel() != 1:
-            kind = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-            raise ValueError(f"training.loss={name} gave {kind}; it must give a tensor with one element")
-        return found.reshape(())
+        value = function(output, inputs)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            kind = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"training.loss={name} must return a tensor with one element, got {kind}")
+        return value.reshape(())
 
     return loss
 
@@ -112,35 +113,35 @@ def loss_of(name: str, seed: int) -> Loss:
 
 
 def floats(output: Any) -> list[Tensor]:
-    """Return the float outputs as real tensors of float32 at least."""
+    """Return the float outputs as real tensors of float32 or a wider dtype."""
     tensors = [output] if isinstance(output, Tensor) else accuracy.tensors(accuracy.parts(output)).values()
     outs = [accuracy.as_real(tensor) for tensor in tensors if accuracy.is_inexact(tensor)]
     if not outs:
-        raise ValueError("the output holds no float tensor: training needs a loss")
+        raise ValueError("the output has no float tensor to compute a loss from; return one, or use phase=inference")
     return [out.to(torch.promote_types(out.dtype, torch.float32)) for out in outs]
 
 
 def target_like(out: Tensor, seed: int) -> Tensor:
-    """Return normal values in the shape of `out`, the same on every device unless it is huge."""
+    """Return normal values in the shape of `out`. Unless `out` is huge, they are the same on all devices."""
     where = torch.device("cpu") if out.numel() <= HOST_ELEMENTS else out.device
     generator = torch.Generator(where).manual_seed(seed)
     return torch.randn(out.shape, generator=generator, device=where, dtype=torch.float32).to(out.device)
 
 
 def without_dropout(module: nn.Module) -> int:
-    """Set every dropout layer's probability to 0, since compilers draw other masks than eager; return their number."""
-    found = 0
+    """Set all dropout probabilities to 0, because compilers draw different masks than eager; return their number."""
+    changed = 0
     for part in module.modules():
         other = OTHER_DROPOUT.get(type(part).__name__)
         name = next((name for kind, name in DROPOUT.items() if isinstance(part, kind)), other)
         if name and getattr(part, name, None):
             setattr(part, name, 0.0)
-            found += 1
-    return found
+            changed += 1
+    return changed
 
 
 class Training(Inference):
-    """Training steps over the module: loss, backward, optimizer; and the initial state to return to."""
+    """The workload of phase=training: training steps over the module, and the initial state to restore."""
 
     def __init__(self, cell: Cell, mode: Mode, module: nn.Module, trial: Trial, check_steps: int) -> None:
         super().__init__(cell, mode, module.train(), trial)
@@ -155,7 +156,7 @@ class Training(Inference):
             raise UnsupportedError("nothing to train: no parameter of the module requires a gradient")
         self.buffers = dict(module.named_buffers())
         self.optimizer = make_optimizer(self.parameters.values(), self.settings, self.captured)
-        # on the host: the device's memory is what is measured
+        # on the host, because device memory is measured
         self.initial = on_host(self.state())
 
     def context(self) -> AbstractContextManager[Any]:
@@ -168,7 +169,7 @@ class Training(Inference):
         return {name: value.grad for name, value in self.parameters.items()}
 
     def step_over(self, forward: Callable[..., Any]) -> Callable[..., Tensor]:
-        """Return a training step; its result is the loss before the step, a detached scalar."""
+        """Return a training step that calls `forward`. It returns the loss before the update, a detached scalar."""
         zero_grad, update = self.optimizer.zero_grad, self.optimizer.step
         set_to_none, loss_of, names = self.settings["set_to_none"], self.loss, self.names
 
@@ -182,8 +183,8 @@ class Training(Inference):
         return step
 
     def restore(self) -> None:
-        """Restore parameters, buffers and the optimizer's state from before the first step, in place: a CUDA graph
-        knows them by address. These optimizers begin with a state of zeros."""
+        """Restore the initial parameters, buffers and optimizer state (zeros), and the random seed. Tensors are changed
+        in place, because CUDA graphs use their addresses."""
         with torch.no_grad():
             for name, value in self.state().items():
                 value.copy_(self.initial[name])
@@ -192,7 +193,8 @@ class Training(Inference):
         torch.manual_seed(self.seed)
 
     def follow(self, step: Callable[..., Tensor], inputs: Sequence[Inputs]) -> Trajectory:
-        """Take steps from the initial state; a separate optimizer takes the same, given the same gradients."""
+        """Run steps from the initial state and return their trajectory. A separate optimizer applies the same gradients
+        to a copy of the parameters."""
         self.restore()
         alone = {name: value.detach().clone().requires_grad_() for name, value in self.parameters.items()}
         optimizer = make_optimizer(alone.values(), self.settings, self.captured)
@@ -218,17 +220,17 @@ class Training(Inference):
         )
 
     def inputs_of(self, inputs: Sequence[Inputs], number: int) -> Inputs:
-        """Return the inputs of a step, counted from 0. The last step has its own set, which exposes stale inputs."""
+        """Return the inputs of step `number` (from 0). The last step has a set of its own, to expose stale inputs."""
         return inputs[-1] if number == self.steps - 1 else inputs[number % max(1, len(inputs) - 1)]
 
     def exact(self, state: Named, given: Inputs) -> Exact:
-        """Take one step in float64 on a copy with the (rounded) parameters and buffers of `state`."""
+        """Run forward and backward in float64, on a copy with the (rounded) parameters and buffers of `state`."""
         module = copy.deepcopy(self.module).double()
         module.zero_grad()
         parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
         with torch.no_grad():
             for name, value in {**parameters, **buffers}.items():
-                if name in state:  # a frozen parameter is as it was
+                if name in state:  # frozen parameters are unchanged
                     value.copy_(state[name])
         torch.manual_seed(self.seed)
         args, kwargs = accuracy.wide(accuracy.clone(given))
@@ -238,7 +240,7 @@ class Training(Inference):
         return Exact(float(loss.detach()), on_host(gradients), on_host(buffers))
 
     def reference(self, inputs: Sequence[Inputs]) -> Trajectory:
-        """Return eager's steps, which must be finite."""
+        """Return the trajectory of eager's steps. Raises Ended if it is not finite."""
         eager = self.follow(self.step_over(self.module), inputs)
         if reason := eager.not_finite():
             raise Ended(Status.INCORRECT, reason)
@@ -249,21 +251,21 @@ class Training(Inference):
         return self.mode.prepare_training(self.module, self.step_over, args, kwargs)
 
     def check(self, step: Callable, inputs: Sequence[Inputs], references: Trajectory) -> None:
-        """Compare the mode's steps with eager's, then return to the initial state: timing begins there."""
-        found = self.follow(step, inputs)
+        """Compare the mode's steps with eager's, then restore the initial state. Raises Ended if they differ."""
+        trajectory = self.follow(step, inputs)
         tolerance = self.tolerance or accuracy.limit_of(getattr(torch, self.cell.dtype), None)
-        comparison = Comparison(found, references, self.initial, tolerance)
+        comparison = Comparison(trajectory, references, self.initial, tolerance)
         reason = comparison.wrong()
         doubts = [] if reason else list(comparison.doubts(self.device))
         if doubts:
             try:
                 reason = comparison.far_from_float64(lambda state, n: self.exact(state, self.inputs_of(inputs, n)))
-            except Exception as error:  # a module may raise anything in a dtype that it was not written for
+            except Exception as error:  # a module may raise anything in an unexpected dtype
                 reason = f"{doubts[0]}; no float64 reference ({failures.describe(error)})"
         self.trial.rel_error = comparison.error()
         self.trial.extra["training"] = {
-            "steps": len(found.losses),
-            "losses": found.losses,
+            "steps": len(trajectory.losses),
+            "losses": trajectory.losses,
             "judged_by_float64": bool(doubts),
             "not_within_tolerance": len(doubts),
         }
@@ -272,7 +274,7 @@ class Training(Inference):
         self.restore()
 
     def diverged(self, step: Callable, inputs: Sequence[Inputs]) -> str | None:
-        """Return which of loss and parameters is not finite after all the timed steps, or None."""
+        """Return a reason if the loss or a parameter is not finite after the timed steps, else None."""
         args, kwargs = inputs[0]
         loss = float(step(*args, **kwargs))
         name = accuracy.not_finite(self.state())
@@ -282,18 +284,18 @@ class Training(Inference):
         return f"{reason} after timing: training diverged; choose a smaller training.lr"
 
     def count(self, args: tuple, kwargs: dict[str, Any]) -> work.Work:
-        """Count the FLOPs of an eager step, and its least bytes: each trained parameter and each tensor of the
-        optimizer's state read and written once, each gradient written and read once; the parts of inputs, buffers and
-        frozen parameters that are read and written. Activations do not count."""
+        """Count the FLOPs of an eager step and its least bytes. They include one read and one write of each trained
+        parameter, gradient and optimizer state, and the parts of inputs, buffers and frozen parameters that are read
+        or written, but no activations."""
         frozen = [value for value in self.module.parameters() if not value.requires_grad]
         outer = [*frozen, *self.buffers.values(), *work.tensors((args, kwargs))]
-        found, _ = work.observe(outer, lambda: self.step_over(self.module)(*args, **kwargs))
+        eager, _ = work.observe(outer, lambda: self.step_over(self.module)(*args, **kwargs))
         trained = [value for value in self.parameters.values() if value.grad is not None]
         state = work.tensors([self.optimizer.state.get(parameter, {}) for parameter in trained])
         moved = [*trained, *(value.grad for value in trained), *state]
-        return work.Work(found.flops, found.min_bytes + 2 * sum(value.nbytes for value in moved))
+        return work.Work(eager.flops, eager.min_bytes + 2 * sum(value.nbytes for value in moved))
 
 
 def on_host(tensors: Named) -> dict[str, Any]:
-    """Return copies in host memory; None stays."""
+    """Return copies in host memory; None values are kept."""
     return {name: None if value is None else value.detach().to("cpu", copy=True) for name, value in tensors.items()}

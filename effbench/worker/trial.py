@@ -1,4 +1,4 @@
-"""One trial, in a process of its own: build, reference, prepare, check, warm up, time; in a child of the server."""
+"""Run a trial in a child of the fork server: build, reference, prepare, check, warm up, time."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from effbench.worker.workload import Inference, copies, latency_facts, make_sets
 
 TRACED_MS = 50.0
 COPY_BUDGET_S = 0.02
-ONE_SHAPE = "this mode has one static shape, and a stream has many batch sizes: use bucketed-graph, or one bs"
+ONE_SHAPE = "this mode has one static shape, but a stream has many batch sizes: use bucketed-graph, or one bs"
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
-    """Entry point of the task `trial`: a TrialRequest as JSON in, a Trial as JSON out."""
+    """Run the trial of a TrialRequest as JSON, and return its Trial as JSON."""
     running = RunningTrial(TrialRequest(**payload), say_phase)
     trial = running.trial
     try:
         running.run()
     except Ended as ended:
         trial.status, trial.reason = ended.status, ended.reason
-    except SystemExit:  # the module meant to end its process: it may
+    except SystemExit:  # the module may end its process
         raise
-    except BaseException as error:  # whatever the user's code raised
+    except BaseException as error:  # user code may raise anything
         trial.status, trial.reason = failures.classify(error, trial.phase)
         trial.extra["traceback"] = failures.traceback_tail(error)
     for name in ("build", "check", "warmup", "timing"):
@@ -56,7 +56,7 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
 
 
 class RunningTrial:
-    """The phases of a trial in order, and the state that they share. Each phase fills in its part of `trial`."""
+    """The phases of a trial in order, and their shared state. Each phase sets its fields of `trial`."""
 
     def __init__(self, request: TrialRequest, say_phase: Callable[[str], None]) -> None:
         self.request, self.say_phase, self.seconds = request, say_phase, {}
@@ -70,7 +70,7 @@ class RunningTrial:
         self.user_cache = inductor.use_caches_in(request.cache_dir)  # Inductor's folder outside trials
 
     def phase(self, name: str, part: Callable[[], Any]) -> Any:
-        """Run a part of the trial: announce it (so that a crash is known to be in it) and add up its seconds."""
+        """Run a part of the trial as this phase: announce it, which locates a crash, and add up its seconds."""
         self.trial.phase = name
         self.say_phase(name)
         start = time.perf_counter()
@@ -82,7 +82,7 @@ class RunningTrial:
     def run(self) -> None:
         self.phase(DEVICE_PHASE, self.take_device)
         self.phase("setup", self.set_up)
-        self.phase("build", self.build)  # outside inference mode: its tensors cannot be parameters like any other
+        self.phase("build", self.build)  # not in inference mode, whose tensors cannot be ordinary parameters
         self.observer = counters.Observer(uses_dynamo(self.mode))
         with self.workload.context(), self.observer:
             references = self.phase("check", partial(self.workload.reference, self.checked))
@@ -113,17 +113,17 @@ class RunningTrial:
         self.judge()
 
     def take_device(self) -> None:
-        """Before any user code: what fails here is tried again."""
-        if self.request.cores:  # no other trial runs there
+        """Prepare the device before any user code runs; a failure here is retried."""
+        if self.request.cores:  # no other trial runs on them
             os.sched_setaffinity(0, self.request.cores)
             torch.set_num_threads(min(torch.get_num_threads(), len(self.request.cores)))
         if self.on_cuda and not torch.cuda.is_available():
-            raise Ended(Status.UNSUPPORTED, "device=cuda, and torch sees no CUDA device here")
+            raise Ended(Status.UNSUPPORTED, "device=cuda, but torch sees no CUDA device")
         self.gpu = Gpu.open(self.request.gpu_uuid if self.on_cuda else None)
         self.watcher = watch.GpuWatch(self.gpu, self.device)
         self.watcher.wait_until_free(self.request.foreign_wait_s)
         if self.on_cuda:
-            torch.empty(1, device=self.device)  # the context
+            torch.empty(1, device=self.device)  # creates the CUDA context
 
     def set_up(self) -> None:
         set_numerics(self.cell.numerics)
@@ -155,7 +155,7 @@ class RunningTrial:
         mode.cache_dir = self.request.cache_dir
 
     def prepare(self) -> None:
-        """Prepare the mode and make its settling calls, both timed. In a stream every size has settling calls."""
+        """Prepare the mode and make its settling calls, both timed. In a stream each size has settling calls."""
         trial, mode, inputs = self.trial, self.mode, self.checked
         settling_calls = mode.settling_calls * (len(inputs) if self.cell.stream else 1)
         args, kwargs = copies(inputs[0])
@@ -174,7 +174,7 @@ class RunningTrial:
         trial.compile_s = time.perf_counter() - start if mode.compiles else None
 
     def take_timings(self, timer: timing.Timer) -> None:
-        """Time latency, and on CUDA the period with the GPU watched."""
+        """Measure the latency and, on CUDA, the period while monitoring the GPU."""
         trial, budget_s, watcher = self.trial, self.rules.budget_s, self.watcher
         preempted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
         with timing.no_garbage_collection():
@@ -204,11 +204,11 @@ class RunningTrial:
         for name, value in watcher.facts().items():
             setattr(trial, name, value)
         trial.extra["gpu_before"], trial.extra["gpu_after"] = gpu_before, gpu_after
-        if not self.cell.stream:  # the calls of a stream are of many sizes: their medians may differ
+        if not self.cell.stream:  # the two medians of a stream may come from different batch sizes
             watcher.noisy = watcher.noisy or watch.busy_host(trial.enqueue_ms, trial.period_ms)
 
     def take_facts(self) -> None:
-        """Record what was counted, memory and processes; and look whether the outputs are still right."""
+        """Record counters, memory and processes, and check whether training has diverged."""
         trial, device = self.trial, self.device
         after = self.after = counters.read()
         if self.observer.dynamo:
@@ -232,24 +232,24 @@ class RunningTrial:
         self.diverged = self.workload.diverged(self.step, self.inputs)
 
     def take_profile(self) -> None:
-        """Make the profiled pass, and count the work of one call in eager. Failures cost these figures only."""
+        """Profile some calls, and count the work of one eager call. A failure affects only these figures."""
         trial, cell = self.trial, self.cell
 
         def load() -> None:
-            # if the GPU is the bottleneck, trace it as it was timed: under load, at the clocks that it has then
+            # if the GPU is the bottleneck, profile it under load, at the same clocks as in timing
             if trial.enqueue_ms < 0.7 * trial.period_ms:
                 timing.load(self.step, itertools.cycle(self.inputs), trial.calls_per_block, self.rules.load_s)
 
         try:
-            # enough work that the clocks of a few calls do not decide, and a dozen calls at least, in whole passes
+            # whole passes, long enough to average over clock changes, and at least CALLS calls
             calls = max(CALLS, min(500, int(TRACED_MS / trial.period_ms)))
-            found = profile(self.step, self.inputs, math.ceil(calls / self.whole) * self.whole, load)
-            trial.gpu_busy_ms, trial.kernels = found.busy_ms or None, found.kernels
-            trial.extra["profile"] = found.facts
-            if cell.stream:  # its calls differ in work
+            profiled = profile(self.step, self.inputs, math.ceil(calls / self.whole) * self.whole, load)
+            trial.gpu_busy_ms, trial.kernels = profiled.busy_ms or None, profiled.kernels
+            trial.extra["profile"] = profiled.facts
+            if cell.stream:  # the work differs between calls
                 return
             counted = self.workload.count(*copies(self.inputs[0]))
-        except Exception as error:  # the tracer's, or the module's in another dispatch mode
+        except Exception as error:  # from the profiler, or from the module under the counter's dispatch mode
             trial.extra["profile_failed"] = failures.describe(error)
             return
         trial.flops, trial.min_bytes = counted.flops or None, counted.min_bytes
@@ -262,11 +262,11 @@ class RunningTrial:
             trial.memory_floor_ms = 1e3 * counted.min_bytes / bandwidth if bandwidth else None
 
     def judge(self) -> None:
-        """Raise Ended unless the trial is ok."""
+        """Raise Ended with the status, unless the trial is ok."""
         if self.diverged:
             raise Ended(Status.INCORRECT, self.diverged)
         if self.after.graphs > self.before.graphs or self.after.recompiles > self.before.recompiles:
-            raise Ended(Status.NOISY, "a graph was compiled while timing: these figures hold compile time")
+            raise Ended(Status.NOISY, "a graph was compiled during timing: the figures include compile time")
         if parts := self.observer.parts:
             self.trial.extra["cudagraph_parts"] = {"all": parts, "captured": self.observer.captured}
         if reason := self.prepared.degraded or self.observer.degraded_reason(self.after, self.device):
@@ -276,7 +276,7 @@ class RunningTrial:
 
 
 def set_numerics(numerics: dict[str, Any]) -> None:
-    """Set the flags that torch keeps globally; a fresh process has them at torch's defaults."""
+    """Set torch's global flags and seed. Flags that are off need no reset, because the process is new."""
     torch.set_float32_matmul_precision(numerics.get("matmul_precision", "highest"))
     if numerics.get("tf32"):
         torch.backends.cuda.matmul.allow_tf32 = True
@@ -291,5 +291,5 @@ def set_numerics(numerics: dict[str, Any]) -> None:
 def unsupported(cell: Cell, mode: Mode, device: torch.device) -> str | None:
     """Return why this mode cannot run this cell, or None."""
     if cell.phase not in mode.phases:
-        return f"the mode {cell.mode_name} has no {cell.phase} step: it is for {', '.join(mode.phases)}"
+        return f"the mode {cell.mode_name} does not support phase={cell.phase}; it supports {', '.join(mode.phases)}"
     return mode.missing(device) or (ONE_SHAPE if cell.stream and mode.static_shape else None)

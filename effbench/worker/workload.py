@@ -1,5 +1,5 @@
-"""What a trial calls, and with which inputs: the module itself, or training steps over it (training.py). Each has its
-reference in eager and its check; everything else of a trial is the same for both."""
+"""The workload of a trial and its inputs: the module itself, or training steps of it (training.py). Each workload has
+its own eager reference and check; the rest of a trial is the same for both."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from effbench.worker.failures import Ended
 
 
 def copies(inputs: Inputs) -> Inputs:
-    """Return copies that are tensors of the same kind: clones made in inference mode are of another, for which Dynamo
-    would compile a second graph."""
+    """Return copies of the inputs as ordinary tensors. Clones made in inference mode are inference tensors, for which
+    Dynamo would compile a second graph."""
     with torch.inference_mode(False):
         return accuracy.clone(inputs)
 
 
 class Inference:
-    """The module as it is called."""
+    """The workload of phase=inference: calls of the module."""
 
     def __init__(self, cell: Cell, mode: Mode, module: torch.nn.Module, trial: Trial) -> None:
         self.cell, self.mode, self.module, self.trial = cell, mode, module, trial
@@ -38,22 +38,22 @@ class Inference:
         self.tolerance: float | None = cell.model.get("tolerance")
 
     def context(self) -> AbstractContextManager[Any]:
-        """Everything is called in this context."""
+        """Return the context in which all calls are made."""
         return torch.inference_mode()
 
     def output(self, function: Callable, given: Inputs) -> accuracy.Parts:
-        """Call a function with copies of its inputs, since it may write into them."""
+        """Return a function's output, called with copies of the inputs because it may write to them."""
         args, kwargs = copies(given)
-        found = accuracy.parts(function(*args, **kwargs))
+        parts = accuracy.parts(function(*args, **kwargs))
         timing.synchronizer(self.device)()
-        return found
+        return parts
 
     def reference(self, inputs: Sequence[Inputs]) -> Any:
-        """Return eager's outputs for all input sets. Raises Ended if they cannot be compared with."""
+        """Return eager's outputs for all input sets. Raises Ended if they have no tensor or are not finite."""
         references = [self.output(self.module, given) for given in inputs]
         if not accuracy.tensors(references[0]):
             advice = "return tensors, or a tuple, list or dict of them"
-            raise Ended(Status.ERROR, f"in check: the output holds no tensor to compare: {advice}")
+            raise Ended(Status.ERROR, f"in check: the output has no tensor to compare; {advice}")
         if not self.cell.model.get("allow_nonfinite"):
             for reference in references:
                 if name := accuracy.not_finite(reference):
@@ -64,10 +64,10 @@ class Inference:
         return self.mode.prepare(self.module, args, kwargs)
 
     def check(self, step: Callable, inputs: Sequence[Inputs], references: Any) -> None:
-        """Compare the step with eager on every input set. Raises Ended if they differ."""
+        """Compare the step's outputs with eager's on all input sets. Raises Ended if they differ."""
         for given, reference in zip(inputs, references, strict=True):
-            found = self.output(step, given)
-            verdict = accuracy.compare(found, reference, self.tolerance)
+            output = self.output(step, given)
+            verdict = accuracy.compare(output, reference, self.tolerance)
             if verdict.error is not None:
                 self.trial.rel_error = max(self.trial.rel_error or 0.0, verdict.error)
             if verdict.reason is None:
@@ -78,14 +78,14 @@ class Inference:
             self.trial.extra["judged_by_float64"] = True
             try:
                 exact = accuracy.parts(accuracy.in_float64(self.module, *copies(given)))
-                reason = accuracy.compare_with_float64(found, reference, exact, self.tolerance)
-            except Exception as error:  # a module may raise anything in a dtype that it was not written for
+                reason = accuracy.compare_with_float64(output, reference, exact, self.tolerance)
+            except Exception as error:  # a module may raise anything in an unexpected dtype
                 reason = f"no float64 reference ({failures.describe(error)})"
             if reason:
                 raise Ended(Status.INCORRECT, f"{verdict.reason}; {reason}")
 
     def diverged(self, step: Callable, inputs: Sequence[Inputs]) -> str | None:
-        """Return what became wrong while timing, or None."""
+        """Return a reason if the results became wrong during timing, else None."""
         return None
 
     def count(self, args: tuple, kwargs: dict[str, Any]) -> work.Work:
@@ -93,22 +93,22 @@ class Inference:
         return work.count(self.module, args, kwargs)
 
 
-# --- inputs: of one batch size, or of a stream of them ---
+# --- inputs of one batch size, or of a stream ---
 
 
 def sizes_of(cell: Cell) -> list[int]:
-    """Return the batch sizes of the calls of one pass, in order."""
+    """Return the batch size of each call of a pass, in order."""
     return cell.stream["sizes"] if cell.stream else [cell.bs]
 
 
 def make_sets(
     cell: Cell, specs: Mapping[str, InputSpec], sets: int, dtype: torch.dtype, device: torch.device, seed: int
 ) -> tuple[list[Inputs], list[Inputs]]:
-    """Return the inputs that are timed, in order, and those that are compared with eager before.
+    """Return the inputs to time, in order, and the inputs to compare with eager before timing.
 
-    Without a stream both are `sets` input sets. A stream has an entry for each call, slices of `sets` sets of the
-    largest size, so that a long one costs no memory. Every distinct size is checked, from the largest down and with
-    other values than its neighbours: what a larger batch left behind in buffers is there when a smaller one comes.
+    Without a stream both are the same `sets` input sets. A stream has an entry per call; they are slices of `sets` sets
+    of the largest size, so that a long stream takes no more memory. All distinct sizes are checked, in descending order
+    and with different values than their neighbours, so that a check reveals stale values of a larger batch in buffers.
     """
     whole = [make_inputs(specs, cell.bs, dtype, device, seed + 7919 * (i + 1)) for i in range(sets)]
     if not cell.stream:
@@ -129,8 +129,8 @@ def make_sets(
 
 
 def latency_facts(samples_ms: Sequence[float], sizes: Sequence[int]) -> dict[str, Any]:
-    """Return percentiles and mean over all calls, and for each size its calls a pass and their median. `samples_ms`:
-    whole passes over `sizes`, in order."""
+    """Return percentiles and mean of the latency of all calls in ms, and for each size its calls per pass and median.
+    `samples_ms`: the samples of whole passes over `sizes`, in order."""
     of_size, passes = np.array(sizes), np.reshape(samples_ms, (-1, len(sizes)))
     p50, p95, p99 = (float(value) for value in np.quantile(samples_ms, (0.5, 0.95, 0.99)))
     return {

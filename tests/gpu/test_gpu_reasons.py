@@ -69,7 +69,7 @@ def test_compiling_while_timing_is_tried_again_and_noisy(swept):
     trials = swept("model=custom", "model.module._target_=modules.Late", "model.inputs.x.shape=[64]", "mode=eager",
                    *QUICK)  # fmt: skip
     assert [(t["attempt"], t["status"]) for t in trials] == [(0, "noisy"), (1, "noisy")]
-    assert "compiled while timing" in trials[0]["reason"]
+    assert "compiled during timing" in trials[0]["reason"]
 
 
 def test_ceilings_are_measured_once(folder):

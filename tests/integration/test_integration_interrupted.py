@@ -147,7 +147,7 @@ def test_kill_9_of_the_server_costs_no_trial(cli, waiting):
     os.kill(waiting.pids[1], signal.SIGKILL)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, "")
-    assert "tries this trial again: the fork server ended (code -9)" in out
+    assert "retrying this trial: the fork server ended (code -9)" in out
     with Store.open(cli.db) as store:
         assert [row["status"] for row in store.results()] == ["ok"] * 6
         retried = [trial["extra"]["harness_retries"] for trial in store.trials(store.find_sweep("last").id)

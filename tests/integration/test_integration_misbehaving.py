@@ -15,7 +15,7 @@ EXPECTED = {
     "Segfaults": ("crashed", "killed by SIGSEGV (in check)"),
     "ClosesEverything": ("crashed", "(in check)"),
     "NotANumber": ("incorrect", "eager output not finite"),
-    "HasNothing": ("error", "holds no tensor to compare"),
+    "HasNothing": ("error", "has no tensor to compare"),
     "IsRandom": ("incorrect", "eager itself is"),
     "Sleeps": ("timeout", "not done after 6 s (in check)"),
     "WritesIntoItsInput": ("ok", ""),

@@ -113,7 +113,7 @@ def test_each_cell_has_the_command_that_runs_it_again(measured):
 def test_resuming_a_finished_sweep_runs_nothing(measured, trials):
     done = measured.run("-m", "resume=first")
     assert done.code == 0, done
-    assert "every trial is recorded already" in done.out
+    assert "all trials are already recorded" in done.out
     with Store.open(measured.db) as store:
         (sweep,) = store.sweeps()
         assert (sweep.trials, sweep.state) == (sum(map(len, trials.values())), "completed")

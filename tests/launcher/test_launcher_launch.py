@@ -51,5 +51,5 @@ def test_bs_and_what_refers_to_it_follow_the_stream(loader):
         assert found["bs"] == found["model"]["module"]["max_batch"] == size
     assert composer.compose(["model=gpt2", "stream=uniform", "stream.low=64", "bs=64"])["bs"] == 64
     assert composer.compose(["model=gpt2"])["bs"] == 1
-    with pytest.raises(ConfigError, match="bs=4 and a stream whose largest size is 64"):
+    with pytest.raises(ConfigError, match="bs=4 contradicts the stream, whose largest size is 64"):
         composer.compose(["model=gpt2", "stream=uniform", "stream.low=64", "bs=4"])

@@ -91,13 +91,13 @@ def test_every_tensor_of_a_structure_counts(make):
     ("out", "ref", "said"),
     [
         ({"a": ZERO}, {"b": ZERO}, "the structure differs from eager's: output a, output b"),
-        ((ZERO, 3), (ZERO, 4), "output 1 is 3 where eager's is 4"),
-        ((ZERO, "x"), (ZERO, None), "output 1 is 'x' where eager's is None"),
-        ((ZERO, 3, ZERO), (ZERO, ZERO, 3), "output 1 is 3 where eager's is (1,) torch.float32"),
-        (torch.zeros(4, 1), torch.zeros(4), "(4, 1) torch.float32 where eager's is (4,) torch.float32"),
+        ((ZERO, 3), (ZERO, 4), "output 1 is 3, but eager's is 4"),
+        ((ZERO, "x"), (ZERO, None), "output 1 is 'x', but eager's is None"),
+        ((ZERO, 3, ZERO), (ZERO, ZERO, 3), "output 1 is 3, but eager's is (1,) torch.float32"),
+        (torch.zeros(4, 1), torch.zeros(4), "(4, 1) torch.float32, but eager's is (4,) torch.float32"),
         (ZERO.double(), ZERO, "torch.float64"),
-        ((ZERO, ZERO), ZERO, "2 output tensors where eager has 1"),
-        (None, ZERO, "0 output tensors where eager has 1"),
+        ((ZERO, ZERO), ZERO, "2 output tensors, but eager has 1"),
+        (None, ZERO, "0 output tensors, but eager has 1"),
         ((ZERO, torch.ones(1, 4)), (ZERO, torch.ones(4)), "(1, 4)"),
     ],
 )
@@ -108,7 +108,7 @@ def test_another_structure_is_wrong_and_no_case_for_float64(out, ref, said):
 
 def test_plain_values_and_what_could_hide_tensors():
     assert correct((ZERO, 1.0, float("nan")), (ZERO, 1.001, float("nan"))), "floats: the last digits may differ"
-    with pytest.raises(accuracy.Incomparable, match="holds a object"):
+    with pytest.raises(accuracy.Incomparable, match="contains a object"):
         accuracy.parts((ZERO, object()))
 
 

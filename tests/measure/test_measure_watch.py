@@ -51,13 +51,13 @@ def watching(shared=False, **answers):
         ({}, [False] * 3, None),
         ({"events": [("sw_power_cap",)]}, [False], None),
         ({"events": [("gpu_idle", "applications_clocks_setting")]}, [False], None),
-        *(({"events": [(event,), ("gpu_idle",)]}, [True, False], f"clocks lowered ({event})")
+        *(({"events": [(event,), ("gpu_idle",)]}, [True, False], f"clocks reduced ({event})")
           for event in sorted(watch.SLOWDOWNS)),
         ({"pids": [{7}, {7}]}, [False], None),
-        ({"pids": [{7}, {7, 8, 9}]}, [True], "another process began to use this GPU (pid 8, 9)"),
+        ({"pids": [{7}, {7, 8, 9}]}, [True], "another process started to use this GPU (pid 8, 9)"),
         ({"pids": [{7, 8}], "working": [{1}, {1, 8}, {1}]}, [False, True, False],
          "another process works on this GPU (pid 8)"),
-        ({"used": [600 * MIB, 2600 * MIB]}, [True], "another process took 2000 MiB of this GPU"),
+        ({"used": [600 * MIB, 2600 * MIB]}, [True], "another process allocated 2000 MiB on this GPU"),
     ],
 )  # fmt: skip
 def test_disturbances(answers, disturbed, reason):
@@ -78,7 +78,7 @@ def test_after_three_retries_it_is_kept_and_noisy():
     made = watching(events=[("hw_slowdown",)])
     assert [made.disturbed() for _ in range(6)] == [True] * 3 + [False] * 3
     assert len(made.discarded) == 3
-    assert "clocks lowered (hw_slowdown)" in made.noisy
+    assert "clocks reduced (hw_slowdown)" in made.noisy
     made.begin()
     assert [made.disturbed() for _ in range(4)] == [True] * 3 + [False], "each timer has its retries"
 

@@ -106,15 +106,15 @@ def test_seed_dtype_and_mode(here):
         ("my_needs.Net", ["imports my_absent, which is not installed"]),
         ("Net", ["_target_=Net is not an import path", "my_pkg.Net or path/to/file.py:Net"]),
         ("net.py", ["_target_=net.py", "path/to/file.py:Net"]),
-        ("absent.py:Net", ["no file absent.py below the working directory"]),
+        ("absent.py:Net", ["no file absent.py in the working directory"]),
         ("my_net.py:Ner", ["has no Ner", "did you mean Net"]),
-        ("subprocess.getoutput", ["comes with Python (subprocess)", "allowed"]),
-        ("os.system", ["comes with Python (posix)"]),
-        ("my_net.os.system", ["comes with Python (posix)"]),
-        ("my_net.py:os.environ.update", ["comes with Python"]),
-        ("my_net.bound", ["comes with Python (posix)"]),
-        ("my_net.text.join", ["comes with Python (builtins)"]),
-        ("operator.attrgetter", ["comes with Python (operator)"]),
+        ("subprocess.getoutput", ["is part of Python (subprocess)", "allowed"]),
+        ("os.system", ["is part of Python (posix)"]),
+        ("my_net.os.system", ["is part of Python (posix)"]),
+        ("my_net.py:os.environ.update", ["is part of Python"]),
+        ("my_net.bound", ["is part of Python (posix)"]),
+        ("my_net.text.join", ["is part of Python (builtins)"]),
+        ("operator.attrgetter", ["is part of Python (operator)"]),
     ],
 )
 def test_bad_target(here, target, words):
@@ -151,7 +151,7 @@ def test_arguments_of_a_model(here):
     layers = [{"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 3}, {"_target_": "torch.nn.ReLU"}]
     assert [type(layer) for layer in build("torch.nn.ModuleList", modules=layers)] == [nn.Linear, nn.ReLU]
     assert build("my_net.Net", act={"_target_": "types.SimpleNamespace", "width": 3}).act.width == 3
-    with pytest.raises(ConfigError, match=r"os\.system comes with Python"):
+    with pytest.raises(ConfigError, match=r"os\.system is part of Python"):
         build("my_net.Net", act={"deep": [{"_target_": "os.system", "command": "touch marker"}]})
     assert not (here / "marker").exists()
 

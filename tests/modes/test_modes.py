@@ -69,10 +69,10 @@ def test_cudagraph_trees_need_three_calls():
 def test_needs(monkeypatch):
     for mode in (CudaGraph(), CompiledCudaGraph(), Compiled("reduce-overhead"), GraphedCallables(),
                  CudaGraphsBackend(), BucketedGraph()):  # fmt: skip
-        assert "needs CUDA, and this cell runs on cpu" in mode.missing(CPU)
+        assert "needs CUDA, but this cell runs on cpu" in mode.missing(CPU)
     for mode in (CompiledCudaGraph(inner="reduce-overhead"),
                  BucketedGraph(torch_compile_max_bs=8, inner="reduce-overhead")):  # fmt: skip
-        assert mode.compiles and "CUDA graphs of its own" in mode.missing(CUDA)
+        assert mode.compiles and "already uses CUDA graphs" in mode.missing(CUDA)
     monkeypatch.setenv("PATH", "")
     for mode in (CudaGraph(), GraphedCallables(), CudaGraphsBackend(), BucketedGraph()):
         assert mode.missing(CUDA) is None
@@ -84,11 +84,11 @@ def test_compilers(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if name in found else None)
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("CXX", raising=False)
-    assert "g++ is not found" in base.needs_compiler(CPU)
+    assert "g++ was not found" in base.needs_compiler(CPU)
     found.add("g++")
     assert base.needs_compiler(CPU) is None
     monkeypatch.setenv("CXX", "clang++")
-    assert "clang++ is not found" in base.needs_compiler(CPU)
+    assert "clang++ was not found" in base.needs_compiler(CPU)
     monkeypatch.setitem(sys.modules, "triton", None)
     assert "pip install triton" in base.needs_compiler(CUDA)
     monkeypatch.setitem(sys.modules, "triton", object())
@@ -125,19 +125,19 @@ def test_options_by_dotted_names():
         (Compiled, {"options": {"triton": {"cudagraph": True}}}, "mode.options.triton.cudagraph: .*triton.cudagraphs"),
         (Compiled, {"options": {"qqqqq": 1}}, "mode.options.qqqqq: .*effbench doctor --compile-options"),
         (Compiled, {"options": {"max_autotune": "yes"}}, "mode.options: .*max_autotune, got str should be bool"),
-        (Compiled, {"mode": "fast"}, "no mode 'fast'; it has: default, .*max-autotune"),
-        (Compiled, {"dynamic": "mark"}, "mode.dynamic is 'mark'; allowed: null, true, false, marked"),
-        (Compiled, {"fullgraph": "no"}, "mode.fullgraph is 'no'; allowed: true, false"),
-        (GraphedCallables, {"share_pool": None}, "mode.share_pool is None"),
-        (JitTrace, {"freeze": 1}, "mode.freeze is 1"),
-        (GraphedCallables, {"only": ["a", 3]}, "mode.only is .*allowed: patterns"),
+        (Compiled, {"mode": "fast"}, "no mode 'fast'; allowed: default, .*max-autotune"),
+        (Compiled, {"dynamic": "mark"}, "mode.dynamic .* value 'mark'; allowed: null, true, false, marked"),
+        (Compiled, {"fullgraph": "no"}, "mode.fullgraph has the invalid value 'no'; allowed: true, false"),
+        (GraphedCallables, {"share_pool": None}, "mode.share_pool has the invalid value None"),
+        (JitTrace, {"freeze": 1}, "mode.freeze has the invalid value 1"),
+        (GraphedCallables, {"only": ["a", 3]}, "mode.only must be patterns of module names"),
         (Compiled, {"only": "a", "regional": True}, "choose one of them"),
-        (Compiled, {"regional": 3}, "mode.regional is 3"),
-        (CudaGraph, {"warmups": -1}, "mode.warmups is -1; allowed: a whole number"),
-        (CudaGraph, {"guard": "warn"}, "mode.guard is 'warn'; allowed: null, refuse, recapture"),
+        (Compiled, {"regional": 3}, "mode.regional must be .*, got 3"),
+        (CudaGraph, {"warmups": -1}, "mode.warmups must be an integer of at least 0, got -1"),
+        (CudaGraph, {"guard": "warn"}, "mode.guard has the invalid value 'warn'; allowed: null, refuse, recapture"),
         (BucketedGraph, {"padding": "nan"}, "keep, zero, sentinel"),
         (BucketedGraph, {"guard": "recapture"}, "null, refuse"),
-        (BucketedGraph, {"buckets": "x"}, "no preset"),
+        (BucketedGraph, {"buckets": "x"}, "unknown buckets=x"),
     ],
 )
 def test_wrong_settings(mode, settings, expected):

@@ -126,7 +126,7 @@ def test_facts_count_padding_and_fallbacks():
     late = found.late_facts()
     assert (late["calls"], late["fallbacks"], late["rows"], late["padded_rows"]) == (3, 2, 2, 1)
     assert late["calls_by_bucket"] == {"2": 1, "4": 0}
-    assert "above the largest captured size, 2" in prepared(BucketedGraph([2]), Net(), SPECS, [3]).degraded
+    assert "larger than the largest captured size, 2" in prepared(BucketedGraph([2]), Net(), SPECS, [3]).degraded
     assert prepared(BucketedGraph([2]), Net(), SPECS, [3, 1]).degraded is None
 
 
@@ -137,7 +137,7 @@ def test_a_stale_graph_is_refused():
     runner = prepared(BucketedGraph([2], guard="refuse"), module, specs, [2]).step
     runner(torch.ones(2, 4))
     module.weight.data = module.weight.data.clone()
-    with pytest.raises(StaleWeightsError, match="weight weight: another address"):
+    with pytest.raises(StaleWeightsError, match="weight weight: different address"):
         runner(torch.ones(2, 4))
 
 
@@ -149,7 +149,7 @@ def test_a_model_without_a_batch():
 
 def test_where_an_output_has_its_batch():
     for one, other in (((4, 4), (3, 3)), ((4,), (2,)), ((4, 1), (3,)), ((16,), (9,))):
-        with pytest.raises(UnsupportedError, match="follows the batch"):
+        with pytest.raises(UnsupportedError, match="is proportional to the batch"):
             batch_dim(one, other, (4, 3))
     for one, other, found in (
         ((4, 3), (3, 3), (0, 1)),

@@ -56,7 +56,7 @@ def test_a_graphed_step_takes_the_modules_own_arguments():
     plain = Positional(module.layer, args[:1], {})
     assert plain.calling(plain) is plain
     shared = nn.Linear(4, 4)
-    with pytest.raises(ConfigError, match=r"mode.only: 0 is called 2 times in one call of the module"):
+    with pytest.raises(ConfigError, match=r"mode.only: 0 is called 2 times per call of the module"):
         calls_of(nn.Sequential(shared, nn.ReLU(), shared), {"0": shared}, (torch.randn(2, 4),), {})
 
 

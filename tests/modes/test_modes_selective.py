@@ -113,7 +113,7 @@ def test_parts_are_compiled_as_selected(selection, module, facts, compiled, brea
 def test_blocks_by_name():
     name, parts = blocks_of(Stack(2), "LayerNorm")
     assert (name, list(parts)) == ("LayerNorm", ["layers.0.norm", "layers.1.norm"])
-    with pytest.raises(ConfigError, match="no module inside Stack is one; it has: Block, LayerNorm, Linear, ReLU"):
+    with pytest.raises(ConfigError, match="Stack contains no such module; it contains: Block, LayerNorm, Linear, ReLU"):
         blocks_of(Stack(), "Layer")
-    with pytest.raises(ConfigError, match="no class with weights is repeated side by side in Sequential"):
+    with pytest.raises(ConfigError, match="Sequential contains no repeated siblings with weights"):
         blocks_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.ReLU()), True)

@@ -23,12 +23,13 @@ class Net(nn.Module):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda n: setattr(n[0], "weight", nn.Parameter(torch.zeros(4, 4))), "weight layers.0.weight: another address"),
-        (lambda n: setattr(n[0].bias, "data", torch.zeros(4)), "weight layers.0.bias: another address"),
-        (lambda n: setattr(n[1], "running_mean", torch.zeros(4)), "weight layers.1.running_mean: another address"),
-        (lambda n: n[0].double(), "weight layers.0.weight: dtype torch.float64, captured as torch.float32"),
+        (lambda n: setattr(n[0], "weight", nn.Parameter(torch.zeros(4, 4))),
+         "weight layers.0.weight: different address"),
+        (lambda n: setattr(n[0].bias, "data", torch.zeros(4)), "weight layers.0.bias: different address"),
+        (lambda n: setattr(n[1], "running_mean", torch.zeros(4)), "weight layers.1.running_mean: different address"),
+        (lambda n: n[0].double(), "weight layers.0.weight: dtype torch.float64, but captured as torch.float32"),
         (lambda n: setattr(n[0], "weight", nn.Parameter(torch.zeros(2, 4))),
-         "weight layers.0.weight: shape (2, 4), captured as (4, 4)"),
+         "weight layers.0.weight: shape (2, 4), but captured as (4, 4)"),
         (lambda n: setattr(n, "0", nn.Linear(4, 4)), "module layers.0: replaced"),
         (lambda n: delattr(n, "1"), "module layers.1: removed"),
         (lambda n: setattr(n[0], "bias", None), "weight layers.0.bias: removed"),
@@ -66,7 +67,7 @@ def test_refuse_names_the_weight():
     assert torch.equal(prepared.step(x), net(x)), "in place: seen without a recapture"
     kept = net.weight
     net.weight = nn.Parameter(torch.ones(4, 4))
-    with pytest.raises(StaleWeightsError, match=r"weight weight: another address: the graph holds the old one"):
+    with pytest.raises(StaleWeightsError, match=r"weight weight: different address; the graph uses the old one"):
         prepared.step(x)
     with pytest.raises(StaleWeightsError):
         prepared.copy_inputs(x)

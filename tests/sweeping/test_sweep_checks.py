@@ -79,7 +79,7 @@ ASKED = (
     ("wrong", {}, Status.ERROR, "ValueError: first line"),
     ("odd", {"kind": "tensor"}, Status.ERROR, "TypeError: fact 'fact' is not plain JSON: "),
     ("odd", {"kind": "nan"}, Status.ERROR, "TypeError: fact 'fact' is not plain JSON: "),
-    ("odd", {"kind": "nothing"}, Status.ERROR, "TypeError: a check returns a dict of facts, not NoneType"),
+    ("odd", {"kind": "nothing"}, Status.ERROR, "TypeError: a check must return a dict of facts, got NoneType"),
     ("no_such", {}, Status.ERROR, "ConfigError: _target_=my_checks.no_such: my_checks has no no_such"),
     ("fine", {}, Status.OK, None),
 )

@@ -163,7 +163,7 @@ def test_shares(tmp_path, siblings, setting, near, usable, shares):
 def test_what_is_refused():
     assert wanted_cores("0-3,8, 10-11", ALL) == [0, 1, 2, 3, 8, 10, 11]
     for setting, reason in (
-        ("17", r"\[17\]"), ("4-2", "4-2"), ("one", "'one'"), ([], "none"), ({"a": 1}, "use auto"), ("1,,2", "use auto"),
+        ("17", r"\[17\]"), ("4-2", "4-2"), ("one", "'one'"), ([], "no c"), ({"a": 1}, "use auto"), ("1,,2", "use auto"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=reason):
             wanted_cores(setting, ALL)

@@ -56,7 +56,7 @@ class TestFound:
         script(path="venv/bin/python")
         (tmp_path / "plain").write_text("")
         for setting, error, values in (
-            ("python", "python= is empty; leave it out, or say python=null", [""]),
+            ("python", "python= is empty; omit it, or use python=null", [""]),
             ("folder", "folder= is empty", ["  "]),
             ("python", "no such program", ["nothing", "not/there", ".", "venv", "./plain"]),
             ("folder", "no such folder", ["gone", "plain"]),
@@ -81,11 +81,11 @@ class TestJudged:
     def test_one_that_will_not_do_is_named_with_what_it_lacks(self, script):
         fix = "fix: .*/python -m pip install torch nvidia-ml-py"
         for text, error in (
-            (report(version=(3, 10)), "is Python 3.10; trials need 3.11 or newer"),
+            (report(version=(3, 10)), "is Python 3.10; trials need Python 3.11 or newer"),
             (report(missing=["torch", "pynvml"], torch=None), f"lacks torch, nvidia-ml-py\n{fix}"),
-            (report(torch="2.4.1+cu121"), r"has torch 2\.4\.1\+cu121; trials need 2\.11 or newer"),
-            ("GNU bash, version 5.2", "is no Python interpreter that works"),
-            ('["other", 1, 2, 3]', "is no Python interpreter that works"),
+            (report(torch="2.4.1+cu121"), r"has torch 2\.4\.1\+cu121; trials need torch 2\.11 or newer"),
+            ("GNU bash, version 5.2", "is not a working Python interpreter"),
+            ('["other", 1, 2, 3]', "is not a working Python interpreter"),
         ):
             path = script(text)
             refused(path, f"^python={path} {error}")
@@ -98,7 +98,7 @@ class TestJudged:
 
     def test_one_that_does_not_run_is_named(self, script, tmp_path):
         path = script(more="echo boo >&2\nkill -SEGV $$")
-        refused(path, r"is no Python interpreter that works: .*code -11\): boo")
+        refused(path, r"is not a working Python interpreter: .*code -11\): boo")
         path = tmp_path / "python"
         path.write_bytes(b"\x7fELF nonsense")
         path.chmod(0o755)

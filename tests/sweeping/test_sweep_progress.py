@@ -48,7 +48,7 @@ def test_lines_of_a_sweep():
     title, waiting, retried, ended = file.getvalue().splitlines()
     assert title == "sweep an-id · 2 cells × 2 rounds (quick) on GPU 0: 4 trials to run"
     assert "in use by another effbench" in waiting
-    assert "tries this trial again: no [red] memory" in retried
+    assert "retrying this trial: no [red] memory" in retried
     assert ended.startswith("[1/3] m bs=")
     assert ended.endswith("round 1/2 · degraded 0.500 ms, compiled in 3.0 s: two lines (2.0 s)")
     shown(quiet := io.StringIO(), run_one, quiet=True)

@@ -120,7 +120,7 @@ def test_it_is_stored_without_the_password_and_with_the_overrides_of_its_cells(d
 
 def test_resuming_takes_the_same_plan(db):
     done = sweep(db)
-    with pytest.raises(ResumeError, match=r"has another plan: 2 cells missing"):
+    with pytest.raises(ResumeError, match=r"has a different plan: 2 cells missing"):
         sweep(db, count=2, resume=done.sweep_id)
     settings = Settings.with_defaults(db=str(db), protocol={"rounds": 2}, resume=done.sweep_id)
     with pytest.raises(ResumeError, match=r"has protocol.rounds=1, not 2"):
@@ -151,15 +151,15 @@ def test_resuming_notes_which_interpreter_has_changed():
 
     assert changes("e0", "e1") == []
     (change,) = changes("e0", "other")
-    assert change.startswith(f"hardware or software of python={B.python} differs")
+    assert change.startswith(f"hardware or software of python={B.python} has changed")
     for old in ({"git_description": "v1.0-dirty"}, {"git_changes": "0123456789abcdef"}):
         (change,) = changes("e0", "e1", **old)
-        assert change.startswith(f"the folder of python={B.python} has changed since")
+        assert change.startswith(f"the folder of python={B.python} has changed (was")
 
 
 def test_a_baseline_must_be_in_the_sweep_unless_it_is_the_default():
     run.check_baseline(Settings.with_defaults(baseline_mode="eager"), [])
-    with pytest.raises(ConfigError, match="baseline_mode=default is not among the modes of this sweep: eager"):
+    with pytest.raises(ConfigError, match="baseline_mode=default is not a mode of this sweep; its modes: eager"):
         run.check_baseline(Settings.with_defaults(baseline_mode="default"), cells(1))
 
 

@@ -153,7 +153,7 @@ def test_a_process_without_a_result(make):
         ({"signal": 11}, "crashed", "killed by SIGSEGV (in check)"),
         ({"signal": 63}, "crashed", "killed by signal 63 (in check)"),
         ({"exit": 3}, "crashed", "the process exited with code 3 (in check)"),
-        ({"signal": 9, "oom_killed": True}, "oom", "ended by the kernel: host memory ran out (in check)"),
+        ({"signal": 9, "oom_killed": True}, "oom", "killed by the kernel: host memory ran out (in check)"),
         ({"signal": 9, "reason": "its process wrote 5 bytes"}, "crashed", "its process wrote 5 bytes (in check)"),
     ):
         made = make(trials(1), lambda request, env, outcome=outcome: without_result(**outcome, log="its log"))
@@ -233,7 +233,7 @@ def test_a_result_that_is_no_record_is_its_own_trials_crash(make):
         made = make(trials(2), answer)
         assert sorted(one.status for one in made.recorded) == ["crashed", "ok"], result
         (crashed,) = (one for one in made.recorded if one.status == "crashed")
-        assert "no trial's record" in crashed.reason
+        assert "invalid trial record" in crashed.reason
 
 
 def test_a_trial_that_never_ends_is_killed_and_the_rest_goes_on(make):

@@ -163,12 +163,12 @@ def test_what_is_no_message_ends_its_own_task_alone(server):
         ('b\'{"phase":"timing"}\\n\'', 18),
     ):
         ended = outcome(submit(server, f"{FIND_PIPE}\nos.write(pipe, {rubbish})\n__import__('time').sleep(1000)"))
-        assert f"wrote {size} bytes that are no message" in ended["reason"]
+        assert f"wrote {size} bytes to the result pipe" in ended["reason"]
         assert (ended["result"], ended["signal"]) == (None, signal.SIGKILL)
     ended = outcome(submit(server, f"{FIND_PIPE}\nos.write(pipe, b'hello\\n'); os._exit(0)"))
     assert "wrote 5 bytes" in ended["reason"]
     ended = outcome(submit(server, f"{FIND_PIPE}\nwhile True: os.write(pipe, b'x' * 65536)"))
-    assert "bytes that are no message" in ended["reason"], "a line without end is bounded"
+    assert "bytes to the result pipe" in ended["reason"], "a line without end is bounded"
     Path("go").touch()
     assert outcome(other)["result"] == {}
 
@@ -187,7 +187,7 @@ def test_a_server_that_says_what_is_no_message_is_ended(server, line):
     output = next(end for end in ends if os.path.samestat(end.stat(), ours))
     with output.open("wb") as pipe:
         pipe.write(line)
-    assert "not understood" in outcome(task)["died"]
+    assert "invalid message" in outcome(task)["died"]
 
 
 def test_output_never_reaches_the_messages(server):

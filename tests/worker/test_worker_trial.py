@@ -69,7 +69,7 @@ def test_what_a_mode_cannot_run():
     for phase, sizes, expected in (
         ("inference", None, None),
         ("inference", [1, 2], "this mode has one static shape"),
-        ("training", None, "the mode one has no training step: it is for inference"),
+        ("training", None, "the mode one does not support phase=training; it supports inference"),
     ):
         stream = sizes and {"name": "s", "samples_per_call": 1.0, "sizes": sizes}
         cell = Cell({"name": "m"}, 2, {"name": "one"}, "float32", phase, "cpu", stream=stream)
@@ -80,12 +80,12 @@ def test_what_a_mode_cannot_run():
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ({"model": {"module": {"_target_": "os.system"}}}, "_target_=os.system comes with Python"),
-        ({"model": {"module": {"_target_": "fractions.Fraction"}}}, "_target_=fractions.Fraction comes with Python"),
+        ({"model": {"module": {"_target_": "os.system"}}}, "_target_=os.system is part of Python"),
+        ({"model": {"module": {"_target_": "fractions.Fraction"}}}, "_target_=fractions.Fraction is part of Python"),
         ({"model": {"module": {"_target_": "torch.device"}}}, "torch.device is a class; allowed: a torch.nn.Module"),
-        ({"model": {"module": {**LINEAR, "x": [{"_target_": "os.system"}]}}}, "_target_=os.system comes with Python"),
-        ({"mode": {**EAGER, "_target_": "os.system"}}, "_target_=os.system comes with Python"),
-        ({"phase": "training", "training": {"loss": "os.system"}}, "training.loss=os.system comes with Python"),
+        ({"model": {"module": {**LINEAR, "x": [{"_target_": "os.system"}]}}}, "_target_=os.system is part of Python"),
+        ({"mode": {**EAGER, "_target_": "os.system"}}, "_target_=os.system is part of Python"),
+        ({"phase": "training", "training": {"loss": "os.system"}}, "training.loss=os.system is part of Python"),
     ],
 )
 def test_what_python_itself_ships_is_refused_before_the_first_trial(changed, expected):
