@@ -38,7 +38,7 @@ def checked(made, effbench):
         ({EAGER: FAST, GRAPH: FAST}, {EAGER: FAST, GRAPH: BROKEN}, ("--cell", "eager"), 0, "check passed"),
         ({EAGER: FAST, DEFAULT: FAST}, {EAGER: FAST}, (), 1, "1 missing"),
         ({EAGER: FAST, DEFAULT: FAST}, {EAGER: FAST}, ("--set", "on_missing=ignore"), 0, "missing (ignored)"),
-        ({EAGER: ERROR}, {EAGER: ERROR}, (), 0, "check passed against main; 0 of 1 cells have figures to compare"),
+        ({EAGER: ERROR}, {EAGER: ERROR}, (), 0, "check passed against main; 0 of 1 cells have figures in both sweeps"),
         ({EAGER: FAST}, {DEFAULT: FAST}, (), 3, "nothing comparable"),
     ],
 )

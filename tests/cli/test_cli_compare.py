@@ -23,7 +23,7 @@ def two(made):
 def test_the_table_says_what_changed_and_counts_the_rest(two, effbench):
     done = effbench("compare", *two)
     assert (done.code, done.err) == (0, "")  # a regression is an answer here; `check` is the gate
-    for text in ("▲ slower", "1.100", "1 slower, 23 same (23 rows that are the same are not shown: --all)"):
+    for text in ("▲ slower", "1.100", "1 slower, 23 same (--all shows the 23 rows with the verdict same)"):
         assert text in done.out
     assert "\x1b" not in done.out
     assert effbench("compare", *two, "--all").out.count("= same") == 23
@@ -92,10 +92,10 @@ def test_what_is_refused(made, two, effbench):
     for words, said in (
         ("", "required: SWEEP"),
         ("last", "compare takes two sweeps"),
-        ("last last --by dtype", "--by takes one sweep"),
+        ("last last --by dtype", "name one sweep, not 2"),
         ("last --by dtype", "has 1 value of dtype"),
         ("last --by colour", "no cell of"),
-        ("last --by dtype --across dtype", "--across is for two sweeps"),
+        ("last --by dtype --across dtype", "--across needs two sweeps"),
         ("last last --values a b", "needs --by"),
         ("first last --only slow", "choose from"),
         ("last last --floor nan", "--floor=nan: expected a number"),

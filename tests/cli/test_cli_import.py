@@ -94,10 +94,10 @@ REFUSALS = [
     (["import", "ODD", "--sweep", "nowhere"], ["no sweep 'nowhere'"], 3),
     (["import", "x.csv"], ["is not a database"], 2),
     (["import", "blank.db"], ["holds no sweep yet"], 3),
-    (["export", "--db", "ODD", "--whole", "--format", "csv"], ["--format is for the view"], 2),
+    (["export", "--db", "ODD", "--whole", "--format", "csv"], ["--format, which is for the view"], 2),
     (["export", "--db", "ODD", "--format", "parquet"], ["needs --out FILE"], 2),
     (["export", "--db", "ODD", "--no-samples"], ["for --whole"], 2),
-    (["export", "--db", "ODD", "--to", "x.db", "--out", "y"], ["--out and --format are for files"], 2),
+    (["export", "--db", "ODD", "--to", "x.db", "--out", "y"], ["--out and --format, which are for files"], 2),
     (["export", "--db", "ODD", "--whole", "--out", "empty/x.db"], ["cannot write empty/x.db"], 2),
 ]
 

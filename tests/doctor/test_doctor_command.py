@@ -65,7 +65,7 @@ def test_a_worker_that_does_not_start(here, capsys):
     said = capsys.readouterr().out
     assert "✗ the fork server ended while starting" in said and "storage" in said
     assert command_line.run(["doctor", "--quick"]) == 2
-    assert "--quick goes with --calibrate" in capsys.readouterr().err
+    assert "--quick needs --calibrate" in capsys.readouterr().err
 
 
 def test_ceilings_that_cannot_be_measured(here, answer, capsys, monkeypatch):
