@@ -135,7 +135,7 @@ def meant(start: str, ids: Iterable[str], shown_by: str) -> str:
     """Return the id that starts with `start`, 4 digits or more. Raises UsageError unless exactly one does."""
     fitting = [known for known in ids if len(start) >= 4 and known.startswith(start.casefold())]
     if len(fitting) != 1:
-        raise UsageError(f"{len(fitting) or 'no'} ids start with {start!r}; {shown_by} lists ids; give 4 or more digits")
+        raise UsageError(f"{len(fitting) or 'no'} ids start with {start!r}; give 4 digits or more ({shown_by})")
     return fitting[0]
 
 
