@@ -27,5 +27,5 @@ def run(args: argparse.Namespace) -> int:
     for problem in problems:
         print(one_line(problem))
     if not problems:
-        print(f"{name}: sound")
+        print(f"{name}: no faults found")
     return 1 if problems else 0

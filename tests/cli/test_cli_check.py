@@ -133,7 +133,7 @@ def test_baselines_that_cannot_be_used(made, effbench):
     sweep = made.sweep({EAGER: FAST})
     refused(3, "no baseline 'main'")
     effbench("baseline", "set", "main", sweep)
-    refused(3, "there are main", "mian")
+    refused(3, "choose from main", "mian")
     refused(2, "both sides are sweep")
     unmeasured = made.sweep({EAGER: None}, state="running")
     refused(3, "has no trial yet")

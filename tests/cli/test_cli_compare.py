@@ -100,7 +100,7 @@ def test_what_is_refused(made, two, effbench):
         ("first last --only slow", "choose from"),
         ("last last --floor nan", "--floor=nan: expected a number"),
         ("last last --metric latency", "compared are latency_ms"),
-        ("last last --across mode", "--across mode is not possible"),
+        ("last last --across mode", "--across: unknown name mode"),
         ("last last", "both sides are sweep "),
         ("last --by mode --values eager eager", "1 value of mode, not two"),
         ("first last --on B200", "no trial on 'B200'"),

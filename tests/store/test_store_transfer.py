@@ -208,12 +208,12 @@ DEEP = "[" * 500 + "]" * 500
 HOST = """UPDATE sweep SET host = '{"environments": %s}'"""
 EXTRA = "UPDATE trial SET extra = '%s' WHERE id = 1"
 FORGED = [
-    # keys and ids that do not follow from their rows
-    ("UPDATE cell SET model = 'other'", "cell.model does not follow"),
-    ("UPDATE cell SET comparison_key = 'x'", "cell.comparison_key does not follow"),
-    ("UPDATE cell SET params = replace(params, '\"bs\":1', '\"bs\":2')", "does not follow"),
+    # keys and ids that do not match their rows
+    ("UPDATE cell SET model = 'other'", "cell.model does not match"),
+    ("UPDATE cell SET comparison_key = 'x'", "cell.comparison_key does not match"),
+    ("UPDATE cell SET params = replace(params, '\"bs\":1', '\"bs\":2')", "does not match"),
     ("UPDATE cell SET params = '{\"model\": 1}'", "does not describe a cell"),
-    ("UPDATE environment SET driver_version = 'other'", "environment.id does not follow"),
+    ("UPDATE environment SET driver_version = 'other'", "environment.id does not match"),
     ("UPDATE trial SET environment_id = 'nowhere' WHERE id = 1", "FOREIGN KEY"),
     ("DELETE FROM cell", "FOREIGN KEY"),
     # types, bounds and sizes
@@ -232,13 +232,13 @@ FORGED = [
     (EXTRA % f'{{"a": {DEEP}}}', "more than 64 levels"),
     (EXTRA % ('{"n": ' + "9" * 5000 + "}"), "trial.extra is not JSON"),
     # what pages read
-    (HOST % "[1]", "sweep has values that do not fit together"),
-    (HOST % '{"x": {"folder": ["a"]}}', "odd environments"),
-    (EXTRA % '{"profile": 3}', "trial has values that do not fit together"),
-    (EXTRA % '{"profile": {"top": [{"name": "k", "ms": "1"}]}}', "trial has values that do not fit together"),
-    (EXTRA % '{"profile": {"top": [{"name": "k", "count": 1, "share": 1, "ms": "1"}]}}', "odd profile"),
+    (HOST % "[1]", "sweep has inconsistent values"),
+    (HOST % '{"x": {"folder": ["a"]}}', "invalid environments"),
+    (EXTRA % '{"profile": 3}', "trial has inconsistent values"),
+    (EXTRA % '{"profile": {"top": [{"name": "k", "ms": "1"}]}}', "trial has inconsistent values"),
+    (EXTRA % '{"profile": {"top": [{"name": "k", "count": 1, "share": 1, "ms": "1"}]}}', "invalid profile"),
     (EXTRA % '{"facts": []}', "artifact_notes or facts"),
-    *((EXTRA % json.dumps({"artifacts": [name]}), "names artifacts that are not files below")
+    *((EXTRA % json.dumps({"artifacts": [name]}), "names artifacts outside")
       for name in ("secret.txt", "/etc/passwd", "../x", "artifacts/other/x", "artifacts/{id}/../x", "artifacts/{id}x/y",
                    "artifacts/{id}/./x", "artifacts/{id}")),
     # samples
@@ -285,7 +285,7 @@ def test_an_id_that_is_none(name, source, target):
                   for table, column in (("sweep", "id"), ("sweep_cell", "sweep_id"))))  # fmt: skip
     arrivals = take(source, target)
     assert [arrival.outcome for arrival in arrivals] == ["imported", "imported", "refused"]
-    assert "not the id of a sweep" in arrivals[-1].reason and arrivals[-1].reason.isprintable()
+    assert "not a sweep id" in arrivals[-1].reason and arrivals[-1].reason.isprintable()
 
 
 def test_samples_are_not_inflated_beyond_their_number(source, target):
