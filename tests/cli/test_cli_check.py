@@ -69,7 +69,7 @@ def test_a_configuration_with_exceptions(checked, effbench, tmp_path):
     for mode, date, code, said in (
         ("eager", "2999-01-01", 0, "ignored: shared runner"),
         ("eager", "2020-01-01", 1, "exception for mode=eager metric=latency_* ended on 2020-01-01: shared runner"),
-        ("defualt", "2999-01-01", 1, "fits no cell here"),
+        ("defualt", "2999-01-01", 1, "matches no cell here"),
     ):
         (conf / "ours.yaml").write_text(rule.replace("EAGER", mode).replace("DATE", date))
         done = effbench("check", "--baseline", "main", "--config", "ours")
@@ -140,7 +140,7 @@ def test_baselines_that_cannot_be_used(made, effbench):
     made.delete_sweep(unmeasured)
     made.sweep({EAGER: FAST})
     made.delete_sweep(sweep)
-    refused(3, "gone from this database")
+    refused(3, "not in this database any more")
 
 
 def test_hardware_that_was_not_checked_is_named(made, effbench):

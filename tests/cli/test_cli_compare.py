@@ -67,9 +67,9 @@ def test_what_by_compares_is_no_part_of_a_cells_name(made, effbench):
     made.sweep([*settings, EAGER], name="settings")
     found, (note,) = names("mode.fullgraph", "settings")
     assert found == {"mlp bs=1 default bfloat16", "mlp bs=8 default bfloat16"}
-    assert note == "omitted, as they have no mode.fullgraph: mlp bs=8 eager bfloat16"
+    assert note == "omitted, because they have no mode.fullgraph: mlp bs=8 eager bfloat16"
     told = names("mode", "settings", "--values", "default {'fullgraph': True}", "eager")
-    assert told[1] == ["not compared here: mode=default {'fullgraph': False}"]
+    assert told[1] == ["not compared: mode=default {'fullgraph': False}"]
 
 
 def test_across(made, effbench):
@@ -104,7 +104,7 @@ def test_what_is_refused(made, two, effbench):
         ("last last", "both sides are sweep "),
         ("last --by mode --values eager eager", "1 value of mode, not two"),
         ("first last --on B200", "no trial on 'B200'"),
-        ("first last --cell gpt2", "among those asked for"),
+        ("first last --cell gpt2", "is selected"),
         (f"first {empty}", "has no trial yet"),
     ):
         done = effbench("compare", *words.split())

@@ -96,7 +96,7 @@ REFUSALS = [
     (["import", "blank.db"], ["holds no sweep yet"], 3),
     (["export", "--db", "ODD", "--whole", "--format", "csv"], ["--format, which is for the view"], 2),
     (["export", "--db", "ODD", "--format", "parquet"], ["needs --out FILE"], 2),
-    (["export", "--db", "ODD", "--no-samples"], ["for --whole"], 2),
+    (["export", "--db", "ODD", "--no-samples"], ["needs --whole or --to"], 2),
     (["export", "--db", "ODD", "--to", "x.db", "--out", "y"], ["--out and --format, which are for files"], 2),
     (["export", "--db", "ODD", "--whole", "--out", "empty/x.db"], ["cannot write empty/x.db"], 2),
 ]

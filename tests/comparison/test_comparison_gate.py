@@ -30,7 +30,7 @@ def test_a_sweep_on_several(made):
 
     both, sweep = swept("L40S", "A100"), swept("L40S", "A100", "L4")
     set_main(made, both)
-    with pytest.raises(UsageError, match="is set on NVIDIA A100, NVIDIA L40S: choose one with --on"):
+    with pytest.raises(UsageError, match="is set on NVIDIA A100, NVIDIA L40S; choose one with --on"):
         chosen(made, sweep)
     assert chosen(made, sweep, on="a100").hardware == "NVIDIA A100"
     # a name in full goes before a part

@@ -142,12 +142,12 @@ def test_two_parts_make_one(source, tmp_path, target):
 
 ONE = "WHERE id = (SELECT min(id) FROM trial)"
 CONTRADICTIONS = [
-    ("UPDATE trial SET power_w = 7 " + ONE, ["trial", "power_w", "7.0 in what"]),
+    ("UPDATE trial SET power_w = 7 " + ONE, ["trial", "power_w", "7.0 in the import"]),
     ("UPDATE trial SET extra = '{}' " + ONE, ["trial", "extra"]),
     ("UPDATE trial SET status = 'noisy' " + ONE, ["trial", "status", "noisy"]),
-    ("UPDATE sweep SET seed = 7 WHERE id = '{id}'", ["sweep", "has seed", "7 in what"]),
+    ("UPDATE sweep SET seed = 7 WHERE id = '{id}'", ["sweep", "has seed", "7 in the import"]),
     ("UPDATE sweep SET protocol = '{}' WHERE id = '{id}'", ["sweep", "has protocol"]),
-    ("UPDATE sweep_cell SET position = 99 WHERE position = 1 AND sweep_id = '{id}'", ["position", "99 in what"]),
+    ("UPDATE sweep_cell SET position = 99 WHERE position = 1 AND sweep_id = '{id}'", ["position", "99 in the import"]),
     ("UPDATE sample SET data = (SELECT data FROM sample WHERE trial_id = 9 AND timer = 'latency_ms') "
      "WHERE trial_id = 1 AND timer = 'latency_ms'", ["sample", "has data"]),
     ("UPDATE claim_verdict SET verdict = 'refuted'", ["claim_verdict", "has verdict"]),
