@@ -77,7 +77,7 @@ def test_across(made, effbench):
     for after, name, said in (
         (made.sweep({a_cell(dtype="float16"): SLOW}), "dtype", "differ in dtype bfloat16 → float16"),
         (made.sweep({a_cell(numerics={"tf32": True}): SLOW}), "numerics", "differ in numerics.tf32 False → True"),
-        (made.sweep({EAGER: SLOW}, env=A100), "hardware", "NVIDIA H200 against NVIDIA A100"),
+        (made.sweep({EAGER: SLOW}, env=A100), "hardware", "NVIDIA H200 and NVIDIA A100"),
     ):
         refused = effbench("compare", before, after)
         assert (refused.code, refused.out) == (3, "")
@@ -99,7 +99,7 @@ def test_what_is_refused(made, two, effbench):
         ("last last --values a b", "needs --by"),
         ("first last --only slow", "choose from"),
         ("last last --floor nan", "--floor=nan: expected a number"),
-        ("last last --metric latency", "compared are latency_ms"),
+        ("last last --metric latency", "choose from latency_ms"),
         ("last last --across mode", "--across: unknown name mode"),
         ("last last", "both sides are sweep "),
         ("last --by mode --values eager eager", "1 value of mode, not two"),

@@ -103,5 +103,5 @@ def test_for_real_on_the_cpu(cli):
     assert [cell["trials"] for cell in found["launch_bound"]["cells"]] == [4, 4]
     assert found["launch_bound"]["smallest_slowdown"] >= 0.02
     looked = cli.run("doctor", env=hidden).out
-    assert "a standard sweep (5 trials a cell) shows a slowdown of launch-bound cells from" in looked
+    assert "a standard sweep (5 trials per cell) can show slowdowns from" in looked
     assert "\x1b" not in looked

@@ -93,7 +93,7 @@ def test_again_nothing_is_measured_and_an_edited_claim_is_judged(here):
     assert "on " in done.out and verdicts(here.db)["wide"]["verdict"] == "refuted"
     (here.folder / "mine.py").write_text(MINE)
     done = here.run("reproduce", "mine.py", "--stored", "device=cpu")
-    assert done.code == 3 and "4 of the 4 cells were not measured" in done.out
+    assert done.code == 3 and "4 of 4 cells of the sweep main were not measured" in done.out
     assert "no completely measured experiment" in done.err
 
 
