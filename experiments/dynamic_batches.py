@@ -1,4 +1,4 @@
-"""What is left of CUDA graphs where the batch size changes with each call, and what do they cost in memory?"""
+"""What do CUDA graphs gain if the batch size changes with each call, and how much memory do they cost?"""
 
 from effbench.experiments import Claim, Found, Pivot, between, fact, geomean, highest, lowest, mean, relative, where
 
@@ -19,7 +19,7 @@ SWEEPS = {
         "mode=bucketed-graph",
         "mode.pool=shared,private",
         "mode.order=largest-first,smallest-first",
-        "protocol.rounds=1",  # of memory, which is the same each time
+        "protocol.rounds=1",  # enough for memory, which does not vary
         "protocol.budget_s=1",
     ],
 }
