@@ -116,8 +116,7 @@ def less(a: Any, b: Any) -> Truth:
 
 
 def combine(a: Any, function: Callable[[float, float], float], b: Any) -> Any:
-    """Return the sum, difference, product or ratio of two numbers with its extremes over their bounds; NaN if a row
-    lacks one of them."""
+    """Return the sum, difference, product or ratio of two numbers with its extremes; NaN if a row lacks one of them."""
     for value in (a, b):
         if isinstance(value, Missing) or (isinstance(value, float) and math.isnan(value)):
             return value

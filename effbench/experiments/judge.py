@@ -16,8 +16,7 @@ from effbench.store.decisions import ClaimVerdict
 
 @dataclass(frozen=True)
 class Part:
-    """Whether a claim holds in one part of the matrix, or one statement of it, and the figure there. `label`: the part
-    or statement; empty for all."""
+    """Whether a claim holds in a part of the matrix, or a statement of it (`label`; empty for all), and the figure."""
 
     label: str
     holds: Truth

@@ -42,8 +42,7 @@ REFUSED = ("resume", *plan.INTERPRETER_KEYS)
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine that an experiment is judged for: this one (`probed`: the probe's answer), or that of stored results
-    (without `probed`)."""
+    """The machine of the judged results: this one (`probed`: the probe's answer), or that of stored results."""
 
     server: ForkServer
     environment_id: str

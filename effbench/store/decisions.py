@@ -62,8 +62,7 @@ def set_baseline(connection: sa.Connection, name: str, sweep_id: str, note: str 
 
 
 def baselines(connection: sa.Connection, name: str | None = None) -> list[BaselineInfo]:
-    """Return all baselines, or those with this name, by name and hardware. Raises NothingFoundError for an unknown
-    name."""
+    """Return all baselines in order, or those with this name. Raises NothingFoundError for an unknown name."""
     query = sa.select(BASELINE, SWEEP.c.name.label("sweep_name"), SWEEP.c.label, SWEEP.c.started_at)
     query = query.outerjoin(SWEEP, SWEEP.c.id == BASELINE.c.sweep_id)  # a sweep may have been deleted by hand
     query = query.order_by(BASELINE.c.name, BASELINE.c.hardware)

@@ -27,8 +27,7 @@ CLOCK_SKEW = dt.timedelta(minutes=5)
 class SweepInfo:
     """A sweep with its numbers of planned cells, recorded trials (all attempts) and results by status. Times are UTC.
 
-    A sweep that is stored as running has the state `interrupted` here if its process has ended. `imported_at`: None
-    unless the sweep was imported.
+    If the process of a running sweep has ended, its state here is `interrupted`. `imported_at`: None if not imported.
     """
 
     id: str

@@ -82,7 +82,7 @@ def test_gpus_that_torch_sees_or_not(machine, cpu_answer):
     def found(**settings):
         return [(finding.level, finding.fix.split(",")[0]) for finding in gpu.visible(machine(**settings))]
 
-    assert found(probe=cpu_answer, nvmlInit=NVMLError) == [("note", "a machine with an NVIDIA GPU")]
+    assert found(probe=cpu_answer, nvmlInit=NVMLError) == [("note", "use a machine with an NVIDIA GPU")]
     assert found(probe=cpu_answer) == [("problem", "install a CUDA build of torch: this one is built without CUDA")]
     cpu_answer["environment"]["cuda_version"] = "13.0"
     assert found(probe=cpu_answer) == [("problem", "nvidia-smi")]
