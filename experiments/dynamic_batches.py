@@ -58,10 +58,10 @@ def p5(stream):
 @Claim("P6", "One pool shared by all captured sizes reduces fragmentation.", unit="×", each="order")
 def p6(pools):
     shared = where(pools, pool="shared")
-    reserved, own = (
+    reserved, pool = (
         geomean(relative(shared, name, "pool", "private")) for name in ("peak_reserved_bytes", "graph_pool_bytes")
     )
-    return Found(reserved > 1, reserved, {"the graphs' own memory, private ÷ shared": own})
+    return Found(reserved > 1, reserved, {"the graphs' own memory, private ÷ shared": pool})
 
 
 @Claim("P15", "CUDA graphs suit highly dynamic batches badly.", unit="×", each="model")

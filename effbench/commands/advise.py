@@ -89,14 +89,14 @@ def read_trace(args: argparse.Namespace) -> Counter[int]:
 
 
 def advise_buckets(args: argparse.Namespace, rows: list[dict[str, Any]], eager: str) -> Answer:
-    """Compare the best list with those of servers on the same trace."""
+    """Find the best capture list for the trace, and compare it with those of inference servers."""
     trace = read_trace(args)
     costs, budget = costs_of(rows, args.model, args.mode, args.metric, eager), args.memory_budget
     if budget is not None and not costs.pool_bytes:
-        raise NothingFoundError(f"no memory of graphs was measured for {costs.mode}: omit --memory-budget")
+        raise NothingFoundError(f"{costs.mode} has no measured graph memory; omit --memory-budget")
     best = best_list(trace, costs, budget)
     if best is None:
-        raise NothingFoundError(f"no list serves sizes up to {max(trace)}: measure {eager}, or allow more memory")
+        raise NothingFoundError(f"no list serves sizes up to {max(trace)}; measure {eager}, or allow more memory")
     presets = {name: capture_sizes(name, list(trace)) for name in (*LISTS, EXACT)}
     presets |= {"no graph": []} if costs.eager_ms else {}
     lists = [best, *(evaluate(name, sizes, trace, costs) for name, sizes in presets.items())]

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="also show acknowledged changes")
     parser.add_argument("--format", default="table", choices=["table", *FORMATS], help="(default: table)")
     options.add_out(parser)
-    parts = parser.add_subparsers(dest="what", metavar="[ack | acks]")
+    parts = parser.add_subparsers(dest="what", metavar="[ack | acks]", help="acknowledge changes, or list these")
     ack = parts.add_parser("ack", description="Acknowledge changes; history then omits them.")
     patterns = "ids of changes (or their start), or patterns as in exceptions: model=gpt2 metric=compile_*"
     ack.add_argument("names", nargs="*", metavar="ID|PATTERN", help=patterns)

@@ -45,14 +45,14 @@ def run(args: argparse.Namespace) -> int:
     if not as_markdown:
         require_folder(out, is_site, args.force)
     with Store.open(args.db, mode="read") as store:
-        found = data.read(store, args.db, args.sweep, whole=not as_markdown)
+        content = data.read(store, args.db, args.sweep, whole=not as_markdown)
         if as_markdown:
-            options.write(markdown.report(found.device_sweeps), args)
+            options.write(markdown.report(content.device_sweeps), args)
             return 0
-        found.claims = every_entry(store)
+        content.claims = every_entry(store)
     try:
-        images = write_images(found.device_sweeps, out, args.static_images) if args.static_images else []
-        written = write_site(found, out, images)
+        images = write_images(content.device_sweeps, out, args.static_images) if args.static_images else []
+        written = write_site(content, out, images)
     except OSError as error:
         raise StoreError(f"cannot write the report to {out}: {error.strerror or error}") from error
     size, seconds = written.size() / 2**20, time.perf_counter() - began

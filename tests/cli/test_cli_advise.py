@@ -103,7 +103,7 @@ def test_a_generated_trace_and_the_period(advise):
     [
         ("buckets --stream uniform --model other", 3, "measured models: net"),
         ("buckets --stream uniform --mode compile+graph", 3, "eager, cuda-graph, default"),
-        ("buckets --stream uniform --mode default --memory-budget 1GiB", 3, "no memory of graphs was measured"),
+        ("buckets --stream uniform --mode default --memory-budget 1GiB", 3, "no measured graph memory"),
         ("buckets --stream none", 2, "--stream none"),
         ("buckets --stream uniform high=x", 2, "stream.high must be like 64, got 'x'"),
         ("mode --bs 1 --memory 10MiB", 3, "cuda-graph needs more memory than allowed"),
