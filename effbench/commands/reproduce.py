@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     if mistakes:
         raise UsageError("\n".join(mistakes[:2]))  # the output above has the others
     if args.stored and not counts:
-        raise NothingFoundError(f"{db} has no completely measured experiment of these; omit --stored to measure")
+        raise NothingFoundError(f"no complete results of these experiments in {db}; omit --stored to measure them")
     return 0
 
 

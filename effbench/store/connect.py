@@ -142,7 +142,7 @@ def require_head(current: str, name: str) -> None:
     if current in REVISIONS:
         hint = f"run `effbench db upgrade --db {shlex.quote(name)}`"
     if current != HEAD_REVISION:
-        raise SchemaError(f"{name} has schema {current}, this effbench reads {HEAD_REVISION}; {hint}")
+        raise SchemaError(f"{name} has schema {current}, but this effbench reads {HEAD_REVISION}; {hint}")
 
 
 def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError:

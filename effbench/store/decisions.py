@@ -81,7 +81,7 @@ def remove_baseline(connection: sa.Connection, name: str, hardware: str | None =
     removed = [baseline for baseline in known if hardware in (None, baseline.hardware)]
     if not removed:
         places = ", ".join(baseline.hardware for baseline in known)
-        raise NothingFoundError(f"baseline {name!r} is set on {places}, not on {hardware}")
+        raise NothingFoundError(f"baseline {name!r} is set on {places}, not on {hardware}; use one of these")
     machines = [baseline.hardware for baseline in removed]
     connection.execute(sa.delete(BASELINE).where(BASELINE.c.name == name, BASELINE.c.hardware.in_(machines)))
     return removed

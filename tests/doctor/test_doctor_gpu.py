@@ -85,7 +85,9 @@ def test_gpus_that_torch_sees_or_not(machine, cpu_answer):
     assert found(probe=cpu_answer, nvmlInit=NVMLError) == [("note", "use a machine with an NVIDIA GPU")]
     assert found(probe=cpu_answer) == [("problem", "install a CUDA build of torch: this one is built without CUDA")]
     cpu_answer["environment"]["cuda_version"] = "13.0"
-    assert found(probe=cpu_answer) == [("problem", "nvidia-smi")]
+    assert found(probe=cpu_answer) == [
+        ("problem", "run nvidia-smi and python -c 'import torch; torch.cuda.init()' to see why")
+    ]
     hidden = {"CUDA_VISIBLE_DEVICES": ""}
     assert found(probe=cpu_answer, environ=hidden) == [("note", "unset CUDA_VISIBLE_DEVICES")]
 

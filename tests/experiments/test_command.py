@@ -94,7 +94,7 @@ def test_again_nothing_is_measured_and_an_edited_claim_is_judged(here):
     (here.folder / "mine.py").write_text(MINE)
     done = here.run("reproduce", "mine.py", "--stored", "device=cpu")
     assert done.code == 3 and "4 of 4 cells of the sweep main were not measured" in done.out
-    assert "no completely measured experiment" in done.err
+    assert "no complete results" in done.err
 
 
 def test_claims(here):

@@ -173,7 +173,7 @@ def test_a_contradiction_is_named_and_nothing_is_written(source, tmp_path, targe
 
 def test_a_database_of_another_version(source, target):
     sql(source, "UPDATE alembic_version SET version_num = '0099'")
-    with pytest.raises(SchemaError, match="has schema 0099, this effbench reads"):
+    with pytest.raises(SchemaError, match="has schema 0099, but this effbench reads"):
         take(source, target)
 
 
