@@ -100,7 +100,7 @@ def means(rows: Sequence[LabelledRow]) -> list[str]:
 
 
 def reasons(rows: Sequence[LabelledRow]) -> list[str]:
-    """Return a line per reason for which cells are not ok, then a line with the cells that have unsteady trials."""
+    """Return a line for each reason of failed cells, then a line with the cells that have unsteady trials."""
     groups: dict[tuple[str, str], list[str]] = {}
     unsteady = []
     for row in rows:

@@ -55,11 +55,11 @@ def history(
     acknowledged: Iterable[Mapping[str, Any]] = (),
     exceptions: Iterable[ExceptionRule] = (),
 ) -> History:
-    """Judge every series.
+    """Return the history with every series judged.
 
-    `acknowledged`: rows of the table `acknowledgement`; each applies to a change of its series at most one sweep
-    away. `exceptions`: those with `ignore` acknowledge every change that they match. Values that are NaN, infinite or
-    (where a ratio is needed) not positive count as not measured.
+    `acknowledged`: rows of the table `acknowledgement`; each applies to a change of its series that may lie within one
+    sweep of its own. `exceptions`: those with `ignore` acknowledge every change that they match. Values that are NaN,
+    infinite or (where a ratio is needed) not positive count as not measured.
     """
     timeline = History(series, metrics)
     for name in metrics:
@@ -228,8 +228,8 @@ def _judge_presence(timeline: History) -> None:
 def _acknowledge(timeline: History, rows: Iterable[Mapping[str, Any]], exceptions: Sequence[ExceptionRule]) -> None:
     """Mark the accepted changes, and give them the ids under which they were acknowledged.
 
-    Each acknowledgement applies to one change: the nearest of those that may lie at most one sweep away. If several
-    apply to a change, the nearest counts.
+    Each acknowledgement applies to one change: the nearest of those that may lie within one sweep of its own. If
+    several apply to a change, the nearest counts.
     """
     tracks = {(track.cell_key, track.place): track.rows for track in timeline.tracks}
     held: dict[str, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
@@ -260,7 +260,7 @@ def _acknowledge(timeline: History, rows: Iterable[Mapping[str, Any]], exception
 
 
 def _sort(timeline: History) -> None:
-    """Sort the events: newest first; within a sweep broken cells, then the largest losses, then the largest gains.
+    """Sort the events: newest first; within a sweep broken cells, the largest regressions, then improvements.
     Metrics of a cell that changed together stay together. Events that are not changes come last."""
 
     def badness(event: Event) -> tuple:

@@ -41,7 +41,7 @@ def has_ended(process: Any) -> bool:
 
 
 def _started(pid: int) -> str | None:
-    """Return the clock ticks from boot to the start of the process, because a pid may be reused later."""
+    """Return the start of the process in clock ticks since boot, which tells apart processes that reuse a pid."""
     fields = (_read(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
     if not fields:
         return None

@@ -85,8 +85,8 @@ def levels(
 ) -> dict[tuple[str, str], dict[str, list[float]]]:
     """Return (cell key, metric) -> environment id -> values of earlier `ok` results of the sweep's cells, oldest first.
 
-    They come from the newest `most` sweeps that have the same name (or also none), began before `before`, and ran some
-    of these cells in these environments; `host`: only on this host. Re-runs are excluded."""
+    They come from the newest `most` sweeps that have the same name (or none, like this sweep), began before `before`,
+    and ran some of these cells in these environments; `host`: only on this host. Re-runs are excluded."""
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     line = connection.scalar(sa.select(SWEEP.c.name).where(SWEEP.c.id == sweep_id)) or ""
     if line.startswith(CONFIRMING):

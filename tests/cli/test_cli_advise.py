@@ -83,7 +83,7 @@ def test_sizes_that_failed(advise, tmp_path):
     best, others = buckets(advise, "--trace", str(tmp_path / "a"))
     assert 30 not in best["sizes"] and others["exact"]["latency_ms"] is None
     (tmp_path / "b").write_text("3\n128\n")
-    assert "up to 128: measure eager" in advise("buckets", "--trace", str(tmp_path / "b"), code=3)
+    assert "up to 128; measure eager" in advise("buckets", "--trace", str(tmp_path / "b"), code=3)
 
 
 def test_a_budget(advise, trace):
